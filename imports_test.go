@@ -53,6 +53,7 @@ var layers = map[string]rule{
 	"internal/pgsession":        {only: true},
 	"internal/limit":            {only: true},
 	"internal/worker":           {only: true},
+	"internal/gc/events":        {only: true},
 	"internal/oci":              {layer: 1},
 	"internal/builtinpg":        {layer: 1},
 	"internal/builtinpg/pgtest": {layer: 1, also: []string{"internal/builtinpg"}, testing: true},

@@ -18,6 +18,8 @@ import (
 	"fmt"
 	"path/filepath"
 	"time"
+
+	"github.com/purser-registry/purser/internal/gc/events"
 )
 
 // Config is the effective configuration. [Load] makes it; the zero value isn't usable.
@@ -110,8 +112,8 @@ func (g GC) Delay(event string) time.Duration {
 
 // Delays returns the review delay after each event.
 func (g GC) Delays() map[string]time.Duration {
-	all := make(map[string]time.Duration, len(gcEvents))
-	for _, event := range gcEvents {
+	all := map[string]time.Duration{}
+	for _, event := range events.WithDelay() {
 		all[event] = g.Delay(event)
 	}
 	return all

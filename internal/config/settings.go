@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/gc/events"
 )
 
 // setting describes one key. The table below is in the order of the documentation.
@@ -148,7 +150,7 @@ var settings = append([]setting{
 	{key: "gc.keep_doomed", def: "0s", field: func(c *Config) field {
 		return durationField{&c.GC.KeepDoomed, 0, maxDuration}
 	}},
-	{key: "gc.review_after", def: "24h", field: func(c *Config) field {
+	{key: "gc.review_after", def: formatDuration(events.DefaultDelay), field: func(c *Config) field {
 		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
 	}},
 }, slices.Concat(eventSettings(), looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings, hookSettings)...)
@@ -170,15 +172,10 @@ var looseSettings = []setting{
 	}},
 }
 
-// gcEvents are the events that queue a review.
-var gcEvents = []string{
-	"blob_upload", "manifest_upload", "manifest_delete", "layer_delete",
-	"manifest_list_delete", "tag_delete", "tag_switch", "subject_delete", "blob_delete",
-}
-
+// eventSettings returns the settings of the review delays of single events.
 func eventSettings() []setting {
 	var list []setting
-	for _, event := range gcEvents {
+	for _, event := range events.WithDelay() {
 		list = append(list, setting{
 			key: "gc.review_after_events." + event, derived: "gc.review_after", unset: true,
 			field: func(c *Config) field { return eventField{c, event} },

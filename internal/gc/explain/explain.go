@@ -48,7 +48,7 @@ type Some[T any] struct {
 
 // PlannedReview is a row of a review queue, or one that is still to be inserted.
 type PlannedReview struct {
-	Event       string     `json:"event"` // why it was queued: one of ReviewEvents, or circle
+	Event       string     `json:"event"` // why it was queued: see package events
 	QueuedAt    time.Time  `json:"queued_at"`
 	ReviewAfter time.Time  `json:"review_after"`
 	ReviewCount int        `json:"review_count"` // reviews that failed

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/gc/events"
 )
 
 // Sentences tells the explanation to people, what matters most first.
@@ -92,7 +93,7 @@ func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 		}
 		return []string{"nothing keeps it and no review is planned, which should never happen: it stays until it is pushed or deleted; please report this"}
 	}
-	because := reason(r.Event)
+	because := events.Because(r.Event)
 	var text string
 	switch {
 	case r.SetAsideAt != nil:
@@ -119,27 +120,6 @@ func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 		list = append(list, fmt.Sprintf("its review has failed %s so far; the last failure: %s", times(r.ReviewCount), r.LastError))
 	}
 	return list
-}
-
-// reasons are the reasons for which something was queued, by event.
-var reasons = map[string]string{
-	"blob_upload":          "it was pushed, or a client was told that it exists",
-	"blob_delete":          "it was deleted from a repository",
-	"layer_delete":         "a manifest with it as layer was deleted",
-	"manifest_delete":      "a manifest with it as configuration was deleted",
-	"manifest_upload":      "it was pushed without a tag, or a client was told that it exists",
-	"circle":               "a cycle that it is part of lost its last tag",
-	"manifest_list_delete": "an index that contained it was deleted",
-	"subject_delete":       "its subject was deleted",
-	"tag_delete":           "a tag of it was deleted",
-	"tag_switch":           "a tag of it was moved to another manifest",
-}
-
-func reason(event string) string {
-	if text, ok := reasons[event]; ok {
-		return text + " (" + event + ")"
-	}
-	return "of " + event
 }
 
 // names returns the listed names after a noun: "tags a, b and 3 more".

@@ -8,28 +8,24 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/gc/events"
 )
 
-// ReviewEvents are the events after which triggers queue something for review.
-var ReviewEvents = []string{
-	"blob_upload", "manifest_upload", "manifest_delete", "layer_delete", "manifest_list_delete",
-	"tag_delete", "tag_switch", "subject_delete", "blob_delete",
-}
-
-// SetReviewDelays stores the configured review delays: those in events for these events, and
+// SetReviewDelays stores the configured review delays: those in single for these events, and
 // all for every other event. They apply from the next event on.
 //
 // The table also stores the configured value that was applied last. If the configuration
 // hasn't changed since, the delay in force stays, so that a restart, of however many
 // replicas, doesn't undo what an operator has set in the table.
-func (c *Collector) SetReviewDelays(ctx context.Context, all time.Duration, events map[string]time.Duration) error {
-	delays := make(map[string]time.Duration, len(ReviewEvents))
-	for _, e := range ReviewEvents {
+func (c *Collector) SetReviewDelays(ctx context.Context, all time.Duration, single map[string]time.Duration) error {
+	delays := map[string]time.Duration{}
+	for _, e := range events.WithDelay() {
 		delays[e] = all
 	}
-	for e, d := range events {
+	for e, d := range single {
 		if _, ok := delays[e]; !ok {
-			return fmt.Errorf("setting review delays: unknown event %q: one of %v", e, ReviewEvents)
+			return fmt.Errorf("setting review delays: unknown event %q: one of %v", e, events.WithDelay())
 		}
 		delays[e] = d
 	}

@@ -1,0 +1,92 @@
+// Package events has the one table of the events that queue a manifest or blob for review
+// by garbage collection. Settings, the stored review delays and the words of "purser gc
+// explain" are made from the table; tests compare the documentation, and the SQL that writes
+// events, with it.
+package events
+
+import "time"
+
+// DefaultDelay is the time between an event and the review that it queues, for every event
+// and unless the configuration says otherwise.
+const DefaultDelay = 24 * time.Hour
+
+// Kind says what an event queues.
+type Kind string
+
+// Kinds of events: each has a review queue.
+const (
+	Manifest Kind = "manifest"
+	Blob     Kind = "blob"
+)
+
+// Event is a reason why a manifest or blob is queued for review.
+type Event struct {
+	// Name stands in the column "event" of the review queues and in the setting of the
+	// event's delay.
+	Name string
+	Kind Kind
+	// DelayOf names the event whose delay counts for this one too. It is empty for an event
+	// with a delay, and a setting, of its own.
+	DelayOf string
+	// Queues says in the documentation what is queued: "the layers of a deleted manifest".
+	Queues string
+	// Because says why the manifest or blob was queued, where it is called "it": the words
+	// of "purser gc explain".
+	Because string
+}
+
+// All are the events, in the order of the documentation.
+var All = []Event{
+	{Name: "blob_upload", Kind: Blob,
+		Queues:  "a blob that was uploaded or mounted, or that a client was told exists",
+		Because: "it was pushed, or a client was told that it exists"},
+	{Name: "manifest_upload", Kind: Manifest,
+		Queues:  "a manifest that was uploaded without a tag, or that a client was told exists",
+		Because: "it was pushed without a tag, or a client was told that it exists"},
+	{Name: "manifest_delete", Kind: Blob,
+		Queues:  "the configuration of a deleted manifest",
+		Because: "a manifest with it as configuration was deleted"},
+	{Name: "layer_delete", Kind: Blob,
+		Queues:  "the layers of a deleted manifest",
+		Because: "a manifest with it as layer was deleted"},
+	{Name: "manifest_list_delete", Kind: Manifest,
+		Queues:  "the manifests of a deleted index",
+		Because: "an index that contained it was deleted"},
+	{Name: "tag_delete", Kind: Manifest,
+		Queues:  "the manifest of a deleted tag",
+		Because: "a tag of it was deleted"},
+	{Name: "tag_switch", Kind: Manifest,
+		Queues:  "the former manifest of a tag that was moved",
+		Because: "a tag of it was moved to another manifest"},
+	{Name: "subject_delete", Kind: Manifest,
+		Queues:  "the referrers of a deleted subject",
+		Because: "its subject was deleted"},
+	{Name: "blob_delete", Kind: Blob,
+		Queues:  "a blob that a client deleted from a repository",
+		Because: "it was deleted from a repository"},
+	{Name: "circle", Kind: Manifest, DelayOf: "manifest_list_delete",
+		Queues:  "the manifests of a cycle that lost its last tag",
+		Because: "a cycle that it is part of lost its last tag"},
+}
+
+// WithDelay returns the names of the events that have a delay of their own.
+func WithDelay() []string {
+	var names []string
+	for _, e := range All {
+		if e.DelayOf == "" {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}
+
+// Because returns why an event of this name queued something, with the name in parentheses.
+// A queue may have events of a newer version, which have no words here.
+func Because(name string) string {
+	for _, e := range All {
+		if e.Name == name {
+			return e.Because + " (" + name + ")"
+		}
+	}
+	return "of " + name
+}
