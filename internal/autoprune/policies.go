@@ -45,31 +45,21 @@ type owner struct {
 // policyTable describes the table that has the policies of a scope.
 type policyTable struct {
 	table, column                 string // column of the owner, "" for the defaults
+	owned                         string // SQL condition: the policy is of the owner with the id $1
+	setting                       string // SQL expression: the policy was written in the configuration
 	created, updated, deletedKind audit.Kind
 }
 
 var policyTables = map[Scope]policyTable{
-	DefaultScope:    {"defaultautoprunepolicy", "", audit.ChangeDefault, audit.ChangeDefault, audit.ChangeDefault},
-	NamespaceScope:  {"namespaceautoprunepolicy", "namespace_id", audit.CreateNamespacePolicy, audit.UpdateNamespacePolicy, audit.DeleteNamespacePolicy},
-	RepositoryScope: {"repositoryautoprunepolicy", "repository_id", audit.CreateRepositoryPolicy, audit.UpdateRepositoryPolicy, audit.DeleteRepositoryPolicy},
-}
-
-// of returns an SQL condition for the owner's policies; arg is the number of the argument
-// that is the owner's id.
-func (s policyTable) of(arg int) string {
-	if s.column == "" {
-		return fmt.Sprintf("$%d::bigint = 0", arg)
-	}
-	return fmt.Sprintf("%s = $%d", s.column, arg)
+	DefaultScope:    {"defaultautoprunepolicy", "", "$1::bigint = 0", "setting", audit.ChangeDefault, audit.ChangeDefault, audit.ChangeDefault},
+	NamespaceScope:  {"namespaceautoprunepolicy", "namespace_id", "namespace_id = $1", "false", audit.CreateNamespacePolicy, audit.UpdateNamespacePolicy, audit.DeleteNamespacePolicy},
+	RepositoryScope: {"repositoryautoprunepolicy", "repository_id", "repository_id = $1", "false", audit.CreateRepositoryPolicy, audit.UpdateRepositoryPolicy, audit.DeleteRepositoryPolicy},
 }
 
 // list returns a query of the owner's policies, oldest first, for scanPolicy.
 func (s policyTable) list() string {
-	setting := "false"
-	if s.column == "" {
-		setting = "setting"
-	}
-	return "SELECT uuid, policy, version, created_at, updated_at, " + setting + " FROM " + s.table + " WHERE " + s.of(1) + " ORDER BY created_at, uuid"
+	return "SELECT uuid, policy, version, created_at, updated_at, " + s.setting + " FROM " + s.table +
+		" WHERE " + s.owned + " ORDER BY created_at, uuid"
 }
 
 func (o owner) id() int64 {
@@ -287,7 +277,7 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 			return err
 		}
 		done, err := tx.Exec(ctx, "UPDATE "+s.table+" SET policy = $3, version = version + 1, updated_at = now() WHERE "+
-			s.of(1)+" AND uuid = $2", o.id(), id, text)
+			s.owned+" AND uuid = $2", o.id(), id, text)
 		if err != nil {
 			return err
 		}
@@ -307,7 +297,7 @@ func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
 			return err
 		}
 		var text string
-		err := tx.QueryRow(ctx, "DELETE FROM "+s.table+" WHERE "+s.of(1)+" AND uuid = $2 RETURNING policy", o.id(), id).Scan(&text)
+		err := tx.QueryRow(ctx, "DELETE FROM "+s.table+" WHERE "+s.owned+" AND uuid = $2 RETURNING policy", o.id(), id).Scan(&text)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return policyUnknown(t, id)
 		}

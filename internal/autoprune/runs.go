@@ -45,9 +45,6 @@ type RunRepository struct {
 	Error      string           `json:"error,omitempty"`
 }
 
-const runColumns = `id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8, repositories, tags,
-	deleted, failed, restored, COALESCE(error, ''), notices`
-
 func scanRun(row pgx.CollectableRow) (r RunSummary, err error) {
 	var notices []byte
 	err = row.Scan(&r.ID, &r.Namespace, &r.State, &r.Started, &r.Ended, &r.Times, &r.Took, &r.Repositories, &r.Tags,
@@ -80,8 +77,11 @@ func (p *Pruner) Runs(ctx context.Context, namespace, cursor string, n int) (lis
 	if namespace != "" {
 		where, args = where+" AND namespace = $4", append(args, namespace)
 	}
-	rows, err := p.db.Pool.Query(ctx, "SELECT "+runColumns+" FROM autopruneruns WHERE "+where+
-		" ORDER BY started_at DESC, id DESC LIMIT $3", args...)
+	rows, err := p.db.Pool.Query(ctx, `
+		SELECT id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
+			repositories, tags, deleted, failed, restored, COALESCE(error, ''), notices
+		FROM autopruneruns WHERE `+where+`
+		ORDER BY started_at DESC, id DESC LIMIT $3`, args...)
 	if err == nil {
 		list, err = pgx.CollectRows(rows, scanRun)
 	}
@@ -136,7 +136,10 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	if err != nil {
 		return d, runUnknown(id)
 	}
-	rows, err := p.db.Pool.Query(ctx, "SELECT "+runColumns+" FROM autopruneruns WHERE id = $1", key)
+	rows, err := p.db.Pool.Query(ctx, `
+		SELECT id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
+			repositories, tags, deleted, failed, restored, COALESCE(error, ''), notices
+		FROM autopruneruns WHERE id = $1`, key)
 	if err == nil {
 		d.RunSummary, err = pgx.CollectExactlyOneRow(rows, scanRun)
 	}

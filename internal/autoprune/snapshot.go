@@ -10,7 +10,6 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
-	"github.com/purser-registry/purser/internal/pgsession"
 )
 
 // repositories lists up to n repositories of a namespace whose ids are above
@@ -80,7 +79,8 @@ func readSnapshot(ctx context.Context, pool *pgxpool.Pool, t catalog.Repository,
 		err := tx.QueryRow(ctx, `
 			SELECT now(), EXISTS (SELECT FROM manifests
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest IS NOT NULL),
-				set_config('idle_in_transaction_session_timeout', '5min', true), (`+pgsession.LiftTransaction+`)`,
+				set_config('idle_in_transaction_session_timeout', '5min', true),
+				(SELECT count(set_config(name, '0', true)) FROM pg_settings WHERE name = 'transaction_timeout') -- only newer servers have this setting`,
 			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects, nil, nil)
 		if err != nil {
 			return fmt.Errorf("reading the tags of %s: %w", t.Path, err)

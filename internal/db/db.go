@@ -172,7 +172,9 @@ func Unhurried(ctx context.Context) context.Context { return pgsession.Unhurried
 // limits on waiting: LockTimeout and IdleTimeout stay. The transaction must run under the
 // context of [Unhurried].
 func LiftLimits(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', '0', true), ("+pgsession.LiftTransaction+")")
+	_, err := tx.Exec(ctx, `
+		SELECT set_config('statement_timeout', '0', true),
+			(SELECT count(set_config(name, '0', true)) FROM pg_settings WHERE name = 'transaction_timeout') -- only newer servers have this setting`)
 	if err != nil {
 		return fmt.Errorf("removing a transaction's time limits: %w", err)
 	}

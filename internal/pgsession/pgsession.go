@@ -174,10 +174,6 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// LiftTransaction disables transaction_timeout for the current transaction, on servers
-// that have the setting.
-const LiftTransaction = `SELECT count(set_config(name, '0', true)) FROM pg_settings WHERE name = 'transaction_timeout'`
-
 func milliseconds(d time.Duration) string {
 	return strconv.FormatInt(max(d.Milliseconds(), 1), 10)
 }

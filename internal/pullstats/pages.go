@@ -86,7 +86,7 @@ func (r *Reader) page(ctx context.Context, sql string, repository int64, after s
 // Since returns the time from which on every pull is counted; zero before anything was
 // counted.
 func (r *Reader) Since(ctx context.Context) (time.Time, error) {
-	s, err := readState(ctx, r.q)
+	s, err := readState(ctx, r.q, false)
 	if errors.Is(err, errNoState) {
 		return time.Time{}, nil
 	}

@@ -30,22 +30,22 @@ type state struct {
 // errNoState says that nothing was ever counted.
 var errNoState = errors.New("no pulls were counted yet")
 
-const selectState = `
-	SELECT last_processed_xid::text, last_processed_log_id, last_processed_timestamp, recorded_since,
-		GREATEST(recorded_since, uncounted_at + interval '1 microsecond'), checks_since, entries_counted,
-		updated_at, clock_timestamp(), (SELECT count(*) FROM pullrecorders
-			WHERE ended_at IS NULL AND written_to IS NOT NULL AND seen_at < now() - interval '15 seconds')
-	FROM pullstatisticsprocessingstate`
-
-// readState reads the state. Error: errNoState.
-func readState(ctx context.Context, q db.Querier) (state, error) {
-	return scanState(q.QueryRow(ctx, selectState))
-}
-
-func scanState(row pgx.Row) (s state, err error) {
+// readState reads the state. With lock no worker counts until the transaction ends. Error:
+// errNoState.
+func readState(ctx context.Context, q db.Querier, lock bool) (s state, err error) {
+	clause := ""
+	if lock {
+		clause = "FOR UPDATE"
+	}
 	var xid string
 	var last *time.Time
-	err = row.Scan(&xid, &s.Read.ID, &last, &s.Since, &s.Counts, &s.Checks, &s.Counted, &s.Updated, &s.now, &s.missing)
+	err = q.QueryRow(ctx, `
+		SELECT last_processed_xid::text, last_processed_log_id, last_processed_timestamp, recorded_since,
+			GREATEST(recorded_since, uncounted_at + interval '1 microsecond'), checks_since, entries_counted,
+			updated_at, clock_timestamp(), (SELECT count(*) FROM pullrecorders
+				WHERE ended_at IS NULL AND written_to IS NOT NULL AND seen_at < now() - interval '15 seconds')
+		FROM pullstatisticsprocessingstate `+clause).
+		Scan(&xid, &s.Read.ID, &last, &s.Since, &s.Counts, &s.Checks, &s.Counted, &s.Updated, &s.now, &s.missing)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return s, errNoState
 	}
@@ -183,13 +183,13 @@ type Status struct {
 // Status returns how far the log was read. Before anything was counted it first makes the
 // state.
 func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
-	s, err := readState(ctx, w.opt.Stats.Pool)
+	s, err := readState(ctx, w.opt.Stats.Pool, false)
 	if errors.Is(err, errNoState) {
 		w.reading.Lock()
 		err = w.start(ctx)
 		w.reading.Unlock()
 		if err == nil {
-			s, err = readState(ctx, w.opt.Stats.Pool)
+			s, err = readState(ctx, w.opt.Stats.Pool, false)
 		}
 	}
 	if err != nil {
@@ -238,7 +238,7 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 		if err := unhurried(ctx, tx); err != nil {
 			return err
 		}
-		s, err := scanState(tx.QueryRow(ctx, selectState+" FOR UPDATE")) // FOR UPDATE keeps workers from counting
+		s, err := readState(ctx, tx, true)
 		if err != nil {
 			return err
 		}

@@ -128,7 +128,7 @@ func (w *SyncWorker) batch(ctx context.Context) (more bool, err error) {
 	if err := w.start(ctx); err != nil {
 		return false, err
 	}
-	s, err := readState(ctx, w.opt.Stats.Pool)
+	s, err := readState(ctx, w.opt.Stats.Pool, false)
 	if err != nil {
 		return false, err
 	}

@@ -121,7 +121,7 @@ func (w *SyncWorker) unread(ctx context.Context, repository int64, read audit.Po
 		if err := w.Sync(ctx); err != nil {
 			return nil, err
 		}
-		s, err := readState(ctx, w.opt.Stats.Pool)
+		s, err := readState(ctx, w.opt.Stats.Pool, false)
 		if err != nil {
 			return nil, err
 		}

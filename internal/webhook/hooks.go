@@ -135,15 +135,15 @@ func namespaceID(ctx context.Context, q db.Querier, name, lock string) (id int64
 	return id, nil
 }
 
-const hookColumns = "uuid, title, url, events, enabled, COALESCE(disabled_reason, ''), created_at, updated_at"
-
 // Hooks lists the webhooks of a namespace, oldest first. Error: NAME_UNKNOWN.
 func (s *Sender) Hooks(ctx context.Context, namespace string) ([]Hook, error) {
 	id, err := namespaceID(ctx, s.opt.DB.Pool, namespace, "")
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.opt.DB.Pool.Query(ctx, "SELECT "+hookColumns+" FROM webhooks WHERE namespace_id = $1 ORDER BY created_at, uuid", id)
+	rows, err := s.opt.DB.Pool.Query(ctx, `
+		SELECT uuid, title, url, events, enabled, COALESCE(disabled_reason, ''), created_at, updated_at
+		FROM webhooks WHERE namespace_id = $1 ORDER BY created_at, uuid`, id)
 	if err != nil {
 		return nil, fmt.Errorf("listing the webhooks of %s: %w", namespace, err)
 	}
@@ -161,7 +161,9 @@ func (s *Sender) Hook(ctx context.Context, namespace string, id uuid.UUID) (Hook
 }
 
 func findHook(ctx context.Context, q db.Querier, namespace string, owner int64, id uuid.UUID, lock string) (h Hook, err error) {
-	rows, err := q.Query(ctx, "SELECT "+hookColumns+" FROM webhooks WHERE namespace_id = $1 AND uuid = $2 "+lock, owner, id)
+	rows, err := q.Query(ctx, `
+		SELECT uuid, title, url, events, enabled, COALESCE(disabled_reason, ''), created_at, updated_at
+		FROM webhooks WHERE namespace_id = $1 AND uuid = $2 `+lock, owner, id)
 	if err == nil {
 		h, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Hook])
 	}
