@@ -141,7 +141,7 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 		return nil, err
 	}
 	handler.Mount(oci.Mount())
-	if _, err := audit.NewKeeper(audit.KeeperOptions{DB: b.main, Log: b.log}).Keep(ctx); err != nil {
+	if _, err := audit.NewPartitionManager(audit.PartitionOptions{DB: b.main, Log: b.log}).Update(ctx); err != nil {
 		return nil, err
 	}
 	srv := httptest.NewServer(handler)

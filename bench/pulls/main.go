@@ -271,7 +271,7 @@ func (b *bench) check(ctx context.Context, times int64) error {
 
 // reading logs pulls, and counts them from the log.
 func (b *bench) reading(ctx context.Context) error {
-	if _, err := audit.NewKeeper(audit.KeeperOptions{DB: b.db, Log: b.log}).Keep(ctx); err != nil {
+	if _, err := audit.NewPartitionManager(audit.PartitionOptions{DB: b.db, Log: b.log}).Update(ctx); err != nil {
 		return err
 	}
 	log := audit.NewRecorder(audit.RecorderOptions{DB: b.db, Buffer: b.entries, Log: b.log})

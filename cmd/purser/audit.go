@@ -40,10 +40,10 @@ func byCommand(ctx context.Context, cmd *cobra.Command) context.Context {
 
 // auditWorkers returns the background workers of the audit log.
 func auditWorkers(cfg config.Audit, p dependencies, loops *worker.Metrics) []func(context.Context) error {
-	o := audit.KeeperOptions{DB: p.db, Retention: cfg.Retention, Log: p.log, Metrics: loops}
+	o := audit.PartitionOptions{DB: p.db, Retention: cfg.Retention, Log: p.log, Metrics: loops}
 	if p.pulls.sync != nil {
 		o.Read = p.pulls.sync.Read
 	}
-	keeper := audit.NewKeeper(o)
-	return []func(context.Context) error{keeper.Run}
+	manager := audit.NewPartitionManager(o)
+	return []func(context.Context) error{manager.Run}
 }

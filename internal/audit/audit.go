@@ -5,12 +5,12 @@
 // changes inserts the entries into the table, auditlog, by itself, with the arguments of
 // [Args]; package catalog has such statements. Only this package reads the table. A pull
 // changes nothing, so a [Recorder] collects the entries of pulls and writes them in
-// batches. A [Log] lists and exports entries. A [Keeper] creates and drops the monthly
-// partitions.
+// batches. A [Log] lists and exports entries. A [PartitionManager] creates and drops the
+// monthly partitions.
 //
 // The log is locked last: a transaction that has written an entry sends no statement that
-// asks for further locks. The [Keeper] locks the log for a moment now and then, and waits
-// for the transactions that have written to it; if one of them waited for another
+// asks for further locks. The [PartitionManager] locks the log for a moment now and then,
+// and waits for the transactions that have written to it; if one of them waited for another
 // transaction, and that one for the log, PostgreSQL would end one of the two as a deadlock.
 // So the statement that makes the change also writes the entries, or the last statement of
 // its transaction does. This costs no round trip either. Triggers that run after such a
@@ -50,9 +50,9 @@
 // (Recorder.RecordHead), it is written to a table of its own, pullheads, until the
 // statistics have read it.
 //
-// The [Keeper] moves entries from the default partition to a month's partition in the
-// transaction that attaches the partition, so a crash leaves everything as it was. While it
-// attaches the partition, it locks the whole log: otherwise a writer that had chosen the
+// The [PartitionManager] moves entries from the default partition to a month's partition in
+// the transaction that attaches the partition, so a crash leaves everything as it was. While
+// it attaches the partition, it locks the whole log: otherwise a writer that had chosen the
 // default partition earlier would be refused by that partition's new bounds, and a reader
 // that had been planned earlier would look for the moved entries in the default partition
 // alone. So readers see an entry in one partition, never in both or none. A month is

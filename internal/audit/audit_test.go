@@ -184,7 +184,7 @@ func TestRepositoryGone(t *testing.T) {
 	exec(t, d, "INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'acme/' || r FROM top_level_namespaces, unnest(ARRAY['app', 'web']) r")
 	id := int64(count(t, d, "SELECT id FROM repositories WHERE path = 'acme/app'"))
 	web := int64(count(t, d, "SELECT id FROM repositories WHERE path = 'acme/web'"))
-	_, err := NewKeeper(KeeperOptions{DB: d, Log: quiet}).Keep(t.Context())
+	_, err := NewPartitionManager(PartitionOptions{DB: d, Log: quiet}).Update(t.Context())
 	must(t, err)
 	var entries []Entry
 	for i := range 1500 {
@@ -228,7 +228,7 @@ func BenchmarkAppend(b *testing.B) {
 	for _, keep := range []string{"none", "repository", "namespace", "pulls", "all"} {
 		b.Run(keep, func(b *testing.B) {
 			d := dbtest.New(b)
-			_, err := NewKeeper(KeeperOptions{DB: d, Log: quiet}).Keep(b.Context())
+			_, err := NewPartitionManager(PartitionOptions{DB: d, Log: quiet}).Update(b.Context())
 			must(b, err)
 			for name, index := range map[string]string{"repository": "auditlog_repository_id_idx", "namespace": "auditlog_namespace_idx", "pulls": "auditlog_pulls_idx"} {
 				if keep != "all" && keep != name {

@@ -14,11 +14,11 @@ import (
 // headOfTag is the kind of HEAD requests inside a Recorder. No entry in the log has it.
 const headOfTag Kind = "head_of_tag"
 
-// headsFor is how long HEADs that nothing reads stay in the table pullheads.
-const headsFor = 7 * 24 * time.Hour
+// headRetention is how long HEADs that nothing reads stay in the table pullheads.
+const headRetention = 7 * 24 * time.Hour
 
-// apart splits entries into pulls and heads.
-func apart(entries []Entry) (pulls, heads []Entry) {
+// splitHeads splits entries into pulls and heads.
+func splitHeads(entries []Entry) (pulls, heads []Entry) {
 	n := countHeads(entries)
 	if n == 0 {
 		return entries, nil
@@ -85,14 +85,14 @@ func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
 	return nil
 }
 
-// deleteHeads deletes HEADs that nothing has read for headsFor: then no worker counts
+// deleteHeads deletes HEADs that nothing has read for headRetention: then no worker counts
 // pulls.
-func (k *Keeper) deleteHeads(ctx context.Context) error {
+func (pm *PartitionManager) deleteHeads(ctx context.Context) error {
 	for {
-		tag, err := k.opt.DB.Pool.Exec(ctx, `
+		tag, err := pm.opt.DB.Pool.Exec(ctx, `
 			DELETE FROM pullheads WHERE id = ANY (ARRAY(
 				SELECT id FROM (SELECT id, time FROM pullheads ORDER BY xid, id LIMIT 1000) oldest
-				WHERE time < now() - $1::bigint * interval '1 microsecond'))`, headsFor.Microseconds())
+				WHERE time < now() - $1::bigint * interval '1 microsecond'))`, headRetention.Microseconds())
 		if err != nil || tag.RowsAffected() < 1000 {
 			return err
 		}

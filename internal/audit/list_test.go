@@ -27,7 +27,7 @@ func TestFilters(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	base := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	clock := base.AddDate(0, 0, 20)
-	_, err := NewKeeper(KeeperOptions{DB: d, Now: func() time.Time { return clock }, Log: quiet}).Keep(t.Context())
+	_, err := NewPartitionManager(PartitionOptions{DB: d, Now: func() time.Time { return clock }, Log: quiet}).Update(t.Context())
 	must(t, err)
 	policies := []uuid.UUID{uuid.Nil, uuid.New(), uuid.New()}
 	kinds := []Kind{PullRepo, PushRepo, DeleteTag, CreateTag}
@@ -253,10 +253,10 @@ func TestPlans(t *testing.T) {
 	}
 	d := dbtest.New(t)
 	clock := time.Date(2026, 3, 20, 0, 0, 0, 0, time.UTC)
-	keeper := NewKeeper(KeeperOptions{DB: d, Now: func() time.Time { return clock }, Log: quiet})
+	manager := NewPartitionManager(PartitionOptions{DB: d, Now: func() time.Time { return clock }, Log: quiet})
 	for _, m := range []time.Month{11, 12, 13, 15} {
 		clock = time.Date(2025, m, 20, 0, 0, 0, 0, time.UTC)
-		_, err := keeper.Keep(t.Context())
+		_, err := manager.Update(t.Context())
 		must(t, err)
 	}
 	must(t, d.Pool.AcquireFunc(t.Context(), unbounded(t, fill, 200_000, 50)))

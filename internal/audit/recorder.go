@@ -82,7 +82,7 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	r := &Recorder{opt: o, log: o.Log, writing: make(chan struct{}, 1), open: map[joinKey]*waiting{}, room: make(chan struct{})}
 	r.loop = worker.New(worker.Options{
-		Name: "audit of pulls", Batch: r.round, Next: r.rest, Timeout: o.Timeout,
+		Name: "audit of pulls", Batch: r.runBatch, Next: r.sleepTime, Timeout: o.Timeout,
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, Log: o.Log, Metrics: o.Worker,
 	})
 	return r

@@ -146,7 +146,7 @@ func refused(err error) bool {
 }
 
 func (r *Recorder) insert(ctx context.Context, entries []Entry) error {
-	pulls, heads := apart(entries)
+	pulls, heads := splitHeads(entries)
 	if r.opt.Alive == nil && len(heads) == 0 {
 		return db.Retry(ctx, func() error { return Append(ctx, r.opt.DB.Pool, pulls...) })
 	}

@@ -67,7 +67,7 @@ func scanFormer(row pgx.CollectableRow) (f foundFormer, err error) {
 
 // FormerTags returns up to n former states of a repository's tags, those that ended last
 // first, that come after cursor ("": from the first), and the cursor of the next page, ""
-// when there is none. The keeper's retention decides how far back the log goes. Deleted
+// when there is none. The log's retention decides how far back the log goes. Deleted
 // repositories of the same name are not included.
 //
 // As with List, a page examines a bounded number of entries, and may have fewer than n and

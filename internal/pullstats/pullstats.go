@@ -29,7 +29,7 @@
 //
 // So the watermark divides the log, at each moment, into entries that are in the statistics
 // and entries that are not. [SyncWorker.Uses] relies on this to find each pull in one or
-// the other, and the audit log's keeper to drop no unread entry.
+// the other, and the manager of the audit log's partitions to drop no unread entry.
 //
 // For pulls that Redis counts, Uses reads the repository's counters before it reads the
 // statistics: a counter that Uses doesn't find any more is in the statistics.

@@ -209,8 +209,8 @@ func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	return out, nil
 }
 
-// Read returns the position up to which pulls have been read, for an audit.Keeper, which
-// must not drop uncounted pulls behind it.
+// Read returns the position up to which pulls have been read, for an audit.PartitionManager,
+// which must not drop uncounted pulls behind it.
 func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 	s, err := w.Status(ctx)
 	if err == nil && s.Foreign {

@@ -15,14 +15,14 @@ func TestRecorderRests(t *testing.T) {
 	r := NewRecorder(RecorderOptions{DB: dbtest.New(t), Log: quiet, Every: time.Second, Batch: 2})
 	rests := func(want time.Duration) {
 		t.Helper()
-		if got, err := r.rest(t.Context()); err != nil || got != want {
+		if got, err := r.sleepTime(t.Context()); err != nil || got != want {
 			t.Errorf("the loop sleeps for %s (%v), want %s", got, err, want)
 		}
 	}
 	waiting := func(want int) {
 		t.Helper()
-		if _, err := r.round(t.Context()); err != nil || r.Pending() != want {
-			t.Errorf("%d entries wait after a round (%v), want %d", r.Pending(), err, want)
+		if _, err := r.runBatch(t.Context()); err != nil || r.Pending() != want {
+			t.Errorf("%d entries wait after a batch (%v), want %d", r.Pending(), err, want)
 		}
 	}
 	record := func(n int) {

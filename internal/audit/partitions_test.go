@@ -25,9 +25,9 @@ func day(text string) time.Time {
 }
 
 // at returns a partition manager whose clock always shows the time clock.
-func at(d *db.DB, clock time.Time, o KeeperOptions) *Keeper {
+func at(d *db.DB, clock time.Time, o PartitionOptions) *PartitionManager {
 	o.DB, o.Log, o.Now = d, quiet, func() time.Time { return clock }
-	return NewKeeper(o)
+	return NewPartitionManager(o)
 }
 
 // where returns the partition of each entry, by the entry's tag.
@@ -62,7 +62,7 @@ func TestMonthBoundaries(t *testing.T) {
 		{day("2027-01-31 00:00:00"), "[partitions.auditlog_2027_02]"},
 		{day("2027-01-31 00:00:00"), "[]"},
 	} {
-		done, err := at(d, step.now, KeeperOptions{}).Keep(t.Context())
+		done, err := at(d, step.now, PartitionOptions{}).Update(t.Context())
 		must(t, err)
 		if fmt.Sprint(done.Made) != step.want || done.Busy {
 			t.Errorf("at %v: %+v, want %s", step.now, done, step.want)
@@ -87,7 +87,7 @@ func TestMonthBoundaries(t *testing.T) {
 	check()
 	// Entries in the default partition move to the partitions of their months, past months
 	// included; entries of a month far ahead stay until that month is near.
-	done, err := at(d, day("2027-02-01 00:00:00"), KeeperOptions{}).Keep(t.Context())
+	done, err := at(d, day("2027-02-01 00:00:00"), PartitionOptions{}).Update(t.Context())
 	must(t, err)
 	if fmt.Sprint(done.Made, done.Moved) != "[partitions.auditlog_2026_10 partitions.auditlog_2027_03] 2" {
 		t.Errorf("%+v", done)
@@ -107,10 +107,10 @@ func TestRetention(t *testing.T) {
 	d := dbtest.New(t)
 	const day24 = 24 * time.Hour
 	for _, m := range []string{"2026-01-15 00:00:00", "2026-03-15 00:00:00"} {
-		_, err := at(d, day(m), KeeperOptions{}).Keep(t.Context())
+		_, err := at(d, day(m), PartitionOptions{}).Update(t.Context())
 		must(t, err)
 	}
-	o := KeeperOptions{Retention: 60 * day24}
+	o := PartitionOptions{Retention: 60 * day24}
 	for _, step := range []struct {
 		now  string
 		want string
@@ -119,7 +119,7 @@ func TestRetention(t *testing.T) {
 		{"2026-04-02 00:00:00", "[partitions.auditlog_2026_01]"},
 		{"2026-04-02 00:00:00", "[]"},
 	} {
-		done, err := at(d, day(step.now), o).Keep(t.Context())
+		done, err := at(d, day(step.now), o).Update(t.Context())
 		must(t, err)
 		if fmt.Sprint(done.Dropped) != step.want {
 			t.Errorf("at %s: %+v, want %s dropped", step.now, done, step.want)
@@ -132,7 +132,7 @@ func TestRetention(t *testing.T) {
 		late = append(late, Entry{Kind: PushRepo, Time: day("2026-01-20 00:00:00"), Tag: fmt.Sprint("late", n)})
 	}
 	must(t, Append(t.Context(), d.Pool, append(late, Entry{Kind: PushRepo, Time: day("2026-02-01 00:00:00"), Tag: "kept"})...))
-	done, err := at(d, day("2026-04-02 00:00:00"), o).Keep(t.Context())
+	done, err := at(d, day("2026-04-02 00:00:00"), o).Update(t.Context())
 	must(t, err)
 	if done.Deleted != 2500 || len(done.Made)+len(done.Dropped) > 0 {
 		t.Errorf("%+v, want 2500 deleted", done)
@@ -140,7 +140,7 @@ func TestRetention(t *testing.T) {
 	if got := where(t, d); len(got) != 1 || got["kept"] == "" {
 		t.Errorf("%d entries are left, want the one that is kept", len(got))
 	}
-	if done, err := at(d, day("2099-01-01 00:00:00"), KeeperOptions{}).Keep(t.Context()); err != nil || len(done.Dropped) > 0 {
+	if done, err := at(d, day("2099-01-01 00:00:00"), PartitionOptions{}).Update(t.Context()); err != nil || len(done.Dropped) > 0 {
 		t.Errorf("without a retention: %+v, %v", done, err)
 	}
 }
@@ -150,9 +150,9 @@ func TestRetention(t *testing.T) {
 func TestRetentionKeepsUncountedPulls(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
-	_, err := at(d, day("2026-01-15 00:00:00"), KeeperOptions{}).Keep(t.Context())
+	_, err := at(d, day("2026-01-15 00:00:00"), PartitionOptions{}).Update(t.Context())
 	must(t, err)
-	_, err = at(d, day("2026-03-15 00:00:00"), KeeperOptions{}).Keep(t.Context())
+	_, err = at(d, day("2026-03-15 00:00:00"), PartitionOptions{}).Update(t.Context())
 	must(t, err)
 	must(t, Append(t.Context(), d.Pool,
 		Entry{Kind: PullRepo, Time: day("2026-01-31 23:00:00"), Tag: "audit", CountedBy: CountedByAudit},
@@ -164,7 +164,7 @@ func TestRetentionKeepsUncountedPulls(t *testing.T) {
 	var read Position
 	failing := errors.New("no answer")
 	var fail error
-	o := KeeperOptions{Retention: 24 * time.Hour, Read: func(context.Context) (Position, error) { return read, fail }}
+	o := PartitionOptions{Retention: 24 * time.Hour, Read: func(context.Context) (Position, error) { return read, fail }}
 	position := func(tag string) (p Position) {
 		must(t, d.Pool.QueryRow(t.Context(), "SELECT xid::text::bigint, id FROM auditlog WHERE tag = $1", tag).Scan(&p.XID, &p.ID))
 		return p
@@ -174,7 +174,7 @@ func TestRetentionKeepsUncountedPulls(t *testing.T) {
 	for i, step := range []struct {
 		read Position
 		fail error
-		want string // dropped partitions, held partitions, deleted entries
+		want string // dropped partitions, those with uncounted pulls, deleted entries
 	}{
 		{Position{}, failing, "[] [] 0"},
 		{before(first), nil, "[partitions.auditlog_2026_02 partitions.auditlog_2026_04] [partitions.auditlog_2026_01 partitions.auditlog_2026_03] 1"},
@@ -184,47 +184,47 @@ func TestRetentionKeepsUncountedPulls(t *testing.T) {
 		{last, nil, "[partitions.auditlog_2026_03] [] 0"},
 	} {
 		read, fail = step.read, step.fail
-		done, err := at(d, day("2026-07-15 00:00:00"), o).Keep(t.Context())
+		done, err := at(d, day("2026-07-15 00:00:00"), o).Update(t.Context())
 		if !errors.Is(err, step.fail) {
 			t.Fatal(err)
 		}
-		if got := fmt.Sprint(done.Dropped, done.Held, done.Deleted); got != step.want {
+		if got := fmt.Sprint(done.Dropped, done.Uncounted, done.Deleted); got != step.want {
 			t.Errorf("step %d: %s, want %s", i, got, step.want)
 		}
 	}
 }
 
-// Before a month is dropped, the keeper waits for a pull whose insert is under way.
+// Before a month is dropped, the partition manager waits for a pull whose insert is under way.
 func TestRetentionWaitsForWriters(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
 	for _, m := range []string{"2026-01-15 00:00:00", "2026-03-15 00:00:00"} { // all months that there are to be
-		_, err := at(d, day(m), KeeperOptions{}).Keep(t.Context())
+		_, err := at(d, day(m), PartitionOptions{}).Update(t.Context())
 		must(t, err)
 	}
-	o := KeeperOptions{Retention: 24 * time.Hour, LockTimeout: 20 * time.Millisecond, Tries: 2,
+	o := PartitionOptions{Retention: 24 * time.Hour, LockTimeout: 20 * time.Millisecond, Tries: 2,
 		Read: func(context.Context) (Position, error) { return Position{}, nil }}
 	tx, err := d.Pool.Begin(t.Context())
 	must(t, err)
 	must(t, Append(t.Context(), tx, Entry{Kind: PullRepo, Time: day("2026-01-20 00:00:00"), Tag: "late", CountedBy: CountedByAudit}))
-	done, err := at(d, day("2026-03-15 00:00:00"), o).Keep(t.Context())
+	done, err := at(d, day("2026-03-15 00:00:00"), o).Update(t.Context())
 	must(t, err)
-	if !done.Busy || len(done.Held) > 0 || where(t, d)["late"] != "" {
+	if !done.Busy || len(done.Uncounted) > 0 || where(t, d)["late"] != "" {
 		t.Errorf("while a writer is open: %+v", done)
 	}
-	// The writer ends while the keeper waits for it.
+	// The writer ends while the partition manager waits for it.
 	o.LockTimeout, o.Tries = 400*time.Millisecond, 100
 	var group errgroup.Group
 	group.Go(func() (err error) {
-		done, err = at(d, day("2026-03-15 00:00:00"), o).Keep(t.Context())
+		done, err = at(d, day("2026-03-15 00:00:00"), o).Update(t.Context())
 		return err
 	})
-	eventually(t, "the keeper waits", func() bool {
+	eventually(t, "the partition manager waits", func() bool {
 		return count(t, d, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") > 0
 	})
 	must(t, tx.Commit(t.Context()))
 	must(t, group.Wait())
-	if fmt.Sprint(done.Held) != "[partitions.auditlog_2026_01]" || where(t, d)["late"] == "" {
+	if fmt.Sprint(done.Uncounted) != "[partitions.auditlog_2026_01]" || where(t, d)["late"] == "" {
 		t.Errorf("%+v; the late pull is gone: %v", done, where(t, d))
 	}
 }
@@ -293,12 +293,12 @@ func TestDefaultIsMovedWhileOthersWrite(t *testing.T) {
 		}
 		return err
 	})
-	var keepers errgroup.Group
+	var managers errgroup.Group
 	var moved atomic.Int64
-	for range 2 { // two replicas run Keep at once
-		keepers.Go(func() error {
+	for range 2 { // two replicas update at once
+		managers.Go(func() error {
 			for range 3 {
-				done, err := at(d, clock, KeeperOptions{Tries: 50}).Keep(t.Context())
+				done, err := at(d, clock, PartitionOptions{Tries: 50}).Update(t.Context())
 				if err != nil {
 					return err
 				}
@@ -307,7 +307,7 @@ func TestDefaultIsMovedWhileOthersWrite(t *testing.T) {
 			return nil
 		})
 	}
-	err := keepers.Wait()
+	err := managers.Wait()
 	stop()
 	if e := group.Wait(); e != nil {
 		t.Error(e)
@@ -316,7 +316,7 @@ func TestDefaultIsMovedWhileOthersWrite(t *testing.T) {
 	if moved.Load() < 10_000 {
 		t.Errorf("%d entries were moved: the test shows nothing", moved.Load())
 	}
-	_, err = at(d, clock, KeeperOptions{}).Keep(t.Context())
+	_, err = at(d, clock, PartitionOptions{}).Update(t.Context())
 	must(t, err)
 	if n := count(t, d, "SELECT count(*) FROM auditlog"); int64(n) != written.Load() {
 		t.Errorf("%d entries, want %d", n, written.Load())
@@ -330,7 +330,7 @@ func TestDefaultIsMovedWhileOthersWrite(t *testing.T) {
 }
 
 // If the partition of a month can't be made, everything stays as it was.
-func TestKeeperGivesUp(t *testing.T) {
+func TestPartitionManagerGivesUp(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
 	clock := day("2026-05-15 00:00:00")
@@ -338,8 +338,8 @@ func TestKeeperGivesUp(t *testing.T) {
 	tx, err := d.Pool.Begin(t.Context())
 	must(t, err)
 	must(t, Append(t.Context(), tx, Entry{Kind: PushRepo, Time: clock, Tag: "b"}))
-	o := KeeperOptions{LockTimeout: 5 * time.Millisecond, Tries: 2}
-	done, err := at(d, clock, o).Keep(t.Context())
+	o := PartitionOptions{LockTimeout: 5 * time.Millisecond, Tries: 2}
+	done, err := at(d, clock, o).Update(t.Context())
 	must(t, err)
 	if !done.Busy || len(done.Made) > 0 || done.Moved > 0 {
 		t.Errorf("%+v, want busy", done)
@@ -348,7 +348,7 @@ func TestKeeperGivesUp(t *testing.T) {
 	if got := where(t, d); !strings.HasSuffix(got["a"], "default") || !strings.HasSuffix(got["b"], "default") {
 		t.Errorf("entries are in %v", got)
 	}
-	done, err = at(d, clock, o).Keep(t.Context())
+	done, err = at(d, clock, o).Update(t.Context())
 	must(t, err)
 	if done.Busy || done.Moved != 2 {
 		t.Errorf("%+v, want 2 moved", done)
@@ -356,16 +356,16 @@ func TestKeeperGivesUp(t *testing.T) {
 }
 
 // Run makes the partitions of the present months by the database's clock.
-func TestKeeperRun(t *testing.T) {
+func TestPartitionManagerRun(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
-	stop := start(t, NewKeeper(KeeperOptions{DB: d, Log: quiet}).Run)
+	stop := start(t, NewPartitionManager(PartitionOptions{DB: d, Log: quiet}).Run)
 	eventually(t, "two months", func() bool {
 		return count(t, d, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'auditlog'::regclass") == 3
 	})
 	stop()
 	must(t, Append(t.Context(), d.Pool, Entry{Kind: PushRepo, Tag: "now"}))
-	if got := where(t, d)["now"]; got != table(monthOf(time.Now())) {
+	if got := where(t, d)["now"]; got != partitionName(monthOf(time.Now())) {
 		t.Errorf("an entry of now is in %s", got)
 	}
 }

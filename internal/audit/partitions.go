@@ -23,8 +23,8 @@ type Position struct {
 	ID  int64  // of the entry
 }
 
-// KeeperOptions configures a Keeper.
-type KeeperOptions struct {
+// PartitionOptions configures a PartitionManager.
+type PartitionOptions struct {
 	DB *db.DB // required
 	// Retention is the least time that entries are kept: a month is dropped when all of it
 	// is older. 0: entries are kept for ever.
@@ -44,85 +44,85 @@ type KeeperOptions struct {
 	Metrics *worker.Metrics // nil: none
 }
 
-// Kept says what one call of Keep changed.
-type Kept struct {
-	Made    []string `json:"made,omitempty"`    // partitions
-	Moved   int64    `json:"moved,omitempty"`   // entries out of the default partition
-	Dropped []string `json:"dropped,omitempty"` // partitions
-	Deleted int64    `json:"deleted,omitempty"` // old entries of the default partition
-	// Held are old partitions that were not dropped because pulls in them haven't been
+// PartitionChanges says what one call of Update changed.
+type PartitionChanges struct {
+	Made    []string // partitions
+	Moved   int64    // entries out of the default partition
+	Dropped []string // partitions
+	Deleted int64    // old entries of the default partition
+	// Uncounted are old partitions that were not dropped because pulls in them haven't been
 	// read.
-	Held []string `json:"held,omitempty"`
+	Uncounted []string
 	// Busy says that other transactions locked the table for so long that some work was
 	// left for the next call.
-	Busy bool `json:"busy,omitempty"`
+	Busy bool
 }
 
-// Keeper is the partition manager: it makes partitions for the coming months and drops
-// those whose retention is over. Any number of processes may run one.
-type Keeper struct {
-	opt KeeperOptions
+// PartitionManager makes partitions for the coming months and drops those whose retention is
+// over. Any number of processes may run one.
+type PartitionManager struct {
+	opt PartitionOptions
 	log *slog.Logger
 }
 
-// NewKeeper makes a keeper. It does nothing before Run or Keep.
-func NewKeeper(o KeeperOptions) *Keeper {
+// NewPartitionManager makes a partition manager. It does nothing before Run or Update.
+func NewPartitionManager(o PartitionOptions) *PartitionManager {
 	o.LockTimeout = cmp.Or(o.LockTimeout, 200*time.Millisecond)
 	o.Tries = cmp.Or(o.Tries, 10)
 	o.Log = cmp.Or(o.Log, slog.Default())
-	return &Keeper{o, o.Log}
+	return &PartitionManager{o, o.Log}
 }
 
-// Run calls Keep every minute until ctx ends.
-func (k *Keeper) Run(ctx context.Context) error {
+// Run calls Update every minute until ctx ends.
+func (pm *PartitionManager) Run(ctx context.Context) error {
 	return worker.New(worker.Options{
-		Name: "audit partitions", Timeout: time.Hour, Log: k.log, Metrics: k.opt.Metrics,
+		Name: "audit partitions", Timeout: time.Hour, Log: pm.log, Metrics: pm.opt.Metrics,
 		Batch: func(ctx context.Context) (bool, error) {
-			_, err := k.Keep(ctx)
+			_, err := pm.Update(ctx)
 			return false, err
 		},
 	}).Run(ctx)
 }
 
 var (
-	errBusy      = errors.New("open transactions have locked the audit log")
-	errFaster    = errors.New("another process has made or dropped the partition already")
-	errUncounted = errors.New("pulls of the month have not been read")
+	errBusy        = errors.New("open transactions have locked the audit log")
+	errAlreadyDone = errors.New("another process has made or dropped the partition already")
+	errUncounted   = errors.New("pulls of the month have not been read")
 )
 
-// Keep makes the partitions of this month, of the next, and of earlier months of which the
+// Update makes the partitions of this month, of the next, and of earlier months of which the
 // default partition has entries. Then it drops the months whose retention is over. The
 // failure of one step doesn't stop the others.
-func (k *Keeper) Keep(ctx context.Context) (Kept, error) {
-	var done Kept
-	now, err := k.now(ctx)
+func (pm *PartitionManager) Update(ctx context.Context) (PartitionChanges, error) {
+	var done PartitionChanges
+	now, err := pm.now(ctx)
 	if err != nil {
 		return done, fmt.Errorf("managing the audit log's partitions: %w", err)
 	}
 	oldest := time.Time{} // the first month that is kept
-	if k.opt.Retention > 0 {
-		oldest = monthOf(now.Add(-k.opt.Retention))
+	if pm.opt.Retention > 0 {
+		oldest = monthOf(now.Add(-pm.opt.Retention))
 	}
-	problems := []error{k.make(ctx, oldest, monthOf(now), &done)}
-	if k.opt.Retention > 0 {
-		problems = append(problems, k.expire(ctx, oldest, &done))
+	problems := []error{pm.createMissing(ctx, oldest, monthOf(now), &done)}
+	if pm.opt.Retention > 0 {
+		problems = append(problems, pm.dropExpired(ctx, oldest, &done))
 	}
-	problems = append(problems, k.deleteHeads(ctx))
+	problems = append(problems, pm.deleteHeads(ctx))
 	if err := errors.Join(problems...); err != nil {
 		return done, fmt.Errorf("managing the audit log's partitions: %w", err)
 	}
 	if len(done.Made)+len(done.Dropped) > 0 || done.Deleted > 0 {
-		k.log.InfoContext(ctx, "made or dropped partitions of the audit log", "made", done.Made, "moved", done.Moved,
-			"dropped", done.Dropped, "deleted", done.Deleted, "held", done.Held)
+		pm.log.InfoContext(ctx, "made or dropped partitions of the audit log", "made", done.Made, "moved", done.Moved,
+			"dropped", done.Dropped, "deleted", done.Deleted, "uncounted", done.Uncounted)
 	}
 	return done, nil
 }
 
-func (k *Keeper) now(ctx context.Context) (now time.Time, err error) {
-	if k.opt.Now != nil {
-		return k.opt.Now(), nil
+func (pm *PartitionManager) now(ctx context.Context) (now time.Time, err error) {
+	if pm.opt.Now != nil {
+		return pm.opt.Now(), nil
 	}
-	err = k.opt.DB.Pool.QueryRow(ctx, "SELECT now()").Scan(&now)
+	err = pm.opt.DB.Pool.QueryRow(ctx, "SELECT now()").Scan(&now)
 	return now, err
 }
 
@@ -136,18 +136,18 @@ func monthOf(t time.Time) month {
 
 func next(m month) month { return m.AddDate(0, 1, 0) }
 
-// Names of partitions, by which the keeper recognises them. All are in the schema
+// Names of partitions, by which the partition manager recognises them. All are in the schema
 // partitions.
 const (
 	nameLayout       = "auditlog_2006_01"
 	defaultPartition = "partitions.auditlog_default"
 )
 
-func table(m month) string { return "partitions." + m.Format(nameLayout) }
+func partitionName(m month) string { return "partitions." + m.Format(nameLayout) }
 
 // months returns the months that have a partition, oldest first.
-func (k *Keeper) months(ctx context.Context) ([]month, error) {
-	rows, err := k.opt.DB.Pool.Query(ctx, `
+func (pm *PartitionManager) months(ctx context.Context) ([]month, error) {
+	rows, err := pm.opt.DB.Pool.Query(ctx, `
 		SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 		WHERE i.inhparent = 'auditlog'::regclass ORDER BY c.relname`)
 	if err != nil {
@@ -166,9 +166,9 @@ func (k *Keeper) months(ctx context.Context) ([]month, error) {
 	return list, nil
 }
 
-// make makes the partitions that are missing.
-func (k *Keeper) make(ctx context.Context, oldest, current month, done *Kept) error {
-	have, err := k.months(ctx)
+// createMissing makes the partitions that are missing.
+func (pm *PartitionManager) createMissing(ctx context.Context, oldest, current month, done *PartitionChanges) error {
+	have, err := pm.months(ctx)
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (k *Keeper) make(ctx context.Context, oldest, current month, done *Kept) er
 		there[m] = true
 	}
 	// The default partition has no entries of months that have their own partition.
-	missing, err := k.caught(ctx, oldest, current)
+	missing, err := pm.monthsInDefault(ctx, oldest, current)
 	if err != nil {
 		return err
 	}
@@ -186,27 +186,27 @@ func (k *Keeper) make(ctx context.Context, oldest, current month, done *Kept) er
 			continue
 		}
 		there[m] = true
-		moved, err := k.makeOne(ctx, m)
+		moved, err := pm.create(ctx, m)
 		switch {
-		case errors.Is(err, errFaster):
+		case errors.Is(err, errAlreadyDone):
 		case errors.Is(err, errBusy):
 			done.Busy = true
-			k.log.WarnContext(ctx, "a partition of the audit log could not be made yet: the default partition takes its entries", "partition", table(m), "error", err)
+			pm.log.WarnContext(ctx, "a partition of the audit log could not be made yet: the default partition takes its entries", "partition", partitionName(m), "error", err)
 		case err != nil:
-			return fmt.Errorf("making %s: %w", table(m), err)
+			return fmt.Errorf("making %s: %w", partitionName(m), err)
 		default:
-			done.Made, done.Moved = append(done.Made, table(m)), done.Moved+moved
+			done.Made, done.Moved = append(done.Made, partitionName(m)), done.Moved+moved
 		}
 	}
 	return nil
 }
 
-// caught returns the months from oldest to the last one before current that have entries in
+// monthsInDefault returns the months from oldest to the last one before current that have entries in
 // the default partition.
-func (k *Keeper) caught(ctx context.Context, oldest, current month) (list []month, err error) {
+func (pm *PartitionManager) monthsInDefault(ctx context.Context, oldest, current month) (list []month, err error) {
 	for from := oldest; ; {
 		var first *time.Time
-		err := k.opt.DB.Pool.QueryRow(ctx, "SELECT min(time) FROM "+defaultPartition+" WHERE time >= $1 AND time < $2", from, current).Scan(&first)
+		err := pm.opt.DB.Pool.QueryRow(ctx, "SELECT min(time) FROM "+defaultPartition+" WHERE time >= $1 AND time < $2", from, current).Scan(&first)
 		if err != nil || first == nil {
 			return list, err
 		}
@@ -215,33 +215,33 @@ func (k *Keeper) caught(ctx context.Context, oldest, current month) (list []mont
 	}
 }
 
-// makeOne makes the partition of a month and moves the month's entries into it from the
+// create makes the partition of a month and moves the month's entries into it from the
 // default partition. It copies them while others write and read. Then it locks the log for
 // a moment, copies the entries that came during the first copy, and attaches the partition.
 // All of it is one transaction. The worker of loose foreign keys, which clears ids in
-// entries, may wait for an entry that is being moved while makeOne waits for the worker's
+// entries, may wait for an entry that is being moved while create waits for the worker's
 // lock. Then whichever lock timeout ends first resolves the deadlock: both are short.
-func (k *Keeper) makeOne(ctx context.Context, m month) (moved int64, err error) {
+func (pm *PartitionManager) create(ctx context.Context, m month) (moved int64, err error) {
 	ctx = db.Unhurried(ctx)
-	err = pgx.BeginTxFunc(ctx, k.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, pm.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		moved = 0
-		attached, err := k.begin(ctx, tx, m)
+		attached, err := pm.beginChange(ctx, tx, m)
 		if err == nil && attached {
-			err = errFaster
+			err = errAlreadyDone
 		}
 		if err != nil {
 			return err
 		}
 		// With this CHECK, ATTACH needn't scan the entries.
 		_, err = tx.Exec(ctx, fmt.Sprintf(`CREATE TABLE %s (LIKE auditlog INCLUDING ALL,
-			CONSTRAINT month CHECK (time >= %s AND time < %s))`, table(m), literal(m), literal(next(m))))
+			CONSTRAINT month CHECK (time >= %s AND time < %s))`, partitionName(m), literal(m), literal(next(m))))
 		if err != nil {
 			return err
 		}
-		if moved, err = k.move(ctx, tx, m); err != nil {
+		if moved, err = pm.moveEntries(ctx, tx, m); err != nil {
 			return err
 		}
-		return k.locked(ctx, tx, func(tx pgx.Tx) error {
+		return pm.withLocks(ctx, tx, func(tx pgx.Tx) error {
 			// Readers too must wait here. A reader that waits for the default partition
 			// alone has been planned without the new partition, and reads after the move:
 			// it would miss the entries.
@@ -251,15 +251,15 @@ func (k *Keeper) makeOne(ctx context.Context, m month) (moved int64, err error) 
 			if _, err := tx.Exec(ctx, "LOCK TABLE "+defaultPartition+" IN ACCESS EXCLUSIVE MODE"); err != nil {
 				return err
 			}
-			late, err := k.move(ctx, tx, m)
+			late, err := pm.moveEntries(ctx, tx, m)
 			if err != nil {
 				return err
 			}
 			moved += late
 			_, err = tx.Exec(ctx, fmt.Sprintf("ALTER TABLE auditlog ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)",
-				table(m), literal(m), literal(next(m))))
+				partitionName(m), literal(m), literal(next(m))))
 			if err == nil {
-				_, err = tx.Exec(ctx, "ALTER TABLE "+table(m)+" DROP CONSTRAINT month")
+				_, err = tx.Exec(ctx, "ALTER TABLE "+partitionName(m)+" DROP CONSTRAINT month")
 			}
 			return err
 		})
@@ -270,18 +270,18 @@ func (k *Keeper) makeOne(ctx context.Context, m month) (moved int64, err error) 
 // literal returns the first moment of a month as an SQL literal.
 func literal(m month) string { return "'" + m.Format("2006-01-02") + " 00:00:00+00'" }
 
-// move moves the entries of a month out of the default partition, unchanged.
-func (k *Keeper) move(ctx context.Context, tx pgx.Tx, m month) (int64, error) {
+// moveEntries moves the entries of a month out of the default partition, unchanged.
+func (pm *PartitionManager) moveEntries(ctx context.Context, tx pgx.Tx, m month) (int64, error) {
 	tag, err := tx.Exec(ctx, fmt.Sprintf(`
 		WITH gone AS (DELETE FROM %s WHERE time >= $1 AND time < $2 RETURNING *)
-		INSERT INTO %s SELECT * FROM gone`, defaultPartition, table(m)), m, next(m))
+		INSERT INTO %s SELECT * FROM gone`, defaultPartition, partitionName(m)), m, next(m))
 	return tag.RowsAffected(), err
 }
 
-// begin makes this transaction the only one that changes partitions, and returns whether
+// beginChange makes this transaction the only one that changes partitions, and returns whether
 // the month's partition is attached. It lifts the transaction's time limits, since there
 // may be much to move. Error: errBusy, when another process changes partitions.
-func (k *Keeper) begin(ctx context.Context, tx pgx.Tx, m month) (attached bool, err error) {
+func (pm *PartitionManager) beginChange(ctx context.Context, tx pgx.Tx, m month) (attached bool, err error) {
 	var mine bool
 	if err := db.LiftLimits(ctx, tx); err != nil {
 		return false, err
@@ -294,17 +294,17 @@ func (k *Keeper) begin(ctx context.Context, tx pgx.Tx, m month) (attached bool, 
 		return false, err
 	}
 	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_inherits
-		WHERE inhparent = 'auditlog'::regclass AND inhrelid = to_regclass($1))`, table(m)).Scan(&attached)
+		WHERE inhparent = 'auditlog'::regclass AND inhrelid = to_regclass($1))`, partitionName(m)).Scan(&attached)
 	return attached, err
 }
 
-// locked runs fn, which takes locks, in a savepoint until fn gets each lock within the lock
+// withLocks runs fn, which takes locks, in a savepoint until fn gets each lock within the lock
 // timeout, up to Tries times. A failed attempt is rolled back and releases its locks; what
 // the transaction did before stays. Error: errBusy.
-func (k *Keeper) locked(ctx context.Context, tx pgx.Tx, fn func(tx pgx.Tx) error) error {
-	wait := k.opt.LockTimeout
+func (pm *PartitionManager) withLocks(ctx context.Context, tx pgx.Tx, fn func(tx pgx.Tx) error) error {
+	wait := pm.opt.LockTimeout
 	var err error
-	for range k.opt.Tries {
+	for range pm.opt.Tries {
 		err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", strconv.FormatInt(max(wait.Milliseconds(), 1), 10))
 			if err != nil {
@@ -323,14 +323,14 @@ func (k *Keeper) locked(ctx context.Context, tx pgx.Tx, fn func(tx pgx.Tx) error
 	return fmt.Errorf("%w: %w", errBusy, err)
 }
 
-// expire drops the partitions of months before oldest, and deletes their entries from the
+// dropExpired drops the partitions of months before oldest, and deletes their entries from the
 // default partition.
-func (k *Keeper) expire(ctx context.Context, oldest month, done *Kept) error {
-	have, err := k.months(ctx)
+func (pm *PartitionManager) dropExpired(ctx context.Context, oldest month, done *PartitionChanges) error {
+	have, err := pm.months(ctx)
 	if err != nil {
 		return err
 	}
-	uncounted, args, err := k.uncounted(ctx)
+	uncounted, args, err := pm.uncounted(ctx)
 	if err != nil {
 		return err
 	}
@@ -338,30 +338,30 @@ func (k *Keeper) expire(ctx context.Context, oldest month, done *Kept) error {
 		if !m.Before(oldest) {
 			continue
 		}
-		err := k.drop(ctx, m, uncounted, args)
+		err := pm.drop(ctx, m, uncounted, args)
 		switch {
-		case errors.Is(err, errFaster):
+		case errors.Is(err, errAlreadyDone):
 		case errors.Is(err, errUncounted):
-			done.Held = append(done.Held, table(m))
+			done.Uncounted = append(done.Uncounted, partitionName(m))
 		case errors.Is(err, errBusy):
 			done.Busy = true
 		case err != nil:
-			return fmt.Errorf("dropping %s: %w", table(m), err)
+			return fmt.Errorf("dropping %s: %w", partitionName(m), err)
 		default:
-			done.Dropped = append(done.Dropped, table(m))
+			done.Dropped = append(done.Dropped, partitionName(m))
 		}
 	}
-	return k.deleteOld(ctx, oldest, uncounted, args, done)
+	return pm.deleteExpiredEntries(ctx, oldest, uncounted, args, done)
 }
 
 // uncounted returns the SQL condition, with its arguments, for the pulls that keep a
 // partition from being dropped. It includes entries without counted_by: if statistics are
 // switched on later, these may still be counted; otherwise the reader passes over them.
-func (k *Keeper) uncounted(ctx context.Context) (string, []any, error) {
-	if k.opt.Read == nil {
+func (pm *PartitionManager) uncounted(ctx context.Context) (string, []any, error) {
+	if pm.opt.Read == nil {
 		return "false", nil, nil
 	}
-	p, err := k.opt.Read(ctx)
+	p, err := pm.opt.Read(ctx)
 	if err != nil {
 		return "", nil, fmt.Errorf("reading up to where the audit log's pulls are counted: %w", err)
 	}
@@ -371,56 +371,56 @@ func (k *Keeper) uncounted(ctx context.Context) (string, []any, error) {
 
 // drop drops the partition of a month, unless it has an uncounted pull. It detaches the
 // partition first, which waits for writers, and then searches it. Errors: errUncounted,
-// errFaster, errBusy.
-func (k *Keeper) drop(ctx context.Context, m month, uncounted string, args []any) error {
+// errAlreadyDone, errBusy.
+func (pm *PartitionManager) drop(ctx context.Context, m month, uncounted string, args []any) error {
 	// Search first without locks: if there is such a pull, no writer has to wait.
-	if err := search(ctx, k.opt.DB.Pool, m, uncounted, args); err != nil {
+	if err := findUncounted(ctx, pm.opt.DB.Pool, m, uncounted, args); err != nil {
 		return err
 	}
 	ctx = db.Unhurried(ctx)
-	return pgx.BeginTxFunc(ctx, k.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		attached, err := k.begin(ctx, tx, m)
+	return pgx.BeginTxFunc(ctx, pm.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		attached, err := pm.beginChange(ctx, tx, m)
 		if err == nil && !attached {
-			err = errFaster
+			err = errAlreadyDone
 		}
 		if err != nil {
 			return err
 		}
-		return k.locked(ctx, tx, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "ALTER TABLE auditlog DETACH PARTITION "+table(m)); err != nil {
+		return pm.withLocks(ctx, tx, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "ALTER TABLE auditlog DETACH PARTITION "+partitionName(m)); err != nil {
 				return err
 			}
-			if err := search(ctx, tx, m, uncounted, args); err != nil {
+			if err := findUncounted(ctx, tx, m, uncounted, args); err != nil {
 				return err
 			}
-			_, err := tx.Exec(ctx, "DROP TABLE "+table(m))
+			_, err := tx.Exec(ctx, "DROP TABLE "+partitionName(m))
 			return err
 		})
 	})
 }
 
-// search looks for uncounted pulls in the partition of a month. Errors: errUncounted,
-// errFaster.
-func search(ctx context.Context, q db.Querier, m month, uncounted string, args []any) error {
+// findUncounted looks for uncounted pulls in the partition of a month. Errors: errUncounted,
+// errAlreadyDone.
+func findUncounted(ctx context.Context, q db.Querier, m month, uncounted string, args []any) error {
 	var found bool
-	err := q.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s)", table(m), uncounted), args...).Scan(&found)
+	err := q.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s)", partitionName(m), uncounted), args...).Scan(&found)
 	switch {
 	case db.Code(err) == "42P01": // undefined table
-		return errFaster
+		return errAlreadyDone
 	case err == nil && found:
 		return errUncounted
 	}
 	return err
 }
 
-// deleteOld deletes entries before oldest from the default partition, a thousand at a time.
+// deleteExpiredEntries deletes entries before oldest from the default partition, a thousand at a time.
 // These were written after the partition of their month was dropped.
-func (k *Keeper) deleteOld(ctx context.Context, oldest month, uncounted string, args []any, done *Kept) error {
+func (pm *PartitionManager) deleteExpiredEntries(ctx context.Context, oldest month, uncounted string, args []any, done *PartitionChanges) error {
 	sql := fmt.Sprintf(`DELETE FROM %s WHERE ctid = ANY (ARRAY(
 			SELECT ctid FROM %s WHERE time < %s AND (%s) IS NOT TRUE LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
 		defaultPartition, defaultPartition, literal(oldest), uncounted)
 	for {
-		tag, err := k.opt.DB.Pool.Exec(ctx, sql, args...)
+		tag, err := pm.opt.DB.Pool.Exec(ctx, sql, args...)
 		done.Deleted += tag.RowsAffected()
 		if err != nil || tag.RowsAffected() == 0 {
 			return err

@@ -46,10 +46,10 @@ func TestReadersWaitForAMove(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	must(t, err)
 	defer pool.Close()
-	kept := make(chan error, 1)
+	updated := make(chan error, 1)
 	go func() {
-		_, err := at(&db.DB{Pool: pool}, clock, KeeperOptions{}).Keep(context.WithoutCancel(t.Context()))
-		kept <- err
+		_, err := at(&db.DB{Pool: pool}, clock, PartitionOptions{}).Update(context.WithoutCancel(t.Context()))
+		updated <- err
 	}()
 	pid := <-stop.reached
 
@@ -74,7 +74,7 @@ func TestReadersWaitForAMove(t *testing.T) {
 		select {
 		case <-stop.reached:
 			stop.release <- struct{}{}
-		case err := <-kept:
+		case err := <-updated:
 			must(t, err)
 			done = true
 		}
