@@ -15,7 +15,6 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
-	"github.com/purser-registry/purser/internal/webhook"
 )
 
 func gcCommand(src *source) *cobra.Command {
@@ -56,7 +55,7 @@ func (s *source) withCollector(cmd *cobra.Command, fn func(ctx context.Context, 
 // collector makes the collector of garbage, as the settings say.
 func collector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, log *slog.Logger) *gc.Collector {
 	return gc.New(gc.Options{
-		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Collected: webhook.InsertCollected, Log: log,
+		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Log: log,
 	})
 }
 

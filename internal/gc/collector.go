@@ -24,12 +24,7 @@ type Options struct {
 	// KeepDoomed is how long objects of deleted blobs stay in the store, so that they still
 	// exist after a restore of an older database. Default 0: they are deleted at once.
 	KeepDoomed time.Duration
-	// Collected returns a statement, without arguments of its own, that records what garbage
-	// collection deletes. It reads from the query counted, whose columns are namespace,
-	// repository (both ids) and manifests (a number), and becomes a part of the deleting
-	// statement. Nil: nothing is recorded.
-	Collected func(query string) string
-	Log       *slog.Logger // default slog.Default()
+	Log        *slog.Logger // default slog.Default()
 }
 
 // Collector runs the transactions of garbage collection. The workers of this package decide

@@ -2,7 +2,6 @@ package gc
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -68,48 +67,62 @@ func (found cycles) of(keys manifestKeys) map[*cycle]bool {
 	return list
 }
 
-// holdersOf returns the SQL of the direct holders of a manifest in w's repository, which is
-// given by its id and its subject's digest. Each row has the holder's id, the digest of the
-// holder's own subject, and whether the holder has a tag.
+// holders is a statement that returns, for each manifest given by its keys, the ids of its
+// holders, or NULL if one of them has a tag. It stops at the first holder with a tag. The two
+// halves of the recursion find the direct holders of a manifest in w's repository: each row has
+// the holder's id, the digest of the holder's own subject, and whether the holder has a tag.
 // For OFFSET 0 see "Plans" in package db.
-func holdersOf(id, subject string) string {
-	return fmt.Sprintf(`
-		SELECT h.id, h.subject_digest, EXISTS (
-			SELECT FROM tags t
-			WHERE t.top_level_namespace_id = w.namespace AND t.repository_id = w.repository
-				AND t.manifest_id = h.id OFFSET 0)
-		FROM (
-			SELECT p.id, p.subject_digest
-			FROM (
-				SELECT parent_id FROM manifest_references
-				WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
-					AND child_id = %s OFFSET 0) x
-			CROSS JOIN LATERAL (
-				SELECT id, subject_digest FROM manifests
-				WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
-					AND id = x.parent_id OFFSET 0) p
-			UNION ALL
-			SELECT id, subject_digest FROM manifests
-			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
-				AND digest = %s) h`, id, subject)
-}
-
-// holders is a statement that returns, for each manifest of wantedManifests, the ids of its
-// holders, or NULL if one of them has a tag. It stops at the first holder with a tag.
-var holders = `
+const holders = `
 	SELECT w.namespace, w.repository, w.id, found.ids
-	FROM ` + wantedManifests + `
+	FROM (
+		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+		ORDER BY 1, 2, 3) w
 	CROSS JOIN LATERAL (
 		SELECT subject_digest FROM manifests
 		WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
 		OFFSET 0) m
 	CROSS JOIN LATERAL (
 		WITH RECURSIVE holders (id, subject, tagged) AS (
-			` + holdersOf("w.id", "m.subject_digest") + `
+			SELECT h.id, h.subject_digest, EXISTS (
+				SELECT FROM tags t
+				WHERE t.top_level_namespace_id = w.namespace AND t.repository_id = w.repository
+					AND t.manifest_id = h.id OFFSET 0)
+			FROM (
+				SELECT p.id, p.subject_digest
+				FROM (
+					SELECT parent_id FROM manifest_references
+					WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
+						AND child_id = w.id OFFSET 0) x
+				CROSS JOIN LATERAL (
+					SELECT id, subject_digest FROM manifests
+					WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
+						AND id = x.parent_id OFFSET 0) p
+				UNION ALL
+				SELECT id, subject_digest FROM manifests
+				WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
+					AND digest = m.subject_digest) h
 			UNION
-			SELECT up.* FROM holders held
-			CROSS JOIN LATERAL (` + holdersOf("held.id", "held.subject") + `) up (id, subject, tagged)
-			WHERE NOT held.tagged
+			SELECT up.* FROM holders below
+			CROSS JOIN LATERAL (
+			SELECT h.id, h.subject_digest, EXISTS (
+				SELECT FROM tags t
+				WHERE t.top_level_namespace_id = w.namespace AND t.repository_id = w.repository
+					AND t.manifest_id = h.id OFFSET 0)
+			FROM (
+				SELECT p.id, p.subject_digest
+				FROM (
+					SELECT parent_id FROM manifest_references
+					WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
+						AND child_id = below.id OFFSET 0) x
+				CROSS JOIN LATERAL (
+					SELECT id, subject_digest FROM manifests
+					WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
+						AND id = x.parent_id OFFSET 0) p
+				UNION ALL
+				SELECT id, subject_digest FROM manifests
+				WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
+					AND digest = below.subject) h) up (id, subject, tagged)
+			WHERE NOT below.tagged
 		)
 		SELECT CASE WHEN NOT EXISTS (SELECT FROM (SELECT tagged FROM holders LIMIT $4) h WHERE h.tagged)
 			THEN ARRAY(SELECT id FROM holders LIMIT $4) END AS ids
@@ -204,7 +217,9 @@ func queueCycles(ctx context.Context, tx pgx.Tx, list []*cycle) error {
 	_, err := tx.Exec(ctx, `
 		INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 		SELECT w.namespace, w.repository, w.id, gc_review_after('manifest_list_delete'), 'circle'
-		FROM `+wantedManifests+`
+		FROM (
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+			ORDER BY 1, 2, 3) w
 		WHERE NOT EXISTS (
 			SELECT FROM manifest_references x
 			WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository

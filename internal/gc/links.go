@@ -28,7 +28,8 @@ type blobLink struct {
 // unlinkUnused removes the links of blobs in use to repositories that have no manifest with
 // the blob, so that a repository doesn't serve what it no longer has. It returns the digests
 // that need another review, because another transaction had locked a link or because there
-// were too many links. For OFFSET 0 see "Plans" in package db.
+// were too many links. Most blobs are layers, so CASE looks for layers first; with OR the planner
+// would choose the order by cost. For OFFSET 0 see "Plans" in package db.
 func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) (unsettled [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -38,7 +39,17 @@ func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review)
 		FROM unnest($1::bytea[]) AS d (digest)
 		CROSS JOIN LATERAL (
 			SELECT * FROM repository_blobs rb WHERE rb.blob_digest = d.digest OFFSET 0) rb
-		WHERE NOT `+usedInRepository+`
+		WHERE NOT CASE
+			WHEN EXISTS (
+				SELECT FROM layers l
+				WHERE l.top_level_namespace_id = rb.top_level_namespace_id AND l.repository_id = rb.repository_id
+					AND l.digest = rb.blob_digest OFFSET 0)
+			THEN true
+			ELSE EXISTS (
+				SELECT FROM manifests m
+				WHERE m.top_level_namespace_id = rb.top_level_namespace_id AND m.repository_id = rb.repository_id
+					AND m.configuration_blob_digest = rb.blob_digest OFFSET 0)
+			END
 		LIMIT $2`, digests, maxUnlinked)
 	if err != nil || len(unused) == 0 {
 		return nil, err
@@ -84,24 +95,19 @@ func unlink(ctx context.Context, tx pgx.Tx, unused []blobLink) (locked, removed 
 		DELETE FROM repository_blobs rb
 		USING unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS w (namespace, repository, digest)
 		WHERE rb.top_level_namespace_id = w.namespace AND rb.repository_id = w.repository AND rb.blob_digest = w.digest
-			AND NOT `+usedInRepository, namespaces, repositories, blobs)
+			AND NOT CASE
+			WHEN EXISTS (
+				SELECT FROM layers l
+				WHERE l.top_level_namespace_id = rb.top_level_namespace_id AND l.repository_id = rb.repository_id
+					AND l.digest = rb.blob_digest OFFSET 0)
+			THEN true
+			ELSE EXISTS (
+				SELECT FROM manifests m
+				WHERE m.top_level_namespace_id = rb.top_level_namespace_id AND m.repository_id = rb.repository_id
+					AND m.configuration_blob_digest = rb.blob_digest OFFSET 0)
+			END`, namespaces, repositories, blobs)
 	return len(links), int(done.RowsAffected()), err
 }
-
-// usedInRepository is an SQL condition: a manifest in the repository of link rb uses the
-// blob. Most blobs are layers, so CASE looks for layers first; with OR the planner would
-// choose the order by cost.
-const usedInRepository = `CASE
-		WHEN EXISTS (
-			SELECT FROM layers l
-			WHERE l.top_level_namespace_id = rb.top_level_namespace_id AND l.repository_id = rb.repository_id
-				AND l.digest = rb.blob_digest OFFSET 0)
-		THEN true
-		ELSE EXISTS (
-			SELECT FROM manifests m
-			WHERE m.top_level_namespace_id = rb.top_level_namespace_id AND m.repository_id = rb.repository_id
-				AND m.configuration_blob_digest = rb.blob_digest OFFSET 0)
-		END`
 
 func collectLinks(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]blobLink, error) {
 	rows, err := tx.Query(ctx, sql, args...)
@@ -223,7 +229,17 @@ func (p *wideUnlinking) page(ctx context.Context, tx pgx.Tx) error {
 // page.
 func (p *wideUnlinking) look(ctx context.Context, tx pgx.Tx) (unused []blobLink, n int, err error) {
 	rows, err := tx.Query(ctx, `
-		SELECT rb.top_level_namespace_id, rb.repository_id, rb.blob_digest, `+usedInRepository+`
+		SELECT rb.top_level_namespace_id, rb.repository_id, rb.blob_digest, CASE
+			WHEN EXISTS (
+				SELECT FROM layers l
+				WHERE l.top_level_namespace_id = rb.top_level_namespace_id AND l.repository_id = rb.repository_id
+					AND l.digest = rb.blob_digest OFFSET 0)
+			THEN true
+			ELSE EXISTS (
+				SELECT FROM manifests m
+				WHERE m.top_level_namespace_id = rb.top_level_namespace_id AND m.repository_id = rb.repository_id
+					AND m.configuration_blob_digest = rb.blob_digest OFFSET 0)
+			END
 		FROM (
 			SELECT * FROM repository_blobs WHERE blob_digest = $1 AND repository_id > $2
 			ORDER BY repository_id LIMIT $3) rb

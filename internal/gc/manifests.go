@@ -33,51 +33,6 @@ func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow
 	})
 }
 
-// manifestKeys holds keys of manifests as parallel arrays, one per column.
-type manifestKeys struct {
-	namespaces, repositories, ids []int64
-}
-
-func (k *manifestKeys) add(namespace, repository, id int64) {
-	k.namespaces = append(k.namespaces, namespace)
-	k.repositories = append(k.repositories, repository)
-	k.ids = append(k.ids, id)
-}
-
-func (k *manifestKeys) join(other manifestKeys) {
-	k.namespaces = append(k.namespaces, other.namespaces...)
-	k.repositories = append(k.repositories, other.repositories...)
-	k.ids = append(k.ids, other.ids...)
-}
-
-// without returns the keys that are not in others.
-func (k *manifestKeys) without(others manifestKeys) (rest manifestKeys) {
-	if others.len() == 0 {
-		return *k
-	}
-	skip := make(map[int64]bool, others.len()) // ids are unique across repositories
-	for _, id := range others.ids {
-		skip[id] = true
-	}
-	for i, id := range k.ids {
-		if !skip[id] {
-			rest.add(k.namespaces[i], k.repositories[i], id)
-		}
-	}
-	return rest
-}
-
-func (k *manifestKeys) len() int { return len(k.ids) }
-
-func (k *manifestKeys) args(more ...any) []any {
-	return append([]any{k.namespaces, k.repositories, k.ids}, more...)
-}
-
-// wantedManifests is the SQL of a table w with the keys of manifestKeys, in key order.
-const wantedManifests = `(
-		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
-		ORDER BY 1, 2, 3) w`
-
 // reviewManifests reviews claimed rows. It deletes a manifest if no tag, no index and no
 // existing subject references it, or if it is only referenced within an unreachable cycle of
 // manifests: see cycle. Triggers then queue what the manifest referenced: its blobs with
@@ -123,7 +78,7 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	if err := queueCycles(ctx, tx, above); err != nil {
 		return err
 	}
-	deleted, err := c.deleteManifests(ctx, tx, unused)
+	deleted, err := deleteManifests(ctx, tx, unused)
 	if err != nil {
 		return err
 	}
@@ -228,17 +183,35 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, 
 			WHEN EXISTS (
 				SELECT FROM manifest_references x
 				WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
-					AND x.child_id = w.id OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'listed' ELSE 'referenced' END
+					AND x.child_id = w.id OFFSET 0) THEN CASE WHEN (
+				EXISTS (
+					SELECT FROM manifest_references x
+					WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
+						AND x.parent_id = w.id OFFSET 0)
+				OR EXISTS (
+					SELECT FROM manifests r
+					WHERE r.top_level_namespace_id = w.namespace AND r.repository_id = w.repository
+						AND r.subject_digest = m.digest OFFSET 0)) THEN 'listed' ELSE 'referenced' END
 			WHEN m.subject_digest IS NOT NULL AND EXISTS (
 				SELECT FROM manifests s
 				WHERE s.top_level_namespace_id = w.namespace AND s.repository_id = w.repository
-					AND s.digest = m.subject_digest OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'refers' ELSE 'referenced' END
+					AND s.digest = m.subject_digest OFFSET 0) THEN CASE WHEN (
+				EXISTS (
+					SELECT FROM manifest_references x
+					WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
+						AND x.parent_id = w.id OFFSET 0)
+				OR EXISTS (
+					SELECT FROM manifests r
+					WHERE r.top_level_namespace_id = w.namespace AND r.repository_id = w.repository
+						AND r.subject_digest = m.digest OFFSET 0)) THEN 'refers' ELSE 'referenced' END
 			WHEN m.subject_digest IS NOT NULL AND EXISTS (
 				SELECT FROM gc_subject_review_queue s
 				WHERE s.subject_digest = m.subject_digest AND s.repository_id = w.repository
 					AND s.top_level_namespace_id = w.namespace AND s.next_id <= w.id OFFSET 0) THEN 'unqueued'
 			ELSE 'free' END
-		FROM `+wantedManifests+`
+		FROM (
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+			ORDER BY 1, 2, 3) w
 		LEFT JOIN LATERAL (
 			SELECT id, digest, subject_digest FROM manifests
 			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
@@ -292,17 +265,6 @@ func lookAndLink(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classificat
 	return look(ctx, tx, keys)
 }
 
-// holdsSomething is an SQL condition: manifest m of look has a child or a referrer.
-const holdsSomething = `(
-				EXISTS (
-					SELECT FROM manifest_references x
-					WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
-						AND x.parent_id = w.id OFFSET 0)
-				OR EXISTS (
-					SELECT FROM manifests r
-					WHERE r.top_level_namespace_id = w.namespace AND r.repository_id = w.repository
-						AND r.subject_digest = m.digest OFFSET 0))`
-
 // lockCandidates locks the manifests that may be deleted, and all holders of those that are
 // in cycles. It returns the ids of all manifests that it locked, the keys of the locked
 // candidates, and the advisory lock keys of their subjects.
@@ -344,7 +306,9 @@ func lockManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (locked ma
 	rows, err := tx.Query(ctx, `
 		SELECT m.top_level_namespace_id, m.repository_id, m.id,
 			hashtext(m.repository_id || ':' || encode(m.subject_digest, 'hex'))
-		FROM `+wantedManifests+`
+		FROM (
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+			ORDER BY 1, 2, 3) w
 		CROSS JOIN LATERAL (
 			SELECT top_level_namespace_id, repository_id, id, subject_digest FROM manifests
 			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
@@ -372,23 +336,26 @@ type deletedManifest struct {
 	size           int64
 }
 
-// deleteManifests deletes manifests. Cascades and triggers delete their references, layers
-// and queue rows.
-func (c *Collector) deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]deletedManifest, error) {
+// deleteManifests deletes manifests, and records their number for namespaces whose webhooks
+// ask for that. Cascades and triggers delete their references, layers and queue rows.
+func deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]deletedManifest, error) {
 	if keys.len() == 0 {
 		return nil, nil
-	}
-	const counted = "SELECT namespace, repository, count(*) AS manifests FROM gone GROUP BY namespace, repository"
-	noted := "SELECT"
-	if c.opt.Collected != nil {
-		noted = c.opt.Collected(counted)
 	}
 	rows, err := tx.Query(ctx, `
 		WITH gone AS (
 			DELETE FROM manifests m USING unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 			WHERE m.top_level_namespace_id = w.namespace AND m.repository_id = w.repository AND m.id = w.id
 			RETURNING w.namespace, m.repository_id AS repository, m.id, m.digest, octet_length(m.payload) AS size
-		), noted AS (`+noted+`)
+		), noted AS ( -- for webhooks, see package webhook
+			INSERT INTO webhookcollected (namespace_id, repository, manifests)
+			SELECT c.namespace, r.path, c.manifests
+			FROM (SELECT namespace, repository, count(*) AS manifests FROM gone GROUP BY namespace, repository) c
+			JOIN repositories r ON r.id = c.repository
+			WHERE EXISTS (
+				SELECT FROM webhooks h
+				WHERE h.namespace_id = c.namespace AND h.enabled AND 'gc' = ANY (h.events))
+		)
 		SELECT repository, id, digest, size FROM gone`, keys.args()...)
 	if err != nil {
 		return nil, err
@@ -444,7 +411,9 @@ func goneManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (gone, the
 		SELECT w.namespace, w.repository, w.id, EXISTS (
 			SELECT FROM manifests m
 			WHERE m.top_level_namespace_id = w.namespace AND m.repository_id = w.repository AND m.id = w.id OFFSET 0)
-		FROM `+wantedManifests, keys.args()...)
+		FROM (
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+			ORDER BY 1, 2, 3) w`, keys.args()...)
 	if err != nil {
 		return gone, there, err
 	}

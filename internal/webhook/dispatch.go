@@ -325,13 +325,3 @@ func writeNotices(ctx context.Context, tx pgx.Tx, list []notice) error {
 		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[])`, ids, hooks, events, bodies)
 	return err
 }
-
-// InsertCollected returns a statement that records what garbage collection deletes, for
-// webhooks that ask for that. The query's columns are namespace, repository (both ids) and
-// manifests, a number. The statement may be a part of WITH, so that it takes no extra round
-// trip and its rows exist exactly if the deletion is committed.
-func InsertCollected(query string) string {
-	return `INSERT INTO webhookcollected (namespace_id, repository, manifests)
-		SELECT c.namespace, r.path, c.manifests FROM (` + query + `) c JOIN repositories r ON r.id = c.repository
-		WHERE EXISTS (SELECT FROM webhooks w WHERE w.namespace_id = c.namespace AND w.enabled AND 'gc' = ANY (w.events))`
-}

@@ -60,7 +60,7 @@
 // open, so the position can't be behind it yet.
 //
 // Garbage collection writes no entries into the log. Its transactions write what they
-// delete into webhookcollected if a webhook asks for that (InsertCollected). The dispatcher
+// delete into webhookcollected if a webhook asks for that. The dispatcher
 // deletes these rows in the transaction that adds them to webhookcounts.
 //
 // A webhook is told of what happens after it was enabled (active_since). The position has

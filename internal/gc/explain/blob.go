@@ -74,19 +74,9 @@ func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, 
 	return e, nil
 }
 
-// useOfRow returns the SQL that joins row f of a list, which has a namespace and a
-// repository, with the repository's path, empty if the repository was deleted and its rows
-// aren't removed yet, and with the manifest with the given id. The row's namespace selects a
-// single partition. For OFFSET 0 see "Plans" in package db.
-func useOfRow(id string) string {
-	return fmt.Sprintf(`
-		CROSS JOIN LATERAL (
-			SELECT digest FROM manifests
-			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = %s OFFSET 0) m
-		CROSS JOIN LATERAL (SELECT COALESCE((SELECT path FROM live_repositories WHERE id = f.repository), '') AS path OFFSET 0) r`, id)
-}
-
-// askUses adds queries for the manifests that use the blob.
+// askUses adds queries for the manifests that use the blob. A repository that was deleted, and
+// whose rows aren't removed yet, has an empty path. The namespace of a row selects a single
+// partition. For OFFSET 0 see "Plans" in package db.
 func askUses(b *pgx.Batch, e *BlobExplanation) {
 	scan := func(row pgx.CollectableRow, total *int64) (u BlobUse, err error) {
 		var digest []byte
@@ -96,18 +86,31 @@ func askUses(b *pgx.Batch, e *BlobExplanation) {
 		u.Digest, err = oci.DigestFromBytes(digest)
 		return u, err
 	}
-	askSome(b, &e.Configurations, scan, someOf(`
-		SELECT top_level_namespace_id AS namespace, repository_id AS repository, manifest_id AS id
-		FROM gc_blobs_configurations WHERE digest = $1`,
-		"r.path, m.digest", useOfRow("f.id")), e.Digest.Bytes())
-	askSome(b, &e.Layers, scan, someOf(`
-		SELECT top_level_namespace_id AS namespace, repository_id AS repository, layer_id AS id
-		FROM gc_blobs_layers WHERE digest = $1`,
-		"r.path, m.digest", `
+	askSome(b, &e.Configurations, scan, fmt.Sprintf(`
+		WITH list AS MATERIALIZED (
+			SELECT top_level_namespace_id AS namespace, repository_id AS repository, manifest_id AS id
+			FROM gc_blobs_configurations WHERE digest = $1 LIMIT %d)
+		SELECT (SELECT count(*) FROM list), r.path, m.digest
+		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = f.id OFFSET 0) m
+		CROSS JOIN LATERAL (SELECT COALESCE((SELECT path FROM live_repositories WHERE id = f.repository), '') AS path OFFSET 0) r
+		ORDER BY f.id`, explainLimit+1, explainFirst), e.Digest.Bytes())
+	askSome(b, &e.Layers, scan, fmt.Sprintf(`
+		WITH list AS MATERIALIZED (
+			SELECT top_level_namespace_id AS namespace, repository_id AS repository, layer_id AS id
+			FROM gc_blobs_layers WHERE digest = $1 LIMIT %d)
+		SELECT (SELECT count(*) FROM list), r.path, m.digest
+		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f
 		CROSS JOIN LATERAL (
 			SELECT manifest_id FROM layers
-			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = f.id OFFSET 0) l`+
-			useOfRow("l.manifest_id")), e.Digest.Bytes())
+			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = f.id OFFSET 0) l
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = l.manifest_id OFFSET 0) m
+		CROSS JOIN LATERAL (SELECT COALESCE((SELECT path FROM live_repositories WHERE id = f.repository), '') AS path OFFSET 0) r
+		ORDER BY f.id`, explainLimit+1, explainFirst), e.Digest.Bytes())
 }
 
 // askLinks adds a query for the repositories that are linked to the blob. A digest doesn't

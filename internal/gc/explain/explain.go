@@ -3,7 +3,6 @@
 package explain
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -63,30 +62,18 @@ const (
 	explainLimit = 10_000
 )
 
-// bounded returns the SQL that reads a bounded number of a list's rows: one more than
-// explainLimit, up to which rows are counted. The rows are sorted after the limit: the
-// planner, which can't know that very many manifests use one digest, would otherwise read
-// the whole list to sort it.
-func bounded(sql string) string { return fmt.Sprintf("(%s LIMIT %d)", sql, explainLimit+1) }
-
-// someOf returns a statement that selects the first few rows of a bounded list, in the
-// order of the column id. Each result row has the number of all rows, and then the given
-// columns, which are columns of the list's row (f) or of tables that joins adds.
-func someOf(list, columns, joins string) string {
-	return fmt.Sprintf(`
-		WITH list AS MATERIALIZED %s
-		SELECT (SELECT count(*) FROM list), %s
-		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f %s
-		ORDER BY f.id`, bounded(list), columns, explainFirst, joins)
-}
-
 // counted returns the catalog.Count of a bounded list with n rows.
 func counted(n int64) catalog.Count {
 	return catalog.Count{Rows: min(n, explainLimit), Exact: n <= explainLimit}
 }
 
-// askSome adds a statement of someOf to the batch, and stores its result in to. scan reads
-// one row.
+// askSome adds a statement to the batch that returns the first rows of a list, in the order of
+// the column id, and stores its result in to. Each row has the number of all rows, and then the
+// columns that scan reads.
+//
+// Such a statement reads at most explainLimit+1 rows of the list, and sorts them afterwards:
+// the planner, which can't know that very many manifests use one digest, would otherwise read
+// the whole list to sort it. The limits are part of the text so that the planner knows them.
 func askSome[T any](b *pgx.Batch, to *Some[T], scan func(row pgx.CollectableRow, total *int64) (T, error), sql string, args ...any) {
 	*to = Some[T]{First: []T{}, Total: counted(0)}
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {

@@ -126,18 +126,14 @@ func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repos
 	return err
 }
 
-// tagsOf returns the SQL of one row: the number of tags of repository $1, $2 that point to a
-// manifest, and the first of them.
-func tagsOf(id string) string {
-	return fmt.Sprintf(`
-		WITH t AS MATERIALIZED %s
-		SELECT (SELECT count(*) FROM t) AS tags, ARRAY(SELECT name FROM t ORDER BY name LIMIT %d) AS names`,
-		bounded(`SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = `+id), explainFirst)
-}
-
 // askHolders adds queries for the tags that point to the manifest and the indexes that list it.
+// For OFFSET 0 see "Plans" in package db.
 func askHolders(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
-	b.Queue(tagsOf("$3"), r.namespace, r.id, id).QueryRow(func(row pgx.Row) error {
+	b.Queue(fmt.Sprintf(`
+		WITH t AS MATERIALIZED (
+			SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3 LIMIT %d)
+		SELECT (SELECT count(*) FROM t), ARRAY(SELECT name FROM t ORDER BY name LIMIT %d)`,
+		explainLimit+1, explainFirst), r.namespace, r.id, id).QueryRow(func(row pgx.Row) error {
 		var n int64
 		err := row.Scan(&n, &e.Tags.First)
 		e.Tags.Total = counted(n)
@@ -153,22 +149,24 @@ func askHolders(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
 		i.Digest, err = oci.DigestFromBytes(digest)
 		return i, err
 	}
-	askSome(b, &e.Indexes, scan, someOf(`
-		SELECT parent_id AS id FROM manifest_references
-		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = $3
-		UNION ALL -- index and manifest pushed at the same moment: the review links them
-		SELECT parent_id FROM missing_children
-		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_digest = $4`,
-		"m.digest, t.tags, t.names",
-		manifestOfRow+" CROSS JOIN LATERAL ("+tagsOf("f.id")+") t"), r.namespace, r.id, id, e.Digest.Bytes())
+	askSome(b, &e.Indexes, scan, fmt.Sprintf(`
+		WITH list AS MATERIALIZED (
+			(SELECT parent_id AS id FROM manifest_references
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = $3
+			UNION ALL -- index and manifest pushed at the same moment: the review links them
+			SELECT parent_id FROM missing_children
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_digest = $4) LIMIT %[1]d)
+		SELECT (SELECT count(*) FROM list), m.digest, t.tags, t.names
+		FROM (SELECT * FROM list ORDER BY id LIMIT %[2]d) f
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = f.id OFFSET 0) m
+		CROSS JOIN LATERAL (
+			WITH t AS MATERIALIZED (
+				SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = f.id LIMIT %[1]d)
+			SELECT (SELECT count(*) FROM t) AS tags, ARRAY(SELECT name FROM t ORDER BY name LIMIT %[2]d) AS names) t
+		ORDER BY f.id`, explainLimit+1, explainFirst), r.namespace, r.id, id, e.Digest.Bytes())
 }
-
-// manifestOfRow is the SQL that joins row f of a list with its manifest in repository $1, $2.
-// For OFFSET 0 see "Plans" in package db.
-const manifestOfRow = `
-	CROSS JOIN LATERAL (
-		SELECT digest FROM manifests
-		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = f.id OFFSET 0) m`
 
 // askSubject adds a query for whether the subject exists, if the manifest names one.
 func askSubject(b *pgx.Batch, e *ManifestExplanation, r repository, subject []byte) error {
@@ -188,16 +186,28 @@ func askSubject(b *pgx.Batch, e *ManifestExplanation, r repository, subject []by
 
 // askDependents adds queries for the manifest's children and referrers.
 func askDependents(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
-	askSome(b, &e.Referrers, scanDigest, someOf(`
-		SELECT id, digest FROM manifests
-		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = $3`,
-		"f.digest", ""), r.namespace, r.id, e.Digest.Bytes())
-	askSome(b, &e.Children, scanDigest, someOf(`
-		SELECT child_id AS id FROM manifest_references
-		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND parent_id = $3`,
-		"m.digest", manifestOfRow), r.namespace, r.id, id)
-	askSome(b, &e.Missing, scanDigest, someOf(`
-		SELECT parent_id AS id, child_digest FROM missing_children
-		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND parent_id = $3`,
-		"f.child_digest", ""), r.namespace, r.id, id)
+	askSome(b, &e.Referrers, scanDigest, fmt.Sprintf(`
+		WITH list AS MATERIALIZED (
+			SELECT id, digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = $3 LIMIT %d)
+		SELECT (SELECT count(*) FROM list), f.digest
+		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f
+		ORDER BY f.id`, explainLimit+1, explainFirst), r.namespace, r.id, e.Digest.Bytes())
+	askSome(b, &e.Children, scanDigest, fmt.Sprintf(`
+		WITH list AS MATERIALIZED (
+			SELECT child_id AS id FROM manifest_references
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND parent_id = $3 LIMIT %d)
+		SELECT (SELECT count(*) FROM list), m.digest
+		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = f.id OFFSET 0) m
+		ORDER BY f.id`, explainLimit+1, explainFirst), r.namespace, r.id, id)
+	askSome(b, &e.Missing, scanDigest, fmt.Sprintf(`
+		WITH list AS MATERIALIZED (
+			SELECT parent_id AS id, child_digest FROM missing_children
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND parent_id = $3 LIMIT %d)
+		SELECT (SELECT count(*) FROM list), f.child_digest
+		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f
+		ORDER BY f.id`, explainLimit+1, explainFirst), r.namespace, r.id, id)
 }

@@ -78,7 +78,7 @@ func TestWebhooksAPI(t *testing.T) {
 	if _, err := r.DB.Pool.Exec(t.Context(), "UPDATE gc_manifest_review_queue SET review_after = now() - interval '1 s'"); err != nil {
 		t.Fatal(err)
 	}
-	collector := gc.New(gc.Options{Catalog: r.Catalog, DB: r.DB, Collected: webhook.InsertCollected})
+	collector := gc.New(gc.Options{Catalog: r.Catalog, DB: r.DB})
 	for _, dry := range []bool{true, false} {
 		if _, err := collector.Review(t.Context(), gc.ReviewOptions{Kind: gc.ReviewOfManifests, Limit: 100, DryRun: dry}); err != nil {
 			t.Fatal(err)
