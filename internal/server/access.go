@@ -10,7 +10,8 @@ import (
 // Access is a permission that a request needs.
 type Access uint8
 
-// Accesses. The zero value is a permission that nobody has.
+// Accesses that routes require. The zero value isn't among them: Authorize refuses every
+// request to a route that was declared without an access.
 const (
 	_ Access = iota
 	AccessAny
@@ -26,8 +27,8 @@ var accessNames = [...]string{"none", "any", "pull", "push", "delete", "catalog"
 // String returns the access's name in the OpenAPI document.
 func (a Access) String() string { return accessNames[a] }
 
-// Authorize returns an error if the request may not have the access to a repository;
-// repository is "" if the route has none.
+// Authorize returns an error if the client that sent r doesn't have the access a to the
+// repository. For a route that concerns no repository, the repository is "".
 func (s *Server) Authorize(r *http.Request, a Access, repository string) error {
 	if a == 0 {
 		return fmt.Errorf("route without an access: %w", oci.NewError(oci.Denied))

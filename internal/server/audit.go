@@ -23,12 +23,12 @@ func ClientPort(remote string) int {
 	return int(port)
 }
 
-// MaxKept limits how many bytes of a client's text are kept in memory for an audit
-// entry.
+// MaxKept limits how many bytes of a text that a client sent, such as a User-Agent header,
+// are kept in memory for an audit entry.
 const MaxKept = 1024
 
-// Bounded returns the first MaxKept bytes of a text. A cut text is copied, so that the
-// whole one can be freed.
+// Bounded returns the first MaxKept bytes of s. It copies them if s is longer, since a
+// substring would keep all of s in memory.
 func Bounded(s string) string {
 	if len(s) <= MaxKept {
 		return s
@@ -36,9 +36,9 @@ func Bounded(s string) string {
 	return strings.Clone(s[:MaxKept])
 }
 
-// needsSource says whether a request may write to the audit log, so that its context
-// needs the log's source. Pulls, which are the most frequent requests, fill in their own
-// entries.
+// needsSource says whether the handler of the request may write audit entries, so that the
+// request's context must carry the client that the entries will name. It is false for
+// pulls, the most frequent requests: recordPull fills in the client itself.
 func (s *Server) needsSource(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead || s.mounted(r).ReadsAreLogged
 }

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// external is the URL under which clients reach the registry, scheme and host alone.
+// external is the URL under which clients reach the registry. It consists of scheme and
+// host only.
 type external struct {
 	url  string // without a trailing slash
 	host string // as in a Host header: lower case, without the scheme's default port
@@ -25,8 +26,8 @@ func parseExternal(text string) (*external, error) {
 	return &external{url: text, host: plainHost(u.Scheme, u.Host)}, nil
 }
 
-// plainHost returns the host in lower case, without the port if it is the scheme's
-// default.
+// plainHost returns the host in lower case, and without its port if that is the scheme's
+// default port.
 func plainHost(scheme, host string) string {
 	host = lowerASCII(host)
 	switch scheme {
@@ -38,11 +39,11 @@ func plainHost(scheme, host string) string {
 	return host
 }
 
-// base returns the prefix of the URLs in an answer. It is the external URL if the
-// request came under the external URL's host, or through a trusted proxy that replaced
-// the Host header by Purser's own address. It is "" if the client used another name,
-// for example on this machine or inside a cluster: a client resolves a relative URL
-// against the one that it used, and so keeps using that name.
+// base returns the prefix of the URLs in an answer. It is the external URL if the request's
+// Host header names the external URL's host, or if a trusted proxy (proxied) has replaced
+// the Host header by Purser's own address. Otherwise base is "", so that the answer has
+// relative URLs: a client that used another name, for example inside a cluster, keeps using
+// that name.
 func (e *external) base(r *http.Request, proxied bool) string {
 	if e == nil {
 		return ""

@@ -9,22 +9,22 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Hosts is the set of host names under which a listener answers. It protects against
-// DNS rebinding: the owner of a web page can let the page's host name point to
-// 127.0.0.1, so that the browser takes the registry for the page's own server and lets
-// the page send any request and read the answers. Only the Host header distinguishes
-// such a request. Therefore a listener on loopback refuses host names that don't stand
-// for loopback, unless they are allowed explicitly.
+// Hosts is the set of host names under which a listener answers. It protects against DNS
+// rebinding: the owner of a web page can let the page's host name point to 127.0.0.1. A
+// browser on the registry's machine then takes the registry for the page's own server, and
+// lets the page send requests to it and read the answers. Only the Host header shows that
+// such a request wasn't meant for the registry. Therefore a listener on loopback refuses
+// every host name that isn't a name of loopback, unless the name is allowed explicitly.
 type Hosts struct {
 	any   bool
 	names map[string]bool
 	below []string // ".example.com" for "*.example.com"
 }
 
-// NewHosts returns a set that contains localhost, names below it, loopback addresses,
-// and the allowed names: "registry.example.com", an IP address, "*.example.com" for
-// every name below example.com, or "*" for every name. Ports are ignored, since tunnels
-// and containers change them.
+// NewHosts returns a set that contains localhost, names below it such as app.localhost,
+// loopback addresses, and the allowed names. An allowed name is a host name such as
+// "registry.example.com", an IP address, "*.example.com" for every name below example.com,
+// or "*" for every name. Ports are ignored, since tunnels and containers change them.
 func NewHosts(allowed ...string) *Hosts {
 	h := &Hosts{names: map[string]bool{"localhost": true}, below: []string{".localhost"}}
 	for _, name := range allowed {
@@ -42,10 +42,10 @@ func NewHosts(allowed ...string) *Hosts {
 }
 
 // Check returns an error with status 421 (RFC 9110, 15.5.20) if the request's host name is
-// not in the set. A nil set contains every name. Two kinds of requests always pass:
-// requests without a Host header, which HTTP/1.0 and health checks of proxies send but no
-// browser does, and requests whose host is the IP address to which the connection was made,
-// which DNS rebinding can't forge.
+// not in the set. A nil set contains every name. Requests without a Host header always
+// pass: HTTP/1.0 clients and health checks of proxies send them, but no browser does.
+// Requests whose host is the IP address to which the connection was made pass too, because
+// DNS rebinding can't forge this address.
 func (h *Hosts) Check(r *http.Request) error {
 	if h == nil || h.any || r.Host == "" {
 		return nil
@@ -84,8 +84,9 @@ func isLocalAddress(r *http.Request, name string) bool {
 	return err == nil && ip.Unmap().WithZone("") == local.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// hostName returns the name or address in a Host header, in canonical form. ok is false
-// unless the header has the form name, name:port, [address] or [address]:port.
+// hostName returns the name or address in a Host header, in canonical form. It returns
+// false if the header doesn't have one of the forms name, name:port, [address] and
+// [address]:port.
 func hostName(header string) (name string, ok bool) {
 	name, port := header, ""
 	if i := strings.LastIndexByte(header, ':'); i > strings.LastIndexByte(header, ']') {
@@ -105,8 +106,9 @@ func hostName(header string) (name string, ok bool) {
 	return canonicalHost(name), true
 }
 
-// canonicalHost converts a name to the form in which names are compared: lower case,
-// without the final dot of an absolute name; an address as [netip.Addr] formats it.
+// canonicalHost converts a host name to the form in which names are compared: in lower case
+// and without the final dot of an absolute name. An IP address gets the format of
+// [netip.Addr].
 func canonicalHost(name string) string {
 	name = strings.TrimSuffix(lowerASCII(name), ".")
 	if ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")); err == nil {
@@ -115,8 +117,9 @@ func canonicalHost(name string) string {
 	return name
 }
 
-// lowerASCII converts ASCII letters only: Unicode has other letters whose lower case is
-// an ASCII letter, such as the Kelvin sign.
+// lowerASCII converts ASCII letters to lower case, and no others: the lower case of some
+// other letters, such as the Kelvin sign, is an ASCII letter, so a different name could
+// become an allowed one.
 func lowerASCII(s string) string {
 	return strings.Map(func(c rune) rune {
 		if 'A' <= c && c <= 'Z' {

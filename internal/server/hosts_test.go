@@ -43,8 +43,9 @@ func (r *registry) raw(t *testing.T, request string) answer {
 	return answer{Response: res, Content: body}
 }
 
-// TestHosts: a request is answered only under the registry's host names. The requests
-// are raw, since clients normalize names.
+// TestHosts: the registry must answer a request only if its Host header names one of the
+// registry's hosts. The test writes the requests itself, since an HTTP client would
+// normalize the name.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {
@@ -98,8 +99,8 @@ func TestHosts(t *testing.T) {
 		Refused(t, 421, "invalid_request", "http.allowed_hosts")
 }
 
-// TestHostsInOtherForms: if a request names hosts in several places, the host that
-// net/http uses is the one that is checked.
+// TestHostsInOtherForms: a request may name a host in several places, such as the request
+// line, Host and X-Forwarded-Host. Hosts must check the one that net/http uses.
 func TestHostsInOtherForms(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.Hosts = server.NewHosts() })
@@ -127,8 +128,9 @@ func TestHostsInOtherForms(t *testing.T) {
 	}
 }
 
-// TestHostsOffLoopback: the address at which a request arrived is always accepted as
-// its host, so that health checks by address need no setting.
+// TestHostsOffLoopback: a client uses the IP address of a listener that isn't on loopback
+// as its host name. The request must pass, so that health checks by address need no
+// setting.
 func TestHostsOffLoopback(t *testing.T) {
 	t.Parallel()
 	request := func(host, local string) *http.Request {
@@ -164,10 +166,10 @@ func TestHostsOffLoopback(t *testing.T) {
 	}
 }
 
-// TestRegistryRefusesOtherSites: a page of another site can't make a browser change
-// anything under /v2/. A form or script can send the POST requests with plain text
-// without a preflight request. The others need a preflight, which the registry never
-// permits, and are refused as well.
+// TestRegistryRefusesOtherSites: a page of another site makes a browser send requests that
+// change something. The registry must refuse all of them. A browser sends a POST with plain
+// text without a preflight request, so the registry must refuse it itself; other requests
+// need a preflight, which the registry never permits.
 func TestRegistryRefusesOtherSites(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.Origins = []string{"https://registry.example.com"} })
@@ -198,8 +200,8 @@ func TestRegistryRefusesOtherSites(t *testing.T) {
 	if err := r.DB.Pool.QueryRow(t.Context(), "SELECT count(*) FROM top_level_namespaces WHERE name = 'victim'").Scan(&n); err != nil || n != 0 {
 		t.Errorf("another site made %d namespaces (%v)", n, err)
 	}
-	// Accepted: clients that aren't browsers, the registry's own pages, and pages of
-	// its external name.
+	// These requests are accepted: from clients that aren't browsers, from the registry's
+	// own pages, and from pages of its external name.
 	for i, headers := range [][]string{
 		nil, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://" + host},
 		{"Sec-Fetch-Site", "cross-site", "Origin", "https://registry.example.com"},

@@ -15,29 +15,30 @@ import (
 // Limits bound the resources that clients may use. Zero means no limit.
 type Limits struct {
 	Memory limit.BudgetOptions // for bodies in memory; its Metrics are replaced by those below
-	// Requests and ClientRequests limit requests that are handled at the same time, in
-	// total and per client. Connections have the same limits, but an HTTP/2 connection
-	// carries many requests.
+	// Requests limits how many requests are handled at the same time, and ClientRequests
+	// how many of one client. The limits of connections don't suffice, since an HTTP/2
+	// connection carries many requests.
 	Requests, ClientRequests int
-	// MinBodyRate is the minimum rate at which a client must send a body, in bytes per
-	// second, measured over MinBodyRateWindow of waiting for it.
+	// MinBodyRate is the minimum rate, in bytes per second, at which a client must send a
+	// body. The rate is measured each time the server has waited for MinBodyRateWindow in
+	// total for bytes of the body.
 	MinBodyRate       int64
 	MinBodyRateWindow time.Duration
-	// AnswerIdleTimeout ends a request if the client reads nothing of the answer for so
-	// long.
+	// AnswerIdleTimeout is the time after which a request ends if its client reads nothing
+	// of the answer.
 	AnswerIdleTimeout time.Duration
 	Metrics           *limit.Metrics
 }
 
 const (
 	// drainTime limits how long the server waits for the rest of a body that no handler
-	// reads. It waits at all so that the client reads the answer before the connection
-	// ends.
+	// reads. It waits because a client that is still sending might otherwise lose the
+	// connection before it reads the answer.
 	drainTime = 2 * time.Second
 )
 
-// admit counts the request, and refuses it if this client, or all clients together,
-// have too many requests under way.
+// admit counts the request as being handled. It returns an error if this client, or all
+// clients together, already have as many requests as the limits allow.
 func (s *Server) admit(client string) error {
 	switch s.requests.Add(client) {
 	case limit.ClientFull:
@@ -59,8 +60,9 @@ type pace struct {
 	waited time.Duration
 }
 
-// tooSlow adds n bytes that took waited to arrive. At the end of each window it returns
-// whether the window's bytes came too slowly.
+// tooSlow adds n bytes, for which the server waited as long as waited says. When the
+// waiting since the last measurement reaches p.window, it returns whether the rate was
+// below p.least, and begins a new measurement.
 func (p *pace) tooSlow(n int, waited time.Duration) bool {
 	p.bytes, p.waited = p.bytes+int64(n), p.waited+waited
 	if p.least <= 0 || p.window <= 0 || p.waited < p.window {
@@ -76,7 +78,8 @@ const (
 	maxSlice = 1 << 20
 )
 
-// sending sends an answer in slices, with a new write deadline for each.
+// sending writes an answer in slices, and renews the write deadline between them, so that
+// only a client that reads nothing runs into the deadline.
 type sending struct {
 	control *http.ResponseController
 	idle    time.Duration
@@ -95,7 +98,8 @@ func (s *Server) newSending(w http.ResponseWriter) sending {
 		slice: 4 * minSlice, metrics: s.opt.Limits.Metrics}
 }
 
-// extend renews the write deadline.
+// extend sets the write deadline to g.idle from now, but not behind the end of the request.
+// It does nothing if the deadline was renewed less than g.idle/8 ago.
 func (g *sending) extend() {
 	now := time.Now()
 	if now.Sub(g.since) < g.idle/8 {
@@ -109,9 +113,9 @@ func (g *sending) extend() {
 	g.since = now
 }
 
-// took adapts the slice size to the client's speed. A slow client gets smaller slices,
-// so that it can read one within the deadline; a fast one gets larger slices, which
-// cost fewer calls.
+// took adapts the slice size to d, the time that the last slice took. A slow client gets
+// smaller slices, so that it can read a slice before the deadline; a fast client gets
+// larger slices, which cost fewer calls.
 func (g *sending) took(d time.Duration) {
 	switch {
 	case d < 100*time.Millisecond:
@@ -121,8 +125,8 @@ func (g *sending) took(d time.Duration) {
 	}
 }
 
-// failed replaces a deadline error by one that says that the client reads nothing of the
-// answer.
+// failed wraps the error of a missed write deadline in one that says that the client
+// doesn't read the answer, and counts it. It returns other errors unchanged.
 func (g *sending) failed(err error) error {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -148,8 +152,8 @@ func (g *sending) write(w io.Writer, p []byte) (n int, err error) {
 	}
 }
 
-// readFrom copies src in slices. If src is a limited file, each slice is an
-// io.LimitedReader of the file itself, so that package net can send it with sendfile.
+// readFrom copies src to w in slices. If src is an io.LimitedReader of a file, each slice
+// is an io.LimitedReader of the same file, so that package net can send it with sendfile.
 func (g *sending) readFrom(w io.Writer, src io.Reader) (total int64, err error) {
 	whole, limited := src.(*io.LimitedReader)
 	for {

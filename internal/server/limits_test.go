@@ -20,7 +20,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// limited sets limits, with their metrics in the registry that is returned.
+// limited returns a change of options that sets limits by calling change, and the
+// Prometheus registry with the metrics of these limits.
 func limited(t *testing.T, change func(*server.Limits)) (*prometheus.Registry, func(*servertest.Options)) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -34,7 +35,8 @@ func limited(t *testing.T, change func(*server.Limits)) (*prometheus.Registry, f
 	}
 }
 
-// metric is the sum of a metric's values, of those with a label's value unless it is "".
+// metric returns the sum of a metric's values. If label isn't "", it adds only the values
+// whose first label has this value.
 func metric(t *testing.T, reg *prometheus.Registry, name, label string) (sum float64) {
 	t.Helper()
 	families, err := reg.Gather()
@@ -51,7 +53,8 @@ func metric(t *testing.T, reg *prometheus.Registry, name, label string) (sum flo
 	return sum
 }
 
-// unfinished sends the beginning of a request and keeps the connection open.
+// unfinished sends the head and a part of the body of a request, and keeps the connection
+// open until the test ends.
 func (r *registry) unfinished(t *testing.T, head, body string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
@@ -76,9 +79,10 @@ func answerOn(t *testing.T, c net.Conn) *http.Response {
 	return res
 }
 
-// TestBodiesHaveABudget: manifests that arrive slowly use memory only for the bytes
-// that arrived. When the budget is used up, the next manifest is refused with 503 until
-// memory is given back. Small requests and pulls continue.
+// TestBodiesHaveABudget: clients send manifests slowly. A manifest may use memory of the
+// budget only for the bytes that arrived. When the budget is used up, the next manifest
+// must be refused with 503, until a client disconnects. Small requests and pulls must go
+// on.
 func TestBodiesHaveABudget(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 4 << 20, Share: 50} })
@@ -110,9 +114,9 @@ func TestBodiesHaveABudget(t *testing.T) {
 	r.Put(t, "a", "v3", r.Simple(t, "a", 3, object{"annotations": map[string]string{"l": strings.Repeat("x", 400_000)}}))
 }
 
-// TestUploadsHaveABudget: an upload that doesn't fit the budget is answered with 503,
-// and its bytes that arrived are kept. An upload that streams to a directory needs
-// little memory.
+// TestUploadsHaveABudget: a client sends an upload for which the memory budget doesn't
+// suffice. It must get 503, and can continue after the bytes that were saved. An upload of
+// 3 MiB that streams to a directory must fit into a budget of 100 KiB.
 func TestUploadsHaveABudget(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 100 << 10, Share: 50} })
@@ -141,8 +145,8 @@ func TestUploadsHaveABudget(t *testing.T) {
 	eventually(t, "nothing held", func() bool { return metric(t, reg, "purser_body_memory_bytes", "") == 0 })
 }
 
-// TestSlowBodies: a body that arrived too slowly over the window is refused with an
-// explanation; one that is fast enough isn't.
+// TestSlowBodies: a client sends a body more slowly than MinBodyRate allows. It must be
+// refused with 408. A client that is fast enough must be accepted.
 func TestSlowBodies(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.MinBodyRate, l.MinBodyRateWindow = 1000, time.Second })
@@ -169,8 +173,8 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
-// TestClientThatDoesNotRead: the connection of a client that doesn't read the answer is
-// closed, for a blob and for a manifest.
+// TestClientThatDoesNotRead: a client asks for a blob and doesn't read the answer. The
+// registry must close the connection after AnswerIdleTimeout.
 func TestClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.AnswerIdleTimeout = time.Second })
@@ -198,7 +202,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// TestRequestLimit: more requests at once than a client may have are refused.
+// TestRequestLimit: a client has as many unfinished requests as ClientRequests allows. The
+// next request must be refused with 503, until one of the others ends.
 func TestRequestLimit(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.ClientRequests = 2 })
@@ -217,8 +222,9 @@ func TestRequestLimit(t *testing.T) {
 	}
 }
 
-// TestUnreadBodies: an answer to a request whose body no handler reads doesn't wait for
-// the rest of the body.
+// TestUnreadBodies: a client sends a DELETE with a Content-Length, but not the body, which
+// no handler reads. The registry must answer without waiting for the body, and then close
+// the connection.
 func TestUnreadBodies(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -10,7 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// orphans lists objects in the store that no row owns.
+// orphans returns the names of the objects in the store that belong to no row of blobs,
+// uploads or gc_doomed_objects, so that no worker would ever delete them.
 func (r *registry) orphans(t *testing.T) []string {
 	t.Helper()
 	var list []string
@@ -36,9 +37,10 @@ func (r *registry) orphans(t *testing.T) []string {
 	return list
 }
 
-// TestAttackUploadRememberedTooLong: an upload was reaped long ago, and both sweeps
-// have deleted its objects. A process that still remembers the upload must not store an
-// object for it, which nobody would delete.
+// TestAttackUploadRememberedTooLong: another process cancels an upload that this process
+// still keeps in its memory, and garbage collection deletes the upload's objects, including
+// its second attempt for objects that came late. A request to this process for the same
+// upload must not store an object, which no worker would delete.
 func TestAttackUploadRememberedTooLong(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -63,8 +65,9 @@ func TestAttackUploadRememberedTooLong(t *testing.T) {
 	}
 }
 
-// TestAttackUploadThroughTwoReplicas: a client whose requests reach two replicas
-// alternately is not refused.
+// TestAttackUploadThroughTwoReplicas: a client sends the chunks of one upload to two
+// replicas alternately. Both replicas must accept the chunks, although each remembers the
+// upload's row as it last saved it.
 func TestAttackUploadThroughTwoReplicas(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -96,9 +99,9 @@ func TestAttackUploadThroughTwoReplicas(t *testing.T) {
 	}
 }
 
-// TestAttackAnswerOfCommitLost: the end of an upload was committed, but the answer was
-// lost. The client asks for the upload's state or ends it again, and then finds the
-// blob.
+// TestAttackAnswerOfCommitLost: a client finishes an upload, but doesn't receive the
+// answer. If it finishes the upload again, it gets 404 BLOB_UPLOAD_UNKNOWN, and HEAD of the
+// blob then shows it that the push succeeded.
 func TestAttackAnswerOfCommitLost(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -8,8 +8,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// recordPull records that a client has fetched a manifest, or has only checked it: by
-// HEAD, or by a GET that was answered with 304.
+// recordPull records that a client has pulled the manifest m, if fetched is true. Otherwise
+// the client has only checked the manifest, by HEAD or by a GET that was answered with 304,
+// which counts as a use but not as a pull.
 func (a *API) recordPull(c *call, m *catalog.Manifest, fetched bool) {
 	if a.opt.Recorder == nil {
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// TestChangesAreLogged: each change writes its audit entries, with the client and its
-// address.
+// TestChangesAreLogged makes each kind of change through the API, and checks that the
+// change writes its audit entries, with the client's address, User-Agent and request id.
 func TestChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -83,9 +83,11 @@ func TestChangesAreLogged(t *testing.T) {
 	}
 }
 
-// TestDeletionLocksTheLogLast: the deletion of a tagged manifest that waits for the review
-// row of a blob has no lock on the audit log. With one, it would wait for the row's holder,
-// who may wait for the log behind a change of its partitions, which waits for the deletion.
+// TestDeletionLocksTheLogLast: a transaction has locked the review row of a blob, and a
+// client deletes a manifest that uses the blob, with its tag. While the deletion waits for
+// the review row, it must not have locked the audit log yet. Otherwise there could be a
+// deadlock: the deletion waits for the transaction, the transaction for a change of the
+// log's partitions, and that change for the deletion.
 func TestDeletionLocksTheLogLast(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -135,9 +137,10 @@ func TestDeletionLocksTheLogLast(t *testing.T) {
 	}
 }
 
-// TestConcurrentPushesAreLogged: clients that push the same new tag concurrently leave
-// one entry each, and one for each move from a manifest to another. The moves form a
-// chain.
+// TestConcurrentPushesAreLogged: twelve clients push different manifests to the same new
+// tag at the same time. The audit log must have one push_repo entry for each client, and
+// one move_tag entry for each push but the first. The move_tag entries form a chain: no two
+// name the same previous manifest.
 func TestConcurrentPushesAreLogged(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -177,7 +180,8 @@ func TestConcurrentPushesAreLogged(t *testing.T) {
 	}
 }
 
-// recording starts a registry that records pulls.
+// recording starts a registry that records pulls in its audit log, and returns the log's
+// recorder too.
 func recording(t *testing.T) (*registry, *audit.Recorder) {
 	t.Helper()
 	dsn := dbtest.DSN(t)
@@ -222,8 +226,9 @@ func TestPullsAreLogged(t *testing.T) {
 	}
 }
 
-// TestPullCostsNoRoundTrip: with the audit log on, the server adds no round trip to a
-// pull. Pulls that fail or wait because of the log are tested with the recorder.
+// TestPullCostsNoRoundTrip: a pull that is answered from the cache makes no round trip to
+// the database, even if pulls are recorded in the audit log. The recorder's own tests check
+// that a failing or slow log doesn't hold up a pull.
 func TestPullCostsNoRoundTrip(t *testing.T) {
 	t.Parallel()
 	r, recorder := recording(t)
@@ -239,7 +244,9 @@ func TestPullCostsNoRoundTrip(t *testing.T) {
 	}
 }
 
-// TestActsAreLogged: runs that operators start are logged.
+// TestActsAreLogged: an operator starts garbage collection, a check of the store, and the
+// retry of failed reviews. Each must leave one audit entry; a retry that finds no failed
+// review leaves none.
 func TestActsAreLogged(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

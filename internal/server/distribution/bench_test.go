@@ -27,9 +27,10 @@ func (w nowhere) Header() http.Header         { return w.header }
 func (w nowhere) Write(p []byte) (int, error) { return len(p), nil }
 func (w nowhere) WriteHeader(int)             {}
 
-// BenchmarkPull pulls a manifest by tag from the cache, without the network: not
-// recorded, logged, and counted in Redis. Log entries aren't written to the database;
-// pulls are sent to Redis, so that -cpu 1 includes that cost.
+// BenchmarkPull pulls a manifest by tag from the cache, without the network. It has three
+// variants: "none" doesn't record the pull, "log" records it for the audit log, and "redis"
+// counts it in Redis. "log" only collects entries in memory and never writes them to the
+// database. "redis" does send the counts to Redis, so -cpu 1 shows that cost too.
 func BenchmarkPull(b *testing.B) {
 	for _, how := range []string{"none", "log", "redis"} {
 		b.Run(how, func(b *testing.B) {
@@ -56,7 +57,8 @@ func BenchmarkPull(b *testing.B) {
 	}
 }
 
-// countingInRedis returns a running recorder that counts in Redis.
+// countingInRedis starts a recorder that counts pulls in Redis, and stops it when the
+// benchmark ends.
 func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
 	b.Helper()
 	redis, err := pullstats.NewRedis(redistest.Start(b).URL(), d)
@@ -81,7 +83,8 @@ func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
 	return rec
 }
 
-// BenchmarkPut pushes a new manifest to an existing tag, with its audit entries.
+// BenchmarkPut pushes a new manifest to an existing tag. Each push also writes its audit
+// entries.
 func BenchmarkPut(b *testing.B) {
 	r := replica(b, dbtest.DSN(b), b.TempDir())
 	payload := r.Simple(b, "app", "0000000000", nil)

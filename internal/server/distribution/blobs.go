@@ -16,9 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// headBlob answers whether a blob exists ("Checking if content exists in the
-// registry"). A positive answer is a promise of existence: garbage collection keeps the
-// blob for the review delay, so that the client can refer to it.
+// headBlob answers HEAD of a blob ("Checking if content exists in the registry"). The
+// answer 200 is a promise of existence: for the review delay garbage collection doesn't
+// delete the blob, so that the client can push a manifest that refers to it.
 func (a *API) headBlob(c *call) error {
 	d, err := c.digest()
 	if err != nil {
@@ -49,8 +49,8 @@ func (c *call) describe(b catalog.Blob) {
 	h["Cache-Control"] = []string{"max-age=31536000, immutable"}
 }
 
-// getBlob sends a blob or one range of it ("Pulling blobs"; RFC 9110, section
-// 14), or redirects to the store.
+// getBlob answers GET of a blob with its content, with one range of it (RFC 9110, section
+// 14), or with a redirect to the store ("Pulling blobs").
 func (a *API) getBlob(c *call) error {
 	d, err := c.digest()
 	if err != nil {
@@ -96,10 +96,11 @@ func (a *API) getBlob(c *call) error {
 	return nil
 }
 
-// open opens a blob's object. If the store doesn't have the object, open reads the row
-// again: since it was read, the blob may have been deleted, or uploaded again under
-// another key. If the row still has the same key, the store has lost the object, and
-// the client is told that the blob doesn't exist.
+// open opens the range rng of a blob's object in the store. If the store doesn't have the
+// object, open reads the blob's row again, because the blob may have been deleted, or
+// uploaded again under another storage key, after *b was read. If the row still has the
+// same key, the store has lost the object, and open returns BLOB_UNKNOWN. If the key is a
+// new one, open opens that object and updates *b.
 func (a *API) open(c *call, b *catalog.Blob, rng byteRange) (io.ReadCloser, error) {
 	ctx := c.r.Context()
 	body, err := a.store.Open(ctx, b.StorageKey, rng.off, rng.length)
@@ -118,9 +119,10 @@ func (a *API) open(c *call, b *catalog.Blob, rng byteRange) (io.ReadCloser, erro
 	return a.store.Open(ctx, b.StorageKey, rng.off, rng.length)
 }
 
-// wholeBlob checks that the store has the blob's object, and returns the blob. If the
-// object is missing, the blob is marked as lost, and wholeBlob reads its row again: it
-// returns the blob if it was pushed again meanwhile, else an error.
+// wholeBlob checks that the store has the object of the blob b in full size, and returns b.
+// If the object is missing or damaged, wholeBlob marks the blob as lost and reads its row
+// again: it returns the new blob if a client has pushed it again meanwhile, else
+// BLOB_UNKNOWN.
 func (a *API) wholeBlob(c *call, b catalog.Blob) (catalog.Blob, error) {
 	whole, err := a.catalog.VerifyBlob(c.r.Context(), c.name, b)
 	if err != nil || whole {
@@ -129,9 +131,10 @@ func (a *API) wholeBlob(c *call, b catalog.Blob) (catalog.Blob, error) {
 	return a.catalog.BlobNow(c.r.Context(), c.name, b.Digest)
 }
 
-// endedEarly checks the object of a blob whose content ended too early while it was
-// sent, and marks the blob as lost if the object is damaged. It doesn't change this
-// request's answer: the client sees its connection end.
+// endedEarly is called when the store ended before all bytes of a blob were sent. It checks
+// the blob's object, and marks the blob as lost if the object is missing or too short, so
+// that the next push stores it again. The request that failed can't be answered with an
+// error any more: its client sees the connection end.
 func (a *API) endedEarly(c *call, b catalog.Blob) {
 	ctx := context.WithoutCancel(c.r.Context())
 	if _, err := a.catalog.VerifyBlob(ctx, c.name, b); err != nil {
@@ -139,8 +142,10 @@ func (a *API) endedEarly(c *call, b catalog.Blob) {
 	}
 }
 
-// redirect redirects the client to the store. Purser doesn't see the store's answer, so
-// it checks here that the object exists, once in redirectedAge.
+// redirect answers with a redirect to a presigned URL of the store; false means that the
+// store has no such URLs. Purser never sees how the store answers the client. Therefore
+// redirect checks first that the object exists, unless it has checked the same object less
+// than redirectedAge ago.
 func (a *API) redirect(c *call, b catalog.Blob) (bool, error) {
 	if at, seen := a.redirected.GetIfPresent(b.StorageKey); !seen || time.Since(at) >= redirectedAge {
 		var err error
@@ -166,9 +171,9 @@ type byteRange struct {
 	partial     bool
 }
 
-// byteRange parses the Range header. Everything but a single byte range is ignored, as
-// RFC 9110 allows. A range outside the blob, or one that ends before it starts, is
-// answered with 416.
+// byteRange parses the request's Range header. It ignores a header that isn't a single byte
+// range, as RFC 9110 allows, and returns the whole blob. A range that lies outside the
+// blob, or that ends before it starts, is an error with status 416.
 func (c *call) byteRange(b catalog.Blob) (byteRange, error) {
 	whole := byteRange{length: b.Size}
 	spec, ok := strings.CutPrefix(c.r.Header.Get("Range"), "bytes=")
@@ -194,8 +199,9 @@ func (c *call) byteRange(b catalog.Blob) (byteRange, error) {
 	return rng, nil
 }
 
-// parseRange returns false for text that isn't a range, and length 0 for a range that
-// can't be satisfied.
+// parseRange parses the two numbers of a Range header, "first-last", for a blob of size
+// bytes. It returns false if they aren't numbers, and a range of length 0 if the blob has
+// no such bytes.
 func parseRange(first, last string, size int64) (byteRange, bool) {
 	if first == "" { // a suffix range: the last n bytes
 		n, ok := parseOffset(last)
@@ -218,8 +224,8 @@ func parseRange(first, last string, size int64) (byteRange, bool) {
 	return byteRange{off: from, length: min(to, size-1) - from + 1, partial: true}, true
 }
 
-// parseOffset parses a number without a sign. A number that overflows int64 is larger
-// than any blob, so the largest int64 stands for it.
+// parseOffset parses a number without a sign. It returns the largest int64 for a number
+// that overflows int64, since no blob is as long as that.
 func parseOffset(s string) (int64, bool) {
 	n, err := strconv.ParseUint(s, 10, 63)
 	if errors.Is(err, strconv.ErrRange) {

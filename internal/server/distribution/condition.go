@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// condition parses If-Match and If-None-Match of a request that changes something (RFC
-// 9110, section 13.1). A manifest's entity tag is its digest in quotes, as GET and HEAD
-// return it. An entity tag that isn't a digest matches nothing.
+// condition parses the headers If-Match and If-None-Match of a PUT or DELETE (RFC 9110,
+// section 13.1). A manifest's entity tag, which GET and HEAD return as Etag, is its digest
+// in quotes. An entity tag that isn't a digest matches no manifest.
 func condition(r *http.Request) catalog.Condition {
 	return catalog.Condition{
 		IfMatch:   validators(r.Header["If-Match"], func(tag string) string { return tag }),
@@ -19,7 +19,8 @@ func condition(r *http.Request) catalog.Condition {
 	}
 }
 
-// validators parses the lines of one header. It returns nil if there are none.
+// validators parses the lines of one header, which list entity tags. opaque removes a
+// prefix from a tag before it is parsed. Without lines validators returns nil.
 func validators(lines []string, opaque func(tag string) string) *catalog.Validators {
 	if len(lines) == 0 {
 		return nil
@@ -38,8 +39,9 @@ func validators(lines []string, opaque func(tag string) string) *catalog.Validat
 	return v
 }
 
-// matches checks the condition of a request that names a manifest by digest. The
-// manifest's entity tag is that digest, so no query is necessary.
+// matches returns status 412 if the request's condition doesn't hold for the manifest d,
+// which the request names by digest. It needs no query: the manifest's entity tag is the
+// same digest.
 func matches(c catalog.Condition, d oci.Digest) error {
 	has := func(v *catalog.Validators) bool { return v.Any || slices.Contains(v.Digests, d) }
 	if c.IfMatch != nil && !has(c.IfMatch) || c.IfNoMatch != nil && has(c.IfNoMatch) {

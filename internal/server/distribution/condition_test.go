@@ -10,8 +10,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestConditionalPut: a tag is moved only if it still points to the manifest that the
-// client names (RFC 9110, section 13.1).
+// TestConditionalPut: a client pushes to a tag with If-Match or If-None-Match. The registry
+// must move the tag only if the condition holds for the manifest that the tag points to,
+// and answer 412 otherwise (RFC 9110, section 13.1).
 func TestConditionalPut(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -58,8 +59,9 @@ func TestConditionalPut(t *testing.T) {
 	r.Do(t, "GET", "/v2/none/tags/list", "").Want(t, 404, oci.NameUnknown)
 }
 
-// TestConditionOnDigest: for a push by digest, the condition applies to the manifest
-// itself.
+// TestConditionOnDigest: a client pushes a manifest by digest with If-Match or
+// If-None-Match. The condition must apply to that manifest, not to the tags that the push
+// names.
 func TestConditionOnDigest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -73,8 +75,8 @@ func TestConditionOnDigest(t *testing.T) {
 	r.Do(t, "PUT", path, m, "If-Match", `"`+d+`"`).Want(t, 201, "")
 }
 
-// TestConditionalDelete: a tag is deleted only if it still points to the manifest that
-// the client names.
+// TestConditionalDelete: a client deletes a tag or manifest with If-Match or If-None-Match.
+// If the condition doesn't hold, the answer must be 412, and nothing may be deleted.
 func TestConditionalDelete(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -90,16 +92,18 @@ func TestConditionalDelete(t *testing.T) {
 	r.Do(t, "DELETE", "/v2/a/manifests/"+d, "", "If-Match", `"`+d+`"`).Want(t, 202, "")
 }
 
-// TestConditionRace: if many clients of two replicas replace the same state of a tag,
-// exactly one succeeds. The others get 412 and leave nothing behind.
+// TestConditionRace: twelve clients of two replicas push to one tag at the same time, on
+// the condition that the tag is still in the state that the round before has left. Exactly
+// one must succeed; the others must get 412.
 func TestConditionRace(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	other := replica(t, r.DSN, r.Dir)
 	other.Listen(t)
 	const clients, rounds = 12, 6
-	// Each round pushes other manifests than the one before: pushing the manifest to
-	// which the tag points already would meet the condition and change nothing.
+	// Each round pushes other manifests than the round before. A client that pushed the
+	// manifest to which the tag already points would get 201 without a change, like the
+	// winner.
 	both := make([]string, 2*clients)
 	for i := range both {
 		both[i] = r.Simple(t, "a", i, nil)
@@ -142,8 +146,8 @@ func TestConditionRace(t *testing.T) {
 	}
 }
 
-// TestPutRoundTrips: a put takes one round trip to the database if the manifest is new
-// and two if it isn't, with or without a condition.
+// TestPutRoundTrips: a PUT of a manifest takes one round trip to the database if the
+// manifest is new, and two if the repository already has it, with or without a condition.
 func TestPutRoundTrips(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

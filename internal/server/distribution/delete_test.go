@@ -53,8 +53,9 @@ func TestDeleteManifest(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/manifests/"+d.String(), "").Want(t, 200, "").Text(t, payload)
 }
 
-// TestDeleteHeldManifest: a manifest that an index lists can't be deleted, and the
-// error names the index. After the index is deleted, it can.
+// TestDeleteHeldManifest: a client deletes a manifest that an image index lists. It must
+// get 409, with the digest of the index in the error. After the index is deleted, the
+// deletion succeeds.
 func TestDeleteHeldManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -93,8 +94,9 @@ func TestDeleteBlob(t *testing.T) {
 	r.WantBlob(t, "a", d, "content")
 }
 
-// TestDeleteUsedBlob: deleting a blob that a manifest of the repository references is
-// refused with 409, and succeeds after the manifest is deleted.
+// TestDeleteUsedBlob: a client deletes a blob that a manifest of the same repository uses.
+// It must get 409, with the manifest's digest in the error. After the manifest is deleted,
+// the deletion succeeds.
 func TestDeleteUsedBlob(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -4,10 +4,10 @@
 //
 // Rules of the package:
 //
-//   - The routes are one table (routes.go), which names the access that each needs.
-//   - The bytes of blobs stream through small buffers and are hashed once, on the way.
-//   - A request acknowledges only bytes of an upload that are saved, and saves nothing
-//     after another request has taken over the upload.
+//   - All routes are in one table (routes.go), which also names the access that each needs.
+//   - The bytes of a blob stream through small buffers, and are hashed once on the way.
+//   - A request acknowledges only bytes of an upload that are saved. After another request
+//     has taken over the upload, it saves nothing any more.
 package distribution
 
 import (
@@ -31,22 +31,23 @@ import (
 type Options struct {
 	Server  *server.Server   // required
 	Catalog *catalog.Catalog // required
-	// Store has the blobs. Its errors are marked as the store's (blob.Mark), so that
-	// clients get an answer that says so. Required.
+	// Store keeps the blobs' content. Its errors must be marked as errors of the store
+	// (blob.Mark), so that clients are told that the store failed, and not the database.
+	// Required.
 	Store blob.Store
-	// WrongStore says that Store isn't the one that belongs to the database; requests
-	// about blobs are refused then. Nil: Store is always the right one.
+	// WrongStore returns true while Store isn't the store that belongs to the database; the
+	// API then refuses requests about blobs with 503. Nil: Store is always the right one.
 	WrongStore func() bool
 	Log        *slog.Logger // default slog.Default()
-	// Redirect answers GET of a blob with a redirect to a presigned URL, if the store
-	// supports that. The URL is valid for RedirectTTL (default 20 min).
+	// If Redirect is set and the store supports presigned URLs, GET of a blob is answered
+	// with a redirect to such a URL. It is valid for RedirectTTL, by default 20 min.
 	Redirect    bool
 	RedirectTTL time.Duration
-	// UploadMaxAge is how long an upload may stay untouched before the reaper may
+	// UploadMaxAge is how long an upload without new bytes is kept before the reaper may
 	// delete it. Default 24 h.
 	UploadMaxAge time.Duration
-	// Uploads and ClientUploads limit uploads that were begun and neither finished nor
-	// cancelled, in total and per client. 0: no limit.
+	// Uploads limits how many uploads may be open at once, which means begun and neither
+	// finished nor cancelled, and ClientUploads how many of one client. 0: no limit.
 	Uploads, ClientUploads int
 	LimitMetrics           *limit.Metrics // counts refusals. Nil: none
 	// Recorder records each pull of a manifest. Nil: pulls aren't recorded.
@@ -64,15 +65,16 @@ type API struct {
 	// unfinished counts open uploads.
 	unfinished *openUploads
 	heavyTurns chan struct{} // has one element for each large manifest that is being handled
-	// redirected maps keys of objects to the time at which the store was last seen to
-	// have them. Entries are checked for their age when read: an expiring cache would
-	// wake the process every second.
+	// redirected maps storage keys of objects to the time at which redirect last saw that
+	// the store has the object. redirect itself ignores old entries: an expiring cache
+	// would wake the process every second.
 	redirected *otter.Cache[string, time.Time]
 }
 
 const (
-	// redirectedMax limits how many keys are remembered. redirectedAge limits how long:
-	// for so long clients may be redirected to an object that the store has lost.
+	// redirectedMax limits the number of storage keys in API.redirected. redirectedAge is
+	// how long the answer of one check is used: for that long clients may be redirected to
+	// an object that the store has lost meanwhile.
 	redirectedMax = 50_000
 	redirectedAge = 5 * time.Minute
 )
@@ -96,8 +98,8 @@ func New(o Options) (*API, error) {
 	}, nil
 }
 
-// Mount returns how a server mounts the API. It also answers for all paths that no other
-// interface has.
+// Mount returns how a server mounts the API. The prefix "/" makes the API also answer, with
+// 404, all paths that no other interface serves.
 func (a *API) Mount() server.Mount {
 	return server.Mount{
 		Prefix: "/", Handler: a, MarshalError: MarshalError,

@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// FuzzRoute: matching a path never panics, and the parts of a matched path make up the
-// path again.
+// FuzzRoute: match never panics for any path. If it finds a route, then the route's
+// pattern, filled with the returned name and reference, is the path again.
 func FuzzRoute(f *testing.F) {
 	for _, p := range []string{
 		"", "/", "/v2", "/v2/", "/v2//", "/v2/_catalog", "/v2/a/tags/list", "/v2/tags/list/tags/list", "/v2/a/b/manifests/v1",
@@ -42,7 +42,8 @@ func FuzzRoute(f *testing.F) {
 	})
 }
 
-// FuzzRouteOfName: the paths of a repository lead to it, whatever its name is.
+// FuzzRouteOfName: for every valid repository name, even one that looks like a route, match
+// finds the right route and returns the name for all paths of the repository.
 func FuzzRouteOfName(f *testing.F) {
 	for _, name := range []string{"a", "a/b", "tags/list", "a/blobs/uploads", "x/manifests/y", "v2", "blobs", "a/referrers"} {
 		for _, tag := range []string{"v1", "list", "uploads", "manifests", "_catalog"} {
@@ -68,14 +69,15 @@ func FuzzRouteOfName(f *testing.F) {
 
 var simpleRange = regexp.MustCompile(`^bytes=([0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})$`)
 
-// By RFC 9110 a last position behind the end means the end, however large it is;
-// net/http refuses numbers that overflow int64.
+// hugeNumber matches numbers that may overflow int64. In a range, RFC 9110 takes a last
+// position behind the content's end for the end, however large it is, but net/http refuses
+// a number that overflows int64.
 var hugeNumber = regexp.MustCompile(`[0-9]{19}`)
 
 var noBytes = regexp.MustCompile(`^bytes=\s*-0+\s*$`)
 
-// FuzzRange: the range that is sent lies within the blob and is the one that net/http
-// would send.
+// FuzzRange compares byteRange with net/http.ServeContent: the range must lie within the
+// blob, and be the one that net/http sends.
 func FuzzRange(f *testing.F) {
 	for _, h := range []string{
 		"bytes=0-0", "bytes=0-", "bytes=-1", "bytes=-0", "bytes=5-2", "bytes=9-9", "bytes=10-", "bytes=0-99999999999999999999",
@@ -101,8 +103,8 @@ func FuzzRange(f *testing.F) {
 		http.ServeContent(ref, r, "", time.Time{}, bytes.NewReader(make([]byte, size)))
 		switch {
 		case err != nil:
-			// By RFC 9110 a range of the last 0 bytes can't be satisfied (416); net/http
-			// sends an empty range.
+			// By RFC 9110 a range of the last 0 bytes ("bytes=-0") can't be satisfied, so
+			// byteRange answers 416. net/http sends an empty range instead.
 			if ref.Code != http.StatusRequestedRangeNotSatisfiable && size > 0 && !noBytes.MatchString(header) {
 				t.Errorf("%q of %d bytes is refused (%v), net/http says %d", header, size, err, ref.Code)
 			}

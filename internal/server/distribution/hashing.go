@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// hashingReader hashes the data that is read through it. A goroutine does so while the
-// caller works on the data, until the next Read: with two cores, a large layer is
-// hashed while it is written. The caller must not change the buffer until its next Read
-// or finish.
+// hashingReader passes on the data of r and hashes it. A goroutine of its own hashes what
+// one Read returned until the next Read, while the caller writes the data, so that on two
+// cores hashing a large layer takes no extra time. The caller must not change the buffer
+// before its next Read or finish.
 type hashingReader struct {
 	r       io.Reader
 	pieces  chan []byte

@@ -9,20 +9,21 @@ import (
 
 const (
 	// maxHeavy limits how many large manifests are parsed and stored at the same time,
-	// since the parsed form can be ten times as large as the manifest.
+	// because the parsed form of a manifest can take ten times as much memory as its text.
 	maxHeavy = 4
-	// heavyManifest is the size from which a manifest counts as large, in bytes.
+	// heavyManifest is the size in bytes from which maxHeavy applies to a manifest.
 	heavyManifest = 256 << 10
-	// manifestFactor is how many bytes of memory count for each byte of a manifest: the
-	// payload, and its parsed form until it is stored.
+	// manifestFactor is how many bytes each byte of a pushed manifest counts in the memory
+	// budget: one for its text and one for its parsed form, both kept until it is stored.
 	manifestFactor = 2
-	// largeAnswer is the size from which an answer in memory counts for the request's
-	// lease, in bytes. Smaller answers fit in the connection's buffer.
+	// largeAnswer is the size in bytes above which an answer counts in the memory budget.
+	// Smaller answers fit in the connection's buffer.
 	largeAnswer = 64 << 10
 )
 
-// hold counts an answer of n bytes in memory against the memory budget, in the request's
-// lease, until the request ends. Answers up to largeAnswer don't count.
+// hold reserves n bytes of the memory budget for an answer that is built in memory, until
+// the request ends. It reserves nothing for answers of up to largeAnswer bytes. It returns
+// an error if the budget is used up.
 func (c *call) hold(n int) error {
 	if n <= largeAnswer {
 		return nil
@@ -31,8 +32,9 @@ func (c *call) hold(n int) error {
 	return err
 }
 
-// heavy waits until a manifest of n bytes may be parsed and stored. The caller calls
-// done afterwards.
+// heavy waits until a manifest of n bytes may be parsed and stored: a large manifest waits
+// while maxHeavy others are being stored, a smaller one never. The caller calls done when
+// the manifest is stored.
 func (a *API) heavy(ctx context.Context, n int) (done func(), err error) {
 	if n < heavyManifest {
 		return func() {}, nil

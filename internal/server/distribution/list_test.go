@@ -73,8 +73,8 @@ func TestListTags(t *testing.T) {
 	}
 }
 
-// TestListNoTags: a repository without tags has an empty list; an unknown repository is
-// an error.
+// TestListNoTags: for a repository without tags, a client gets an empty list. For an
+// unknown repository, it gets 404 NAME_UNKNOWN.
 func TestListNoTags(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -85,8 +85,8 @@ func TestListNoTags(t *testing.T) {
 	}
 }
 
-// TestHostileQueries: bytes that PostgreSQL can't store are a client's error, not a
-// server error.
+// TestHostileQueries sends paths and parameters with bytes that PostgreSQL can't store,
+// such as NUL and invalid UTF-8. The registry must not answer with a server error.
 func TestHostileQueries(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -141,8 +141,8 @@ func TestCatalog(t *testing.T) {
 	}
 }
 
-// TestReferrers tests the specification's section "Listing Referrers": it checks the
-// members of the descriptors, and the filter.
+// TestReferrers tests "Listing Referrers" of the specification: the members of each listed
+// descriptor, and the filter by artifactType.
 func TestReferrers(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -200,10 +200,11 @@ func TestReferrers(t *testing.T) {
 	}
 }
 
-// TestReferrerPages: a list of more entries than a page may have, or of more bytes than
-// clients accept in a manifest, comes in pages. The Link header links them and keeps the
-// filter. The size of a page is that of its JSON, in which half of the annotations' bytes
-// are escaped and take two bytes.
+// TestReferrerPages: a list of referrers is split into pages if it has more entries than
+// one page may have, or more bytes than clients read of a manifest (4 MiB). The Link header
+// of each page must point to the next and keep the filter. Every second referrer has
+// annotations full of quotes: JSON escapes a quote as two bytes, which must count in the
+// size of the page.
 func TestReferrerPages(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -251,8 +252,9 @@ type listedReferrer struct {
 	Annotations map[string]string
 }
 
-// referrers reads all pages of a list of referrers, and checks that each page fits the
-// 4 MiB that clients read.
+// referrers follows the Link headers from one page of a list of referrers to the last, and
+// returns all entries and the number of pages. It checks that each page has at most the 4
+// MiB that clients read.
 func (r *registry) referrers(t *testing.T, next string) (list []listedReferrer, pages int) {
 	t.Helper()
 	for filtered := strings.Contains(next, "artifactType"); next != ""; pages++ {
@@ -272,8 +274,9 @@ func (r *registry) referrers(t *testing.T, next string) (list []listedReferrer, 
 	return list, pages
 }
 
-// TestReferrerOfLongAnnotations: annotations that would fill a page by themselves hide
-// no other referrer. Their own entry is listed without them.
+// TestReferrerOfLongAnnotations: some referrers have annotations of 64 KiB to 3.5 MB. They
+// must be listed without annotations, so that they leave room in the page for the other
+// referrers.
 func TestReferrerOfLongAnnotations(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

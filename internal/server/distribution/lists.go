@@ -20,8 +20,8 @@ const (
 	maxReferrerPage   = 500
 )
 
-// page reads the parameters n and last. n is the number of entries that the client
-// wants: at most most, which is also the default.
+// page reads the query parameters n and last of a listing. n is the number of entries that
+// the client wants in one page; most is its upper limit and its default.
 func (c *call) page(most int) (n int, last string, err error) {
 	if c.r.URL.RawQuery == "" {
 		return most, "", nil
@@ -36,7 +36,8 @@ func (c *call) page(most int) (n int, last string, err error) {
 	return min(n, most), q.Get("last"), nil
 }
 
-// next sets the Link header that points to the next page (RFC 5988).
+// next sets the Link header to the URL of the listing's next page: the path with the query
+// q (RFC 5988).
 func (c *call) next(path string, q url.Values) {
 	c.Header().Set("Link", fmt.Sprintf(`<%s%s?%s>; rel="next"`, server.Observed(c.r.Context()).Base, path, q.Encode()))
 }
@@ -62,8 +63,8 @@ func (a *API) listTags(c *call) error {
 	return nil
 }
 
-// tagList encodes the list without escaping, since neither repository names nor tags
-// can contain characters that JSON escapes.
+// tagList encodes a list of tags as JSON without escaping, since neither repository names
+// nor tags can contain characters that JSON escapes.
 func tagList(name string, tags []string) []byte {
 	size := len(name) + 32
 	for _, t := range tags {
@@ -112,8 +113,8 @@ type referrer struct {
 	Annotations  json.RawMessage `json:"annotations,omitempty"`
 }
 
-// listReferrers lists the manifests whose subject is the digest ("Listing Referrers").
-// The list is empty, rather than an error, if there are none.
+// listReferrers lists the manifests whose subject is the digest in the path ("Listing
+// Referrers"). If there are none, the list is empty; that isn't an error.
 func (a *API) listReferrers(c *call) error {
 	d, err := c.digest()
 	if err != nil {
@@ -130,8 +131,8 @@ func (a *API) listReferrers(c *call) error {
 		}
 	}
 	kind := c.r.URL.Query().Get("artifactType")
-	// Clients often don't escape the + of a media type, and an unescaped + decodes to a
-	// space.
+	// A client should escape the "+" of a media type. Many don't, and an unescaped "+" is
+	// decoded to a space.
 	kind = strings.ReplaceAll(kind, " ", "+")
 	page, err := a.referrers(c, d, kind, after, max(n, 1))
 	if err != nil {
@@ -151,13 +152,13 @@ func (a *API) listReferrers(c *call) error {
 	return nil
 }
 
-// maxReferrerBytes limits a page of referrers, in bytes. Clients read the page like a
-// manifest, of which oras reads at most 4 MiB: it would fail on a longer page and see
-// no signatures at all.
+// maxReferrerBytes limits the size in bytes of a page of the list of referrers. Clients
+// read such a page as a manifest, of which oras, for example, reads at most 4 MiB: with a
+// longer page it would fail, and find no signature at all.
 const maxReferrerBytes = 3 << 20
 
-// referrerPage is an image index that is encoded entry by entry, so that it can end
-// before the entry that would make it too long.
+// referrerPage is one page of the list of referrers, an image index. It is encoded entry by
+// entry, so that it can end before the entry that would exceed maxReferrerBytes.
 type referrerPage struct {
 	entries []byte
 	n       int
@@ -172,7 +173,8 @@ func (p *referrerPage) body() []byte {
 	return append(append(append(b, referrerPageHead...), p.entries...), referrerPageEnd...)
 }
 
-// add appends an entry. It returns false if the entry doesn't fit.
+// add appends an entry for the referrer r to the page. It returns false if the page would
+// become longer than maxReferrerBytes. The first entry is always added.
 func (p *referrerPage) add(r catalog.Referrer) (bool, error) {
 	var entry bytes.Buffer
 	e := json.NewEncoder(&entry)
@@ -195,7 +197,8 @@ func (p *referrerPage) add(r catalog.Referrer) (bool, error) {
 	return true, nil
 }
 
-// referrers builds a page of up to n referrers whose IDs come after last.
+// referrers returns a page of at most n referrers of the subject d whose ids are greater
+// than last. A kind other than "" lists only referrers of this artifact type.
 func (a *API) referrers(c *call, d oci.Digest, kind string, last int64, n int) (*referrerPage, error) {
 	p := &referrerPage{last: last}
 	for {

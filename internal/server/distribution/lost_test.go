@@ -23,9 +23,10 @@ func (r *registry) file(t *testing.T, d oci.Digest) string {
 	return filepath.Join(r.Dir, "objects", key[:2], key)
 }
 
-// TestLostBlobIsHealedByAPush: when a client fails to read a blob whose object the
-// store has lost, the blob is missing from then on, and the next push of it restores it
-// in every repository.
+// TestLostBlobIsHealedByAPush: the store has lost or truncated the object of a blob that
+// two repositories link, and a client fails to read the blob. From then on the registry
+// must report the blob as unknown in both repositories, until a push of the same content
+// restores it in both.
 func TestLostBlobIsHealedByAPush(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(t *testing.T, path string){
@@ -62,9 +63,10 @@ func TestLostBlobIsHealedByAPush(t *testing.T) {
 	}
 }
 
-// TestLostBlobIsFoundByAPush: nobody has read the blob since its object was lost. A
-// client that checks before a push is told that the blob is missing, a client that
-// mounts it gets an upload, and a push restores it in any case.
+// TestLostBlobIsFoundByAPush: the store has lost a blob's object, and nobody has read the
+// blob since. A HEAD of the blob must be answered with 404, and a mount of it with the
+// start of an upload. A push must restore the blob, with or without such a request before
+// it.
 func TestLostBlobIsFoundByAPush(t *testing.T) {
 	t.Parallel()
 	const content = "the content of a layer"
@@ -90,8 +92,9 @@ func TestLostBlobIsFoundByAPush(t *testing.T) {
 	}
 }
 
-// TestLostBlobOnOtherReplicas: other replicas learn that a blob is lost, and that it is
-// back, although they have it in their caches.
+// TestLostBlobOnOtherReplicas: one replica finds that a blob is lost, while another has the
+// blob in its cache. The other replica must report the blob as unknown too, and serve it
+// after it was pushed again.
 func TestLostBlobOnOtherReplicas(t *testing.T) {
 	t.Parallel()
 	const content = "the content of a layer"
@@ -116,7 +119,9 @@ func (wrong) Stat(context.Context, string) (blob.Object, error) {
 	return blob.Object{}, fmt.Errorf("it is away: %w", blob.ErrWrongStore)
 }
 
-// TestNothingIsLostInAWrongStore: blobs that a wrong store doesn't have aren't marked lost.
+// TestNothingIsLostInAWrongStore: a replica has a store that doesn't belong to the database
+// and lacks its blobs. It must answer 503 to requests about blobs, and mark no blob as
+// lost.
 func TestNothingIsLostInAWrongStore(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -140,8 +145,9 @@ func TestNothingIsLostInAWrongStore(t *testing.T) {
 	}
 }
 
-// TestLostBlobInS3: lost blobs are found and restored in S3 too, also if clients are
-// redirected to the store.
+// TestLostBlobInS3: an object is deleted from the S3 bucket. The registry must then report
+// its blob as unknown, and a push must restore it, whether or not clients are redirected to
+// the bucket.
 func TestLostBlobInS3(t *testing.T) {
 	t.Parallel()
 	for _, redirect := range []bool{false, true} {

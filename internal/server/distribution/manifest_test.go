@@ -14,8 +14,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestPushManifest tests the specification's section "Pushing Manifests": every accepted
-// type, by tag and by digest, byte for byte.
+// TestPushManifest tests "Pushing Manifests" of the specification: a client pushes a
+// manifest of every accepted media type, by tag and by digest, and reads back the same
+// bytes.
 func TestPushManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -69,8 +70,8 @@ func TestPushManifest(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/b/manifests/"+digest(payload).String(), "").Want(t, 404, oci.ManifestUnknown)
 }
 
-// TestPushInvalidManifest pushes content that isn't a manifest, or that doesn't have the
-// digest under which it is pushed.
+// TestPushInvalidManifest pushes content that isn't a valid manifest, or whose digest
+// differs from the digest in the path. The registry must answer 400 and store nothing.
 func TestPushInvalidManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -118,8 +119,8 @@ func TestPushInvalidManifest(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/tags/list", "").Want(t, 200, "").Text(t, `{"name":"a","tags":[]}`)
 }
 
-// TestManifestSize: 4 MiB are accepted; one byte more is refused with 413, with or
-// without Content-Length.
+// TestManifestSize: a manifest of 4 MiB is accepted. A manifest that is one byte longer is
+// refused with 413, whether or not the request has a Content-Length.
 func TestManifestSize(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -148,9 +149,9 @@ func TestManifestSize(t *testing.T) {
 	}
 }
 
-// TestMissingContent: a manifest that refers to content which the repository doesn't
-// have is refused with MANIFEST_BLOB_UNKNOWN, which names the content, and isn't
-// stored.
+// TestMissingContent: a client pushes a manifest that refers to a blob or manifest which
+// the repository doesn't have. The registry must answer MANIFEST_BLOB_UNKNOWN with the
+// missing digest, and must not store the manifest.
 func TestMissingContent(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -191,8 +192,9 @@ func TestMissingContent(t *testing.T) {
 	r.Do(t, "PUT", "/v2/new/manifests/v1", image(t, config, nil, nil)).Want(t, 400, oci.ManifestBlobUnknown)
 }
 
-// TestForeignAndOrdinaryLayer: if a digest is listed both as a foreign and as an
-// ordinary layer, the ordinary one counts, so its blob can't be deleted.
+// TestForeignAndOrdinaryLayer: a manifest lists the same digest twice, as a foreign layer,
+// whose blob need not be in the registry, and as an ordinary layer. It then counts as an
+// ordinary layer, so a client can't delete the layer's blob.
 func TestForeignAndOrdinaryLayer(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -245,8 +247,9 @@ func TestPushWithTags(t *testing.T) {
 	r.Do(t, "PUT", path+"?tag=same&tag=same", payload).Want(t, 201, "", "OCI-Tag", "*")
 }
 
-// TestMoveTag: a tag points to the manifest that was pushed last, even if the previous
-// one was cached.
+// TestMoveTag: several manifests are pushed to one tag in turn. After each push, a GET of
+// the tag must return the manifest that was pushed last, although the previous one was in
+// the cache.
 func TestMoveTag(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -262,8 +265,8 @@ func TestMoveTag(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/manifests/latest", "").Want(t, 200, "").Text(t, one)
 }
 
-// TestPushSubject tests the specification's section "Pushing Manifests with Subject":
-// images and indexes, pushed before or after their subject.
+// TestPushSubject tests "Pushing Manifests with Subject" of the specification: a client
+// pushes images and indexes with a subject, before and after the subject itself.
 func TestPushSubject(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

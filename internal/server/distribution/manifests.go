@@ -14,9 +14,9 @@ import (
 // maxTags limits the tags that one push may set.
 const maxTags = 100
 
-// getManifest answers GET and HEAD of a manifest by tag or digest ("Pulling
-// manifests"). A positive answer to HEAD by digest is a promise of existence: garbage
-// collection keeps the manifest for the review delay.
+// getManifest answers GET and HEAD of a manifest by tag or digest ("Pulling manifests"). If
+// a HEAD by digest is answered with 200, that is a promise of existence: garbage collection
+// doesn't delete the manifest for the review delay.
 func (a *API) getManifest(c *call) error {
 	m, err := a.findManifest(c)
 	if err != nil {
@@ -61,7 +61,8 @@ func (a *API) findManifest(c *call) (*catalog.Manifest, error) {
 	return a.catalog.ManifestByDigest(ctx, c.name, d)
 }
 
-// noneMatch says whether the client has the content already, by If-None-Match.
+// noneMatch says whether the request's If-None-Match names the digest, which means that the
+// client has the content already.
 func noneMatch(r *http.Request, digest string) bool {
 	for _, v := range r.Header["If-None-Match"] {
 		for tag := range strings.SplitSeq(v, ",") {
@@ -85,8 +86,8 @@ func (c *call) body(status int, contentType string, content []byte) {
 	}
 }
 
-// putManifest stores a manifest under a tag or its digest ("Pushing Manifests"). A push
-// by digest may name tags in the query.
+// putManifest stores a manifest under a tag or under its digest ("Pushing Manifests"). A
+// push by digest may set tags, which the query names.
 func (a *API) putManifest(c *call) error {
 	payload, err := a.readManifest(c)
 	if err != nil {
@@ -148,8 +149,9 @@ func (a *API) readManifest(c *call) ([]byte, error) {
 	return b, nil
 }
 
-// manifestTarget returns the digest and the tags under which a manifest is to be
-// stored.
+// manifestTarget returns the digest under which the pushed manifest is to be stored, and
+// the tags that the push sets. It returns an error if the payload doesn't have the digest
+// in the path.
 func (c *call) manifestTarget(payload []byte) (d oci.Digest, tags []string, err error) {
 	extra := distinctTags(c.r.URL.Query()["tag"])
 	if !strings.Contains(c.ref, ":") {

@@ -12,10 +12,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// openUploads counts, per client, the uploads that were begun in this process and
-// neither finished nor cancelled. This process isn't told when another process finishes
-// one of them, or the reaper deletes it. Therefore, when a limit is reached, it looks
-// for the uploads' rows and stops counting those that are gone.
+// openUploads counts, for each client, the open uploads: those that were begun in this
+// process and neither finished nor cancelled. This process isn't told when another process
+// finishes such an upload, or when the reaper deletes it. Therefore, when a limit is
+// reached, it asks the database which of the uploads still have a row, and stops counting
+// the others.
 type openUploads struct {
 	catalog            *catalog.Catalog
 	most, mostOfClient int // 0: no limit
@@ -27,8 +28,8 @@ type openUploads struct {
 	checked map[string]time.Time // when a client's rows were last looked for; "" for all clients'
 }
 
-// checkUploadsEvery is the least time between two looks for the rows of a client's
-// uploads.
+// checkUploadsEvery is the shortest time between two queries for the rows of the same
+// client's uploads.
 const checkUploadsEvery = 10 * time.Second
 
 func newOpenUploads(o Options) *openUploads {
@@ -36,7 +37,8 @@ func newOpenUploads(o Options) *openUploads {
 		client: map[uuid.UUID]string{}, counts: map[string]int{}, checked: map[string]time.Time{}}
 }
 
-// admit returns an error if the client may not begin an upload.
+// admit returns an error if the client, or all clients together, have as many open uploads
+// as the limits allow.
 func (o *openUploads) admit(ctx context.Context, client string) error {
 	full := o.full(client)
 	if full == limit.NotFull {
@@ -73,8 +75,9 @@ func (o *openUploads) full(client string) limit.Full {
 	return limit.NotFull
 }
 
-// check stops counting the client's uploads whose rows are gone; if client is "", it does
-// so for all clients.
+// check asks the database which of the client's uploads still have a row, and stops
+// counting the others. If client is "", it checks the uploads of all clients. It does
+// nothing if the last check was less than checkUploadsEvery ago.
 func (o *openUploads) check(ctx context.Context, client string) error {
 	ids, due := o.due(client)
 	if !due {
@@ -96,8 +99,8 @@ func (o *openUploads) check(ctx context.Context, client string) error {
 	return nil
 }
 
-// due returns the uploads whose rows should be looked for. It returns false if that was
-// done less than checkUploadsEvery ago.
+// due returns the client's uploads that check should look for; "" means all clients. It
+// returns false if the last check was less than checkUploadsEvery ago.
 func (o *openUploads) due(client string) (ids []uuid.UUID, due bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,8 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestInvalidRanges: a range that ends before it begins is refused, and so is one whose
-// numbers overflow, since it lies outside the blob (RFC 9110, section 14.2).
+// TestInvalidRanges: a client asks for a range that ends before it begins, or whose first
+// number overflows int64 and so lies outside the blob. The registry must answer 416 (RFC
+// 9110, section 14.2). It ignores ranges that it can't parse.
 func TestInvalidRanges(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -30,8 +31,8 @@ func TestInvalidRanges(t *testing.T) {
 	}
 }
 
-// TestHeadOfLists: HEAD answers like GET, without the content (RFC 9110, section
-// 9.3.2).
+// TestHeadOfLists: HEAD of a listing must be answered with the same headers as GET, but
+// without content (RFC 9110, section 9.3.2).
 func TestHeadOfLists(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -56,7 +57,8 @@ func TestHeadOfLists(t *testing.T) {
 	r.Do(t, "HEAD", upload, "").Want(t, 204, "", "Location", "*", "Range", "*")
 }
 
-// TestNoSniff: browsers must not guess another type than the Content-Type.
+// TestNoSniff: every answer must have X-Content-Type-Options: nosniff, so that browsers
+// don't guess another type than the Content-Type.
 func TestNoSniff(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -72,7 +74,8 @@ func TestNoSniff(t *testing.T) {
 	}
 }
 
-// TestRepeatedTag: a tag that occurs twice in the query is one tag.
+// TestRepeatedTag: if the query of a push names the same tag twice, the tag must be set,
+// and counted, only once.
 func TestRepeatedTag(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -87,8 +90,9 @@ func TestRepeatedTag(t *testing.T) {
 	r.Do(t, "PUT", "/v2/a/manifests/"+d.String()+"?tag=more"+many.String(), m).Want(t, http.StatusRequestURITooLong, oci.Unsupported)
 }
 
-// TestWithdrawnArtifactManifest: the artifact manifest of release candidates of 1.1 is
-// refused as unsupported, whatever else is wrong with the manifest.
+// TestWithdrawnArtifactManifest: release candidates of version 1.1 of the specification had
+// an artifact manifest, which was withdrawn. A client that pushes one must be told that its
+// media type isn't supported, rather than what else is invalid about it.
 func TestWithdrawnArtifactManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -106,8 +110,9 @@ func TestWithdrawnArtifactManifest(t *testing.T) {
 	}
 }
 
-// TestCacheOfBuildKit: the index as which BuildKit exports a cache is stored and served
-// unchanged; blobs that it lists can't be deleted before it.
+// TestCacheOfBuildKit: BuildKit exports its build cache as an image index that lists blobs
+// instead of manifests. The registry must store and serve it unchanged, and refuse to
+// delete blobs that it lists until the index is deleted.
 func TestCacheOfBuildKit(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

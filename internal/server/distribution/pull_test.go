@@ -19,8 +19,8 @@ func TestDeterminingSupport(t *testing.T) {
 	}
 }
 
-// TestPullManifest tests the OCI Distribution Specification's sections "Pulling manifests" and,
-// for manifests, "Checking if content exists in the registry".
+// TestPullManifest tests "Pulling manifests" of the specification and, for manifests,
+// "Checking if content exists in the registry".
 func TestPullManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -57,9 +57,10 @@ func TestPullManifest(t *testing.T) {
 	}
 }
 
-// TestPullInvalidReference: a reference that is neither a digest nor a tag is answered
-// with 404 ("Pulling manifests"). The specification's conformance suite pulls the tag
-// .INVALID_MANIFEST_NAME and requires 404.
+// TestPullInvalidReference: a client pulls a manifest by a reference that is neither a
+// valid digest nor a valid tag. The answer must be 404 ("Pulling manifests"): the
+// specification's conformance suite pulls the tag .INVALID_MANIFEST_NAME and requires this
+// status.
 func TestPullInvalidReference(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -73,8 +74,8 @@ func TestPullInvalidReference(t *testing.T) {
 	}
 }
 
-// TestPullInvalidDigest pulls by malformed digests and by digests with an unknown
-// algorithm.
+// TestPullInvalidDigest: requests by malformed digests, and by digests of an unknown
+// algorithm, must be answered with 400 DIGEST_INVALID.
 func TestPullInvalidDigest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -94,7 +95,7 @@ func TestPullInvalidDigest(t *testing.T) {
 	}
 }
 
-// TestPullBlob tests the specification's sections "Pulling blobs" and, for blobs, "Checking if
+// TestPullBlob tests "Pulling blobs" of the specification and, for blobs, "Checking if
 // content exists in the registry".
 func TestPullBlob(t *testing.T) {
 	t.Parallel()
@@ -120,7 +121,8 @@ func TestPullBlob(t *testing.T) {
 	}
 }
 
-// TestRange tests ranges by RFC 9110, section 14, to which "Pulling blobs" refers.
+// TestRange tests GET of a blob with a Range header, by RFC 9110, section 14, to which
+// "Pulling blobs" of the specification refers.
 func TestRange(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -151,7 +153,8 @@ func TestRange(t *testing.T) {
 			t.Errorf("%s: the digest of a body that isn't the blob's", header)
 		}
 	}
-	// A server may ignore Range; this one ignores several ranges and malformed ones.
+	// A server may ignore a Range header. Purser ignores a header with several ranges or a
+	// malformed one, and sends the whole blob.
 	for _, header := range []string{
 		"bytes=0-1,3-4", "bytes=", "bytes=-", "bytes=x-y", "bytes=1", "items=0-1", "0-1", "bytes 0-1",
 		"bytes=+1-2", "bytes=0x1-2", "bytes=1--2", "bytes=--1", "bytes=1_0-",
@@ -169,7 +172,8 @@ func TestRange(t *testing.T) {
 	}
 }
 
-// TestResumedPull: a client continues an interrupted download piece by piece.
+// TestResumedPull: a client downloads a blob in several requests, each with a Range that
+// begins where the previous one ended. The pieces together must be the blob.
 func TestResumedPull(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -15,8 +15,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// sizes are upload sizes that take different paths: empty, the largest that fits the
-// row, the smallest that doesn't, and several buffers.
+// sizes are sizes of uploads that the server treats differently: none, up to the limit of
+// what is kept in the upload's row (catalog.MaxTail), one byte more, which is written to
+// the store as it arrives, and more than several buffers.
 var sizes = []int{0, 1, catalog.MaxTail - 1, catalog.MaxTail, catalog.MaxTail + 1, 3*catalog.MaxTail + 7, 5<<20 + 1}
 
 var locationForm = regexp.MustCompile(`^/v2/a/b/blobs/uploads/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
@@ -43,7 +44,8 @@ func TestStartUpload(t *testing.T) {
 	}
 }
 
-// TestPostThenPut tests "POST then PUT" of the specification, with and without Content-Length.
+// TestPostThenPut tests "POST then PUT" of the specification, with and without a
+// Content-Length in the PUT.
 func TestPostThenPut(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -66,8 +68,8 @@ func TestPostThenPut(t *testing.T) {
 	}
 }
 
-// chunked hides the size of a body, so that it is sent in HTTP's chunks and
-// without a Content-Length.
+// chunked returns a body whose size the HTTP client doesn't know, so that it sends the body
+// in chunks and without a Content-Length.
 func chunked(content string) io.Reader { return io.MultiReader(strings.NewReader(content)) }
 
 // TestSinglePost tests "Single POST" of the specification.
@@ -86,15 +88,16 @@ func TestSinglePost(t *testing.T) {
 	}
 	r.Do(t, "POST", "/v2/a/blobs/uploads/?digest="+digest("x").String(), "y").Want(t, 400, oci.DigestInvalid)
 	r.Do(t, "GET", "/v2/a/blobs/"+digest("x").String(), "").Want(t, 404, oci.NameUnknown)
-	// A client that sends no body in this request sends it in the next.
+	// A client that names a digest but sends no body in the POST gets an upload, and sends
+	// the body in a PUT.
 	at := r.Do(t, "POST", "/v2/a/blobs/uploads/?digest="+digest512("x").String(), "").Want(t, 202, "").Header.Get("Location")
 	r.Do(t, "PUT", at+"?digest="+digest512("x").String(), "x").Want(t, 201, "")
 	r.WantBlob(t, "a", digest512("x"), "x")
 }
 
-// TestChunks tests "Pushing a blob in chunks" of the specification: pieces of many sizes,
-// with and without Content-Range, with Content-Length and streamed, closed with and without
-// a last piece.
+// TestChunks tests "Pushing a blob in chunks" of the specification with chunks of many
+// sizes. Each plan is sent in eight ways: with or without Content-Range, with or without
+// Content-Length, and with the last chunk in the closing PUT or in a PATCH before it.
 func TestChunks(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -166,8 +169,9 @@ func (r *registry) sendChunks(t *testing.T, plan []int, ranged, stream, lastInPu
 	r.WantBlob(t, "a/b", d, content)
 }
 
-// TestOutOfOrder: a PATCH or PUT at the wrong offset is answered with 416 and the
-// upload's state; the upload can then be finished.
+// TestOutOfOrder: a client sends a PATCH or PUT whose Content-Range doesn't begin where the
+// upload ends. It must get 416 with the upload's current Range, and can then send the right
+// bytes.
 func TestOutOfOrder(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -189,8 +193,9 @@ func TestOutOfOrder(t *testing.T) {
 	}
 }
 
-// TestContentRange checks forms of Content-Range, and a range that doesn't match the
-// body.
+// TestContentRange: a PATCH or PUT with a malformed Content-Range must be refused with 400
+// BLOB_UPLOAD_INVALID, one whose range doesn't match the length of the body with 400
+// SIZE_INVALID.
 func TestContentRange(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -208,8 +213,9 @@ func TestContentRange(t *testing.T) {
 	}
 }
 
-// TestContentRangeOfStream: a streamed body whose length differs from its Content-Range
-// is refused, since the client takes that range for acknowledged.
+// TestContentRangeOfStream: a client sends a body without Content-Length whose length
+// differs from its Content-Range. The registry must refuse it with SIZE_INVALID: the client
+// would take a 202 to mean that the whole range was saved.
 func TestContentRangeOfStream(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -228,8 +234,9 @@ func TestContentRangeOfStream(t *testing.T) {
 	}
 }
 
-// TestDigestMismatch: a wrong digest is refused, nothing is stored, and the
-// upload can be finished correctly afterwards.
+// TestDigestMismatch: a client finishes an upload with a wrong digest. The registry must
+// answer DIGEST_INVALID, store no blob, and leave the upload as it was, so that the client
+// can finish it with the right digest.
 func TestDigestMismatch(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -254,7 +261,8 @@ func TestDigestMismatch(t *testing.T) {
 	}
 }
 
-// TestClose checks which closing PUT requests are refused.
+// TestClose: the PUT that closes an upload must be refused if its digest is missing or
+// malformed, if the upload doesn't exist, or if it belongs to another repository.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -276,7 +284,8 @@ func TestClose(t *testing.T) {
 	r.WantBlob(t, "a", digest("hello"), "hello")
 }
 
-// TestSHA512 pushes with sha512, announced at the start or not.
+// TestSHA512: a client pushes blobs with a sha512 digest, which it announces when it starts
+// the upload, or only in the closing PUT.
 func TestSHA512(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -368,8 +377,9 @@ func TestMount(t *testing.T) {
 	r.Do(t, "POST", "/v2/m/9/blobs/uploads/?mount="+d.String()+"&from=A/B", "").Want(t, 400, oci.NameInvalid)
 }
 
-// TestFailedMountMakesNoRepository: a failed mount creates no repository; only the
-// first content does.
+// TestFailedMountMakesNoRepository: a client tries to mount a blob that doesn't exist into
+// a new repository, and gets an upload instead. The repository must not exist before
+// content is pushed to it.
 func TestFailedMountMakesNoRepository(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -378,7 +388,8 @@ func TestFailedMountMakesNoRepository(t *testing.T) {
 	r.Do(t, "GET", "/v2/_catalog", "").Want(t, 200, "").Text(t, `{"repositories":["a"]}`)
 }
 
-// TestRefusedManifestMakesNoRepository: a refused manifest creates no repository.
+// TestRefusedManifestMakesNoRepository: a client pushes a manifest that is refused to a new
+// repository. The repository must not exist afterwards.
 func TestRefusedManifestMakesNoRepository(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -387,7 +398,8 @@ func TestRefusedManifestMakesNoRepository(t *testing.T) {
 	r.Do(t, "GET", "/v2/_catalog", "").Want(t, 200, "").Text(t, `{"repositories":["a"]}`)
 }
 
-// TestLargeBlob streams a blob that is larger than all buffers.
+// TestLargeBlob pushes and pulls a blob of 24 MiB, which is larger than all buffers on the
+// way.
 func TestLargeBlob(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

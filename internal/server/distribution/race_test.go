@@ -30,8 +30,9 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// TestConcurrentPushes: many clients push the same image to the same tag, on two
-// replicas. All succeed, and all content is complete.
+// TestConcurrentPushes: twelve clients of two replicas push the same blobs, and two
+// different manifests to the same tag, at the same time. All pushes must succeed, all
+// content must be complete, and both replicas must agree on the tag.
 func TestConcurrentPushes(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -74,7 +75,8 @@ func TestConcurrentPushes(t *testing.T) {
 	eventually(t, "both replicas agree on the tag", func() bool { return tag(one) == tag(two) })
 }
 
-// tryPush pushes a blob in one of three ways.
+// tryPush pushes a blob, by way 0 in one POST, by way 1 with a PATCH of its first half
+// before the PUT, and by way 2 in one PUT.
 func (r *registry) tryPush(ctx context.Context, repository, content string, way int) error {
 	d := digest(content)
 	path := "/v2/" + repository + "/blobs/uploads/"
@@ -106,7 +108,9 @@ func (r *registry) tryPush(ctx context.Context, repository, content string, way 
 	return err
 }
 
-// TestConcurrentTags: many clients put different manifests under the same tags.
+// TestConcurrentTags: eight clients push different manifests at the same time, and set the
+// same tags in different orders. All pushes must succeed, without a deadlock, and each tag
+// must point to a complete manifest.
 func TestConcurrentTags(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -135,8 +139,9 @@ func TestConcurrentTags(t *testing.T) {
 	}
 }
 
-// TestRacingChunks: if several requests write the same range of one upload, exactly one
-// wins, and the upload has only its bytes.
+// TestRacingChunks: four requests on two replicas send different bytes for the same range
+// of one upload. Exactly one must be accepted, and the finished blob must consist of the
+// accepted bytes.
 func TestRacingChunks(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -174,8 +179,10 @@ func TestRacingChunks(t *testing.T) {
 	}
 }
 
-// TestRacingStreams: streams without a range either append to the bytes that are there
-// or are refused. The blob consists of the accepted streams in some order.
+// TestRacingStreams: three requests without Content-Range send bytes to one upload at the
+// same time. Each must either be appended to the bytes that the upload has, or be refused.
+// The finished blob must consist of the accepted bodies, in the order that their Range
+// headers say.
 func TestRacingStreams(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -215,8 +222,9 @@ func TestRacingStreams(t *testing.T) {
 	}
 }
 
-// TestTakeover: a request that takes over an upload from a stalled request wins, and the
-// stalled request does no harm when it continues.
+// TestTakeover: a PATCH on one replica stalls in the middle of its body, and a PATCH of the
+// same range on another replica takes over the upload. The second must be accepted; when
+// the first continues, it must get 416 and change nothing.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -256,8 +264,8 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// large counts the objects of at least half a MiB, including those that are being
-// written.
+// large counts the objects in the store that have at least half a MiB, including objects
+// that are still being written.
 func (r *registry) large(t *testing.T) (n int) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(r.Dir, "objects", "*", "*"))
@@ -272,8 +280,8 @@ func (r *registry) large(t *testing.T) (n int) {
 	return n
 }
 
-// TestCancelWhileWriting: if an upload is cancelled while a request writes to it, the
-// request fails and leaves no blob.
+// TestCancelWhileWriting: a client cancels an upload while another request is sending its
+// body. That request must fail, and no blob may be left.
 func TestCancelWhileWriting(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -295,7 +303,8 @@ func TestCancelWhileWriting(t *testing.T) {
 			}
 			r.received(t, at)
 			r.Do(t, "DELETE", at, "").Want(t, 204, "")
-			// The client stops sending when the answer comes before all is sent.
+			// The HTTP client stops sending the body if the answer arrives before the
+			// body's end.
 			if _, err := io.WriteString(feed, content[n:]); err != nil && !errors.Is(err, io.ErrClosedPipe) {
 				t.Fatal(err)
 			}
@@ -315,8 +324,8 @@ func (r *registry) received(t *testing.T, at string) {
 	eventually(t, "a request in flight to "+at, func() bool { return r.Gauge(t, "purser_http_requests_in_flight") > 0 })
 }
 
-// TestRacingClose: if several requests finish one upload, one wins; the others are told
-// that it is finished.
+// TestRacingClose: four requests finish one upload at the same time. One must get 201; the
+// others must get 404 or 416, since the upload is finished or taken over.
 func TestRacingClose(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -343,7 +352,8 @@ func TestRacingClose(t *testing.T) {
 	}
 }
 
-// TestGetWhileDelete: a pull during a deletion gets the whole content or 404.
+// TestGetWhileDelete: clients pull a blob or manifest while others delete it. Each pull
+// must get the whole content or 404.
 func TestGetWhileDelete(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -15,14 +15,16 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// session is the work of one request on an upload. It hashes the bytes as they arrive.
-// It keeps them for the upload's row while the whole upload is small enough, and
-// otherwise writes them to the store. A request acknowledges only saved bytes, and it
-// can't save anything after another request has taken over the upload.
+// session appends the body of one request to an upload. It hashes the bytes as they arrive.
+// While the whole upload is at most catalog.MaxTail bytes long, the session keeps its bytes
+// for the upload's row; otherwise it writes them to the store. The answer acknowledges only
+// bytes that are saved, and the session can't save anything after another request has taken
+// over the upload.
 //
-// A session begins with the upload's row as this process remembers it, which saves a query.
-// If the remembered row is outdated, the first write to the row fails, before any byte of
-// the body was used up. The session then begins again with the row from the database.
+// To save a query, a session begins with the copy of the upload's row that this process
+// remembers, if there is one. If the copy is outdated, the session's first write to the row
+// fails, before any byte of the body is used up. Then a new session begins with the row
+// from the database.
 type session struct {
 	api  *API
 	u    catalog.Upload
@@ -35,9 +37,9 @@ type session struct {
 	claimed bool
 }
 
-// receive appends the request's body to the upload and saves it. If the client
-// disconnects midway, receive saves the bytes that arrived, so that the client can
-// continue from there, and returns an error.
+// receive appends the request's body to the upload and saves it. If the client disconnects
+// in the middle of the body, receive saves the bytes that arrived, so that the client can
+// continue after them, and returns an error.
 func (a *API) receive(c *call) (catalog.Upload, error) {
 	var saved catalog.Upload
 	err := a.onUpload(c, oci.Digest{}, func(ctx context.Context, ss *session) error {
@@ -54,8 +56,9 @@ func (a *API) receive(c *call) (catalog.Upload, error) {
 	return saved, err
 }
 
-// commit appends the request's body, if any, and makes the upload a blob. If the digest
-// doesn't match, the upload stays as it was before the request.
+// commit appends the request's body, which may be empty, to the upload and makes the upload
+// the blob d. If the content has another digest, commit returns DIGEST_INVALID, and the
+// upload stays as it was before the request.
 func (a *API) commit(c *call, d oci.Digest) error {
 	return a.onUpload(c, d, func(ctx context.Context, ss *session) error {
 		small, err := ss.fill(ctx)
@@ -88,19 +91,22 @@ func (a *API) commit(c *call, d oci.Digest) error {
 		}
 		err = a.catalog.CommitUpload(ctx, ss.u, d, key, ss.w.Leftovers())
 		if errors.Is(err, catalog.ErrUploadMoved) && !ss.claimed {
-			// The row may be gone, and without it no worker would delete this object.
-			// No other request uses the object's name, so deleting it is safe.
+			// CommitUpload changed nothing. The upload's row may be gone, and then no
+			// worker would delete the object that was just written. No other request uses
+			// this object's key, so deleting the object here is safe.
 			return errors.Join(err, a.store.Delete(ctx, []string{key}))
 		}
 		return err
 	})
 }
 
-// onUpload runs work on the upload that the route names. d is the digest of the blob
-// that the upload is to become, or zero if the request doesn't end the upload.
+// onUpload calls work with a session on the upload that the route names. d is the digest of
+// the blob that the upload is to become; it is zero if the request doesn't finish the
+// upload. If the session began with an outdated copy of the row, onUpload calls work again
+// with the row from the database.
 func (a *API) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss *session) error) error {
-	// The context outlives the client's connection, so that the bytes that arrived can
-	// be saved.
+	// This context outlives the client's connection: if the client disconnects, the bytes
+	// that arrived must still be saved.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), a.server.MaxRequest())
 	defer cancel()
 	in := a.newUploadBody(c)
@@ -146,8 +152,9 @@ func resumeHash(u catalog.Upload) (hash.Hash, error) {
 	return h, nil
 }
 
-// verify reads an object and hashes it again. This is necessary when the final digest
-// has another algorithm than the one that was used while the upload arrived.
+// verify reads the object with the given key again and checks that its digest is d. This is
+// necessary if d has another algorithm than the one by which the upload was hashed while it
+// arrived.
 func (a *API) verify(ctx context.Context, key string, d oci.Digest) error {
 	r, err := a.store.Open(ctx, key, 0, -1)
 	if err != nil {
@@ -164,8 +171,9 @@ func (a *API) verify(ctx context.Context, key string, d oci.Digest) error {
 	return nil
 }
 
-// fill reads the body. If the whole upload is small enough for its row, fill keeps the
-// bytes in ss.tail and returns true; otherwise it writes them to the store.
+// fill reads the request's body. If the whole upload is at most catalog.MaxTail bytes long,
+// fill collects its bytes in ss.tail and returns true. Otherwise it writes them to the
+// store.
 func (ss *session) fill(ctx context.Context) (small bool, err error) {
 	first, whole := ss.in.first()
 	if ss.u.StoreState == nil && whole && len(ss.u.Tail)+len(first) <= catalog.MaxTail {
@@ -180,7 +188,8 @@ func (ss *session) fill(ctx context.Context) (small bool, err error) {
 	return false, ss.in.checkLength()
 }
 
-// storeTail writes an upload to the store that was small enough for its row.
+// storeTail writes the bytes of a small upload, which until now were kept in memory or in
+// its row, to the store.
 func (ss *session) storeTail(ctx context.Context) error {
 	ss.in.Lease.Expect(int64(len(ss.tail)))
 	if err := ss.open(ctx, false); err != nil {
@@ -189,7 +198,7 @@ func (ss *session) storeTail(ctx context.Context) error {
 	return ss.hold(ss.tail)
 }
 
-// hold writes bytes that are hashed already to the store.
+// hold writes bytes to the store that the session's hash already includes.
 func (ss *session) hold(p []byte) error {
 	if len(p) > 0 {
 		if _, err := ss.w.Write(p); err != nil {
@@ -200,8 +209,8 @@ func (ss *session) hold(p []byte) error {
 	return nil
 }
 
-// store writes three parts to the store: held, which are the bytes from the upload's row, then
-// first, the beginning of the body, then the rest of the body.
+// store writes an upload to the store: first held, the bytes from the upload's row, then
+// first, the beginning of the request's body, then the rest of the body.
 func (ss *session) store(ctx context.Context, held, first []byte) error {
 	if ss.in.Length >= 0 {
 		ss.in.Lease.Expect(int64(len(held)) + ss.in.Length)
@@ -229,13 +238,15 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 	return nil
 }
 
-// open opens a writer of the store. Normally it claims the row, which locks out other
-// requests, and takes a number for the object's name.
+// open opens a writer of the store for the upload. Normally it claims the upload's row, so
+// that older requests can save nothing any more, and takes a number for the next object's
+// name.
 //
-// It needs no claim for a small upload that has a ticket, which is a number that was
-// taken in advance: no other request uses the name made from it, CommitUpload compares
-// the row, and the bytes are still in memory if the request must start over. The bytes
-// of a stream aren't, so a stream always claims the row.
+// A small upload needs no claim if it has a ticket, which is an object number that was
+// reserved earlier. No other request uses an object name with this number, CommitUpload
+// compares the row, and if the row has changed, the request can start over, since the bytes
+// are still in memory. The bytes of a stream (stream is true) aren't, so a stream always
+// claims the row.
 func (ss *session) open(ctx context.Context, stream bool) error {
 	stored := int64(0)
 	if ss.u.StoreState != nil {
@@ -279,8 +290,8 @@ func (ss *session) open(ctx context.Context, stream bool) error {
 	return nil
 }
 
-// save makes the bytes that arrived durable, records them in the row, and remembers the
-// row.
+// save makes the bytes that arrived durable, in the upload's row or in the store, updates
+// the row, and remembers it for the next request. It does nothing if no byte arrived.
 func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error) {
 	if ss.in.Received == 0 {
 		return ss.u, nil

@@ -13,8 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// stands waits until an upload has n bytes: if the client is gone, the registry saves the
-// bytes only when it notices that.
+// stands waits until GET of the upload at the URL at says that n bytes are saved. It has to
+// wait because the registry saves the bytes of a disconnected client only when it notices
+// the disconnection.
 func (r *registry) stands(t *testing.T, at string, n int) {
 	t.Helper()
 	want := fmt.Sprintf("0-%d", max(n-1, 0))
@@ -23,9 +24,9 @@ func (r *registry) stands(t *testing.T, at string, n int) {
 	})
 }
 
-// TestTruncatedBody: a body that ends before its Content-Length, or in the middle of a
-// chunk of HTTP, is refused with 400 SIZE_INVALID. The upload keeps the bytes that
-// arrived: its client asks for the state and sends the rest.
+// TestTruncatedBody: a client closes its connection before it has sent as many bytes as its
+// Content-Length says, or in the middle of an HTTP chunk. The registry must answer 400
+// SIZE_INVALID and save the bytes that arrived; the client then sends the rest.
 func TestTruncatedBody(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -56,8 +57,9 @@ func TestTruncatedBody(t *testing.T) {
 	}
 }
 
-// TestTruncatedPush: a truncated body of a request that can't be resumed stores
-// nothing.
+// TestTruncatedPush: a client sends a truncated body in a request that can't be continued:
+// a PUT of a manifest, or a POST of a whole blob. The registry must answer SIZE_INVALID and
+// store nothing.
 func TestTruncatedPush(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -112,8 +114,9 @@ func TestLongerThanLength(t *testing.T) {
 	}
 }
 
-// TestDroppedConnection: a client whose connection breaks continues the upload where it
-// was, on another replica.
+// TestDroppedConnection: the connection of a client breaks three times while it sends an
+// upload. Each time the client continues where the saved bytes end, on another replica, and
+// the finished blob must be complete.
 func TestDroppedConnection(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -143,8 +146,8 @@ func TestDroppedConnection(t *testing.T) {
 	}
 }
 
-// TestReplicas: two processes with the same database and store act as one registry. A
-// change by one is visible to the other within a second.
+// TestReplicas: two processes with the same database and store act as one registry. Each
+// must see a tag that the other moved within a second, and continue uploads of the other.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -174,8 +177,8 @@ func TestReplicas(t *testing.T) {
 	eventually(t, "the deletion on the other", func() bool { return two.Do(t, "GET", "/v2/a/manifests/v1", "").StatusCode == 404 })
 }
 
-// TestReplicasInTurn: requests of one upload reach the replicas alternately, as behind
-// a load balancer, some of them streams without Content-Range.
+// TestReplicasInTurn: a client's requests for one upload reach two replicas in turn, as
+// behind a load balancer. The PATCH requests have no Content-Range. All must be accepted.
 func TestReplicasInTurn(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -201,8 +204,8 @@ func TestReplicasInTurn(t *testing.T) {
 	}
 }
 
-// TestExpectContinue: a client that sends Expect: 100-continue gets 100, or an error
-// instead.
+// TestExpectContinue: a client sends Expect: 100-continue. The registry must answer 100
+// before the client sends the body, or at once with an error.
 func TestExpectContinue(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -222,8 +225,9 @@ func TestExpectContinue(t *testing.T) {
 	w.Answer(t, "PATCH", at).Want(t, 416, oci.BlobUploadInvalid, "Range", "0-4")
 }
 
-// TestSlowClient: a body that stalls ends after BodyIdleTimeout, and the upload keeps
-// the bytes that arrived. A body that comes slowly but steadily doesn't end.
+// TestSlowClient: a client stops sending in the middle of a body. After BodyIdleTimeout the
+// registry must end the request and save the bytes that arrived. A client that sends
+// slowly, but without such a pause, must be accepted.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.BodyIdleTimeout = 300 * time.Millisecond })
@@ -243,7 +247,8 @@ func TestSlowClient(t *testing.T) {
 	w.Answer(t, "PATCH", at).Want(t, 202, "", "Range", "0-12")
 }
 
-// TestSlowManifest: BodyIdleTimeout also applies to the body of a manifest.
+// TestSlowManifest: BodyIdleTimeout also ends a PUT of a manifest whose client sends
+// nothing more.
 func TestSlowManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.BodyIdleTimeout = 200 * time.Millisecond })
@@ -253,8 +258,8 @@ func TestSlowManifest(t *testing.T) {
 	w.Answer(t, "PUT", "/v2/a/manifests/v1").Want(t, 400, oci.SizeInvalid)
 }
 
-// TestMaxRequestOfDownload: a request ends after MaxRequest, even if its client doesn't
-// read the answer.
+// TestMaxRequestOfDownload: a client asks for a blob and reads nothing of the answer. The
+// registry must end the request after MaxRequest.
 func TestMaxRequestOfDownload(t *testing.T) {
 	t.Parallel()
 	patient := setup(t) // the push may take as long as it does
@@ -272,7 +277,8 @@ func TestMaxRequestOfDownload(t *testing.T) {
 	})
 }
 
-// TestMaxRequestOfUpload: a body that never ends is cut off after MaxRequest too.
+// TestMaxRequestOfUpload: a client sends a body byte by byte without end. The registry must
+// end the request after MaxRequest.
 func TestMaxRequestOfUpload(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.MaxRequest = 500 * time.Millisecond })
@@ -289,8 +295,8 @@ func TestMaxRequestOfUpload(t *testing.T) {
 	t.Error("a request goes on beyond MaxRequest")
 }
 
-// TestLostUpload: an upload whose bytes are gone from the store is unknown, and its
-// client must start another.
+// TestLostUpload: the store has lost the saved bytes of an upload. Requests for the upload
+// must be answered with BLOB_UPLOAD_UNKNOWN, so that the client starts another upload.
 func TestLostUpload(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

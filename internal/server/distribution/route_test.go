@@ -54,8 +54,8 @@ func TestUnknownMethods(t *testing.T) {
 	}
 }
 
-// TestInvalidNames: an invalid repository name is refused with 400 NAME_INVALID on
-// every route that has one.
+// TestInvalidNames: a request with an invalid repository name must be refused with 400
+// NAME_INVALID on every route that contains a repository name.
 func TestInvalidNames(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -77,8 +77,8 @@ func TestInvalidNames(t *testing.T) {
 	}
 }
 
-// TestNames: every name that the specification allows works on every route, even names
-// that look like routes.
+// TestNames: every repository name that the specification allows must work on every route,
+// even a name that looks like a route, such as "a/tags/list".
 func TestNames(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -108,8 +108,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestAccess: every route checks its access to its repository, and does nothing if the
-// access is refused.
+// TestAccess: each route must ask for the right access to the right repository, and return
+// the error if the access is refused.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	type asked struct {

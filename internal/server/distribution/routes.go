@@ -22,22 +22,24 @@ type call struct {
 
 type handler func(a *API, c *call) error
 
-// method says how a route handles an HTTP method.
+// method says which access a route requires for an HTTP method, and which handler answers
+// it.
 type method struct {
 	name   string
 	access server.Access
 	handle handler
 }
 
-// route is a path pattern. {name} stands for a repository's name, slashes included,
-// {ref} for one part without a slash.
+// route is a path pattern with its methods. In the pattern, {name} stands for a
+// repository's name, which may have slashes, and {ref} for one part of the path without a
+// slash.
 type route struct {
 	pattern string
 	methods []method
 }
 
-// routes are all routes of the OCI API, in the order in which they are tried (OCI
-// Distribution Specification, "Endpoints").
+// routes has all routes of the OCI API (OCI Distribution Specification, "Endpoints"). match
+// tries them in this order.
 var routes = []route{
 	{"/v2/", []method{
 		{"GET", server.AccessAny, (*API).ping}, {"HEAD", server.AccessAny, (*API).ping},
@@ -66,8 +68,9 @@ var routes = []route{
 	}},
 }
 
-// match finds the first route whose pattern matches the path. It matches from the
-// path's end, so that repositories may have names like parts of routes.
+// match returns the first route whose pattern matches the path, with the texts for {name}
+// and {ref}. It compares the fixed parts from the path's end, so that a repository's name
+// may itself look like a part of a route.
 func match(path string) (rt *route, name, ref string) {
 	for i := range routes {
 		if name, ref, ok := routes[i].match(path); ok {
@@ -142,7 +145,7 @@ func (a *API) route(w http.ResponseWriter, r *http.Request) error {
 	return m.handle(a, &call{ResponseWriter: w, r: r, name: name, ref: ref})
 }
 
-// allow lists the route's methods except the one that was refused.
+// allow lists the route's methods for the Allow header, except the method that was refused.
 func (rt *route) allow(refused string) string {
 	var names []string
 	for _, m := range rt.methods {
@@ -153,15 +156,15 @@ func (rt *route) allow(refused string) string {
 	return strings.Join(names, ", ")
 }
 
-// needsStore says whether the method makes statements about blobs or relies on them.
-// Such a request is refused while the configured store isn't the one that belongs to
-// the database.
+// needsStore says whether the method tells clients which blobs exist, or relies on blobs
+// that exist. route refuses such a request while the configured store isn't the one that
+// belongs to the database.
 func (rt *route) needsStore(m *method) bool {
 	return strings.HasPrefix(rt.pattern, "/v2/{name}/blobs/") || m.name == http.MethodPut
 }
 
-// ping tells clients that the registry implements the specification ("Determining
-// Support").
+// ping answers GET and HEAD of /v2/ with 200, by which clients recognise a registry
+// ("Determining Support").
 func (a *API) ping(c *call) error {
 	c.json(http.StatusOK, []byte("{}"))
 	return nil

@@ -39,8 +39,9 @@ func (f failing) Resume(ctx context.Context, base string, state blob.State, size
 
 func (f failing) Stat(context.Context, string) (blob.Object, error) { return blob.Object{}, f.err }
 
-// TestStoreTrouble: a failing store is answered with 503 and an explanation, and its
-// cause is logged once, with the request's identifier.
+// TestStoreTrouble: every operation of the store fails with some error of the file system.
+// The registry must answer 503 (507 if the disk is full) with a text that explains the kind
+// of failure without details, and log the cause once, with the request's id.
 func TestStoreTrouble(t *testing.T) {
 	t.Parallel()
 	path := func(err error) error { return &os.PathError{Op: "open", Path: "objects/aa/secret", Err: err} }
@@ -68,7 +69,8 @@ func TestStoreTrouble(t *testing.T) {
 	}
 }
 
-// storeFails sends every kind of request that needs the store.
+// storeFails sends one request of each kind that needs the store to a registry whose store
+// fails. It checks the status, that the text contains word, and the log.
 func (r *registry) storeFails(t *testing.T, d oci.Digest, status int, word string) {
 	t.Helper()
 	before := len(r.Log.Records(t, "request failed"))
@@ -106,8 +108,8 @@ func (r *registry) storeFails(t *testing.T, d oci.Digest, status int, word strin
 	}
 }
 
-// TestS3Trouble does what TestStoreTrouble does, with the possible failures of an S3
-// server.
+// TestS3Trouble is like TestStoreTrouble, with an S3 store: wrong credentials, a missing
+// bucket, an unreachable server, and a server that answers 501.
 func TestS3Trouble(t *testing.T) {
 	t.Parallel()
 	bucket := blobtest.S3Server(t)
@@ -146,8 +148,9 @@ func TestS3Trouble(t *testing.T) {
 	}
 }
 
-// TestStoreTroubleIsNotTheDatabases: while the database is unreachable, uploads that
-// reach the store get an error about the database, not about the store.
+// TestStoreTroubleIsNotTheDatabases: the database is unreachable while a client sends an
+// upload that is written to the store. The client must be told that the database failed,
+// not the store.
 func TestStoreTroubleIsNotTheDatabases(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -20,7 +20,8 @@ import (
 // nopStore is for servers that never use their store.
 type nopStore struct{ blob.Store }
 
-// requests returns one request of every kind that needs the database.
+// requests returns one request of every kind that needs the database, as "METHOD path",
+// with its body. d is the digest of a manifest, at the URL of an upload.
 func requests(d, at string) map[string]string {
 	return map[string]string{
 		"GET /v2/a/manifests/v1": "", "HEAD /v2/a/manifests/v1": "", "GET /v2/a/manifests/" + d: "", "HEAD /v2/a/manifests/" + d: "",
@@ -32,9 +33,9 @@ func requests(d, at string) map[string]string {
 	}
 }
 
-// TestDatabaseDown: while the database can't be reached, every request is answered with
-// 503 and Retry-After, without internal details, and changes nothing; afterwards
-// everything works again.
+// TestDatabaseDown: the database can't be reached. Every request must be answered with 503
+// and Retry-After, without internal details, and change nothing. When the database is back,
+// everything must work again.
 func TestDatabaseDown(t *testing.T) {
 	t.Parallel()
 	g, dsn := servertest.NewGate(t, dbtest.DSN(t))
@@ -67,7 +68,8 @@ func TestDatabaseDown(t *testing.T) {
 	r.WantBlob(t, "a", digest("hello, world"), "hello, world")
 }
 
-// TestDatabaseClosed: a request that outlives the pool gets an answer to retry.
+// TestDatabaseClosed: the registry has closed its connection pool, as at its end. A request
+// that comes later must be answered with 503 and Retry-After.
 func TestDatabaseClosed(t *testing.T) {
 	t.Parallel()
 	r := replica(t, dbtest.DSN(t), t.TempDir())
@@ -81,8 +83,8 @@ func TestDatabaseClosed(t *testing.T) {
 	}
 }
 
-// TestNoDatabase: a registry that has never reached its database answers every request with
-// 503.
+// TestNoDatabase: a registry that has never reached its database must answer every request
+// with 503.
 func TestNoDatabase(t *testing.T) {
 	t.Parallel()
 	r := replica(t, "host=127.0.0.1 port=1 user=x dbname=x sslmode=disable", t.TempDir())
@@ -92,8 +94,9 @@ func TestNoDatabase(t *testing.T) {
 	}
 }
 
-// TestLostObject: if a blob's object is truncated or missing, the first request for it
-// ends early. From then on the blob doesn't exist, which is logged once.
+// TestLostObject: a blob's object is truncated, and the answer to the first GET of the blob
+// ends early. From then on the blob must be reported as unknown. If the object is missing,
+// already the first GET must be answered with 404.
 func TestLostObject(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -131,8 +134,9 @@ func (r *registry) lost(t *testing.T, d oci.Digest) (lost bool) {
 	return lost
 }
 
-// TestOutdatedKey: a reader that has an object's old key in its cache finds the new
-// one.
+// TestOutdatedKey: another process has given a blob a new object, while this process has
+// the old storage key in its cache. A GET must read the blob's row again and send the new
+// object.
 func TestOutdatedKey(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -151,8 +155,9 @@ func TestOutdatedKey(t *testing.T) {
 		r.WantBlob(t, "a", d, content)
 		r.Do(t, "GET", "/v2/a/blobs/"+d.String(), "", "Range", "bytes=10-19").Want(t, 206, "").Text(t, content[10:20])
 	}
-	// Another process has unlinked the blob while its key is cached here, and the object
-	// was swept: the blob is unknown, not lost.
+	// Another process has deleted the blob from the repository, and the sweeper has deleted
+	// its object, while this process has the storage key in its cache. A GET must report
+	// the blob as unknown.
 	if _, err := r.DB.Pool.Exec(t.Context(), "DELETE FROM repository_blobs"); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +165,8 @@ func TestOutdatedKey(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/blobs/"+d.String(), "").Want(t, 404, oci.BlobUnknown)
 }
 
-// TestUnmountedStore: requests to a registry whose store is missing get a server error.
+// TestUnmountedStore: the store's directory has disappeared. Requests about blobs must be
+// answered with 503, and work again when the directory is back.
 func TestUnmountedStore(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -189,8 +195,8 @@ func (p presigner) Presign(_ context.Context, key string, o blob.PresignOptions)
 	return fmt.Sprintf("https://store.example/%s?ttl=%s&type=%s", key, o.TTL, o.ContentType), p.err
 }
 
-// TestRedirect: if the store supports presigned URLs and redirects are on, GET of a
-// blob is redirected; HEAD is answered directly.
+// TestRedirect: if the store supports presigned URLs and Options.Redirect is set, GET of a
+// blob must be answered with a redirect. HEAD must be answered by the registry itself.
 func TestRedirect(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {

@@ -6,13 +6,13 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// uploadBody is the body of a request on an upload. It can buffer the beginning of the
-// body before the rest is read.
+// uploadBody is the body of a request on an upload. It can buffer the first bytes of the
+// body, to find out whether the body is small, before the rest is read.
 type uploadBody struct {
 	*server.RequestBody
 	want int64 // length by Content-Range, -1 without that header
-	// streaming: bytes were read that can't be read again. saved: bytes were saved in
-	// the upload's row.
+	// streaming says that bytes were read which can't be read again, so the request can't
+	// start over. saved says that bytes of the body were saved in the upload's row.
 	streaming, saved bool
 
 	buffer []byte
@@ -24,9 +24,9 @@ func (a *API) newUploadBody(c *call) *uploadBody {
 	return &uploadBody{RequestBody: a.server.Body(c.ResponseWriter, c.r), want: -1}
 }
 
-// first returns the beginning of the body, and whether that is the whole body. If
-// Content-Length already says that the body is longer than catalog.MaxTail, it returns
-// nothing, without waiting. It may be called repeatedly.
+// first returns the first bytes of the body, and whether they are the whole body. If
+// Content-Length says that the body is longer than catalog.MaxTail, it returns nothing and
+// false without reading. A second call returns the same bytes.
 func (in *uploadBody) first() (b []byte, whole bool) {
 	if in.Length > catalog.MaxTail {
 		return nil, false
@@ -39,7 +39,8 @@ func (in *uploadBody) first() (b []byte, whole bool) {
 	return in.buffer, in.whole
 }
 
-// checkLength checks that the body is as long as Content-Range says.
+// checkLength returns an error if the whole body was read and isn't as long as
+// Content-Range says.
 func (in *uploadBody) checkLength() error {
 	if in.want >= 0 && in.Lost == nil && in.Received != in.want {
 		return oci.Errorf(oci.SizeInvalid, "Content-Range names %d bytes, but %d came", in.want, in.Received)

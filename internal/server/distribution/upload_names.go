@@ -13,19 +13,19 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// uploadNames translates between the identifiers of uploads' rows and those in uploads'
-// URLs. A row is made in advance, before its repository is known, and learns its
-// repository when the first bytes are saved. Until then only the URL can bind the
-// upload to a repository. Therefore the URL's identifier is the row's, encrypted with a
-// key of the repository: under another repository's path it decrypts to an identifier
-// that doesn't exist. The keys are derived from a secret in the database, which all
-// replicas read.
+// uploadNames translates between the id of an upload's row and the id in the upload's URL.
+// A row is made in advance, and gets its repository only when the first bytes are saved.
+// Until then only the URL can bind the upload to a repository. Therefore the id in the URL
+// is the row's id, encrypted with a key of the repository: in a URL of another repository
+// it decrypts to an id that doesn't exist. The keys are derived from a secret in the
+// database, so all replicas have the same keys.
 type uploadNames struct {
 	catalog *catalog.Catalog
 	secret  atomic.Pointer[[]byte] // nil until it is read
 }
 
-// of returns the translation for a repository.
+// of returns the translation for the repository with the given path. It reads the secret
+// from the database the first time.
 func (n *uploadNames) of(ctx context.Context, path string) (repositoryNames, error) {
 	secret := n.secret.Load()
 	if secret == nil {
@@ -42,17 +42,17 @@ func (n *uploadNames) of(ctx context.Context, path string) (repositoryNames, err
 	return repositoryNames{block}, err
 }
 
-// repositoryNames translates for one repository. An identifier is exactly one cipher
-// block, so a client can't change it with a predictable effect.
+// repositoryNames translates upload ids for one repository. An id is exactly one AES block,
+// so a client that changes some bits of it gets an unpredictable other id.
 type repositoryNames struct{ block cipher.Block }
 
-// name returns the identifier in the URL for the upload id.
+// name returns the id for the URL of the upload whose row has the id id.
 func (n repositoryNames) name(id uuid.UUID) (name uuid.UUID) {
 	n.block.Encrypt(name[:], id[:])
 	return name
 }
 
-// id returns the upload's identifier for the one in a URL.
+// id returns the id of the row of the upload whose URL has the id name.
 func (n repositoryNames) id(name uuid.UUID) (id uuid.UUID) {
 	n.block.Decrypt(id[:], name[:])
 	return id

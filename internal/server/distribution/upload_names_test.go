@@ -10,9 +10,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestUploadBelongsToItsRepository: the URL of an upload works under the
-// repository that it was begun for, from its first moment, on the process that
-// began it and on others.
+// TestUploadBelongsToItsRepository: a client begins an upload in one repository. The
+// upload's URL must work on every replica at once. With the path of another repository, the
+// same id must be answered with 404.
 func TestUploadBelongsToItsRepository(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -43,8 +43,8 @@ func TestUploadBelongsToItsRepository(t *testing.T) {
 	one.Do(t, "GET", "/v2/other/app/tags/list", "").Want(t, 404, oci.NameUnknown)
 }
 
-// TestUploadURLTellsNoRow: what clients see of an upload isn't the identifier of
-// its row, and that identifier opens nothing.
+// TestUploadURLTellsNoRow: the id in an upload's URL must differ from the id of the
+// upload's row, and a URL with the row's id must be answered with 404.
 func TestUploadURLTellsNoRow(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -70,8 +70,8 @@ func TestUploadURLTellsNoRow(t *testing.T) {
 	}
 }
 
-// TestUploadSecret: the first process that needs the secret makes it, and all processes use
-// the same.
+// TestUploadSecret: eight goroutines ask for the secret at the same time, before it exists.
+// It must be made once, and all must get the same secret.
 func TestUploadSecret(t *testing.T) {
 	t.Parallel()
 	r := replica(t, setup(t).DSN, t.TempDir())

@@ -11,27 +11,30 @@ import (
 )
 
 const (
-	// uploadsAhead is how many uploads are made in one transaction.
+	// uploadsAhead is how many uploads are made in one transaction, for the requests to
+	// come.
 	uploadsAhead = 16
-	// aheadMaxAge limits how old an upload that was made in advance may be when a
-	// client gets it: see AheadAge.
+	// aheadMaxAge limits the age at which an upload that was made in advance is given to a
+	// client: see AheadAge.
 	aheadMaxAge = 5 * time.Minute
-	// maxRemembered limits the uploads whose rows a process remembers. Forgetting a row
-	// costs a query.
+	// maxRemembered limits how many rows of uploads a process remembers. If a row was
+	// forgotten, the next request on its upload reads it from the database.
 	maxRemembered = 4096
-	// maxRememberedBytes limits the tails of remembered uploads together, in bytes.
+	// maxRememberedBytes limits the size in bytes of all tails of remembered uploads
+	// together. A tail is the content of an upload that is kept in its row.
 	maxRememberedBytes = 8 << 20
 )
 
-// AheadAge returns how old an upload that was made in advance may be when a client gets
-// it. The reaper deletes uploads that weren't touched for maxAge, and the client should
-// have nearly all of that time.
+// AheadAge returns the age up to which an upload that was made in advance is given to a
+// client: a tenth of maxAge, at most five minutes. The reaper deletes uploads that weren't
+// touched for maxAge, so a client has at least 90 % of this time.
 func AheadAge(maxAge time.Duration) time.Duration { return min(aheadMaxAge, maxAge/10) }
 
-// uploads keeps uploads whose rows this process knows without a query. ahead has those
-// that were made in advance, so that starting an upload costs no transaction; known has
-// those that this process saved last. Each is given to one request at a time. Another
-// process may have changed the row since; the next write to the row detects that.
+// uploads keeps uploads whose rows this process knows without a query. ahead has uploads
+// that were made in advance, so that starting an upload costs no transaction. known has
+// uploads whose rows this process was the last to save. An upload leaves ahead or known
+// when a request gets it, so no two requests get the same one. If another process has
+// changed the row since, the request's next write to the row fails.
 type uploads struct {
 	catalog *catalog.Catalog
 	names   *uploadNames
@@ -42,11 +45,13 @@ type uploads struct {
 	ahead []catalog.Upload
 	known map[uuid.UUID]remembered
 	bytes int // of the tails in known
-	// making serializes the making of uploads: it has room for one element.
+	// making makes sure that only one request at a time makes uploads in advance; the
+	// channel has a buffer of one element.
 	making chan struct{}
 }
 
-// remembered is an upload with the time since when this process has its ticket.
+// remembered is an upload with the time at which this process got its ticket, the reserved
+// object number.
 type remembered struct {
 	catalog.Upload
 	since time.Time
@@ -57,7 +62,8 @@ func newUploads(c *catalog.Catalog, maxAge time.Duration) *uploads {
 		known: map[uuid.UUID]remembered{}, making: make(chan struct{}, 1)}
 }
 
-// start returns a new upload.
+// start returns an upload that was made in advance. If there is none, it makes uploadsAhead
+// new ones.
 func (m *uploads) start(ctx context.Context) (catalog.Upload, error) {
 	if u, ok := m.take(); ok {
 		return u, nil
@@ -94,7 +100,7 @@ func (m *uploads) take() (catalog.Upload, bool) {
 	return catalog.Upload{}, false
 }
 
-// remember keeps an upload for the next request on it.
+// remember keeps the row of an upload for the next request on the upload.
 func (m *uploads) remember(u catalog.Upload) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,8 +119,9 @@ func (m *uploads) forget(id uuid.UUID) {
 	delete(m.known, id)
 }
 
-// recall removes a remembered upload of the repository from the memory and returns it,
-// so that only this caller has it.
+// recall returns the remembered upload with this id and removes it from m.known, so that no
+// other request gets it. It returns false if the upload isn't remembered, or belongs to
+// another repository than path.
 func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -129,8 +136,8 @@ func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	return r.Upload, true
 }
 
-// Close deletes the unused uploads that were made in advance. Without Close the reaper
-// deletes them later.
+// Close deletes the uploads that were made in advance and that no client got. Without Close
+// the reaper would delete them later.
 func (a *API) Close(ctx context.Context) error {
 	a.uploads.mu.Lock()
 	list := a.uploads.ahead

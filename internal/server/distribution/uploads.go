@@ -11,11 +11,13 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// maxSources limits how many repositories are tried for a mount without a source.
+// maxSources limits how many repositories are tried as the source of a mount if the client
+// names none.
 const maxSources = 50
 
-// startUpload answers POST to /blobs/uploads/ ("Pushing blobs"): a cross-repository
-// mount, a whole blob in one request, or the start of an upload.
+// startUpload answers POST to /blobs/uploads/ ("Pushing blobs"). Depending on the query, it
+// mounts a blob of another repository, stores a whole blob from the body, or starts an
+// upload.
 func (a *API) startUpload(c *call) error {
 	q := c.r.URL.Query()
 	if mount := q.Get("mount"); mount != "" {
@@ -59,8 +61,9 @@ func (a *API) startUpload(c *call) error {
 		}
 	}
 	a.uploads.remember(u)
-	// A client that names a digest but sends no body will send the body in the next
-	// request, unless the digest is that of the empty blob.
+	// If the query names a digest but the request has no body, the client will send the
+	// body in the next request. The exception is the digest of the empty blob, which is
+	// complete.
 	if !whole.IsZero() && (c.r.ContentLength != 0 || whole == oci.Compute(algorithm, nil)) {
 		c.ref = c.names.name(u.ID).String()
 		return a.complete(c, whole)
@@ -69,8 +72,8 @@ func (a *API) startUpload(c *call) error {
 	return nil
 }
 
-// mount links a blob of another repository to this one. It returns false if the blob can't
-// be mounted; the client then gets an upload instead.
+// mount links a blob of another repository to this repository, and answers 201. It returns
+// false if no readable source has the blob; the client then gets an upload instead.
 func (a *API) mount(c *call, digest, from string) (bool, error) {
 	d, err := parseDigest(digest)
 	if err != nil {
@@ -117,8 +120,8 @@ func (c *call) uploadHeaders(u catalog.Upload) {
 	h.Set("Docker-Upload-Uuid", name)
 }
 
-// upload returns the upload that the route names, and whether it was remembered or read
-// from the database.
+// upload returns the upload that the route names. remembered says that its row is this
+// process's copy and may be outdated; otherwise the row was just read from the database.
 func (a *API) upload(c *call) (u catalog.Upload, remembered bool, err error) {
 	id, err := a.uploadID(c)
 	if err != nil {
@@ -131,7 +134,7 @@ func (a *API) upload(c *call) (u catalog.Upload, remembered bool, err error) {
 	return u, false, err
 }
 
-// uploadID returns the identifier of the row of the upload that the route names.
+// uploadID returns the id of the row of the upload that the route names.
 func (a *API) uploadID(c *call) (id uuid.UUID, err error) {
 	name, err := uuid.Parse(c.ref)
 	if err != nil {
@@ -156,8 +159,8 @@ func (a *API) uploadStatus(c *call) error {
 	return nil
 }
 
-// patchUpload appends to an upload: a chunk with Content-Range, or a stream ("Pushing a
-// blob in chunks").
+// patchUpload appends the request's body to an upload: a chunk with Content-Range, or a
+// stream without ("Pushing a blob in chunks").
 func (a *API) patchUpload(c *call) error {
 	u, err := a.receive(c)
 	if err != nil {
@@ -167,7 +170,8 @@ func (a *API) patchUpload(c *call) error {
 	return nil
 }
 
-// checkChunk checks that a chunk begins where the upload ends.
+// checkChunk returns an error with status 416 if the request's Content-Range doesn't begin
+// where the upload ends.
 func (c *call) checkChunk(u catalog.Upload, in *uploadBody) error {
 	v := c.r.Header.Get("Content-Range")
 	if v == "" {

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// cursor encodes a position in a list for next_page. of names the list and its order,
-// so that a cursor of another list can be refused.
+// cursor encodes a position in a list as the value of next_page. of names the list and its
+// order, so that parseCursor can refuse a cursor of another list.
 func cursor(of string, place any) string {
 	b, err := json.Marshal(struct {
 		Of    string `json:"o"`
@@ -29,7 +29,8 @@ func cursor(of string, place any) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCursor decodes a cursor into place. It returns false if text is empty.
+// parseCursor decodes a cursor into place. It returns false if text is empty, which asks
+// for the first page, and an error if the cursor is of another list or order than of.
 func parseCursor(text, of string, place any) (bool, error) {
 	if text == "" {
 		return false, nil
@@ -51,16 +52,16 @@ func parseCursor(text, of string, place any) (bool, error) {
 	return true, nil
 }
 
-// NameFilter has the parameters by which lists filter names. It is exported because
-// huma finds parameters only in exported types.
+// NameFilter has the query parameters by which clients filter a list by names. It is
+// exported because huma finds parameters only in exported types.
 type NameFilter struct {
 	Prefix   string `query:"prefix" maxLength:"255" doc:"Only names that begin with this"`
 	Contains string `query:"contains" maxLength:"255" doc:"Only names that contain this. A page examines 20,000 names at most, so it may be short, even empty, and have a next one"`
 	NextPage string `query:"next_page" doc:"The next_page of the page before"`
 }
 
-// filter converts the filter for the catalog. It refuses NUL and invalid UTF-8, which
-// PostgreSQL can't store.
+// filter returns the filter for the catalog. It refuses text with NUL or invalid UTF-8,
+// which PostgreSQL can't store.
 func (f NameFilter) filter() (catalog.NameFilter, error) {
 	for name, value := range map[string]string{"prefix": f.Prefix, "contains": f.Contains} {
 		if err := isText(name, value); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// maxConfig limits how large an image's configuration may be for it to be read, in
-// bytes.
+// maxConfig is the size in bytes up to which an image's configuration is read from the
+// store.
 const maxConfig = 1 << 20
 
 // layer is a layer in Quay's format.
@@ -122,9 +122,10 @@ func (a *API) addManifest() {
 	})
 }
 
-// newDescribedManifest describes a manifest. Sizes are those of the stored blobs. The
-// size that the manifest declares is added where it differs, and is used where nothing
-// is stored.
+// newDescribedManifest describes a manifest by its row m and its parsed content. Sizes in
+// the description are those of the stored blobs and manifests. If the manifest declares
+// another size, the description has that size too. If the content isn't stored, the
+// declared size stands for it.
 func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes map[oci.Digest]int64) describedManifest {
 	sizeOf := func(d oci.Descriptor) (size int64, declared *int64) {
 		size, stored := sizes[d.Digest]
@@ -170,7 +171,8 @@ func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes
 	return out
 }
 
-// platform is a platform in the format of image indexes and image configurations.
+// platform is a platform in the format of image indexes and image configurations. Its text
+// is os/architecture/variant.
 type platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
@@ -187,8 +189,8 @@ func (p platform) String() string {
 	return p.OS + "/" + p.Architecture
 }
 
-// builtImage has the members of an image's configuration that are read. The pusher
-// chose the content, so members whose type doesn't matter here accept any type.
+// builtImage has the members of an image's configuration that are read. The pusher chose
+// the content, so Config, which is only passed on, accepts JSON of any type.
 type builtImage struct {
 	platform
 	Created string `json:"created"`
@@ -203,8 +205,9 @@ type builtImage struct {
 	} `json:"history"`
 }
 
-// describeImage adds what the image's configuration says. If the configuration isn't
-// that of an image, is too long or can't be read, out stays unchanged.
+// describeImage adds the members of the image's configuration, such as its platform and
+// build steps, to out. If the configuration can't be read, is longer than maxConfig, or
+// isn't an image's, out stays unchanged, and the reason is logged.
 func (a *API) describeImage(ctx context.Context, repository string, m *oci.Manifest, out *describedManifest) {
 	var image builtImage
 	if err := a.readConfig(ctx, repository, m.Config.Digest, &image); err != nil {
@@ -249,7 +252,8 @@ func (a *API) readConfig(ctx context.Context, repository string, d oci.Digest, i
 	return json.Unmarshal(content, image)
 }
 
-// foreignURLs returns the URLs of a foreign layer, whose content is stored elsewhere.
+// foreignURLs returns the URLs of a foreign layer, whose content is stored elsewhere, and
+// nil for other layers.
 func foreignURLs(d oci.Descriptor) []string {
 	if !d.Foreign() {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// QuayRepository is a repository in Quay's format. It is exported because huma makes
-// JSON schemas only from exported types.
+// QuayRepository is a repository in Quay's format. It is exported because huma makes JSON
+// schemas only of exported types.
 type QuayRepository struct {
 	Namespace   string  `json:"namespace" doc:"The first part of its name" example:"library"`
 	Name        string  `json:"name" doc:"The name after the namespace; empty if there is nothing more" example:"alpine"`
@@ -135,8 +135,8 @@ type newRepository struct {
 	Starred     bool   `json:"starred,omitempty" doc:"True: the repository gets a star"`
 	Description string `json:"description,omitempty" doc:"Quay's clients send it; the registry ignores it"`
 	Kind        string `json:"repo_kind,omitempty" enum:"image"`
-	// Name is present when a client sends back a repository that it read. Repository
-	// holds the whole name then.
+	// Name is set if a client sends back a repository as it read it from this API. Then
+	// Repository is the whole name, not the name below the namespace.
 	Name *string `json:"name,omitempty" doc:"For a client that sends a repository as it read it. Then repository must be the whole name"`
 }
 
@@ -178,9 +178,10 @@ func (a *API) addRepository() {
 		Warning []string `header:"Warning" doc:"A warning that private has no effect, as 299 - \"…\""`
 		Body    createdRepository
 	}
-	// The repository's name is in the body, so the access check can't see it. Therefore
-	// the operation needs server.AccessAdmin, although a push, which needs
-	// server.AccessPush, creates repositories too.
+	// The repository's name is in the body, which isn't read yet when the access is
+	// checked, so the check can't depend on the repository. Therefore the operation needs
+	// server.AccessAdmin, although a push, which needs only server.AccessPush, creates
+	// repositories too.
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "createRepo", Method: http.MethodPost, Path: "/repository", Tags: []string{"repository"},
 		Summary:       "Create a repository",

@@ -49,7 +49,8 @@ func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) listedTag
 	if !t.ExpiresAt.IsZero() {
 		l.EndTS = t.ExpiresAt.Unix()
 	}
-	// A tag that was only requested by HEAD has a row of statistics, but no pull.
+	// A tag that clients have only asked for by HEAD has a row of statistics with a count
+	// of 0 and no time of a pull.
 	if p := pulls[t.Name]; p.Count > 0 || !p.Last.IsZero() {
 		text := pullstats.Display(p.Count)
 		l.LastPulledAt, l.PullCount, l.PullDisplay = optional(p.Last), &p.Count, &text
@@ -72,7 +73,8 @@ type tagListInput struct {
 	activeGiven bool // onlyActiveTags is given
 }
 
-// Resolve notes which parameters were given. huma calls it for each request.
+// Resolve records which parameters the query has, since an empty parameter differs from a
+// missing one. huma calls it for each request.
 func (in *tagListInput) Resolve(ctx huma.Context) []error {
 	u := ctx.URL()
 	query := u.Query()
@@ -167,8 +169,8 @@ func (a *API) addTagList() {
 	})
 }
 
-// rankByPulls returns a function that ranks tags by the number of pulls, if count, or
-// else by the time of the last pull.
+// rankByPulls returns a function that ranks tags for sorting: by the number of their pulls
+// if count is true, else by the time of their last pull.
 func (a *API) rankByPulls(count bool) func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
 	return func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
 		if a.opt.Pulls == nil {
@@ -192,8 +194,9 @@ func (a *API) rankByPulls(count bool) func(ctx context.Context, repository int64
 	}
 }
 
-// pullsOf reads the pull statistics for a page of tags. On failure it logs and returns
-// nothing: a list without statistics is better than no list.
+// pullsOf reads the pull statistics of the tags on a page of the listing. If they can't be
+// read, it logs that and returns nothing, so that the client gets the list without
+// statistics.
 func (a *API) pullsOf(ctx context.Context, page catalog.TagPage) map[string]pullstats.Pulls {
 	if a.opt.Pulls == nil || len(page.Tags) == 0 {
 		return nil
@@ -215,12 +218,12 @@ type movedTag struct {
 	Expiration     *tagExpiration `json:"expiration,omitempty"`
 }
 
-// tagExpiration is the date at which a tag is to be deleted, as JSON text of the
-// client.
+// tagExpiration is the date at which a tag is to be deleted, as the JSON text that the
+// client sent.
 type tagExpiration []byte
 
-// UnmarshalJSON keeps the text. encoding/json doesn't call it for null: see
-// movedTag.UnmarshalJSON.
+// UnmarshalJSON keeps the JSON text. encoding/json doesn't call it for null, which
+// movedTag.UnmarshalJSON therefore treats.
 func (e *tagExpiration) UnmarshalJSON(b []byte) error {
 	*e = bytes.Clone(b)
 	return nil
@@ -234,7 +237,9 @@ func (tagExpiration) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-// UnmarshalJSON distinguishes an expiration of null from a missing one.
+// UnmarshalJSON sets Expiration also if the member is null, which removes the tag's
+// expiration. Without it a null would look like a missing member, which leaves the
+// expiration as it is.
 func (b *movedTag) UnmarshalJSON(text []byte) error {
 	type plain movedTag
 	if err := json.Unmarshal(text, (*plain)(b)); err != nil {
@@ -250,7 +255,8 @@ func (b *movedTag) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// time returns the date, or the zero time for null.
+// time returns the date, or the zero time for null. It returns an error if the text isn't a
+// date, or if the date has passed.
 func (e tagExpiration) time() (at time.Time, err error) {
 	bad := server.Refusal(http.StatusBadRequest, "expiration: %.100s is neither a number of seconds since 1970, nor a time like 2030-01-02T15:04:05Z, nor null", []byte(e)).
 		WithDetail(map[string]string{"field": "expiration"})
@@ -284,7 +290,8 @@ func (movedTag) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 		"platforms", "created_at", "pushed_at", "ended_by", "manifest_gone", "last_pulled_at", "pull_count", "pull_count_display")
 }
 
-// TagInput names a tag. It is exported for the same reason as NameFilter.
+// TagInput has the path parameters that name a tag. It is exported because huma finds
+// parameters only in exported types.
 type TagInput struct {
 	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
 	Tag        string `path:"tag" doc:"Name of the tag" example:"3.22"`

@@ -19,7 +19,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// onDatabase is like setup, for options that need a pool of their own.
+// onDatabase is like setup. change also gets a connection pool, for options that need one.
 func onDatabase(t *testing.T, change func(o *servertest.Options, d *db.DB)) *registry {
 	t.Helper()
 	dsn := dbtest.DSN(t)

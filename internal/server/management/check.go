@@ -7,7 +7,7 @@ import (
 	"github.com/purser-registry/purser/internal/check"
 )
 
-// checkReport is the report of a run that checks the database against the blob store.
+// checkReport is the state of a run that compares the database with the blob store.
 type checkReport struct {
 	request  checkRequest
 	progress check.Progress

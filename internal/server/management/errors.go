@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// apiError is the body of an error in Quay's format: the problem details of RFC 7807,
-// with additional members for older clients of Quay.
+// apiError is the body of an error in Quay's format, which is the format of RFC 7807 with
+// additional members for older clients of Quay.
 type apiError struct {
 	Detail       string `json:"detail" doc:"The reason why this request failed"`
 	ErrorMessage string `json:"error_message" doc:"The same as detail, for older clients of Quay"`
@@ -26,8 +26,8 @@ type apiError struct {
 	Details      any    `json:"details,omitempty" doc:"Values that the error is about, by name, such as the id of a run"`
 }
 
-// errorTypes maps each kind of error to its description. The last two kinds are
-// Purser's, the others Quay's.
+// errorTypes maps each kind of error to its description. internal_error and unavailable are
+// kinds of Purser, the others are Quay's.
 var errorTypes = map[string]string{
 	"invalid_request":    "The request is wrong, or not possible now: detail says why.",
 	"invalid_token":      "The request needs a log-in, or the one that it brings is not valid.",
@@ -72,8 +72,9 @@ func describeError(status int, text string) *apiError {
 // MarshalError encodes an error for a client of the management API.
 func MarshalError(e *oci.Error) []byte { return newAPIError(e).marshal() }
 
-// ErrorBody encodes an error in the format of the API that a path belongs to. It is for
-// errors that are answered before there is an http.Request.
+// ErrorBody encodes an error in the format of the API to which the path belongs. It is for
+// errors that the server answers before there is an http.Request, such as a malformed
+// header.
 func ErrorBody(path string, status int, message string) []byte {
 	e := server.Refusal(status, "%s", message)
 	if strings.HasPrefix(path, prefix) {
@@ -106,8 +107,8 @@ func (p *apiError) marshal() []byte {
 	return b
 }
 
-// huma creates its own errors through these global variables. Nothing else in this
-// process uses huma.
+// huma makes its own errors through these global variables, which this package replaces so
+// that the errors have Quay's format. No other package of this process uses huma.
 func init() {
 	huma.NewError = func(status int, text string, errs ...error) huma.StatusError {
 		if status == http.StatusUnprocessableEntity { // Quay answers 400
@@ -144,7 +145,8 @@ type errorDescription struct {
 	Description string `json:"description"`
 }
 
-// addErrorTypes adds the pages to which the type member of errors points.
+// addErrorTypes adds the operation that describes a kind of error. The type member of each
+// error is a URL of this operation.
 func (a *API) addErrorTypes() {
 	type input struct {
 		ErrorType string `path:"error_type" doc:"The kind of error" example:"not_found"`

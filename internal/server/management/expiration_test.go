@@ -19,8 +19,8 @@ type expiringTag struct {
 	Expiration string `json:"expiration"`
 }
 
-// expires returns a tag's expiration in Unix seconds, 0 if it has none. It checks that all
-// answers that show the expiration agree.
+// expires returns the expiration of a tag in Unix seconds, 0 if it has none. It also checks
+// that the description of the tag and the lists of tags show the same expiration.
 func (r *registry) expires(t testing.TB, repository, tag string) int64 {
 	t.Helper()
 	var one expiringTag
@@ -41,8 +41,9 @@ func (r *registry) expires(t testing.TB, repository, tag string) int64 {
 	return one.EndTS
 }
 
-// TestAPITagExpiration: an expiration can be set, is shown, can be sent back, is
-// removed by null and by a push, and is refused if it is invalid.
+// TestAPITagExpiration: a client sets the expiration of a tag. The API must show it, accept
+// it when the client sends the tag back, and refuse invalid dates. An expiration of null, a
+// push and a move of the tag must remove it.
 func TestAPITagExpiration(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -113,7 +114,7 @@ func TestAPITagExpiration(t *testing.T) {
 	r.Manage(t, "PUT", "/repository/acme/app/tag/p1", `{"expiration": null}`).WantStatus(t, 201)
 }
 
-// expirer runs the worker that deletes expired tags on a replica, until the test ends.
+// expirer runs the worker that deletes expired tags on the replica r, until the test ends.
 func (r *registry) expirer(t testing.TB) {
 	t.Helper()
 	loop, err := autoprune.NewExpirer(autoprune.ExpirerOptions{Catalog: r.Catalog})
@@ -123,10 +124,10 @@ func (r *registry) expirer(t testing.TB) {
 	background(t, loop.Run)
 }
 
-// TestTagsExpire: expired tags are deleted, once each whatever the number of workers,
-// with an audit entry; their manifests are reviewed as after any deletion. A tag that a
-// rule protects by then stays and loses its expiration, and so does a tag that was
-// pushed meanwhile.
+// TestTagsExpire: two replicas delete the expired tags at the same time. Each tag must be
+// deleted once, with one audit entry, and its manifest must be queued for review. An
+// expired tag that a protection rule matches must stay and lose its expiration. A tag that
+// was pushed after the expiration was set must stay too.
 func TestTagsExpire(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -142,8 +143,8 @@ func TestTagsExpire(t *testing.T) {
 	}
 	r.Manage(t, "POST", "/repository/acme/app/tagprotection", `{"pattern": "^p$"}`).WantStatus(t, 201)
 	r.Put(t, "acme/app", "pushed", r.Simple(t, "acme/app", "again", nil))
-	// An hour has passed; v4 expires only in an hour. A repository that is being
-	// deleted is skipped.
+	// The test lets the dates of all tags but v4 pass; v4 expires only in an hour. The
+	// worker must skip the tags of gone/app, since that repository is being deleted.
 	r.Exec(t, "UPDATE tags SET expires_at = now() - interval '1 s' WHERE expires_at IS NOT NULL AND name <> 'v4'")
 	r.Exec(t, "UPDATE tags SET expires_at = now() - interval '1 h' WHERE repository_id = (SELECT id FROM repositories WHERE path = 'gone/app')")
 	r.Manage(t, "DELETE", "/organization/gone", "").WantStatus(t, 204)

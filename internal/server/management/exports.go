@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// ExportForm is the body of a request to export the audit log. It is exported because
-// huma makes JSON schemas only from exported types.
+// ExportForm is the body of a request to export the audit log. It is exported because huma
+// makes JSON schemas only of exported types.
 type ExportForm struct {
 	_             struct{} `additionalProperties:"true"`
 	CallbackURL   string   `json:"callback_url,omitempty" doc:"Where the notice with the entries' address is sent: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/exported"`
@@ -26,15 +26,16 @@ type ExportForm struct {
 	EndTime       string   `json:"endtime,omitempty" doc:"The same as the query's endtime, or a day as 2026-03-05" example:"03/05/2026"`
 }
 
-// ExportRequest is the common part of all requests for exports. It is exported because
-// huma reads exported types only.
+// ExportRequest has the members that all requests for exports share. It is exported because
+// huma reads only exported types.
 type ExportRequest struct {
 	Body ExportForm
 
 	base string // scheme and host of the client's request; "": it named no host
 }
 
-// Resolve notes the URL by which the client came. huma calls it for each request.
+// Resolve records the scheme and host that the client used for its request. huma calls it
+// for each request.
 func (in *ExportRequest) Resolve(ctx huma.Context) []error {
 	if u := (url.URL{Scheme: "http", Host: ctx.Host()}); u.Host != "" {
 		if ctx.TLS() != nil {
@@ -59,7 +60,8 @@ type exportBody struct {
 // quayDay is the layout of a day in Quay's parameters and callbacks.
 const quayDay = "01/02/2006"
 
-// addExports adds Quay's export requests. Their result is sent to a callback URL.
+// addExports adds Quay's requests to export the audit log. Their result is a URL that is
+// sent to the callback URL which the client names.
 func (a *API) addExports() {
 	if a.opt.Webhooks == nil {
 		return
@@ -93,8 +95,8 @@ func (a *API) addExports() {
 	})
 }
 
-// addExport adds the request to export one scope of the log: of the registry, a
-// namespace or a repository.
+// addExport adds the request to export one scope of the audit log: the whole registry, a
+// namespace or a repository. of converts the operation's input.
 func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportRequest)) {
 	type queuedExport struct {
 		ExportID uuid.UUID `json:"export_id" format:"uuid" doc:"Names the export in the callback, in the audit log and in the registry's log"`
@@ -114,7 +116,8 @@ func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportReq
 	})
 }
 
-// queueExport queues the callback of an export.
+// queueExport queues the request to the callback URL that tells where the exported entries
+// can be fetched, and returns the export's id.
 func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *ExportRequest) (id uuid.UUID, err error) {
 	if a.opt.Audit == nil {
 		return id, errNoLog
@@ -157,7 +160,8 @@ func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *
 	})
 }
 
-// checkExport refuses a request without a callback that can be called.
+// checkExport returns an error if the request names no callback URL that can be called, or
+// if the URL of the export would have no host.
 func (a *API) checkExport(in *ExportRequest) error {
 	wrong := func(field, text string) error {
 		return server.Refusal(http.StatusBadRequest, "%s: %s", field, text).WithDetail(map[string]string{"field": field})
@@ -173,14 +177,15 @@ func (a *API) checkExport(in *ExportRequest) error {
 	return a.opt.Webhooks.CheckCallback("callback_url", in.Body.CallbackURL)
 }
 
-// exportBase returns the scheme and host for the URL of an export. The callback's
-// receiver isn't the client that made this request, so the external URL is preferred to
-// the address that the client used.
+// exportBase returns the scheme and host for the URL of an export. The callback's receiver
+// may not reach the registry under the address that the client used, so the external URL is
+// preferred if it is set.
 func (a *API) exportBase(in *ExportRequest) string {
 	return cmp.Or(a.server.ExternalURL(), in.base)
 }
 
-// exportPath returns path and query of the export that a filter selects.
+// exportPath returns the path and query of the URL at which the entries that f selects can
+// be fetched. path is the operation's path with placeholders.
 func exportPath(path string, req logRequest, f audit.Filter) string {
 	path = strings.NewReplacer("{repository}", url.PathEscape(req.repository), "{orgname}", url.PathEscape(req.namespace)).Replace(path)
 	query := url.Values{}
@@ -197,7 +202,8 @@ func exportPath(path string, req logRequest, f audit.Filter) string {
 	return path + "/logs/export?" + query.Encode()
 }
 
-// into adds the days of the body to the filter. Quay's manual puts them in the body.
+// into copies starttime and endtime from the body into the filter, since Quay's manual puts
+// them in the body, others in the query. It returns an error if both have different days.
 func (b ExportForm) into(f *LogFilter) error {
 	given := map[string]struct {
 		query *string

@@ -43,8 +43,9 @@ func exportReceiver(t *testing.T) (*httptest.Server, chan exportTold) {
 	return s, told
 }
 
-// TestQuayExportLogs: the answer to an export has its ID, and the callback gets a URL
-// with the entries of the scope in the path and of the requested time.
+// TestQuayExportLogs: a client requests exports of several scopes, kinds and times. Each
+// answer must have the export's id, and the callback must get a URL with exactly the
+// entries of the scope and the time.
 func TestQuayExportLogs(t *testing.T) {
 	t.Parallel()
 	r, s := hooked(t)
@@ -111,7 +112,9 @@ func TestQuayExportLogs(t *testing.T) {
 	}
 }
 
-// TestQuayExportLogsRefused: an export that obviously can't succeed is refused at once.
+// TestQuayExportLogsRefused: a client requests exports with a missing, invalid or private
+// callback URL, or with invalid days. They must be refused at once. So must an export while
+// 1000 callbacks wait.
 func TestQuayExportLogsRefused(t *testing.T) {
 	t.Parallel()
 	r, _ := hooked(t)

@@ -88,8 +88,8 @@ func TestAPIRestoresTags(t *testing.T) {
 		t.Errorf("restored: %d %s, want 200 {}", a.StatusCode, a.Content)
 	}
 	points("v1", first)
-	// As in Quay, a request to restore may have unknown members, and moves a tag that
-	// exists.
+	// As in Quay, a request to restore a tag may have members that the API doesn't know,
+	// and moves the tag if it exists.
 	r.Manage(t, "POST", "/repository/a%2Fb%2Fc/tag/v1/restore", encode(t, object{"manifest_digest": second, "image": "x"})).
 		Into(t, 200, new(any))
 	points("v1", second)
@@ -144,7 +144,8 @@ func TestAPICollects(t *testing.T) {
 	r.WantBlob(t, "kept", stray, "stray")
 	r.dueNow(t) // the HEAD request has postponed the blob's review
 
-	// The configuration was pushed twice, so its second object waits for deletion.
+	// The blob of the configuration was pushed twice, so its second object is a pending
+	// deletion.
 	run = r.ended(t, "/gc/run", r.begin(t, "/gc/run", "").ID)
 	if run.State != "succeeded" || run.DryRun || run.Progress.ManifestsDeleted != 1 || run.Progress.BlobsDeleted != 1 ||
 		run.Progress.Objects != 2 || run.Progress.Bytes != 5+2 || run.FindingsTotal != 0 {
@@ -175,7 +176,8 @@ func TestAPIRetries(t *testing.T) {
 	}
 }
 
-// heldStore blocks deletions after they have begun.
+// heldStore is a store whose Delete reports that it has begun, and then blocks until its
+// context ends.
 type heldStore struct {
 	blob.Store
 	begun chan struct{}
@@ -190,8 +192,9 @@ func (h heldStore) Delete(ctx context.Context, _ []string) error {
 	return ctx.Err()
 }
 
-// TestAPIRunsOneAtATime: a run is listed, prevents another one, and can be cancelled,
-// by its ID or by closing the server.
+// TestAPIRunsOneAtATime: while a run of garbage collection is under way, a request for a
+// second one must be refused with 409. A client can cancel the run by its id, and closing
+// the API must cancel it too.
 func TestAPIRunsOneAtATime(t *testing.T) {
 	t.Parallel()
 	held := heldStore{begun: make(chan struct{}, 1)}
@@ -263,7 +266,8 @@ func TestAPIChecks(t *testing.T) {
 	r.WantBlob(t, "r", whole, "whole")
 }
 
-// TestAPIRunOfAnotherReplica: a replica only knows its own runs.
+// TestAPIRunOfAnotherReplica: a client asks one replica for a run of another replica. It
+// must get 404 with a text that says so, since each replica knows only its own runs.
 func TestAPIRunOfAnotherReplica(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

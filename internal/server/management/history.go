@@ -9,8 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// tagHistoryPlace is the position of a page in the history. The history merges two
-// lists by time: existing tags, and former states of tags.
+// tagHistoryPlace is the position in a repository's history at which a page begins. The
+// history merges two lists by time, the existing tags and the former states of tags, and
+// the position has a place in each.
 type tagHistoryPlace struct {
 	Tags      *catalog.TagPlace `json:"t,omitempty"` // nil: begin with the newest
 	TagsEnd   bool              `json:"te,omitempty"`
@@ -18,10 +19,10 @@ type tagHistoryPlace struct {
 	FormerEnd bool              `json:"fe,omitempty"`
 }
 
-// tagHistory builds a page of a repository's history: its existing tags, and the states
-// that tags had until they were moved or deleted. Entries are sorted by time, newest
-// first: an existing tag by its last push, a former state by the time at which it
-// ended.
+// tagHistory builds a page of a repository's history. The history lists the existing tags,
+// and the states that tags had until they were moved or deleted, in one list, newest first.
+// The time of an existing tag is its last push, that of a former state the moment at which
+// it ended.
 type tagHistory struct {
 	api   *API
 	in    *tagListInput
@@ -50,7 +51,8 @@ func (a *API) history(ctx context.Context, in *tagListInput) (page tagPage, err 
 	return page, nil
 }
 
-// prepare builds the queries of both lists.
+// prepare builds the queries for existing tags and for former states from the client's
+// parameters.
 func (h *tagHistory) prepare(ctx context.Context) (err error) {
 	in := *h.in
 	if in.Sort != "-pushed" || in.unused {
@@ -76,12 +78,14 @@ func (h *tagHistory) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// historyRounds limits how often the audit log is queried for one page. Several queries
-// may be necessary, since many entries of the log end no state of a tag. With a filter
-// on names a single query is made, because it already looks at many entries.
+// historyRounds limits how many queries of the audit log are made for one page of the
+// history. One query may not suffice, since many entries of the log don't end a state of a
+// tag. With a filter on names one query is made: it already examines many entries.
 const historyRounds = 20
 
-// former reads up to n former states of tags from the audit log.
+// former reads up to n former states of tags from the audit log, starting at
+// h.place.Former. next is where the following states begin, "" if there are none. If
+// endsOnly is set, it reads only when the states ended.
 func (h *tagHistory) former(ctx context.Context, n int, endsOnly bool) (list []audit.FormerTag, next string, err error) {
 	if h.place.FormerEnd {
 		return nil, "", nil
@@ -105,8 +109,8 @@ func (h *tagHistory) former(ctx context.Context, n int, endsOnly bool) (list []a
 	return list, next, err
 }
 
-// skip moves the position forward by the number of entries before the page that Quay's
-// page parameter asks for.
+// skip moves h.place forward by the number of entries that come before the page which the
+// client asks for by Quay's parameter page.
 func (h *tagHistory) skip(ctx context.Context) error {
 	n := h.query.Skip
 	q := h.query
@@ -125,7 +129,7 @@ func (h *tagHistory) skip(ctx context.Context) error {
 	return nil
 }
 
-// page reads the entries of one page and moves the position behind them.
+// page reads the entries of one page and moves h.place to the entry after them.
 func (h *tagHistory) page(ctx context.Context) ([]listedTag, error) {
 	q := h.query
 	q.Skip, q.After = 0, h.place.Tags
@@ -163,7 +167,8 @@ func (h *tagHistory) page(ctx context.Context) ([]listedTag, error) {
 	return list, nil
 }
 
-// manifests describes the manifests of former states, those that still exist.
+// manifests describes the manifests to which the former states pointed. Manifests that
+// don't exist any more are missing in the result.
 func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (map[oci.Digest]catalog.TagInfo, error) {
 	seen, digests := make(map[oci.Digest]catalog.TagInfo), []oci.Digest(nil)
 	for _, f := range former {
@@ -179,7 +184,8 @@ func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (m
 	return seen, err
 }
 
-// advance moves the position behind the entries of both lists that are on the page.
+// advance moves h.place behind the entries of both lists that were used for the page. next
+// and nextFormer are where the parts that weren't read begin.
 func (h *tagHistory) advance(m historyMerge, tag func(int) *catalog.TagPlace, next *catalog.TagPlace, former []audit.FormerTag, nextFormer string) {
 	switch {
 	case m.usedTags < m.tags && m.usedTags > 0:
@@ -201,16 +207,17 @@ func (h *tagHistory) advance(m historyMerge, tag func(int) *catalog.TagPlace, ne
 	}
 }
 
-// historyMerge merges two lists, of each of which only a first part has been read.
+// historyMerge merges the two lists of a history when only the first entries of each list
+// have been read.
 type historyMerge struct {
 	tags, former         int  // how many entries of each list have been read
 	moreTags, moreFormer bool // whether each list continues behind these entries
 	usedTags, usedFormer int
 }
 
-// merge takes up to n entries and returns for each whether it is an existing tag. It
-// stops early when one list's read part is used up and the list continues, since the
-// next entry could be in the part that wasn't read.
+// merge chooses up to n entries in order, and returns for each whether it is an existing
+// tag. It stops early when all entries that were read of one list are used up and the list
+// goes on, because the list's next entry, which wasn't read, could come next.
 func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order []bool) {
 	for len(order) < n {
 		tagLeft, formerLeft := m.usedTags < m.tags, m.usedFormer < m.former
@@ -227,7 +234,8 @@ func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order 
 	return order
 }
 
-// formerTag describes a former state of a tag in Quay's format.
+// formerTag returns a former state of a tag in Quay's format. described has the manifests
+// that still exist.
 func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) listedTag {
 	info, there := described[f.Digest]
 	l := listedTag{
@@ -241,7 +249,6 @@ func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) list
 	return l
 }
 
-// historyAsked says whether the list includes former states of tags: if Quay's
-// parameter onlyActiveTags is given as false. By default the list has existing tags
-// only.
+// historyAsked says whether the client asks for the history: Quay's parameter
+// onlyActiveTags is given and false. By default only existing tags are listed.
 func (in *tagListInput) historyAsked() bool { return in.activeGiven && !in.OnlyActive }
