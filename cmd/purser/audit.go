@@ -5,7 +5,6 @@ import (
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -31,11 +30,6 @@ func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slo
 	return audit.NewRecorder(audit.RecorderOptions{
 		DB: d, Buffer: cfg.Buffer, Join: join, Alive: catalog.AliveRepositories, Log: log, Metrics: metrics,
 	}), nil
-}
-
-// byCommand returns a context by which audit entries name the command.
-func byCommand(ctx context.Context, cmd *cobra.Command) context.Context {
-	return audit.WithSource(ctx, audit.Source{UserAgent: cmd.CommandPath()})
 }
 
 // auditWorkers returns the background workers of the audit log.

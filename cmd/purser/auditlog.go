@@ -126,7 +126,7 @@ func (f *logFlags) path(args []string) (string, error) {
 func auditListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [TARGET]", Short: "List entries, the newest first", Args: cobra.MaximumNArgs(1)}
 	format, limit, flags := addFormat(cmd), addLimit(cmd), addLogFlags(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, err := flags.path(args)
 		if err != nil {
 			return err
@@ -168,7 +168,7 @@ func auditExportCommand(src *source) *cobra.Command {
 		Example: "  purser audit export --from 2026-03-01 --to 2026-04-01 > march.jsonl",
 	}
 	flags := addLogFlags(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, err := flags.path(args)
 		if err != nil {
 			return err

@@ -38,7 +38,7 @@ func checkCommand(src *source) *cobra.Command {
 	cmd.Flags().BoolVar(&o.Repair, "repair", false, "mark lost blobs, so that clients push them again, and delete objects that nothing owns")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "repair even if more than half of what was compared is wrong")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
+		return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 			metadata, err := openForCheck(ctx, cmd, cfg, dsn)
 			if err != nil {
 				return err

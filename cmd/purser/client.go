@@ -21,28 +21,10 @@ func addServer(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// client makes the API client for a command that has the flag --server.
-func (s *source) client(cmd *cobra.Command) (*api.Client, error) {
-	text, from := api.DefaultServer, ""
-	for _, entry := range s.environ {
-		if value, ok := strings.CutPrefix(entry, api.ServerVariable+"="); ok && value != "" {
-			text, from = value, api.ServerVariable
-		}
-	}
-	if flag := cmd.Flags().Lookup("server"); flag != nil && flag.Changed {
-		text, from = flag.Value.String(), "--server"
-	}
-	server, err := api.ParseServer(text)
-	if err != nil {
-		return nil, usagef("%s: %w", from, err)
-	}
-	return api.NewClient(server), nil
-}
-
 // withClient returns a RunE function that makes an API client and passes it to run.
-func (s *source) withClient(run func(cmd *cobra.Command, c *api.Client, args []string) error) func(*cobra.Command, []string) error {
+func withClient(src *source, run func(cmd *cobra.Command, c *api.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		c, err := s.client(cmd)
+		c, err := src.client(cmd)
 		if err != nil {
 			return err
 		}
@@ -53,7 +35,7 @@ func (s *source) withClient(run func(cmd *cobra.Command, c *api.Client, args []s
 // addLimit adds the flag --limit to a command that lists.
 func addLimit(cmd *cobra.Command) *int {
 	limit := 100
-	cmd.Flags().Var(numberFlag{&limit, 0, maxListed}, "limit", "list at most `N`; 0: all")
+	cmd.Flags().Var(newNumber(&limit, 0, maxListed), "limit", "list at most `N`; 0: all")
 	return &limit
 }
 
@@ -129,7 +111,7 @@ func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	question := fmt.Sprintf(format, args...)
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !isTerminal(in) || !isTerminal(cmd.ErrOrStderr()) {
-		return &refusal{question + " There is no terminal to ask for confirmation: add --yes to go on"}
+		return refuse(question + " There is no terminal to ask for confirmation: add --yes to go on")
 	}
 	answer := make(chan error, 1)
 	go func() { answer <- ask(in, cmd.ErrOrStderr(), question) }()
@@ -143,7 +125,7 @@ func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 }
 
 // errDeclined is the error of a command whose question was answered with no.
-var errDeclined = &refusal{"nothing was done"}
+var errDeclined = refuse("nothing was done")
 
 func ask(in io.Reader, out io.Writer, question string) error {
 	if _, err := fmt.Fprintf(out, "%s [y/N] ", question); err != nil {

@@ -3,42 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
-	"time"
 
-	"github.com/google/uuid"
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/autoprune"
-	"github.com/purser-registry/purser/internal/oci"
 )
-
-// checkedText is a flag whose value is checked when it is parsed, so that the error
-// names the flag. It implements pflag.Value.
-type checkedText struct {
-	p     *string
-	check func(text string) error
-}
-
-func (v checkedText) String() string { return *v.p }
-func (v checkedText) Type() string   { return "string" }
-
-func (v checkedText) Set(text string) error {
-	if err := v.check(text); err != nil {
-		return err
-	}
-	*v.p = text
-	return nil
-}
-
-func textFlag(cmd *cobra.Command, p *string, name, value, usage string, check func(text string) error) {
-	*p = value
-	cmd.Flags().Var(checkedText{p, check}, name, usage)
-}
 
 // numberFlag is a flag whose value is an integer within bounds. It implements
 // pflag.Value.
@@ -47,8 +15,12 @@ type numberFlag struct {
 	min, max int
 }
 
+// newNumber returns a flag that sets p to an integer from min to max.
+func newNumber(p *int, min, max int) pflag.Value { return numberFlag{p, min, max} }
+
 func (v numberFlag) String() string { return strconv.Itoa(*v.p) }
-func (v numberFlag) Type() string   { return "int" }
+
+func (v numberFlag) Type() string { return "int" }
 
 func (v numberFlag) Set(text string) error {
 	n, err := strconv.Atoi(text)
@@ -77,99 +49,4 @@ func flagError(err error) error {
 		cause = errors.New("write a duration such as 90s, 30m or 6h")
 	}
 	return fmt.Errorf("--%s: %q isn't possible: %w", bad.GetFlag().Name, bad.GetValue(), cause)
-}
-
-func notEmpty(text string) error {
-	if text == "" {
-		return errors.New("it is empty; leave the flag out instead")
-	}
-	return nil
-}
-
-func checkAge(text string) error {
-	_, err := autoprune.ParseAge(text)
-	return err
-}
-
-func checkPattern(text string) error {
-	_, err := oci.ParseTagPattern(text)
-	return err
-}
-
-func checkUUID(text string) error {
-	if _, err := uuid.Parse(text); err != nil {
-		return errors.New("write a UUID, like 5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b")
-	}
-	return nil
-}
-
-func checkDigest(text string) error {
-	_, err := oci.ParseDigest(text)
-	return err
-}
-
-// listFlag is a flag whose value is a comma-separated list of checked texts. It
-// implements pflag.Value.
-type listFlag struct {
-	p     *[]string
-	check func(text string) error
-}
-
-func (v listFlag) String() string { return strings.Join(*v.p, ",") }
-func (v listFlag) Type() string   { return "strings" }
-
-func (v listFlag) Set(text string) error {
-	for part := range strings.SplitSeq(text, ",") {
-		if err := v.check(part); err != nil {
-			return err
-		}
-		*v.p = append(*v.p, part)
-	}
-	return nil
-}
-
-func checkKind(text string) error {
-	var kinds []string
-	for _, k := range audit.Kinds() {
-		kinds = append(kinds, string(k))
-	}
-	return checkChoice(kinds...)(text)
-}
-
-// checkChoice returns a check that accepts the given words.
-func checkChoice(choices ...string) func(text string) error {
-	return func(text string) error {
-		if !slices.Contains(choices, text) {
-			return fmt.Errorf("use one of %s", strings.Join(choices, ", "))
-		}
-		return nil
-	}
-}
-
-// checkOrder returns a check that accepts the given words, also with - in front.
-func checkOrder(orders ...string) func(text string) error {
-	return func(text string) error {
-		if !slices.Contains(orders, strings.TrimPrefix(text, "-")) {
-			return fmt.Errorf("use one of %s, with - in front for the other way round", strings.Join(orders, ", "))
-		}
-		return nil
-	}
-}
-
-func checkMoment(text string) error {
-	for _, form := range []string{time.RFC3339, time.DateOnly} {
-		if _, err := time.Parse(form, moment(text)); err == nil {
-			return nil
-		}
-	}
-	return errors.New("write 2026-03-05, 2026-03-05T07:00:00Z, or an age like 90m or 12h")
-}
-
-// checkArg returns a usage error if check rejects the argument. what is the argument's
-// name.
-func checkArg(what, text string, check func(text string) error) error {
-	if err := check(text); err != nil {
-		return usagef("%s: %q isn't possible: %w", what, text, err)
-	}
-	return nil
 }

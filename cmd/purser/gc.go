@@ -2,11 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -25,8 +20,8 @@ func gcCommand(src *source) *cobra.Command {
 // withMetadata runs fn on the metadata database and its catalog, also while a server runs.
 // The caches of running servers are notified of fn's changes, and the audit log attributes
 // them to this command.
-func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error) error {
-	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
+func withMetadata(src *source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error) error {
+	return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
 			return err
 		}
@@ -46,60 +41,13 @@ func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, c
 }
 
 // withCollector is like withMetadata, for commands that need garbage collection.
-func (s *source) withCollector(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error) error {
-	return s.withMetadata(cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error {
+func withCollector(src *source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error) error {
+	return withMetadata(src, cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error {
 		return fn(ctx, cfg, collector(cfg, c, metadata, metadata, nil), metadata, log)
 	})
 }
 
-// collector makes the collector of garbage, as the settings say.
-func collector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, log *slog.Logger) *gc.Collector {
-	return gc.New(gc.Options{
-		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Log: log,
-	})
-}
-
-// format is a command's output format.
-type format string
-
-const (
-	formatText format = "text"
-	formatJSON format = "json"
-)
-
-// String implements pflag.Value.
-func (f *format) String() string { return string(*f) }
-
-// Type implements pflag.Value.
-func (f *format) Type() string { return "FORMAT" }
-
-// Set implements pflag.Value.
-func (f *format) Set(text string) error {
-	switch format(text) {
-	case formatText, formatJSON:
-		*f = format(text)
-		return nil
-	}
-	return errors.New("write text or json")
-}
-
-// addFormat adds the flag --output (-o).
-func addFormat(cmd *cobra.Command) *format {
-	f := formatText
-	cmd.Flags().VarP(&f, "output", "o", "print `FORMAT`: text or json")
-	return &f
-}
-
-// print writes v as JSON, or calls text.
-func (f format) print(w io.Writer, v any, text func(w io.Writer) error) error {
-	if f == formatText {
-		return text(w)
-	}
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(v); err != nil {
-		return fmt.Errorf("printing JSON: %w", err)
-	}
-	return nil
+// byCommand returns a context by which audit entries name the command.
+func byCommand(ctx context.Context, cmd *cobra.Command) context.Context {
+	return audit.WithSource(ctx, audit.Source{UserAgent: cmd.CommandPath()})
 }

@@ -32,14 +32,14 @@ type gcAccess interface {
 // variable, with --data-dir or --config, or if nothing answers there, it runs fn on the
 // database of the configuration. It doesn't try the default URL: the registry there may
 // be another than the one of the configuration.
-func (s *source) withGC(cmd *cobra.Command, fn func(ctx context.Context, g gcAccess) error) error {
+func withGC(src *source, cmd *cobra.Command, fn func(ctx context.Context, g gcAccess) error) error {
 	named := func(entry string) bool {
 		value, ok := strings.CutPrefix(entry, api.ServerVariable+"=")
 		return ok && value != ""
 	}
 	byFlag := cmd.Flags().Changed("data-dir") || cmd.Flags().Changed("config")
-	if slices.ContainsFunc(s.environ, named) && !byFlag {
-		c, err := s.client(cmd)
+	if slices.ContainsFunc(src.environ, named) && !byFlag {
+		c, err := src.client(cmd)
 		if err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ func (s *source) withGC(cmd *cobra.Command, fn func(ctx context.Context, g gcAcc
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "No registry answers at %s: asking the database.\n", c.Name()) //nolint:errcheck // only a note
 	}
-	return s.withCollector(cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, log *audit.Log) error {
+	return withCollector(src, cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, log *audit.Log) error {
 		return fn(ctx, gcOnDatabase{c, log})
 	})
 }

@@ -25,13 +25,16 @@ func gcExplainCommand(src *source) *cobra.Command {
 			return nil
 		},
 	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		return completeExplainable(src, cmd, args, word)
+	}
 	out := addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		path, digest, err := parseExplainable(args[0])
 		if err != nil {
 			return usagef("%w", err)
 		}
-		return src.withGC(cmd, func(ctx context.Context, g gcAccess) error {
+		return withGC(src, cmd, func(ctx context.Context, g gcAccess) error {
 			if path == "" {
 				e, err := g.blob(ctx, digest)
 				if err != nil {
@@ -79,7 +82,7 @@ func plainly(err error) error {
 	if e.Code == oci.BlobUnknown {
 		text += `; if it is a manifest's digest, write <repository>@<digest>`
 	}
-	return &refusal{text}
+	return refuse(text)
 }
 
 func writeExplanation(w io.Writer, what string, sentences []string) error {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 )
 
@@ -17,7 +16,7 @@ func gcRetryCommand(src *source) *cobra.Command {
 	}
 	out := addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withGC(cmd, func(ctx context.Context, g gcAccess) error {
+		return withGC(src, cmd, func(ctx context.Context, g gcAccess) error {
 			retried, err := g.retry(ctx)
 			if err != nil {
 				return err
@@ -38,12 +37,4 @@ func gcRetryCommand(src *source) *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-// count formats a number with a noun in singular or plural.
-func count(n int64, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return humanize.Comma(n) + " " + one + "s"
 }

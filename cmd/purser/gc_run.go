@@ -35,10 +35,10 @@ func gcRunCommand(src *source) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "delete nothing, and list what would be deleted")
 	r.limit = 100
-	cmd.Flags().Var(numberFlag{&r.limit, 0, maxListed}, "limit", "list at most `N` things that would be deleted; 0: all")
+	cmd.Flags().Var(newNumber(&r.limit, 0, maxListed), "limit", "list at most `N` things that would be deleted; 0: all")
 	r.format = addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCollector(cmd, func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error {
+		return withCollector(src, cmd, func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error {
 			r.out, r.progress = cmd.OutOrStdout(), newProgressLine(cmd.ErrOrStderr())
 			if err := log.Append(ctx, audit.Entry{Kind: audit.RunGC, Detail: map[string]any{"dry_run": r.dry}}); err != nil {
 				return err
@@ -81,7 +81,7 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, me
 	o := gc.CollectOptions{
 		Collector: c, DryRun: r.dry, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout,
 		StorageTimeout: cfg.Storage.DeleteTimeout, SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
-		Progress: r.progress.show, Found: r.found, Log: log,
+		Progress: func(done gc.Progress) { showCollected(r.progress, done) }, Found: r.found, Log: log,
 	}
 	if r.report.DryRun = r.dry; r.dry {
 		r.report.Found = []gc.Reviewed{}

@@ -27,7 +27,7 @@ func gcStatusCommand(src *source) *cobra.Command {
 	}
 	out := addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withGC(cmd, func(ctx context.Context, g gcAccess) error {
+		return withGC(src, cmd, func(ctx context.Context, g gcAccess) error {
 			s, err := g.status(ctx)
 			if err != nil {
 				return err
@@ -109,6 +109,3 @@ func number(n catalog.Count) string {
 	}
 	return "~" + humanize.Comma(n.Rows)
 }
-
-// size formats bytes with a binary unit.
-func size(bytes int64) string { return humanize.IBytes(uint64(max(0, bytes))) }

@@ -422,8 +422,8 @@ func TestProgressLine(t *testing.T) {
 	var out bytes.Buffer
 	p := &progressLine{out: &out, width: func() int { return 60 }, every: time.Hour}
 	done := gc.Progress{ManifestsReviewed: 1000, BlobsReviewed: 2000, BlobsDeleted: 5, Bytes: 1 << 20, Due: 9000}
-	p.show(done)
-	p.show(done) // too early
+	showCollected(p, done)
+	showCollected(p, done) // too early
 	fmt.Fprint(p, "a line of the log\n")
 	fmt.Fprint(p, "another\n")
 	p.clear()

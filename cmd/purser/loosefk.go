@@ -14,13 +14,13 @@ import (
 // databases.
 func looseCommand(src *source) *cobra.Command {
 	var current *cobra.Command // the running command, which has the flags
-	loose := cli.New(cli.Env{Open: func(ctx context.Context) (*cli.App, error) { return src.openLoose(ctx, current) }})
+	loose := cli.New(cli.Env{Open: func(ctx context.Context) (*cli.App, error) { return openLoose(src, ctx, current) }})
 	loose.PersistentPreRun = func(cmd *cobra.Command, _ []string) { current = cmd }
 	return loose
 }
 
-func (s *source) openLoose(ctx context.Context, cmd *cobra.Command) (*cli.App, error) {
-	cfg, dsn, stop, err := s.openDSN(cmd, true)
+func openLoose(src *source, ctx context.Context, cmd *cobra.Command) (*cli.App, error) {
+	cfg, dsn, stop, err := openDSN(src, cmd, true)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (s *source) openLoose(ctx context.Context, cmd *cobra.Command) (*cli.App, e
 		return nil, err
 	}
 	end := func() { keys.close(); stop() }
-	if err := keys.logCommand(ctx, cmd); err != nil {
+	if err := logLooseCommand(ctx, keys, cmd); err != nil {
 		end()
 		return nil, err
 	}
@@ -51,8 +51,8 @@ func (s *source) openLoose(ctx context.Context, cmd *cobra.Command) (*cli.App, e
 // looseChanges are the commands on loose foreign keys that change a database.
 var looseChanges = []string{"run", "drain", "install", "track", "untrack", "fix-default-partition"}
 
-// logCommand writes an audit entry if the command changes something.
-func (k *looseKeys) logCommand(ctx context.Context, cmd *cobra.Command) error {
+// logLooseCommand writes an audit entry if the command changes something.
+func logLooseCommand(ctx context.Context, k *looseKeys, cmd *cobra.Command) error {
 	onlyPrints, _ := cmd.Flags().GetBool("sql") // the error only says that the command has no such flag
 	if onlyPrints || !slices.Contains(looseChanges, cmd.Name()) {
 		return nil

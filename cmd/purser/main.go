@@ -8,7 +8,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -26,12 +25,6 @@ func main() {
 	context.AfterFunc(ctx, stop)
 	os.Exit(execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
-
-// exitCode is the error of a command that has already printed everything and only sets
-// the exit code.
-type exitCode int
-
-func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // execute runs a command line and returns the exit code: 0, the code for an error,
 // which it prints to stderr, or the code that the command asks for.
@@ -64,16 +57,6 @@ func newRoot(environ []string) *cobra.Command {
 	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), policyCommand(src), pruneCommand(src), looseCommand(src), checkCommand(src), storeCommand(src), configCommand(src), versionCommand())
 	root.AddCommand(namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), pullsCommand(src), protectionCommand(src), webhookCommand(src))
 	checkUsage(root)
-	src.complete(root)
+	completeArguments(src, root)
 	return root
-}
-
-// group makes a command that only has subcommands.
-func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	g := &cobra.Command{
-		Use: use, Short: short, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	g.AddCommand(commands...)
-	return g
 }

@@ -21,7 +21,7 @@ func migrateCommand(src *source) *cobra.Command {
 		Short: "Bring the database's schema up to date",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return src.withAnyDSN(cmd, false, func(ctx context.Context, cfg *config.Config, dsn string) error {
+			return withAnyDSN(src, cmd, false, func(ctx context.Context, cfg *config.Config, dsn string) error {
 				n, err := migrate(ctx, cfg, dsn)
 				if err != nil {
 					return err
@@ -36,7 +36,7 @@ func migrateCommand(src *source) *cobra.Command {
 		Short: "List migrations and when they were applied",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return src.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
+			return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 				list, err := migrations(ctx, cfg, dsn)
 				if err != nil {
 					return err
@@ -64,14 +64,14 @@ func writeStatus(w io.Writer, list []db.MigrationStatus) error {
 // withDSN runs fn on the metadata database: the configured one, the built-in one of a
 // running server, or the built-in one, which is started for this purpose. It never
 // creates a built-in one.
-func (s *source) withDSN(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
-	return s.withAnyDSN(cmd, true, fn)
+func withDSN(src *source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
+	return withAnyDSN(src, cmd, true, fn)
 }
 
 // withAnyDSN is withDSN that also creates the built-in PostgreSQL, unless existing is
 // set.
-func (s *source) withAnyDSN(cmd *cobra.Command, existing bool, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
-	cfg, dsn, stop, err := s.openDSN(cmd, existing)
+func withAnyDSN(src *source, cmd *cobra.Command, existing bool, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
+	cfg, dsn, stop, err := openDSN(src, cmd, existing)
 	if err != nil {
 		return err
 	}
@@ -80,8 +80,8 @@ func (s *source) withAnyDSN(cmd *cobra.Command, existing bool, fn func(ctx conte
 }
 
 // openDSN returns the DSN like withAnyDSN. The caller calls stop when it is done.
-func (s *source) openDSN(cmd *cobra.Command, existing bool) (cfg *config.Config, dsn string, stop func(), err error) {
-	if cfg, err = s.load(cmd); err != nil {
+func openDSN(src *source, cmd *cobra.Command, existing bool) (cfg *config.Config, dsn string, stop func(), err error) {
+	if cfg, err = src.load(cmd); err != nil {
 		return nil, "", nil, err
 	}
 	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)

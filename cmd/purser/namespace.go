@@ -50,7 +50,7 @@ func parameters(pairs ...string) url.Values {
 func namespaceListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List namespaces", Args: cobra.NoArgs}
 	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, _ []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]catalog.NamespaceInfo, string, error) {
 			var page struct {
 				Namespaces []catalog.NamespaceInfo `json:"namespaces"`
@@ -94,7 +94,7 @@ func sizes(s catalog.Size) (all, own string) {
 func namespaceShowCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show NAMESPACE", Short: "Show how much a namespace holds", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var d catalog.NamespaceDetails
 		if err := c.Get(cmd.Context(), api.Path("organization", args[0]), nil, &d); err != nil {
 			return err
@@ -111,7 +111,7 @@ func namespaceShowCommand(src *source) *cobra.Command {
 func namespaceCreateCommand(src *source) *cobra.Command {
 	return &cobra.Command{
 		Use: "create NAMESPACE", Short: "Create a namespace before the first push to it", Args: cobra.ExactArgs(1),
-		RunE: src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 			if err := c.Post(cmd.Context(), api.Path("organization"), map[string]string{"name": args[0]}, nil); err != nil {
 				return err
 			}
@@ -131,7 +131,7 @@ func say(cmd *cobra.Command, format string, args ...any) error {
 func namespaceDeleteCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE", Short: "Delete a namespace with all its repositories", Args: cobra.ExactArgs(1)}
 	yes := addYes(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path := api.Path("organization", args[0])
 		var d catalog.NamespaceDetails
 		if !*yes { // the question says what would be deleted

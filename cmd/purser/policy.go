@@ -95,7 +95,7 @@ func (f *targetFlags) path(args []string, n int) (path, name string, rest []stri
 func policyListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list TARGET", Short: "List the policies of a namespace, a repository, or the defaults", Args: cobra.ArbitraryArgs}
 	format, target := addFormat(cmd), addTarget(cmd, true)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, name, _, err := target.path(args, 0)
 		if err != nil {
 			return err
@@ -134,7 +134,7 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	textFlag(cmd, &f.method, "method", "", "`METHOD`: creation_date, number_of_tags or last_pulled (default: what the other flags ask for)",
 		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled)))
 	textFlag(cmd, &f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long", checkAge)
-	flags.Var(numberFlag{&f.numTags, 1, autoprune.MaxNumTags}, "num-tags", "all tags but the newest `N`")
+	flags.Var(newNumber(&f.numTags, 1, autoprune.MaxNumTags), "num-tags", "all tags but the newest `N`")
 	textFlag(cmd, &f.pattern, "pattern", "", "only tags in whose names this `REGEXP` is found; anchor it, as in '^v[0-9]+$'", checkPattern)
 	flags.BoolVar(&f.not, "not-matching", false, "only tags in whose names the pattern isn't found")
 	flags.BoolVar(&f.orphans, "remove-orphans", false, "also attached tags, such as signatures, that are a day old and whose image isn't in their repository")
@@ -216,7 +216,7 @@ func policyCreateCommand(src *source) *cobra.Command {
 			"  purser policy create --defaults --method last_pulled --older-than 90d",
 	}
 	format, target, flags := addFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, _, err := target.path(args, 0)
 		if err != nil {
 			return err
@@ -252,7 +252,7 @@ func warn(cmd *cobra.Command, warnings []string) {
 func policyItem(src *source, cmd *cobra.Command, run func(cmd *cobra.Command, c *api.Client, path, id string) error) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	target := addTarget(cmd, true)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, rest, err := target.path(args, 1)
 		if err != nil {
 			return err

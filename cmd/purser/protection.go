@@ -47,7 +47,7 @@ func (f *scopeFlags) path(args []string, n int) (path, name string, rest []strin
 func protectionListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list TARGET", Short: "List the rules of a namespace, a repository, or the registry"}
 	format, scope := addFormat(cmd), addScope(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, name, _, err := scope.path(args, 0)
 		if err != nil {
 			return err
@@ -83,7 +83,7 @@ func protectionAddCommand(src *source) *cobra.Command {
 		Example: "  purser protection add app/web '^v[0-9.]+$'\n  purser protection add --all '^latest$'",
 	}
 	format, scope := addFormat(cmd), addScope(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, rest, err := scope.path(args, 1)
 		if err != nil {
 			return err
@@ -110,7 +110,7 @@ func protectionAddCommand(src *source) *cobra.Command {
 func protectionRemoveCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "remove TARGET UUID", Short: "Remove a rule: its tags can be deleted and moved again"}
 	scope, yes := addScope(cmd), addYes(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, name, rest, err := scope.path(args, 1)
 		if err != nil {
 			return err

@@ -42,9 +42,9 @@ func prunePreviewCommand(src *source) *cobra.Command {
 	}
 	format, target, flags := addFormat(cmd), addTarget(cmd, false), addPolicyFlags(cmd)
 	limit := 100
-	cmd.Flags().Var(numberFlag{&limit, 1, maxPreviewed}, "limit", "list at most `N` tags to delete, and as many that stay; 10000 at most")
+	cmd.Flags().Var(newNumber(&limit, 1, maxPreviewed), "limit", "list at most `N` tags to delete, and as many that stay; 10000 at most")
 	stay := cmd.Flags().Bool("staying", false, "list the tags that stay, too")
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, _, err := target.path(args, 0)
 		if err != nil {
 			return err
@@ -150,7 +150,7 @@ func (s pruneState) print(w io.Writer, namespace string) error {
 func pruneStatusCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "status NAMESPACE", Short: "Show the state of auto-pruning in a namespace", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var s pruneState
 		if err := c.Get(cmd.Context(), api.Path("organization", args[0], "autoprune"), nil, &s); err != nil {
 			return err
@@ -169,7 +169,7 @@ func pruneRunCommand(src *source) *cobra.Command {
 	}
 	format := addFormat(cmd)
 	wait := cmd.Flags().Bool("wait", true, "wait for the end of the run")
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path := api.Path("organization", args[0], "autoprune")
 		var s pruneState
 		if err := c.Post(cmd.Context(), path+"/run", nil, &s); err != nil {
@@ -242,7 +242,7 @@ func waitForRun(ctx context.Context, c *api.Client, path string, s *pruneState, 
 func pruneRunsCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "runs [NAMESPACE]", Short: "List runs, newest first", Args: cobra.MaximumNArgs(1)}
 	format, limit := addFormat(cmd), addLimit(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		query := url.Values{}
 		if len(args) == 1 {
 			query.Set("namespace", args[0])
@@ -295,7 +295,7 @@ func took(seconds float64) string {
 func pruneShowCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show RUN", Short: "Show what a run did, by repository", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var r autoprune.RunDetails
 		if err := checkArg("RUN", args[0], checkUUID); err != nil {
 			return err
@@ -339,7 +339,7 @@ func pruneUndoCommand(src *source) *cobra.Command {
 			"policies that deleted the tags don't delete them again until the policies are saved again.",
 	}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if err := checkArg("RUN", args[0], checkUUID); err != nil {
 			return err
 		}
@@ -376,7 +376,7 @@ func pruneDefaultsCommand(src *source) *cobra.Command {
 		Long: "Let the registry's default policies apply to a namespace, or not. They apply as long as it has no\n" +
 			"policies of its own.",
 	}
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if args[1] != "on" && args[1] != "off" {
 			return usagef("%q is neither on nor off", args[1])
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
@@ -45,16 +44,4 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 	}
 	pruneByPulls(&o, p.pulls)
 	return autoprune.New(o)
-}
-
-// defaultPolicy parses the setting autoprune.default_policy; nil if it is empty.
-func defaultPolicy(cfg *config.Config) (*autoprune.Policy, error) {
-	if cfg.Autoprune.DefaultPolicy == "" {
-		return nil, nil
-	}
-	policy, err := autoprune.ParsePolicy([]byte(cfg.Autoprune.DefaultPolicy))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", cfg.Source(autoprune.SettingName), autoprune.SettingName, err)
-	}
-	return &policy, nil
 }

@@ -80,7 +80,7 @@ func pullsStatusCommand(src *source) *cobra.Command {
 		Long: "Show how far pulls are counted, and since when. The exit code is 1 when they can't be.",
 	}
 	f := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, _ []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		var v pullsView
 		if err := c.Get(cmd.Context(), api.Path("pull_statistics"), nil, &v); err != nil {
 			return err
@@ -97,7 +97,7 @@ func pullsFlushCommand(src *source) *cobra.Command {
 			"that is open in the database.",
 	}
 	f := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, _ []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		var v pullsView
 		if err := c.Post(cmd.Context(), api.Path("pull_statistics", "flush"), nil, &v); err != nil {
 			return err
@@ -115,7 +115,7 @@ func pullsResetCommand(src *source) *cobra.Command {
 	}
 	yes := addYes(cmd)
 	redis := cmd.Flags().Bool("redis", false, "give up the pulls in a Redis that no longer exists, and do nothing else")
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, _ []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		if *redis {
 			if err := confirm(cmd, *yes, "Give up the pulls that Redis had?"); err != nil {
 				return err

@@ -30,7 +30,7 @@ func repoListCommand(src *source) *cobra.Command {
 	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
 	var sort string
 	textFlag(cmd, &sort, "sort", "name", "sort by `ORDER`: name or created; with - in front the other way round", checkOrder("name", "created"))
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]repositoryView, string, error) {
 			var page struct {
 				Repositories []repositoryView `json:"repositories"`
@@ -75,7 +75,7 @@ func repoShowCommand(src *source) *cobra.Command {
 			"no other repository has, which are free when it is deleted.",
 	}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var d repositoryDetails
 		if err := c.Get(cmd.Context(), api.Path("repository", args[0]), nil, &d); err != nil {
 			return err
@@ -92,7 +92,7 @@ func repoShowCommand(src *source) *cobra.Command {
 func repoCreateCommand(src *source) *cobra.Command {
 	return &cobra.Command{
 		Use: "create REPOSITORY", Short: "Create a repository before the first push to it", Args: cobra.ExactArgs(1),
-		RunE: src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 			if err := c.Post(cmd.Context(), api.Path("repository"), map[string]string{"repository": args[0]}, nil); err != nil {
 				return err
 			}
@@ -104,7 +104,7 @@ func repoCreateCommand(src *source) *cobra.Command {
 func repoDeleteCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete REPOSITORY", Short: "Delete a repository with all its tags and manifests", Args: cobra.ExactArgs(1)}
 	yes := addYes(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path := api.Path("repository", args[0])
 		var d repositoryDetails
 		if !*yes {

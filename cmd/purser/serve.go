@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -36,7 +37,6 @@ import (
 const (
 	headerTimeout  = 30 * time.Second
 	idleTimeout    = 2 * time.Minute
-	storeTimeout   = 30 * time.Second // for the first request to the blob store
 	maxHeaderBytes = 64 << 10
 )
 
@@ -355,14 +355,6 @@ func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p 
 	return list, nil
 }
 
-// uploadAge returns how long the row of an upload must be unchanged before the reaper
-// deletes it. It is the sum of three times: uploads.max_age, which the client has; the
-// age that a row made in advance may have when the client gets it; and the longest
-// request, since a request that begins at the last moment changes the row only at its end.
-func uploadAge(cfg *config.Config) time.Duration {
-	return cfg.Uploads.MaxAge + distribution.AheadAge(cfg.Uploads.MaxAge) + cfg.HTTP.MaxRequestTime
-}
-
 // idle returns how long reviewers sleep at most between two looks for work: the
 // shortest review delay, but at least a second and at most a minute.
 func idle(cfg config.GC) time.Duration {
@@ -481,3 +473,6 @@ func places(cfg *config.Config) []string {
 	}
 	return list
 }
+
+// blobsDir returns the default directory of blobs.
+func blobsDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "blobs") }

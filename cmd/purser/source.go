@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/autoprune"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -89,5 +89,32 @@ func ofFlag(err error) bool {
 	return false
 }
 
-// blobsDir returns the default directory of blobs.
-func blobsDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "blobs") }
+// client makes the API client for a command that has the flag --server.
+func (s *source) client(cmd *cobra.Command) (*api.Client, error) {
+	text, from := api.DefaultServer, ""
+	for _, entry := range s.environ {
+		if value, ok := strings.CutPrefix(entry, api.ServerVariable+"="); ok && value != "" {
+			text, from = value, api.ServerVariable
+		}
+	}
+	if flag := cmd.Flags().Lookup("server"); flag != nil && flag.Changed {
+		text, from = flag.Value.String(), "--server"
+	}
+	server, err := api.ParseServer(text)
+	if err != nil {
+		return nil, usagef("%s: %w", from, err)
+	}
+	return api.NewClient(server), nil
+}
+
+// defaultPolicy parses the setting autoprune.default_policy; nil if it is empty.
+func defaultPolicy(cfg *config.Config) (*autoprune.Policy, error) {
+	if cfg.Autoprune.DefaultPolicy == "" {
+		return nil, nil
+	}
+	policy, err := autoprune.ParsePolicy([]byte(cfg.Autoprune.DefaultPolicy))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", cfg.Source(autoprune.SettingName), autoprune.SettingName, err)
+	}
+	return &policy, nil
+}

@@ -67,7 +67,7 @@ func tagListCommand(src *source) *cobra.Command {
 	textFlag(cmd, &sort, "sort", "-pushed", "sort by `ORDER`: name, pushed, size, last_pulled or pull_count; with - in front the other way round",
 		checkOrder("name", "pushed", "size", "last_pulled", "pull_count"))
 	textFlag(cmd, &unused, "not-pulled-for", "", "only tags that weren't pulled, asked for or pushed for `AGE`, such as 90d or 12w", checkAge)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]tagView, string, error) {
 			var page struct {
 				Tags     []tagView `json:"tags"`
@@ -132,7 +132,7 @@ type manifestView struct {
 func tagShowCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show REPOSITORY:TAG", Short: "Show a tag and what it points to", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		repository, tag, err := splitTag(args[0])
 		if err != nil {
 			return err
@@ -190,7 +190,7 @@ func builtAt(text string) string {
 func tagMoveCommand(src *source) *cobra.Command {
 	return &cobra.Command{
 		Use: "move REPOSITORY:TAG DIGEST", Short: "Point a tag, which may be new, to a manifest of the repository", Args: cobra.ExactArgs(2),
-		RunE: src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 			path, err := tagPath(args[0])
 			if err != nil {
 				return err
@@ -211,7 +211,7 @@ func tagRestoreCommand(src *source) *cobra.Command {
 		Use: "restore REPOSITORY:TAG DIGEST", Short: "Bring back a tag that was deleted or moved", Args: cobra.ExactArgs(2),
 		Long: "Bring back a tag that was deleted or moved, as long as garbage collection hasn't deleted its manifest.\n" +
 			"\"purser audit list\" knows which manifest it pointed to.",
-		RunE: src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 			path, err := tagPath(args[0])
 			if err != nil {
 				return err
@@ -231,7 +231,7 @@ func tagDeleteCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete REPOSITORY:TAG...", Short: "Delete tags", Args: cobra.MinimumNArgs(1)}
 	yes := addYes(cmd)
 	override := cmd.Flags().Bool("override-protection", false, "delete protected tags too")
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		paths := make([]string, len(args)) // all arguments are parsed first: if one is misspelt, nothing is deleted
 		for i, arg := range args {
 			var err error

@@ -41,6 +41,9 @@ func (e *usageError) Unwrap() error { return e.err }
 // refusal is the error of an action that the user or Purser itself declined.
 type refusal struct{ text string }
 
+// refuse returns a refusal with this text.
+func refuse(text string) error { return &refusal{text} }
+
 func (e *refusal) Error() string { return e.text }
 
 // exitCodeOf returns the exit code for an error.
@@ -105,4 +108,20 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 		return fmt.Errorf("%w: did you mean %s?", err, strings.Join(likely, " or "))
 	}
 	return err
+}
+
+// exitCode is the error of a command that has already printed everything and only sets
+// the exit code.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// group makes a command that only has subcommands.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	g.AddCommand(commands...)
+	return g
 }

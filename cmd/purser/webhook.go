@@ -58,7 +58,7 @@ func webhookPath(args []string) (string, error) {
 // withWebhook is like withClient, for commands whose arguments name a namespace and possibly
 // a webhook.
 func (src *source) withWebhook(run func(cmd *cobra.Command, c *api.Client, path string, args []string) error) func(*cobra.Command, []string) error {
-	return src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+	return withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, err := webhookPath(args)
 		if err != nil {
 			return err

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/blob/s3"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/storeid"
+)
+
+// storeTimeout limits the first request to the blob store.
+const storeTimeout = 30 * time.Second
+
+// openStore opens the blob store for a process that writes to it. The store must be the
+// one that belongs to the database. measure, unless nil, wraps the actual store, below
+// the check of its identity.
+func openStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *slog.Logger, measure func(blob.Store) (blob.Store, error)) (*storeid.Store, error) {
+	known, err := storeid.Read(ctx, metadata)
+	if err != nil {
+		return nil, err
+	}
+	// Once the database is bound to a store, the directory must exist: otherwise a new
+	// store would be made in an empty mount point.
+	store, err := tryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: known.Confirmed})
+	if err != nil {
+		if known.Confirmed {
+			err = fmt.Errorf("%w; the database's store has the identity %s, and was last at %s: if the registry is to go on with a new, empty "+
+				`store there, run "purser store adopt --force"`, err, known.ID, known.Place)
+		}
+		return nil, err
+	}
+	if measure != nil {
+		if store, err = measure(store); err != nil {
+			return nil, err
+		}
+	}
+	s, err := identified(cfg, metadata, store, log)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Establish(ctx)
+}
+
+// identified wraps store so that its identity is compared with the database's.
+func identified(cfg config.Storage, metadata *db.DB, store blob.Store, log *slog.Logger) (*storeid.Store, error) {
+	return storeid.New(storeid.Options{
+		DB: metadata, Catalog: catalog.New(catalog.Options{DB: metadata, CacheOff: true, Log: log}),
+		Store: store, Place: storePlace(cfg), Local: !cfg.UsesS3(), Log: log,
+	})
+}
+
+// storeTrouble returns the function that classifies errors of the configured kind of
+// store.
+func storeTrouble(s config.Storage) func(error) blob.Trouble {
+	if s.UsesS3() {
+		return s3.TroubleOf
+	}
+	return blob.TroubleOf
+}
+
+// storePlace describes the store's location.
+func storePlace(s config.Storage) string {
+	if !s.UsesS3() {
+		return s.Filesystem.Path
+	}
+	place := "s3://" + s.S3.Bucket
+	if s.S3.Prefix != "" {
+		place += "/" + s.S3.Prefix
+	}
+	return place
+}
+
+// tryStore opens the configured store. dir applies if it is a directory.
+func tryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blob.Store, error) {
+	var store blob.Store
+	var err error
+	if c := cfg.S3; cfg.UsesS3() {
+		store, err = s3.New(s3.Options{
+			Endpoint: c.Endpoint, Bucket: c.Bucket, Region: c.Region, Prefix: c.Prefix, PathStyle: c.PathStyle,
+			AccessKey: c.AccessKey, SecretKey: string(c.SecretKey),
+		})
+	} else {
+		store, err = blob.OpenDir(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := store.Check(ctx); err != nil {
+		return nil, fmt.Errorf("trying the blob store: %w", err)
+	}
+	return store, nil
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/purser-registry/purser/internal/api"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	// completionTime limits how long a shell waits for completions.
+	completionTime = time.Second
+	// completionMost limits how many completions a shell gets.
+	completionMost = "100"
+)
+
+// completer returns the possible values of an argument that begins with word. args are
+// the arguments before it. more says that the values are only beginnings, so that the
+// shell adds no space.
+type completer func(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool)
+
+// completions maps a command's path to the completers of its arguments.
+var completions = map[string][]completer{
+	"namespace show": {namespaces}, "namespace delete": {namespaces},
+	"repo list": {namespaces}, "repo show": {repositoryNames}, "repo delete": {repositoryNames},
+	"tag list": {repositoryNames}, "tag show": {tags}, "tag move": {tags, digests}, "tag delete": {tags}, "tag restore": {tags, digests},
+	"audit list": {targets}, "audit export": {targets},
+	"protection list": {targets}, "protection add": {targets}, "protection remove": {targets, itemsOf("/tagprotection", "rules")},
+	"policy list": {targets}, "policy create": {targets}, "policy show": {targets, policies},
+	"policy update": {targets, policies}, "policy delete": {targets, policies},
+	"prune preview": {targets}, "prune run": {namespaces}, "prune status": {namespaces}, "prune runs": {namespaces},
+	"webhook list": {namespaces}, "webhook create": {namespaces}, "webhook show": {namespaces, webhooks, deliveries},
+	"webhook update": {namespaces, webhooks}, "webhook delete": {namespaces, webhooks}, "webhook test": {namespaces, webhooks},
+	"webhook deliveries": {namespaces, webhooks}, "webhook redeliver": {namespaces, webhooks, deliveries},
+	"prune show": {pruneRuns}, "prune undo": {pruneRuns}, "prune defaults": {namespaces, onOff},
+}
+
+// completeArguments adds completion to the commands' arguments. The candidates come from the
+// registry that the command would ask; if it can't be reached, there are none.
+func completeArguments(src *source, root *cobra.Command) {
+	for path, of := range completions {
+		cmd, _, err := root.Find(strings.Fields(path))
+		if err != nil {
+			panic(err) // completions names a command that doesn't exist
+		}
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			return completeArgument(src, cmd, of, args, word)
+		}
+	}
+}
+
+func completeArgument(src *source, cmd *cobra.Command, of []completer, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	const nothing = cobra.ShellCompDirectiveNoFileComp
+	for _, name := range []string{"defaults", "all"} { // with these flags there is no TARGET
+		if on, err := cmd.Flags().GetBool(name); err == nil && on {
+			of = of[1:]
+		}
+	}
+	n := len(args)
+	if cmd.Name() == "delete" && cmd.Parent().Name() == "tag" {
+		n = 0 // every argument is a tag
+	}
+	c, err := src.client(cmd)
+	if err != nil || n >= len(of) {
+		return nil, nothing
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+	defer cancel()
+	list, more := of[n](ctx, c, args, word)
+	if more {
+		return list, nothing | cobra.ShellCompDirectiveNoSpace
+	}
+	return list, nothing
+}
+
+func namespaces(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
+	var page struct {
+		Namespaces []struct{ Name string } `json:"namespaces"`
+	}
+	if c.Get(ctx, api.Path("organization"), url.Values{"prefix": {word}, "limit": {completionMost}}, &page) == nil {
+		for _, n := range page.Namespaces {
+			list = append(list, n.Name)
+		}
+	}
+	return list, false
+}
+
+func repositoryNames(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
+	var page struct {
+		Repositories []repositoryView `json:"repositories"`
+	}
+	if c.Get(ctx, api.Path("repository"), url.Values{"prefix": {word}, "limit": {completionMost}}, &page) == nil {
+		for _, r := range page.Repositories {
+			list = append(list, r.Repository)
+		}
+	}
+	return list, false
+}
+
+// targets completes namespaces and repositories.
+func targets(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
+	if !strings.Contains(word, "/") {
+		list, _ = namespaces(ctx, c, args, word)
+	}
+	all, _ := repositoryNames(ctx, c, args, word)
+	for _, r := range all {
+		if strings.Contains(r, "/") { // without a slash it would be taken for a namespace
+			list = append(list, r)
+		}
+	}
+	return list, false
+}
+
+func tagPage(ctx context.Context, c *api.Client, repository, prefix string) []tagView {
+	var page struct {
+		Tags []tagView `json:"tags"`
+	}
+	if c.Get(ctx, api.Path("repository", repository, "tag"), url.Values{"prefix": {prefix}, "limit": {completionMost}}, &page) != nil {
+		return nil
+	}
+	return page.Tags
+}
+
+// tags completes a repository with a colon, and then its tags.
+func tags(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
+	repository, prefix, found := strings.Cut(word, ":")
+	if !found {
+		list, _ = repositoryNames(ctx, c, args, word)
+		for i := range list {
+			list[i] += ":"
+		}
+		return list, true
+	}
+	for _, t := range tagPage(ctx, c, repository, prefix) {
+		list = append(list, repository+":"+t.Name)
+	}
+	return list, false
+}
+
+// digests completes the digests to which tags of the first argument's repository point.
+func digests(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
+	repository, _, _ := strings.Cut(args[0], ":")
+	for _, t := range tagPage(ctx, c, repository, "") {
+		if strings.HasPrefix(t.Digest, word) {
+			list = append(list, cobra.CompletionWithDesc(t.Digest, t.Name))
+		}
+	}
+	return list, false
+}
+
+func policies(ctx context.Context, c *api.Client, args []string, word string) ([]string, bool) {
+	return itemsOf("/autoprunepolicy", "policies")(ctx, c, args, word)
+}
+
+// itemsOf completes the UUIDs of items that the API lists at a path below a target.
+func itemsOf(path, member string) completer {
+	return func(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
+		at := "" // the registry's
+		if len(args) > 0 {
+			var err error
+			if at, _, _, err = (&targetFlags{}).path(args[:1], 0); err != nil {
+				return nil, false
+			}
+		}
+		var answer map[string]json.RawMessage
+		var items []struct{ UUID, Method, Pattern, URL, Event, State string }
+		if c.Get(ctx, at+path, nil, &answer) != nil || json.Unmarshal(answer[member], &items) != nil {
+			return nil, false
+		}
+		for _, item := range items {
+			if strings.HasPrefix(item.UUID, word) {
+				list = append(list, cobra.CompletionWithDesc(item.UUID, printable(strings.TrimSpace(item.Method+item.Pattern+item.URL+item.Event+" "+item.State))))
+			}
+		}
+		return list, false
+	}
+}
+
+func webhooks(ctx context.Context, c *api.Client, args []string, word string) ([]string, bool) {
+	return itemsOf("/webhook", "webhooks")(ctx, c, args, word)
+}
+
+// deliveries completes the notices of the webhook that the second argument names.
+func deliveries(ctx context.Context, c *api.Client, args []string, word string) ([]string, bool) {
+	return itemsOf("/webhook"+api.Path(args[1], "deliveries"), "deliveries")(ctx, c, args, word)
+}
+
+func pruneRuns(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
+	var page struct {
+		Runs []struct{ ID, Namespace, State string } `json:"runs"`
+	}
+	if c.Get(ctx, api.Path("autoprune", "runs"), nil, &page) == nil {
+		for _, r := range page.Runs {
+			if strings.HasPrefix(r.ID, word) {
+				list = append(list, cobra.CompletionWithDesc(r.ID, r.Namespace+" "+r.State))
+			}
+		}
+	}
+	return list, false
+}
+
+func onOff(context.Context, *api.Client, []string, string) ([]string, bool) {
+	return []string{"on", "off"}, false
+}

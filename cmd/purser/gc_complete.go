@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// completeExplainable completes the repository of a manifest from the database: the
+// configured one, or the built-in one if it is running. It doesn't start the built-in
+// one.
+func completeExplainable(src *source, cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	const goesOn = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	cfg, err := src.load(cmd)
+	if err != nil || len(args) > 0 || strings.Contains(word, "@") {
+		return nil, goesOn
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+	defer cancel()
+	dsn := string(cfg.Database.Main)
+	if dsn == "" {
+		if dsn, err = builtinpg.RunningDSN(postgresDir(cfg), databaseName); err != nil {
+			return nil, goesOn
+		}
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	d, err := db.Open(ctx, db.Options{DSN: dsn, MaxConns: 2, ApplicationName: "purser completion", Log: log})
+	if err != nil {
+		return nil, goesOn
+	}
+	defer d.Close()
+	list, _, err := catalog.New(catalog.Options{DB: d, CacheOff: true, Log: log}).BrowseRepositories(ctx, catalog.RepositoryQuery{NameFilter: catalog.NameFilter{Prefix: word}, Limit: 100})
+	if err != nil {
+		return nil, goesOn
+	}
+	var names []string
+	for _, r := range list {
+		names = append(names, r.Path+"@")
+	}
+	return names, goesOn
+}
