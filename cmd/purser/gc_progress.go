@@ -9,11 +9,11 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// showCollected shows the progress of garbage collection, if it is due.
-func showCollected(p *progressLine, done gc.Progress) {
+// progressText describes the progress of garbage collection: a bar, and words.
+func progressText(done gc.Progress) (picture, text string) {
 	reviewed := done.ManifestsReviewed + done.BlobsReviewed
-	p.tell(bar(reviewed, reviewed+done.Due)+" ", fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),
-		humanize.Comma(done.Due), count(done.ManifestsDeleted, "manifest"), count(done.BlobsDeleted, "blob"), size(done.Bytes)))
+	return bar(reviewed, reviewed+done.Due) + " ", fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),
+		humanize.Comma(done.Due), count(done.ManifestsDeleted, "manifest"), count(done.BlobsDeleted, "blob"), size(done.Bytes))
 }
 
 // bar draws a progress bar for done of total.

@@ -81,7 +81,7 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, me
 	o := gc.CollectOptions{
 		Collector: c, DryRun: r.dry, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout,
 		StorageTimeout: cfg.Storage.DeleteTimeout, SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
-		Progress: func(done gc.Progress) { showCollected(r.progress, done) }, Found: r.found, Log: log,
+		Progress: func(done gc.Progress) { r.progress.tell(progressText(done)) }, Found: r.found, Log: log,
 	}
 	if r.report.DryRun = r.dry; r.dry {
 		r.report.Found = []gc.Reviewed{}
@@ -112,7 +112,7 @@ func (r *gcRun) logger(cfg config.Log) (*slog.Logger, error) {
 	if cfg.Level == "info" {
 		cfg.Level = "warn"
 	}
-	if cfg.Format == "auto" && isTerminal(r.progress.out) {
+	if cfg.Format == "auto" && r.progress.onTerminal() {
 		cfg.Format = "text"
 	}
 	return newLogger(r.progress, cfg)

@@ -417,19 +417,14 @@ func TestGCRunInterrupted(t *testing.T) {
 	}
 }
 
-func TestProgressLine(t *testing.T) {
+func TestProgressText(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	p := &progressLine{out: &out, width: func() int { return 60 }, every: time.Hour}
-	done := gc.Progress{ManifestsReviewed: 1000, BlobsReviewed: 2000, BlobsDeleted: 5, Bytes: 1 << 20, Due: 9000}
-	showCollected(p, done)
-	showCollected(p, done) // too early
-	fmt.Fprint(p, "a line of the log\n")
-	fmt.Fprint(p, "another\n")
-	p.clear()
-	want := "\r[#####---------------]  25% reviewed 3,000, 9,000 left; del\x1b[K" + "\r\x1b[K" + "a line of the log\nanother\n"
-	if out.String() != want {
-		t.Errorf("it drew %q, want %q", out.String(), want)
+	picture, text := progressText(gc.Progress{ManifestsReviewed: 1000, BlobsReviewed: 2000, BlobsDeleted: 5, Bytes: 1 << 20, Due: 9000})
+	if want := "[#####---------------]  25% "; picture != want {
+		t.Errorf("it drew %q, want %q", picture, want)
+	}
+	if want := "reviewed 3,000, 9,000 left; deleted 0 manifests, 5 blobs; reclaimed 1.0 MiB"; text != want {
+		t.Errorf("it says %q, want %q", text, want)
 	}
 	if got, want := bar(0, 0), "[####################] 100%"; got != want {
 		t.Errorf("with nothing to do: %q, want %q", got, want)

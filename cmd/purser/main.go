@@ -18,7 +18,11 @@ import (
 	"github.com/purser-registry/purser/loosefk/cli"
 )
 
+// version is set by the linker in releases: -ldflags "-X main.version=v1.2.3".
+var version string
+
 func main() {
+	Version = version
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal requests an orderly shutdown. After it, the default handling is
 	// restored, so that a second one kills the process.
@@ -58,5 +62,6 @@ func newRoot(environ []string) *cobra.Command {
 	root.AddCommand(namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), pullsCommand(src), protectionCommand(src), webhookCommand(src))
 	checkUsage(root)
 	completeArguments(src, root)
+	completeFlags(root)
 	return root
 }

@@ -23,6 +23,7 @@ type progressLine struct {
 	drawn bool      // the line is on the screen
 }
 
+// newProgressLine returns a line on out, which may be a terminal.
 func newProgressLine(out io.Writer) *progressLine {
 	p := &progressLine{out: out, every: 5 * time.Second, last: time.Now()}
 	if f, ok := out.(*os.File); ok && isTerminal(f) {
@@ -55,6 +56,9 @@ func (p *progressLine) tell(picture, text string) {
 	fmt.Fprint(p.out, "\r"+line+"\x1b[K") //nolint:errcheck // nobody reads it
 	p.drawn = true
 }
+
+// onTerminal says whether the line is redrawn on a terminal.
+func (p *progressLine) onTerminal() bool { return p.width != nil }
 
 // due says whether enough time has passed to show the next text.
 func (p *progressLine) due() bool {

@@ -9,17 +9,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker in releases: -ldflags "-X main.version=v1.2.3".
-var version string
+// Version is the version of a release. Package main sets it before it reads the command line.
+var Version string
 
-// build describes the source that this program was built from.
-type build struct {
+// Build describes the source that this program was built from.
+type Build struct {
 	version  string
 	revision string
 }
 
-func readBuild() build {
-	b := build{version: version, revision: "unknown"}
+// readBuild returns the version and revision of this program.
+func readBuild() Build {
+	b := Build{version: Version, revision: "unknown"}
 	info, ok := debug.ReadBuildInfo()
 	if ok && b.version == "" {
 		b.version = info.Main.Version

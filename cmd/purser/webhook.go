@@ -57,7 +57,7 @@ func webhookPath(args []string) (string, error) {
 
 // withWebhook is like withClient, for commands whose arguments name a namespace and possibly
 // a webhook.
-func (src *source) withWebhook(run func(cmd *cobra.Command, c *api.Client, path string, args []string) error) func(*cobra.Command, []string) error {
+func withWebhook(src *source, run func(cmd *cobra.Command, c *api.Client, path string, args []string) error) func(*cobra.Command, []string) error {
 	return withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, err := webhookPath(args)
 		if err != nil {
@@ -70,7 +70,7 @@ func (src *source) withWebhook(run func(cmd *cobra.Command, c *api.Client, path 
 func webhookListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the webhooks of a namespace", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		var out struct {
 			Webhooks []webhookView `json:"webhooks"`
 		}
@@ -159,7 +159,7 @@ func webhookCreateCommand(src *source) *cobra.Command {
 		Example: "  purser webhook create app --url https://hooks.example.com/purser --events push,delete",
 	}
 	format, flags := addFormat(cmd), addWebhookFlags(cmd)
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		body, err := flags.body(cmd)
 		switch {
 		case err != nil:
@@ -189,7 +189,7 @@ func webhookShowCommand(src *source) *cobra.Command {
 		Use: "show NAMESPACE UUID [DELIVERY]", Short: "Show a webhook, or one of its notices with the body", Args: cobra.RangeArgs(2, 3),
 	}
 	format := addFormat(cmd)
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		if len(args) == 3 {
 			var d api.WebhookDelivery
 			if err := c.Get(cmd.Context(), path+api.Path("deliveries", args[2]), nil, &d); err != nil {
@@ -220,7 +220,7 @@ func webhookUpdateCommand(src *source) *cobra.Command {
 	flags := addWebhookFlags(cmd)
 	enable := cmd.Flags().Bool("enable", false, "enable it: send it notices of events from now on, and those that wait")
 	disable := cmd.Flags().Bool("disable", false, "disable it: make no notices for it, and send none")
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		body, err := flags.body(cmd)
 		if err != nil {
 			return err
@@ -243,7 +243,7 @@ func webhookUpdateCommand(src *source) *cobra.Command {
 
 func webhookDeleteCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE UUID", Short: "Delete a webhook: what waits for it isn't sent", Args: cobra.ExactArgs(2)}
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		if err := c.Delete(cmd.Context(), path, nil); err != nil {
 			return err
 		}
@@ -254,7 +254,7 @@ func webhookDeleteCommand(src *source) *cobra.Command {
 
 func webhookTestCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "test NAMESPACE UUID", Short: "Send a webhook a test notice (ping)", Args: cobra.ExactArgs(2)}
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		var out struct{ UUID string }
 		if err := c.Post(cmd.Context(), path+"/test", nil, &out); err != nil {
 			return err
@@ -270,7 +270,7 @@ func webhookDeliveriesCommand(src *source) *cobra.Command {
 	var state string
 	textFlag(cmd, &state, "state", "", "only notices in this `STATE`: waiting, delivered or given_up",
 		checkChoice(webhook.Waiting, webhook.Delivered, webhook.GivenUp))
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]api.WebhookDelivery, string, error) {
 			var page struct {
 				Deliveries []api.WebhookDelivery `json:"deliveries"`
@@ -306,7 +306,7 @@ func webhookRedeliverCommand(src *source) *cobra.Command {
 			"  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --given-up",
 	}
 	all := cmd.Flags().Bool("given-up", false, "all notices that were given up; leave DELIVERY out")
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		switch {
 		case *all == (len(args) == 3):
 			return usagef("name one DELIVERY, or give --given-up")
