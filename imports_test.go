@@ -82,8 +82,9 @@ var layers = map[string]rule{
 	"internal/server/management":   {layer: 6},
 	"internal/server/servertest": {layer: 6, testing: true,
 		also: []string{"internal/server/distribution", "internal/server/management"}},
-	"cmd/purser":  {layer: 7},
-	"cmd/loosefk": {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
+	"cmd/purser/internal/command": {layer: 7}, // what all commands share
+	"cmd/purser":                  {layer: 9},
+	"cmd/loosefk":                 {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
 	// Packages that drive Purser from outside import only what users have.
 	"e2e": {only: true, also: []string{"internal/db/dbtest"}},
 	// The benchmarks are a module of their own. The one that drives registries from outside

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/dustin/go-humanize"
@@ -19,8 +20,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-func auditCommand(src *source) *cobra.Command {
-	cmd := group("audit", "Read the audit log: who did what", auditListCommand(src), auditExportCommand(src))
+func auditCommand(src *command.Source) *cobra.Command {
+	cmd := command.Group("audit", "Read the audit log: who did what", auditListCommand(src), auditExportCommand(src))
 	cmd.Long = "Read the audit log: who did what, from where. TARGET is a namespace (app) or a repository (app/web);\n" +
 		"without one it is the whole registry. Deleted ones keep their entries."
 	return addServer(cmd)
@@ -123,9 +124,9 @@ func (f *logFlags) path(args []string) (string, error) {
 	return path + "/logs", err
 }
 
-func auditListCommand(src *source) *cobra.Command {
+func auditListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [TARGET]", Short: "List entries, the newest first", Args: cobra.MaximumNArgs(1)}
-	format, limit, flags := addFormat(cmd), addLimit(cmd), addLogFlags(cmd)
+	format, limit, flags := command.AddFormat(cmd), addLimit(cmd), addLogFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, err := flags.path(args)
 		if err != nil {
@@ -147,7 +148,7 @@ func auditListCommand(src *source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, raw := range list {
 				var e logView
@@ -162,7 +163,7 @@ func auditListCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func auditExportCommand(src *source) *cobra.Command {
+func auditExportCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export [TARGET]", Short: "Write all entries as lines of JSON, the newest first", Args: cobra.MaximumNArgs(1),
 		Example: "  purser audit export --from 2026-03-01 --to 2026-04-01 > march.jsonl",

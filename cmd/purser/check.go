@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -20,7 +21,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-func checkCommand(src *source) *cobra.Command {
+func checkCommand(src *command.Source) *cobra.Command {
 	var o storecheck.Options
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -32,7 +33,7 @@ func checkCommand(src *source) *cobra.Command {
 			"The exit code is 0 when all is well, 1 after an error, and 4 when something is left to be done.",
 		Args: cobra.NoArgs,
 	}
-	out := addFormat(cmd)
+	out := command.AddFormat(cmd)
 	cmd.Flags().Lookup("output").Usage = "print `FORMAT`: text, or json with one finding per line and a summary last"
 	cmd.Flags().BoolVar(&o.Deep, "deep", false, "read every blob and compare its content with its digest")
 	cmd.Flags().BoolVar(&o.Repair, "repair", false, "mark lost blobs, so that clients push them again, and delete objects that nothing owns")
@@ -62,7 +63,7 @@ func checkCommand(src *source) *cobra.Command {
 // storeForCheck opens the blob store. A repair needs the store that belongs to the
 // database. A check without repairs accepts another store, with a warning.
 func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, metadata *db.DB, repair bool) (blob.Store, error) {
-	log, err := newLogger(cmd.ErrOrStderr(), config.Log{Level: "error", Format: "text"})
+	log, err := command.NewLogger(cmd.ErrOrStderr(), config.Log{Level: "error", Format: "text"})
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +93,7 @@ func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, d
 	if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
 		return nil, err
 	}
-	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+	log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -104,19 +105,19 @@ func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, d
 const checkConns = 8
 
 // runCheck runs the check and prints its findings.
-func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o storecheck.Options) error {
+func runCheck(ctx context.Context, stdout, stderr io.Writer, f command.Format, o storecheck.Options) error {
 	lines := json.NewEncoder(stdout)
 	lines.SetEscapeHTML(false)
 	var printErr error
 	examples := make(map[storecheck.Problem][]storecheck.Finding)
 	o.Found = func(found storecheck.Finding) {
-		if f == formatJSON {
+		if f == command.JSON {
 			printErr = errors.Join(printErr, lines.Encode(map[string]any{"finding": found}))
 		} else if len(examples[found.Problem]) < maxExamples {
 			examples[found.Problem] = append(examples[found.Problem], found)
 		}
 	}
-	if isTerminal(stderr) {
+	if command.IsTerminal(stderr) {
 		o.Progress = func(p storecheck.Progress) { showCheck(stderr, p) }
 	}
 	report, err := storecheck.Run(ctx, o)
@@ -126,7 +127,7 @@ func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o storech
 	if errors.Is(err, storecheck.ErrImplausible) {
 		err = fmt.Errorf("%w; --force repairs it all the same", err)
 	}
-	if f == formatJSON {
+	if f == command.JSON {
 		printErr = errors.Join(printErr, lines.Encode(map[string]any{"summary": checkSummary{
 			CheckReport: report, Complete: err == nil, Remaining: report.Remaining(), Seconds: report.Took.Seconds(),
 		}}))
@@ -137,7 +138,7 @@ func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o storech
 	case err != nil || printErr != nil:
 		return errors.Join(err, printErr)
 	case report.Remaining():
-		return exitCode(exitFindings)
+		return command.ExitCode(command.ExitFindings)
 	}
 	return nil
 }
@@ -154,14 +155,14 @@ type checkSummary struct {
 const maxExamples = 10
 
 func showCheck(w io.Writer, p storecheck.Progress) {
-	fmt.Fprintf(w, "\r\x1b[K%3.0f%%  %s, %s", 100*p.Share, count(p.Objects, "object"), count(p.Blobs, "blob")) //nolint:errcheck
+	fmt.Fprintf(w, "\r\x1b[K%3.0f%%  %s, %s", 100*p.Share, command.Count(p.Objects, "object"), command.Count(p.Blobs, "blob")) //nolint:errcheck
 	if p.HashedBytes > 0 {
-		fmt.Fprintf(w, ", %s read", size(p.HashedBytes)) //nolint:errcheck
+		fmt.Fprintf(w, ", %s read", command.Size(p.HashedBytes)) //nolint:errcheck
 	}
 	if p.Manifests > 0 {
-		fmt.Fprintf(w, ", %s", count(p.Manifests, "manifest")) //nolint:errcheck
+		fmt.Fprintf(w, ", %s", command.Count(p.Manifests, "manifest")) //nolint:errcheck
 	}
-	fmt.Fprintf(w, ", %s", count(p.Findings, "finding")) //nolint:errcheck
+	fmt.Fprintf(w, ", %s", command.Count(p.Findings, "finding")) //nolint:errcheck
 }
 
 // advice describes each kind of problem: what follows the number of findings, what to
@@ -222,23 +223,23 @@ func writeCheck(w io.Writer, o storecheck.Options, r storecheck.CheckReport, exa
 		began = "Stopped early. Compared"
 	}
 	fmt.Fprintf(&b, "%s %s (%s) with %s in %s.\n", began,
-		count(r.Objects, "object"), size(r.ObjectBytes), count(r.Blobs, "blob"), r.Took.Round(time.Millisecond))
+		command.Count(r.Objects, "object"), command.Size(r.ObjectBytes), command.Count(r.Blobs, "blob"), r.Took.Round(time.Millisecond))
 	if r.Hashed > 0 {
-		fmt.Fprintf(&b, "Read and hashed %s: %s, %s/s.\n", count(r.Hashed, "blob"), size(r.HashedBytes),
-			size(int64(float64(r.HashedBytes)/max(r.Took.Seconds(), 1e-3))))
+		fmt.Fprintf(&b, "Read and hashed %s: %s, %s/s.\n", command.Count(r.Hashed, "blob"), command.Size(r.HashedBytes),
+			command.Size(int64(float64(r.HashedBytes)/max(r.Took.Seconds(), 1e-3))))
 	}
 	if r.Young > 0 {
-		fmt.Fprintf(&b, "Without an owner, but so young that a request may still be writing them: %s.\n", count(r.Young, "object"))
+		fmt.Fprintf(&b, "Without an owner, but so young that a request may still be writing them: %s.\n", command.Count(r.Young, "object"))
 	}
 	if r.Kept > 0 {
 		fmt.Fprintf(&b, "Without an owner, but younger than gc.keep_doomed, so that a newer state of the database may know them: %s (%s).\n",
-			count(r.Kept, "object"), size(r.KeptBytes))
+			command.Count(r.Kept, "object"), command.Size(r.KeptBytes))
 	}
 	if r.Doomed > 0 {
-		fmt.Fprintf(&b, "Deleted from the database, and waiting to be deleted from the store: %s (%s).\n", count(r.Doomed, "object"), size(r.DoomedBytes))
+		fmt.Fprintf(&b, "Deleted from the database, and waiting to be deleted from the store: %s (%s).\n", command.Count(r.Doomed, "object"), command.Size(r.DoomedBytes))
 	}
 	if r.UnreadableManifests > 0 {
-		fmt.Fprintf(&b, "Skipped, since this version of Purser can't read manifests that another version accepted: %s.\n", count(r.UnreadableManifests, "manifest"))
+		fmt.Fprintf(&b, "Skipped, since this version of Purser can't read manifests that another version accepted: %s.\n", command.Count(r.UnreadableManifests, "manifest"))
 	}
 	well, all := complete, "All is well"
 	for _, p := range storecheck.Problems {
@@ -260,9 +261,9 @@ func writeCheck(w io.Writer, o storecheck.Options, r storecheck.CheckReport, exa
 
 func writeProblem(b *strings.Builder, p storecheck.Problem, t storecheck.Tally, examples []storecheck.Finding) {
 	a := advice[p]
-	fmt.Fprintf(b, "\n%s %s", count(t.Count, things(p)), a.what)
+	fmt.Fprintf(b, "\n%s %s", command.Count(t.Count, things(p)), a.what)
 	if t.Bytes > 0 {
-		fmt.Fprintf(b, " (%s)", size(t.Bytes))
+		fmt.Fprintf(b, " (%s)", command.Size(t.Bytes))
 	}
 	b.WriteString(":\n")
 	for _, f := range examples {
@@ -291,7 +292,7 @@ func describe(f storecheck.Finding) string {
 		}
 	}
 	if f.Size > 0 {
-		text += "  " + size(f.Size)
+		text += "  " + command.Size(f.Size)
 	}
 	if len(f.Repositories) > 0 {
 		text += "  in " + strings.Join(f.Repositories, ", ")

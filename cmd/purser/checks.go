@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/oci"
@@ -128,7 +129,7 @@ func checkMoment(text string) error {
 // name.
 func checkArg(what, text string, check func(text string) error) error {
 	if err := check(text); err != nil {
-		return usagef("%s: %q isn't possible: %w", what, text, err)
+		return command.Usagef("%s: %q isn't possible: %w", what, text, err)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/spf13/cobra"
@@ -22,9 +23,9 @@ func addServer(cmd *cobra.Command) *cobra.Command {
 }
 
 // withClient returns a RunE function that makes an API client and passes it to run.
-func withClient(src *source, run func(cmd *cobra.Command, c *api.Client, args []string) error) func(*cobra.Command, []string) error {
+func withClient(src *command.Source, run func(cmd *cobra.Command, c *api.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		c, err := src.client(cmd)
+		c, err := src.Client(cmd)
 		if err != nil {
 			return err
 		}
@@ -35,7 +36,7 @@ func withClient(src *source, run func(cmd *cobra.Command, c *api.Client, args []
 // addLimit adds the flag --limit to a command that lists.
 func addLimit(cmd *cobra.Command) *int {
 	limit := 100
-	cmd.Flags().Var(newNumber(&limit, 0, maxListed), "limit", "list at most `N`; 0: all")
+	cmd.Flags().Var(command.Number(&limit, 0, command.MaxListed), "limit", "list at most `N`; 0: all")
 	return &limit
 }
 
@@ -110,8 +111,8 @@ func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	}
 	question := fmt.Sprintf(format, args...)
 	in, ok := cmd.InOrStdin().(*os.File)
-	if !ok || !isTerminal(in) || !isTerminal(cmd.ErrOrStderr()) {
-		return refuse(question + " There is no terminal to ask for confirmation: add --yes to go on")
+	if !ok || !command.IsTerminal(in) || !command.IsTerminal(cmd.ErrOrStderr()) {
+		return command.Refuse(question + " There is no terminal to ask for confirmation: add --yes to go on")
 	}
 	answer := make(chan error, 1)
 	go func() { answer <- ask(in, cmd.ErrOrStderr(), question) }()
@@ -125,7 +126,7 @@ func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 }
 
 // errDeclined is the error of a command whose question was answered with no.
-var errDeclined = refuse("nothing was done")
+var errDeclined = command.Refuse("nothing was done")
 
 func ask(in io.Reader, out io.Writer, question string) error {
 	if _, err := fmt.Fprintf(out, "%s [y/N] ", question); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/spf13/cobra"
@@ -42,7 +43,7 @@ var completions = map[string][]completer{
 
 // completeArguments adds completion to the commands' arguments. The candidates come from the
 // registry that the command would ask; if it can't be reached, there are none.
-func completeArguments(src *source, root *cobra.Command) {
+func completeArguments(src *command.Source, root *cobra.Command) {
 	for path, of := range completions {
 		cmd, _, err := root.Find(strings.Fields(path))
 		if err != nil {
@@ -54,7 +55,7 @@ func completeArguments(src *source, root *cobra.Command) {
 	}
 }
 
-func completeArgument(src *source, cmd *cobra.Command, of []completer, args []string, word string) ([]string, cobra.ShellCompDirective) {
+func completeArgument(src *command.Source, cmd *cobra.Command, of []completer, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	const nothing = cobra.ShellCompDirectiveNoFileComp
 	for _, name := range []string{"defaults", "all"} { // with these flags there is no TARGET
 		if on, err := cmd.Flags().GetBool(name); err == nil && on {
@@ -65,7 +66,7 @@ func completeArgument(src *source, cmd *cobra.Command, of []completer, args []st
 	if cmd.Name() == "delete" && cmd.Parent().Name() == "tag" {
 		n = 0 // every argument is a tag
 	}
-	c, err := src.client(cmd)
+	c, err := src.Client(cmd)
 	if err != nil || n >= len(of) {
 		return nil, nothing
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -10,7 +11,7 @@ import (
 // completeFlags adds completion to flags whose value is one of a few words.
 func completeFlags(cmd *cobra.Command) {
 	words := map[string][]string{
-		"output": {string(formatText), string(formatJSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled"},
+		"output": {string(command.Text), string(command.JSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled"},
 	}
 	for _, k := range audit.Kinds() {
 		words["kind"] = append(words["kind"], string(k))

@@ -4,15 +4,17 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
-func configCommand(src *source) *cobra.Command {
+func configCommand(src *command.Source) *cobra.Command {
 	check := &cobra.Command{
 		Use:   "check",
 		Short: "Check the settings; name each problem with its place",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := src.load(cmd); err != nil {
+			if _, err := src.Load(cmd); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "The configuration is valid.")
@@ -24,7 +26,7 @@ func configCommand(src *source) *cobra.Command {
 		Short: "Show every setting that is in force and where it comes from, secrets hidden",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, problems := src.load(cmd)
+			cfg, problems := src.Load(cmd)
 			if err := cfg.Show(cmd.OutOrStdout()); err != nil {
 				return err
 			}
@@ -32,7 +34,7 @@ func configCommand(src *source) *cobra.Command {
 		},
 	}
 	for _, c := range []*cobra.Command{check, show} {
-		addServeFlags(c.Flags())
+		command.AddServeFlags(c.Flags())
 	}
-	return group("config", "Explain the configuration", check, show)
+	return command.Group("config", "Explain the configuration", check, show)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
@@ -12,20 +13,20 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-func gcCommand(src *source) *cobra.Command {
-	return group("gc", "Look after garbage collection",
+func gcCommand(src *command.Source) *cobra.Command {
+	return command.Group("gc", "Look after garbage collection",
 		gcStatusCommand(src), gcRunCommand(src), gcExplainCommand(src), gcRetryCommand(src))
 }
 
 // withMetadata runs fn on the metadata database and its catalog, also while a server runs.
 // The caches of running servers are notified of fn's changes, and the audit log attributes
 // them to this command.
-func withMetadata(src *source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error) error {
+func withMetadata(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error) error {
 	return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
 			return err
 		}
-		log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+		log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)
 		if err != nil {
 			return err
 		}
@@ -41,7 +42,7 @@ func withMetadata(src *source, cmd *cobra.Command, fn func(ctx context.Context, 
 }
 
 // withCollector is like withMetadata, for commands that need garbage collection.
-func withCollector(src *source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error) error {
+func withCollector(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error) error {
 	return withMetadata(src, cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error {
 		return fn(ctx, cfg, collector(cfg, c, metadata, metadata, nil), metadata, log)
 	})

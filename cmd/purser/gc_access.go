@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/config"
@@ -32,14 +33,14 @@ type gcAccess interface {
 // variable, with --data-dir or --config, or if nothing answers there, it runs fn on the
 // database of the configuration. It doesn't try the default URL: the registry there may
 // be another than the one of the configuration.
-func withGC(src *source, cmd *cobra.Command, fn func(ctx context.Context, g gcAccess) error) error {
+func withGC(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, g gcAccess) error) error {
 	named := func(entry string) bool {
 		value, ok := strings.CutPrefix(entry, api.ServerVariable+"=")
 		return ok && value != ""
 	}
 	byFlag := cmd.Flags().Changed("data-dir") || cmd.Flags().Changed("config")
-	if slices.ContainsFunc(src.environ, named) && !byFlag {
-		c, err := src.client(cmd)
+	if slices.ContainsFunc(src.Environ, named) && !byFlag {
+		c, err := src.Client(cmd)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
@@ -16,9 +17,9 @@ import (
 // completeExplainable completes the repository of a manifest from the database: the
 // configured one, or the built-in one if it is running. It doesn't start the built-in
 // one.
-func completeExplainable(src *source, cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+func completeExplainable(src *command.Source, cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	const goesOn = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
-	cfg, err := src.load(cmd)
+	cfg, err := src.Load(cmd)
 	if err != nil || len(args) > 0 || strings.Contains(word, "@") {
 		return nil, goesOn
 	}

@@ -9,10 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-func gcExplainCommand(src *source) *cobra.Command {
+func gcExplainCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain REPOSITORY@DIGEST | DIGEST",
 		Short: "Tell what keeps a manifest or a blob, or when and why it will be deleted",
@@ -28,11 +29,11 @@ func gcExplainCommand(src *source) *cobra.Command {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		return completeExplainable(src, cmd, args, word)
 	}
-	out := addFormat(cmd)
+	out := command.AddFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		path, digest, err := parseExplainable(args[0])
 		if err != nil {
-			return usagef("%w", err)
+			return command.Usagef("%w", err)
 		}
 		return withGC(src, cmd, func(ctx context.Context, g gcAccess) error {
 			if path == "" {
@@ -40,7 +41,7 @@ func gcExplainCommand(src *source) *cobra.Command {
 				if err != nil {
 					return plainly(err)
 				}
-				return out.print(cmd.OutOrStdout(), e, func(w io.Writer) error {
+				return out.Print(cmd.OutOrStdout(), e, func(w io.Writer) error {
 					return writeExplanation(w, "blob "+digest.String(), e.Sentences())
 				})
 			}
@@ -48,7 +49,7 @@ func gcExplainCommand(src *source) *cobra.Command {
 			if err != nil {
 				return plainly(err)
 			}
-			return out.print(cmd.OutOrStdout(), e, func(w io.Writer) error {
+			return out.Print(cmd.OutOrStdout(), e, func(w io.Writer) error {
 				return writeExplanation(w, "manifest "+path+"@"+digest.String(), e.Sentences())
 			})
 		})
@@ -82,7 +83,7 @@ func plainly(err error) error {
 	if e.Code == oci.BlobUnknown {
 		text += `; if it is a manifest's digest, write <repository>@<digest>`
 	}
-	return refuse(text)
+	return command.Refuse(text)
 }
 
 func writeExplanation(w io.Writer, what string, sentences []string) error {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/gc"
 )
 
@@ -13,7 +14,7 @@ import (
 func progressText(done gc.Progress) (picture, text string) {
 	reviewed := done.ManifestsReviewed + done.BlobsReviewed
 	return bar(reviewed, reviewed+done.Due) + " ", fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),
-		humanize.Comma(done.Due), count(done.ManifestsDeleted, "manifest"), count(done.BlobsDeleted, "blob"), size(done.Bytes))
+		humanize.Comma(done.Due), command.Count(done.ManifestsDeleted, "manifest"), command.Count(done.BlobsDeleted, "blob"), command.Size(done.Bytes))
 }
 
 // bar draws a progress bar for done of total.

@@ -6,15 +6,17 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
-func gcRetryCommand(src *source) *cobra.Command {
+func gcRetryCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry",
 		Short: "Try reviews again that failed too often",
 		Args:  cobra.NoArgs,
 	}
-	out := addFormat(cmd)
+	out := command.AddFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return withGC(src, cmd, func(ctx context.Context, g gcAccess) error {
 			retried, err := g.retry(ctx)
@@ -25,13 +27,13 @@ func gcRetryCommand(src *source) *cobra.Command {
 				Manifests int64 `json:"manifests"`
 				Blobs     int64 `json:"blobs"`
 			}{retried.Manifests, retried.Blobs}
-			return out.print(cmd.OutOrStdout(), n, func(w io.Writer) error {
+			return out.Print(cmd.OutOrStdout(), n, func(w io.Writer) error {
 				if n.Manifests+n.Blobs == 0 {
 					_, err := fmt.Fprintln(w, "There are no failed reviews.")
 					return err
 				}
 				_, err := fmt.Fprintf(w, "Reviews of %s and %s are due again.\n",
-					count(n.Manifests, "manifest"), count(n.Blobs, "blob"))
+					command.Count(n.Manifests, "manifest"), command.Count(n.Blobs, "blob"))
 				return err
 			})
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/config"
@@ -17,7 +18,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-func gcRunCommand(src *source) *cobra.Command {
+func gcRunCommand(src *command.Source) *cobra.Command {
 	r := &gcRun{}
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -35,11 +36,11 @@ func gcRunCommand(src *source) *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "delete nothing, and list what would be deleted")
 	r.limit = 100
-	cmd.Flags().Var(newNumber(&r.limit, 0, maxListed), "limit", "list at most `N` things that would be deleted; 0: all")
-	r.format = addFormat(cmd)
+	cmd.Flags().Var(command.Number(&r.limit, 0, command.MaxListed), "limit", "list at most `N` things that would be deleted; 0: all")
+	r.format = command.AddFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return withCollector(src, cmd, func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error {
-			r.out, r.progress = cmd.OutOrStdout(), newProgressLine(cmd.ErrOrStderr())
+			r.out, r.progress = cmd.OutOrStdout(), command.NewProgressLine(cmd.ErrOrStderr())
 			if err := log.Append(ctx, audit.Entry{Kind: audit.RunGC, Detail: map[string]any{"dry_run": r.dry}}); err != nil {
 				return err
 			}
@@ -53,10 +54,10 @@ func gcRunCommand(src *source) *cobra.Command {
 type gcRun struct {
 	dry    bool
 	limit  int
-	format *format
+	format *command.Format
 
 	out      io.Writer
-	progress *progressLine
+	progress *command.ProgressLine
 	report   gcReport
 	err      error // from writing to out
 }
@@ -81,7 +82,7 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, me
 	o := gc.CollectOptions{
 		Collector: c, DryRun: r.dry, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout,
 		StorageTimeout: cfg.Storage.DeleteTimeout, SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
-		Progress: func(done gc.Progress) { r.progress.tell(progressText(done)) }, Found: r.found, Log: log,
+		Progress: func(done gc.Progress) { r.progress.Tell(progressText(done)) }, Found: r.found, Log: log,
 	}
 	if r.report.DryRun = r.dry; r.dry {
 		r.report.Found = []gc.Reviewed{}
@@ -93,8 +94,8 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, me
 	if err != nil && ctx.Err() != nil {
 		err = errInterrupted
 	}
-	r.progress.clear()
-	return errors.Join(r.err, r.format.print(r.out, r.report, r.summary), err)
+	r.progress.Clear()
+	return errors.Join(r.err, r.format.Print(r.out, r.report, r.summary), err)
 }
 
 // store opens the blob store.
@@ -112,10 +113,10 @@ func (r *gcRun) logger(cfg config.Log) (*slog.Logger, error) {
 	if cfg.Level == "info" {
 		cfg.Level = "warn"
 	}
-	if cfg.Format == "auto" && r.progress.onTerminal() {
+	if cfg.Format == "auto" && r.progress.OnTerminal() {
 		cfg.Format = "text"
 	}
-	return newLogger(r.progress, cfg)
+	return command.NewLogger(r.progress, cfg)
 }
 
 // found reports something that a dry run would delete: immediately as text, or in the
@@ -130,12 +131,12 @@ func (r *gcRun) found(f gc.Reviewed) {
 	if r.limit > 0 && n >= r.limit || r.err != nil {
 		return
 	}
-	if *r.format == formatJSON {
+	if *r.format == command.JSON {
 		r.report.Found = append(r.report.Found, f)
 		return
 	}
 	const row = "%-8s  %10s  %-20s  %s\n"
-	r.progress.clear()
+	r.progress.Clear()
 	if n == 0 {
 		_, r.err = fmt.Fprintf(r.out, row, "KIND", "SIZE", "WHY", "WHAT")
 	}
@@ -144,7 +145,7 @@ func (r *gcRun) found(f gc.Reviewed) {
 		what = f.Repository + "@" + what
 	}
 	if r.err == nil {
-		_, r.err = fmt.Fprintf(r.out, row, f.Kind, size(f.Size), f.Event, what)
+		_, r.err = fmt.Fprintf(r.out, row, f.Kind, command.Size(f.Size), f.Event, what)
 	}
 }
 
@@ -154,16 +155,16 @@ func (r *gcRun) summary(w io.Writer) error {
 	}
 	p := r.report.Progress
 	_, err := fmt.Fprintf(w, "Reviewed %s, deleted %s; reviewed %s, deleted %s.\nDeleted %s from the store: reclaimed %s.\n",
-		count(p.ManifestsReviewed, "manifest"), humanize.Comma(p.ManifestsDeleted),
-		count(p.BlobsReviewed, "blob"), humanize.Comma(p.BlobsDeleted), count(p.Objects, "object"), size(p.Bytes))
+		command.Count(p.ManifestsReviewed, "manifest"), humanize.Comma(p.ManifestsDeleted),
+		command.Count(p.BlobsReviewed, "blob"), humanize.Comma(p.BlobsDeleted), command.Count(p.Objects, "object"), command.Size(p.Bytes))
 	if err == nil && p.Failed > 0 {
-		_, err = fmt.Fprintf(w, "The store failed to delete %s: servers try them again, and \"purser gc status\" shows them.\n", count(p.Failed, "object"))
+		_, err = fmt.Fprintf(w, "The store failed to delete %s: servers try them again, and \"purser gc status\" shows them.\n", command.Count(p.Failed, "object"))
 	}
 	if err == nil && p.SecondSweeps > 0 {
-		_, err = fmt.Fprintf(w, "To be deleted once more after http.max_request_time, in case a request wrote late: %s.\n", count(p.SecondSweeps, "object"))
+		_, err = fmt.Fprintf(w, "To be deleted once more after http.max_request_time, in case a request wrote late: %s.\n", command.Count(p.SecondSweeps, "object"))
 	}
 	if err == nil && p.Kept > 0 {
-		_, err = fmt.Fprintf(w, "Kept in the store until gc.keep_doomed is over, or a day after a repair: %s (%s).\n", count(p.Kept, "object"), size(p.KeptBytes))
+		_, err = fmt.Fprintf(w, "Kept in the store until gc.keep_doomed is over, or a day after a repair: %s (%s).\n", command.Count(p.Kept, "object"), command.Size(p.KeptBytes))
 	}
 	if err == nil && r.report.Complete {
 		_, err = fmt.Fprintln(w, "Nothing is left to do now. What lost its last reference may wait for its delay: see \"purser gc status\".")
@@ -181,7 +182,7 @@ func (r *gcRun) drySummary(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "A run would delete %s of %s reviewed, and %s (%s) of %s.\n"+
 		"A dry run can't tell what comes after: deleting manifests queues their blobs, children and\n"+
 		"referrers for reviews of their own, after their delays. It doesn't delete pending deletions either.\n",
-		count(p.ManifestsDeleted, "manifest"), humanize.Comma(p.ManifestsReviewed),
-		count(p.BlobsDeleted, "blob"), size(p.Bytes), humanize.Comma(p.BlobsReviewed))
+		command.Count(p.ManifestsDeleted, "manifest"), humanize.Comma(p.ManifestsReviewed),
+		command.Count(p.BlobsDeleted, "blob"), command.Size(p.Bytes), humanize.Comma(p.BlobsReviewed))
 	return err
 }

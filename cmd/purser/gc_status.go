@@ -10,12 +10,13 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/gc/explain"
 )
 
-func gcStatusCommand(src *source) *cobra.Command {
+func gcStatusCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what garbage collection has to do and what it reclaimed",
@@ -25,14 +26,14 @@ func gcStatusCommand(src *source) *cobra.Command {
 			"with ~ is PostgreSQL's estimate, where there is too much to count.",
 		Args: cobra.NoArgs,
 	}
-	out := addFormat(cmd)
+	out := command.AddFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return withGC(src, cmd, func(ctx context.Context, g gcAccess) error {
 			s, err := g.status(ctx)
 			if err != nil {
 				return err
 			}
-			return out.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return writeGCStatus(w, s) })
+			return out.Print(cmd.OutOrStdout(), s, func(w io.Writer) error { return writeGCStatus(w, s) })
 		})
 	}
 	return cmd
@@ -54,12 +55,12 @@ func writeGCStatus(w io.Writer, s gc.GCStatus) error {
 		}
 		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", q.name, number(q.Due), number(q.Waiting), number(q.SetAside), overdue, next)
 	}
-	fmt.Fprintf(out, "\npending deletions\t%s (%s), %s due\n", number(s.Doomed.Objects), size(s.Doomed.Bytes), number(s.Doomed.Due))
+	fmt.Fprintf(out, "\npending deletions\t%s (%s), %s due\n", number(s.Doomed.Objects), command.Size(s.Doomed.Bytes), number(s.Doomed.Due))
 	if s.Doomed.SecondSweeps.Rows > 0 {
 		fmt.Fprintf(out, "second deletions\t%s: deleted, and to be deleted once more in case a request wrote late\n", number(s.Doomed.SecondSweeps))
 	}
 	if s.Doomed.Kept.Rows > 0 {
-		fmt.Fprintf(out, "  kept\t%s (%s)\n", number(s.Doomed.Kept), size(s.Doomed.KeptBytes))
+		fmt.Fprintf(out, "  kept\t%s (%s)\n", number(s.Doomed.Kept), command.Size(s.Doomed.KeptBytes))
 	}
 	if s.Doomed.FailingSince != nil {
 		fmt.Fprintf(out, "  failing\t%s, the oldest for %s: %s\n",
@@ -68,14 +69,14 @@ func writeGCStatus(w io.Writer, s gc.GCStatus) error {
 	if s.Lost.Rows > 0 {
 		fmt.Fprintf(out, "lost blobs\t%s: \"purser check\" lists them\n", number(s.Lost))
 	}
-	fmt.Fprintf(out, "uploads\t%s in progress (%s)\n", number(s.Uploads.Uploads), size(s.Uploads.Bytes))
+	fmt.Fprintf(out, "uploads\t%s in progress (%s)\n", number(s.Uploads.Uploads), command.Size(s.Uploads.Bytes))
 	fmt.Fprintln(out, "\nRECLAIMED\tMANIFESTS\tBLOBS\tOBJECTS\tSIZE")
 	for _, r := range []struct {
 		in string
 		gc.Reclaimed
 	}{{"last hour", s.LastHour}, {"last day", s.LastDay}} {
 		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", r.in,
-			humanize.Comma(r.Manifests), humanize.Comma(r.Blobs), humanize.Comma(r.Objects), size(r.Bytes))
+			humanize.Comma(r.Manifests), humanize.Comma(r.Blobs), humanize.Comma(r.Objects), command.Size(r.Bytes))
 	}
 	if err := out.Flush(); err != nil {
 		return err

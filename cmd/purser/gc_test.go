@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/server/servertest"
 
 	"github.com/jackc/pgx/v5"
@@ -399,10 +400,10 @@ func TestGCRunInterrupted(t *testing.T) {
 	g := newGarbage(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	f := formatText
+	f := command.Text
 	var out strings.Builder
 	told := &stopAt{stop: cancel}
-	r := &gcRun{format: &f, out: &out, progress: &progressLine{out: told}}
+	r := &gcRun{format: &f, out: &out, progress: &command.ProgressLine{Out: told}}
 	cfg := testConfig(t, append(g.environ, "PURSER_GC_BATCH=1")...)
 	if err := r.run(ctx, cfg, gc.New(gc.Options{Catalog: g.catalog, DB: g.db}), g.db); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
 		t.Errorf("error %v, want that it was interrupted", err)

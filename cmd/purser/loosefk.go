@@ -6,20 +6,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/loosefk/cli"
 )
 
 // looseCommand returns the commands for the loose foreign keys of the registry's own
 // databases.
-func looseCommand(src *source) *cobra.Command {
+func looseCommand(src *command.Source) *cobra.Command {
 	var current *cobra.Command // the running command, which has the flags
 	loose := cli.New(cli.Env{Open: func(ctx context.Context) (*cli.App, error) { return openLoose(src, ctx, current) }})
 	loose.PersistentPreRun = func(cmd *cobra.Command, _ []string) { current = cmd }
 	return loose
 }
 
-func openLoose(src *source, ctx context.Context, cmd *cobra.Command) (*cli.App, error) {
+func openLoose(src *command.Source, ctx context.Context, cmd *cobra.Command) (*cli.App, error) {
 	cfg, dsn, stop, err := openDSN(src, cmd, true)
 	if err != nil {
 		return nil, err
@@ -28,7 +29,7 @@ func openLoose(src *source, ctx context.Context, cmd *cobra.Command) (*cli.App, 
 		stop()
 		return nil, explainDatabase(cfg, err)
 	}
-	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+	log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)
 	if err != nil {
 		stop()
 		return nil, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/loosefk/cli"
 )
 
@@ -22,7 +23,7 @@ import (
 var version string
 
 func main() {
-	Version = version
+	command.Version = version
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal requests an orderly shutdown. After it, the default handling is
 	// restored, so that a second one kills the process.
@@ -38,10 +39,10 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if code, ok := errors.AsType[exitCode](err); ok {
+	if code, ok := errors.AsType[command.ExitCode](err); ok {
 		return int(code)
 	}
-	return exitCodeOf(err, cli.Report(stderr, "purser", err))
+	return command.ExitCodeOf(err, cli.Report(stderr, "purser", err))
 }
 
 func newRoot(environ []string) *cobra.Command {
@@ -53,14 +54,14 @@ func newRoot(environ []string) *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.Version = readBuild().version
+	root.Version = command.ReadBuild().Version
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = false
-	src := &source{environ: environ}
-	src.addFlags(root.PersistentFlags())
-	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), policyCommand(src), pruneCommand(src), looseCommand(src), checkCommand(src), storeCommand(src), configCommand(src), versionCommand())
+	src := &command.Source{Environ: environ}
+	src.AddFlags(root.PersistentFlags())
+	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), policyCommand(src), pruneCommand(src), looseCommand(src), checkCommand(src), storeCommand(src), configCommand(src), command.VersionCommand())
 	root.AddCommand(namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), pullsCommand(src), protectionCommand(src), webhookCommand(src))
-	checkUsage(root)
+	command.CheckUsage(root)
 	completeArguments(src, root)
 	completeFlags(root)
 	return root

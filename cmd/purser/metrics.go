@@ -4,15 +4,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
 // newRegistry makes the Prometheus registry of this process, with metrics of the Go
 // runtime, the process and the build.
 func newRegistry() *prometheus.Registry {
-	b := readBuild()
+	b := command.ReadBuild()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "purser_build_info", Help: "The version of this program, in labels; always 1.",
-		ConstLabels: prometheus.Labels{"version": b.version, "revision": b.revision},
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision},
 	})
 	info.Set(1)
 	reg := prometheus.NewRegistry()

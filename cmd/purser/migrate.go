@@ -10,12 +10,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 )
 
-func migrateCommand(src *source) *cobra.Command {
+func migrateCommand(src *command.Source) *cobra.Command {
 	up := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the database's schema up to date",
@@ -45,7 +46,7 @@ func migrateCommand(src *source) *cobra.Command {
 			})
 		},
 	}
-	return group("migrate", "Bring the database's schema up to date", up, status)
+	return command.Group("migrate", "Bring the database's schema up to date", up, status)
 }
 
 func writeStatus(w io.Writer, list []db.MigrationStatus) error {
@@ -64,13 +65,13 @@ func writeStatus(w io.Writer, list []db.MigrationStatus) error {
 // withDSN runs fn on the metadata database: the configured one, the built-in one of a
 // running server, or the built-in one, which is started for this purpose. It never
 // creates a built-in one.
-func withDSN(src *source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
+func withDSN(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
 	return withAnyDSN(src, cmd, true, fn)
 }
 
 // withAnyDSN is withDSN that also creates the built-in PostgreSQL, unless existing is
 // set.
-func withAnyDSN(src *source, cmd *cobra.Command, existing bool, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
+func withAnyDSN(src *command.Source, cmd *cobra.Command, existing bool, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
 	cfg, dsn, stop, err := openDSN(src, cmd, existing)
 	if err != nil {
 		return err
@@ -80,11 +81,11 @@ func withAnyDSN(src *source, cmd *cobra.Command, existing bool, fn func(ctx cont
 }
 
 // openDSN returns the DSN like withAnyDSN. The caller calls stop when it is done.
-func openDSN(src *source, cmd *cobra.Command, existing bool) (cfg *config.Config, dsn string, stop func(), err error) {
-	if cfg, err = src.load(cmd); err != nil {
+func openDSN(src *command.Source, cmd *cobra.Command, existing bool) (cfg *config.Config, dsn string, stop func(), err error) {
+	if cfg, err = src.Load(cmd); err != nil {
 		return nil, "", nil, err
 	}
-	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+	log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)
 	if err != nil {
 		return nil, "", nil, err
 	}

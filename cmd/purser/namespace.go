@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/dustin/go-humanize"
@@ -15,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-func namespaceCommand(src *source) *cobra.Command {
-	return addServer(group("namespace", "Look at namespaces, create and delete them",
+func namespaceCommand(src *command.Source) *cobra.Command {
+	return addServer(command.Group("namespace", "Look at namespaces, create and delete them",
 		namespaceListCommand(src), namespaceShowCommand(src), namespaceCreateCommand(src), namespaceDeleteCommand(src)))
 }
 
@@ -47,9 +48,9 @@ func parameters(pairs ...string) url.Values {
 	return q
 }
 
-func namespaceListCommand(src *source) *cobra.Command {
+func namespaceListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List namespaces", Args: cobra.NoArgs}
-	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
+	format, limit, names := command.AddFormat(cmd), addLimit(cmd), addNameFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]catalog.NamespaceInfo, string, error) {
 			var page struct {
@@ -62,7 +63,7 @@ func namespaceListCommand(src *source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, n := range list {
 				rows[i] = []string{n.Name, atLeast(n.Repositories), clock(&n.CreatedAt)}
@@ -84,22 +85,22 @@ func atLeast(n catalog.Count) string {
 // sizes formats the size of all blobs, and the size of those that only this repository
 // or namespace uses.
 func sizes(s catalog.Size) (all, own string) {
-	all, own = size(s.Bytes)+" in "+count(s.Blobs, "blob"), size(s.OwnBytes)
+	all, own = command.Size(s.Bytes)+" in "+command.Count(s.Blobs, "blob"), command.Size(s.OwnBytes)
 	if !s.Exact {
 		all, own = "at least "+all, "at least "+own
 	}
 	return all, own
 }
 
-func namespaceShowCommand(src *source) *cobra.Command {
+func namespaceShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show NAMESPACE", Short: "Show how much a namespace holds", Args: cobra.ExactArgs(1)}
-	format := addFormat(cmd)
+	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var d catalog.NamespaceDetails
 		if err := c.Get(cmd.Context(), api.Path("organization", args[0]), nil, &d); err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), d, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), d, func(w io.Writer) error {
 			all, own := sizes(d.Size)
 			return fields(w, "namespace", d.Name, "created", clock(&d.CreatedAt),
 				"repositories", humanize.Comma(d.Repositories), "size", all, "of its own", own)
@@ -108,7 +109,7 @@ func namespaceShowCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func namespaceCreateCommand(src *source) *cobra.Command {
+func namespaceCreateCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "create NAMESPACE", Short: "Create a namespace before the first push to it", Args: cobra.ExactArgs(1),
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -128,7 +129,7 @@ func say(cmd *cobra.Command, format string, args ...any) error {
 	return nil
 }
 
-func namespaceDeleteCommand(src *source) *cobra.Command {
+func namespaceDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE", Short: "Delete a namespace with all its repositories", Args: cobra.ExactArgs(1)}
 	yes := addYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {

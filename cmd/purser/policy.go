@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/spf13/cobra"
@@ -14,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
-func policyCommand(src *source) *cobra.Command {
-	cmd := group("policy", "Manage policies, which say which tags auto-pruning deletes",
+func policyCommand(src *command.Source) *cobra.Command {
+	cmd := command.Group("policy", "Manage policies, which say which tags auto-pruning deletes",
 		policyListCommand(src), policyCreateCommand(src), policyShowCommand(src), policyUpdateCommand(src), policyDeleteCommand(src))
 	cmd.Long = "Say which tags auto-pruning deletes. TARGET is a namespace (app) or a repository (app/web);\n" +
 		"add --repo for a repository whose name has no slash. With --defaults in place of a target: the\n" +
@@ -75,26 +76,26 @@ func addTarget(cmd *cobra.Command, defaults bool) *targetFlags {
 func (f *targetFlags) path(args []string, n int) (path, name string, rest []string, err error) {
 	if f.defaults {
 		if len(args) != n {
-			return "", "", nil, usagef("with --defaults, leave TARGET out: give %d arguments, not %d", n, len(args))
+			return "", "", nil, command.Usagef("with --defaults, leave TARGET out: give %d arguments, not %d", n, len(args))
 		}
 		return "", "The registry", args, nil
 	}
 	if len(args) != n+1 {
-		return "", "", nil, usagef("give %d arguments, not %d: the first is the name of a namespace or of a repository", n+1, len(args))
+		return "", "", nil, command.Usagef("give %d arguments, not %d: the first is the name of a namespace or of a repository", n+1, len(args))
 	}
 	name, rest = args[0], args[1:]
 	switch {
 	case name == "":
-		return "", "", nil, usagef("the name of a namespace or of a repository is empty")
+		return "", "", nil, command.Usagef("the name of a namespace or of a repository is empty")
 	case f.repository || strings.Contains(name, "/"):
 		return api.Path("repository", name), name, rest, nil
 	}
 	return api.Path("organization", name), name, rest, nil
 }
 
-func policyListCommand(src *source) *cobra.Command {
+func policyListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list TARGET", Short: "List the policies of a namespace, a repository, or the defaults", Args: cobra.ArbitraryArgs}
-	format, target := addFormat(cmd), addTarget(cmd, true)
+	format, target := command.AddFormat(cmd), addTarget(cmd, true)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, name, _, err := target.path(args, 0)
 		if err != nil {
@@ -106,7 +107,7 @@ func policyListCommand(src *source) *cobra.Command {
 		if err := c.Get(cmd.Context(), path+"/autoprunepolicy", nil, &out); err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), out.Policies, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), out.Policies, func(w io.Writer) error {
 			if len(out.Policies) == 0 {
 				_, err := fmt.Fprintf(w, "%s has no policies of its own.\n", name)
 				return err
@@ -134,7 +135,7 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	textFlag(cmd, &f.method, "method", "", "`METHOD`: creation_date, number_of_tags or last_pulled (default: what the other flags ask for)",
 		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled)))
 	textFlag(cmd, &f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long", checkAge)
-	flags.Var(newNumber(&f.numTags, 1, autoprune.MaxNumTags), "num-tags", "all tags but the newest `N`")
+	flags.Var(command.Number(&f.numTags, 1, autoprune.MaxNumTags), "num-tags", "all tags but the newest `N`")
 	textFlag(cmd, &f.pattern, "pattern", "", "only tags in whose names this `REGEXP` is found; anchor it, as in '^v[0-9]+$'", checkPattern)
 	flags.BoolVar(&f.not, "not-matching", false, "only tags in whose names the pattern isn't found")
 	flags.BoolVar(&f.orphans, "remove-orphans", false, "also attached tags, such as signatures, that are a day old and whose image isn't in their repository")
@@ -158,23 +159,23 @@ func (f *policyFlags) check() error {
 	byNumber := f.method == string(autoprune.NumberOfTags)
 	switch {
 	case f.json != "" && (*f != policyFlags{json: f.json}):
-		return usagef("--policy has all of it: leave the other flags out")
+		return command.Usagef("--policy has all of it: leave the other flags out")
 	case f.json != "":
 		return nil
 	case f.numTags != 0 && f.olderThan != "":
-		return usagef("--num-tags and --older-than are two policies: create one for each")
+		return command.Usagef("--num-tags and --older-than are two policies: create one for each")
 	case byNumber && f.olderThan != "":
-		return usagef("--older-than isn't for --method %s, which needs --num-tags N", f.method)
+		return command.Usagef("--older-than isn't for --method %s, which needs --num-tags N", f.method)
 	case byNumber && f.numTags == 0:
-		return usagef("--method %s needs --num-tags N", f.method)
+		return command.Usagef("--method %s needs --num-tags N", f.method)
 	case f.method != "" && !byNumber && f.numTags != 0:
-		return usagef("--num-tags isn't for --method %s, which needs --older-than AGE", f.method)
+		return command.Usagef("--num-tags isn't for --method %s, which needs --older-than AGE", f.method)
 	case f.method != "" && !byNumber && f.olderThan == "":
-		return usagef("--method %s needs --older-than AGE, such as 2w", f.method)
+		return command.Usagef("--method %s needs --older-than AGE, such as 2w", f.method)
 	case f.numTags == 0 && f.olderThan == "":
-		return usagef("say which tags to delete: --older-than AGE, --num-tags N, or --policy JSON")
+		return command.Usagef("say which tags to delete: --older-than AGE, --num-tags N, or --policy JSON")
 	case f.not && f.pattern == "":
-		return usagef("--not-matching needs --pattern REGEXP")
+		return command.Usagef("--not-matching needs --pattern REGEXP")
 	}
 	return nil
 }
@@ -209,13 +210,13 @@ func (f *policyFlags) body() (json.RawMessage, error) {
 	return json.Marshal(members)
 }
 
-func policyCreateCommand(src *source) *cobra.Command {
+func policyCreateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create TARGET", Short: "Create a policy", Args: cobra.ArbitraryArgs,
 		Example: "  purser policy create app --num-tags 100\n  purser policy create app/web --older-than 2w --pattern '^pr-'\n" +
 			"  purser policy create --defaults --method last_pulled --older-than 90d",
 	}
-	format, target, flags := addFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd)
+	format, target, flags := command.AddFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, _, err := target.path(args, 0)
 		if err != nil {
@@ -233,7 +234,7 @@ func policyCreateCommand(src *source) *cobra.Command {
 			return err
 		}
 		warn(cmd, out.Warnings)
-		return format.print(cmd.OutOrStdout(), out, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), out, func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "Created policy %s.\n", out.UUID)
 			return err
 		})
@@ -249,7 +250,7 @@ func warn(cmd *cobra.Command, warnings []string) {
 }
 
 // policyItem makes a command that works on one policy.
-func policyItem(src *source, cmd *cobra.Command, run func(cmd *cobra.Command, c *api.Client, path, id string) error) *cobra.Command {
+func policyItem(src *command.Source, cmd *cobra.Command, run func(cmd *cobra.Command, c *api.Client, path, id string) error) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	target := addTarget(cmd, true)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -265,15 +266,15 @@ func policyItem(src *source, cmd *cobra.Command, run func(cmd *cobra.Command, c 
 	return cmd
 }
 
-func policyShowCommand(src *source) *cobra.Command {
+func policyShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show TARGET UUID", Short: "Show a policy"}
-	format := addFormat(cmd)
+	format := command.AddFormat(cmd)
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, _ string) error {
 		var p policyView
 		if err := c.Get(cmd.Context(), path, nil, &p); err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), p, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), p, func(w io.Writer) error {
 			if p.Problem != "" {
 				return fields(w, "uuid", p.UUID, "problem", p.Problem, "stored", p.Stored, "created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
 			}
@@ -284,7 +285,7 @@ func policyShowCommand(src *source) *cobra.Command {
 	})
 }
 
-func policyUpdateCommand(src *source) *cobra.Command {
+func policyUpdateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "update TARGET UUID", Short: "Replace a policy"}
 	flags := addPolicyFlags(cmd)
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, id string) error {
@@ -304,7 +305,7 @@ func policyUpdateCommand(src *source) *cobra.Command {
 	})
 }
 
-func policyDeleteCommand(src *source) *cobra.Command {
+func policyDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete TARGET UUID", Short: "Delete a policy: nothing is deleted by it any more"}
 	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, id string) error {
 		if err := c.Delete(cmd.Context(), path, nil); err != nil {

@@ -6,17 +6,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/builtinpg"
 )
 
-func postgresCommand(src *source) *cobra.Command {
+func postgresCommand(src *command.Source) *cobra.Command {
 	url := &cobra.Command{
 		Use:     "url",
 		Short:   "Print how to connect to the built-in PostgreSQL of a running server",
 		Example: `  psql "$(purser postgres url)"`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := src.load(cmd)
+			cfg, err := src.Load(cmd)
 			if err != nil {
 				return err
 			}
@@ -32,5 +33,5 @@ func postgresCommand(src *source) *cobra.Command {
 			return err
 		},
 	}
-	return group("postgres", "Reach the built-in PostgreSQL", url)
+	return command.Group("postgres", "Reach the built-in PostgreSQL", url)
 }

@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/spf13/cobra"
 )
 
-func protectionCommand(src *source) *cobra.Command {
-	cmd := group("protection", "Manage rules, which say which tags nobody deletes or moves",
+func protectionCommand(src *command.Source) *cobra.Command {
+	cmd := command.Group("protection", "Manage rules, which say which tags nobody deletes or moves",
 		protectionListCommand(src), protectionAddCommand(src), protectionRemoveCommand(src))
 	cmd.Long = "Say which tags no policy and nobody deletes or moves. TARGET is a namespace (app) or a repository\n" +
 		"(app/web); with --all in place of a target the rule holds in the whole registry."
@@ -36,7 +37,7 @@ func (f *scopeFlags) path(args []string, n int) (path, name string, rest []strin
 	const rules = "/tagprotection"
 	if f.all {
 		if len(args) != n {
-			return "", "", nil, usagef("with --all, leave TARGET out: give %d arguments, not %d", n, len(args))
+			return "", "", nil, command.Usagef("with --all, leave TARGET out: give %d arguments, not %d", n, len(args))
 		}
 		return rules, "the registry", args, nil
 	}
@@ -44,9 +45,9 @@ func (f *scopeFlags) path(args []string, n int) (path, name string, rest []strin
 	return path + rules, name, rest, err
 }
 
-func protectionListCommand(src *source) *cobra.Command {
+func protectionListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list TARGET", Short: "List the rules of a namespace, a repository, or the registry"}
-	format, scope := addFormat(cmd), addScope(cmd)
+	format, scope := command.AddFormat(cmd), addScope(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, name, _, err := scope.path(args, 0)
 		if err != nil {
@@ -58,7 +59,7 @@ func protectionListCommand(src *source) *cobra.Command {
 		if err := c.Get(cmd.Context(), path, nil, &out); err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), out.Rules, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), out.Rules, func(w io.Writer) error {
 			if len(out.Rules) == 0 {
 				_, err := fmt.Fprintf(w, "No rule of %s protects tags.\n", name)
 				return err
@@ -76,13 +77,13 @@ func protectionListCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func protectionAddCommand(src *source) *cobra.Command {
+func protectionAddCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add TARGET REGEXP", Short: "Protect the tags in whose names REGEXP is found",
 		Long:    "Protect the tags in whose names REGEXP is found. Anchor it, as in '^v[0-9.]+$', for whole names.",
 		Example: "  purser protection add app/web '^v[0-9.]+$'\n  purser protection add --all '^latest$'",
 	}
-	format, scope := addFormat(cmd), addScope(cmd)
+	format, scope := command.AddFormat(cmd), addScope(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, rest, err := scope.path(args, 1)
 		if err != nil {
@@ -99,7 +100,7 @@ func protectionAddCommand(src *source) *cobra.Command {
 			return err
 		}
 		warn(cmd, out.Warnings)
-		return format.print(cmd.OutOrStdout(), out, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), out, func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "Created rule %s.\n", out.UUID)
 			return err
 		})
@@ -107,7 +108,7 @@ func protectionAddCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func protectionRemoveCommand(src *source) *cobra.Command {
+func protectionRemoveCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "remove TARGET UUID", Short: "Remove a rule: its tags can be deleted and moved again"}
 	scope, yes := addScope(cmd), addYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/worker"
 
@@ -21,8 +22,8 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
-func pruneCommand(src *source) *cobra.Command {
-	return addServer(group("prune", "See what auto-pruning would do, does and did",
+func pruneCommand(src *command.Source) *cobra.Command {
+	return addServer(command.Group("prune", "See what auto-pruning would do, does and did",
 		prunePreviewCommand(src), pruneRunCommand(src), pruneStatusCommand(src), pruneRunsCommand(src), pruneShowCommand(src),
 		pruneUndoCommand(src), pruneDefaultsCommand(src)))
 }
@@ -30,7 +31,7 @@ func pruneCommand(src *source) *cobra.Command {
 // maxPreviewed is the largest number of tags that the API returns in a preview.
 const maxPreviewed = 10_000
 
-func prunePreviewCommand(src *source) *cobra.Command {
+func prunePreviewCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "preview TARGET", Short: "Show which tags would be deleted, and why, and change nothing",
 		Long: "Show which tags of a namespace (app) or a repository (app/web) would be deleted, which stay and why, and how\n" +
@@ -40,9 +41,9 @@ func prunePreviewCommand(src *source) *cobra.Command {
 			"  purser prune preview app/web --older-than 2w",
 		Args: cobra.ArbitraryArgs,
 	}
-	format, target, flags := addFormat(cmd), addTarget(cmd, false), addPolicyFlags(cmd)
+	format, target, flags := command.AddFormat(cmd), addTarget(cmd, false), addPolicyFlags(cmd)
 	limit := 100
-	cmd.Flags().Var(newNumber(&limit, 1, maxPreviewed), "limit", "list at most `N` tags to delete, and as many that stay; 10000 at most")
+	cmd.Flags().Var(command.Number(&limit, 1, maxPreviewed), "limit", "list at most `N` tags to delete, and as many that stay; 10000 at most")
 	stay := cmd.Flags().Bool("staying", false, "list the tags that stay, too")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, _, err := target.path(args, 0)
@@ -63,7 +64,7 @@ func prunePreviewCommand(src *source) *cobra.Command {
 		for _, policy := range p.Policies {
 			warn(cmd, policy.Warnings)
 		}
-		return format.print(cmd.OutOrStdout(), p, func(w io.Writer) error { return printPreview(w, p, *stay) })
+		return format.Print(cmd.OutOrStdout(), p, func(w io.Writer) error { return printPreview(w, p, *stay) })
 	})
 	return cmd
 }
@@ -118,7 +119,7 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 		fmt.Fprintln(w, "The preview ran out of time before it had looked at everything.") //nolint:errcheck // an error shows up in the last write
 	}
 	_, err := fmt.Fprintf(w, "%s of %s in %s would be deleted. Garbage collection would then free %s.\n",
-		humanize.Comma(p.Deleted), count(p.Tags, "tag"), repositories(p.Repositories), size(p.Bytes))
+		humanize.Comma(p.Deleted), command.Count(p.Tags, "tag"), repositories(p.Repositories), command.Size(p.Bytes))
 	return err
 }
 
@@ -147,27 +148,27 @@ func (s pruneState) print(w io.Writer, namespace string) error {
 	return fields(w, "namespace", namespace, "status", s.Task.Status, "last ran", clock(s.Task.LastRan), "run", s.Task.Run, "defaults", defaults)
 }
 
-func pruneStatusCommand(src *source) *cobra.Command {
+func pruneStatusCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "status NAMESPACE", Short: "Show the state of auto-pruning in a namespace", Args: cobra.ExactArgs(1)}
-	format := addFormat(cmd)
+	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var s pruneState
 		if err := c.Get(cmd.Context(), api.Path("organization", args[0], "autoprune"), nil, &s); err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
+		return format.Print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
 	})
 	return cmd
 }
 
-func pruneRunCommand(src *source) *cobra.Command {
+func pruneRunCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run NAMESPACE", Short: "Prune a namespace now", Args: cobra.ExactArgs(1),
 		Long: "Put a namespace at the head of the queue, for a run under the policies that apply, and wait for its end.\n" +
 			"If a run is under way, another follows it, and the command waits for that one. An interrupt ends the waiting\n" +
 			"and not the run. The exit code is 1 when the run failed, and 3 when no policy applies.",
 	}
-	format := addFormat(cmd)
+	format := command.AddFormat(cmd)
 	wait := cmd.Flags().Bool("wait", true, "wait for the end of the run")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path := api.Path("organization", args[0], "autoprune")
@@ -176,11 +177,11 @@ func pruneRunCommand(src *source) *cobra.Command {
 			return err
 		}
 		if *wait {
-			if err := waitForRun(cmd.Context(), c, path, &s, newProgressLine(cmd.ErrOrStderr())); err != nil {
+			if err := waitForRun(cmd.Context(), c, path, &s, command.NewProgressLine(cmd.ErrOrStderr())); err != nil {
 				return err
 			}
 		}
-		err := format.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
+		err := format.Print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
 		if err == nil && *wait {
 			err = s.failed(args[0])
 		}
@@ -212,7 +213,7 @@ func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time
 	case s.Task.Run == "" || c.Get(ctx, api.Path("autoprune", "runs", s.Task.Run), nil, &r) != nil: // the run may have ended meanwhile
 		return s.Task.Status
 	}
-	text := fmt.Sprintf("%s: deleted %s of %s in %s so far", s.Task.Status, humanize.Comma(r.Deleted), count(r.Tags, "tag"), repositories(r.Repositories))
+	text := fmt.Sprintf("%s: deleted %s of %s in %s so far", s.Task.Status, humanize.Comma(r.Deleted), command.Count(r.Tags, "tag"), repositories(r.Repositories))
 	if r.Failed > 0 {
 		text += ", " + repositories(r.Failed) + " failed"
 	}
@@ -221,15 +222,15 @@ func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time
 
 // waitForRun polls until the task is neither queued nor running, and shows its
 // progress.
-func waitForRun(ctx context.Context, c *api.Client, path string, s *pruneState, line *progressLine) error {
-	defer line.clear()
+func waitForRun(ctx context.Context, c *api.Client, path string, s *pruneState, line *command.ProgressLine) error {
+	defer line.Clear()
 	began := time.Now()
 	for pause := 50 * time.Millisecond; s.Task != nil && (s.Task.Status == "queued" || s.Task.Status == "running"); pause = min(2*pause, 2*time.Second) {
 		if worker.Sleep(ctx, pause) != nil {
 			return errors.New("interrupted: the run goes on in the registry")
 		}
-		if line.due() {
-			line.tell("", s.progress(ctx, c, began))
+		if line.Due() {
+			line.Tell("", s.progress(ctx, c, began))
 		}
 		*s = pruneState{}
 		if err := c.Get(ctx, path, nil, s); err != nil {
@@ -239,9 +240,9 @@ func waitForRun(ctx context.Context, c *api.Client, path string, s *pruneState, 
 	return nil
 }
 
-func pruneRunsCommand(src *source) *cobra.Command {
+func pruneRunsCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "runs [NAMESPACE]", Short: "List runs, newest first", Args: cobra.MaximumNArgs(1)}
-	format, limit := addFormat(cmd), addLimit(cmd)
+	format, limit := command.AddFormat(cmd), addLimit(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		query := url.Values{}
 		if len(args) == 1 {
@@ -264,7 +265,7 @@ func pruneRunsCommand(src *source) *cobra.Command {
 		if *limit > 0 && len(list) > *limit {
 			list, more = list[:*limit], true
 		}
-		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error { return printRuns(w, list, more) })
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error { return printRuns(w, list, more) })
 	})
 	return cmd
 }
@@ -292,9 +293,9 @@ func took(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
 }
 
-func pruneShowCommand(src *source) *cobra.Command {
+func pruneShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show RUN", Short: "Show what a run did, by repository", Args: cobra.ExactArgs(1)}
-	format := addFormat(cmd)
+	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var r autoprune.RunDetails
 		if err := checkArg("RUN", args[0], checkUUID); err != nil {
@@ -303,14 +304,14 @@ func pruneShowCommand(src *source) *cobra.Command {
 		if err := c.Get(cmd.Context(), api.Path("autoprune", "runs", args[0]), nil, &r); err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), r, func(w io.Writer) error { return printRun(w, r) })
+		return format.Print(cmd.OutOrStdout(), r, func(w io.Writer) error { return printRun(w, r) })
 	})
 	return cmd
 }
 
 func printRun(w io.Writer, r autoprune.RunDetails) error {
 	err := fields(w, "run", r.ID, "namespace", r.Namespace, "state", r.State, "started", clock(&r.Started), "ended", clock(r.Ended),
-		"took", took(r.Took), "deleted", fmt.Sprintf("%s of %s in %s", humanize.Comma(r.Deleted), count(r.Tags, "tag"), repositories(r.Repositories)),
+		"took", took(r.Took), "deleted", fmt.Sprintf("%s of %s in %s", humanize.Comma(r.Deleted), command.Count(r.Tags, "tag"), repositories(r.Repositories)),
 		"restored", humanize.Comma(r.Restored), "error", r.Error)
 	for _, policy := range slices.Sorted(maps.Keys(r.Notices)) {
 		if err == nil {
@@ -331,14 +332,14 @@ func printRun(w io.Writer, r autoprune.RunDetails) error {
 	return table(w, []string{"REPOSITORY", "DELETED", "BY POLICY", "ERROR"}, rows, false)
 }
 
-func pruneUndoCommand(src *source) *cobra.Command {
+func pruneUndoCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "undo RUN", Short: "Restore the tags that a run has deleted", Args: cobra.ExactArgs(1),
 		Long: "Restore the tags that a run has deleted, as they were, as long as garbage collection hasn't deleted\n" +
 			"their manifests (gc.review_after, a day by default). Tags that were made since stay as they are. The\n" +
 			"policies that deleted the tags don't delete them again until the policies are saved again.",
 	}
-	format := addFormat(cmd)
+	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if err := checkArg("RUN", args[0], checkUUID); err != nil {
 			return err
@@ -358,19 +359,19 @@ func pruneUndoCommand(src *source) *cobra.Command {
 			}
 			query.Set("cursor", part.Next)
 		}
-		return format.print(cmd.OutOrStdout(), total, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), total, func(w io.Writer) error {
 			for _, t := range total.GoneTags {
 				fmt.Fprintf(w, "can't be restored: %s\n", t) //nolint:errcheck // an error shows up in the last write
 			}
 			_, err := fmt.Fprintf(w, "Restored %s; left %s that were made since; %s can't be restored.\n",
-				count(total.Restored, "tag"), humanize.Comma(total.Exists), humanize.Comma(total.Gone))
+				command.Count(total.Restored, "tag"), humanize.Comma(total.Exists), humanize.Comma(total.Gone))
 			return err
 		})
 	})
 	return cmd
 }
 
-func pruneDefaultsCommand(src *source) *cobra.Command {
+func pruneDefaultsCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "defaults NAMESPACE on|off", Short: "Let the default policies apply to a namespace, or not", Args: cobra.ExactArgs(2),
 		Long: "Let the registry's default policies apply to a namespace, or not. They apply as long as it has no\n" +
@@ -378,7 +379,7 @@ func pruneDefaultsCommand(src *source) *cobra.Command {
 	}
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if args[1] != "on" && args[1] != "off" {
-			return usagef("%q is neither on nor off", args[1])
+			return command.Usagef("%q is neither on nor off", args[1])
 		}
 		return c.Put(cmd.Context(), api.Path("organization", args[0], "autoprune"), map[string]bool{"uses_defaults": args[1] == "on"}, nil)
 	})

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/purser-registry/purser/internal/autoprune"
@@ -90,8 +91,8 @@ func TestPruneRunProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	line := newProgressLine(&out)
-	line.every = 0
+	line := command.NewProgressLine(&out)
+	line.Every = 0
 	s := pruneState{Task: &autoprune.TaskStatus{Status: "queued"}}
 	if err := waitForRun(t.Context(), api.NewClient(server), api.Path("organization", "acme", "autoprune"), &s, line); err != nil {
 		t.Fatal(err)

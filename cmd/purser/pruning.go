@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
@@ -29,7 +30,7 @@ func openWebhooks(cfg *config.Config, p dependencies, loops *worker.Metrics) (*w
 
 // openPruning makes the pruner, with notices about what it deletes.
 func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender, p dependencies, loops *worker.Metrics) (*autoprune.Pruner, error) {
-	policy, err := defaultPolicy(cfg)
+	policy, err := command.DefaultPolicy(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -9,14 +9,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 )
 
-func pullsCommand(src *source) *cobra.Command {
-	cmd := group("pulls", "Look after the statistics of pulls", pullsStatusCommand(src), pullsFlushCommand(src), pullsResetCommand(src))
+func pullsCommand(src *command.Source) *cobra.Command {
+	cmd := command.Group("pulls", "Look after the statistics of pulls", pullsStatusCommand(src), pullsFlushCommand(src), pullsResetCommand(src))
 	cmd.Long = "Look after the statistics of pulls: how often and when tags and manifests were pulled. Pulls are\n" +
 		"counted every few minutes, from the audit log or from Redis."
 	return addServer(cmd)
@@ -58,8 +59,8 @@ func redisFields(r *api.RedisPulls) []string {
 }
 
 // show prints the state. It returns an error if there is a problem.
-func (v pullsView) show(cmd *cobra.Command, f format) error {
-	err := f.print(cmd.OutOrStdout(), v, func(w io.Writer) error {
+func (v pullsView) show(cmd *cobra.Command, f command.Format) error {
+	err := f.Print(cmd.OutOrStdout(), v, func(w io.Writer) error {
 		behind := "nothing is uncounted"
 		if v.Behind > 0 {
 			behind = time.Duration(v.Behind * float64(time.Second)).Round(time.Second).String()
@@ -74,12 +75,12 @@ func (v pullsView) show(cmd *cobra.Command, f format) error {
 	return err
 }
 
-func pullsStatusCommand(src *source) *cobra.Command {
+func pullsStatusCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Show how far pulls are counted, and since when", Args: cobra.NoArgs,
 		Long: "Show how far pulls are counted, and since when. The exit code is 1 when they can't be.",
 	}
-	f := addFormat(cmd)
+	f := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		var v pullsView
 		if err := c.Get(cmd.Context(), api.Path("pull_statistics"), nil, &v); err != nil {
@@ -90,13 +91,13 @@ func pullsStatusCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func pullsFlushCommand(src *source) *cobra.Command {
+func pullsFlushCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "flush", Short: "Count now the pulls that aren't counted yet", Args: cobra.NoArgs,
 		Long: "Count now the pulls that aren't counted yet, except those of the last second and those behind a transaction\n" +
 			"that is open in the database.",
 	}
-	f := addFormat(cmd)
+	f := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		var v pullsView
 		if err := c.Post(cmd.Context(), api.Path("pull_statistics", "flush"), nil, &v); err != nil {
@@ -107,7 +108,7 @@ func pullsFlushCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func pullsResetCommand(src *source) *cobra.Command {
+func pullsResetCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "reset", Short: "Go on counting after the database was restored or moved", Args: cobra.NoArgs,
 		Long: "Go on counting after the database was restored or moved. Counts stay; what was counted isn't counted\n" +

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
@@ -88,7 +89,7 @@ func TestReload(t *testing.T) {
 			t.Log(out.buf.String())
 		}
 	})
-	log, level, err := newLeveledLogger(out, config.Log{Level: "info", Format: "json"})
+	log, level, err := command.NewLeveledLogger(out, config.Log{Level: "info", Format: "json"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/dustin/go-humanize"
@@ -12,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-func repoCommand(src *source) *cobra.Command {
-	return addServer(group("repo", "Look at repositories, create and delete them",
+func repoCommand(src *command.Source) *cobra.Command {
+	return addServer(command.Group("repo", "Look at repositories, create and delete them",
 		repoListCommand(src), repoShowCommand(src), repoCreateCommand(src), repoDeleteCommand(src)))
 }
 
@@ -25,9 +26,9 @@ type repositoryView struct {
 	Tags       catalog.Count `json:"tags"`
 }
 
-func repoListCommand(src *source) *cobra.Command {
+func repoListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [NAMESPACE]", Short: "List repositories, of a namespace or all", Args: cobra.MaximumNArgs(1)}
-	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
+	format, limit, names := command.AddFormat(cmd), addLimit(cmd), addNameFlags(cmd)
 	var sort string
 	textFlag(cmd, &sort, "sort", "name", "sort by `ORDER`: name or created; with - in front the other way round", checkOrder("name", "created"))
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -47,7 +48,7 @@ func repoListCommand(src *source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, r := range list {
 				rows[i] = []string{r.Repository, atLeast(r.Tags), since(r.PushedAt), clock(&r.CreatedAt)}
@@ -68,19 +69,19 @@ type repositoryDetails struct {
 	Size       catalog.Size `json:"size"`
 }
 
-func repoShowCommand(src *source) *cobra.Command {
+func repoShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show REPOSITORY", Short: "Show how much a repository holds", Args: cobra.ExactArgs(1),
 		Long: "Show how much a repository holds: its size is that of all blobs in it, and of its own are those that\n" +
 			"no other repository has, which are free when it is deleted.",
 	}
-	format := addFormat(cmd)
+	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var d repositoryDetails
 		if err := c.Get(cmd.Context(), api.Path("repository", args[0]), nil, &d); err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), d, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), d, func(w io.Writer) error {
 			all, own := sizes(d.Size)
 			return fields(w, "repository", d.Repository, "created", clock(&d.CreatedAt), "last push", since(d.PushedAt),
 				"tags", humanize.Comma(d.Tags), "manifests", humanize.Comma(d.Manifests), "size", all, "of its own", own)
@@ -89,7 +90,7 @@ func repoShowCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func repoCreateCommand(src *source) *cobra.Command {
+func repoCreateCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "create REPOSITORY", Short: "Create a repository before the first push to it", Args: cobra.ExactArgs(1),
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -101,7 +102,7 @@ func repoCreateCommand(src *source) *cobra.Command {
 	}
 }
 
-func repoDeleteCommand(src *source) *cobra.Command {
+func repoDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete REPOSITORY", Short: "Delete a repository with all its tags and manifests", Args: cobra.ExactArgs(1)}
 	yes := addYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -112,7 +113,7 @@ func repoDeleteCommand(src *source) *cobra.Command {
 				return err
 			}
 		}
-		if err := confirm(cmd, *yes, "Delete repository %s with %s? That can't be undone.", args[0], count(d.Tags, "tag")); err != nil {
+		if err := confirm(cmd, *yes, "Delete repository %s with %s? That can't be undone.", args[0], command.Count(d.Tags, "tag")); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), path, nil); err != nil {

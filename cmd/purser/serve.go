@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
@@ -40,7 +41,7 @@ const (
 	maxHeaderBytes = 64 << 10
 )
 
-func serveCommand(src *source) *cobra.Command {
+func serveCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the registry",
@@ -49,17 +50,17 @@ func serveCommand(src *source) *cobra.Command {
 			"one stops it at once. SIGHUP reads the certificate and log.level again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := src.load(cmd)
+			cfg, err := src.Load(cmd)
 			if err != nil {
 				return err
 			}
-			log, level, err := newLeveledLogger(cmd.ErrOrStderr(), cfg.Log)
+			log, level, err := command.NewLeveledLogger(cmd.ErrOrStderr(), cfg.Log)
 			if err != nil {
 				return err
 			}
 			memory.HoldHeap()
 			memory.SetLimit(cfg.Database.Main == "")
-			load := func() (*config.Config, error) { return src.load(cmd) }
+			load := func() (*config.Config, error) { return src.Load(cmd) }
 			err = run(cmd.Context(), cfg, cmd.OutOrStdout(), log, &reloader{load: load, running: cfg, level: level, log: log})
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // interrupted before the server was ready
@@ -67,7 +68,7 @@ func serveCommand(src *source) *cobra.Command {
 			return err
 		},
 	}
-	addServeFlags(cmd.Flags())
+	command.AddServeFlags(cmd.Flags())
 	return cmd
 }
 

@@ -8,25 +8,26 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/storeid"
 )
 
-func storeCommand(src *source) *cobra.Command {
-	return group("store", "Look after which blob store belongs to the database", storeShowCommand(src), storeAdoptCommand(src))
+func storeCommand(src *command.Source) *cobra.Command {
+	return command.Group("store", "Look after which blob store belongs to the database", storeShowCommand(src), storeAdoptCommand(src))
 }
 
 // withStore runs fn with the configured store, even if it belongs to another database.
-func withStore(src *source, cmd *cobra.Command, existing bool, fn func(ctx context.Context, store *storeid.Store, log *audit.Log) error) error {
+func withStore(src *command.Source, cmd *cobra.Command, existing bool, fn func(ctx context.Context, store *storeid.Store, log *audit.Log) error) error {
 	return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		metadata, err := openForCheck(ctx, cmd, cfg, dsn)
 		if err != nil {
 			return err
 		}
 		defer metadata.Close()
-		log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+		log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)
 		if err != nil {
 			return err
 		}
@@ -42,7 +43,7 @@ func withStore(src *source, cmd *cobra.Command, existing bool, fn func(ctx conte
 	})
 }
 
-func storeShowCommand(src *source) *cobra.Command {
+func storeShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Compare the identities of the blob store and the database",
@@ -51,18 +52,18 @@ func storeShowCommand(src *source) *cobra.Command {
 			"after an error, and 2 when they don't.",
 		Args: cobra.NoArgs,
 	}
-	out := addFormat(cmd)
+	out := command.AddFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return withStore(src, cmd, true, func(ctx context.Context, store *storeid.Store, _ *audit.Log) error {
 			s, err := store.Show(ctx)
 			if err != nil {
 				return err
 			}
-			if err := out.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return writeStore(w, s) }); err != nil {
+			if err := out.Print(cmd.OutOrStdout(), s, func(w io.Writer) error { return writeStore(w, s) }); err != nil {
 				return err
 			}
 			if !s.Same() {
-				return exitCode(exitFindings)
+				return command.ExitCode(command.ExitFindings)
 			}
 			return nil
 		})
@@ -94,7 +95,7 @@ func sampled(s storeid.Sample) string {
 	if s.Sampled == 0 {
 		return "The database has no blobs to look for in the store."
 	}
-	return fmt.Sprintf("Of %s of the database, drawn at random, the store has %d.", count(int64(s.Sampled), "blob"), s.Found)
+	return fmt.Sprintf("Of %s of the database, drawn at random, the store has %d.", command.Count(int64(s.Sampled), "blob"), s.Found)
 }
 
 func orNone(id string) string {
@@ -104,7 +105,7 @@ func orNone(id string) string {
 	return id
 }
 
-func storeAdoptCommand(src *source) *cobra.Command {
+func storeAdoptCommand(src *command.Source) *cobra.Command {
 	var o storeid.AdoptOptions
 	cmd := &cobra.Command{
 		Use:   "adopt",
@@ -118,7 +119,7 @@ func storeAdoptCommand(src *source) *cobra.Command {
 			"Registries on that database stop writing then. \"purser store show\" tells what would be said.",
 		Args: cobra.NoArgs,
 	}
-	out := addFormat(cmd)
+	out := command.AddFormat(cmd)
 	cmd.Flags().StringVar(&o.From, "from", "", "take the store away from the database whose store has this `ID`")
 	cmd.Flags().BoolVar(&o.New, "new", false, "give store and database a new identity: for a copy of both, to be a registry of its own")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "adopt a store that has none of the database's blobs, or whose identity is damaged")
@@ -136,7 +137,7 @@ func storeAdoptCommand(src *source) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return out.print(cmd.OutOrStdout(), a, func(w io.Writer) error { return writeAdoption(w, a) })
+			return out.Print(cmd.OutOrStdout(), a, func(w io.Writer) error { return writeAdoption(w, a) })
 		})
 	}
 	return cmd

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -342,7 +343,7 @@ func TestStoreCommands(t *testing.T) {
 			}
 		}
 	}
-	show(exitOf(exitFindings), "Neither has an identity yet", "Of 2 blobs of the database, drawn at random, the store has 2.")
+	show(exitOf(command.ExitFindings), "Neither has an identity yet", "Of 2 blobs of the database, drawn at random, the store has 2.")
 	if text := g.run("store", "adopt"); !strings.Contains(text, "belongs to the database now") {
 		t.Errorf("store adopt:\n%s", text)
 	}
@@ -364,4 +365,4 @@ func TestStoreCommands(t *testing.T) {
 	}
 }
 
-func exitOf(c exitCode) int { return int(c) }
+func exitOf(c command.ExitCode) int { return int(c) }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/server/management"
@@ -19,7 +20,7 @@ func (p dependencies) stats() *db.DB {
 // system describes this process for operators.
 func (p dependencies) system(cfg *config.Config) management.System {
 	s := management.System{
-		Version: readBuild().version, Replica: p.replica.String(), Storage: "filesystem", Database: p.db,
+		Version: command.ReadBuild().Version, Replica: p.replica.String(), Storage: "filesystem", Database: p.db,
 		Migrations: func(ctx context.Context) ([]db.MigrationStatus, error) {
 			return migrations(ctx, cfg, p.db.Pool.Config().ConnString())
 		},

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/dustin/go-humanize"
@@ -16,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats"
 )
 
-func tagCommand(src *source) *cobra.Command {
-	return addServer(group("tag", "Look at tags, move, delete and restore them",
+func tagCommand(src *command.Source) *cobra.Command {
+	return addServer(command.Group("tag", "Look at tags, move, delete and restore them",
 		tagListCommand(src), tagShowCommand(src), tagMoveCommand(src), tagDeleteCommand(src), tagRestoreCommand(src)))
 }
 
@@ -60,9 +61,9 @@ func pulls(n *int64) string {
 	return pullstats.Display(*n)
 }
 
-func tagListCommand(src *source) *cobra.Command {
+func tagListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list REPOSITORY", Short: "List the tags of a repository, the newest first", Args: cobra.ExactArgs(1)}
-	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
+	format, limit, names := command.AddFormat(cmd), addLimit(cmd), addNameFlags(cmd)
 	var sort, unused string
 	textFlag(cmd, &sort, "sort", "-pushed", "sort by `ORDER`: name, pushed, size, last_pulled or pull_count; with - in front the other way round",
 		checkOrder("name", "pushed", "size", "last_pulled", "pull_count"))
@@ -84,10 +85,10 @@ func tagListCommand(src *source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, t := range list {
-				rows[i] = []string{t.Name, short(t.Digest), size(t.Size), strings.Join(t.Platforms, " "), clock(&t.PushedAt), clock(t.LastPulledAt), pulls(t.PullCount)}
+				rows[i] = []string{t.Name, short(t.Digest), command.Size(t.Size), strings.Join(t.Platforms, " "), clock(&t.PushedAt), clock(t.LastPulledAt), pulls(t.PullCount)}
 			}
 			return table(w, []string{"TAG", "DIGEST", "SIZE", "PLATFORMS", "PUSHED", "LAST PULL", "PULLS"}, rows, more)
 		})
@@ -105,7 +106,7 @@ func short(digest string) string {
 func splitTag(text string) (repository, tag string, err error) {
 	repository, tag, ok := strings.Cut(text, ":")
 	if !ok || repository == "" || tag == "" || strings.Contains(tag, "/") {
-		return "", "", usagef("%q should be a repository and a tag, like library/app:v1", text)
+		return "", "", command.Usagef("%q should be a repository and a tag, like library/app:v1", text)
 	}
 	return repository, tag, nil
 }
@@ -129,9 +130,9 @@ type manifestView struct {
 	Referrers catalog.Count `json:"referrers"`
 }
 
-func tagShowCommand(src *source) *cobra.Command {
+func tagShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show REPOSITORY:TAG", Short: "Show a tag and what it points to", Args: cobra.ExactArgs(1)}
-	format := addFormat(cmd)
+	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		repository, tag, err := splitTag(args[0])
 		if err != nil {
@@ -141,8 +142,8 @@ func tagShowCommand(src *source) *cobra.Command {
 		if err := c.Get(cmd.Context(), api.Path("repository", repository, "tag", tag), nil, &t); err != nil {
 			return err
 		}
-		if *format == formatJSON {
-			return format.print(cmd.OutOrStdout(), t, nil)
+		if *format == command.JSON {
+			return format.Print(cmd.OutOrStdout(), t, nil)
 		}
 		var m manifestView
 		if err := c.Get(cmd.Context(), api.Path("repository", repository, "manifest", t.Digest), nil, &m); err != nil {
@@ -172,7 +173,7 @@ func writeTag(w io.Writer, t tagView, m manifestView) error {
 		}
 	}
 	return fields(w, "tag", t.Name, "digest", t.Digest, "type", t.MediaType, "artifact type", t.ArtifactType,
-		"size", size(t.Size), "platform", platform, "built", built, "layers", layers, "referrers", referrers,
+		"size", command.Size(t.Size), "platform", platform, "built", built, "layers", layers, "referrers", referrers,
 		"other tags", strings.TrimSpace(others), "first push", clock(&t.CreatedAt), "last push", clock(&t.PushedAt),
 		"last pull", pulled(t.LastPulledAt, t.PullCount))
 }
@@ -187,7 +188,7 @@ func builtAt(text string) string {
 	return clock(&t)
 }
 
-func tagMoveCommand(src *source) *cobra.Command {
+func tagMoveCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "move REPOSITORY:TAG DIGEST", Short: "Point a tag, which may be new, to a manifest of the repository", Args: cobra.ExactArgs(2),
 		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -206,7 +207,7 @@ func tagMoveCommand(src *source) *cobra.Command {
 	}
 }
 
-func tagRestoreCommand(src *source) *cobra.Command {
+func tagRestoreCommand(src *command.Source) *cobra.Command {
 	return &cobra.Command{
 		Use: "restore REPOSITORY:TAG DIGEST", Short: "Bring back a tag that was deleted or moved", Args: cobra.ExactArgs(2),
 		Long: "Bring back a tag that was deleted or moved, as long as garbage collection hasn't deleted its manifest.\n" +
@@ -227,7 +228,7 @@ func tagRestoreCommand(src *source) *cobra.Command {
 	}
 }
 
-func tagDeleteCommand(src *source) *cobra.Command {
+func tagDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete REPOSITORY:TAG...", Short: "Delete tags", Args: cobra.MinimumNArgs(1)}
 	yes := addYes(cmd)
 	override := cmd.Flags().Bool("override-protection", false, "delete protected tags too")

@@ -14,6 +14,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
 // tracingWanted says whether OpenTelemetry's environment variables ask for traces.
@@ -38,7 +40,7 @@ func startTracing(ctx context.Context, log *slog.Logger) (on bool, stop func(), 
 	// Later options override earlier ones: the environment's OTEL_SERVICE_NAME and
 	// OTEL_RESOURCE_ATTRIBUTES come last.
 	res, err := resource.New(ctx, resource.WithTelemetrySDK(),
-		resource.WithAttributes(attribute.String("service.name", "purser"), attribute.String("service.version", readBuild().version)),
+		resource.WithAttributes(attribute.String("service.name", "purser"), attribute.String("service.version", command.ReadBuild().Version)),
 		resource.WithFromEnv())
 	if err != nil {
 		return false, stop, fmt.Errorf("describing this process for traces: %w", err)

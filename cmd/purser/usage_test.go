@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
 // TestExitCodes: bad usage, refusals and failures have different exit codes, and the error of a
@@ -137,7 +139,7 @@ func TestExitCodesAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, code := range []int{0, 1, exitUsage, exitRefused, exitFindings} {
+	for _, code := range []int{0, 1, command.ExitUsage, command.ExitRefused, command.ExitFindings} {
 		if !strings.Contains(string(text), fmt.Sprintf("\n| %d | ", code)) {
 			t.Errorf("%d isn't there", code)
 		}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/spf13/cobra"
@@ -15,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-func webhookCommand(src *source) *cobra.Command {
-	cmd := group("webhook", "Manage webhooks: URLs that are told of events in a namespace",
+func webhookCommand(src *command.Source) *cobra.Command {
+	cmd := command.Group("webhook", "Manage webhooks: URLs that are told of events in a namespace",
 		webhookListCommand(src), webhookCreateCommand(src), webhookShowCommand(src), webhookUpdateCommand(src), webhookDeleteCommand(src),
 		webhookTestCommand(src), webhookDeliveriesCommand(src), webhookRedeliverCommand(src))
 	cmd.Long = "Manage the webhooks of a namespace, which are told of pushes, pulls, deletions and garbage collection. A webhook is a URL\n" +
@@ -41,7 +42,7 @@ func (w webhookView) state() string {
 // second argument names.
 func webhookPath(args []string) (string, error) {
 	if strings.Contains(args[0], "/") || args[0] == "" {
-		return "", usagef("NAMESPACE: %q isn't possible: it is the first part of a repository's name, such as app", args[0])
+		return "", command.Usagef("NAMESPACE: %q isn't possible: it is the first part of a repository's name, such as app", args[0])
 	}
 	path := api.Path("organization", args[0], "webhook")
 	for _, id := range args[1:] {
@@ -57,7 +58,7 @@ func webhookPath(args []string) (string, error) {
 
 // withWebhook is like withClient, for commands whose arguments name a namespace and possibly
 // a webhook.
-func withWebhook(src *source, run func(cmd *cobra.Command, c *api.Client, path string, args []string) error) func(*cobra.Command, []string) error {
+func withWebhook(src *command.Source, run func(cmd *cobra.Command, c *api.Client, path string, args []string) error) func(*cobra.Command, []string) error {
 	return withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, err := webhookPath(args)
 		if err != nil {
@@ -67,9 +68,9 @@ func withWebhook(src *source, run func(cmd *cobra.Command, c *api.Client, path s
 	})
 }
 
-func webhookListCommand(src *source) *cobra.Command {
+func webhookListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the webhooks of a namespace", Args: cobra.ExactArgs(1)}
-	format := addFormat(cmd)
+	format := command.AddFormat(cmd)
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		var out struct {
 			Webhooks []webhookView `json:"webhooks"`
@@ -77,7 +78,7 @@ func webhookListCommand(src *source) *cobra.Command {
 		if err := c.Get(cmd.Context(), path, nil, &out); err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), out.Webhooks, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), out.Webhooks, func(w io.Writer) error {
 			if len(out.Webhooks) == 0 {
 				_, err := fmt.Fprintf(w, "%s has no webhooks.\n", args[0])
 				return err
@@ -124,7 +125,7 @@ func (f *webhookFlags) body(cmd *cobra.Command) (map[string]any, error) {
 	if f.secret != "" {
 		secret, err := readSecret(cmd.InOrStdin(), f.secret)
 		if err != nil {
-			return nil, usagef("--secret-file: %v", err)
+			return nil, command.Usagef("--secret-file: %v", err)
 		}
 		members["secret"] = secret
 	}
@@ -152,22 +153,22 @@ func readSecret(stdin io.Reader, path string) (string, error) {
 	return strings.TrimRight(string(b), "\r\n"), nil
 }
 
-func webhookCreateCommand(src *source) *cobra.Command {
+func webhookCreateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create NAMESPACE", Short: "Make a webhook, and print the secret that it signs with", Args: cobra.ExactArgs(1),
 		Long:    "Make a webhook: from now on the URL is told of the events. The secret that requests are signed with is\nprinted once, and can't be asked for again.",
 		Example: "  purser webhook create app --url https://hooks.example.com/purser --events push,delete",
 	}
-	format, flags := addFormat(cmd), addWebhookFlags(cmd)
+	format, flags := command.AddFormat(cmd), addWebhookFlags(cmd)
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		body, err := flags.body(cmd)
 		switch {
 		case err != nil:
 			return err
 		case flags.url == "":
-			return usagef("--url is missing: give the URL that requests are sent to, https://host/path")
+			return command.Usagef("--url is missing: give the URL that requests are sent to, https://host/path")
 		case len(flags.events) == 0:
-			return usagef("--events is missing: name some of %s", strings.Join(webhook.Events(), ", "))
+			return command.Usagef("--events is missing: name some of %s", strings.Join(webhook.Events(), ", "))
 		}
 		var out struct {
 			webhookView
@@ -176,7 +177,7 @@ func webhookCreateCommand(src *source) *cobra.Command {
 		if err := c.Post(cmd.Context(), path, body, &out); err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), out, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), out, func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "Created webhook %s.\nIts secret, which isn't told again: %s\n", out.UUID, out.Secret)
 			return err
 		})
@@ -184,18 +185,18 @@ func webhookCreateCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func webhookShowCommand(src *source) *cobra.Command {
+func webhookShowCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show NAMESPACE UUID [DELIVERY]", Short: "Show a webhook, or one of its notices with the body", Args: cobra.RangeArgs(2, 3),
 	}
-	format := addFormat(cmd)
+	format := command.AddFormat(cmd)
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		if len(args) == 3 {
 			var d api.WebhookDelivery
 			if err := c.Get(cmd.Context(), path+api.Path("deliveries", args[2]), nil, &d); err != nil {
 				return err
 			}
-			return format.print(cmd.OutOrStdout(), d, func(w io.Writer) error {
+			return format.Print(cmd.OutOrStdout(), d, func(w io.Writer) error {
 				return fields(w, "uuid", d.UUID.String(), "event", d.Event, "state", d.State, "attempts", strconv.Itoa(d.Attempts), "created", clock(&d.CreatedAt),
 					"next attempt", clock(d.NextAttempt), "ended", clock(d.EndedAt), "last error", d.LastError, "body", d.Body)
 			})
@@ -204,7 +205,7 @@ func webhookShowCommand(src *source) *cobra.Command {
 		if err := c.Get(cmd.Context(), path, nil, &h); err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), h, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), h, func(w io.Writer) error {
 			return fields(w, "uuid", h.UUID.String(), "title", h.Title, "url", h.URL, "events", strings.Join(h.Events, ", "), "state", h.state(),
 				"created", clock(&h.CreatedAt), "saved", clock(&h.UpdatedAt))
 		})
@@ -212,7 +213,7 @@ func webhookShowCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func webhookUpdateCommand(src *source) *cobra.Command {
+func webhookUpdateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "update NAMESPACE UUID", Short: "Change a webhook; settings that aren't given stay as they are", Args: cobra.ExactArgs(2),
 		Example: "  purser webhook update app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --disable",
@@ -227,11 +228,11 @@ func webhookUpdateCommand(src *source) *cobra.Command {
 		}
 		switch {
 		case *enable && *disable:
-			return usagef("--enable and --disable are given: leave one out")
+			return command.Usagef("--enable and --disable are given: leave one out")
 		case *enable, *disable:
 			body["enabled"] = *enable
 		case len(body) == 0:
-			return usagef("nothing is given to change: add --url, --events, --title, --secret-file, --enable or --disable")
+			return command.Usagef("nothing is given to change: add --url, --events, --title, --secret-file, --enable or --disable")
 		}
 		if err := c.Put(cmd.Context(), path, body, nil); err != nil {
 			return err
@@ -241,7 +242,7 @@ func webhookUpdateCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func webhookDeleteCommand(src *source) *cobra.Command {
+func webhookDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE UUID", Short: "Delete a webhook: what waits for it isn't sent", Args: cobra.ExactArgs(2)}
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		if err := c.Delete(cmd.Context(), path, nil); err != nil {
@@ -252,7 +253,7 @@ func webhookDeleteCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func webhookTestCommand(src *source) *cobra.Command {
+func webhookTestCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "test NAMESPACE UUID", Short: "Send a webhook a test notice (ping)", Args: cobra.ExactArgs(2)}
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		var out struct{ UUID string }
@@ -264,9 +265,9 @@ func webhookTestCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func webhookDeliveriesCommand(src *source) *cobra.Command {
+func webhookDeliveriesCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "deliveries NAMESPACE UUID", Short: "List the notices of a webhook, the newest first", Args: cobra.ExactArgs(2)}
-	format, limit := addFormat(cmd), addLimit(cmd)
+	format, limit := command.AddFormat(cmd), addLimit(cmd)
 	var state string
 	textFlag(cmd, &state, "state", "", "only notices in this `STATE`: waiting, delivered or given_up",
 		checkChoice(webhook.Waiting, webhook.Delivered, webhook.GivenUp))
@@ -288,7 +289,7 @@ func webhookDeliveriesCommand(src *source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, d := range list {
 				rows[i] = []string{d.UUID.String(), clock(&d.CreatedAt), d.Event, d.State, strconv.Itoa(d.Attempts), d.LastError}
@@ -299,7 +300,7 @@ func webhookDeliveriesCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func webhookRedeliverCommand(src *source) *cobra.Command {
+func webhookRedeliverCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "redeliver NAMESPACE UUID [DELIVERY]", Short: "Send a notice once more, or all that were given up", Args: cobra.RangeArgs(2, 3),
 		Example: "  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e 5a3f6b0e-6f0f-4b5e-9d55-0d7f6e0b6a3c\n" +
@@ -309,7 +310,7 @@ func webhookRedeliverCommand(src *source) *cobra.Command {
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		switch {
 		case *all == (len(args) == 3):
-			return usagef("name one DELIVERY, or give --given-up")
+			return command.Usagef("name one DELIVERY, or give --given-up")
 		case *all:
 			var out struct{ Deliveries int64 }
 			if err := c.Post(cmd.Context(), path+"/redeliver", nil, &out); err != nil {

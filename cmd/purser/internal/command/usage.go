@@ -1,4 +1,7 @@
-package main
+// Package command has what all commands of purser share: where they take their
+// configuration from, errors of usage and exit codes, output as text or JSON, logs, and
+// progress. It knows no single command.
+package command
 
 import (
 	"errors"
@@ -12,9 +15,9 @@ import (
 
 // Exit codes of commands. 1 is any other failure.
 const (
-	exitUsage    = 2 // the command line is wrong
-	exitRefused  = 3 // the registry, or the user who was asked, refused
-	exitFindings = 4 // the command has done its work and found problems that need somebody
+	ExitUsage    = 2 // the command line is wrong
+	ExitRefused  = 3 // the registry, or the user who was asked, refused
+	ExitFindings = 4 // the command has done its work and found problems that need somebody
 )
 
 // foundOfLoose is the exit code by which the commands on loose foreign keys say that
@@ -27,8 +30,8 @@ type usageError struct {
 	err     error
 }
 
-// usagef makes a usageError. The command's name is added later.
-func usagef(format string, args ...any) error { return &usageError{err: fmt.Errorf(format, args...)} }
+// Usagef makes a usageError. The command's name is added later.
+func Usagef(format string, args ...any) error { return &usageError{err: fmt.Errorf(format, args...)} }
 
 func (e *usageError) Error() string {
 	if e.command == "" {
@@ -41,31 +44,31 @@ func (e *usageError) Unwrap() error { return e.err }
 // refusal is the error of an action that the user or Purser itself declined.
 type refusal struct{ text string }
 
-// refuse returns a refusal with this text.
-func refuse(text string) error { return &refusal{text} }
+// Refuse returns a refusal with this text.
+func Refuse(text string) error { return &refusal{text} }
 
 func (e *refusal) Error() string { return e.text }
 
-// exitCodeOf returns the exit code for an error.
-func exitCodeOf(err error, otherwise int) int {
+// ExitCodeOf returns the exit code for an error.
+func ExitCodeOf(err error, otherwise int) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
-		return exitUsage
+		return ExitUsage
 	}
 	if e, ok := errors.AsType[*api.Error](err); ok && e.Status >= 400 && e.Status < 500 {
-		return exitRefused
+		return ExitRefused
 	}
 	if _, ok := errors.AsType[*refusal](err); ok {
-		return exitRefused
+		return ExitRefused
 	}
 	if otherwise == foundOfLoose {
-		return exitFindings
+		return ExitFindings
 	}
 	return otherwise
 }
 
-// checkUsage turns errors about flags and arguments of a command and its subcommands
+// CheckUsage turns errors about flags and arguments of a command and its subcommands
 // into usage errors, with suggestions for misspelt names.
-func checkUsage(cmd *cobra.Command) {
+func CheckUsage(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), flagError(err)} })
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -93,7 +96,7 @@ func checkUsage(cmd *cobra.Command) {
 		return nil
 	}
 	for _, c := range cmd.Commands() {
-		checkUsage(c)
+		CheckUsage(c)
 	}
 }
 
@@ -110,14 +113,14 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return err
 }
 
-// exitCode is the error of a command that has already printed everything and only sets
+// ExitCode is the error of a command that has already printed everything and only sets
 // the exit code.
-type exitCode int
+type ExitCode int
 
-func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+func (c ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// group makes a command that only has subcommands.
-func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+// Group makes a command that only has subcommands.
+func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	g := &cobra.Command{
 		Use: use, Short: short, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"errors"
@@ -15,8 +15,8 @@ type numberFlag struct {
 	min, max int
 }
 
-// newNumber returns a flag that sets p to an integer from min to max.
-func newNumber(p *int, min, max int) pflag.Value { return numberFlag{p, min, max} }
+// Number returns a flag that sets p to an integer from min to max.
+func Number(p *int, min, max int) pflag.Value { return numberFlag{p, min, max} }
 
 func (v numberFlag) String() string { return strconv.Itoa(*v.p) }
 
@@ -31,8 +31,8 @@ func (v numberFlag) Set(text string) error {
 	return nil
 }
 
-// maxListed is the largest --limit.
-const maxListed = 1_000_000_000
+// MaxListed is the largest --limit.
+const MaxListed = 1_000_000_000
 
 // flagError rewords an error of pflag, so that it names the flag, its value, and the
 // possible values.

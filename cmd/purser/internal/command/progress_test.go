@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -10,12 +10,12 @@ import (
 func TestProgressLine(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	p := &progressLine{out: &out, width: func() int { return 60 }, every: time.Hour}
-	p.tell("[#####---------------]  25% ", "reviewed 3,000, 9,000 left; deleted 5 blobs")
-	p.tell("[#####---------------]  25% ", "too early")
+	p := &ProgressLine{Out: &out, width: func() int { return 60 }, Every: time.Hour}
+	p.Tell("[#####---------------]  25% ", "reviewed 3,000, 9,000 left; deleted 5 blobs")
+	p.Tell("[#####---------------]  25% ", "too early")
 	fmt.Fprint(p, "a line of the log\n")
 	fmt.Fprint(p, "another\n")
-	p.clear()
+	p.Clear()
 	want := "\r[#####---------------]  25% reviewed 3,000, 9,000 left; del\x1b[K" + "\r\x1b[K" + "a line of the log\nanother\n"
 	if out.String() != want {
 		t.Errorf("it drew %q, want %q", out.String(), want)

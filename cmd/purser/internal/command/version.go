@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"cmp"
@@ -14,18 +14,18 @@ var Version string
 
 // Build describes the source that this program was built from.
 type Build struct {
-	version  string
-	revision string
+	Version  string
+	Revision string
 }
 
-// readBuild returns the version and revision of this program.
-func readBuild() Build {
-	b := Build{version: Version, revision: "unknown"}
+// ReadBuild returns the version and revision of this program.
+func ReadBuild() Build {
+	b := Build{Version: Version, Revision: "unknown"}
 	info, ok := debug.ReadBuildInfo()
-	if ok && b.version == "" {
-		b.version = info.Main.Version
+	if ok && b.Version == "" {
+		b.Version = info.Main.Version
 	}
-	b.version = cmp.Or(b.version, "(devel)")
+	b.Version = cmp.Or(b.Version, "(devel)")
 	if !ok {
 		return b
 	}
@@ -33,24 +33,24 @@ func readBuild() Build {
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":
-			b.revision = s.Value
+			b.Revision = s.Value
 		case s.Key == "vcs.modified" && s.Value == "true":
 			dirty = "+changes"
 		}
 	}
-	b.revision += dirty
+	b.Revision += dirty
 	return b
 }
 
-func versionCommand() *cobra.Command {
+func VersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Show the version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b := readBuild()
+			b := ReadBuild()
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "purser %s\nrevision %s\n%s %s/%s\n",
-				b.version, b.revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+				b.Version, b.Revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}

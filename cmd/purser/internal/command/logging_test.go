@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -15,7 +15,7 @@ func TestDurationsAreReadable(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer
-		log, err := newLogger(&out, config.Log{Level: "info", Format: format})
+		log, err := NewLogger(&out, config.Log{Level: "info", Format: format})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"fmt"
@@ -12,15 +12,15 @@ import (
 	"github.com/purser-registry/purser/internal/pgsession"
 )
 
-// newLogger makes a logger to w. The format is text if w is a terminal, else JSON,
+// NewLogger makes a logger to w. The format is text if w is a terminal, else JSON,
 // unless the configuration sets it.
-func newLogger(w io.Writer, c config.Log) (*slog.Logger, error) {
-	log, _, err := newLeveledLogger(w, c)
+func NewLogger(w io.Writer, c config.Log) (*slog.Logger, error) {
+	log, _, err := NewLeveledLogger(w, c)
 	return log, err
 }
 
-// newLeveledLogger is newLogger that also returns the level, for later changes.
-func newLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, error) {
+// NewLeveledLogger is NewLogger that also returns the level, for later changes.
+func NewLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, error) {
 	level := new(slog.LevelVar)
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
 		return nil, nil, fmt.Errorf("log.level: %w", err)
@@ -34,13 +34,13 @@ func newLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, 
 		}
 		return a
 	}}
-	if c.Format == "text" || c.Format == "auto" && isTerminal(w) {
+	if c.Format == "text" || c.Format == "auto" && IsTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, o)), level, nil
 	}
 	return slog.New(slog.NewJSONHandler(w, o)), level, nil
 }
 
-func isTerminal(w io.Writer) bool {
+func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

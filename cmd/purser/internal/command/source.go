@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"errors"
@@ -20,9 +20,9 @@ import (
 // flag isn't given.
 const configVariable = "PURSER_CONFIG"
 
-// source reads the configuration from the file, the environment and flags.
-type source struct {
-	environ []string
+// Source reads the configuration from the file, the environment and flags.
+type Source struct {
+	Environ []string
 	file    string
 }
 
@@ -35,29 +35,29 @@ var settingFlags = []struct{ name, key string }{
 	{"allow-anonymous", "http.allow_anonymous"},
 }
 
-// addFlags adds the flags that all commands have.
-func (s *source) addFlags(flags *pflag.FlagSet) {
+// AddFlags adds the flags that all commands have.
+func (s *Source) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.file, "config", "", "read settings from this YAML `FILE` (default: $"+configVariable+", else none)")
 	flags.String("data-dir", "", "keep data in this `DIR`ectory")
 }
 
-// addServeFlags adds the flags of the serve command.
-func addServeFlags(flags *pflag.FlagSet) {
+// AddServeFlags adds the flags of the serve command.
+func AddServeFlags(flags *pflag.FlagSet) {
 	flags.String("addr", "", "serve the registry on `HOST:PORT` (default 127.0.0.1:5000)")
 	flags.String("debug-addr", "", "serve metrics and health on `HOST:PORT`, or \"off\" (default 127.0.0.1:5001)")
 	flags.String("profile-addr", "", "serve profiles on `HOST:PORT`, or \"off\" (default --debug-addr where that is on loopback)")
 	flags.Bool("allow-anonymous", false, "allow addresses that other machines reach although nobody needs to log in")
 }
 
-// load returns the configuration for cmd. It returns the configuration even with an
+// Load returns the configuration for cmd. It returns the configuration even with an
 // error, which joins all problems that were found.
-func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
+func (s *Source) Load(cmd *cobra.Command) (*config.Config, error) {
 	file := s.file
 	isFile := func(entry string) bool { return strings.HasPrefix(entry, configVariable+"=") }
-	if i := slices.IndexFunc(s.environ, isFile); i >= 0 && !cmd.Flags().Changed("config") {
-		_, file, _ = strings.Cut(s.environ[i], "=")
+	if i := slices.IndexFunc(s.Environ, isFile); i >= 0 && !cmd.Flags().Changed("config") {
+		_, file, _ = strings.Cut(s.Environ[i], "=")
 	}
-	environ := slices.DeleteFunc(slices.Clone(s.environ), func(entry string) bool {
+	environ := slices.DeleteFunc(slices.Clone(s.Environ), func(entry string) bool {
 		return isFile(entry) || strings.HasPrefix(entry, api.ServerVariable+"=") // not a setting: method client reads it
 	})
 	cfg, err := config.Load(file, environ)
@@ -70,11 +70,11 @@ func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
 			problems = append(problems, cfg.Set(f.key, flag.Value.String(), "flag --"+f.name))
 		}
 	}
-	_, policy := defaultPolicy(cfg)
+	_, policy := DefaultPolicy(cfg)
 	problems = append(problems, cfg.Validate(), policy)
 	err = errors.Join(problems...)
 	if err != nil && ofFlag(err) {
-		err = usagef("%w", err)
+		err = Usagef("%w", err)
 	}
 	return cfg, err
 }
@@ -89,10 +89,10 @@ func ofFlag(err error) bool {
 	return false
 }
 
-// client makes the API client for a command that has the flag --server.
-func (s *source) client(cmd *cobra.Command) (*api.Client, error) {
+// Client makes the API client for a command that has the flag --server.
+func (s *Source) Client(cmd *cobra.Command) (*api.Client, error) {
 	text, from := api.DefaultServer, ""
-	for _, entry := range s.environ {
+	for _, entry := range s.Environ {
 		if value, ok := strings.CutPrefix(entry, api.ServerVariable+"="); ok && value != "" {
 			text, from = value, api.ServerVariable
 		}
@@ -102,13 +102,13 @@ func (s *source) client(cmd *cobra.Command) (*api.Client, error) {
 	}
 	server, err := api.ParseServer(text)
 	if err != nil {
-		return nil, usagef("%s: %w", from, err)
+		return nil, Usagef("%s: %w", from, err)
 	}
 	return api.NewClient(server), nil
 }
 
-// defaultPolicy parses the setting autoprune.default_policy; nil if it is empty.
-func defaultPolicy(cfg *config.Config) (*autoprune.Policy, error) {
+// DefaultPolicy parses the setting autoprune.default_policy; nil if it is empty.
+func DefaultPolicy(cfg *config.Config) (*autoprune.Policy, error) {
 	if cfg.Autoprune.DefaultPolicy == "" {
 		return nil, nil
 	}

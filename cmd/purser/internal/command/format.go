@@ -1,0 +1,67 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+)
+
+// Format is a command's output format.
+type Format string
+
+const (
+	Text Format = "text"
+	JSON Format = "json"
+)
+
+// String implements pflag.Value.
+func (f *Format) String() string { return string(*f) }
+
+// Type implements pflag.Value.
+func (f *Format) Type() string { return "FORMAT" }
+
+// Set implements pflag.Value.
+func (f *Format) Set(text string) error {
+	switch Format(text) {
+	case Text, JSON:
+		*f = Format(text)
+		return nil
+	}
+	return errors.New("write text or json")
+}
+
+// AddFormat adds the flag --output (-o).
+func AddFormat(cmd *cobra.Command) *Format {
+	f := Text
+	cmd.Flags().VarP(&f, "output", "o", "print `FORMAT`: text or json")
+	return &f
+}
+
+// Print writes v as JSON, or calls text.
+func (f Format) Print(w io.Writer, v any, text func(w io.Writer) error) error {
+	if f == Text {
+		return text(w)
+	}
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("printing JSON: %w", err)
+	}
+	return nil
+}
+
+// Count formats a number with a noun in singular or plural.
+func Count(n int64, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return humanize.Comma(n) + " " + one + "s"
+}
+
+// Size formats bytes with a binary unit.
+func Size(bytes int64) string { return humanize.IBytes(uint64(max(0, bytes))) }
