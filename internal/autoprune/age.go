@@ -18,17 +18,17 @@ const (
 	ageUnits = "s, m, h, d, w and y (seconds, minutes, hours, days, weeks, years of 365 days)"
 )
 
-// Age is a length of time as policies write it: a number and one unit, such as
-// 2w. It is at least a second and at most 100 years. The zero value is no age;
-// every other one came from [ParseAge].
+// Age is a length of time as policies write it: a number and one unit, such as 2w. An age
+// from [ParseAge] is at least a second and at most 100 years; the zero value means that no
+// age is given.
 type Age struct {
 	count int64
 	unit  byte
 }
 
-// ParseAge reads digits followed by one of s, m, h, d, w and y: seconds, minutes,
-// hours, days, weeks and years of 365 days. Everything else is refused, zero
-// above all: it would select every tag.
+// ParseAge parses an age: digits followed by one of the units s, m, h, d, w and y (seconds,
+// minutes, hours, days, weeks and years of 365 days). It returns an error for any other
+// text and for zero, because a policy with the age zero would select every tag.
 func ParseAge(s string) (Age, error) {
 	if s == "" {
 		return Age{}, errors.New("it is empty; write a number and a unit, such as 2w")
@@ -86,8 +86,8 @@ func unitLength(unit byte) time.Duration {
 // Duration returns the age's length. 14d and 2w are equally long.
 func (a Age) Duration() time.Duration { return time.Duration(a.count) * unitLength(a.unit) }
 
-// String returns the age as it was written, without leading zeros, and "" for the
-// zero value.
+// String returns the age in the form that [ParseAge] reads, without leading zeros, and ""
+// for the zero value.
 func (a Age) String() string {
 	if a.count == 0 {
 		return ""

@@ -12,9 +12,9 @@ import (
 
 const million = 1_000_000
 
-// BenchmarkEvaluate evaluates a repository of a million tags and decides about each.
-// Besides the time it reports the bytes allocated per tag, and the most bytes in use at once,
-// without the tags themselves.
+// BenchmarkEvaluate evaluates a repository of a million tags and decides about each of
+// them. It reports the time per tag, the bytes allocated per tag, and the largest number of
+// bytes in use at once per tag, without the tags themselves.
 func BenchmarkEvaluate(b *testing.B) {
 	for _, bb := range []struct {
 		name     string
@@ -75,7 +75,8 @@ func millionTags(signed bool) []autoprune.Tag {
 	return tags
 }
 
-// heldBytes returns the most that evaluation holds at the end of a pass.
+// heldBytes returns the largest number of bytes that Evaluate has in use at the end of one
+// of its passes over the tags.
 func heldBytes(b *testing.B, r autoprune.Rules, tags []autoprune.Tag) float64 {
 	b.Helper()
 	heap := func() uint64 {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Code is a word for the reason why a tag is deleted or stays. Codes are stored with runs,
-// so a code never changes its meaning.
+// Code is a short word for the reason why a tag is deleted or stays, such as too_old. Codes
+// are stored with runs and in the audit log, so a code must never change its meaning.
 type Code string
 
 // Reasons to delete a tag.
@@ -39,11 +39,13 @@ const (
 type Decision struct {
 	Delete bool
 	Code   Code
-	// Policy is the index in Rules.Policies of the policy that the code is about: the first
-	// that takes the tag, or the first that could have. -1: none.
+	// Policy is the index in Rules.Policies of the policy that Code refers to: the first
+	// policy that selects the tag, or, for a tag that stays, the first that considered it.
+	// -1: none.
 	Policy int
-	// Policies are all policies that take the tag; empty when it stays. An undo exempts the
-	// tag from all of them, otherwise the next run would delete it by another of them.
+	// Policies are all policies that select the tag; empty when the tag stays. An undo
+	// exempts the tag from all of them, because the next run would otherwise delete it by
+	// another of these policies.
 	Policies PolicySet
 }
 
@@ -54,7 +56,7 @@ type Notice struct {
 }
 
 // Reason returns a text for people that says why the tag is deleted or stays: a phrase
-// without a full stop. d must be the decision of [Verdict.Decide] on this tag.
+// without a full stop. d must be what [Verdict.Decide] returned for this tag.
 func (v *Verdict) Reason(t Tag, d Decision) string {
 	var r *rule
 	if d.Policy >= 0 {

@@ -17,12 +17,14 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// maxGivingWay is how often in a row a batch may fail on locks of others before the
-// repository is left to the next run.
+// maxGivingWay is how many times in succession the deletion of a batch may fail on locks of
+// other transactions before the worker leaves the repository to the next run.
 const maxGivingWay = 20
 
-// deleteBatch deletes a batch. Clients have priority: when their locks are in the way, it
-// tries again with smaller and smaller parts.
+// deleteBatch deletes the tags in list by calling del. If other transactions have locked
+// rows of the repository (errBusy), it waits a moment and tries again with half as many
+// tags per call, so that clients don't wait for pruning. It returns errBusy after
+// maxGivingWay failures in succession.
 func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *Verdict, list []candidate,
 	del func(ctx context.Context, verdict *Verdict, part []candidate) error,
 ) error {
@@ -52,7 +54,8 @@ func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *Verdict, list 
 	return nil
 }
 
-// deleteTags deletes tags of images, after checking once more whether they were used.
+// deleteTags deletes tags that aren't attached, except those that were used since they were
+// judged.
 func (v *repositoryRun) deleteTags(ctx context.Context, verdict *Verdict, part []candidate) error {
 	part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
@@ -91,9 +94,10 @@ func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []
 	return kept, nil
 }
 
-// deleteAttached deletes tags attached to images that no tag reaches, and orphans whose
-// image is still missing. The deleting transaction looks for both anew. Like other tags,
-// orphans are first checked once more for uses.
+// deleteAttached deletes two kinds of tags: tags attached to an image that no tag reaches
+// any more, and orphans whose image is still missing. The transaction that deletes them
+// checks each of these conditions again, under locks. As for other tags, lookAgain first
+// drops orphans that were used since they were judged.
 func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *Verdict, part []candidate) error {
 	part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
@@ -144,8 +148,10 @@ func (v *repositoryRun) freeImages(ctx context.Context, q deletionTx, part []can
 	return images, nil
 }
 
-// missingImages looks for the images of orphans once more, while nobody can push to the
-// repository: by the digests in the tags' names, and by the subjects of their manifests.
+// missingImages looks once more for the images of the orphans in part, while no client can
+// push to the repository. It looks by the digests in the tags' names (absent: those that
+// still have no manifest) and by the subjects of the tags' manifests (alone: the manifests
+// whose subject isn't in the repository, or that have none).
 func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []candidate) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
 	var digests []oci.DigestPrefix
 	var manifests []int64
@@ -165,9 +171,9 @@ func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []
 }
 
 // inTx deletes the tags that choose returns, and writes the audit log and the run's counts,
-// in one transaction that locks the task. It locks the run's rows after writing the log,
-// which is safe: no other transaction that locks the rows of an unfinished run waits for
-// the log.
+// in one transaction that locks the task. It locks the run's rows after it has written the
+// audit log. That order can't deadlock, because no other transaction that locks the rows of
+// an unfinished run waits for the audit log.
 func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]candidate, error)) error {
 	u := v.slice
 	var deleted, tags int64
@@ -215,23 +221,24 @@ func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]c
 	return nil
 }
 
-// prunedReason says why a policy deleted a tag, as the audit log keeps it.
+// prunedReason says why a policy deleted a tag, in the form that the audit log stores.
 type prunedReason struct {
 	Code     Code     `json:"code"`
 	Reason   string   `json:"reason"`
 	Policies []string `json:"policies"` // all policies that took it
 }
 
-// prunedDetail is the detail of an audit entry of a deleted tag: why it was deleted, and
-// what an undo needs.
+// prunedDetail is the JSON detail of the audit entry of a deleted tag: why the tag was
+// deleted, and the times that an undo needs to restore it.
 type prunedDetail struct {
 	prunedReason
 	Created time.Time  `json:"created_at"`
 	Updated *time.Time `json:"updated_at"`
 }
 
-// batch returns the batch for the catalog to delete, with the entries of the audit log, and
-// for each reason the id of its policy.
+// batch converts the tags in list to a tagBatch for DeleteTags, with the details for their
+// audit entries. policies has, for each element of b.Reasons, the id of the policy that the
+// reason refers to.
 func (v *repositoryRun) batch(list []candidate) (b tagBatch, policies []string, err error) {
 	type why struct {
 		Decision
@@ -275,8 +282,8 @@ func (v *repositoryRun) reason(g *candidate) (r batchReason, err error) {
 	return r, nil
 }
 
-// begin makes the run's row and queues the notice that the run begins to delete. It must be
-// called before the first deletion.
+// begin creates the run's row in autopruneruns, if it doesn't exist, and queues the notice
+// that the run starts to delete. It must be called before the first deletion.
 func (u *timeSlice) begin(ctx context.Context) error {
 	if u.begun {
 		return nil

@@ -16,20 +16,21 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// errBusy says that a lock on the repository's rows wasn't available: try again.
+// errBusy says that another transaction has locked rows of the repository, or that the
+// transaction lost a race with it: the caller may try again.
 var errBusy = errors.New("other transactions have locked the repository")
 
 // deletionTx is a transaction that deletes tags.
 type deletionTx struct{ pgx.Tx }
 
-// beginDeletion begins a transaction without hash and merge joins: Delete joins a few rows by
-// their physical places, and statistics from when the table was small would make reading the
-// whole table look cheaper.
+// beginDeletion begins a transaction without hash joins and merge joins. DeleteTags joins a
+// few rows by their physical places (ctid). With statistics from a time when the table was
+// small, PostgreSQL would otherwise expect that reading the whole table is cheaper.
 const beginDeletion = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
 
-// deletion calls fn in a READ COMMITTED transaction of the pool for pruning, whose lock
-// timeout is short. It runs fn once; errBusy says that the transaction lost a race and was
-// rolled back.
+// deletion calls fn once, in a READ COMMITTED transaction on the pool for pruning, whose
+// lock timeout is short. The error errBusy means that the transaction waited too long for a
+// lock or lost a race, and was rolled back.
 func (p *Pruner) deletion(ctx context.Context, fn func(tx deletionTx) error) error {
 	err := pgx.BeginTxFunc(ctx, p.opt.Background.Pool, pgx.TxOptions{BeginQuery: beginDeletion}, func(tx pgx.Tx) error {
 		return fn(deletionTx{tx})
@@ -40,12 +41,12 @@ func (p *Pruner) deletion(ctx context.Context, fn func(tx deletionTx) error) err
 	return err
 }
 
-// errGone says that the repository was deleted. Its rows are being removed anyway,
-// so nothing of it is pruned.
+// errGone says that the repository was deleted. Its rows are already being removed, so the
+// worker prunes nothing in it.
 var errGone = errors.New("the repository is gone")
 
-// LockRepository locks the repository against deletion until the transaction ends. Error:
-// errGone.
+// LockRepository locks the repository's row against deletion until the transaction ends. It
+// returns errGone if the row doesn't exist.
 func (tx deletionTx) LockRepository(ctx context.Context, t catalog.Repository) error {
 	done, err := tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR KEY SHARE", t.ID)
 	if err != nil {
@@ -57,13 +58,13 @@ func (tx deletionTx) LockRepository(ctx context.Context, t catalog.Repository) e
 	return nil
 }
 
-// tagBatch is a set of tags of a repository that are to be deleted, with the audit log's
-// details for each.
+// tagBatch is a set of tags of one repository that are to be deleted, with the details for
+// the audit entry of each.
 type tagBatch struct {
 	Target catalog.Repository
 	Tags   []tagRow
-	// Why has, for each of the tags, the index of its reason in Reasons: most tags of a
-	// batch share one reason.
+	// Why has, for each element of Tags, the index of its reason in Reasons. Most tags of a
+	// batch have the same reason.
 	Why     []int32
 	Reasons []batchReason
 	Run     uuid.UUID
@@ -72,26 +73,31 @@ type tagBatch struct {
 // batchReason is the reason why a tag is deleted.
 type batchReason struct {
 	Policy uuid.UUID // zero: the log names no policy
-	// Detail is a JSON object. A tag's audit entry has it, plus the tag's created_at, and
-	// updated_at if the tag was ever moved or pushed again.
+	// Detail is a JSON object. DeleteTags stores it as the detail of the tag's audit entry,
+	// and adds the tag's created_at, and its updated_at if the tag was ever moved or pushed
+	// again.
 	Detail string
 }
 
-// DeleteTags deletes those of the tags that are still as they were read: the same row, with the
-// same manifest, not pushed again. It skips tags that another transaction has locked. It
-// locks tags in the order of their names, as a put does. It returns the number of deleted
-// tags for each of the reasons.
+// DeleteTags deletes those tags of the batch that are still as the snapshot showed them:
+// the same row, with the same manifest, not pushed again. It skips tags that another
+// transaction has locked. It locks tags in the order of their names, as the push of a
+// manifest does. deleted[i] is the number of tags that were deleted for the reason
+// b.Reasons[i].
 //
-// IS NOT DISTINCT FROM can't use an index. So a row can only be found by its name, and
-// deleted by its physical place (ctid). Otherwise, with statistics that show few tags per
-// manifest, each row of a manifest with 60,000 tags cost a scan of all 60,000.
+// The comparison IS NOT DISTINCT FROM can't use a database index. Therefore PostgreSQL can
+// only find a row by the tag's name, and delete it by its physical place (ctid). With an
+// ordinary comparison and statistics that show few tags per manifest, PostgreSQL chose the
+// index by manifest: each tag of a manifest with 60,000 tags then cost a scan of all
+// 60,000.
 //
-// The statement locks the rows and checks the conditions on the locked, newest version. The
-// deletion finds that version by its place, if the statement's snapshot can see it, and
-// checks again. A version that the snapshot can't see was written after the statement began,
-// and stays. The same statement makes the audit entries from the deleted rows, so that names
-// and digests aren't sent back and forth. A tag's manifest always exists, also for the
-// statement that deletes the tag.
+// The step "locked" locks the newest version of each row and checks the conditions on that
+// version. The step "gone" finds this version by its place, if the statement's snapshot can
+// see it, and checks the conditions again. A version that the snapshot can't see was
+// written after the statement began; such a tag stays. The step "logged" makes the audit
+// entries from the deleted rows, so that names and digests aren't sent to the client and
+// back. A tag's manifest always exists, even for the statement that deletes the tag, so the
+// join with manifests loses no entry.
 func (tx deletionTx) DeleteTags(ctx context.Context, b tagBatch) (deleted []int64, err error) {
 	ids, names, manifests, pushed := columns(b.Tags)
 	policies, details := make([]pgtype.UUID, len(b.Reasons)), make([]string, len(b.Reasons))
@@ -158,14 +164,16 @@ func columns(tags []tagRow) (ids []int64, names []string, manifests []int64, pus
 	return ids, names, manifests, pushed
 }
 
-// LockImages locks the images, which are manifests of the repository, against getting a tag
-// until the transaction ends. It returns those that no tag reaches now, neither directly nor
-// through an index above them. Only the locks make that certain: whoever tags a manifest, or
-// puts an index, locks the manifest first. An image that doesn't exist any more isn't
-// returned: it may have been pushed again, and then is another manifest with another id.
+// LockImages locks the given images, which are ids of manifests of the repository, so that
+// no client can tag them until the transaction ends. It returns those images that no tag
+// reaches now, neither directly nor through an index above them. Without the locks, a
+// client could tag an image right after the check: tagging a manifest, and putting an
+// index, first locks the manifest. An image that doesn't exist any more isn't returned: if
+// a client has pushed it again, it has a new id.
 //
-// The indexes above are locked too. No index can be added meanwhile, since a new index locks
-// its children. For OFFSET 0 see "Plans" in package db.
+// LockImages locks the indexes above the images too, level by level. No index can be added
+// above an image that is locked, since putting an index locks its children. For OFFSET 0
+// see "Plans" in package db.
 func (tx deletionTx) LockImages(ctx context.Context, t catalog.Repository, images []int64) ([]int64, error) {
 	for level := images; len(level) > 0; {
 		_, err := tx.Exec(ctx, `
@@ -220,8 +228,9 @@ func (tx deletionTx) LockImages(ctx context.Context, t catalog.Repository, image
 	return free, nil
 }
 
-// BlockPushes blocks pushes to the repository until the transaction ends. It returns the
-// digests that aren't manifests of it, and the manifests that have no subject in it.
+// BlockPushes blocks pushes to the repository until the transaction ends. absent says of
+// each of the digests whether the repository has no manifest with it. alone has those of
+// the manifests (ids) whose subject isn't in the repository, or that have none.
 func (tx deletionTx) BlockPushes(ctx context.Context, t catalog.Repository, digests []oci.DigestPrefix, manifests []int64) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
 	if _, err := tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR UPDATE", t.ID); err != nil {
 		return nil, nil, fmt.Errorf("locking repository %s: %w", t.Path, err)

@@ -11,9 +11,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// DigestsBelow returns, by the ids of the given manifests of a repository, their digests and
-// those of all manifests below them: a client may pull any of these when it pulls an index.
-// A manifest that doesn't exist has no entry. For OFFSET 0 see "Plans" in package db.
+// DigestsBelow returns, for each of the given manifests (ids in one repository), its digest
+// and the digests of all manifests below it: a client that pulls an index may pull any of
+// these. A manifest that doesn't exist has no entry in the map. For OFFSET 0 see "Plans" in
+// package db.
 func DigestsBelow(ctx context.Context, pool *db.DB, repository int64, manifests []int64) (map[int64][]oci.Digest, error) {
 	failed := func(err error) error {
 		return fmt.Errorf("looking for the manifests below others in repository %d: %w", repository, err)
@@ -26,7 +27,8 @@ func DigestsBelow(ctx context.Context, pool *db.DB, repository int64, manifests 
 	if err != nil {
 		return nil, failed(err)
 	}
-	// UNION drops manifests that were met before, so the recursion ends even if indexes form a cycle.
+	// UNION drops a manifest that was found before, so the recursion ends even if indexes
+	// form a cycle.
 	rows, err := pool.Pool.Query(ctx, `
 		WITH RECURSIVE below (root, id) AS (
 			SELECT id, id FROM unnest($3::bigint[]) AS id

@@ -1,27 +1,32 @@
-// Package autoprune decides which tags of a repository policies delete, and deletes them.
+// Package autoprune deletes tags by policies. It stores the policies, judges the tags of
+// each repository by them, and deletes the tags that a policy selects.
 //
-// [ParsePolicy] reads a policy, [oci.ParseTagPattern] the pattern of a protection rule,
-// [Combine] returns the policies that apply to a repository, and [Evaluate] judges the
-// repository's tags. The rules of evaluation:
+// [ParsePolicy] reads a policy, [oci.ParseTagPattern] reads the pattern of a protection
+// rule, [Combine] returns the policies that apply to a repository, and [Evaluate] judges
+// the repository's tags. The rules of evaluation:
 //
 //   - Policies by age and by last use come first. Policies by number count the tags that
 //     remain after them. A tag is deleted if any policy selects it.
-//   - A policy that can't be judged makes no other policy delete more. Tags that a
-//     last_pulled policy might take, but can't judge for lack of statistics, are not counted.
-//     Beside a policy that can't be read, policies by number select nothing, since the
-//     unreadable policy might come first.
-//   - A protected tag stays, whatever selects it.
-//   - Missing knowledge is no reason to delete: without pull statistics for the whole of its
-//     age a last_pulled policy selects nothing, and the verdict says why.
+//   - A policy that can't be judged never makes another policy delete more. If pull
+//     statistics are missing, a last_pulled policy can't be judged; the tags that it might
+//     select are then left out of the count of policies by number. If a policy can't be
+//     read, policies by number select nothing, because the unreadable policy might have to
+//     select before they count.
+//   - A protected tag is never deleted, even if a policy selects it.
+//   - A tag is never deleted because statistics are missing: a last_pulled policy selects
+//     nothing unless pull statistics cover the policy's whole age, and the verdict then
+//     says why.
 //   - Signatures, SBOMs and attestations that are attached to an image of the repository
 //     are never selected and never counted. An attached tag is deleted when its image loses
-//     its last tag in the same run. A tag whose image isn't in the repository, an orphan, is a
-//     tag like any other, unless a policy asks for the removal of orphans.
-//   - The verdict depends on the set of tags, never on their order.
+//     its last tag in the same run. An orphan is an attached tag whose image isn't in the
+//     repository. It is judged like any other tag, unless a policy asks for the removal of
+//     orphans.
+//   - The verdict depends only on the set of tags, never on the order in which they are
+//     read.
 //
-// Evaluation is pure: the tags come from a sequence that the caller can run again, so that
-// a large repository is read page by page and never held in memory; [Evaluate] says what it
-// keeps.
+// Evaluation has no side effects. It reads the tags from a sequence that it can run a
+// second time, so a large repository is read page by page and never held in memory as a
+// whole. [Evaluate] says how much memory it needs.
 //
 // A run prunes a namespace, as follows, in one or more time slices:
 //
@@ -31,77 +36,90 @@
 //  3. readSnapshot (snapshot.go) opens a snapshot of the repository. tagReader
 //     (tag_reader.go) reads the tags from it, with their images, exemptions and last uses,
 //     and Evaluate (evaluate.go) judges them.
-//  4. Tags that the verdict deletes are collected in batches. A batch is deleted in one
-//     transaction (delete.go): lockTaskAndPolicies, lock the repository, lock the tags,
-//     compare them with what was judged, delete, write the audit log, count.
+//  4. Tags that the verdict deletes are gathered in batches. Each batch is deleted in one
+//     transaction (delete.go), which locks the task and the versions of the policies
+//     (lockTaskAndPolicies), locks the repository and the tags, compares the tags with
+//     those that were judged, deletes them, writes the audit log, and adds to the run's
+//     counts.
 //  5. Tags attached to images that no tag reaches any more, and orphans, are deleted in the
-//     same way, after their images were locked and looked at again.
-//  6. pause or finish (record.go) adds the counts to the run, and returns the task.
+//     same way. The transaction first locks the images and checks once more that no tag
+//     reaches them.
+//  6. pause or finish (record.go) adds the counts of the time slice to the run's row, and
+//     gives up the lease on the task.
 //
-// The statements of steps 3 to 5 stand in snapshot.go and delete_tags.go. An undo (undo.go,
-// undo_tags.go) goes the opposite way. A preview (preview.go) does steps 1 to 3, without the
-// task, and adds up what would become unused (unused.go).
+// The SQL statements of steps 3 to 5 are in snapshot.go and delete_tags.go. An undo
+// (undo.go, undo_tags.go) restores the tags that a run has deleted. A preview (preview.go)
+// does steps 1 to 3 without claiming the task, and adds up the bytes of the blobs that
+// would become unused (unused.go).
 //
-// A [Pruner] stores the policies and prunes by them, at the same time as other pruners on
-// the same database, clients, and people who change policies. It must not delete a tag that
-// should stay. Each of the following concerns has its protection.
+// A [Pruner] works while other pruners use the same database, clients push and delete, and
+// administrators change policies. It must never delete a tag that should stay. The
+// following paragraphs name each danger and the protection against it.
 //
-// Two workers. A worker takes a namespace's task with SKIP LOCKED, and a lease with an id
-// that is new each time. Each transaction in which a time slice writes first locks the task
-// and looks for this lease (lockTask, lockTaskAndPolicies). So when two workers believe they
-// have the task, the one whose lease was replaced writes nothing, neither deletions nor the
-// state of the run, however long it was stopped. Each commit is complete: the deletions,
-// their entries in the audit log, the run's counts and its position. The next worker that
-// takes the task continues an abandoned run from that position.
+// Two workers in one namespace. A worker claims a namespace's task with SKIP LOCKED, and
+// writes a new random lease id into it. Each transaction in which a time slice writes first
+// locks the task and looks for this lease id (lockTask, lockTaskAndPolicies). If two
+// workers believe that they have the task, the worker whose lease id was replaced therefore
+// writes nothing, neither deletions nor the state of the run, however long its process was
+// stopped. One commit contains the deletions, their entries in the audit log, the run's
+// counts and its position. So the next worker that claims the task can continue an
+// abandoned run from that position.
 //
-// Changed policies. A change of policies first raises a version number (a namespace's in
-// its task; that of the defaults and that of the protection rules in settings) and keeps
-// that row locked until it commits. A time slice reads the versions, then the policies;
-// each deletion locks the versions and compares. So a deletion either commits before the
-// change does, or finds another version and gives up. The task of a namespace without
-// policies is deleted under the same lock, after another look for policies; a client that
-// creates a policy waits for that, and makes the task again.
+// Changed policies. A change of policies first raises a version number and keeps the row
+// with that number locked until it commits. A namespace's version is in its task; the
+// versions of the registry's defaults and of the protection rules are in the table
+// settings. A time slice reads the versions before it reads the policies; each deletion
+// locks the versions and compares them. So a deletion either commits before the change of
+// policies does, or finds another version and gives up. A worker deletes the task of a
+// namespace without policies under the same lock, after it has checked again that there are
+// none; a client that creates a policy meanwhile waits for this lock, and then creates the
+// task again.
 //
-// The default policy of the configuration is a row like the registry's other defaults. Each
-// process sets this row to its own setting before it prunes for the first time (configure),
-// under the same lock and with a new version. So if processes have different settings, all
-// use that of the process which started last.
+// The default policy of the configuration is a row in the table of the registry's default
+// policies. Each process writes its own setting into this row before it prunes for the
+// first time (configure), under the same lock and with a new version. So if the settings of
+// processes differ, all processes use the setting of the process that started last.
 //
 // Changed tags. Tags are judged in a snapshot, and locked and compared when they are
-// deleted: the row's id, its manifest and its push time must be those that were judged. A
-// tag that was moved, pushed again, or deleted and created again is not deleted, and a tag
-// that another transaction has locked is skipped. The newest N tags are determined in the
-// snapshot: if a client deletes one of them after that, the result is as if it had done so
-// after the run.
+// deleted: the row's id, its manifest and its push time must be the same as in the
+// snapshot. So a tag that was moved, pushed again, or deleted and created again since the
+// snapshot is not deleted, and a tag that another transaction has locked is skipped. The
+// newest N tags are determined in the snapshot. If a client deletes one of these N later,
+// the run doesn't count again: the result is as if the client had deleted it after the run.
 //
-// Deleted repositories. Each deletion locks the repository's row against being deleted, as
-// a push does. If the row is gone, the worker leaves the repository.
+// Deleted repositories. Each transaction that deletes tags first locks the repository's row
+// against deletion, as a push does. If the row is gone, the worker goes on to the next
+// repository.
 //
-// Attached tags. They are deleted last, when their images have lost their tags. The
-// deletion locks the image and the indexes above it, which tagging a manifest or putting an
-// index also needs, and then looks at them again. If an image is missing, the deletion
-// looks for it again while nobody can push to the repository. Tags attached to an attached
-// tag need another pass. If the process dies here, the attached tags that are left become
-// orphans once garbage collection has deleted the image.
+// Attached tags. They are deleted after all other tags, when it is known which images have
+// lost their tags. The transaction locks the image and the indexes above it, and then
+// checks once more that no tag reaches the image; a client that tags a manifest or puts an
+// index needs the same locks and waits. For an orphan, the transaction blocks pushes to the
+// repository and looks for the missing image once more. An attached tag may itself be the
+// image of further attached tags; these are deleted in another pass. If the process dies in
+// this phase, the attached tags that are left become orphans once garbage collection has
+// deleted the image.
 //
-// Time. A namespace gets a time slice. It is interrupted in the middle of a repository only
-// where that costs little, since a judgement belongs to one snapshot and can't be kept.
-// Therefore the deletion after a judgement goes on for at least as long as the judgement
-// took, and a judgement that outlasts the slice pauses to let other namespaces have theirs
-// (share). A nested slice, in such a pause, can't pause itself: it ends, and the repository
-// is judged again in a slice of its own. The run counts a repository's tags with the first
-// deletion there, or when the run has been through it, so that a second judgement doesn't
-// count them twice.
+// Time slices. A worker spends one time slice on a namespace before it takes the next
+// namespace. It interrupts a repository only where that wastes little work: a judgement is
+// valid in one snapshot only and can't be kept for a later slice. Therefore the deletion
+// after a judgement goes on for at least as long as the judgement took, even if the slice
+// is over. A judgement that takes longer than a slice pauses and prunes other namespaces in
+// nested slices (share). A nested slice can't pause in the same way: it ends, and its
+// repository is judged again in a slice of its own. The run counts a repository's tags with
+// the first deletion in it, or when the run has finished the repository, so a second
+// judgement doesn't count them twice.
 //
-// Undo restores tags whose names are free, with the times they had, and in the same
-// transaction exempts them from the policies that took them. An exemption belongs to the
-// new row, its time and the policy's version: it ends with a push to the tag and when the
-// policy is saved. A run that hasn't ended can't be undone, and a run that has ended
-// deletes nothing.
+// Undo restores tags whose names aren't in use, with their old creation and update times,
+// and in the same transaction exempts them from the policies that deleted them. An
+// exemption names the tag's new row, the time of its push and the policy's version, so it
+// ends when the tag is pushed or the policy is saved. Only a run that has ended can be
+// undone, so no run deletes while it is being undone.
 //
-// Lock order. The task comes before settings, tags, queues and the run. While they delete,
-// workers wait for a lock for 200 ms at most, less than deadlock_timeout, so in a deadlock
-// it is never a client that fails. A transaction that deletes a namespace locks the
-// namespace before the task; so no worker's transaction that has locked the task may need
-// the namespace (see lockTask).
+// Lock order. A transaction locks the task before settings, tags, review queues and the
+// run. While workers delete, they wait at most 200 ms for a lock, which is less than
+// deadlock_timeout; so in a deadlock the worker fails and never the client. A transaction
+// that deletes a namespace locks the namespace before the task. Therefore a worker's
+// transaction that has locked the task must not need a lock on the namespace (see
+// lockTask).
 package autoprune

@@ -6,17 +6,19 @@ import (
 	"time"
 )
 
-// orphanAge is how old an orphan must be before removeOrphans deletes it. Tools that copy
-// images may push the signature before the image.
+// orphanAge is the least age at which removeOrphans deletes an orphan. The delay is needed
+// because tools that copy images may push the signature before the image.
 const orphanAge = 24 * time.Hour
 
-// Verdict judges the tags of one repository. It may be used by several goroutines.
+// Verdict says of each tag of one repository whether the policies delete it. Several
+// goroutines may use it.
 //
-// It judges tags that came after the evaluation like the others, except that a tag which
-// would be new among the newest of a policy stays. The caller may pass newer use times to
-// Decide, just before a tag is deleted, and so save it. The verdict then still deletes the
-// tags attached to its image; to keep them, the caller must delete attached tags last, and
-// only those whose image has no tag.
+// A tag that is pushed after the evaluation is judged by the same rules, but the newest N
+// tags of a number_of_tags policy aren't determined again: the new tag stays in addition to
+// these N. Just before the caller deletes a tag, it may call Decide again with a later time
+// of last use, and the tag may then stay. The verdict doesn't know that, and still deletes
+// the tags attached to the tag's image. To keep them, the caller must delete attached tags
+// last, and only those whose image has no tag.
 type Verdict struct {
 	rules      []rule
 	order      []int // indexes of rules: policies that count tags come last
@@ -30,36 +32,40 @@ type Verdict struct {
 type rule struct {
 	policy Policy
 	id     string
-	// cutoff is now minus the policy's age. Tags before it are deleted; a tag exactly at it
-	// stays.
+	// cutoff is now minus the policy's age. The policy selects tags whose time is before
+	// it; a tag whose time equals cutoff stays.
 	cutoff time.Time
-	// orphans is the time before which an orphan must have been pushed to be deleted.
+	// orphans is now minus orphanAge: an orphan that was pushed before it may be deleted.
 	orphans time.Time
-	// oldest is the oldest tag that a number_of_tags policy keeps. It is valid if full is
-	// set.
+	// oldest is the rank of the oldest tag that a number_of_tags policy keeps. It is valid
+	// only if full is set: the repository has at least as many tags as the policy keeps.
 	oldest rank
 	full   bool
-	// rests is the reason why the policy selects nothing, and restCode its code.
+	// rests is the reason why the policy selects nothing, "" if it may select tags;
+	// restCode is the code of that reason.
 	rests    string
 	restCode Code
-	// unreadable says that the policy can't be read, so it might select any tag before tags
-	// are counted. mayCount says that such a policy is known to count tags, and so only
-	// comes after the others.
+	// unreadable says that this version can't read the policy. Such a policy might select
+	// any tag, before the number_of_tags policies count. mayCount says that the unreadable
+	// policy is known to be a number_of_tags policy, so it selects nothing before they
+	// count.
 	unreadable, mayCount bool
 }
 
-// counts returns whether the policy counts tags. Such a policy applies after the others, to
-// the tags that remain.
+// counts returns whether this is a number_of_tags policy. Such policies count the tags that
+// the other policies leave.
 func (r *rule) counts() bool { return r.policy.method == NumberOfTags }
 
-// Evaluate judges a repository's tags by the rules. It runs through the tags once, and a
-// second time if there are attached tags. Errors come from the repository, or report a tag
-// or a rule that only a mistake can produce.
+// Evaluate judges a repository's tags by the rules. It reads the tags once, and a second
+// time if there are attached tags. It returns the errors of repository.Tags and
+// repository.Parents, and an error if a tag or a rule is invalid, which only a mistake of
+// the caller can cause.
 //
-// While it runs it holds 45 bytes and the name for each tag that a number_of_tags
-// policy keeps, about 60 bytes for each attached tag, and about 100 for each image that
-// has such tags and for each index above one. Other tags cost nothing. The verdict
-// keeps some 30 bytes for each image that has attached tags and loses its last tag.
+// Memory while Evaluate runs: 45 bytes and the name for each tag that a number_of_tags
+// policy keeps; about 60 bytes for each attached tag; about 100 bytes for each image that
+// has attached tags and for each index above such an image; nothing for other tags. The
+// verdict keeps about 30 bytes for each image that has attached tags and loses its last
+// tag.
 func Evaluate(rules Rules, repository Repository) (*Verdict, error) {
 	if err := rules.validate(); err != nil {
 		return nil, err
@@ -115,8 +121,8 @@ func newVerdict(rules Rules) *Verdict {
 	return v
 }
 
-// problem returns why the pull statistics can't tell which tags were used since cutoff, ""
-// if they can.
+// problem returns why the pull statistics can't tell which tags were used since cutoff,
+// which is the policy's age ago; "" if they can.
 func (p PullRecord) problem(age Age, cutoff time.Time) string {
 	limit := cmp.Or(p.MaxBehind, DefaultMaxBehind)
 	switch {
@@ -164,10 +170,11 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 	return attached, nil
 }
 
-// count passes the tag to the number_of_tags policies that consider it. A tag that other
-// policies take, or may take, isn't counted, nor one that they would take without the
-// exemption of an undo. So neither a policy that rests nor an undo makes a counting policy
-// delete another tag.
+// count adds the tag to the counters of those number_of_tags policies whose pattern selects
+// it. It leaves out a tag that another policy deletes, that another policy might delete but
+// can't judge yet, or that another policy would delete if an undo hadn't exempted the tag.
+// So neither a policy that selects nothing nor an undo makes a number_of_tags policy delete
+// a tag that it would otherwise keep.
 func (v *Verdict) count(counters []newest, t *Tag) {
 	known, remains := false, false
 	for i := range v.rules {
@@ -189,8 +196,8 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 	}
 }
 
-// takenFirst returns whether a policy that comes before counting takes the tag, or may take
-// it. It ignores exemptions.
+// takenFirst returns whether a policy selects the tag before number_of_tags policies count,
+// or might select it but can't judge yet (its rests is set). It ignores exemptions.
 func (v *Verdict) takenFirst(t *Tag) bool {
 	for i := range v.rules {
 		r := &v.rules[i]
@@ -204,8 +211,9 @@ func (v *Verdict) takenFirst(t *Tag) bool {
 	return false
 }
 
-// mayTakeFirst is a quick check whether the policy may take the tag before tags are
-// counted, regardless of its pattern and of the tag's uses.
+// mayTakeFirst is a quick check whether the policy might select the tag before
+// number_of_tags policies count. It looks at neither the policy's pattern nor the tag's
+// last use.
 func (r *rule) mayTakeFirst(t *Tag) bool {
 	switch {
 	case r.unreadable:
@@ -308,10 +316,11 @@ func (r *rule) judge(t *Tag, exempt bool) (code Code, selected bool) {
 	return RecentlyPulled, false
 }
 
-// decideAttached decides about an attached tag: it is deleted if its image is, by the policies
-// that delete the image's tags.
+// decideAttached returns the decision about an attached tag: it is deleted if its image
+// loses its last tag, and by the same policies that delete the image's tags.
 func (v *Verdict) decideAttached(t *Tag) Decision {
-	// Image 0 says that the caller didn't look for the image; such a tag stays.
+	// Image is 0 if the caller hasn't looked for the image. v.gone has no such image, so
+	// the tag stays.
 	takers, gone := v.gone[t.Image]
 	taken := takers &^ t.Exempt
 	switch {
@@ -357,7 +366,7 @@ func (v *Verdict) protectedBy(tag string) string {
 	}
 }
 
-// Notices returns the policies that select nothing, whatever the tags, and why.
+// Notices returns the policies that select no tag at all, each with the reason.
 func (v *Verdict) Notices() []Notice {
 	var notices []Notice
 	for i := range v.rules {

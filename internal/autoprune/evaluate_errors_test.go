@@ -41,8 +41,8 @@ func TestEvaluateRefuses(t *testing.T) {
 	}
 }
 
-// TestEvaluateFails gives no verdict when tags or references can't be read, in
-// whichever pass.
+// TestEvaluateFails: if the tags or the references can't be read, in the first or the
+// second pass, Evaluate must return the error and no verdict.
 func TestEvaluateFails(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
@@ -71,9 +71,9 @@ func TestEvaluateFails(t *testing.T) {
 	}
 }
 
-// TestLongChain evaluates a chain of attached tags, each attached to the one before. It
-// counts the queries for parents and their sizes: the cost is linear, and batches are
-// bounded.
+// TestLongChain evaluates a chain of 50,000 attached tags, each attached to the manifest of
+// the tag before it. It counts the manifests whose parents Evaluate asks for: the number
+// must grow linearly, and one call must ask for at most 1,000.
 func TestLongChain(t *testing.T) {
 	t.Parallel()
 	const length = 50_000

@@ -45,8 +45,10 @@ func signature(of int64, age time.Duration, change ...func(*autoprune.Tag)) auto
 	return tag(attachedName(of, ".sig"), age, append([]func(*autoprune.Tag){image(of), manifest(1000 + of)}, change...)...)
 }
 
-// rules returns rules with the policies, in the short form method:value:pattern, and
-// with pull statistics that began three years ago.
+// rules returns rules with the given policies, each written as method:value:pattern, and
+// with pull statistics that began three years ago. A value may end in "+orphans"; a pattern
+// with "!" selects the tags that don't match; the methods "?" and "?number" are policies
+// that can't be read.
 func rules(t rapid.TB, policies ...string) autoprune.Rules {
 	t.Helper()
 	r := autoprune.Rules{Now: now, Pulls: autoprune.PullRecord{Since: ago(3 * 365 * day)}}
@@ -106,8 +108,8 @@ func evaluate(t rapid.TB, r autoprune.Rules, tags []autoprune.Tag, references ..
 	return v
 }
 
-// one is a tag and the expected decision: a code, with a minus before it if the tag is to be
-// deleted, and the policy that the code is about.
+// one is a tag and the expected decision: its code, with a minus before it if the tag is to
+// be deleted, and the index of the policy to which the code refers.
 type one struct {
 	tag  autoprune.Tag
 	want string
@@ -399,7 +401,8 @@ func TestReason(t *testing.T) {
 	}
 }
 
-// TestFreshUse judges a tag again with a pull that came after the evaluation.
+// TestFreshUse: a tag is judged again, with the time of a pull that came after the
+// evaluation. The tag must stay.
 func TestFreshUse(t *testing.T) {
 	t.Parallel()
 	old := tag("old", 100*day)

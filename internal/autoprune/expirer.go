@@ -19,9 +19,10 @@ type ExpirerOptions struct {
 	Worker  *worker.Metrics  // nil: none
 }
 
-// NewExpirer makes the worker that deletes tags at their expiration date. It sleeps until
-// the next date, at most for a minute, since another process may have set an earlier one.
-// Any number of processes may run one: see [catalog.Catalog.ExpireTags].
+// NewExpirer makes the worker that deletes tags at their expiration date. The worker sleeps
+// until the next date, but never longer than worker.MaxIdle, since another process may set
+// an earlier date meanwhile. Any number of processes may run this worker: see
+// [catalog.Catalog.ExpireTags].
 func NewExpirer(o ExpirerOptions) (*worker.Loop, error) {
 	if o.Catalog == nil {
 		return nil, errors.New("autoprune: the worker of expirations needs a catalog")

@@ -19,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// registry is a database with a catalog and a pruner, and what fills it.
+// registry is a test database with a catalog and a pruner. Its methods create repositories,
+// tags and policies in the database.
 type registry struct {
 	t       testing.TB
 	dsn     string
@@ -106,7 +107,8 @@ func digestOf(name string) oci.Digest {
 	return d
 }
 
-// prefixOf returns what a tag's name contains of the digest of the manifest called name.
+// prefixOf returns the prefix of a manifest's digest that a tag's name may contain, for the
+// manifest called name.
 func prefixOf(name string) oci.DigestPrefix {
 	d, _, _ := oci.CutDigest("sha256-" + digestOf(name).Hex())
 	return d

@@ -9,8 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
-// FuzzParsePolicy looks for text that makes the parser panic, for a policy that
-// selects by no time or number, and for one that isn't read as it was written.
+// FuzzParsePolicy looks for texts with which ParsePolicy panics, returns a policy without
+// an age or number, or returns a policy that differs after it was written as JSON and read
+// again.
 func FuzzParsePolicy(f *testing.F) {
 	for _, seed := range []string{
 		`{"method": "creation_date", "olderThan": "2w"}`,

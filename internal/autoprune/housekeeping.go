@@ -9,12 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// housekeepingEvery is how often housekeeping ends runs without a task and deletes old
-// runs. It makes missing tasks for namespaces more often, every Interval.
+// housekeepingEvery is how often housekeeping ends runs whose task was deleted, and deletes
+// old runs and exemptions. It creates missing tasks more often, every Options.Interval.
 const housekeepingEvery = 10 * time.Minute
 
-// housekeeping makes tasks for namespaces that have none and to which the defaults apply.
-// Every housekeepingEvery it also ends runs without a task and deletes old runs.
+// housekeeping creates tasks for namespaces that have none and to which the registry's
+// default policies apply. Every housekeepingEvery it also ends runs whose task was deleted,
+// and deletes old runs and exemptions that have ended.
 func (p *Pruner) housekeeping(ctx context.Context) error {
 	now := time.Now()
 	if now.Sub(p.ensured) >= p.opt.Interval {

@@ -1,8 +1,9 @@
 package autoprune
 
-// images finds the images that lose their last tag, and the attached tags that are deleted
-// with them. It is a graph with reference counts. Its nodes are the images of attached tags
-// and the indexes above them: tags, and indexes that stay, keep a manifest.
+// images finds the images that lose their last tag, and so the attached tags that are
+// deleted with them. It is a graph with reference counts. Its nodes are the images of
+// attached tags and the indexes above them. A manifest's references are its tags, and the
+// indexes that list it and stay.
 type images struct {
 	places   map[int64]int32 // index in nodes, by manifest
 	nodes    []node
@@ -34,8 +35,8 @@ type attachedTag struct {
 // parentsBatch is how many manifests the parents function is asked about at once.
 const parentsBatch = 1000
 
-// newImages builds the graph from the images of attached tags upwards. Tags are added
-// later.
+// newImages builds the graph upwards from the images of attached tags: it asks parents for
+// the indexes above them, level by level. The caller adds the tags later, with addTag.
 func newImages(attached []attachedTag, parents func([]int64) ([]Reference, error)) (*images, error) {
 	g := &images{places: make(map[int64]int32), attached: attached}
 	var frontier []int64
@@ -91,7 +92,8 @@ func (g *images) has(manifest int64) bool {
 	return ok
 }
 
-// addTag counts a tag of a manifest. If taken isn't empty, these policies delete the tag.
+// addTag counts a tag that points to the manifest. If taken isn't empty, the policies in it
+// delete the tag.
 func (g *images) addTag(manifest int64, taken PolicySet) {
 	place, ok := g.places[manifest]
 	if !ok {
@@ -105,9 +107,9 @@ func (g *images) addTag(manifest int64, taken PolicySet) {
 	}
 }
 
-// settle releases the references of deleted tags, and returns the images that have lost all
-// references, with the policies that took their tags. An image that never had a tag isn't
-// among them.
+// settle removes the references of deleted tags from the counts. It returns the images
+// whose count becomes 0, with the policies that deleted their tags. It doesn't return an
+// image that never had a tag.
 func (g *images) settle() map[int64]PolicySet {
 	for i := range g.attached {
 		g.addTag(g.attached[i].manifest, 0)
@@ -167,9 +169,9 @@ func (g *images) release(place, references int32, policies PolicySet) {
 	}
 }
 
-// passOn is called for a node to which no reference is left. It releases the references
-// from the node to the manifests below it, and those from its attached tags to the
-// manifests to which the tags point.
+// passOn is called for a manifest to which no reference is left. It removes the references
+// from this manifest to its children. It also removes the references from its attached
+// tags, which are deleted with it, to the manifests that these tags point to.
 func (g *images) passOn(place int32) {
 	n := g.nodes[place]
 	for e := n.firstChild; e >= 0; e = g.edges[e].next {

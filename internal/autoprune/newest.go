@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// rank is a tag's position in the order of a number_of_tags policy: by creation time, and
-// among equal times by name, where the greater name counts as newer.
+// rank is a tag's position in the order by which a number_of_tags policy finds the newest
+// tags: by the time of the last push, and among equal times by name, where the greater name
+// counts as newer.
 type rank struct {
 	created time.Time
 	name    string
@@ -20,8 +21,8 @@ func (r rank) compare(other rank) int {
 	return strings.Compare(r.name, other.name)
 }
 
-// newest keeps the limit newest tags and thereby finds the oldest of these. It holds at
-// most limit ranks.
+// newest finds the limit newest of the ranks that are added, and the oldest of these. It
+// holds at most limit ranks in memory.
 type newest struct {
 	limit int
 	seen  int // number of tags that the policy considers, added or not
@@ -38,8 +39,8 @@ func (n *newest) add(r rank) {
 	}
 }
 
-// oldest returns the oldest of the tags that the policy keeps. ok is false when there are
-// fewer than limit tags.
+// oldest returns the oldest of the limit newest tags. ok is false if fewer than limit tags
+// were added.
 func (n *newest) oldest() (r rank, ok bool) {
 	if len(n.ranks) == 0 || len(n.ranks) < n.limit {
 		return rank{}, false

@@ -11,9 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// TestDetachedSignaturesStay: signatures are in a repository of their own, as with cosign's
-// COSIGN_REPOSITORY. Signatures that a policy doesn't select stay, however old they are;
-// signatures that it selects are deleted like other tags.
+// TestDetachedSignaturesStay: signatures are in a repository of their own, apart from their
+// images, as with cosign's COSIGN_REPOSITORY. A run must delete those signatures that a
+// policy selects, like other tags, and must keep the others, however old they are.
 func TestDetachedSignaturesStay(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -58,8 +58,9 @@ func TestDetachedSignaturesStay(t *testing.T) {
 	}
 }
 
-// TestReferrersTagOfSHA512 finds the image of a referrers tag, which names half of the
-// image's digest, and keeps the tag with the image.
+// TestReferrersTagOfSHA512: a referrers tag contains only half of its image's sha512
+// digest. A run must nevertheless find the image, and keep the old referrers tag because
+// the image stays.
 func TestReferrersTagOfSHA512(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -79,7 +80,8 @@ func TestReferrersTagOfSHA512(t *testing.T) {
 	}
 }
 
-// TestOrphanIsAttachedAgain pushes the image of an orphan after the orphan was selected.
+// TestOrphanIsAttachedAgain: a run has selected an orphan, and a client pushes the orphan's
+// image before the deletion. The orphan must stay.
 func TestOrphanIsAttachedAgain(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
@@ -94,8 +96,10 @@ func TestOrphanIsAttachedAgain(t *testing.T) {
 	}
 }
 
-// TestAgeFirstThenNumber applies policies of all scopes in the published order: 10 of 15
-// tags go by age, and the 5 that remain are fewer than the number.
+// TestAgeFirstThenNumber: a policy by age and a policy by number apply, in various scopes.
+// Of 15 tags, the policy by age must delete 10; the policy by number must delete none,
+// because it only counts the 5 tags that remain, which are fewer than its number. The
+// documentation promises this order.
 func TestAgeFirstThenNumber(t *testing.T) {
 	t.Parallel()
 	age, number := `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-.*"}`, `{"method": "number_of_tags", "numTags": 10}`
@@ -134,8 +138,10 @@ func TestAgeFirstThenNumber(t *testing.T) {
 	}
 }
 
-// TestUnreadablePoliciesAreSkipped stores policies that this version can't read, in each
-// scope: a run reports them, and applies the other policies as far as it can without them.
+// TestUnreadablePoliciesAreSkipped: a namespace and the registry's defaults have policies
+// that this version can't read. A run must report them. It must apply the policies by age
+// beside them, and must not apply policies by number, which depend on the unreadable
+// policy.
 func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 	t.Parallel()
 	for name, stored := range map[string]string{
@@ -197,8 +203,8 @@ func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 	}
 }
 
-// TestPatternsOfTheFirstRelease checks that patterns of policies and rules that the first
-// release stored still match whole names only.
+// TestPatternsOfTheFirstRelease: patterns of policies and protection rules that the first
+// release stored must still match whole names of tags only.
 func TestPatternsOfTheFirstRelease(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -220,8 +226,8 @@ func TestPatternsOfTheFirstRelease(t *testing.T) {
 	if pattern, matches := p.Policy.Pattern(); pattern.String() != "^(?:v)$" || !matches {
 		t.Errorf("the policy is told with %q, %t", pattern, matches)
 	}
-	// The pattern of a policy that is saved now is searched for anywhere in a name. The
-	// first release refuses such a policy.
+	// A pattern that is saved now is searched for anywhere in a tag's name. It is stored
+	// with tagPatternSearch, and the first release refuses a policy with this field.
 	r.must(r.pruner.Update(t.Context(), autoprune.Target{Namespace: "app"}, "a", parsed(t, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "v"}`)))
 	stored := value[string](r, "SELECT policy FROM namespaceautoprunepolicy WHERE uuid = 'a'")
 	if !strings.Contains(stored, `"tagPatternSearch":true`) {

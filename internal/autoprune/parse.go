@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// The fields of a policy. value is what Quay's API calls the age or the number;
-// olderThan and numTags are the names of Quay's stored form, and ours.
+// The JSON fields of a policy. Quay's API calls both the age and the number "value". Quay
+// stores them as olderThan and numTags, and Purser's own API uses these two names.
 const (
 	fieldMethod  = "method"
 	fieldAge     = "olderThan"
@@ -32,8 +32,8 @@ var (
 	storedFields = append(slices.Clone(policyFields), fieldSearch)
 )
 
-// FieldError says what is wrong with a policy's JSON, and where. Its text is meant for the
-// author of the policy.
+// FieldError says which field of a policy's JSON is wrong, and why. Its text is meant for
+// the author of the policy.
 type FieldError struct {
 	Field   string // as it stands in the JSON; "" for the policy as a whole
 	Problem string
@@ -56,18 +56,18 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - method: creation_date, number_of_tags or last_pulled.
 //   - olderThan, for creation_date and last_pulled: an age, see [ParseAge].
 //   - numTags, for number_of_tags: a whole number from 1 to [MaxNumTags].
-//   - value: Quay's name for either of the two, in place of it.
+//   - value: Quay's name for olderThan or numTags; only one of the two names may be given.
 //   - tagPattern: the pattern of the tags that the policy looks at, see
 //     [oci.ParseTagPattern]. Left out or null: every tag.
-//   - tagPatternMatches: false for the tags that don't match. Left out or null:
-//     true. False needs a tagPattern.
-//   - removeOrphans: true for a policy that [Policy.RemovesOrphans]. Left out or
-//     null: false.
+//   - tagPatternMatches: true if the policy looks at the tags that match tagPattern, false
+//     if at those that don't. Left out or null: true. False needs a tagPattern.
+//   - removeOrphans: true for a policy that also deletes orphans, see
+//     [Policy.RemovesOrphans]. Left out or null: false.
 //
-// Fields named in readOnly may be present with any value and are ignored: a policy that was
-// read from the API has them. Everything else is refused: other fields, a field twice or in
-// another case, a field of another method, text after the object. Every error is a
-// [*FieldError].
+// Fields that are named in readOnly may be present with any value and are ignored, so that
+// a client can send back a policy that it has read from the API. ParsePolicy refuses
+// everything else: other fields, a field that is given twice or written in another case, a
+// field of another method, and text after the object. Every error is a [*FieldError].
 func ParsePolicy(data []byte, readOnly ...string) (Policy, error) {
 	fields, err := readFields(data, slices.Concat(policyFields, readOnly))
 	if err != nil {
@@ -76,7 +76,8 @@ func ParsePolicy(data []byte, readOnly ...string) (Policy, error) {
 	return readPolicy(fields, oci.ParseTagPattern)
 }
 
-// parseStored reads a policy as marshalStored writes it, or as the first release stored it.
+// parseStored parses a policy from the database: as marshalStored writes it, or as the
+// first release stored it, without tagPatternSearch.
 func parseStored(data []byte) (Policy, error) {
 	fields, err := readFields(data, storedFields)
 	if err != nil {
@@ -121,9 +122,10 @@ func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oc
 	return p, nil
 }
 
-// readFields returns the object's members by name. It walks the object itself,
-// because encoding/json folds the case of names and lets the last of two win. Names
-// that aren't among those known are refused.
+// readFields returns the members of the JSON object in data by name. It reads the object
+// token by token, because encoding/json ignores the case of names and, of two members with
+// one name, silently uses the last. It refuses names that aren't in known, and a name that
+// is given twice.
 func readFields(data []byte, known []string) (map[string]json.RawMessage, error) {
 	if err := checkDocument(data); err != nil {
 		return nil, err
@@ -154,7 +156,7 @@ func readFields(data []byte, known []string) (map[string]json.RawMessage, error)
 	return fields, nil
 }
 
-// checkDocument refuses what isn't one JSON object and nothing else.
+// checkDocument returns an error unless data is exactly one JSON object.
 func checkDocument(data []byte) error {
 	if !utf8.Valid(data) {
 		return fieldErrorf("", "it isn't valid UTF-8")
@@ -220,8 +222,9 @@ func readMethod(raw json.RawMessage) (Method, error) {
 	return "", fieldErrorf(fieldMethod, "%.40q is unknown; methods are %s, %s and %s", text, CreationDate, NumberOfTags, LastPulled)
 }
 
-// amount returns the field, own or value, that holds the age or the number of a policy. It
-// refuses the field of the other methods.
+// amount returns the name and the text of the field that holds the policy's age or number:
+// own, which is olderThan or numTags, or its alias value. It returns an error if other, the
+// field of the other methods, is given.
 func amount(fields map[string]json.RawMessage, m Method, own, other string) (name string, raw json.RawMessage, err error) {
 	if _, given := fields[other]; given {
 		return "", nil, fieldErrorf(other, "%s has none; it takes %s", m, own)

@@ -26,16 +26,16 @@ type Saved struct {
 	// Setting says that this is the default policy of the configuration (Options.Default),
 	// which applies in every namespace that doesn't refuse the defaults.
 	Setting bool
-	// Problem says why this version can't read the stored policy, which a newer version or
-	// a person with psql wrote. Then Policy is the zero value and Stored the stored text.
-	// Counts says that a policy which can't be read is a number_of_tags policy (see
-	// Applied).
+	// Problem says why this version of the program can't read the stored policy, which a
+	// newer version or a person with psql wrote. Policy is then the zero value, and Stored
+	// is the text from the database. Counts says that the unreadable policy is certainly a
+	// number_of_tags policy (see Applied).
 	Problem, Stored string
 	Counts          bool
 }
 
-// owner is the namespace or repository to which a policy belongs. The owner's row is locked
-// so that it isn't deleted.
+// owner is the namespace or repository to which a policy belongs. A transaction that adds a
+// policy locks the owner's row, so that the owner can't be deleted meanwhile.
 type owner struct {
 	namespace  int64 // 0 for the registry's defaults
 	repository int64 // 0 unless it is a repository
@@ -56,7 +56,8 @@ var policyTables = map[Scope]policyTable{
 	RepositoryScope: {"repositoryautoprunepolicy", "repository_id", "repository_id = $1", "false", audit.CreateRepositoryPolicy, audit.UpdateRepositoryPolicy, audit.DeleteRepositoryPolicy},
 }
 
-// list returns a query of the owner's policies, oldest first, for scanPolicy.
+// list returns a SELECT of the owner's policies, oldest first, with the columns that
+// scanPolicy reads. Its only parameter is the owner's id.
 func (s policyTable) list() string {
 	return "SELECT uuid, policy, version, created_at, updated_at, " + s.setting + " FROM " + s.table +
 		" WHERE " + s.owned + " ORDER BY created_at, uuid"
@@ -69,8 +70,8 @@ func (o owner) id() int64 {
 	return o.namespace
 }
 
-// find looks up a target. With lock the target's rows are locked, so that the target isn't
-// deleted before the transaction ends; this is for adding a policy.
+// find returns the ids of a target. If lock is set, it also locks the target's rows against
+// deletion until the transaction ends; transactions that add a policy need this lock.
 func (t Target) find(ctx context.Context, q db.Querier, lock bool) (owner, error) {
 	o := owner{name: t.Namespace}
 	clause := ""
@@ -141,8 +142,8 @@ func (s *Saved) read(text string) {
 	s.Counts = countsTags([]byte(text))
 }
 
-// countsTags returns whether stored, which can't be read, is a number_of_tags policy for
-// certain: only its number or its pattern is wrong.
+// countsTags returns whether a policy that can't be read is certainly a number_of_tags
+// policy, because only its number or its pattern is wrong.
 func countsTags(stored []byte) bool {
 	fields, err := readFields(stored, storedFields)
 	if err != nil || fields[fieldAge] != nil {
@@ -153,7 +154,8 @@ func countsTags(stored []byte) bool {
 	return err == nil && wrong == nil && method == NumberOfTags && !orphans
 }
 
-// Get returns one policy of a target. Error: NAME_UNKNOWN, also for the policy.
+// Get returns one policy of a target. Error: NAME_UNKNOWN if the target or the policy
+// doesn't exist.
 func (p *Pruner) Get(ctx context.Context, t Target, id string) (Saved, error) {
 	list, err := p.List(ctx, t)
 	if err != nil {
@@ -171,12 +173,14 @@ func policyUnknown(t Target, id string) error {
 	return notFound("%s has no auto-prune policy %q", t, id).WithDetail(map[string]string{"policy": id})
 }
 
-// change runs fn in a transaction in which the target and its policies can't change
-// otherwise: no worker deletes by them meanwhile, and policies that a worker has read
-// before are outdated.
+// change runs fn in a transaction that locks the versions of the target's policies and
+// raises them. Until the transaction ends, no other client can change these policies and no
+// worker deletes tags by them. A worker that has read the policies before finds the new
+// version and reads them again.
 //
-// It locks the namespace, the repository and the task, in this order. A worker locks the
-// task only, and a transaction that deletes a namespace locks its row before the task's.
+// change locks the namespace, the repository and the task, in this order. It can't deadlock
+// with a worker, which locks the task only, nor with a transaction that deletes a
+// namespace, which locks the namespace before the task.
 func (p *Pruner) change(ctx context.Context, t Target, doing string, fn func(tx pgx.Tx, o owner) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -201,20 +205,22 @@ func (p *Pruner) change(ctx context.Context, t Target, doing string, fn func(tx 
 	return err
 }
 
-// touchTask makes the task of a namespace or, where there is one, puts it at the head of
-// the queue and tells its worker (by the version) that the policies have changed. A worker
-// that deletes the task of a namespace without policies locks it before it looks for
-// policies: so it either sees the policy of this transaction, or the task is made again
-// afterwards.
+// touchTask creates the task of a namespace. If the task exists, touchTask puts it at the
+// head of the queue and raises its policies_version, which tells the worker that the
+// policies have changed. A worker that deletes the task of a namespace without policies
+// locks the task before it looks for policies. So the worker either sees the policy that
+// this transaction adds, or deletes the task first, and then this transaction creates it
+// again.
 const touchTask = `
 	INSERT INTO autoprunetaskstatus AS t (namespace_id, status) VALUES ($1, 'queued')
 	ON CONFLICT (namespace_id) DO UPDATE
 	SET policies_version = t.policies_version + 1, last_ran_ms = NULL, asked = true,
 		status = CASE WHEN t.run IS NULL THEN 'queued' ELSE t.status END`
 
-// Create saves a new policy and returns its id. In the same transaction its namespace's
-// task is made, or put at the head of the queue. Errors: NAME_UNKNOWN, and UNSUPPORTED with
-// status 400 if the policy exists already or the target would have too many.
+// Create saves a new policy and returns its id. The same transaction creates the
+// namespace's task, or puts it at the head of the queue. Errors: NAME_UNKNOWN if the target
+// doesn't exist; UNSUPPORTED with status 400 if the target has the same policy already or
+// would have too many.
 func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string, err error) {
 	id = uuid.NewString()
 	s := policyTables[t.Scope()]
@@ -244,8 +250,9 @@ func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string
 	return id, nil
 }
 
-// admit checks that a policy may be added to those of its owner, and returns it as it is
-// stored. except is the id of the policy that it replaces.
+// admit checks that a policy may be added to the policies of its owner, and returns the
+// policy as the text to store. except is the id of the policy that the new policy replaces,
+// or "".
 func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy Policy, except string) (string, error) {
 	list, err := listPolicies(ctx, tx, t.Scope(), o)
 	if err != nil {
@@ -264,8 +271,9 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 	return string(text), err
 }
 
-// Update replaces a policy. It ends all exemptions from the policy, even if the policy is
-// the same as before. Errors: those of Create, and NAME_UNKNOWN for the policy.
+// Update replaces a policy. It ends all exemptions from the policy, even if the new policy
+// equals the old one. Errors: those of Create; NAME_UNKNOWN also if the policy doesn't
+// exist; UNSUPPORTED with status 409 if the policy comes from the configuration.
 func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy) error {
 	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "updating an auto-prune policy", func(tx pgx.Tx, o owner) error {
@@ -288,8 +296,9 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 	})
 }
 
-// Delete deletes a policy. When it returns, no worker deletes tags by the policy any more.
-// Error: NAME_UNKNOWN, also for the policy.
+// Delete deletes a policy. Once it has returned, no worker deletes tags by this policy.
+// Errors: NAME_UNKNOWN if the target or the policy doesn't exist; UNSUPPORTED with status
+// 409 if the policy comes from the configuration.
 func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
 	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "deleting an auto-prune policy", func(tx pgx.Tx, o owner) error {
@@ -308,8 +317,8 @@ func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
 	})
 }
 
-// storedPolicy returns a stored policy for the audit log: as JSON, or as text if it is no
-// JSON.
+// storedPolicy returns a stored policy in the form in which an audit entry has it: as JSON,
+// or as a string if the stored text isn't valid JSON.
 func storedPolicy(text string) any {
 	var s Saved
 	if s.read(text); s.Problem == "" {
@@ -328,8 +337,9 @@ func entry(kind audit.Kind, t Target, o owner, policy string, detail map[string]
 	return e
 }
 
-// UsesDefaults says whether the registry's default policies apply to a namespace as
-// long as it has none of its own. Error: NAME_UNKNOWN.
+// UsesDefaults returns whether the namespace accepts the registry's default policies. They
+// apply only while the namespace has no policies of its own. Error: NAME_UNKNOWN if the
+// namespace doesn't exist.
 func (p *Pruner) UsesDefaults(ctx context.Context, namespace string) (on bool, err error) {
 	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
 	if err != nil {
@@ -342,8 +352,8 @@ func (p *Pruner) UsesDefaults(ctx context.Context, namespace string) (on bool, e
 	return on, nil
 }
 
-// UseDefaults lets the registry's default policies apply to a namespace or not.
-// Error: NAME_UNKNOWN.
+// UseDefaults sets whether the namespace accepts the registry's default policies. Error:
+// NAME_UNKNOWN if the namespace doesn't exist.
 func (p *Pruner) UseDefaults(ctx context.Context, namespace string, on bool) error {
 	t := Target{Namespace: namespace}
 	return p.change(ctx, t, "changing whether the defaults apply", func(tx pgx.Tx, o owner) error {

@@ -17,16 +17,16 @@ const (
 	CreationDate Method = "creation_date"
 	// NumberOfTags selects all tags but a number of the newest.
 	NumberOfTags Method = "number_of_tags"
-	// LastPulled selects tags that were neither used nor pushed for the time of an age.
+	// LastPulled selects tags whose last use and last push are both longer ago than an age.
 	LastPulled Method = "last_pulled"
 )
 
 // MaxNumTags is the largest number of a [NumberOfTags] policy.
 const MaxNumTags = 1_000_000_000
 
-// Policy says which tags of a repository are deleted. The zero value selects nothing; every
-// other value came from [ParsePolicy] and is valid. Compare policies with [Policy.Equal].
-// Policies may be used by several goroutines.
+// Policy is a rule that selects tags of a repository to delete. The zero value selects
+// nothing; a policy from [ParsePolicy] is valid. Compare policies with [Policy.Equal].
+// Several goroutines may use a Policy.
 type Policy struct {
 	method  Method
 	age     Age // CreationDate, LastPulled
@@ -39,8 +39,8 @@ type Policy struct {
 // Method returns how the policy selects, "" for the zero value.
 func (p Policy) Method() Method { return p.method }
 
-// Value returns what Quay's API calls the policy's value: the number (an int) of a
-// [NumberOfTags] policy, the age as text of the others, nil for the zero value.
+// Value returns the policy's age or number, which Quay's API calls its value: an int for a
+// [NumberOfTags] policy, the age as text for other methods, nil for the zero value.
 func (p Policy) Value() any {
 	switch p.method {
 	case NumberOfTags:
@@ -51,26 +51,29 @@ func (p Policy) Value() any {
 	return nil
 }
 
-// Pattern returns the pattern and whether tags that match it are selected, or
-// those that don't. The zero pattern means that every tag is.
+// Pattern returns the policy's pattern. matches says whether the policy selects from the
+// tags that match it (true) or from those that don't (false). The zero pattern matches
+// every tag.
 func (p Policy) Pattern() (pattern oci.TagPattern, matches bool) { return p.pattern, !p.exclude }
 
-// RemovesOrphans returns whether the policy deletes attached tags (signatures and the
-// like) whose image isn't in their repository, when they are a day old and its pattern
-// selects them, whatever its method. Without it such tags are judged like any other.
+// RemovesOrphans returns whether the policy deletes orphans: attached tags, such as
+// signatures, whose image isn't in their repository. A policy of any method may do so. It
+// deletes an orphan that is at least a day old and that its pattern selects. A policy that
+// doesn't remove orphans judges them like other tags.
 func (p Policy) RemovesOrphans() bool { return p.orphans }
 
-// Warnings returns how the policy's pattern may select more than its author intends.
+// Warnings returns texts that say how the policy's pattern may select more tags than its
+// author intends.
 func (p Policy) Warnings() []string { return p.pattern.Warnings() }
 
-// Considers returns whether the policy's pattern selects the tag. Whether the tag is
-// attached to an image isn't looked at here.
+// Considers returns whether the policy's pattern selects the tag's name. It doesn't check
+// whether the tag is attached to an image.
 func (p Policy) Considers(tag string) bool {
 	return p.pattern.IsZero() || p.pattern.Match(tag) != p.exclude
 }
 
-// Equal returns whether both policies select the same tags by their texts: the same
-// method, pattern and number, and ages of the same length (2w equals 14d).
+// Equal returns whether both policies have the same method, pattern, number and removal of
+// orphans, and ages of the same length (2w equals 14d).
 func (p Policy) Equal(other Policy) bool {
 	return p.method == other.method &&
 		p.age.Duration() == other.age.Duration() &&
@@ -115,9 +118,9 @@ type policyJSON struct {
 	TagPatternSearch  bool   `json:"tagPatternSearch,omitempty"`
 }
 
-// MarshalJSON writes the policy in one form: olderThan or numTags, never value;
-// tagPatternMatches whenever there is a tagPattern; removeOrphans when it is true.
-// [ParsePolicy] reads it back. The zero value is an error.
+// MarshalJSON writes the policy in the one form that the API returns: with olderThan or
+// numTags, never value; with tagPatternMatches if there is a tagPattern; with removeOrphans
+// if it is true. [ParsePolicy] can read the result. The zero value is an error.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	form, err := p.form()
 	if err != nil {
@@ -126,10 +129,11 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 	return json.Marshal(form)
 }
 
-// marshalStored writes the policy as tables keep it. The first release matched a
-// pattern with the whole name and stored no tagPatternSearch: a policy without it keeps
-// that meaning (see parseStored). A process of the first release that still runs during
-// an upgrade doesn't know tagPatternSearch and deletes nothing by such a policy.
+// marshalStored returns the policy's JSON for the database. The first release compared a
+// pattern with the whole name of a tag and stored no tagPatternSearch; a stored policy
+// without this field keeps that meaning (see parseStored). During an upgrade, a process of
+// the first release may still run: it can't read a policy with tagPatternSearch, and
+// deletes nothing by it.
 func (p Policy) marshalStored() ([]byte, error) {
 	form, err := p.form()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 
 // PreviewOptions says what to preview.
 type PreviewOptions struct {
-	// Policy is judged by itself, as if it were the only one. Nil: the policies that
-	// apply now, together.
+	// Policy is a policy to try out: the preview judges by it alone. Nil: the preview
+	// judges by the policies that apply now.
 	Policy *Policy
 	// Limit is how many tags are listed. Default 100, most 10,000.
 	Limit int
@@ -73,9 +73,10 @@ const (
 // errTimeOver ends a preview whose time is over.
 var errTimeOver = errors.New("the preview ran out of time")
 
-// Preview returns what a run would do now in a namespace or a repository. It uses the run's
-// own code, and changes nothing. A process makes two previews at a time. Each repository is
-// judged in one snapshot. Error: NAME_UNKNOWN.
+// Preview returns what a run would delete now in a namespace or a repository. It uses the
+// same code as a run, and changes nothing. Each repository is judged in one snapshot. A
+// process makes two previews at a time; further calls wait. Error: NAME_UNKNOWN if the
+// target doesn't exist.
 func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Preview, error) {
 	if t.Scope() == DefaultScope {
 		return nil, invalid("a preview is of a namespace or of a repository: name one")
@@ -160,8 +161,9 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 	}
 }
 
-// rules returns the rules by which a run would judge the repository, or, if
-// PreviewOptions.Policy is set, rules with that policy alone.
+// rules returns the rules by which a run would judge the repository. If
+// PreviewOptions.Policy is set, the rules contain this policy alone. It also adds the
+// policies to the preview's list of policies.
 func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
 	rules, saved := v.policies.of(t)
 	if v.o.Policy != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
-// scene is a repository and the rules that it is judged by.
+// scene is a repository, with the policies, protection rules and statistics by which a test
+// judges it.
 type scene struct {
 	rules      autoprune.Rules
 	tags       []autoprune.Tag
@@ -24,8 +25,8 @@ type scene struct {
 // missing is the first image that no scene has.
 const missing = 100
 
-// drawScene makes a small repository where ties, shared images, indexes, chains of
-// attached tags and every kind of policy are frequent.
+// drawScene draws a small repository. Equal push times, images with several tags, indexes,
+// chains of attached tags and all kinds of policies are frequent in it.
 func drawScene(t *rapid.T) scene {
 	var s scene
 	s.rules = rules(t, rapid.SliceOfN(drawPolicy(), 1, 4).Draw(t, "policies")...)
@@ -104,7 +105,8 @@ func (s scene) evaluate(t rapid.TB) *autoprune.Verdict {
 	return evaluate(t, s.rules, s.tags, s.references...)
 }
 
-// taken returns what a verdict takes, with the policies.
+// taken returns the names of the tags that the verdict deletes, each with the policies that
+// select it.
 func (s scene) taken(t rapid.TB) map[string]autoprune.PolicySet {
 	t.Helper()
 	v := s.evaluate(t)
@@ -139,8 +141,8 @@ func (s scene) considered(i int) []autoprune.Tag {
 	})
 }
 
-// first returns whether policy i, which comes before counting, selects a tag, or might
-// select it if the policy could be read or statistics existed. It ignores exemptions.
+// first returns whether policy i selects a tag, or might select it if the policy could be
+// read or statistics existed, before policies by number count. It ignores exemptions.
 func (s scene) first(i int, one autoprune.Tag) bool {
 	p := s.rules.Policies[i]
 	switch {
@@ -203,7 +205,8 @@ func (s scene) cutoff(i int) time.Time {
 	return s.rules.Now.Add(-age.Duration())
 }
 
-// selected returns what policy i selects, attached tags aside, by the definition.
+// selected returns the tags that policy i selects, computed from the definition of the
+// policies. Attached tags aren't among them.
 func (s scene) selected(i int) []autoprune.Tag {
 	if s.rests(i) {
 		return nil
@@ -226,8 +229,8 @@ func (s scene) reaches(from, to int64) bool {
 	return slices.ContainsFunc(s.references, func(r autoprune.Reference) bool { return r.Parent == from && s.reaches(r.Child, to) })
 }
 
-// expected computes the result of taken in a slow and simple way: it looks at attached tags
-// again and again until nothing changes.
+// expected computes the result of taken in a slow and simple way: it goes through the
+// attached tags again and again until no further tag is deleted.
 func (s scene) expected() map[string]autoprune.PolicySet {
 	taken := map[string]autoprune.PolicySet{}
 	for i := range s.rules.Policies {
@@ -249,7 +252,8 @@ func (s scene) expected() map[string]autoprune.PolicySet {
 	return taken
 }
 
-// takers returns the policies that delete an attached tag; there are none if its image stays.
+// takers returns the policies that delete an attached tag, namely those that delete the
+// tags of its image; none if the image stays.
 func (s scene) takers(one autoprune.Tag, taken map[string]autoprune.PolicySet) (policies autoprune.PolicySet) {
 	for _, keeper := range s.tags {
 		if !s.reaches(keeper.Manifest, one.Image) {
@@ -263,8 +267,8 @@ func (s scene) takers(one autoprune.Tag, taken map[string]autoprune.PolicySet) (
 	return policies
 }
 
-// TestEvaluateByDefinition compares evaluation with the definition, tag by tag and
-// policy by policy.
+// TestEvaluateByDefinition compares the result of Evaluate with the definition of the
+// policies (expected): the same tags must be deleted by the same policies.
 func TestEvaluateByDefinition(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -275,7 +279,9 @@ func TestEvaluateByDefinition(t *testing.T) {
 	})
 }
 
-// TestEvaluateProperties checks what people rely on, whatever the rules.
+// TestEvaluateProperties checks properties that every verdict must have: a second decision
+// equals the first, protected and exempt tags stay, and each policy that a decision names
+// selects the tag.
 func TestEvaluateProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -307,8 +313,8 @@ func TestEvaluateProperties(t *testing.T) {
 	})
 }
 
-// TestKeepsExactlyTheNewest checks that a number_of_tags policy that is the only policy
-// keeps exactly the newest tags.
+// TestKeepsExactlyTheNewest checks that a number_of_tags policy keeps exactly the newest
+// tags if it is the only policy.
 func TestKeepsExactlyTheNewest(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -337,8 +343,9 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestPoliciesAddUp adds a policy: policies by age still select the same tags; if the new
-// policy counts tags, all tags that were selected before are selected by the same policies.
+// TestPoliciesAddUp adds a policy to a repository's policies. Policies by age must select
+// the same tags as before. If the added policy is a number_of_tags policy, every tag that
+// was selected before must be selected by the same policies.
 func TestPoliciesAddUp(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -364,7 +371,7 @@ func TestPoliciesAddUp(t *testing.T) {
 	})
 }
 
-// TestLessIsKnown makes a policy unreadable or removes the statistics of pulls. No tag is
+// TestLessIsKnown makes a policy unreadable or removes the pull statistics. No tag may be
 // deleted then that would have stayed before.
 func TestLessIsKnown(t *testing.T) {
 	t.Parallel()
@@ -386,8 +393,8 @@ func TestLessIsKnown(t *testing.T) {
 	})
 }
 
-// TestRunTwice decides about the same tags twice, and then about the tags that are left after
-// a run: a second run selects nothing.
+// TestRunTwice judges the same tags twice, and the result must be the same. Then it judges
+// the tags that are left after a run: no tag may be selected.
 func TestRunTwice(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -20,36 +20,41 @@ import (
 type Options struct {
 	DB      *db.DB           // required
 	Catalog *catalog.Catalog // required; of the same database
-	// Background is the pool that reads and deletes tags. Its Options.Replica is empty, so
-	// that the caches of all processes, including this one, are notified of its changes; its
-	// LockTimeout is short. Default DB.
+	// Background is the connection pool with which workers read and delete tags. Its
+	// Options.Replica is empty, so that the caches of all processes, including this one,
+	// are notified of the deletions. Its LockTimeout is short. Default DB.
 	Background *db.DB
-	// Interval is the least time between two runs of a namespace. Default 30 s.
+	// Interval is the least time between two runs in the same namespace. Default 30 s.
 	Interval time.Duration
-	// Lease is how long a worker keeps a namespace after its last sign of life. It should
-	// be several times what a batch takes. Default 1 min.
+	// Lease is how long a worker keeps a namespace's task after it last renewed its lease;
+	// then another worker may claim the task. It should be several times the duration of a
+	// batch. Default 1 min.
 	Lease time.Duration
-	// Turn is the time slice: about how long a worker stays with a namespace before others
-	// get theirs. Default 10 s.
+	// Turn is the length of a time slice: about how long a worker prunes one namespace
+	// before it takes the next. Default 10 s.
 	Turn time.Duration
 	// Batch is how many tags are deleted in a transaction. Default 1,000.
 	Batch int
-	// Page is how many tags, or repositories, are read at a time. Default 5,000.
+	// Page is how many tags, or repositories, are read from the database at a time. Default
+	// 5,000.
 	Page int
-	// IdleShare is the share of its time that a worker spends on namespaces where nothing
-	// is to be done; it rests for the remainder. Default 0.01.
+	// IdleShare is the share of its time that a worker may spend on namespaces in which it
+	// has nothing to do; it sleeps for the remainder. Default 0.01.
 	IdleShare float64
 	// KeepRuns is how long runs are remembered. Default 90 days.
 	KeepRuns time.Duration
 	// Default is the default policy of the configuration, which Run stores in the database.
-	// Nil: there is none, and Run deletes one that is stored.
+	// Nil: the configuration has none, and Run deletes the default policy that another
+	// configuration has stored.
 	Default *Policy
-	// Pulls says how far pull statistics can be relied on. Nil: there are none.
+	// Pulls returns how far the pull statistics can be trusted. Nil: there are no
+	// statistics.
 	Pulls func(ctx context.Context) (PullRecord, error)
-	// Used fills in when tags of a repository were last used. It is called only for tags
-	// that a last_pulled policy may take. Nil: uses aren't known.
+	// Used sets the last-used times of the given tags of a repository. It is called only
+	// for tags that a last_pulled policy may select. Nil: last-used times aren't known.
 	Used func(ctx context.Context, repository int64, tags []*Tag) error
-	// Notify queues a notice in a transaction. Nil: no notices are sent.
+	// Notify queues a notice for webhooks in the given transaction. Nil: no notices are
+	// sent.
 	Notify func(ctx context.Context, tx db.Querier, event string, data any) error
 	// Notified is called when notices were committed.
 	Notified func()
@@ -58,8 +63,8 @@ type Options struct {
 	Worker   *worker.Metrics       // nil: none
 }
 
-// Pruner stores policies and prunes by them. Its methods may be called concurrently, by any
-// number of processes on one database.
+// Pruner stores policies and prunes by them. Its methods may be called concurrently, and
+// any number of processes may have a Pruner on the same database.
 type Pruner struct {
 	opt     Options
 	db      *db.DB
@@ -73,7 +78,8 @@ type Pruner struct {
 	configured         bool          // used by the loop alone: configure has been done
 	ensured, housekept time.Time     // by the loop alone
 	rest               time.Duration // before the next time slice
-	// logged has the policies whose problem was logged, with the problem.
+	// logged has, for each unreadable policy that was logged (by id), the text of its
+	// problem.
 	logged map[string]string
 }
 
@@ -106,8 +112,8 @@ func New(o Options) (*Pruner, error) {
 // Run prunes until ctx ends, and returns nil when the last batch is over.
 func (p *Pruner) Run(ctx context.Context) error { return p.loop.Run(ctx) }
 
-// Target is the owner of a policy: the registry (the zero value), a namespace, or a
-// repository.
+// Target is what a policy belongs to: the whole registry (the zero value), a namespace, or
+// a repository.
 type Target struct {
 	Namespace  string
 	Repository string // path; Namespace is empty then

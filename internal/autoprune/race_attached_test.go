@@ -15,9 +15,9 @@ import (
 
 func attachedTag(image string) string { return "sha256-" + digestOf(image).Hex() + ".sig" }
 
-// TestAttachedTagStaysWithItsImage: a signature was judged to be deleted with its image, but
-// before that the image gets another tag, or an index that lists it. The signature must
-// stay.
+// TestAttachedTagStaysWithItsImage: a run has selected a signature together with its image.
+// Before the deletion, a client gives the image another tag, or pushes a tagged index that
+// lists it. The signature must stay.
 func TestAttachedTagStaysWithItsImage(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(m *middle) error{
@@ -49,8 +49,8 @@ func (m *middle) underIndex(name, child string) error {
 	return nil
 }
 
-// TestAttachedToAttached: attached tags of attached tags are deleted in the same run,
-// whatever the order of their names and the size of batches.
+// TestAttachedToAttached: an old image has a signature, which has a signature, and so on.
+// One run must delete the whole chain, for every order of the names and every batch size.
 func TestAttachedToAttached(t *testing.T) {
 	t.Parallel()
 	for _, batch := range []int{1, 2, 1000} {
@@ -73,8 +73,8 @@ func TestAttachedToAttached(t *testing.T) {
 	}
 }
 
-// TestAttachedTagAwaitsItsImage: the image of a signature was missing when the signature was
-// judged, and is pushed before the deletion. The signature must stay.
+// TestAttachedTagAwaitsItsImage: when a run judged a signature, its image was missing. A
+// client pushes the image before the deletion. The signature must stay.
 func TestAttachedTagAwaitsItsImage(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
@@ -105,7 +105,8 @@ func (r *registry) prune(fn func(tx autoprune.DeletionTx)) {
 	}))
 }
 
-// refused returns whether a statement failed because it didn't get a lock.
+// refused returns whether a statement failed because another transaction held a lock that
+// it needs.
 func (r *registry) refused(sql string, args ...any) bool {
 	r.t.Helper()
 	err := pgx.BeginFunc(r.t.Context(), r.db.Pool, func(tx pgx.Tx) error {
@@ -121,8 +122,9 @@ func (r *registry) refused(sql string, args ...any) bool {
 	return err != nil
 }
 
-// TestHeldImages: while LockImages has locked images they get no tag and no index. It
-// doesn't return images that a tag reaches, nor images that don't exist.
+// TestHeldImages: while a transaction has locked images with LockImages, no client may tag
+// them or put an index that lists them. LockImages must return neither images that a tag
+// reaches nor images that don't exist.
 func TestHeldImages(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -155,7 +157,8 @@ func TestHeldImages(t *testing.T) {
 			}
 		}
 	})
-	// LockImages waits a moment for a transaction that is about to tag.
+	// A client's transaction that hasn't ended is tagging an image. LockImages waits for
+	// it, and fails with ErrBusy after the lock timeout.
 	tx, err := r.db.Pool.Begin(t.Context())
 	r.must(err)
 	_, err = tx.Exec(t.Context(), `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id) VALUES ($1, $2, 'y', $3)`,
@@ -171,7 +174,8 @@ func TestHeldImages(t *testing.T) {
 	r.must(tx.Rollback(t.Context()))
 }
 
-// TestHeldRepository: nothing can be pushed to a repository that BlockPushes has locked.
+// TestHeldRepository: while a transaction has locked a repository with BlockPushes, no
+// client may push to it.
 func TestHeldRepository(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -190,8 +194,8 @@ func TestHeldRepository(t *testing.T) {
 	})
 }
 
-// TestHeldPolicies: while a worker deletes, neither its policies nor its namespace
-// nor the rules that protect tags change.
+// TestHeldPolicies: while a worker's transaction deletes tags, statements that change the
+// policies, the protection rules or the namespace must wait for it.
 func TestHeldPolicies(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -7,9 +7,10 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// TestPlansWithStaleStatistics prunes 3,000 tags of one manifest and 500 signatures, while
-// PostgreSQL's statistics are from a time with few or no tags. No statement may read all
-// tags or manifests for each tag: the test counts the entries that indexes have returned.
+// TestPlansWithStaleStatistics prunes 3,000 tags of one manifest and 500 signatures with
+// their 500 images, while PostgreSQL's statistics are from a time with few or no tags. No
+// statement may read all tags or manifests for each tag. The test counts the entries that
+// PostgreSQL has read from database indexes.
 func TestPlansWithStaleStatistics(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed with few": 200} {
@@ -56,9 +57,9 @@ func TestPlansWithStaleStatistics(t *testing.T) {
 			for _, failure := range values[string](r, "SELECT error FROM autopruneruns_repositories WHERE error IS NOT NULL") {
 				t.Error(failure)
 			}
-			// The run reads 4,000 tags three or four times, deletes them, and looks at what
-			// else points to their manifests; a plan that reads all tags for each tag reads
-			// 4,000 times as much.
+			// The run reads 4,000 tags three or four times, deletes them, and looks for
+			// other references to their manifests. A plan that reads all tags for each tag
+			// would read 4,000 times as many entries.
 			if read = r.indexReads() - read; read > 400_000 {
 				t.Errorf("indexes gave %d entries for 4,000 tags", read)
 			}
@@ -66,8 +67,9 @@ func TestPlansWithStaleStatistics(t *testing.T) {
 	}
 }
 
-// indexReads ends the sessions of pruners, and returns how many entries of indexes all ended
-// sessions have read.
+// indexReads ends the database sessions of pruners, so that PostgreSQL adds up their
+// statistics. It returns how many entries all ended sessions have read from the database
+// indexes of tags and manifests.
 func (r *registry) indexReads() int64 {
 	r.t.Helper()
 	const pruners = "FROM pg_stat_activity WHERE application_name = 'pruner' AND datname = current_database()"

@@ -13,8 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// TestPreviewEqualsRun: if nothing happens in between, a run deletes exactly the tags that
-// the preview listed, and garbage collection can then free exactly as many bytes.
+// TestPreviewEqualsRun: no client changes anything between a preview and a run. The run
+// must delete exactly the tags that the preview listed, and garbage collection must then be
+// able to free exactly the number of bytes that the preview stated.
 func TestPreviewEqualsRun(t *testing.T) {
 	t.Parallel()
 	deleted, freed, attached := 0, int64(0), 0
@@ -60,7 +61,8 @@ func TestPreviewEqualsRun(t *testing.T) {
 	}
 }
 
-// library is a namespace with everything that a namespace can contain.
+// library fills a namespace at random with shared blobs, indexes, referrers, tags, attached
+// tags, policies and protection rules.
 type library struct {
 	*registry
 	rnd *rand.Rand
@@ -96,8 +98,8 @@ func (l *library) fill() {
 	}
 }
 
-// stock fills a repository: manifests that share blobs, indexes, referrers, tags, and
-// attached tags of all of these.
+// stock fills a repository with manifests that share blobs, with indexes and referrers, and
+// with tags and attached tags that point to any of these.
 func (l *library) stock(target catalog.Repository) {
 	const plain = 8
 	name := func(i int) string { return fmt.Sprintf("%s m%d", target.Path, i) }
@@ -140,8 +142,9 @@ type manifestRow struct {
 	Digest, Subject []byte
 }
 
-// alive returns the manifests that tags keep. It computes them naively: it repeatedly adds
-// manifests that are tagged, listed by a kept index, or whose subject is kept.
+// alive returns the ids of the manifests that tags keep from garbage collection. It
+// repeatedly adds manifests that are tagged, listed by a kept index, or whose subject is
+// kept, until there are no more.
 func (l *library) alive() map[int64]bool {
 	l.t.Helper()
 	alive := make(map[int64]bool)
@@ -168,7 +171,7 @@ func (l *library) alive() map[int64]bool {
 	return alive
 }
 
-// collect deletes the manifests that nothing keeps.
+// collect deletes the manifests that no tag keeps, as garbage collection would.
 func (l *library) collect() {
 	l.t.Helper()
 	var ids []int64

@@ -12,8 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// expensive fills a namespace whose evaluation takes many time slices: names are long, and
-// patterns match none of them, but only after trying all ways.
+// expensive fills a namespace with tags whose evaluation takes many time slices: the tags'
+// names are long, and the policies' patterns match none of them, but a regular expression
+// takes long to find that out.
 func (r *registry) expensive(namespace string, tags int) {
 	r.t.Helper()
 	target := r.repository(namespace + "/a")
@@ -27,9 +28,9 @@ func (r *registry) expensive(namespace string, tags int) {
 	r.policy(autoprune.Target{Namespace: namespace}, `{"method": "number_of_tags", "numTags": 1}`)
 }
 
-// TestJudgementSharesItsTime judges a repository for longer than a time slice: another
-// namespace is pruned meanwhile, the judgement goes on after that, and each tag is
-// counted once.
+// TestJudgementSharesItsTime: the judgement of one repository takes longer than a time
+// slice. The worker must prune another namespace meanwhile, then continue the judgement,
+// and count each tag once.
 func TestJudgementSharesItsTime(t *testing.T) {
 	t.Parallel()
 	for name, namespaces := range map[string][]string{"one": {"slow"}, "two": {"slow", "slow2"}} {
@@ -78,7 +79,8 @@ func TestJudgementSharesItsTime(t *testing.T) {
 	}
 }
 
-// TestTagsAreCountedOnce cuts a run into many time slices: in the end it counts each tag once.
+// TestTagsAreCountedOnce: a run is divided into many time slices. At the end it must have
+// counted each tag once.
 func TestTagsAreCountedOnce(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) { o.Turn, o.Batch, o.Page = time.Nanosecond, 7, 11 })
@@ -97,8 +99,8 @@ func TestTagsAreCountedOnce(t *testing.T) {
 	r.consistent()
 }
 
-// TestStoppedRunIsTold: if EventStarted was sent for a run, EventFinished is sent too when
-// the run's policies or namespace are deleted meanwhile.
+// TestStoppedRunIsTold: a run has sent EventStarted, and then a client deletes its policies
+// or its namespace. The pruner must send EventFinished for the run too.
 func TestStoppedRunIsTold(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(m *middle) error{

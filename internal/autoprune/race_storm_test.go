@@ -20,9 +20,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// witness has the database itself check each deletion by a policy, in the deleting
-// transaction: the policies exist and select the tag as it was, no rule protects it, each
-// entry has a deleted tag and each deleted tag an entry. It writes violations to a table.
+// witness is SQL that creates triggers. In each transaction that deletes a tag by policies,
+// the triggers check that these policies exist and select the tag as it was, and that no
+// rule protects it. They also record each deletion, so that the test can compare the
+// deletions with the audit entries. Violations are written to the table wrong.
 const witness = `
 	CREATE TABLE wrong (what text);
 	CREATE TABLE deletions (repository_id bigint, tag text, created_at timestamptz, updated_at timestamptz, by text);
@@ -104,9 +105,10 @@ var (
 	}
 )
 
-// TestStorm: whatever happens concurrently, no tag is deleted unless the policies and rules
-// of that moment allow it, every deletion has its entry once, and at the end exactly the
-// tags are left that the rules keep.
+// TestStorm: many clients and workers act at once. A worker may delete a tag only if the
+// policies and protection rules of that moment allow it. Each deletion must have exactly
+// one audit entry. At the end exactly those tags must be left that the policies and rules
+// keep.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	s := &storm{registry: setup(t)}
@@ -162,7 +164,8 @@ func (s *storm) blow(d time.Duration) {
 
 func pick[T any](list []T) T { return list[rand.IntN(len(list))] }
 
-// act does something as a client. The answer may be a refusal, but not an internal error.
+// act performs a random action as a client. The registry may refuse it, but must not fail
+// with an internal error.
 func (s *storm) act(ctx context.Context) {
 	namespace := pick(stormNamespaces)
 	path := namespace + pick([]string{"/a", "/b"})
@@ -199,8 +202,8 @@ func (s *storm) act(ctx context.Context) {
 	}
 }
 
-// pushOld makes or moves a tag with its manifest, as if they had been pushed the given
-// number of hours ago.
+// pushOld creates or moves a tag, with its manifest, as if a client had pushed them the
+// given number of hours ago.
 func (s *storm) pushOld(ctx context.Context, path, tag string, hours int) {
 	err := s.db.Tx(ctx, func(tx pgx.Tx) error {
 		for _, sql := range []string{
@@ -365,7 +368,7 @@ func (s *storm) verify() {
 		s.done[0].Load(), s.done[1].Load(), s.done[2].Load(), s.done[3].Load(), s.done[4].Load())
 }
 
-// rest is a tag that is left at the end, and the policies that apply to it.
+// rest is a tag that is left at the end, with the policies from which it is exempt.
 type rest struct {
 	Repository int64
 	Path, Tag  string
@@ -373,7 +376,8 @@ type rest struct {
 	Exempt     []string
 }
 
-// verifyRest checks that exactly the tags are left that the rules keep, computed naively.
+// verifyRest checks, in a slow and simple way, that no tag is left that the policies should
+// have deleted.
 func (s *storm) verifyRest() {
 	s.t.Helper()
 	rows, err := s.db.Pool.Query(s.t.Context(), `

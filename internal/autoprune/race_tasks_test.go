@@ -15,7 +15,8 @@ import (
 
 func isLockTimeout(err error) bool { return db.Code(err) == db.CodeLockNotAvailable }
 
-// notice is an Options.Notify that does something at the first notice.
+// notice returns a function for Options.Notify that calls do at the first notice, inside
+// the transaction that queues the notice.
 func notice(do func()) func(context.Context, db.Querier, string, any) error {
 	var once sync.Once
 	return func(context.Context, db.Querier, string, any) error {
@@ -26,9 +27,9 @@ func notice(do func()) func(context.Context, db.Querier, string, any) error {
 
 func (r *registry) tasks() int { return value[int](r, "SELECT count(*) FROM autoprunetaskstatus") }
 
-// TestPolicyComesWhileItsTaskGoes: a policy is created after a worker has found none and is
-// about to delete the task. In whichever order they commit, the namespace has a task in the
-// end.
+// TestPolicyComesWhileItsTaskGoes: a worker has found no policy and is about to delete the
+// namespace's task, when a client creates a policy. In whichever order the two commit, the
+// namespace must have a task at the end.
 func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 	t.Parallel()
 	namespace := autoprune.Target{Namespace: "app"}
@@ -40,8 +41,8 @@ func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 		"of the namespace":  create(namespace),
 		"of the repository": create(autoprune.Target{Repository: "app/a"}),
 		"of the registry":   create(autoprune.Target{}),
-		// This creation of a policy doesn't raise the version, as if the code had forgotten
-		// to.
+		// These three insert the policy with SQL and don't raise the version, as if the
+		// code had forgotten to do so.
 		"by hand": func(r *registry) {
 			r.exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) SELECT gen_random_uuid(), id, $1 FROM top_level_namespaces", text)
 		},
@@ -80,8 +81,9 @@ func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 	}
 }
 
-// TestPolicyWaitsForTheTaskThatGoes: the task's deletion isn't committed yet. Creating a
-// policy waits for it and makes the task again.
+// TestPolicyWaitsForTheTaskThatGoes: a transaction has deleted the namespace's task and
+// hasn't committed yet. A client that creates a policy must wait for this transaction, and
+// then create the task again.
 func TestPolicyWaitsForTheTaskThatGoes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -106,9 +108,9 @@ func TestPolicyWaitsForTheTaskThatGoes(t *testing.T) {
 	}
 }
 
-// TestTaskWaitsForThePolicyThatComes: a policy's creation isn't committed yet when the
-// worker, which has found no policy, is about to delete the task. The worker waits, and the
-// task stays.
+// TestTaskWaitsForThePolicyThatComes: a worker has found no policy and is about to delete
+// the task, while a client's transaction has created a policy and hasn't committed yet. The
+// worker must wait for the client's transaction, and the task must stay.
 func TestTaskWaitsForThePolicyThatComes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -157,8 +159,8 @@ func (r *registry) await(sql string) {
 	}
 }
 
-// TestDuplicateAtTheSameTime: if equal policies are created concurrently, one of them is
-// saved.
+// TestDuplicateAtTheSameTime: several clients create equal policies at the same time.
+// Exactly one policy must be saved.
 func TestDuplicateAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for _, target := range []autoprune.Target{{}, {Namespace: "app"}, {Repository: "app/a"}} {
@@ -183,8 +185,9 @@ func TestDuplicateAtTheSameTime(t *testing.T) {
 	}
 }
 
-// TestOneWorkerEach: only one worker has a task at a time; claims take the task that has
-// waited longest, and skip leased ones without waiting.
+// TestOneWorkerEach: several workers claim tasks at the same time. Each must get a task of
+// its own, the one that has been due longest first, and must skip tasks that other workers
+// have leased, without waiting for them.
 func TestOneWorkerEach(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -224,8 +227,8 @@ func TestOneWorkerEach(t *testing.T) {
 	}
 }
 
-// TestAskedForWhileItRuns: a client's request for a run that comes during a run leads to
-// another run after it.
+// TestAskedForWhileItRuns: a client asks for a run while a run is under way. Another run
+// must be queued after it.
 func TestAskedForWhileItRuns(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
@@ -237,8 +240,9 @@ func TestAskedForWhileItRuns(t *testing.T) {
 	}
 }
 
-// TestAskedForBetweenTurns: a run of several time slices has been through a repository when a
-// client asks for a run, or changes a policy. Another run must follow at once.
+// TestAskedForBetweenTurns: a run of several time slices has already finished a repository
+// when a client asks for a run or changes a policy. A second run must follow at once, and
+// must prune this repository too.
 func TestAskedForBetweenTurns(t *testing.T) {
 	t.Parallel()
 	namespace := autoprune.Target{Namespace: "app"}
@@ -296,8 +300,9 @@ func TestAskedForBetweenTurns(t *testing.T) {
 	}
 }
 
-// TestClientsGoFirst: a batch gives way to a client's lock, and a busy moment isn't counted
-// as a failure of the repository.
+// TestClientsGoFirst: a client holds a lock that the worker needs, for longer than the
+// worker's lock timeout. The worker must try again, and the run must succeed without a
+// failed repository.
 func TestClientsGoFirst(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
@@ -326,7 +331,8 @@ func TestClientsGoFirst(t *testing.T) {
 					}
 					go func() {
 						defer close(blocked)
-						// Two lock timeouts are over when the wait has begun three times.
+						// When a session has begun to wait for the third time, the worker's
+						// lock timeout has passed twice.
 						for waits, before := 0, false; waits < 3; {
 							waiting := value[bool](m.registry, `SELECT EXISTS (SELECT FROM pg_stat_activity
 								WHERE datname = current_database() AND wait_event_type = 'Lock')`)

@@ -17,7 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// meanwhile runs something once in the middle of a time slice: after tags were judged, just
+// meanwhile calls do once in the middle of a time slice: after tags were judged, and just
 // before the first of them are deleted.
 type meanwhile struct {
 	do   func(ctx context.Context, tags []*autoprune.Tag) error
@@ -29,8 +29,9 @@ func (m *meanwhile) options(r **registry) func(*autoprune.Options) {
 	return func(o *autoprune.Options) {
 		o.Pulls = reliable
 		o.Used = func(ctx context.Context, _ int64, tags []*autoprune.Tag) (err error) {
-			// The run's row is made before the check that comes just before the deletion,
-			// and after all earlier checks.
+			// The worker calls Used when it judges tags, and again just before it deletes
+			// them. It creates the run's row in between, so the row shows which of the two
+			// calls this is.
 			if value[bool](*r, "SELECT EXISTS (SELECT FROM autopruneruns WHERE announced)") {
 				m.once.Do(func() {
 					m.done = true
@@ -49,8 +50,8 @@ func reliable(context.Context) (autoprune.PullRecord, error) {
 
 const unused = `{"method": "last_pulled", "olderThan": "1d"}`
 
-// middle is a registry with a namespace, whose policy selects the tags v1 to v3 of app/a,
-// and a worker that is interrupted in the middle of its time slice.
+// middle is a registry with a namespace whose policy selects the tags v1 to v3 of app/a. It
+// calls a function of the test in the middle of the worker's time slice.
 type middle struct {
 	*registry
 	a      catalog.Repository
@@ -97,8 +98,9 @@ func parsed(t testing.TB, text string) autoprune.Policy {
 	return p
 }
 
-// consistent checks that runs have counted each deletion in the audit log once. A run may
-// delete a tag twice if the undo of another run has restored it in between.
+// consistent checks that each run has counted each of its deletions in the audit log once.
+// A run may delete the same tag twice if the undo of another run has restored it in
+// between.
 func (r *registry) consistent() {
 	r.t.Helper()
 	for _, wrong := range values[string](r, `
@@ -115,8 +117,9 @@ func (r *registry) consistent() {
 	}
 }
 
-// TestWhatChangesAfterTheSelection: a selected tag is deleted only if the policy, the
-// protection rules and the tag haven't changed since.
+// TestWhatChangesAfterTheSelection: after a run has selected tags, a client changes a
+// policy, a protection rule, the namespace or a tag. The run may delete only those tags
+// that are unchanged and that unchanged policies and rules still select.
 func TestWhatChangesAfterTheSelection(t *testing.T) {
 	t.Parallel()
 	namespace, repository, defaults := autoprune.Target{Namespace: "app"}, autoprune.Target{Repository: "app/a"}, autoprune.Target{}
@@ -220,7 +223,8 @@ func (r *registry) protect(s catalog.ProtectionScope, pattern string) error {
 	return err
 }
 
-// TestUsedTagsStay: a use that becomes known after the selection saves the tag.
+// TestUsedTagsStay: after a run has selected tags, a client's use of one of them becomes
+// known. That tag must stay.
 func TestUsedTagsStay(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
@@ -237,8 +241,8 @@ func TestUsedTagsStay(t *testing.T) {
 	}
 }
 
-// TestTagInSomebodysHandsStays: a tag that a client's transaction has locked isn't deleted,
-// and the worker doesn't wait for it.
+// TestTagInSomebodysHandsStays: a client's transaction has locked a tag that a run has
+// selected. The worker must not delete the tag, and must not wait for the lock.
 func TestTagInSomebodysHandsStays(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
@@ -258,8 +262,9 @@ func TestTagInSomebodysHandsStays(t *testing.T) {
 	}
 }
 
-// TestSleeperChangesNothing: a worker whose lease has expired, and whose run another worker
-// has finished, changes neither the run nor the task, whatever it does next.
+// TestSleeperChangesNothing: a worker is stopped for so long that its lease expires and
+// another worker finishes its run. Whether the first worker then continues, fails or is
+// canceled, it must change neither the run's row nor the task.
 func TestSleeperChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, next := range map[string]func(cancel func()) error{
@@ -325,8 +330,8 @@ func (r *registry) books() (tasks, runs string) {
 			value[string](r, "SELECT COALESCE(json_agg(r ORDER BY run, repository_id)::text, '') FROM autopruneruns_repositories r")
 }
 
-// TestTakeoverGoesOn: if a worker dies, another continues its run as the same run, and
-// notices are sent once.
+// TestTakeoverGoesOn: a worker dies in the middle of a run. Another worker must continue
+// the same run, and the notices of its start and end must each be sent once.
 func TestTakeoverGoesOn(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
@@ -377,8 +382,9 @@ func TestTakeoverGoesOn(t *testing.T) {
 	m.consistent()
 }
 
-// TestPolicyChangeKeepsTheCount: failures and tags counted before the policies changed stay
-// part of the run, and the worker continues at once.
+// TestPolicyChangeKeepsTheCount: a client changes a policy in the middle of a run. The run
+// must keep the failures and tags that it has counted before, and the worker must continue
+// it at once.
 func TestPolicyChangeKeepsTheCount(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})

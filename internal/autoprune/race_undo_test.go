@@ -17,7 +17,8 @@ func isAnswer(err error) bool {
 	return ok
 }
 
-// undone is a registry whose tags v1 to v3 a run has deleted and an undo restored.
+// undone returns a registry in which a run has deleted the tags v1 to v3 and an undo has
+// restored them, and the id of the run.
 func undone(t *testing.T) (m *middle, run string) {
 	t.Helper()
 	m = inTheMiddle(t, autoprune.Target{Namespace: "app"})
@@ -32,8 +33,9 @@ func undone(t *testing.T) (m *middle, run string) {
 	return m, runs[0].ID
 }
 
-// TestExemptionIsOfTheTagAsItWas: an exemption ends when the tag is moved, pushed or
-// replaced, and when the policy is saved; it doesn't hold for other policies.
+// TestExemptionIsOfTheTagAsItWas: an undo has exempted tags from a policy. A tag's
+// exemption must end when the tag is moved, pushed or replaced, and when the policy is
+// saved. It must not apply to other policies.
 func TestExemptionIsOfTheTagAsItWas(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -83,7 +85,8 @@ func (m *middle) renew(tag string) error {
 	return nil
 }
 
-// TestUndoTwiceAtOnce restores each tag once, and counts it once.
+// TestUndoTwiceAtOnce: four clients undo the same run at the same time. Each tag must be
+// restored once and counted once.
 func TestUndoTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	m, run := undone(t)

@@ -66,7 +66,7 @@ func (u *timeSlice) started() StartedNotice {
 	return n
 }
 
-// makeRun makes the run's row, unless an earlier time slice has made it.
+// makeRun creates the run's row in autopruneruns, unless an earlier time slice has done so.
 func (u *timeSlice) makeRun(ctx context.Context, q db.Querier) error {
 	_, err := q.Exec(ctx, `
 		INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at)
@@ -78,13 +78,14 @@ func (u *timeSlice) makeRun(ctx context.Context, q db.Querier) error {
 	return nil
 }
 
-// record adds a deletion to what the run did in the repository. tags are those of the
-// repository that the run hasn't counted yet.
+// record adds the counts of one deletion to the run's rows: in total and for the
+// repository. deleted is the number of deleted tags, counts has the same number by policy
+// id, and tags is the number of tags of the repository that the run hasn't counted yet.
 //
-// The transaction doesn't wait for its commit to reach the disk: if the machine crashes,
-// the tags deleted in the last moment exist again, without entries of their deletion, and
-// the next time slice deletes them. The commit that ends a time slice is synced, and with it those
-// before.
+// The transaction commits without waiting until PostgreSQL has written the commit to disk.
+// If the machine then crashes, the last deletions are undone together with their audit
+// entries, and the next time slice deletes these tags again. The commit at the end of a
+// time slice waits for the disk, and thereby makes all earlier commits durable.
 func (v *repositoryRun) record(ctx context.Context, tx pgx.Tx, deleted, tags int64, counts map[string]int64) error {
 	b := new(pgx.Batch)
 	b.Queue("UPDATE autopruneruns SET deleted = deleted + $2, tags = tags + $3 WHERE id = $1", v.slice.task.run, deleted, tags)
@@ -132,7 +133,9 @@ func shorten(text string) string {
 	return text
 }
 
-// pause adds this time slice's counts to the run, which is to be continued, and returns the task.
+// pause ends this time slice in the middle of the run: it adds the slice's counts to the
+// run's row and gives up the lease on the task, so that a later time slice continues the
+// run.
 func (u *timeSlice) pause(ctx context.Context) error {
 	return u.p.db.Tx(ctx, func(tx pgx.Tx) error {
 		if err := u.p.lockTask(ctx, tx, u.task); err != nil {
@@ -158,8 +161,9 @@ type run struct {
 	announced                           bool // its start was told (EventStarted)
 }
 
-// addSlice adds this time slice to the run's row. If finished isn't "", it also ends the run. It
-// returns nil when there is no row.
+// addSlice adds the counts of this time slice to the run's row. If finished isn't "", it
+// also ends the run with that state, or with "failure" if a repository failed. It returns
+// nil if the run has no row.
 func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {
@@ -191,11 +195,12 @@ func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*
 	return r, nil
 }
 
-// recorded says that the run may have a row, made by this time slice or an earlier one.
+// recorded returns whether the run may have a row, which this time slice or an earlier one
+// has created.
 func (u *timeSlice) recorded() bool { return u.task.resumed || u.begun || u.failed > 0 }
 
-// finish ends the run and returns the task, in one transaction, so that the run is over
-// exactly when its task says so.
+// finish ends the run and gives up the lease on the task. One transaction does both, so the
+// run's row and the task always agree on whether the run is over.
 func (u *timeSlice) finish(ctx context.Context) error {
 	told := false
 	var r *run
@@ -232,8 +237,8 @@ func (u *timeSlice) finish(ctx context.Context) error {
 	return nil
 }
 
-// tellEnd queues the notice that a run has ended, if a notice of its start was queued, or
-// if the run deleted tags or failed. told says whether it queued one.
+// tellEnd queues the notice that a run has ended, if the notice of its start was queued, or
+// if the run deleted tags or failed. told says whether a notice was queued.
 func (p *Pruner) tellEnd(ctx context.Context, tx pgx.Tx, id, namespace string, r *run) (told bool, err error) {
 	if p.opt.Notify == nil || !r.announced && r.deleted == 0 && r.failed == 0 && r.state != "failure" {
 		return false, nil
@@ -244,7 +249,8 @@ func (p *Pruner) tellEnd(ctx context.Context, tx pgx.Tx, id, namespace string, r
 	})
 }
 
-// notified wakes the sender of notices, if any were committed.
+// notified wakes the sender of notices. told says whether a transaction that queued a
+// notice has committed; if it is false, notified does nothing.
 func (p *Pruner) notified(told bool) {
 	if told && p.opt.Notified != nil {
 		p.opt.Notified()
@@ -271,8 +277,9 @@ func (u *timeSlice) skipped() string {
 	return fmt.Sprintf("; %d policies can't be read and were skipped: see the run's notices", u.unreadable)
 }
 
-// recordIdle records a run that had nothing to do. Consecutive runs of this kind share the
-// row of the first.
+// recordIdle records a run that deleted nothing and in which nothing failed. Consecutive
+// runs of this kind share one row: if the namespace's newest run is such a run with the
+// same notices, recordIdle counts this run in that row.
 func (u *timeSlice) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {
@@ -299,9 +306,10 @@ func (u *timeSlice) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	return &run{state: "success", repositories: u.repositories, tags: u.tags, busy: took}, nil
 }
 
-// fail ends a run that can't continue, and returns the task; the namespace is tried again
-// when it is due. If the database fails so that this can't be written, fail returns that
-// error, and the lease expires by itself.
+// fail ends a run that can't continue, with the state "failure", and gives up the lease on
+// the task; the namespace is pruned again when it is next due. If the database is
+// unavailable or doesn't accept these changes, fail returns the error, and the lease
+// expires by itself.
 func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 	p.log.ErrorContext(ctx, "a namespace could not be pruned", "namespace", t.name, "run", t.run, "error", failure)
 	if db.Unavailable(failure) {
@@ -337,11 +345,13 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 	return nil
 }
 
-// stopRun ends a run whose task was deleted, with its namespace or its policies. It leaves
-// a run alone that another worker continues, since that run still has its task.
+// stopRun ends a run whose task was deleted, together with its namespace or because it has
+// no policies left. A run that another worker has taken over still has its task, and
+// stopRun doesn't end it.
 func (p *Pruner) stopRun(ctx context.Context, t *task) error { return p.stopRuns(ctx, t.run) }
 
-// stopRuns ends those of the runs that are running without a task, and sends their notices.
+// stopRuns ends those of the given runs that are marked as running and have no task, and
+// sends the notices of their end.
 func (p *Pruner) stopRuns(ctx context.Context, ids ...uuid.UUID) error {
 	stopped, told := 0, false
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {

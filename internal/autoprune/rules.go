@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// MaxScopePolicies is how many policies a namespace, a repository, or the registry may
-	// have.
+	// MaxScopePolicies is the largest number of policies that one namespace, one
+	// repository, or the registry may have.
 	MaxScopePolicies = MaxPolicies / 2
 	// MaxPolicies is how many can apply to one repository (see [Combine]).
 	MaxPolicies = 64
@@ -37,22 +37,22 @@ type Applied struct {
 	ID     string // the policy's uuid
 	Scope  Scope
 	Policy Policy
-	// Everywhere marks a default policy that applies even beside a namespace's own
-	// policies.
+	// Everywhere marks the default policy of the configuration, which applies in a
+	// namespace even if the namespace has its own policies.
 	Everywhere bool
-	// Problem says why this version can't read the policy; Policy is the zero value then
-	// and selects nothing. Counts says that it is a number_of_tags policy nevertheless. Any
-	// other unreadable policy might apply before tags are counted, so beside it policies
-	// that count select nothing.
+	// Problem says why this version of the program can't read the policy, which is then the
+	// zero value and selects nothing. Counts says that the unreadable policy is certainly a
+	// number_of_tags policy. Any other unreadable policy might have to select before tags
+	// are counted; therefore the repository's number_of_tags policies then select nothing.
 	Problem string
 	Counts  bool
 }
 
-// Combine returns the policies that apply to a repository: its own, together with those of
-// its namespace or, if the namespace has none, the registry's defaults. A default that
-// applies everywhere is added even beside the namespace's own. With off the namespace
-// refuses all defaults. If there would be more than MaxPolicies, the default that applies
-// everywhere is left out.
+// Combine returns the policies that apply to a repository. They are the repository's own
+// policies, together with those of its namespace or, if the namespace has none, with the
+// registry's defaults. A default with Everywhere set applies even if the namespace has
+// policies; it is left out if there would be more than MaxPolicies. off says that the
+// namespace refuses all defaults.
 func Combine(defaults, namespace, repository []Applied, off bool) []Applied {
 	if off {
 		defaults = nil
@@ -76,7 +76,7 @@ type PullRecord struct {
 	Since time.Time
 	// Behind is the age of the oldest pull that they don't include yet.
 	Behind time.Duration
-	// Unknown says why last-used times can't be known at all; "" if they can.
+	// Unknown says why last-used times can't be determined at all; "" if they can.
 	Unknown string
 	// MaxBehind is the limit on Behind; 0 means DefaultMaxBehind.
 	MaxBehind time.Duration

@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// policies are the policies that matter in a namespace, before they are combined for a
-// repository.
+// policies has the policies and protection rules of a namespace and its repositories,
+// before Combine selects those of one repository.
 type policies struct {
 	defaults, namespace []Saved
 	repositories        map[int64][]Saved
@@ -21,8 +21,9 @@ type policies struct {
 	pulls               PullRecord
 }
 
-// load reads everything that a time slice needs to know of a namespace, in one round trip to the
-// database, since most namespaces have nothing to do.
+// load reads the policies, protection rules and state of the statistics that a time slice
+// needs for a namespace. It reads all policies in one round trip to the database, because
+// most namespaces have nothing to do and the reads are most of their cost.
 func (p *Pruner) load(ctx context.Context, q db.Querier, namespace int64) (*policies, error) {
 	out := &policies{repositories: make(map[int64][]Saved)}
 	b := new(pgx.Batch)
@@ -97,8 +98,8 @@ func (l *policies) unreadable() map[string]string {
 // unreadableText begins the message about a policy that can't be read.
 const unreadableText = "it can't be read by this version: "
 
-// of returns the rules for a repository, and its policies as they were saved, in the same
-// order. The caller sets Rules.Now.
+// of returns the rules for a repository, and the saved policies that they contain, in the
+// order of Rules.Policies. The caller sets Rules.Now.
 func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 	own := l.repositories[t.ID]
 	r := Rules{

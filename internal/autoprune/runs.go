@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// RunSummary says what a run did. Consecutive runs that had nothing to do share a summary,
-// which begins with the first and ends with the last.
+// RunSummary says what a run did. Consecutive runs that had nothing to do share one
+// summary: Started is that of the first of these runs, Ended that of the last.
 type RunSummary struct {
 	ID           string     `json:"id" doc:"Identifier of the run"`
 	Namespace    string     `json:"namespace"`
@@ -61,9 +61,10 @@ const (
 	MaxRuns     = 500
 )
 
-// Runs lists up to n runs, of one namespace unless it is "", newest first, that come after
-// the cursor ("": from the newest), and the next cursor, "" at the end. Runs outlive their
-// namespace, so an unknown name gives an empty list and no error.
+// Runs lists up to n runs, newest first. namespace limits the list to one namespace, ""
+// lists all. cursor is "" for the first page, and otherwise the result next of the page
+// before; next is "" after the last page. Runs are kept after their namespace was deleted,
+// so an unknown name gives an empty list and no error.
 func (p *Pruner) Runs(ctx context.Context, namespace, cursor string, n int) (list []RunSummary, next string, err error) {
 	if n <= 0 {
 		n = DefaultRuns
@@ -124,8 +125,8 @@ const maxRunRepositories = 1000
 // RunDetails is a run with what it did in each repository.
 type RunDetails struct {
 	RunSummary
-	// PerRepository has up to 1,000 repositories in which tags were deleted or the run
-	// failed, those with the most deleted tags first.
+	// PerRepository has up to 1,000 repositories in which the run deleted tags or failed,
+	// ordered by the number of deleted tags, largest first.
 	PerRepository []RunRepository `json:"per_repository" nullable:"false" doc:"Repositories in which the run deleted tags or failed, most deleted first: the first 1000"`
 }
 
@@ -166,8 +167,9 @@ func runUnknown(id string) error {
 		WithDetail(map[string]string{"run": id})
 }
 
-// RunNow puts a namespace at the head of the queue, for a run under its present policies.
-// Errors: NAME_UNKNOWN, and UNSUPPORTED with status 409 when no policy applies.
+// RunNow puts a namespace's task at the head of the queue, for a run under the current
+// policies. Errors: NAME_UNKNOWN if the namespace doesn't exist; UNSUPPORTED with status
+// 409 if no policy applies to it.
 func (p *Pruner) RunNow(ctx context.Context, namespace string) error {
 	t := Target{Namespace: namespace}
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {

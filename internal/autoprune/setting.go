@@ -16,14 +16,15 @@ import (
 // SettingName is the setting that Options.Default comes from.
 const SettingName = "autoprune.default_policy"
 
-// configure sets the default policy of the configuration as a row in the table of default
-// policies, before this process prunes for the first time. So all processes use one row,
-// that of the process which came last, and it has versions, exemptions and audit entries
-// like other policies: processes with different settings don't prune by different policies
-// at the same time. A process without the setting deletes the row.
+// configure writes the default policy of the configuration into the table of default
+// policies, before this process prunes for the first time. All processes then prune by this
+// row, which the process that started last has written, even if their settings differ. As a
+// row, the policy has versions, exemptions and audit entries like other policies. A process
+// without the setting deletes the row.
 //
-// It takes the same lock on the version as change does: a worker that deletes by the old
-// policy ends its transaction first, and finds another version afterwards.
+// configure locks the version of the default policies, as change does. So a worker that is
+// deleting by the old policy ends its transaction first, and finds another version in its
+// next transaction.
 func (p *Pruner) configure(ctx context.Context) error {
 	if p.configured {
 		return nil
@@ -51,7 +52,8 @@ func (p *Pruner) configure(ctx context.Context) error {
 	return nil
 }
 
-// replaceDefault replaces the policy of the configuration; old is nil if there was none.
+// replaceDefault replaces the default policy of the configuration by Options.Default; old
+// is the stored policy, nil if there is none.
 func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) error {
 	policy := p.opt.Default
 	id, change := uuid.NewString(), "create"
@@ -92,8 +94,9 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 	return audit.Append(ctx, tx, entry(audit.ChangeDefault, Target{}, owner{}, id, detail))
 }
 
-// refuseSetting refuses changes through the API to the policy of the configuration, since
-// the next start would undo them.
+// refuseSetting returns an error if id is the default policy of the configuration. Clients
+// can't change this policy through the API, since the next start of a process would undo
+// the change.
 func refuseSetting(ctx context.Context, tx pgx.Tx, t Target, id string) error {
 	if t.Scope() != DefaultScope {
 		return nil

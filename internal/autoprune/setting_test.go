@@ -9,7 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
-// withDefault is the option of a process whose configuration has a default policy.
+// withDefault returns the option of a pruner whose configuration has the given default
+// policy; "" stands for none.
 func (r *registry) withDefault(text string) func(*autoprune.Options) {
 	r.t.Helper()
 	if text == "" {
@@ -20,8 +21,8 @@ func (r *registry) withDefault(text string) func(*autoprune.Options) {
 	return func(o *autoprune.Options) { o.Default = &policy }
 }
 
-// restart replaces the pruner by one of a process that starts with a default policy, and
-// lets it work.
+// restart replaces the pruner by that of a process that has just started with the given
+// default policy, and lets it prune all namespaces.
 func (r *registry) restart(text string) {
 	r.t.Helper()
 	_, r.pruner = r.replica(r.withDefault(text))
@@ -29,7 +30,7 @@ func (r *registry) restart(text string) {
 	r.run()
 }
 
-// fresh fills a repository with the tags v0 to v9, of which v0 is the newest.
+// fresh fills a repository with the tags v0 to v9, of which v0 was pushed last.
 func (r *registry) fresh(path string) {
 	r.t.Helper()
 	t := r.repository(path)
@@ -39,9 +40,10 @@ func (r *registry) fresh(path string) {
 	}
 }
 
-// TestDefaultPolicyOfConfiguration: the policy of the setting applies in every namespace beside
-// the namespace's own policies, except where the defaults are refused, and ends with the
-// setting.
+// TestDefaultPolicyOfConfiguration: the configuration has a default policy. It must apply
+// in every namespace, in addition to the namespace's own policies, except in a namespace
+// that refuses the defaults. When a process starts without the setting, the policy must no
+// longer apply.
 func TestDefaultPolicyOfConfiguration(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -94,8 +96,9 @@ func TestDefaultPolicyOfConfiguration(t *testing.T) {
 	}
 }
 
-// TestDefaultPolicyOfDifferentReplicas: the policy of the process that started last
-// applies, also in processes that were running already.
+// TestDefaultPolicyOfDifferentReplicas: two processes have different default policies in
+// their configurations. The policy of the process that started last must apply, also in the
+// process that was running before.
 func TestDefaultPolicyOfDifferentReplicas(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -121,8 +124,8 @@ func TestDefaultPolicyOfDifferentReplicas(t *testing.T) {
 	}
 }
 
-// TestDefaultPolicyFindsNoRoom: if as many policies apply as are allowed, the default
-// policy is left out.
+// TestDefaultPolicyFindsNoRoom: if the other policies that apply are already as many as
+// MaxPolicies allows, Combine must leave out the default policy of the configuration.
 func TestDefaultPolicyFindsNoRoom(t *testing.T) {
 	t.Parallel()
 	many := func(scope autoprune.Scope, n int) (list []autoprune.Applied) {

@@ -41,37 +41,40 @@ func (p *Pruner) stillThere(ctx context.Context, t catalog.Repository) error {
 	return nil
 }
 
-// tagRow is a tag with the properties that policies look at.
+// tagRow is a tag with the columns that policies and the deletion of the tag need.
 type tagRow struct {
 	ID, Manifest int64
 	Name         string
 	// Pushed is when the tag was last pushed: created, moved, or pushed again unchanged.
 	Pushed time.Time
-	// Subject is the id of the subject of the tag's manifest: MissingImage if the subject
-	// isn't in the repository, 0 if the manifest names none.
+	// Subject is the id of the manifest that the tag's manifest names as its subject:
+	// MissingImage if that manifest isn't in the repository, 0 if the tag's manifest names
+	// no subject.
 	Subject int64
 }
 
-// snapshot reads a repository in one snapshot. It isn't safe for concurrent use.
+// snapshot reads a repository in one REPEATABLE READ transaction, so that all reads see the
+// same state. It isn't safe for concurrent use.
 //
-// Its statements are written so that only one plan is possible, whatever the statistics say:
-// by the statistics of a new or emptied table any index looks as good as the right one, and
-// the wrong one reads all of a repository for each row. So a manifest is looked up by a
-// range of one id or digest, ordered by it, since only the right index gives that order
-// without sorting; layers are read in the order of their index by manifest.
+// The statements leave PostgreSQL only one possible plan, because its statistics can
+// mislead it: for a table that was new or empty when they were taken, every database index
+// looks equally good, and a wrong index reads the whole repository for each row. Therefore
+// the statements look up a manifest by a range of one id or one digest and order by that
+// column, since only the right index yields this order without sorting. They read layers in
+// the order of the index on manifest_id for the same reason.
 type snapshot struct {
 	// Now is the database's time when the snapshot was taken.
 	Now    time.Time
 	tx     pgx.Tx
 	target catalog.Repository
 	// subjects says whether any manifest of the repository has a subject. Few repositories
-	// have such manifests; for the others tags are read without looking at manifests.
+	// have such manifests; in all others, Tags reads only the table tags.
 	subjects bool
 }
 
-// readSnapshot calls fn with a snapshot of the repository, which ends when fn returns. The
-// transaction only reads, so it blocks nobody, and it may be idle while the caller deletes
-// what it has read.
+// readSnapshot calls fn with a snapshot of the repository, which ends when fn returns. Its
+// transaction only reads, so it blocks no other transaction. It may be idle while fn
+// deletes tags in other transactions.
 func readSnapshot(ctx context.Context, pool *pgxpool.Pool, t catalog.Repository, fn func(s *snapshot) error) error {
 	o := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginTxFunc(ctx, pool, o, func(tx pgx.Tx) error {
@@ -89,7 +92,8 @@ func readSnapshot(ctx context.Context, pool *pgxpool.Pool, t catalog.Repository,
 	})
 }
 
-// Tags calls each with up to n tags after last, in the order of their names.
+// Tags reads up to n tags whose names come after last, in the order of their names, and
+// calls each for every tag.
 func (s *snapshot) Tags(ctx context.Context, last string, n int, each func(tagRow)) error {
 	sql := `
 		SELECT id, manifest_id, name, COALESCE(updated_at, created_at), 0::bigint
@@ -128,7 +132,8 @@ func (s *snapshot) Tags(ctx context.Context, last string, n int, each func(tagRo
 	return nil
 }
 
-// Query lets another package read its own tables about the repository, in the snapshot.
+// Query runs a query in the snapshot. Other code uses it to read further tables about the
+// repository, such as the exemptions.
 func (s *snapshot) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	return s.tx.Query(ctx, sql, args...)
 }
@@ -142,7 +147,8 @@ func (s *snapshot) failed(err error) error {
 	return fmt.Errorf("reading the tags of %s: %w", s.target.Path, err)
 }
 
-// Manifests returns the ids of the manifests that exist, by prefixes of their digests.
+// Manifests returns the ids of those manifests that exist, by the prefixes of their
+// digests.
 func (s *snapshot) Manifests(ctx context.Context, digests []oci.DigestPrefix) (map[oci.DigestPrefix]int64, error) {
 	found := make(map[oci.DigestPrefix]int64, len(digests))
 	if len(digests) == 0 {
@@ -173,8 +179,8 @@ func (s *snapshot) Manifests(ctx context.Context, digests []oci.DigestPrefix) (m
 	return found, nil
 }
 
-// link says that one manifest (Keeper) keeps another (Kept): an index its child, or
-// a subject its referrer.
+// link says that the manifest Keeper references the manifest Kept and so keeps it from
+// garbage collection: an index keeps its child, and a subject keeps its referrer.
 type link struct{ Keeper, Kept int64 }
 
 // Parents returns the links from indexes to the given manifests.
@@ -188,8 +194,8 @@ func (s *snapshot) Parents(ctx context.Context, manifests []int64) ([]link, erro
 			ORDER BY child_id OFFSET 0) x`, manifests)
 }
 
-// Children returns the links from the given manifests to the children that they list as
-// indexes.
+// Children returns the links from those of the given manifests that are indexes to their
+// children.
 func (s *snapshot) Children(ctx context.Context, manifests []int64) ([]link, error) {
 	return s.links(ctx, `
 		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)

@@ -10,27 +10,28 @@ import (
 // MissingImage is the [Tag.Image] of a tag whose image isn't in the repository.
 const MissingImage = -1
 
-// Tag has the properties of a tag that evaluation needs. Manifests are identified by
-// numbers above 0 that are unique within the repository, such as their ids.
+// Tag is a tag with the properties that evaluation needs. Manifest and Image are numbers
+// above 0 that identify a manifest within the repository, such as ids.
 type Tag struct {
 	Name string
 	// Created is when the tag was last pushed: created, or moved to another manifest.
 	Created  time.Time
 	Manifest int64
-	// Image is the manifest that the tag belongs to: the one that AttachedTo finds in its
-	// name, or else the subject of its manifest. It is MissingImage if that isn't in the
-	// repository, and 0 if the tag belongs to none. A tag with an image in the repository
-	// is attached and deleted with the image. A tag whose image is missing is an orphan,
-	// and judged like any other tag, unless a policy asks for the removal of orphans. A tag
-	// that names the manifest it points to is also judged like any other: some tools tag
-	// images by their digest.
+	// Image is the manifest that the tag belongs to: the manifest that AttachedTo finds in
+	// the tag's name, or else the subject of the tag's manifest. It is MissingImage if that
+	// manifest isn't in the repository, and 0 if the tag belongs to no image. A tag whose
+	// image is in the repository is attached, and is deleted with the image. A tag whose
+	// image is missing is an orphan; it is judged like any other tag, unless a policy asks
+	// for the removal of orphans. A tag whose name contains the digest of its own manifest
+	// is also judged like any other, since some tools tag images by their digest.
 	Image int64
-	// Pulled, ManifestPulled and Checked are the times of the latest known uses: a pull by
-	// this tag, a pull of its manifest or of a manifest below that, a HEAD of the tag.
-	// Zero: none is known. Only last_pulled policies read them.
+	// Pulled is when the tag was last pulled, ManifestPulled when its manifest or a
+	// manifest below that was last pulled, and Checked when a client last sent a HEAD
+	// request for the tag. The zero time means that no such use is known. Only last_pulled
+	// policies read these times.
 	Pulled, ManifestPulled, Checked time.Time
-	// Exempt are the policies that must not take the tag, because an undo restored it and
-	// they haven't been saved since.
+	// Exempt has the policies that must not select the tag, because an undo has restored
+	// the tag and they haven't been saved since.
 	Exempt PolicySet
 }
 
@@ -57,8 +58,8 @@ func (t *Tag) attached() bool {
 // orphan returns whether the tag belongs to an image that isn't in the repository.
 func (t *Tag) orphan() bool { return t.Image == MissingImage }
 
-// validate refuses tags that only a mistake of the caller can produce, and that would be
-// deleted wrongly.
+// validate returns an error for a tag with missing or contradictory fields. Only a mistake
+// of the caller can produce such a tag, and policies would delete it wrongly.
 func (t *Tag) validate() error {
 	switch {
 	case t.Name == "":
@@ -80,12 +81,12 @@ type Reference struct{ Parent, Child int64 }
 
 // Repository gives evaluation a repository's tags.
 type Repository struct {
-	// Tags yields each tag once, in any order, or an error that ends the evaluation. It is
-	// run up to twice. The verdict is exact if both runs yield the same, as from a
-	// snapshot; see Verdict for tags that change in between.
+	// Tags yields each tag once, in any order, or an error that ends the evaluation.
+	// Evaluate ranges over it up to twice. The verdict is exact if it yields the same tags
+	// both times, as from a snapshot; see Verdict for tags that change in between.
 	Tags iter.Seq2[Tag, error]
-	// Parents returns the references whose child is one of the manifests given,
-	// at most 1,000 at a time. Nil stands for a repository without indexes.
+	// Parents returns the references whose Child is one of the given manifests. Evaluate
+	// passes at most 1,000 manifests in one call. Nil: the repository has no indexes.
 	Parents func(manifests []int64) ([]Reference, error)
 }
 

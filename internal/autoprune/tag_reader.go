@@ -18,19 +18,19 @@ type tagReader struct {
 	s      *snapshot
 	target catalog.Repository
 	saved  []Saved // the policies, in the order of the rules
-	// alive is called before each page, step every few tags; an error of either ends the
-	// reading.
+	// tagReader calls alive before it reads each page, and step every few tags. If one of
+	// them returns an error, the reading ends with that error.
 	alive, step func(ctx context.Context) error
 	seen        int64 // number of tags in the last pass
 
 	exemptions *bool // whether the repository has exemptions; nil: not known yet
 
-	// memory is the buffer for a page. The next page overwrites it, so ranges over tags
-	// must not nest.
+	// memory is the buffer for a page of tags. Reading the next page overwrites it, so
+	// loops over tags must not nest.
 	memory []candidate
-	// all are the repository's tags once they were read, if they fit one page. Then
-	// complete is set and later passes don't read them again, since the snapshot doesn't
-	// change.
+	// all has the repository's tags after they were read once, if they fit one page;
+	// complete is then set, and later passes read all instead of the database. That is
+	// correct because a snapshot doesn't change.
 	all      []candidate
 	complete bool
 }
@@ -90,9 +90,10 @@ func (r *tagReader) tags(ctx context.Context) iter.Seq2[candidate, error] {
 	}
 }
 
-// stepTags is the number of tags after which step is called. It isn't 1, because reading the
-// clock takes as long as a tag without patterns; nor large, because patterns may take a
-// millisecond per tag.
+// stepTags is the number of tags after which step is called. step reads the clock. That
+// takes as long as judging a tag without patterns, so calling it for each tag would double
+// the time. The number must not be large either, because patterns may take a millisecond
+// per tag.
 const stepTags = 16
 
 // pace calls step for every stepTags-th tag.
@@ -122,7 +123,7 @@ func (r *tagReader) page(ctx context.Context, last string) ([]candidate, error) 
 	return page, nil
 }
 
-// fillImages looks up the images that the names of tags refer to.
+// fillImages sets Tag.Image of those tags on the page whose name refers to an image.
 func (r *tagReader) fillImages(ctx context.Context, page []candidate) error {
 	var digests []oci.DigestPrefix
 	for i := range page {
@@ -151,8 +152,9 @@ func (r *tagReader) fillImages(ctx context.Context, page []candidate) error {
 	return nil
 }
 
-// fillExemptions sets the exemptions from undos. An exemption holds as long as the tag is
-// as it was restored and the policy has the same version.
+// fillExemptions sets Tag.Exempt from the exemptions that undos have stored. An exemption
+// is valid as long as the tag hasn't been pushed since its restoration and the policy has
+// the same version.
 func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error {
 	if r.exemptions == nil {
 		r.exemptions = new(bool)
@@ -193,7 +195,8 @@ func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error 
 	return nil
 }
 
-// fillUses sets the last-used times of tags that a last_pulled policy considers.
+// fillUses sets the last-used times of those tags on the page that a last_pulled policy
+// considers.
 func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 	if r.p.opt.Used == nil {
 		return nil

@@ -21,27 +21,31 @@ type task struct {
 	resumed      bool  // an earlier time slice has begun the run
 	runRequested bool  // it never ran, or a client has asked for a run or changed a policy
 	next         int64 // repositories up to this id are done
-	// versions are the versions of the policies, the defaults and the protection rules that
-	// the time slice uses. They must be read before these.
+	// versions are the versions of the policies, the defaults and the protection rules.
+	// claim reads them before load reads the policies and rules, so that a change in
+	// between is noticed.
 	versions versions
 }
 
-// versions are the numbers that each change of policies raises: a namespace's in its task,
-// that of the defaults in the setting autoprune_defaults_version, that of the protection rules
-// in tag_protection_version.
+// versions are numbers that each change of policies or protection rules raises. That of a
+// namespace's policies is in its task (policies_version); those of the registry's defaults
+// and of the protection rules are in the table settings, under autoprune_defaults_version
+// and tag_protection_version.
 type versions struct{ policies, defaults, protection int64 }
 
 // errLost says that this worker no longer has the task: its lease expired and another
-// worker has it, or the namespace was deleted.
+// worker has claimed the task, or the task was deleted with its namespace.
 var errLost = errors.New("another worker has the task by now, or its namespace is deleted")
 
-// errOutdated says that policies or protection rules have changed since they were read.
+// errOutdated says that policies or protection rules have changed since this time slice
+// read them.
 var errOutdated = errors.New("policies have changed meanwhile")
 
-// claim takes the task that has waited longest, nil when none is due. A task is due when
-// its run isn't finished, or when it last ran longer ago than the interval; tasks that
-// never ran come first. A request for a run that came before the run began is satisfied by
-// it; a request that comes during the run leads to another run after it (see finishTask).
+// claim leases the task that has been due longest to this worker, and returns it; nil if no
+// task is due. A task is due if its run isn't finished, or if it last ran longer ago than
+// Options.Interval; tasks that never ran come first. A client may ask for a run (the column
+// asked). A request from before the run began is met by this run, so claim clears it; a
+// request during the run makes finishTask queue another run.
 func (p *Pruner) claim(ctx context.Context) (*task, error) {
 	t := &task{lease: uuid.New()}
 	var resumed *uuid.UUID
@@ -73,14 +77,16 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 	return t, nil
 }
 
-// lockTask locks the task until the transaction ends. Each transaction of a time slice begins
-// with lockTask or lockTaskAndPolicies, also those that only record the run: so a worker that
-// was stopped for longer than its lease, and whose task another worker has taken, writes
-// nothing when it wakes. Error: errLost.
+// lockTask locks the task until the transaction ends, and returns errLost if this worker no
+// longer has the lease. Each transaction of a time slice begins with lockTask or
+// lockTaskAndPolicies, even if it only writes the run's row. So a worker that was stopped
+// for longer than its lease, and whose task another worker has claimed, writes nothing when
+// it continues.
 //
 // A transaction must update the task only once. At the second update PostgreSQL checks the
-// foreign key to the namespace again, although it is unchanged, and would wait for a
-// transaction that deletes the namespace, which in turn waits for the task.
+// foreign key to the namespace again, although the key is unchanged, and waits for any
+// transaction that is deleting the namespace; that transaction in turn waits for the task,
+// which is a deadlock.
 func (p *Pruner) lockTask(ctx context.Context, tx pgx.Tx, t *task) error {
 	done, err := tx.Exec(ctx, "SELECT FROM autoprunetaskstatus WHERE namespace_id = $1 AND lease = $2 FOR NO KEY UPDATE",
 		t.namespace, t.lease)
@@ -93,11 +99,12 @@ func (p *Pruner) lockTask(ctx context.Context, tx pgx.Tx, t *task) error {
 	return nil
 }
 
-// lockTaskAndPolicies is like lockTask, for transactions that act on policies. It also
-// renews the lease and stores the run's position, in case this process ends here. Once a
-// change or deletion of a policy has committed, no deletion by the old policy follows: the
-// change either waited for these locks, or lockTaskAndPolicies finds the new version.
-// Errors: errLost, errOutdated.
+// lockTaskAndPolicies is like lockTask, for transactions that delete tags by policies. It
+// also renews the lease and stores the run's position, in case this process ends before the
+// time slice does. It locks the versions of the policies: a change of a policy either waits
+// for these locks, or has raised the version, and lockTaskAndPolicies then returns
+// errOutdated. So after a change of a policy has committed, no worker deletes by the old
+// policy. Errors: errLost, errOutdated.
 func (p *Pruner) lockTaskAndPolicies(ctx context.Context, tx pgx.Tx, t *task) error {
 	var now versions
 	b := new(pgx.Batch)
@@ -135,7 +142,8 @@ func (p *Pruner) lockTaskAndPolicies(ctx context.Context, tx pgx.Tx, t *task) er
 	return nil
 }
 
-// renew renews the lease while nothing is written. Error: errLost.
+// renew renews the lease while the worker reads and writes nothing. It returns errLost if
+// this worker no longer has the lease.
 func (p *Pruner) renew(ctx context.Context, t *task) error {
 	done, err := p.db.Pool.Exec(ctx, `
 		UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() + $3::interval
@@ -149,7 +157,8 @@ func (p *Pruner) renew(ctx context.Context, t *task) error {
 	return nil
 }
 
-// yieldTask returns the task in the middle of its run. If the task is lost it does nothing.
+// yieldTask gives up the lease on the task in the middle of its run, so that another time
+// slice can continue the run. It does nothing if this worker has lost the lease.
 func (p *Pruner) yieldTask(ctx context.Context, q db.Querier, t *task) error {
 	_, err := q.Exec(ctx, `
 		UPDATE autoprunetaskstatus SET lease = NULL, leased_until = NULL, next_repository = $3, last_ran_ms = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, status = 'running'
@@ -160,9 +169,9 @@ func (p *Pruner) yieldTask(ctx context.Context, q db.Querier, t *task) error {
 	return nil
 }
 
-// finishTask returns the task at the end of its run. If a client asked for a run, or changed a
-// policy, during the run, the next run begins at once, since this one may have been through
-// some repositories by then.
+// finishTask ends the task's run and gives up the lease. If a client asked for a run or
+// changed a policy during this run, the next run begins at once, since this run may have
+// finished some repositories before the request.
 func (p *Pruner) finishTask(ctx context.Context, tx pgx.Tx, t *task, status string) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE autoprunetaskstatus SET run = NULL, next_repository = 0, lease = NULL, leased_until = NULL, asked = false,
@@ -175,10 +184,11 @@ func (p *Pruner) finishTask(ctx context.Context, tx pgx.Tx, t *task, status stri
 	return nil
 }
 
-// dropTaskWithoutPolicies deletes the task of a namespace to which no policy applies. It
-// locks the task first and looks for policies in a later statement: a transaction that
-// saves a policy locks the task before its commit, so either it sees the policy, or the
-// task is made again after it was deleted.
+// dropTaskWithoutPolicies deletes the task of a namespace to which no policy applies;
+// dropped says whether it did. It locks the task first, and looks for policies in a later
+// statement. A transaction that saves a policy locks the task before it commits. So either
+// this worker sees the new policy and keeps the task, or the other transaction waits and
+// then creates the task again.
 func (p *Pruner) dropTaskWithoutPolicies(ctx context.Context, t *task) (dropped bool, err error) {
 	err = p.deletion(ctx, func(q deletionTx) error {
 		dropped = false
@@ -209,8 +219,9 @@ type TaskStatus struct {
 	Run       string     `json:"run,omitempty" doc:"The run that is under way"`
 }
 
-// Task returns a namespace's task. It is nil when no policy applies to the namespace, or no
-// worker has looked at the namespace since one does. Error: NAME_UNKNOWN.
+// Task returns the state of a namespace's task. It returns nil if no policy applies to the
+// namespace, or if a default policy applies but no worker has created the task yet. Error:
+// NAME_UNKNOWN if the namespace doesn't exist.
 func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error) {
 	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
 	if err != nil {
@@ -237,9 +248,9 @@ func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error
 	return &s, nil
 }
 
-// next returns how long the loop rests: after a time slice that found nothing to do, long
-// enough that such time slices take no more than their share of time; otherwise until a
-// task is due.
+// next returns how long the worker sleeps before the next time slice. After a time slice
+// that found nothing to do, it sleeps so long that such time slices take no more than
+// Options.IdleShare of the time; otherwise it sleeps until a task is due.
 func (p *Pruner) next(ctx context.Context) (time.Duration, error) {
 	if p.rest > 0 {
 		return p.rest, nil

@@ -32,7 +32,8 @@ type timeSlice struct {
 	page, batch []candidate // buffers that are reused for each repository
 }
 
-// work does one time slice for the namespace that has waited longest, if one is due.
+// work spends one time slice on the namespace that has been due longest. It does nothing if
+// no namespace is due.
 func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 	p.rest = 0
 	if err := p.configure(ctx); err != nil {
@@ -51,14 +52,15 @@ func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 	if err != nil || deleted > 0 || t.runRequested {
 		return err == nil, err
 	}
-	// A slice that found nothing must cost next to nothing, however many namespaces there
-	// are.
+	// A slice that found nothing to do must cost almost nothing, even if there are very
+	// many namespaces. So the worker sleeps after it.
 	p.rest = min(time.Duration(float64(time.Since(began))*(1/p.opt.IdleShare-1)), p.opt.Interval)
 	return false, nil
 }
 
-// sliceOrStop does a time slice. If the task is lost meanwhile it ends the run, which counts
-// as something done.
+// sliceOrStop spends a time slice on the task. If this worker loses the task meanwhile,
+// sliceOrStop ends the run (unless another worker continues it) and returns at least 1 for
+// deleted, so that the caller doesn't take the slice for idle.
 func (p *Pruner) sliceOrStop(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
 	deleted, err = p.timeSlice(ctx, t, nested)
 	if errors.Is(err, errLost) {
@@ -68,7 +70,8 @@ func (p *Pruner) sliceOrStop(ctx context.Context, t *task, nested bool) (deleted
 	return deleted, err
 }
 
-// timeSlice prunes a namespace until it is done or the time slice is over.
+// timeSlice prunes a namespace until all of its repositories are done or the time slice is
+// over.
 func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
 	l, err := p.load(ctx, p.db.Pool, t.namespace)
 	if err != nil {
@@ -107,8 +110,8 @@ func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted i
 	return u.deleted, u.finish(ctx)
 }
 
-// tellUnreadable counts the policies that are skipped because they can't be read, and logs
-// each problem once.
+// tellUnreadable counts the policies that this time slice skips because they can't be read,
+// and logs each problem once per process.
 func (p *Pruner) tellUnreadable(ctx context.Context, t *task, problems map[string]string) {
 	p.metrics.unreadable.Add(float64(len(problems)))
 	for id, problem := range problems {
@@ -149,19 +152,20 @@ func (u *timeSlice) namespace(ctx context.Context) (done bool, err error) {
 // over returns whether the time slice is over.
 func (u *timeSlice) over() bool { return time.Since(u.slice) >= u.p.opt.Turn }
 
-// busy returns how long the time slice itself has worked, without the time of other
-// namespaces.
+// busy returns how long this time slice itself has worked, without the time that it gave to
+// other namespaces (shared).
 func (u *timeSlice) busy() time.Duration { return time.Since(u.began) - u.shared }
 
 // errSliceOver says that the time slice must end in the middle of a repository.
 var errSliceOver = errors.New("the time slice is over")
 
-// share pauses this time slice and lets other namespaces have theirs, for about the length
-// of one time slice; then a new slice of this time slice begins. A judgement uses one
-// snapshot and can't be kept for a later time slice, so a judgement that takes longer than
-// a slice pauses in this way. A nested time slice, within a pause, can't pause: share
-// returns errSliceOver, the time slice ends without its unfinished judgement, and the
-// namespace is judged again in a time slice of its own.
+// share pauses this time slice and gives other namespaces their time slices, for about the
+// length of one time slice. Then this time slice continues. The pause is needed because a
+// judgement uses one snapshot and can't be kept for a later time slice: without pauses, a
+// judgement that takes longer than a slice would delay all other namespaces. A nested time
+// slice, which runs in such a pause, can't pause itself. There share returns errSliceOver,
+// the slice ends without its unfinished judgement, and the repository is judged again in a
+// time slice of its own.
 func (u *timeSlice) share(ctx context.Context) error {
 	if u.nested {
 		return errSliceOver
@@ -191,7 +195,7 @@ func (u *timeSlice) share(ctx context.Context) error {
 	return errors.Join(ctx.Err(), u.p.renew(ctx, u.task))
 }
 
-// alive renews the lease when a third of its time has passed.
+// alive renews the lease on the task once a third of its duration has passed.
 func (u *timeSlice) alive(ctx context.Context) error {
 	if time.Since(u.renewed) < u.p.opt.Lease/3 {
 		return nil
@@ -200,8 +204,9 @@ func (u *timeSlice) alive(ctx context.Context) error {
 	return u.p.renew(ctx, u.task)
 }
 
-// repository prunes one repository. A failure there is recorded with the run and doesn't
-// stop the pruning of others; errors that are returned end the time slice.
+// repository prunes one repository. If that fails, it records the failure with the run and
+// returns no error, so that the run continues with the next repository; an error that it
+// does return ends the time slice.
 func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (done bool, err error) {
 	if err := u.alive(ctx); err != nil {
 		return false, err
@@ -238,7 +243,7 @@ func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (
 	return true, u.recordFailure(ctx, target, err)
 }
 
-// repositoryRun is a time slice's work in one repository.
+// repositoryRun is the work of one time slice in one repository.
 type repositoryRun struct {
 	slice        *timeSlice
 	target       catalog.Repository
@@ -247,23 +252,25 @@ type repositoryRun struct {
 	cut          bool    // the time slice ended early: another has to continue in this repository
 	stillReached bool    // attached tags were kept because a tag still reaches their image
 
-	// Numbers of the repository's tags that earlier time slices of the run have deleted,
-	// and that they have counted.
+	// The numbers of tags in this repository that earlier time slices of the same run have
+	// deleted, and that they have counted.
 	earlierDeleted, earlierTags int64
 	tags                        int64 // number of tags when the run came to the repository
 	counted                     bool  // the run's row includes tags
 
-	// judging is how long the judgement took, and deleting when the deletion began, both in
-	// the time slice's own time (busy). Zero: not yet.
+	// judging is how long the judgement took. deleting is when the deletion began, measured
+	// from the start of the time slice without pauses (busy). Zero: not yet known.
 	judging, deleting time.Duration
-	// finishing says that the tags attached to images without tags are being deleted. The
-	// time slice doesn't leave this work to the next one, which couldn't tell an image that
-	// has lost its tags from one that never had a tag and keeps its signatures.
+	// finishing says that the worker is now deleting tags attached to images that have lost
+	// their tags. The time slice can't leave this work to the next one. The next one
+	// couldn't tell an image that has lost its tags in this run from an image that never
+	// had a tag and keeps its signatures.
 	finishing bool
 }
 
-// findEarlier reads what earlier time slices of the run have done in the repository. Only the
-// first repository of a time slice can have been begun before.
+// findEarlier reads how many tags earlier time slices of the run have deleted and counted
+// in the repository. Only the first repository of a time slice can have been begun by an
+// earlier one.
 func (v *repositoryRun) findEarlier(ctx context.Context) error {
 	u := v.slice
 	first := u.task.resumed && !u.visited
@@ -281,7 +288,8 @@ func (v *repositoryRun) findEarlier(ctx context.Context) error {
 // uncounted returns how many tags of the repository the run hasn't counted yet.
 func (v *repositoryRun) uncounted() int64 { return max(0, v.tags-v.earlierTags) }
 
-// alive renews the lease, and returns an error if the repository was deleted.
+// alive renews the lease on the task. From the second page of tags on, it also returns
+// errGone if the repository was deleted.
 func (v *repositoryRun) alive(ctx context.Context) error {
 	if err := v.slice.alive(ctx); err != nil {
 		return err
@@ -292,8 +300,10 @@ func (v *repositoryRun) alive(ctx context.Context) error {
 	return v.slice.p.stillThere(ctx, v.target)
 }
 
-// step pauses for other time slices when the time slice is over. A deletion ends the time slice
-// instead, once it has taken as long as the judgement, which the next time slice has to repeat.
+// step is called every few tags. When the time slice is over, it pauses for other
+// namespaces (share). While tags are being deleted, it instead returns errSliceOver as soon
+// as the deletion has taken as long as the judgement, which the next time slice has to
+// repeat.
 func (v *repositoryRun) step(ctx context.Context) error {
 	u := v.slice
 	switch {
@@ -307,10 +317,11 @@ func (v *repositoryRun) step(ctx context.Context) error {
 	return u.share(ctx)
 }
 
-// prune judges the repository's tags and deletes those that the verdict selects: first
-// images, page by page, then tags attached to images that no tag reaches any more, and
-// orphans. The snapshot stays open meanwhile and is read again, so that nothing has to be
-// kept in memory; the deletion itself skips tags that have changed since.
+// prune judges the repository's tags and deletes those that the verdict selects. It first
+// deletes tags of images, batch by batch, and then tags attached to images that no tag
+// reaches any more, and orphans. Its snapshot stays open and is read again for the
+// deletion, so that the verdict on each tag needn't be kept in memory. The transactions
+// that delete skip tags that have changed since the snapshot.
 func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) error {
 	u := v.slice
 	rules.Now = s.Now
@@ -366,8 +377,8 @@ type candidate struct {
 	attached bool // it belongs to an image, in the repository or missing
 }
 
-// each deletes, in batches, those tags that the verdict deletes and that want selects,
-// until the time slice is over.
+// each calls del for batches of those tags that the verdict deletes and that want selects,
+// until all tags were read or the time slice is over.
 func (v *repositoryRun) each(ctx context.Context, r *tagReader, verdict *Verdict, want func(candidate) bool,
 	del func(ctx context.Context, verdict *Verdict, batch []candidate) error,
 ) error {

@@ -24,7 +24,7 @@ type Undone struct {
 	Gone     int64  `json:"gone" doc:"Tags that can't be restored, because garbage collection has deleted the manifest, or the repository was deleted"`
 	// GoneTags are the first 100 of the tags that Gone counts.
 	GoneTags []string `json:"gone_tags" nullable:"false" doc:"The first 100 tags that can't be restored, as repository:tag@digest"`
-	// Next is the cursor with which to call Undo again, "" when all is done.
+	// Next is the cursor for the next call of Undo, "" if all tags were restored.
 	Next string `json:"next,omitempty" doc:"Where to go on: ask again with this as the cursor. Absent when all is done"`
 }
 
@@ -33,12 +33,13 @@ const (
 	undoPage    = 1000
 )
 
-// Undo restores the tags that a run deleted, with the times they had, if the manifest still
-// exists and no tag of that name has been made since. The restored tags are exempt from the
-// policies that took them, until such a policy is saved again or the tag is pushed again.
-// Undo works in pages of 1,000 for about the time given and returns a cursor to continue
-// with. Errors: NAME_UNKNOWN with status 404 for the run; UNSUPPORTED with 409 while it is
-// running.
+// Undo restores the tags that a run deleted, with their old creation and update times, if
+// the manifest still exists and no tag of the same name has been created since. The
+// restored tags are exempt from the policies that deleted them, until such a policy is
+// saved again or the tag is pushed again. Undo works in pages of 1,000 tags. It stops after
+// about the duration within, and then returns a cursor with which to continue. Errors:
+// NAME_UNKNOWN with status 404 if the run doesn't exist; UNSUPPORTED with status 409 while
+// the run isn't over.
 func (p *Pruner) Undo(ctx context.Context, id, cursor string, within time.Duration) (Undone, error) {
 	out := Undone{Run: id, GoneTags: []string{}}
 	r, err := p.GetRun(ctx, id)
@@ -74,7 +75,7 @@ func (p *Pruner) Undo(ctx context.Context, id, cursor string, within time.Durati
 	}
 }
 
-// undoPage restores the tags of some entries, repository by repository.
+// undoPage restores the tags of some audit entries, repository by repository.
 func (p *Pruner) undoPage(ctx context.Context, run uuid.UUID, entries []audit.Entry, out *Undone) error {
 	byRepository := make(map[int64][]audit.Entry)
 	var order []int64
@@ -95,8 +96,8 @@ func (p *Pruner) undoPage(ctx context.Context, run uuid.UUID, entries []audit.En
 
 func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []audit.Entry, out *Undone) error {
 	target, err := p.catalog.FindRepository(ctx, entries[0].Repository)
-	// Another id means a newer repository of the same name, which isn't the one that lost
-	// the tags.
+	// If the id differs, this is a newer repository of the same name, and not the one whose
+	// tags the run deleted.
 	if oci.CodeOf(err) == oci.NameUnknown || err == nil && target.ID != entries[0].RepositoryID {
 		out.lose(entries)
 		return nil
@@ -149,7 +150,8 @@ func (u *Undone) lose(entries []audit.Entry) {
 	}
 }
 
-// prunedTags returns the tags of entries, newest first, each name once.
+// prunedTags returns the deleted tags that the audit entries describe, newest entry first,
+// each name once, and the details of these entries by tag name.
 func prunedTags(entries []audit.Entry) (tags []deletedTag, details map[string]prunedDetail, err error) {
 	details = make(map[string]prunedDetail, len(entries))
 	for _, e := range entries {
@@ -171,8 +173,9 @@ func prunedTags(entries []audit.Entry) (tags []deletedTag, details map[string]pr
 	return tags, details, nil
 }
 
-// restored exempts the restored tags, writes the audit log and counts them, in the
-// transaction that restores them.
+// restored exempts the restored tags from the policies that deleted them, writes audit
+// entries for them, and adds their number to the run's row. It uses the transaction that
+// restores the tags.
 func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target catalog.Repository, done []restoredTag,
 	tags []deletedTag, details map[string]prunedDetail,
 ) error {
@@ -198,8 +201,8 @@ func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target 
 	if len(entries) == 0 {
 		return nil
 	}
-	// The policies' present versions: a policy that was saved after the run counts as saved
-	// before the undo, so the exemption holds.
+	// The exemptions name the current versions of the policies. So an exemption also holds
+	// if the policy was saved between the run and the undo.
 	_, err := tx.Exec(ctx, `
 		INSERT INTO autopruneexemptions (repository_id, tag_id, pushed_at, policy, version)
 		SELECT $1, w.id, w.pushed, w.policy, p.version

@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// deletedTag is a tag that a policy has deleted, with what is needed to restore it.
+// deletedTag is a tag that a policy has deleted, with the values that restore needs.
 type deletedTag struct {
 	Name    string
 	Digest  oci.Digest // of its manifest
@@ -21,18 +21,20 @@ type deletedTag struct {
 // restoredTag is the result for one tag that was to be restored.
 type restoredTag struct {
 	Name string
-	// ID and Pushed are those of the tag's new row; 0 and zero if none was made.
+	// ID and Pushed are the id and push time of the tag's new row; 0 and the zero time if
+	// no row was created.
 	ID     int64
 	Pushed time.Time
-	// Exists says that a tag of that name has been made since; Gone that the manifest
-	// doesn't exist any more.
+	// Exists says that a client has created a tag of the same name since, and Gone that the
+	// manifest doesn't exist any more; in both cases the tag isn't restored.
 	Exists, Gone bool
 }
 
-// restore recreates tags with their times, unless their manifest is gone or a tag of that
-// name has been made since.
+// restore creates the tags again with their old times, except tags whose manifest doesn't
+// exist any more, and tags whose name is in use again. It returns the result for each tag.
 //
-// It locks the manifests before they get tags, as catalog.RestoreTag does.
+// restore locks the manifests before it creates tags that point to them, in the same way as
+// catalog.RestoreTag.
 func restore(ctx context.Context, tx pgx.Tx, t catalog.Repository, tags []deletedTag) ([]restoredTag, error) {
 	var digests [][]byte
 	var names []string

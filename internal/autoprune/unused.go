@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// unused finds the manifests of a repository that nothing would reference any more after
-// tags are deleted: no tag, no index that stays, and for referrers no subject that stays.
-// Garbage collection would delete these.
+// unused finds the manifests of a repository that garbage collection could delete once some
+// tags are deleted. Such a manifest would have no tag, no index that stays, and, if it is a
+// referrer, no subject that stays.
 type unused struct {
 	s     *snapshot
 	stays map[int64]bool // manifests of tags, and whether any of their tags stays
@@ -21,13 +21,14 @@ func newUnused(s *snapshot) *unused {
 	return &unused{s: s, stays: make(map[int64]bool)}
 }
 
-// tag adds a tag of the repository, which points to the manifest; goes says that the tag is
-// deleted. The caller must add all tags of the repository.
+// tag records that a tag of the repository points to the manifest. goes says that the tag
+// is to be deleted. The caller must record all tags of the repository.
 func (u *unused) tag(manifest int64, goes bool) {
 	u.stays[manifest] = u.stays[manifest] || !goes
 }
 
-// manifests returns the manifests that nothing would reference, in ascending order.
+// manifests returns the ids of the manifests that nothing would reference, in ascending
+// order.
 func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 	free := make(map[int64]bool) // candidates; at the end, the result
 	var level []int64
@@ -73,7 +74,8 @@ func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 	return slices.Sorted(maps.Keys(free)), nil
 }
 
-// each asks for links in chunks of 10,000 manifests.
+// each calls the given functions with at most 10,000 manifests at a time, and returns all
+// links that they return.
 func (u *unused) each(ctx context.Context, manifests []int64, asks ...func(context.Context, []int64) ([]link, error)) ([]link, error) {
 	var all []link
 	for part := range slices.Chunk(manifests, 10_000) {
@@ -88,9 +90,10 @@ func (u *unused) each(ctx context.Context, manifests []int64, asks ...func(conte
 	return all, nil
 }
 
-// unusedBytes returns the bytes of blobs that only the given manifests use, which may be in
-// several repositories: what garbage collection would free if they were deleted now.
-// For OFFSET 0 see "Plans" in package db.
+// unusedBytes returns the sum of the sizes of all blobs that only the given manifests use:
+// the bytes that garbage collection would free if these manifests were deleted now.
+// manifests[i] are ids of manifests in repositories[i]. For OFFSET 0 see "Plans" in package
+// db.
 func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Repository, manifests [][]int64) (bytes int64, err error) {
 	var namespaces, ids, list []int64
 	for i, t := range repositories {

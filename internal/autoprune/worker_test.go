@@ -87,8 +87,8 @@ func TestRunGoesThroughAllPagesOfRepositories(t *testing.T) {
 	}
 }
 
-// TestIdleRunsShareARow: runs that find nothing are counted in one row, until
-// something happens.
+// TestIdleRunsShareARow: consecutive runs that delete nothing must be counted in one row,
+// and a run that deletes a tag must get a row of its own.
 func TestIdleRunsShareARow(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -120,8 +120,8 @@ func TestIdleRunsShareARow(t *testing.T) {
 	}
 }
 
-// TestTaskGoesWithItsPolicies: in a namespace without policies the worker deletes the task
-// and does nothing else.
+// TestTaskGoesWithItsPolicies: a client deletes the only policy of a namespace. The worker
+// must delete the namespace's task and prune nothing.
 func TestTaskGoesWithItsPolicies(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -146,8 +146,8 @@ func TestTaskGoesWithItsPolicies(t *testing.T) {
 	}
 }
 
-// TestDefaults: the registry's default policies apply to namespaces that have no policies of
-// their own and haven't refused the defaults.
+// TestDefaults: the registry's default policies must apply exactly to those namespaces that
+// have no policies of their own and haven't refused the defaults.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -182,8 +182,9 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestAttachedTagsGoWithTheirImage: attached tags are neither counted nor left behind, and
-// stay while any tag reaches their image.
+// TestAttachedTagsGoWithTheirImage: a number_of_tags policy must not count attached tags. A
+// run must delete an attached tag with its image, and must keep it while any tag reaches
+// the image.
 func TestAttachedTagsGoWithTheirImage(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -215,8 +216,9 @@ func TestAttachedTagsGoWithTheirImage(t *testing.T) {
 	}
 }
 
-// TestUndo: a run's tags come back as they were, tags made since the run stay, and the next
-// run leaves the restored tags alone until the policy is saved again.
+// TestUndo: an undo must restore the tags of a run with their old times, and leave alone
+// tags that were created since. The next run must keep the restored tags; once the policy
+// is saved again, a run must delete them.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -288,8 +290,8 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestMovedTagStays: a tag that was moved, pushed again or made anew after it was
-// selected isn't deleted.
+// TestMovedTagStays: after tags were read from a snapshot, one is moved, one pushed again,
+// and one deleted and created again. DeleteTags must delete only the tag that is unchanged.
 func TestMovedTagStays(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -323,8 +325,8 @@ func TestMovedTagStays(t *testing.T) {
 	}
 }
 
-// TestProtectedTagsStay: a protected tag stays whatever the policies are, and whether the
-// rule is the repository's, the namespace's or the registry's.
+// TestProtectedTagsStay: protection rules of the repository, of the namespace and of the
+// registry match some tags. A run must keep these tags, although a policy selects them.
 func TestProtectedTagsStay(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
