@@ -11,7 +11,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// tracker counts the rows that a run changes and says when a limit is met.
+// tracker counts the child rows that a run deletes and updates, and says when the run has
+// reached MaxDeletes, MaxUpdates or MaxRuntime.
 type tracker struct {
 	deletes, updates       int
 	maxDeletes, maxUpdates int
@@ -30,7 +31,7 @@ func (t *tracker) add(a Action, rows int) {
 	}
 }
 
-// room returns how many more rows may be changed.
+// room returns how many more child rows the run may change by the action.
 func (t *tracker) room(a Action) int {
 	if a == AsyncDelete {
 		return t.maxDeletes - t.deletes
@@ -40,7 +41,7 @@ func (t *tracker) room(a Action) int {
 
 func (t *tracker) over() bool { return t.reason() != "" }
 
-// reason returns the limit that is met, or "".
+// reason returns the name of the limit that the run has reached, or "".
 func (t *tracker) reason() string {
 	switch {
 	case t.deletes >= t.maxDeletes:
@@ -60,17 +61,19 @@ type cleaner struct {
 	db      *Database
 	tracker *tracker
 	begin   uint64 // index of the parent table that comes first, modulo the number of parent tables
-	// away has the parents with children in a database that can't be reached.
+	// away is the set of parents with children in a database that can't be reached.
 	away map[pg.Table]bool
-	// stuck has the records, by parent table, that a lock, a timeout or an error kept from
-	// being finished: this run doesn't load them again. paused has records whose parents
-	// have many children: they continue when their parent table has its next turn or, if
-	// this run ends at a limit before, in the next run.
+	// stuck holds, by parent table, the deleted records that a lock, a timeout or an error
+	// kept from being finished; this run doesn't load them again. paused holds the deleted
+	// records whose parents have more children than one turn of the parent table may
+	// change. They continue in the table's next turn or, if the run reaches a limit before
+	// that turn, in the next run.
 	stuck, paused map[pg.Table]map[record]bool
-	// waited is how long queries for each parent table have waited for locks without
-	// success.
+	// waited is how long, by parent table, this run's queries have waited in vain for
+	// locked children.
 	waited map[pg.Table]time.Duration
-	// refused has, for each definition, the first error of a row that must not be changed.
+	// refused maps a definition to the first error by which a constraint or a trigger
+	// forbade a change of a child.
 	refused map[string]error
 }
 
@@ -88,12 +91,13 @@ func (c *cleaner) result() Result {
 	return c.Result
 }
 
-// turnQueries bounds the children of one parent that a turn changes: to the number of rows
-// that turnQueries queries may change.
+// turnQueries bounds how many children of one parent the run changes in one turn of the
+// parent table: as many as turnQueries queries may change.
 const turnQueries = 10
 
-// run processes urgent records, then those that are due, and then, unless a limit is met,
-// the records that were postponed because their parents have many children.
+// run processes the urgent deleted records of all parent tables, then the records that are
+// due, and then the postponed records of parents with many children. It ends early when it
+// reaches a limit.
 func (c *cleaner) run(ctx context.Context, rs references) error {
 	parents, err := c.db.in().Tracked(ctx, rs.parents(c.db))
 	if err != nil {
@@ -121,10 +125,11 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 	return errors.Join(append(failed, ctx.Err())...)
 }
 
-// rounds processes the records of a lane: one batch of each parent table in turn, until no
-// table has an untried record or a limit is met. A parent table whose turn failed gets no
-// further turn. A table whose own rows were deleted, as children of another or of itself,
-// gets another turn, since it has new records.
+// rounds processes the deleted records of a lane. The parent tables take turns: each turn
+// processes one batch of a table's records. It returns when no table has a record left that
+// wasn't tried, or when the run reaches a limit. A parent table whose turn failed gets no
+// further turn. A parent table from which a turn deleted rows, because the table is also a
+// child of the turn's table, gets another turn, since these deletes wrote new records.
 func (c *cleaner) rounds(ctx context.Context, rs references, parents []pg.Table, which lane) (failed []error) {
 	line := slices.Clone(parents)
 	ended := map[pg.Table]bool{}
@@ -153,10 +158,11 @@ func (c *cleaner) rounds(ctx context.Context, rs references, parents []pg.Table,
 	return failed
 }
 
-// turn processes one batch of records of a parent table, under the table's lock, except
-// those that got stuck in this run. more says that another turn is worthwhile: this turn
-// changed rows, or its batch was full and the next one will have other records, since some
-// were finished or got stuck.
+// turn loads one batch of a parent table's deleted records, without those that got stuck in
+// this run, and processes it under the table's lock. It does nothing if another worker
+// holds the lock. It returns more = true if another turn of the table is worthwhile: either
+// this turn changed rows, or its batch was full and the next batch will contain other
+// records, because some of this batch were finished or got stuck.
 func (c *cleaner) turn(ctx context.Context, parent pg.Table, refs references, which lane, limit int) (more bool, err error) {
 	held, err := c.opt.Lock.TryRun(ctx, c.db, "loose_foreign_keys/"+c.db.Name+"/"+parent.String(), func(ctx context.Context) error {
 		records, err := c.db.load(ctx, parent, which, limit, slices.Collect(maps.Keys(c.stuck[parent])))
@@ -175,8 +181,9 @@ func (c *cleaner) turn(ctx context.Context, parent pg.Table, refs references, wh
 	return more, err
 }
 
-// batch processes records, reference by reference, and stores the outcome of each. A
-// failure for one parent doesn't stop the others. It returns how many records are finished.
+// batch processes deleted records: for each definition in turn it cleans up the children of
+// all their parents, and then it stores the outcome of each record. A failure for one
+// parent doesn't stop the others. It returns how many records are finished.
 func (c *cleaner) batch(ctx context.Context, parent pg.Table, refs references, records []record) (int, error) {
 	ids, err := c.dead(ctx, parent, parentIDs(records))
 	if err != nil {
@@ -189,8 +196,8 @@ func (c *cleaner) batch(ctx context.Context, parent pg.Table, refs references, r
 			return 0, err
 		}
 	}
-	var paused []parentKey // had their share of this turn, or a limit ended the turn before
-	var left []parentKey   // a lock, a timeout or an error kept them from being finished
+	var paused []parentKey // parents that had their share of this turn, or whose turn a limit ended
+	var left []parentKey   // parents that a lock, a timeout or an error kept from being finished
 	for _, r := range refs {
 		res, err2 := c.reference(ctx, r, ids)
 		ids, paused, left = res.done, append(paused, res.paused...), append(left, res.left...)
@@ -217,7 +224,7 @@ func (c *cleaner) batch(ctx context.Context, parent pg.Table, refs references, r
 	return len(existing) + len(done), err
 }
 
-// note moves records of a parent table between the sets stuck and paused.
+// note updates the sets stuck and paused with the outcomes of a parent table's records.
 func (c *cleaner) note(parent pg.Table, stuck, waiting, done []record) {
 	if c.stuck[parent] == nil {
 		c.stuck[parent], c.paused[parent] = map[record]bool{}, map[record]bool{}
@@ -235,8 +242,8 @@ func (c *cleaner) note(parent pg.Table, stuck, waiting, done []record) {
 	}
 }
 
-// dead returns those of ids whose parents don't exist. If a parent was inserted again under
-// its old id, its children belong to the new row.
+// dead returns those of the parents ids that don't exist. If a parent was inserted again
+// under its old id, its children belong to the new row and must stay.
 func (c *cleaner) dead(ctx context.Context, parent pg.Table, ids []parentKey) ([]parentKey, error) {
 	alive, err := c.db.in().Alive(ctx, parent, ids)
 	if err != nil {
@@ -245,8 +252,10 @@ func (c *cleaner) dead(ctx context.Context, parent pg.Table, ids []parentKey) ([
 	return pg.Without(ids, alive), nil
 }
 
-// finish marks finished records as processed or, if children are on another server,
-// schedules their second look.
+// finish marks the deleted records done as processed. If the parent has children in another
+// database, it schedules each record's second search for such children instead, once per
+// record. existing is the number of records that batch has already marked, because their
+// parents exist again.
 func (c *cleaner) finish(ctx context.Context, parent pg.Table, refs references, done []record, existing int) error {
 	var processed, again []record
 	for _, r := range done {
@@ -268,9 +277,10 @@ func (c *cleaner) finish(ctx context.Context, parent pg.Table, refs references, 
 	return nil
 }
 
-// attempted counts this run, once, as an attempt for each record that it left unfinished. A
-// record that waits for its next turn is counted only when a limit has ended the run.
-// Records whose children are in a database that can't be reached are not postponed.
+// attempted counts this run as one failed attempt for each deleted record that the run left
+// unfinished. A record in paused is counted only if the run has reached a limit. Records
+// are not counted if their children are in a database that can't be reached, so they are
+// never postponed for this reason.
 func (c *cleaner) attempted(ctx context.Context) error {
 	var failed []error
 	for parent, stuck := range c.stuck {
@@ -290,7 +300,7 @@ func (c *cleaner) attempted(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// remote returns whether any child lives in another database.
+// remote returns whether any child is in another database than its parent.
 func (rs references) remote() bool {
 	for _, r := range rs {
 		if !r.Local() {

@@ -13,14 +13,15 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// outcome sorts parents by result: done have no children left; paused have had their share
-// of this turn, or a limit ended the turn; left were kept from being finished by a lock, a
-// timeout or an error.
+// outcome divides parents by the result of a turn. Parents in done have no children left.
+// Parents in paused have more children, but had their share of this turn, or a limit ended
+// the turn. Parents in left kept children because of a lock, a timeout or an error.
 type outcome struct{ done, paused, left []parentKey }
 
-// reference cleans up the children of one definition: first those that no transaction has
-// locked, then, waiting a moment for each, the rest. A parent is done only when a query
-// that skips no locked row has found no more children of it.
+// reference cleans up the children of the parents ids for one definition. Its first pass
+// skips children that another transaction has locked; its second pass waits for these for a
+// moment each. A parent is done only when a query that skips no locked row has found no
+// more children of the parent.
 func (c *cleaner) reference(ctx context.Context, r Reference, ids []parentKey) (all outcome, err error) {
 	all.done = ids
 	for _, skipLocked := range []bool{true, false} {
@@ -33,21 +34,23 @@ func (c *cleaner) reference(ctx context.Context, r Reference, ids []parentKey) (
 	return all, nil
 }
 
-// maxTries is how often a query for a single parent, of as few rows as possible, may fail
-// on locks before the parent is left for the next run.
+// maxTries is how often a query for a single parent may be repeated after it failed to lock
+// its children. Then the run leaves the parent to the next run.
 const maxTries = 2
 
-// patience is how many times LockTimeout the queries for one parent table may wait in a
-// run, in total. Otherwise a thousand parents with locked children would use up the time of
-// all others.
+// patience bounds how long the queries for one parent table may wait for locks in a run: in
+// total patience times LockTimeout. Without this bound, a thousand parents with locked
+// children would use up the run's time for all other parents.
 const patience = 10
 
-// pass runs queries until each parent has an outcome. A parent with many children gets a
-// quarter of a query at most, and then goes to the end of the line. A query that meets a
-// timeout, or a row that must not be changed, is tried again with half of the parents and
-// half of the rows, so that in the end only the parents that caused it are left. Once the
-// queries for a parent table have waited for patience in total, the rest of the run no
-// longer waits for locked children.
+// pass runs queries for one definition until each parent in line has an outcome. While
+// several parents wait, a query changes at most a quarter of its row limit for one parent;
+// a parent with more children then goes to the end of line. If a query meets a timeout, or
+// a row that a constraint or a trigger keeps from being changed, pass repeats it with half
+// of the parents and half of the rows, so that in the end only the parents that cause the
+// failure are left. Once the queries for a parent table have waited for locks for patience
+// times LockTimeout in total, the later queries of the run no longer wait for locked
+// children.
 func (c *cleaner) pass(ctx context.Context, r Reference, line []parentKey, skipLocked bool) (out outcome, err error) {
 	most := c.limit(r)
 	limit, width, tries := most, len(line), 0
@@ -59,7 +62,7 @@ func (c *cleaner) pass(ctx context.Context, r Reference, line []parentKey, skipL
 		}
 		patient := c.waited[r.ParentTable] < patience*c.opt.LockTimeout
 		ids := line[:min(width, len(line))]
-		if !r.Local() { // a parent may have come back while children of others were cleaned up
+		if !r.Local() { // a parent may have been inserted again while children of others were cleaned up
 			back, err := c.back(ctx, r, ids, &line, &out)
 			if err != nil {
 				return out, err
@@ -95,8 +98,8 @@ func (c *cleaner) pass(ctx context.Context, r Reference, line []parentKey, skipL
 			line = slices.Concat(seen.ahead, line[len(ids):], seen.back)
 			continue
 		}
-		// No row was changed: the query met a lock, all its rows had just been changed by
-		// others, or a row must not be changed.
+		// The query changed no row: it failed to get a lock, or other transactions had just
+		// changed all the rows that it found, or a constraint or trigger forbids a change.
 		if !refuses(err) {
 			c.waited[r.ParentTable] += time.Since(began)
 		}
@@ -127,7 +130,7 @@ func (c *cleaner) pass(ctx context.Context, r Reference, line []parentKey, skipL
 	return out, nil
 }
 
-// changed counts rows that a query for a definition changed.
+// changed adds the child rows that a query changed to the run's counts and the metrics.
 func (c *cleaner) changed(r Reference, rows int) {
 	c.tracker.add(r.OnDelete, rows)
 	if r.OnDelete == AsyncDelete {
@@ -137,8 +140,8 @@ func (c *cleaner) changed(r Reference, rows int) {
 	}
 }
 
-// timeouts returns the timeouts of the next query. If patient is false, the query waits for
-// no lock.
+// timeouts returns the lock and statement timeouts of the next query. If patient is false,
+// the lock timeout is 1 ms, so that the query practically waits for no lock.
 func (c *cleaner) timeouts(patient bool) timeouts {
 	t := timeouts{c.opt.LockTimeout, min(c.opt.StatementTimeout, max(time.Until(c.tracker.deadline), time.Second))}
 	if !patient {
@@ -147,16 +150,17 @@ func (c *cleaner) timeouts(patient bool) timeouts {
 	return t
 }
 
-// refuse stores the first error of a definition about rows that must not be changed.
+// refuse stores an error by which a constraint or trigger forbade a change of a
+// definition's child, unless an earlier one is stored.
 func (c *cleaner) refuse(r Reference, err error) {
 	if key := r.Definition.String(); c.refused[key] == nil {
 		c.refused[key] = fmt.Errorf("children of %s: %w", r.ParentTable, err)
 	}
 }
 
-// back checks whether parents at the head of the line exist again, and removes those that
-// do, since their children must stay. If the check fails, all the parents that it looked up
-// go to out.left.
+// back looks up which parents ids, the first ones in line, exist again, and moves those
+// that do from line to out.done, since their children must stay. It returns whether there
+// was one. If the lookup fails, back adds all parents in line to out.left.
 func (c *cleaner) back(ctx context.Context, r Reference, ids []parentKey, line *[]parentKey, out *outcome) (bool, error) {
 	dead, err := c.dead(ctx, r.ParentTable, ids)
 	if err != nil {
@@ -171,8 +175,8 @@ func (c *cleaner) back(ctx context.Context, r Reference, ids []parentKey, line *
 	return true, nil
 }
 
-// share returns how many children of one parent a turn changes at most. After them the turn
-// continues with the other parents of its batch.
+// share returns how many children of one parent the run may change in one turn of the
+// parent table. Then the turn continues with the other parents of its batch.
 func (c *cleaner) share(r Reference) int {
 	whole := c.opt.MaxUpdates
 	if r.OnDelete == AsyncDelete {
@@ -192,27 +196,31 @@ func (c *cleaner) limit(r Reference) int {
 	return c.opt.UpdateLimit
 }
 
-// givesWay returns whether the error means that the worker should step back: a lock or the
-// query took too long, or PostgreSQL ended this query to resolve a deadlock.
+// givesWay returns whether a query failed because of other transactions, so that the worker
+// should repeat it later or with fewer rows: a lock timeout, a statement timeout, a
+// deadlock or a serialization failure.
 func givesWay(err error) bool {
 	return pg.IsState(err, pg.StateLockNotAvailable) || pg.IsState(err, pg.StateQueryCanceled) ||
 		pg.IsState(err, pg.StateDeadlock) || pg.IsState(err, pg.StateSerialization)
 }
 
-// refuses returns whether the data forbids a change: by a constraint, a value that doesn't
-// fit, or a trigger that raises. Other rows may still be changed.
+// refuses returns whether a query failed because the data forbids a change of some row: by
+// a constraint, a value that doesn't fit its column, or a trigger that raises an error.
+// Other rows may still be changed.
 func refuses(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && slices.Contains([]string{"22", "23", "27", "44", "P0"}, e.Code[:2])
 }
 
-// sorted has the parents of a query that aren't done: ahead are parents that the query didn't
-// reach, which keep their place; back are parents with more children, which go to the end of
-// the queue.
+// sorted holds the parents of a query that aren't done. Parents in ahead were not reached
+// by the query, so they stay at the head of the queue. Parents in back have more children,
+// and go to the end of the queue.
 type sorted struct{ ahead, back []parentKey }
 
-// advance sorts the parents of a query by what it found. Parents without further children
-// are done; those that have had their share are paused.
+// advance divides the parents ids of a query by the result: list says how many children the
+// query found for each parent, rows how many it changed. Parents without further children
+// are added to out.done. Parents of which this turn has changed at least share children are
+// added to out.paused; changed counts these children. The others are returned.
 func advance(ids []parentKey, list []found, rows, limit, perParent int, changed map[parentKey]int, share int, out *outcome) (s sorted) {
 	total := 0
 	by := make(map[int]int, len(list))

@@ -21,11 +21,12 @@ import (
 type Database struct {
 	Name string // in logs, metrics and locks; required, unique
 	Pool *pgxpool.Pool
-	// Schema contains the tables that are named without a schema, and the table of deleted
-	// records. Default DefaultSchema.
+	// Schema contains the table of deleted records, and the tables that definitions name
+	// without a schema. Default DefaultSchema.
 	Schema Schema
-	// Tables are the tables that live in this database, as names or patterns of path.Match
-	// ("ci_*"). A table that no database names lives in the first database without a list.
+	// Tables lists the tables in this database, by name or by a pattern of path.Match
+	// ("ci_*"). A table that matches no database's list belongs to the first database
+	// without a list.
 	Tables []string
 }
 
@@ -41,7 +42,7 @@ func (d *Database) catalog() DB { return d.in().Catalog() }
 // Databases are all databases of an application.
 type Databases []Database
 
-// Check finds what is wrong with the databases themselves.
+// Check returns an error if a database lacks a name or pool, or has an invalid pattern.
 func (ds Databases) Check() error {
 	if len(ds) == 0 {
 		return fmt.Errorf("loose foreign keys: there is no database")
@@ -66,9 +67,9 @@ func (ds Databases) Check() error {
 	return nil
 }
 
-// Of returns the database of a table: the one whose list names the table, else the first one
-// with a pattern that matches it, else the first one without a list. It returns nil if there
-// is none.
+// Of returns the database of a table. That is the database whose list contains the table's
+// name, else the first one with a pattern that matches the name, else the first one without
+// a list. It returns nil if there is no such database.
 func (ds Databases) Of(table string) *Database {
 	for i := range ds {
 		if slices.Contains(ds[i].Tables, table) {
@@ -102,9 +103,10 @@ type DB interface {
 //	main: [projects, users]
 //	ci: ["ci_*"]
 //
-// Patterns are those of path.Match. A database with an empty list has all tables
-// that no other names. The result has no pools: it serves Of and Crosses of
-// generate.ForeignKey, for an application whose tables are still in one database.
+// Patterns are those of path.Match. A database with an empty list has all tables that no
+// other database names. The returned databases have no pools. They serve for Databases.Of
+// and generate.ForeignKey.Crosses, while an application's tables are all still in one
+// database.
 func LoadMap(name string) (Databases, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -29,27 +29,28 @@ type Definition struct {
 	Parent   string // table, likewise
 	Column   string // of the child: the parent's id
 	OnDelete Action
-	// TargetColumn and TargetValue belong to UpdateColumnTo. The value is in
-	// PostgreSQL's text form; nil is NULL.
+	// TargetColumn and TargetValue are the column that UpdateColumnTo sets, and its new
+	// value in PostgreSQL's text form; nil is NULL. Other actions have no target.
 	TargetColumn string
 	TargetValue  *string
-	// Conditions restrict the children to those that meet them all.
+	// Conditions restrict the children to those that meet all conditions.
 	Conditions []Condition
-	// DeleteLimit is how many rows one query may delete or update for this definition, in
-	// place of Options.DeleteLimit and UpdateLimit. 0: these apply.
+	// DeleteLimit is how many rows one query may delete or update for this definition,
+	// instead of Options.DeleteLimit and Options.UpdateLimit. 0: the limits of Options
+	// apply.
 	DeleteLimit int
-	File        string // where the definition stands
+	File        string // the file that contains the definition, or ""
 	Line        int
 }
 
-// Condition is met by the rows whose column has one of the values.
+// Condition is met by the child rows whose column has one of the values.
 type Condition struct {
 	Column string
 	// Values are in PostgreSQL's text form; nil is NULL.
 	Values []*string
 }
 
-// String is the definition in one line, with its place.
+// String returns the definition in one line, with its file and line.
 func (d Definition) String() string {
 	s := fmt.Sprintf("%s.%s → %s (%s)", d.Child, d.Column, d.Parent, d.OnDelete)
 	if d.File != "" {
@@ -58,16 +59,17 @@ func (d Definition) String() string {
 	return s
 }
 
-// Same returns whether two definitions clean up the same rows for the same parent.
+// Same returns whether two definitions apply to the same children of the same parent:
+// whether child, column, parent and conditions are equal.
 func (d Definition) Same(other Definition) bool {
 	return d.Child == other.Child && d.Column == other.Column && d.Parent == other.Parent && conditionKey(d) == conditionKey(other)
 }
 
-// Definitions are loose foreign keys in the order in which children are cleaned
-// up.
+// Definitions are loose foreign keys in the order in which the worker cleans up the
+// children of a parent.
 type Definitions []Definition
 
-// Parents are the parent tables, in the order of their first definition.
+// Parents returns the distinct parent tables, in the order of their first definition.
 func (ds Definitions) Parents() []string {
 	var list []string
 	for _, d := range ds {
@@ -78,13 +80,13 @@ func (ds Definitions) Parents() []string {
 	return list
 }
 
-// Of are the definitions of a parent, in order.
+// Of returns the definitions of a parent table, in order.
 func (ds Definitions) Of(parent string) Definitions {
 	return slices.DeleteFunc(slices.Clone(ds), func(d Definition) bool { return d.Parent != parent })
 }
 
-// check finds mistakes in definitions that a program has made. Parse refuses files with
-// such mistakes.
+// check returns an error that lists mistakes in definitions that a program has built as Go
+// values. For definitions in a file, Parse reports the same mistakes.
 func (ds Definitions) check() error {
 	var problems Problems
 	for _, d := range ds {
@@ -104,14 +106,14 @@ func (ds Definitions) check() error {
 	return problems.or()
 }
 
-// Problem is something wrong at a place in a file of definitions.
+// Problem describes a mistake at a place in a file of definitions.
 type Problem struct {
 	File string
-	Line int // from 1; 0 where there is no one line
+	Line int // from 1; 0 if the mistake has no line
 	Text string
 }
 
-// Error is "file:line: text".
+// Error returns "file:line: text".
 func (p Problem) Error() string {
 	switch {
 	case p.File == "":
@@ -122,8 +124,8 @@ func (p Problem) Error() string {
 	return fmt.Sprintf("%s:%d: %s", p.File, p.Line, p.Text)
 }
 
-// Problems is an error that lists all mistakes in definitions, one per line of the message.
-// Callers find it with errors.As.
+// Problems is an error that lists all mistakes found in definitions, one per line of its
+// message. Callers find it with errors.As.
 type Problems []Problem
 
 func (ps Problems) Error() string {
@@ -134,7 +136,7 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// or is nil when nothing is wrong.
+// or returns the problems as an error, or nil if there are none.
 func (ps Problems) or() error {
 	if len(ps) == 0 {
 		return nil
@@ -158,7 +160,7 @@ func (ps Problems) or() error {
 //	    conditions: [{column: kind, value: npm}]
 //	    delete_limit: 200
 //
-// Errors: Problems with all mistakes in the file, or the error of reading it.
+// Load returns Problems with all mistakes in the file, or the error of opening it.
 func Load(name string) (Definitions, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -168,7 +170,7 @@ func Load(name string) (Definitions, error) {
 	return Parse(name, f)
 }
 
-// Parse is like Load, for the text that r returns. Errors use name as the file's name.
+// Parse is like Load, but reads the YAML text from r. Its errors name the file as name.
 func Parse(name string, r io.Reader) (Definitions, error) {
 	var doc yaml.Node
 	err := yaml.NewDecoder(r).Decode(&doc)
@@ -257,7 +259,7 @@ func (p *parser) definition(child string, n *yaml.Node) {
 		case "column":
 			d.Column = p.text(key, value)
 		case "on_delete":
-			// Some files write the action as a symbol of Ruby's, with a colon in front.
+			// Some files write the action as a Ruby symbol, with a colon in front.
 			d.OnDelete = Action(strings.TrimPrefix(p.text(key, value), ":"))
 		case "target_column":
 			d.TargetColumn = p.text(key, value)
@@ -282,7 +284,8 @@ func (p *parser) definition(child string, n *yaml.Node) {
 	}
 }
 
-// check reports a definition that lacks something or contradicts itself.
+// check reports what a definition in the file lacks, and keys that its on_delete doesn't
+// allow. hasValue says whether the definition has the key target_value.
 func (p *parser) check(n *yaml.Node, d Definition, hasValue bool) {
 	switch {
 	case d.Parent == "":
@@ -364,7 +367,8 @@ func (p *parser) conditions(key, list *yaml.Node) []Condition {
 	return conditions
 }
 
-// duplicates finds definitions of the same child, column, parent and conditions.
+// duplicates reports definitions whose child, column, parent and conditions equal those of
+// an earlier definition in the file.
 func (p *parser) duplicates() {
 	first := map[string]Definition{}
 	for _, d := range p.list {

@@ -10,17 +10,17 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// failBatch is the number of records that are marked as failed by one statement, and
-// failBatches the number of such statements in a run.
+// failBatch is how many records one statement marks as failed. failBatches is how many such
+// statements a run executes for each partition.
 const (
 	failBatch   = 1000
 	failBatches = 100
 )
 
-// fail marks pending records as failed if no definition names their table and the database
-// doesn't have it: the table was temporary, was dropped, or has an invalid name. No worker
-// can process such records, and they would keep their partition attached for ever. fail
-// returns how many records it has marked.
+// fail marks pending deleted records as failed if no definition names their table and the
+// database has no such table: it was temporary, it was dropped, or the name is invalid. No
+// worker can process these records, and they would keep their partition attached for ever.
+// fail returns how many records it has marked.
 func (d *Database) fail(ctx context.Context, parents []pg.Table) (failed int, err error) {
 	list, _, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
@@ -40,8 +40,8 @@ func (d *Database) fail(ctx context.Context, parents []pg.Table) (failed int, er
 	return failed, nil
 }
 
-// failIn marks some of the records of a partition as failed. It finds the partition's
-// distinct table names by one probe of the index for each, however many records have a
+// failIn marks up to failBatch records of a partition as failed. To find the partition's
+// distinct table names, it probes the index once per name, however many records have the
 // name.
 func (d *Database) failIn(ctx context.Context, p pg.Partition, parents []pg.Table) (failed int, err error) {
 	names := make([]string, len(parents))

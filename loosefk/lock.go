@@ -7,29 +7,30 @@ import (
 	"time"
 )
 
-// Lock keeps workers from doing the same work twice. Correctness doesn't depend on it: two
-// workers that hold it at once do no harm.
+// Lock keeps two workers from working on the same parent table at the same time. It only
+// saves work: two workers that both hold the lock do no harm.
 type Lock interface {
-	// TryRun tries to take the lock called name, and if it succeeds runs fn and returns true.
-	// When another process holds the lock, it returns false at once. The context of fn ends
-	// when the lock is lost.
+	// TryRun tries to take the lock called name. If another process holds it, TryRun
+	// returns false at once. Otherwise it runs fn while it holds the lock, and returns true
+	// and the error of fn. The context of fn ends when the lock is lost.
 	TryRun(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error)
 }
 
-// AdvisoryLock is a lock of PostgreSQL's in the database of the deleted records.
-// It takes a connection of the pool as long as it is held.
+// AdvisoryLock is an advisory lock of PostgreSQL, in the database of the deleted records.
+// While it is held, it occupies one connection of the pool.
 type AdvisoryLock struct {
-	// Loss is after how long PostgreSQL takes the lock from a process that stalls or has
-	// vanished. The holder renews it six times as often. Default 30 s.
+	// Loss is the time after which PostgreSQL releases the lock of a process that has
+	// stalled or vanished. The process that holds the lock renews it six times within this
+	// time. Default 30 s.
 	Loss time.Duration
 }
 
-// answerTime is how long PostgreSQL may take for a trivial statement before the connection
-// counts as lost.
+// answerTime is how long PostgreSQL may take to answer a trivial statement. After that the
+// connection counts as lost.
 const answerTime = 15 * time.Second
 
-// TryRun is Lock's. The lock belongs to a transaction and not to a session, so it
-// works through a pool in front of PostgreSQL, and ends when this process stalls.
+// TryRun implements Lock. The lock belongs to a transaction and not to a session, so it
+// works through a connection pooler, and PostgreSQL releases it if this process stalls.
 func (l AdvisoryLock) TryRun(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
 	if l.Loss <= 0 {
 		l.Loss = 30 * time.Second
@@ -41,11 +42,12 @@ func (l AdvisoryLock) TryRun(ctx context.Context, db *Database, name string, fn 
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 		defer cancel()
-		// Commit, since PostgreSQL's statistics would count a rollback as a failure. The
-		// transaction contains only the lock.
+		// Commit rather than roll back, because PostgreSQL's statistics count a rollback
+		// like a failed transaction. The transaction contains only the lock.
 		tx.Commit(ctx) //nolint:errcheck // the lock is given up either way
 	}()
-	// PostgreSQL has a transaction_timeout from 17 on. It would end a long drain.
+	// PostgreSQL 17 and newer have a setting transaction_timeout, which would end the
+	// transaction during a long drain. Set it to 0 where it exists.
 	err = tx.QueryRow(ctx, `SELECT pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended($1, 0)),
 		pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true),
 		(SELECT pg_catalog.count(pg_catalog.set_config(s.name, '0', true)) FROM pg_settings s WHERE s.name = 'transaction_timeout')`,

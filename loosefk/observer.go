@@ -8,19 +8,21 @@ import (
 // Observer receives the results of a worker's runs, for metrics; package loosefk/metrics has
 // one for Prometheus. Workers call its methods concurrently.
 type Observer interface {
-	// Records is called with numbers of deleted records of a parent table: those that were
-	// finished, those that a run left unfinished, and those that wait for
-	// Options.RescheduleAfter.
+	// Records is called with the numbers of deleted records of a parent table that a run
+	// has finished, that it left unfinished, and that now wait for Options.RescheduleAfter
+	// after several unfinished runs.
 	Records(database, table string, processed, incremented, rescheduled int)
-	// Rows is called with numbers of rows of a child table that a query changed.
+	// Rows is called with the numbers of rows of a child table that a query has deleted and
+	// updated.
 	Rows(database, table string, deleted, updated int)
 	// Ran is called after each run on a database. err is the run's error, or nil.
 	Ran(database string, took time.Duration, err error)
-	// Pending is called after each run with what is still pending in the database.
+	// Pending is called after each run with the counts of the deleted records that are
+	// still pending in the database.
 	Pending(database string, list []Pending)
 }
 
-// unobserved is the Observer of a worker without one.
+// unobserved is the Observer of a worker whose options name none.
 type unobserved struct{}
 
 func (unobserved) Records(string, string, int, int, int) {}
@@ -28,7 +30,7 @@ func (unobserved) Rows(string, string, int, int)         {}
 func (unobserved) Ran(string, time.Duration, error)      {}
 func (unobserved) Pending(string, []Pending)             {}
 
-// observePending tells the observer what is pending in a database.
+// observePending passes the counts of a database's pending records to the observer.
 func (w *Worker) observePending(ctx context.Context, db *Database) error {
 	if _, ok := w.opt.Observer.(unobserved); ok {
 		return nil

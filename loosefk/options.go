@@ -8,71 +8,77 @@ import (
 	"time"
 )
 
-// Options configures a worker. Zero numbers and times have their default; see Check for
-// their bounds.
+// Options configures a worker. A number or duration that is 0 stands for its default; Check
+// documents the bounds.
 type Options struct {
-	// Databases are the databases that have the tables; required. While a database is
-	// cleaned up its pool needs two free connections, or one if Lock isn't an AdvisoryLock.
+	// Databases are the databases that contain the parent and child tables; required. While
+	// a run cleans up children of a database's parents, it needs two free connections in
+	// that database's pool, or one if Lock isn't an AdvisoryLock.
 	Databases   Databases
 	Definitions Definitions
 	Lock        Lock // default AdvisoryLock
 
-	// Interval is the time between two runs of a worker. The runs handle the databases in
-	// turn. Default 1 min.
+	// Interval is the time between two runs of a worker. Each run works on one database;
+	// the databases take turns. Default 1 min.
 	Interval time.Duration
-	// MaxDeletes and MaxUpdates bound the rows that a run changes. Defaults
-	// 100,000 and 50,000.
+	// MaxDeletes and MaxUpdates bound the child rows that one run deletes or updates.
+	// Defaults 100,000 and 50,000.
 	MaxDeletes, MaxUpdates int
 	// MaxRuntime bounds a run. Default 30 s.
 	MaxRuntime time.Duration
-	// Batch is how many deleted records are processed together. Default 500.
+	// Batch is how many deleted records of a parent table a run loads and processes
+	// together. Default 500.
 	Batch int
-	// DeleteLimit and UpdateLimit bound the rows of a query. Defaults 1,000 and 500. A
-	// definition's delete_limit lowers the bound for a child whose rows are expensive to
-	// change, because of triggers or cascades.
+	// DeleteLimit and UpdateLimit bound the child rows that one query deletes or updates.
+	// Defaults 1,000 and 500. The field DeleteLimit of a definition replaces both bounds
+	// for this definition, for children whose rows are expensive to change because of
+	// triggers or cascades.
 	DeleteLimit, UpdateLimit int
-	// UrgentRecords bounds how many records of a parent table a run processes in the urgent
-	// lane (see Database.Expedite). Default 100.
+	// UrgentRecords bounds how many urgent deleted records of one parent table a run
+	// processes. A record is urgent after Database.Expedite. Default 100.
 	UrgentRecords int
-	// LockTimeout bounds each wait for a lock. Keep it below PostgreSQL's deadlock_timeout,
-	// so that in a deadlock the worker gives up and not a client. Default 200 ms.
+	// LockTimeout is the longest time for which a query waits for one lock. Keep it below
+	// PostgreSQL's deadlock_timeout, so that in a deadlock the worker's query fails and not
+	// the query of another client. Default 200 ms.
 	LockTimeout time.Duration
-	// StatementTimeout bounds a query. A query that takes longer is tried again with half
-	// the rows. Default 10 s.
+	// StatementTimeout is the longest time that a query may take. The worker repeats a
+	// query that takes longer with half as many rows. Default 10 s.
 	StatementTimeout time.Duration
-	// MaxAttempts is the number of runs that may leave a record unfinished. After them the
-	// record is postponed by RescheduleAfter. Defaults 3 and 10 min.
+	// MaxAttempts is the number of runs that may leave the same deleted record unfinished.
+	// After them the record is postponed by RescheduleAfter. Defaults 3 and 10 min.
 	MaxAttempts     int
 	RescheduleAfter time.Duration
-	// SecondLook is the time after which a worker looks again for children on another
-	// server, since a transaction that still saw the parent may have inserted one. Default
-	// 1 h; negative: never.
+	// SecondLook applies to parents that have children in another database. This long after
+	// cleaning up the children of such a parent, a worker searches for its children once
+	// more, since a transaction that still saw the parent may have inserted one. Default 1
+	// h; negative: the worker doesn't search again.
 	SecondLook time.Duration
-	// PartitionAge is how old the first record of the newest partition must be before a new
-	// partition is added. Default 24 h.
+	// PartitionAge is how old the first record of the newest partition of the table of
+	// deleted records must be before a run adds the next partition. Default 24 h.
 	PartitionAge time.Duration
-	// Retention is how long detached partitions are kept. Default 7 days.
+	// Retention is how long a partition of the table of deleted records is kept after it
+	// was detached; then a run drops it. Default 7 days.
 	Retention time.Duration
-	// Observer is told what the worker does, for metrics. Default: nobody is told.
+	// Observer receives the results of the worker's runs, for metrics. Default: none.
 	Observer Observer
 	Log      *slog.Logger // default slog.Default()
 }
 
-// tuning is an option that is a number or a time.
+// tuning describes one of the Options that is a number or a duration.
 type tuning struct {
 	name string
-	// Of these one is set: where the value is.
+	// The option's field in Options: number or duration is set, the other is nil.
 	number   *int
 	duration *time.Duration
-	// The default, the least and the largest value: numbers, or nanoseconds.
+	// The option's default, smallest and largest value; durations are in nanoseconds.
 	def, least, most int64
-	never            bool // a negative value is "never"
+	never            bool // a negative value is allowed and means "never"
 }
 
 const day = 24 * time.Hour
 
-// tuning lists the options that are numbers and times, with their defaults and
-// bounds.
+// tuning returns a description of each option that is a number or a duration, with its
+// default and bounds.
 func (o *Options) tuning() []tuning {
 	number := func(name string, n *int, def, most int64) tuning {
 		return tuning{name: name, number: n, def: def, least: 1, most: most}
@@ -108,7 +114,7 @@ func (t tuning) value() int64 {
 	return int64(*t.duration)
 }
 
-// text is a value as people write it.
+// text formats a value of the option for messages: a number or a duration such as "10s".
 func (t tuning) text(value int64) string {
 	if t.number != nil {
 		return fmt.Sprint(value)
@@ -116,8 +122,8 @@ func (t tuning) text(value int64) string {
 	return time.Duration(value).String()
 }
 
-// Check returns an error that names all numbers and times that are out of bounds. Zero is
-// valid and stands for the default.
+// Check returns an error that names each number and duration out of its bounds, and the
+// bounds. 0 is valid and stands for the default.
 func (o Options) Check() error {
 	var errs []error
 	for _, t := range o.tuning() {

@@ -22,33 +22,35 @@ type Partition struct {
 	Current bool   // the column's default value is in this partition
 }
 
-// Rotation says what a rotation of the partitions changed.
+// Rotation says what a rotation of the partitions of the table of deleted records changed.
 type Rotation struct {
-	Repaired int64    `json:"repaired,omitempty"` // the wrong default of the column that was corrected, -1 if it had none or no number; 0: it was right
-	Moved    int64    `json:"moved,omitempty"`    // rows out of the default partition
-	Added    string   `json:"added,omitempty"`    // table, or ""
-	Detached []string `json:"detached,omitempty"` // tables
+	Repaired int64    `json:"repaired,omitempty"` // the wrong default of the column partition that was corrected; -1: it had no default, or one that is no number; 0: the default was right
+	Moved    int64    `json:"moved,omitempty"`    // number of records moved out of the default partition
+	Added    string   `json:"added,omitempty"`    // the new partition, or ""
+	Detached []string `json:"detached,omitempty"` // partitions
 	Dropped  []string `json:"dropped,omitempty"`
-	// Busy says that other transactions locked the table for so long that some work was
-	// left for the next time.
+	// Busy says that other transactions locked the table for so long that a step of the
+	// rotation gave up. The next run tries it again.
 	Busy bool `json:"busy,omitempty"`
 }
 
-// rotationOptions are the times that control rotation.
+// rotationOptions are the times and the number of tries that control rotation.
 type rotationOptions struct {
-	age       time.Duration // age of the first row of the newest partition at which the next one is added
-	retention time.Duration // of detached partitions
+	age       time.Duration // age of the first record of the newest partition at which the next one is added
+	retention time.Duration // time between detaching and dropping a partition
 	lockWait  time.Duration
 	tries     int
 }
 
-// ErrBusy says that none of several tries got a lock in time, because a transaction that
-// deletes from a tracked table stays open. Nothing was changed.
+// ErrBusy is returned if none of several tries got a lock on the table of deleted records
+// in time, because a transaction that has deleted rows from a tracked parent stays open.
+// Nothing was changed.
 var ErrBusy = errors.New("open transactions have locked the table of deleted records")
 
-// rotate renews the partitions of a database: it adds a missing default partition, corrects
-// a wrong default of the column, adds the next partition if the newest is old enough,
-// detaches those with no pending record and drops those that were detached long ago.
+// rotate rotates the partitions of the table of deleted records. It adds a missing default
+// partition, corrects a wrong default of the column partition, adds the next partition if
+// the newest is old enough, detaches partitions without pending records, and drops
+// partitions that were detached longer than retention ago.
 func (d *Database) rotate(ctx context.Context, o rotationOptions) (Rotation, error) {
 	var s Rotation
 	steps := []func(context.Context, rotationOptions, *Rotation) error{d.addMissing, d.repairDefault, d.addNext, d.detachSettled, d.dropDetached}
@@ -65,8 +67,8 @@ func (d *Database) rotate(ctx context.Context, o rotationOptions) (Rotation, err
 	return s, nil
 }
 
-// Partitions lists the partitions that are attached, by value, the default
-// partition last.
+// Partitions lists the attached partitions of the table of deleted records, ordered by
+// value, with the default partition last.
 func (d *Database) Partitions(ctx context.Context) ([]Partition, error) {
 	found, current, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
@@ -79,11 +81,11 @@ func (d *Database) Partitions(ctx context.Context) ([]Partition, error) {
 	return list, nil
 }
 
-// underLock runs fn in a transaction that waits only a moment for each lock, since
-// everybody who deletes a tracked row queues behind a waiting transaction. It retries a few
-// times. First it takes an advisory lock, so that nothing else changes the partitions until
-// the commit. Error: ErrBusy.
-// ErrBusy.
+// underLock runs fn in a transaction that first takes an advisory lock, so that no other
+// worker changes the partitions until the commit. The transaction waits for each lock for
+// o.lockWait only, because every client that deletes a tracked parent queues behind a
+// transaction that waits for a lock on the table. If it doesn't get a lock, it is rolled
+// back and repeated, o.tries times in all; then underLock returns ErrBusy.
 func (d *Database) underLock(ctx context.Context, o rotationOptions, fn func(tx pgx.Tx) error) error {
 	var err error
 	for attempt := range o.tries {
@@ -111,9 +113,10 @@ func (d *Database) underLock(ctx context.Context, o rotationOptions, fn func(tx 
 	return fmt.Errorf("%w: %w", ErrBusy, err)
 }
 
-// repairDefault sets the column's default to the newest partition, and then moves the rows
-// that the default partition has caught. With an older default no record would reach the
-// newest partition, which then would never get old enough to be followed by another.
+// repairDefault sets the default of the column partition to the newest partition, and then
+// moves there the records that went to the default partition. If the default named an older
+// partition, no new record would go to the newest one, which then would never get old
+// enough for rotation to add another.
 func (d *Database) repairDefault(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, current, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
@@ -137,7 +140,7 @@ func (d *Database) repairDefault(ctx context.Context, o rotationOptions, s *Rota
 	return nil
 }
 
-// setDefault sets the column's default to the newest partition.
+// setDefault sets the default of the column partition to the newest partition's number.
 func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Rotation) error {
 	list, current, err := d.in().Partitions(ctx, tx)
 	if err != nil {
@@ -156,13 +159,14 @@ func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Rotation) error
 	return err
 }
 
-// emptyDefault moves the rows of the default partition to the partition of the value to, so
-// that they don't conflict with the next partition. A record that a worker marks at the
-// same moment stays pending, and is processed once more.
+// emptyDefault moves the records of the default partition, called table, to the partition
+// with the number to, since records left there could prevent rotation from attaching a
+// partition with their number. If a worker marks a record as processed at the same moment,
+// the record stays pending and is processed once more.
 func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *Rotation) error {
 	for {
-		// The condition that rows exist comes first; otherwise the plan may read all
-		// records.
+		// The condition EXISTS comes first, so that PostgreSQL stops at once if the default
+		// partition is empty. Without it the plan may read all records.
 		tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 			UPDATE %[1]s SET partition = $1
 			WHERE EXISTS (SELECT FROM %[2]s)
@@ -177,8 +181,8 @@ func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *
 	}
 }
 
-// addNext adds a partition and sets the column's default to it when the first row of the
-// newest partition is old enough.
+// addNext adds the next partition, and sets the default of the column partition to its
+// number, if the first record of the newest partition is older than o.age.
 func (d *Database) addNext(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, _, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
@@ -226,8 +230,9 @@ func (d *Database) addNext(ctx context.Context, o rotationOptions, s *Rotation) 
 	})
 }
 
-// nextValue returns a number above that of the newest partition that isn't used by a row of
-// the default partition, nor in the name of a table such as a partition that somebody has
+// nextValue returns the number of the partition to be added. It is greater than the number
+// of the newest partition, than all numbers in records of the default partition, and than
+// all numbers at the end of the names of tables such as partitions that somebody has
 // detached.
 func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []pg.Partition, newest int64) (value int64, err error) {
 	caught := d.records()
@@ -242,12 +247,14 @@ func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []pg.Partition
 	return value, err
 }
 
-// errPending says that a partition has pending records, so that it is still needed.
+// errPending is returned by detach if the partition has pending records, so that it has to
+// stay attached.
 var errPending = errors.New("records are pending")
 
-// detachSettled detaches each partition without pending records except the newest. A
-// partition with pending records doesn't prevent later ones from being detached. The
-// column's default is never in a detached partition, since it is set to the newest.
+// detachSettled detaches each partition that has no pending records, except the newest. A
+// partition with pending records doesn't prevent later partitions from being detached. The
+// default of the column partition never names a detached partition, because the partition
+// that it names is left out, too.
 func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, current, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
@@ -261,8 +268,9 @@ func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rota
 		if p.Default || p.Value == current || p.Value == last.Value {
 			continue
 		}
-		// If records are pending, detaching would be in vain. This check without locks then
-		// spares everybody who deletes a tracked row the wait for detach's lock.
+		// A partition with pending records must stay attached. This check without locks
+		// avoids the transaction below, whose lock every client that deletes a tracked
+		// parent would wait for.
 		if pending, err := d.in().AnyPending(ctx, d.catalog(), p.Table); err != nil || pending {
 			if err != nil {
 				return err
@@ -281,8 +289,10 @@ func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rota
 	return nil
 }
 
-// detach detaches a partition and then looks for pending records. Once DETACH has its lock,
-// all transactions that inserted records have ended, so the check sees every record.
+// detach detaches a partition and then searches it for pending records. If it finds one, it
+// returns errPending and the transaction is rolled back. The order matters: DETACH waits
+// until all transactions that inserted records have ended, so the search after it sees all
+// records.
 func (d *Database) detach(ctx context.Context, tx pgx.Tx, p pg.Partition, o rotationOptions) error {
 	table := d.table(p.Table)
 	if list, current, err := d.in().Partitions(ctx, tx); err != nil || current == p.Value || !pg.Exists(list, p.Value) {
@@ -291,9 +301,9 @@ func (d *Database) detach(ctx context.Context, tx pgx.Tx, p pg.Partition, o rota
 	if _, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s", d.records(), table.Quoted())); err != nil {
 		return err
 	}
-	// The transaction holds the lock of DETACH until it ends, and everybody who deletes a
-	// tracked row waits for it. So the check below gets a short timeout and may not scan
-	// the partition sequentially.
+	// The transaction holds the lock of DETACH until it ends, and every client that deletes
+	// a tracked parent waits for it. So the search for pending records gets a short timeout
+	// and may not scan the partition sequentially.
 	_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', $1, true), set_config('enable_seqscan', 'off', true)",
 		milliseconds(max(o.lockWait, 200*time.Millisecond)))
 	if err != nil {
@@ -309,8 +319,8 @@ func (d *Database) detach(ctx context.Context, tx pgx.Tx, p pg.Partition, o rota
 	return err
 }
 
-// dropDetached drops detached partitions whose retention is over. It keeps a partition that
-// somebody has attached again, or that has pending records.
+// dropDetached drops the detached partitions whose time drop_after has passed. It keeps a
+// partition that somebody has attached again, or that has pending records.
 func (d *Database) dropDetached(ctx context.Context, o rotationOptions, s *Rotation) error {
 	rows, err := d.catalog().Query(ctx, fmt.Sprintf(
 		"SELECT table_name FROM %s WHERE drop_after < now() ORDER BY id", d.table(DetachedTable).Quoted()))
@@ -337,9 +347,10 @@ func (d *Database) dropDetached(ctx context.Context, o rotationOptions, s *Rotat
 	return nil
 }
 
-// drop drops a detached partition. If the partition was attached again or no longer exists,
-// drop only removes its row from the table of detached partitions. A partition with pending
-// records stays: somebody must have made its records pending again.
+// drop drops a detached partition and removes its row from the table detached_partitions.
+// If somebody attached the partition again or dropped it, drop only removes the row. If the
+// partition has pending records, drop changes nothing: somebody must have made these
+// records pending after the partition was detached.
 func (d *Database) drop(ctx context.Context, tx pgx.Tx, name string) (dropped bool, err error) {
 	table := d.table(name)
 	var attached *bool
@@ -362,7 +373,7 @@ func (d *Database) drop(ctx context.Context, tx pgx.Tx, name string) (dropped bo
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
 
-// sleep returns after d, or with the context's error when that ends first.
+// sleep waits for d. If the context ends first, it returns the context's error at once.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

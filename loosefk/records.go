@@ -12,42 +12,46 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// parentKey is the value of a parent's key as text, the way PostgreSQL writes it.
+// parentKey is the value of a parent's key in PostgreSQL's text form.
 type parentKey = string
 
-// record is a pending deleted record.
+// record is a pending row of the table of deleted records.
 type record struct {
 	partition, id int64
 	parent        parentKey // primary_key_text, or if that is NULL primary_key_value
-	// attempts is the column cleanup_attempts. From 0 up it is the number of runs that left
-	// the record unfinished. A negative value means that the record awaits its second look,
-	// and that -attempts-1 runs have left it unfinished since.
+	// attempts is the column cleanup_attempts. A value of 0 or more is the number of runs
+	// that left the record unfinished. A negative value means that the record was finished
+	// once and waits for the second search for children in another database; -attempts-1
+	// runs have left it unfinished since.
 	attempts int16
-	// putOff says that the record was loaded in lanePutOff, before the time until which it
-	// was postponed.
+	// putOff says that the record was postponed to a time that hasn't come, and was loaded
+	// early, in lanePutOff.
 	putOff bool
 }
 
-// secondLook returns whether the record was finished once and awaits its second look.
+// secondLook returns whether the record was finished once and waits for the second search
+// for children in another database.
 func (r record) secondLook() bool { return r.attempts < 0 }
 
 // runs returns how many runs left the record unfinished.
 func (r record) runs() int { return int(max(r.attempts, -r.attempts-1)) }
 
-// lane selects the records to be loaded.
+// lane selects the pending records that load returns.
 type lane int
 
 const (
-	laneDue    lane = iota // their time has come
+	laneDue    lane = iota // records whose consume_after has passed
 	laneUrgent             // consume_after is -infinity
-	laneAll                // whatever their time
-	// lanePutOff has the records that were postponed because limits have often left them
-	// unfinished: their parents have many children. They continue when nothing else is due.
+	laneAll                // records with any consume_after
+	// lanePutOff selects the records that were postponed because their parents have so many
+	// children that runs reached their limits before finishing them. A run processes them
+	// when nothing else is due.
 	lanePutOff
 )
 
-// load returns pending records of a parent table, those that have waited longest first, but
-// none of the records in without. In each partition it finds them by an index.
+// load returns up to limit pending records of a parent table in the lane which, those that
+// have waited longest first. It leaves out the records in without. It reads each partition
+// through an index.
 func (d *Database) load(ctx context.Context, parent pg.Table, which lane, limit int, without []record) (pending []record, err error) {
 	var unfit []record // records whose key isn't of the type of the parent's key
 	list, current, err := d.in().Partitions(ctx, d.catalog())
@@ -98,16 +102,19 @@ func (d *Database) load(ctx context.Context, parent pg.Table, which lane, limit 
 	if err != nil || len(unfit) == 0 {
 		return pending, err
 	}
-	// Such a record was made when the key was of another type, or by hand.
+	// A record whose key isn't of the type of the parent's key was written when the key was
+	// of another type, or by hand. Mark such records as failed, and load others in their
+	// place.
 	if err := d.set(ctx, unfit, fmt.Sprintf("status = %d", pg.StatusFailed)); err != nil || len(pending) > 0 {
 		return pending, err
 	}
 	return d.load(ctx, parent, which, limit, without)
 }
 
-// indexed runs a statement on records in one round trip, without sequential scans.
-// PostgreSQL may have kept a plan from when no record was pending, which would read all of
-// a partition until the table is analyzed.
+// indexed runs a statement on the table of deleted records, in one round trip and without
+// sequential scans. It forbids them because PostgreSQL may have cached a plan from a time
+// when no record was pending; until the table is analyzed again, this plan would read a
+// whole partition.
 func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, scan func(pgx.Rows) error) error {
 	b := new(pgx.Batch)
 	b.Queue(pg.PinPath)
@@ -119,7 +126,7 @@ func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, sc
 	return pool.SendBatch(ctx, b).Close()
 }
 
-// keys returns the primary keys of records, as columns.
+// keys returns the primary keys of records: their partition numbers and their ids.
 func keys(records []record) (partitions, ids []int64) {
 	for _, r := range records {
 		partitions = append(partitions, r.partition)
@@ -128,9 +135,10 @@ func keys(records []record) (partitions, ids []int64) {
 	return partitions, ids
 }
 
-// set changes pending records; set is the SET clause, with arguments from $3 on. The status
-// is compared in such a way that the partial index on pending records doesn't apply,
-// because with it the planner would search a whole partition for each record.
+// set updates those of the records that are still pending. Parameter set is the SQL SET
+// clause; args are its arguments, from $3 on. The WHERE clause compares status + 0 so that
+// PostgreSQL doesn't use the partial index on pending records, by which it would search a
+// whole partition for each record.
 func (d *Database) set(ctx context.Context, records []record, set string, args ...any) error {
 	if len(records) == 0 {
 		return nil
@@ -155,17 +163,21 @@ func (d *Database) processed(ctx context.Context, records []record) error {
 	return d.set(ctx, records, fmt.Sprintf("status = %d", pg.StatusProcessed))
 }
 
-// lookAgain schedules the second look for records.
+// lookAgain postpones records to their second search for children in another database.
 func (d *Database) lookAgain(ctx context.Context, records []record, after time.Duration) error {
 	return d.set(ctx, records, "cleanup_attempts = -1, consume_after = now() + $3::interval", after)
 }
 
-// attempted counts a run for the records that it left unfinished: stuck are records that a
-// lock, a timeout or an error kept from being finished, cut are those that a limit cut off.
-// A record that MaxAttempts runs have left is postponed, so that it doesn't delay others.
-// If it was only cut off, because it has too many children, its count stays, and it
-// continues in lanePutOff. A record in that lane that is cut off isn't counted; one that
-// gets stuck leaves the lane and waits until its postponement ends.
+// attempted counts this run as an attempt for each record that it left unfinished. stuck
+// are the records that a lock, a timeout or an error kept from being finished; cut are
+// those that were unfinished when the run reached a limit.
+//
+// After MaxAttempts such runs attempted postpones a record by RescheduleAfter, so that it
+// doesn't delay others. A record in cut keeps its count when it is postponed, because its
+// parent only has many children: runs with nothing else to do continue with it, in
+// lanePutOff. For a record that was loaded in lanePutOff, being in cut changes nothing.
+// Being in stuck sets its count to 0, so that it leaves the lane and waits until its
+// postponement ends.
 func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options) (incremented, rescheduled int, err error) {
 	var more, stop, heavy, rest []record
 	for _, r := range stuck {
@@ -201,9 +213,10 @@ func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options
 	return len(more), rescheduled, d.set(ctx, rest, "cleanup_attempts = 0")
 }
 
-// Expedite puts deleted records of a parent table first: workers process them before all
-// others, in a lane with a quota of its own. Without ids it applies to all pending records
-// of the table. It returns the number of records that it has put first.
+// Expedite makes pending deleted records of a parent table urgent: each run processes
+// urgent records first, at most UrgentRecords of one parent table. ids are the keys of the
+// deleted parents; without ids all pending records of the table become urgent. It returns
+// the number of records that it has made urgent.
 func (d *Database) Expedite(ctx context.Context, parent string, ids ...int64) (int64, error) {
 	tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 		UPDATE %s SET consume_after = '-infinity'
@@ -215,7 +228,7 @@ func (d *Database) Expedite(ctx context.Context, parent string, ids ...int64) (i
 	return tag.RowsAffected(), nil
 }
 
-// ExpediteKeys is like Expedite, for keys of any type, as text.
+// ExpediteKeys is like Expedite, for keys of any type, given in PostgreSQL's text form.
 func (d *Database) ExpediteKeys(ctx context.Context, parent string, keys ...string) (int64, error) {
 	key, err := d.in().Key(ctx, d.table(parent))
 	if err != nil {
@@ -231,7 +244,7 @@ func (d *Database) ExpediteKeys(ctx context.Context, parent string, keys ...stri
 	return tag.RowsAffected(), nil
 }
 
-// split divides records by whether their parent is in ids.
+// split divides records into those whose parent is in ids and the others.
 func split(records []record, ids []parentKey) (in, out []record) {
 	has := make(map[parentKey]bool, len(ids))
 	for _, id := range ids {
@@ -247,7 +260,7 @@ func split(records []record, ids []parentKey) (in, out []record) {
 	return in, out
 }
 
-// parentIDs returns the distinct parents of records, in order.
+// parentIDs returns the distinct parent keys of records, in order.
 func parentIDs(records []record) []parentKey {
 	seen := make(map[parentKey]bool, len(records))
 	var ids []parentKey

@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// Installed says whether the table of deleted records is in a database.
+// Installed returns whether the database has the table of deleted records.
 func (d *Database) Installed(ctx context.Context) (ok bool, err error) {
 	err = d.catalog().QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", d.records()).Scan(&ok)
 	if err != nil {
@@ -20,11 +20,11 @@ func (d *Database) Installed(ctx context.Context) (ok bool, err error) {
 	return ok, nil
 }
 
-// RepairDefault makes sure that deleted records have a partition to go to: it adds a
-// numbered partition and a default one if they are missing, sets the column's default to
-// the newest partition, and moves the rows that the default partition has caught. Each run
-// of a worker does the same. Error: ErrBusy when other transactions hold the locks for some
-// seconds.
+// RepairDefault makes sure that deleted records have a partition to go to. It adds a
+// numbered partition and a default partition if they are missing, sets the default of the
+// column partition to the newest partition's number, and moves records from the default
+// partition to the newest one. Each run of a worker does the same. It returns ErrBusy if
+// other transactions hold the table's lock for some seconds.
 func (d *Database) RepairDefault(ctx context.Context) (Rotation, error) {
 	var s Rotation
 	o := rotationOptions{lockWait: 200 * time.Millisecond, tries: 15}
@@ -36,8 +36,8 @@ func (d *Database) RepairDefault(ctx context.Context) (Rotation, error) {
 	return s, nil
 }
 
-// addMissing adds a partition with a number and the default partition, if there
-// is none.
+// addMissing adds a partition with a number if there is none, and a default partition if
+// there is none.
 func (d *Database) addMissing(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, _, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
@@ -54,7 +54,7 @@ func (d *Database) addMissing(ctx context.Context, o rotationOptions, s *Rotatio
 		}
 		if !slices.ContainsFunc(list, isDefault) {
 			name := d.table(RecordsTable + "_default")
-			for n := 2; ; n++ { // one that was detached keeps its name
+			for n := 2; ; n++ { // a default partition that somebody has detached keeps its name
 				var taken bool
 				if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", name.Quoted()).Scan(&taken); err != nil {
 					return err
@@ -84,7 +84,8 @@ func (d *Database) addMissing(ctx context.Context, o rotationOptions, s *Rotatio
 	})
 }
 
-// addPartition makes a partition, and revokes what default privileges granted to PUBLIC.
+// addPartition creates a partition, and revokes the rights on it that default privileges
+// have granted to PUBLIC.
 func (d *Database) addPartition(ctx context.Context, tx pgx.Tx, table pg.Table, bound string) error {
 	for _, sql := range []string{
 		fmt.Sprintf("CREATE TABLE %s PARTITION OF %s %s", table.Quoted(), d.records(), bound),
@@ -97,7 +98,7 @@ func (d *Database) addPartition(ctx context.Context, tx pgx.Tx, table pg.Table, 
 	return nil
 }
 
-// IsPartitioned says whether a table is there and partitioned.
+// IsPartitioned returns whether a table exists and is partitioned.
 func (d *Database) IsPartitioned(ctx context.Context, table string) (yes bool, err error) {
 	err = d.catalog().QueryRow(ctx, "SELECT COALESCE((SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)), false)",
 		d.table(table).Quoted()).Scan(&yes)
@@ -107,13 +108,14 @@ func (d *Database) IsPartitioned(ctx context.Context, table string) (yes bool, e
 	return yes, nil
 }
 
-// FullName returns the name of a table with its schema, as deleted records have it.
+// FullName returns the name of a table with its schema, as deleted records contain it.
 func (d *Database) FullName(table string) string { return d.table(table).String() }
 
-// Change runs fn, which changes tables that are in use, in a transaction that waits only a
-// moment for each lock, since other users of a table queue behind a waiting transaction. It
-// tries again for some seconds. fn can call Install, TrackRecordDeletions and their like.
-// Error: ErrBusy when transactions that hold a table stay open.
+// Change runs fn in a transaction that waits for each lock for 200 ms only, since other
+// users of a table queue behind a transaction that waits for the table's lock. If it
+// doesn't get a lock, it rolls the transaction back and runs fn again, for some seconds. fn
+// may call Install, TrackRecordDeletions and similar functions on tables that are in use.
+// Change returns ErrBusy if open transactions keep a table locked.
 func (d *Database) Change(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return d.underLock(ctx, rotationOptions{lockWait: 200 * time.Millisecond, tries: 15}, fn)
 }

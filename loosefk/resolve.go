@@ -13,7 +13,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// Reference is a definition with what the databases know of its tables.
+// Reference is a definition together with its resolved tables: their databases, names,
+// columns and the parent's key.
 type Reference struct {
 	Definition
 	ChildDatabase, ParentDatabase *Database
@@ -22,7 +23,7 @@ type Reference struct {
 	Rows pg.Rows
 }
 
-// Local returns whether parent and child live in one database.
+// Local returns whether parent and child are in the same database.
 func (r Reference) Local() bool { return r.ChildDatabase == r.ParentDatabase }
 
 // references are definitions in order.
@@ -33,7 +34,7 @@ func (rs references) of(db *Database, parent pg.Table) references {
 	return slices.DeleteFunc(slices.Clone(rs), func(r Reference) bool { return r.ParentDatabase != db || r.ParentTable != parent })
 }
 
-// parents returns the parents that live in a database, in the order of their first
+// parents returns the distinct parent tables in a database, in the order of their first
 // definition.
 func (rs references) parents(db *Database) []pg.Table {
 	var list []pg.Table
@@ -45,11 +46,12 @@ func (rs references) parents(db *Database) []pg.Table {
 	return list
 }
 
-// tables are the tables of all databases that definitions name.
+// tables describes, for each database, the tables there that definitions name.
 type tables map[*Database]map[pg.Table]pg.TableInfo
 
-// lookUp looks up the tables of the definitions. Error: Problems, when a table or column
-// doesn't exist or is of the wrong kind.
+// lookUp looks up the tables and columns of the definitions. It returns the definitions
+// with their tables, and the descriptions of all tables found. It returns Problems if a
+// table or column doesn't exist or is of the wrong kind.
 func lookUp(ctx context.Context, dbs Databases, defs Definitions) (references, tables, error) {
 	var rs references
 	var problems Problems
@@ -86,8 +88,8 @@ func (d Definition) problem(format string, args ...any) Problem {
 	return Problem{d.File, d.Line, fmt.Sprintf(format, args...)}
 }
 
-// complete fills in the types, and returns a problem for each table or column that doesn't
-// exist or is of the wrong kind.
+// complete fills in r.Rows from the descriptions of the tables in found. It returns a
+// problem for each table or column that doesn't exist or is of the wrong kind.
 func (r *Reference) complete(found tables) (problems Problems) {
 	fail := func(format string, args ...any) {
 		problems = append(problems, r.problem(format, args...))
@@ -143,8 +145,9 @@ func (r *Reference) complete(found tables) (problems Problems) {
 	return problems
 }
 
-// moves returns whether a value stands for a changing time, such as now: rows set to it
-// would be found again for ever.
+// moves returns whether a target_value such as now stands for a time that changes. Rows
+// that were set to such a value would differ from it in the next query, and be updated for
+// ever.
 func moves(typ string, value *string) bool {
 	if value == nil || !strings.HasPrefix(typ, "date") && !strings.HasPrefix(typ, "time") {
 		return false
@@ -154,12 +157,13 @@ func moves(typ string, value *string) bool {
 	})
 }
 
-// Validate checks definitions against the databases: tables and columns must exist and be
-// of the right kind, each child column needs an index that begins with it, and each parent
-// a key of a single column. A table may be its own child, and deletes may form a cycle:
-// they end when no rows are left. Error: Problems with all that is wrong, or the error of a
-// database. It is a problem too if a pool prepares statements behind a pooler that shares
-// sessions, even before a statement fails.
+// Validate checks definitions against the databases. Their tables and columns must exist
+// and be of the right kind, each child's column needs an index that begins with it, and
+// each parent needs a key of a single column. A table may be its own child, and definitions
+// may form a cycle: cleaning up ends when no rows are left. Validate returns Problems with
+// all mistakes, or the error of a database. It also returns an error if a pool prepares
+// statements although a connection pooler shares its sessions among clients, since prepared
+// statements get lost there.
 func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	if err := dbs.Check(); err != nil {
 		return err
@@ -177,7 +181,7 @@ func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 }
 
 // Resolve looks up the tables of definitions. It returns the definitions whose tables and
-// columns exist, and all that is wrong with definitions except for missing indexes.
+// columns exist, and the problems that Validate would report, except for missing indexes.
 func Resolve(ctx context.Context, dbs Databases, defs Definitions) ([]Reference, Problems, error) {
 	rs, found, problems, err := examine(ctx, dbs, defs)
 	if err != nil {
@@ -186,8 +190,8 @@ func Resolve(ctx context.Context, dbs Databases, defs Definitions) ([]Reference,
 	return slices.DeleteFunc(rs, func(r Reference) bool { return len(r.complete(found)) > 0 }), problems, nil
 }
 
-// examine looks up the tables of definitions and finds what is wrong, except for missing
-// indexes.
+// examine looks up the tables of definitions and returns all problems with the definitions,
+// except for missing indexes.
 func examine(ctx context.Context, dbs Databases, defs Definitions) (references, tables, Problems, error) {
 	rs, found, err := lookUp(ctx, dbs, defs)
 	problems, bad := errors.AsType[Problems](err)
@@ -202,9 +206,9 @@ func examine(ctx context.Context, dbs Databases, defs Definitions) (references, 
 	return rs, found, slices.Concat(problems, unfit, rs.duplicates(), partitions), err
 }
 
-// unfit finds definitions whose columns exist but can't be compared or changed as the
-// definition wants, or whose values don't fit their columns. It has the server check the
-// query and each value.
+// unfit returns a problem for each definition whose columns exist but can't be compared or
+// changed as the definition says, or whose values don't fit their columns. It finds out by
+// having the server parse the definition's query and cast each value.
 func (rs references) unfit(ctx context.Context, found tables) (problems Problems, err error) {
 	for _, r := range rs {
 		if len(r.complete(found)) > 0 {
@@ -237,7 +241,8 @@ func (r Reference) fits(ctx context.Context, conn *pgxpool.Conn) error {
 	return err
 }
 
-// duplicates finds definitions that name the same tables with and without a schema.
+// duplicates returns a problem for each definition that is equal to an earlier one except
+// that one of them names a table with its schema and the other without.
 func (rs references) duplicates() (problems Problems) {
 	first := map[string]Reference{}
 	for _, r := range rs {
@@ -251,8 +256,9 @@ func (rs references) duplicates() (problems Problems) {
 	return problems
 }
 
-// parentPartitions finds parents that are partitions. A delete through the partitioned
-// table fires the partitioned table's trigger and not the partition's.
+// parentPartitions returns a problem for each definition whose parent is a partition of
+// another table. A delete that names the partitioned table fires only that table's trigger,
+// so a trigger on the partition would not record it.
 func (rs references) parentPartitions(ctx context.Context) (problems Problems, err error) {
 	for _, r := range rs {
 		root, err := r.ParentDatabase.in().Root(ctx, r.ParentTable)
@@ -266,7 +272,7 @@ func (rs references) parentPartitions(ctx context.Context) (problems Problems, e
 	return problems, nil
 }
 
-// indexes finds definitions whose columns lack an index.
+// indexes returns a problem for each child column and each parent key without an index.
 func (rs references) indexes(found tables) (problems Problems) {
 	for _, r := range rs {
 		child, ok := found[r.ChildDatabase][r.ChildTable]

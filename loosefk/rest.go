@@ -7,20 +7,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// restTurns is the number of turns for which a worker, in a database without pending
-// records, only looks for one. After these turns it makes a run nevertheless, which
-// compares the definitions with the tables and rotates the partitions.
+// restTurns says how rarely a worker makes a run on a database that has no pending deleted
+// record: in one of restTurns turns of the database. In the other turns it only looks for a
+// pending record. The rare run compares the definitions with the tables and rotates the
+// partitions.
 const restTurns = 10
 
-// rest is the state of a database that a worker keeps between its turns. A run costs some
-// fifty statements, most of them on the catalog; looking for a pending record costs one.
+// rest counts, for one database, the runs that a worker may leave out. A run costs some
+// fifty statements, most of them on the system catalog; looking for a pending record costs
+// one.
 type rest struct {
-	left int // turns without a run, while no record is pending
+	left int // number of the next runs to leave out, unless a record becomes pending
 }
 
-// turnOf makes a run on a database or, while the database rests, only looks for a record. A
-// database rests after a run that succeeded and began without a pending record: such a run
-// has set the gauges of pending records to 0. ran says whether turnOf made a run.
+// turnOf is called when it is a database's turn. It makes a run, unless r allows to leave
+// it out and no deleted record is pending; ran says whether it made one. After a run that
+// succeeded and began without a pending record, the next restTurns-1 runs may be left out:
+// that run has set the metrics of pending records to 0.
 func (w *Worker) turnOf(ctx context.Context, db *Database, r *rest) (_ Result, ran bool, err error) {
 	pending, err := db.hasPending(ctx)
 	none := err == nil && !pending
@@ -36,7 +39,7 @@ func (w *Worker) turnOf(ctx context.Context, db *Database, r *rest) (_ Result, r
 	return result, true, err
 }
 
-// hasPending says whether there is a record that isn't processed, even one that isn't due.
+// hasPending returns whether a deleted record is pending, even one that isn't due yet.
 func (d *Database) hasPending(ctx context.Context) (pending bool, err error) {
 	err = indexed(ctx, d.Pool, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = 1)", d.records()), nil,
 		func(rows pgx.Rows) error {

@@ -17,14 +17,16 @@ const (
 	DetachedTable = installed.DetachedTable
 )
 
-// SchemaVersion is the version of what Install makes. In a database the function
-// loose_foreign_keys_version returns the version; version 1 has no such function.
+// SchemaVersion is the version of the tables and functions that Install makes. In a
+// database, the SQL function loose_foreign_keys_version returns the installed version;
+// version 1 had no such function.
 const SchemaVersion = installed.Version
 
-// Schema is the schema of the table of deleted records, and of tables that are named
-// without a schema; "" stands for DefaultSchema. A table of another schema is named as
-// "schema.name", here as in definitions. The methods change a database, or return the SQL
-// that does, for any migration tool. The SQL can be run repeatedly.
+// Schema is the PostgreSQL schema that contains the table of deleted records, and the
+// tables that are named without a schema; "" stands for DefaultSchema. A table of another
+// schema is named as "schema.name", in calls as in definitions. For each change of a
+// database, one method makes it and another returns its SQL, for any migration tool. The
+// SQL can be run repeatedly.
 type Schema string
 
 // DefaultSchema is the schema that PostgreSQL creates tables in by default.
@@ -33,8 +35,8 @@ const DefaultSchema Schema = "public"
 func (s Schema) in() installed.Schema { return installed.Schema(cmp.Or(s, DefaultSchema)) }
 
 func run(ctx context.Context, db DB, doing, sql string) error {
-	// Send one statement per call: a statement with parameters must be the only one of its
-	// call, and some connection poolers fail if a call has several.
+	// Send one statement per call: some connection poolers fail if a call contains several
+	// statements.
 	for _, statement := range strings.Split(sql, "\n\n") {
 		if _, err := db.Exec(ctx, statement, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("%s: %w", doing, err)
@@ -43,27 +45,27 @@ func run(ctx context.Context, db DB, doing, sql string) error {
 	return nil
 }
 
-// Install makes the table of deleted records with its first partition and its default
-// partition, the table of detached partitions, and the functions of the triggers, or
-// updates those of an earlier version. It needs only the right to create in the schema. If
-// the table exists and is in use, set lock_timeout before calling Install: its statements
-// wait for open transactions that delete, and everybody else who deletes waits for them.
-// Install fails if an object that it would make exists and belongs to a role that the
-// current user can't trust.
+// Install creates the table of deleted records with its first partition and its default
+// partition, the table of detached partitions, and the trigger functions. It upgrades those
+// of an earlier version. The current user needs only the right to create objects in the
+// schema. If the table exists and is in use, set lock_timeout before calling Install: its
+// statements wait for open transactions that have deleted parents, and all other clients
+// that delete parents wait for Install. Install fails if one of the objects exists and
+// belongs to a role that the current user can't trust.
 func (s Schema) Install(ctx context.Context, db DB) error {
 	return run(ctx, db, "installing loose foreign keys", s.InstallSQL())
 }
 
-// InstallSQL returns the statement that Install runs. It is a single one, so that at no
-// moment there is a function that others may execute.
+// InstallSQL returns the SQL that Install runs. It is a single statement, so that other
+// roles can't execute a new function before the statement revokes their right to.
 func (s Schema) InstallSQL() string { return s.in().InstallSQL() }
 
-// TrackRecordDeletions puts triggers on a table that isn't partitioned. From then on its
-// deleted keys are recorded, and keys that an UPDATE changes. The table's key is a single
-// column of an integer type, uuid, text or varchar: its column id where that is unique,
-// else its primary key. It refuses a partitioned table: see
-// TrackRecordDeletionsOverrideTableName. It waits for transactions that write to the table;
-// see Install for lock_timeout.
+// TrackRecordDeletions puts triggers on a parent table that isn't partitioned. From then on
+// the keys of deleted rows are recorded, and the old keys of rows whose key an UPDATE
+// changes. The table needs a key of a single column of an integer type, uuid, text or
+// varchar: its column id if that is unique, else its primary key. TrackRecordDeletions
+// refuses a partitioned table; use TrackRecordDeletionsOverrideTableName. It waits for open
+// transactions that write to the table, so set lock_timeout as for Install.
 func (s Schema) TrackRecordDeletions(ctx context.Context, db DB, table string) error {
 	return run(ctx, db, "tracking deletions from "+table, s.TrackRecordDeletionsSQL(table))
 }
@@ -71,10 +73,10 @@ func (s Schema) TrackRecordDeletions(ctx context.Context, db DB, table string) e
 // TrackRecordDeletionsSQL returns the statement that TrackRecordDeletions runs.
 func (s Schema) TrackRecordDeletionsSQL(table string) string { return s.in().TrackSQL(table, false) }
 
-// TrackRecordDeletionsOverrideTableName puts triggers on a partitioned table and on all its
-// partitions. All of them record the name of the partitioned table, whether a statement
-// names the table or a partition. Run it again after partitions were added, for deletes
-// that name these.
+// TrackRecordDeletionsOverrideTableName puts triggers on a partitioned parent table and on
+// all its partitions. All these triggers record the name of the partitioned table, whether
+// a DELETE names the table or a partition. Call it again after partitions were added:
+// otherwise a DELETE that names a new partition isn't recorded.
 func (s Schema) TrackRecordDeletionsOverrideTableName(ctx context.Context, db DB, table string) error {
 	return run(ctx, db, "tracking deletions from "+table, s.TrackRecordDeletionsOverrideTableNameSQL(table))
 }
@@ -85,9 +87,9 @@ func (s Schema) TrackRecordDeletionsOverrideTableNameSQL(table string) string {
 	return s.in().TrackSQL(table, true)
 }
 
-// UntrackRecordDeletions takes the triggers from a table, and from its
-// partitions. Records that are still pending stay: see RemoveDeletedRecords. A
-// table that is gone is no error.
+// UntrackRecordDeletions drops the triggers that record deletions from a table and from its
+// partitions. Pending deleted records stay; RemoveDeletedRecords removes them. If the table
+// doesn't exist, it does nothing.
 func (s Schema) UntrackRecordDeletions(ctx context.Context, db DB, table string) error {
 	return run(ctx, db, "no longer tracking deletions from "+table, s.UntrackRecordDeletionsSQL(table))
 }
@@ -98,9 +100,9 @@ func (s Schema) UntrackRecordDeletionsSQL(table string) string { return s.in().U
 // leftoversBatch is how many leftover records RemoveDeletedRecords deletes at once.
 const leftoversBatch = 1000
 
-// RemoveDeletedRecords removes the records of a table that are still pending, in batches,
-// after the table's last loose foreign key was removed. It returns their number. In a
-// transaction of the caller's all batches are part of it.
+// RemoveDeletedRecords removes the pending deleted records of a table, in batches, after
+// the table's last loose foreign key was removed. It returns their number. If db is a
+// transaction, all batches are part of it.
 func (s Schema) RemoveDeletedRecords(ctx context.Context, db DB, table string) (int64, error) {
 	var removed int64
 	for {
@@ -119,13 +121,14 @@ func (s Schema) RemoveDeletedRecords(ctx context.Context, db DB, table string) (
 }
 
 // RemoveDeletedRecordsSQL returns a statement that does the same as RemoveDeletedRecords.
-// The statement commits after each batch, so it must run outside a transaction.
+// The statement commits after each batch, so run it outside a transaction.
 func (s Schema) RemoveDeletedRecordsSQL(table string) string { return s.in().RemoveRecordsSQL(table) }
 
-// GuardInserts makes inserts into a child table, and updates of the column, fail with
-// SQLSTATE 23503 if the parent doesn't exist, as a foreign key does; they wait for a parent
-// that is being deleted. Both tables must be in this database. Without it, the application
-// has to look the parent up itself, which leaves a short race.
+// GuardInserts puts triggers on a child table that check its column as a foreign key does.
+// An INSERT, or an UPDATE of the column, fails with SQLSTATE 23503 if the parent doesn't
+// exist; if another transaction is deleting the parent, it waits for that transaction. Both
+// tables must be in this database. Without these triggers the application has to look up
+// the parent itself, and the parent may be deleted between the lookup and the insert.
 func (s Schema) GuardInserts(ctx context.Context, db DB, child, column, parent string) error {
 	return run(ctx, db, "guarding inserts into "+child, s.GuardInsertsSQL(child, column, parent))
 }
@@ -135,7 +138,7 @@ func (s Schema) GuardInsertsSQL(child, column, parent string) string {
 	return s.in().GuardSQL(child, column, parent)
 }
 
-// UnguardInserts undoes GuardInserts.
+// UnguardInserts drops the triggers that GuardInserts has created.
 func (s Schema) UnguardInserts(ctx context.Context, db DB, child, column string) error {
 	return run(ctx, db, "no longer guarding inserts into "+child, s.UnguardInsertsSQL(child, column))
 }

@@ -14,12 +14,14 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// errSharedSessions says that a pooler gives a connection different sessions, so that
-// statements which it has prepared are missing.
+// errSharedSessions is returned if a connection pooler runs the transactions of one
+// connection in different sessions, so that statements which the connection has prepared
+// are missing.
 var errSharedSessions = errors.New("a prepared statement is lost with the next transaction")
 
-// explain adds the remedy to errors that come from a pooler which gives transactions different
-// sessions: in another session a prepared statement belongs to another client, or is missing.
+// explain adds the remedy to errors that occur behind a connection pooler which runs the
+// transactions of one connection in different sessions: in another session a prepared
+// statement is missing, or its name belongs to another client's statement.
 func explain(err error) error {
 	if lostStatement(err) || errors.Is(err, errSharedSessions) {
 		return fmt.Errorf("%w (a connection pooler shares sessions among clients: put default_query_exec_mode=cache_describe into the DSN, or give PgBouncer 1.21 or newer max_prepared_statements)", err)
@@ -27,16 +29,17 @@ func explain(err error) error {
 	return err
 }
 
-// lostStatement says whether err means that a prepared statement is missing, or that
-// another client has prepared one of the same name.
+// lostStatement returns whether err means that a prepared statement is missing, or that its
+// name is taken by another client's statement.
 func lostStatement(err error) bool { return pg.IsState(err, "26000") || pg.IsState(err, "42P05") }
 
-// comparisonTime bounds the comparison of two connections. A pooler with only one session
-// keeps one of the connections waiting; then the comparison ends without a result.
+// comparisonTime bounds compareSessions. It needs two sessions at once; a pooler that has
+// only one lets the second connection wait, and then the comparison ends without a result.
 const comparisonTime = 3 * time.Second
 
-// sessions finds pools that prepare statements behind a pooler which loses them. Such a
-// pool may work for long, as long as each client happens to get the same session again.
+// sessions returns an error if one of the pools prepares statements behind a connection
+// pooler that loses them. Such a pool may work for a long time, as long as the pooler
+// happens to give each connection the same session again.
 func (ds Databases) sessions(ctx context.Context) error {
 	var done []*pgxpool.Pool
 	for _, d := range ds {
@@ -52,12 +55,15 @@ func (ds Databases) sessions(ctx context.Context) error {
 	return nil
 }
 
-// compareSessions finds out whether a pooler gives transactions of one connection different
-// sessions. It prepares a statement on the first connection and executes it there in later
-// transactions: in another session the statement is missing. A second connection makes the
-// pooler choose another session. First it holds a transaction open, in the session that was
-// used last, while the first connection executes the statement. For a pooler that gives out
-// the session idle for longest, it then runs a transaction before two further tries.
+// compareSessions returns errSharedSessions if a connection pooler runs the transactions of
+// one connection in different sessions. It prepares a statement on the first connection and
+// executes it there in later transactions: in another session the statement is missing. A
+// second connection makes the pooler choose another session, in two ways:
+//
+//   - It holds a transaction open, in the session that was used last, while the first
+//     connection executes the statement.
+//   - It runs a short transaction before the first connection executes the statement twice
+//     more. A pooler that gives out the session that was idle for longest then chooses another.
 func compareSessions(ctx context.Context, pool *pgxpool.Pool) error {
 	short, cancel := context.WithTimeout(ctx, comparisonTime)
 	defer cancel()
@@ -104,9 +110,8 @@ func compareSessions(ctx context.Context, pool *pgxpool.Pool) error {
 	return ctx.Err()
 }
 
-// inTransaction runs fn between the beginning and the end of a transaction, with statements
-// that aren't prepared. It returns the id of the PostgreSQL process that ran the
-// transaction.
+// inTransaction runs fn inside a transaction, whose BEGIN and ROLLBACK aren't prepared
+// statements. It returns the id of the PostgreSQL process that ran the transaction.
 func inTransaction(ctx context.Context, conn *pgxpool.Conn, fn func() error) (pid uint32, err error) {
 	if _, err := conn.Exec(ctx, "BEGIN", pgx.QueryExecModeSimpleProtocol); err != nil {
 		return 0, err

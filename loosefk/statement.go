@@ -11,21 +11,22 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// found is how many children of a parent a statement has processed.
+// found is the number of children of one parent that a statement has found.
 type found struct {
 	place int // index of the parent in the given list
 	rows  int
 }
 
-// statement is the query that cleans up children of the parents $1: at most
-// limit rows, and perParent of each parent.
+// statement returns the query that cleans up children of the parents whose keys are in $1:
+// at most limit rows in total, and at most perParent rows of each parent.
 //
-// Children are found and locked first, parent by parent through the index on
-// their column, and then changed by their place in the table: the planner can
-// neither read the table whole nor go past the limit. A row's place is only
-// unique within a partition. A child that was changed between the statement's
-// snapshot and its lock is found but not changed: then the counts differ, and
-// the statement is to be repeated.
+// The query first finds and locks children, parent by parent, through the index on their
+// column. Then it changes exactly these rows, identified by ctid. So the planner can
+// neither read the whole table nor exceed the limit. A ctid is unique within one partition
+// only, so the query compares tableoid too. If another transaction changed a child after
+// the query's snapshot and before the query locked it, the query finds this child but
+// doesn't change it. Then the numbers of found and changed rows differ, and the caller has
+// to repeat the query.
 func (r Reference) statement(limit, perParent int, skipLocked bool) (sql string, args []any) {
 	arg := func(value any) string {
 		args = append(args, value)
@@ -69,15 +70,16 @@ func (r Reference) statement(limit, perParent int, skipLocked bool) (sql string,
 		r.Rows.Key.List("$1"), r.ChildTable.Quoted(), where, perParent, skip, alive, limit, change), args
 }
 
-// timeouts bound a statement on the server.
+// timeouts are the lock_timeout and statement_timeout of a query.
 type timeouts struct{ lock, statement time.Duration }
 
-// bound sends a statement with its timeouts in one round trip and one transaction, followed
-// by an optional check whose failure rolls the statement back. Like pg.Collect, it fails
-// where row security would hide rows. The statement's plan reads children one by one up to
-// the limit, even if the planner expects so few that it would collect all of them first. If
-// the server doesn't end the statement in time, bound gives the connection up, so that a
-// silent server doesn't block a worker for ever.
+// bound runs a statement with timeouts, in one round trip and one transaction. check is an
+// optional second statement; if it fails, the transaction is rolled back.
+//
+// If row security would hide rows, the statement fails, as in pg.Collect. Bitmap and
+// sequential scans are disabled, so that PostgreSQL reads children one by one and stops at
+// the limit. If the server doesn't end the statement in time, bound closes the connection,
+// so that a server that doesn't answer can't block a worker for ever.
 func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args []any, scan func(pgx.Rows) error, check ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*t.statement+answerTime) // the check is a statement too
 	defer cancel()
@@ -93,13 +95,14 @@ func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args
 	return pool.SendBatch(ctx, b).Close()
 }
 
-// change runs the statement for the parents ids. It returns what was found for each parent,
-// and how many rows were changed. If parent and child are in one database and one of the
-// parents exists, nothing is changed and the error has the SQLSTATE 22012.
+// change runs r's statement for the parents ids. It returns how many children the statement
+// found for each parent, and how many rows it changed. If parent and child are in one
+// database and one of the parents exists after the statement, the transaction is rolled
+// back, and the error has the SQLSTATE 22012.
 func (r Reference) change(ctx context.Context, t timeouts, ids []parentKey, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
 	sql, args := r.statement(limit, perParent, skipLocked)
 	var check []string
-	if r.Local() { // a parent may have come back while the statement waited for its children
+	if r.Local() { // a parent may have been inserted again while the statement waited for locks on its children
 		check = []string{fmt.Sprintf("SELECT 1 / (NOT EXISTS (SELECT FROM %s WHERE %s OPERATOR(pg_catalog.=) ANY (%s)))::int", r.ParentTable.Quoted(), pg.Quote(r.Rows.Key.Column), r.Rows.Key.List("$1"))}
 	}
 	err = bound(ctx, r.ChildDatabase.Pool, t, sql, append([]any{ids}, args...), func(rows pgx.Rows) error {

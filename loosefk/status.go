@@ -10,26 +10,25 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// Pending counts the pending records of a parent table in a partition.
+// Pending counts the pending deleted records of one parent table in one partition.
 type Pending struct {
 	Partition   int64         `json:"partition"`
 	Table       string        `json:"table"` // with its schema
 	Count       int64         `json:"count"`
 	OldestAge   time.Duration `json:"-"`            // of the oldest record
 	MaxAttempts int           `json:"max_attempts"` // of any record
-	// SecondLook counts records whose children are cleaned up except for the second look at
-	// another server.
+	// SecondLook counts the records that are finished except for the second search for
+	// children in another database.
 	SecondLook int64 `json:"second_look"`
-	// Waiting is how many are postponed.
+	// Waiting counts the records that are postponed.
 	Waiting int64 `json:"waiting"`
-	// Untracked says that the table doesn't exist or has no trigger, so that no worker
-	// processes these records.
+	// Untracked says that the parent table doesn't exist or has no enabled trigger, so that
+	// no worker processes these records.
 	Untracked bool `json:"untracked,omitempty"`
 }
 
-// Pending counts the records that are not processed, by partition and parent
-// table. More than one partition in the list means that some records have been
-// pending for days.
+// Pending counts the pending deleted records, by partition and parent table. If the result
+// names more than one partition, some records have been pending for days.
 func (d *Database) Pending(ctx context.Context) ([]Pending, error) {
 	var list []Pending
 	args := []any{d.table(pg.TrackFunction).Quoted() + "()", d.table(pg.OverrideFunction).Quoted() + "()"}

@@ -11,14 +11,15 @@ import (
 )
 
 // Worker cleans up the children of deleted parents. Its methods may be called concurrently,
-// by any number of processes.
+// and workers in any number of processes may use the same databases.
 type Worker struct {
 	opt  Options
 	runs atomic.Uint64 // number of runs; each begins with another parent table
 }
 
-// New makes a worker. It starts nothing and connects to nothing: see Run, and Validate to
-// check the definitions. It returns an error if the options are invalid.
+// New makes a worker. It starts nothing and connects to nothing: Run does. It returns an
+// error if the options or definitions are invalid in themselves; Validate compares the
+// definitions with the databases.
 func New(o Options) (*Worker, error) {
 	if err := errors.Join(o.Databases.Check(), o.Definitions.check(), o.Check()); err != nil {
 		return nil, err
@@ -35,10 +36,11 @@ func New(o Options) (*Worker, error) {
 // Options returns the worker's options with their defaults.
 func (w *Worker) Options() Options { return w.opt }
 
-// Run cleans up until ctx ends, and returns nil then. Each Interval it handles one
-// database, chosen by the clock, so that the workers of several processes handle the same
-// database at the same time. While a database has no pending record, nine of its ten turns
-// only look for one. A run that fails is logged, and the next one continues.
+// Run cleans up children until ctx ends, and then returns nil. In each Interval it works on
+// one database, which the clock determines, so that the workers of several processes work
+// on the same database at the same time. While a database has no pending deleted record,
+// only one in ten of its turns is a complete run; the other nine only look for a pending
+// record. Run logs the error of a run and continues with the next one.
 func (w *Worker) Run(ctx context.Context) error {
 	databases := w.parentDatabases()
 	if len(databases) == 0 {
@@ -64,22 +66,22 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 }
 
-// runBounded is RunOnce with a timeout, in case a database stops answering and the run
-// takes much longer than it may.
+// runBounded calls RunOnce with a timeout, in case a database stops answering: then the run
+// would exceed MaxRuntime by far.
 func (w *Worker) runBounded(ctx context.Context, database string) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.opt.MaxRuntime+2*w.opt.StatementTimeout+2*time.Minute)
 	defer cancel()
 	return w.RunOnce(ctx, database)
 }
 
-// turnAt returns the number of the interval that a time is in, which is the same for all
-// processes, and when the next interval begins.
+// turnAt returns the number of the interval that contains the time now, and when the next
+// interval begins. The number is the same in all processes.
 func turnAt(now time.Time, interval time.Duration) (turn int64, next time.Time) {
 	turn = now.UnixNano() / int64(interval)
 	return turn, time.Unix(0, (turn+1)*int64(interval))
 }
 
-// parentDatabases returns the databases in which parents live; the others have no deleted
+// parentDatabases returns the databases that have parent tables. Only these contain deleted
 // records.
 func (w *Worker) parentDatabases() []*Database {
 	var list []*Database
@@ -95,13 +97,14 @@ func (w *Worker) parentDatabases() []*Database {
 // Result says what a run did.
 type Result struct {
 	Database  string `json:"database"`
-	Records   int    `json:"records"`   // records that were looked at
+	Records   int    `json:"records"`   // deleted records that the run loaded
 	Processed int    `json:"processed"` // records that were finished
-	// Again is the number of records that are finished except for the second look at
-	// another server.
+	// Again is the number of records that are finished except that the run has scheduled a
+	// second search for children in another database.
 	Again int `json:"again"`
-	// Incremented and Rescheduled are records that the run left unfinished. Rescheduled
-	// ones have had MaxAttempts and wait for RescheduleAfter.
+	// Incremented and Rescheduled count deleted records that the run left unfinished.
+	// Rescheduled counts those that MaxAttempts runs have left unfinished, so that they wait
+	// for RescheduleAfter; Incremented counts those that fewer runs have left unfinished.
 	Incremented int      `json:"incremented"`
 	Rescheduled int      `json:"rescheduled"`
 	Deletes     int      `json:"deletes"`
@@ -112,12 +115,14 @@ type Result struct {
 	Rotation    Rotation `json:"partitions"`
 }
 
-// RunOnce cleans up the children of parents in the named database, until no record is due
-// there or a limit is met, and rotates its partitions. Workers that run at the same time
-// share the parent tables. Errors: Problems when the definitions don't fit the databases
-// (then no record is touched); the failures of single tables, joined, after all others were
-// cleaned up; databases that can't be reached, in which case the records of the parents
-// concerned stay pending.
+// RunOnce cleans up the children of parents in the named database, until no deleted record
+// is due there or a limit is reached, and rotates the partitions of the table of deleted
+// records. Workers that run at the same time work on different parent tables.
+//
+// If the definitions don't fit the databases, RunOnce returns Problems and changes nothing. If
+// a parent table fails, RunOnce cleans up the others and then returns the joined errors. If
+// another database can't be reached, the deleted records of parents with children there stay
+// pending, and the error names that database.
 func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	db, err := w.database(database)
 	if err != nil || !slices.Contains(w.parentDatabases(), db) {
@@ -131,7 +136,8 @@ func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	c := w.cleaner(db, w.opt)
 	c.away = away
 	c.begin = (w.runs.Add(1) - 1) / uint64(len(w.parentDatabases()))
-	// If rotate fails, records can still be processed in the partitions that exist.
+	// If rotate fails, the run can still process the records in the existing partitions, so
+	// its error doesn't end the run.
 	c.Rotation, err = db.rotate(ctx, rotationOptions{w.opt.PartitionAge, w.opt.Retention, w.opt.LockTimeout, 5})
 	var unknown error
 	if c.Failed, unknown = db.fail(ctx, slices.AppendSeq(rs.parents(db), maps.Keys(away))); c.Failed > 0 {
@@ -150,10 +156,10 @@ func (w *Worker) database(name string) (*Database, error) {
 	return &w.opt.Databases[i], nil
 }
 
-// Drain processes every pending record of a parent table now, even postponed records, and
-// without MaxDeletes, MaxUpdates and MaxRuntime. It returns when none is left: then a
-// migration may bring a foreign key back. It calls progress, if not nil, after each step.
-// It waits while another worker has the table locked.
+// Drain processes every pending deleted record of a parent table now, including postponed
+// records, and ignores MaxDeletes, MaxUpdates and MaxRuntime. It returns when no pending
+// record is left; then a migration may add a foreign key again. It calls progress, if not
+// nil, after each batch. While another worker has the table locked, Drain waits.
 func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)) (Result, error) {
 	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if err != nil {
@@ -188,8 +194,8 @@ func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)
 		for _, err := range c.refused {
 			return c.result(), fmt.Errorf("draining %s: %w", parent, err)
 		}
-		// Another worker has locked the table, or another transaction has locked a
-		// child: try everything again.
+		// Another worker has locked the parent table, or another transaction has locked a
+		// child. Forget which records got stuck, and try all pending records again.
 		clear(c.stuck)
 		clear(c.waited)
 		if err := sleep(ctx, w.opt.LockTimeout); err != nil {

@@ -15,13 +15,12 @@ import (
 
 // AuditOptions says what an audit does.
 type AuditOptions struct {
-	// Repair writes deleted records for the missing parents of orphans, so that the worker
-	// cleans up the orphans.
+	// Repair makes Audit write deleted records for the missing parents of orphans, so that
+	// the worker cleans up the orphans.
 	Repair bool
-	// Children are the child tables to look at, named as in the definitions.
-	// Default all.
+	// Children are the child tables to audit, named as in the definitions. Default: all.
 	Children []string
-	// Page is how many parents are looked up at a time. Default 1,000.
+	// Page is how many parents one query looks up. Default 1,000.
 	Page int
 
 	most int64 // number of parents to examine for each definition; 0: all
@@ -35,28 +34,33 @@ type Orphans struct {
 	Child      string             `json:"child"`
 	Column     string             `json:"column"`
 	Parent     string             `json:"parent"`
-	// Pending counts children without a parent for which there is a pending record, so that
-	// a worker will clean them up; PendingParents counts their distinct missing parents.
+	// Pending counts children without a parent that a worker will clean up, since the
+	// parent has a pending deleted record. PendingParents counts the distinct missing
+	// parents of these children.
 	Pending        int64 `json:"pending"`
 	PendingParents int64 `json:"pending_parents"`
-	// Rows counts children without a parent for which there is no pending record, so that
-	// nothing will clean them up; Parents counts their distinct missing parents.
+	// Rows counts orphans: children without a parent that no worker will clean up, since
+	// the parent has no pending deleted record. Parents counts the distinct missing parents
+	// of the orphans.
 	Rows    int64 `json:"orphans"`
 	Parents int64 `json:"orphan_parents"`
-	// Examples are ids of the first ten parents that Parents counts.
+	// Examples are the keys of the first ten missing parents that Parents counts, if keys
+	// are integers.
 	Examples []int64 `json:"examples,omitempty"`
-	// ExampleKeys are the keys of these ten parents if the keys are no integers.
+	// ExampleKeys are the keys of these parents if keys are not integers.
 	ExampleKeys []string `json:"example_keys,omitempty"`
 	// Repaired is how many deleted records were written.
 	Repaired int64 `json:"repaired"`
 }
 
-// Audit looks for children whose parent doesn't exist, definition by definition. It goes
-// through the distinct values of the child's column and looks a page of them up on the
-// parent's server at a time, so its memory doesn't grow with the table. It counts only
-// children that the definition would clean up. It may or may not see changes that are made
-// while it runs. Errors: Problems when the definitions don't fit the databases; the
-// failures of single definitions, joined, after all other definitions were audited.
+// Audit looks for children whose parent doesn't exist, one definition after the other. It
+// reads the distinct values of the child's column in batches of AuditOptions.Page, and
+// looks up each batch among the parents, in the parent's database, so its memory doesn't
+// grow with the table. It counts only children that meet the definition's conditions. It
+// may or may not see changes that are made while it runs.
+//
+// If definitions don't fit the databases, Audit returns Problems. If the audit of a
+// definition fails, Audit continues with the others and then returns the joined errors.
 func Audit(ctx context.Context, w *loosefk.Worker, o AuditOptions) ([]Orphans, error) {
 	rs, problems, err := loosefk.Resolve(ctx, w.Options().Databases, w.Options().Definitions)
 	if err != nil {
@@ -92,7 +96,7 @@ func Audit(ctx context.Context, w *loosefk.Worker, o AuditOptions) ([]Orphans, e
 	return list, errors.Join(failed...)
 }
 
-// example adds the key of a parent to the examples, unless there are ten already.
+// example adds the key of a missing parent to the examples, unless there are ten already.
 func (o *Orphans) example(kind pg.Kind, id string) {
 	if kind != "integer" {
 		if len(o.ExampleKeys) < 10 {
@@ -135,7 +139,8 @@ func (r reference) audit(ctx context.Context, o AuditOptions) (Orphans, error) {
 	return found, nil
 }
 
-// parentsAfter returns the next distinct values of the child's column, in order.
+// parentsAfter returns up to limit distinct values of the child's column in ascending
+// order, beginning after the value after or, if that is nil, with the lowest.
 func (r reference) parentsAfter(ctx context.Context, after *string, limit int) ([]string, error) {
 	args := []any{limit}
 	if after != nil {
@@ -144,9 +149,9 @@ func (r reference) parentsAfter(ctx context.Context, after *string, limit int) (
 	return pg.Collect(ctx, r.ChildDatabase.Pool, r.parentsQuery(after == nil), args, pgx.RowTo[string])
 }
 
-// parentsQuery returns the query for the $1 lowest values of the child's column or, if
-// first is false, for the $1 lowest values above $2. It probes the index once for each
-// value, however many rows have the value.
+// parentsQuery returns the query for the $1 lowest distinct values of the child's column
+// or, if first is false, for the $1 lowest values above $2. The query probes the index once
+// for each distinct value, however many rows have the value.
 func (r reference) parentsQuery(first bool) string {
 	from := ""
 	if first {
@@ -165,11 +170,12 @@ func (r reference) parentsQuery(first bool) string {
 		SELECT id::text FROM ids WHERE id IS NOT NULL ORDER BY place`, "c."+pg.Quote(r.Column), r.ChildTable.Quoted(), from, r.Rows.Key.SQLType())
 }
 
-// auditPage examines the children of some parents. It first looks up which parents exist,
-// then which missing parents have a pending record, then counts children. This order
-// matters: a parent that is deleted after the first step counts as existing; a parent that
-// was missing has its record by the second step; and children that a worker has deleted by
-// the third step are not counted.
+// auditPage examines the children of the parents ids and adds the result to found. First it
+// looks up which parents exist, then which missing parents have a pending deleted record,
+// and then it counts the children. This order prevents false orphans. A parent that is
+// deleted after the first step counts as existing. A parent that was missing in the first
+// step has its record by the second. Children that a worker has deleted by the third step
+// are not counted.
 func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []string, found *Orphans) error {
 	alive, err := in(r.ParentDatabase).Alive(ctx, r.ParentTable, ids)
 	if err != nil {
@@ -209,7 +215,7 @@ func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []string, 
 	return err
 }
 
-// pendingOf returns which of the parents have a pending record.
+// pendingOf returns which of the parents ids have a pending deleted record.
 func (r reference) pendingOf(ctx context.Context, ids []string) (map[string]bool, error) {
 	rows, err := in(r.ParentDatabase).Catalog().Query(ctx, fmt.Sprintf(`
 		SELECT DISTINCT %s FROM %s d
@@ -226,8 +232,8 @@ func (r reference) pendingOf(ctx context.Context, ids []string) (map[string]bool
 	return pending, err
 }
 
-// count returns how many children of each parent the definition would clean up. It counts
-// up to most children of each parent; 0 means no limit.
+// count returns, for each parent in ids, how many of its children the definition would
+// clean up. It stops counting at most children of one parent; 0 means no limit.
 func (r reference) count(ctx context.Context, ids []string, most int) (map[string]int64, error) {
 	args := []any{ids}
 	where, _ := r.Rows.Where(func(value any) string {
@@ -253,9 +259,10 @@ func (r reference) count(ctx context.Context, ids []string, most int) (map[strin
 	return counts, err
 }
 
-// record writes deleted records for parents that don't exist at this moment and have no
-// pending record. The parents and the records are in the same database, so one statement
-// does it wherever the children live.
+// record writes deleted records for those of the parents ids that still don't exist and
+// have no pending record. It returns their number. One statement both checks and inserts,
+// since the parents and the deleted records are in the same database, in whichever the
+// children are.
 func (r reference) record(ctx context.Context, ids []string) (int64, error) {
 	columns, values, same := "primary_key_value", "p.id", "d.primary_key_value = p.id"
 	if r.Rows.Key.Kind != "integer" {

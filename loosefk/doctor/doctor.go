@@ -1,6 +1,6 @@
-// Package doctor finds reasons why loose foreign keys don't work. Examine checks the
-// installed functions, rights, indexes, triggers and partitions. Audit looks for children
-// whose parent doesn't exist.
+// Package doctor finds reasons why loose foreign keys don't work in a database. Examine
+// checks the installed functions, rights, indexes, triggers and partitions. Audit looks for
+// orphans: children whose parent doesn't exist.
 package doctor
 
 import (
@@ -30,12 +30,13 @@ type Finding struct {
 	Database string   `json:"database,omitempty"`
 	Table    string   `json:"table,omitempty"` // the table's name with its schema
 	Text     string   `json:"text"`
-	// Remedy is a command, beginning with "loosefk ", or SQL to run in Database. It removes
-	// the finding, unless Text names further steps. Empty: only Text says what to do.
+	// Remedy is a command that begins with "loosefk ", or SQL to run in Database. It
+	// removes the finding, unless Text names further steps. If Remedy is empty, only Text
+	// says what to do.
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// The limits beyond which Examine reports a state.
+// The limits beyond which Examine reports something as a finding.
 const (
 	doctorPartitions = 4                // number of attached partitions; more mean that records have been pending for days
 	doctorOverdue    = 24 * time.Hour   // age of work that every run of a worker should have finished
@@ -44,7 +45,7 @@ const (
 	doctorParents    = 1000             // number of parents to examine for each definition
 )
 
-// reference is a definition with its tables.
+// reference is a definition with its resolved tables.
 type reference struct{ loosefk.Reference }
 
 type references []reference
@@ -74,9 +75,9 @@ func (e *examination) add(s Severity, db *loosefk.Database, table pg.Table, reme
 	e.list = append(e.list, Finding{s, db.Name, table.String(), fmt.Sprintf(format, args...), remedy})
 }
 
-// Examine looks for states in which loose foreign keys don't work, or soon won't. It
-// returns the findings in the order in which their remedies should be applied. It changes
-// nothing. It fails only if a database does.
+// Examine looks for everything that keeps loose foreign keys from working, now or soon. It
+// returns its findings in the order in which their remedies should be applied. It changes
+// nothing. It returns an error only if a database fails to answer.
 func Examine(ctx context.Context, w *loosefk.Worker) ([]Finding, error) {
 	e := &examination{opt: w.Options()}
 	if err := e.definitions(ctx); err != nil {
@@ -104,7 +105,8 @@ func Examine(ctx context.Context, w *loosefk.Worker) ([]Finding, error) {
 	return e.list, nil
 }
 
-// definitions reports definitions that don't fit the databases. Later checks skip these.
+// definitions reports definitions that don't fit the databases. All later checks leave
+// these definitions out.
 func (e *examination) definitions(ctx context.Context) error {
 	rs, problems, err := loosefk.Resolve(ctx, e.opt.Databases, e.opt.Definitions)
 	if err != nil {
@@ -159,7 +161,7 @@ func (e *examination) indexes(r reference) {
 }
 
 // createIndex returns the SQL that creates an index. On a partitioned table the statement
-// blocks writers, because PostgreSQL can't create such an index concurrently.
+// blocks writers, because PostgreSQL can't create an index on such a table concurrently.
 func createIndex(t pg.TableInfo, name pg.Table, unique bool, columns ...string) string {
 	quoted := make([]string, len(columns))
 	for i, c := range columns {
@@ -175,7 +177,7 @@ func createIndex(t pg.TableInfo, name pg.Table, unique bool, columns ...string) 
 	return fmt.Sprintf("CREATE %s ON %s (%s)", what, name.Quoted(), strings.Join(quoted, ", "))
 }
 
-// parents examines a database that holds parents.
+// parents examines a database that contains parent tables.
 func (e *examination) parents(ctx context.Context, db *loosefk.Database) error {
 	installed, err := db.Installed(ctx)
 	if err != nil {
@@ -198,7 +200,7 @@ func (e *examination) parents(ctx context.Context, db *loosefk.Database) error {
 	if !installed {
 		return nil
 	}
-	// Rights are checked first, because other checks may fail without them.
+	// Check rights first, because other checks may fail without them.
 	checks := []func(context.Context, *loosefk.Database) error{
 		e.workerRights, e.functions, e.openTables, e.strayTriggers, e.partitions, e.detached, e.failed, e.pending,
 	}
@@ -214,7 +216,7 @@ func (e *examination) parents(ctx context.Context, db *loosefk.Database) error {
 	return nil
 }
 
-// children examines the children in a database.
+// children examines the child tables in a database.
 func (e *examination) children(ctx context.Context, db *loosefk.Database) error {
 	var here references
 	for _, r := range e.rs {
@@ -239,8 +241,8 @@ func (e *examination) children(ctx context.Context, db *loosefk.Database) error 
 	return nil
 }
 
-// orphans looks for orphans among a definition's children: at the children of the first
-// doctorParents parents, for at most doctorPatience.
+// orphans looks for orphans of a definition: among the children of the first doctorParents
+// parents, for at most doctorPatience.
 func (e *examination) orphans(ctx context.Context, r reference) error {
 	if installed, err := r.ParentDatabase.Installed(ctx); err != nil || !installed {
 		return err

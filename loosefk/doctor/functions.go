@@ -11,7 +11,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// installedFunction describes a function of loose foreign keys as it is in a database.
+// installedFunction describes an SQL function of loose foreign keys as it exists in a
+// database.
 type installedFunction struct {
 	there, definer, pinned bool
 	body, owner            string
@@ -20,8 +21,8 @@ type installedFunction struct {
 	grantees               []string
 }
 
-// functions examines the functions that Install makes: their version, their text, and who
-// may execute them.
+// functions examines the SQL functions that Install creates: their version, their bodies,
+// and which roles may execute them.
 func (e *examination) functions(ctx context.Context, db *loosefk.Database) error {
 	s, records := installed.Schema(in(db).Schema()), in(db).Table(pg.RecordsTable)
 	version, err := installed.VersionIn(ctx, in(db))
@@ -64,8 +65,9 @@ func functionIn(ctx context.Context, d *loosefk.Database, signature string) (f i
 	return f, err
 }
 
-// function examines one function. current says that the database has this program's version
-// of the functions: only then does function compare the function's text.
+// function examines one SQL function: f is the function as Install creates it, found as it
+// exists in the database. current says that the installed version is this program's
+// version: only then the bodies are compared. owners are the owners of parent tables.
 func (e *examination) function(db *loosefk.Database, f installed.Function, found installedFunction, current bool, owners []string) {
 	s, records, install := installed.Schema(in(db).Schema()), in(db).Table(pg.RecordsTable), "loosefk install "+db.Name
 	name := f.Signature(s)
@@ -118,9 +120,9 @@ func (e *examination) parentOwners(ctx context.Context, db *loosefk.Database) (o
 	return owners, err
 }
 
-// openTables reports rights that PUBLIC has on the tables of loose foreign keys, and
-// triggers on the table of deleted records, which run with the rights of the functions'
-// owner.
+// openTables reports rights of PUBLIC on the tables of loose foreign keys. It also reports
+// triggers on the table of deleted records, because they run with the rights of the role
+// that owns the trigger functions.
 func (e *examination) openTables(ctx context.Context, db *loosefk.Database) error {
 	const ours = `c.oid IN (to_regclass($1), to_regclass($2), to_regclass($3))
 		OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))`
@@ -145,7 +147,7 @@ func (e *examination) openTables(ctx context.Context, db *loosefk.Database) erro
 	return nil
 }
 
-// superuser reports that the worker is a superuser and cleans up tables of other owners:
+// superuser reports a worker that is a superuser and cleans up tables of other owners: the
 // triggers of these tables run with the superuser's rights.
 func (e *examination) superuser(ctx context.Context, db *loosefk.Database) error {
 	var names []string

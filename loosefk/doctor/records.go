@@ -60,7 +60,7 @@ func (e *examination) partitions(ctx context.Context, db *loosefk.Database) erro
 	return e.recordsIndex(ctx, db)
 }
 
-// rotation reports that the next partition wasn't made although it is due.
+// rotation reports that the next partition of the table of deleted records is overdue.
 func (e *examination) rotation(ctx context.Context, db *loosefk.Database, list []pg.Partition, run string) error {
 	last, err := pg.Newest(list)
 	if err != nil {

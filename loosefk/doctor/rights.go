@@ -12,7 +12,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// workerRights reports rights that the current user lacks on the table of deleted records.
+// workerRights reports rights that the current user, with whose rights the worker runs,
+// lacks on the table of deleted records.
 func (e *examination) workerRights(ctx context.Context, db *loosefk.Database) error {
 	records, detached := in(db).Table(pg.RecordsTable), in(db).Table(pg.DetachedTable)
 	var user, owner string
@@ -37,13 +38,14 @@ func (e *examination) workerRights(ctx context.Context, db *loosefk.Database) er
 	})
 }
 
-// need is a right that the worker must have on a table.
+// need lists the rights that the worker must have on a table.
 type need struct {
 	table  pg.Table
 	rights []string
 }
 
-// tableRights reports rights that the current user lacks on parents and children.
+// tableRights reports rights that the current user, with whose rights the worker runs,
+// lacks on parent and child tables.
 func (e *examination) tableRights(ctx context.Context, db *loosefk.Database) error {
 	var needs []need
 	add := func(t pg.Table, rights ...string) {
@@ -72,7 +74,8 @@ func (e *examination) tableRights(ctx context.Context, db *loosefk.Database) err
 	return e.rights(ctx, db, needs)
 }
 
-// rights reports which of the needs aren't met, and row security that hides rows.
+// rights reports the rights in needs that the current user lacks, and tables where row
+// security hides rows from the current user.
 func (e *examination) rights(ctx context.Context, db *loosefk.Database, needs []need) error {
 	for _, n := range needs {
 		var user string
@@ -107,8 +110,8 @@ func (e *examination) rights(ctx context.Context, db *loosefk.Database, needs []
 	return nil
 }
 
-// hardKey is a foreign key that PostgreSQL enforces and whose parent or child is a table
-// that the worker cleans up.
+// hardKey is a foreign key, which PostgreSQL itself enforces, from or to a table that the
+// worker cleans up.
 type hardKey struct {
 	name     string
 	from, to pg.Table
@@ -147,8 +150,8 @@ func hardKeys(ctx context.Context, d *loosefk.Database, tables []pg.Table) ([]ha
 	})
 }
 
-// hardKeys examines the foreign keys by which PostgreSQL itself acts when the worker deletes
-// a child, and those that a loose foreign key replaces.
+// hardKeys examines two kinds of foreign keys: those to a child table, by which PostgreSQL
+// acts when the worker deletes a child, and those that a loose foreign key replaces.
 func (e *examination) hardKeys(ctx context.Context, db *loosefk.Database, here references) error {
 	var tables []pg.Table
 	for _, r := range here {
@@ -170,7 +173,8 @@ func (e *examination) hardKeys(ctx context.Context, db *loosefk.Database, here r
 	return nil
 }
 
-// beside reports a foreign key that exists beside the loose foreign key that replaces it.
+// beside reports the foreign key k if it still exists although a loose foreign key replaces
+// it.
 func (e *examination) beside(db *loosefk.Database, k hardKey, here references) {
 	for _, r := range here {
 		if r.Local() && r.ChildTable == k.from && r.ParentTable == k.to && r.Column == k.column {
@@ -184,8 +188,9 @@ func dropConstraint(k hardKey) string {
 	return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s", k.from.Quoted(), pg.Quote(k.name))
 }
 
-// underneath reports a foreign key that leads to a child which the worker deletes, if the
-// key's cascade makes the worker's batches unlimited, or if the key would refuse the deletion.
+// underneath reports the foreign key k, which refers to rows that the worker deletes, in
+// three cases: if k has no index; if k cascades, so that one batch of the worker may change
+// any number of rows; and if k would make the deletion fail.
 func (e *examination) underneath(db *loosefk.Database, k hardKey, here references) {
 	if !k.indexed && k.from != k.to {
 		e.add(SeverityWarning, db, k.from, fmt.Sprintf("CREATE INDEX%s ON %s (%s)", concurrently(k.fromKind), k.from.Quoted(), quoteList(k.column)),
@@ -216,8 +221,8 @@ func (e *examination) underneath(db *loosefk.Database, k hardKey, here reference
 	}
 }
 
-// before returns whether the worker deletes the table's rows for the same parent before
-// those of r.
+// before returns whether the worker, for a parent of r, deletes the referring rows of table
+// before it deletes the children of r.
 func (e *examination) before(r reference, table pg.Table) bool {
 	for _, o := range e.rs {
 		if o.Same(r.Definition) {

@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// sessionSetting is a setting of the worker's sessions, with the values that the worker
-// needs.
+// sessionSetting is a PostgreSQL setting of the worker's sessions, with the values with
+// which the worker can work.
 type sessionSetting struct {
 	name string
 	fine []string // the values with which the worker can work
@@ -25,8 +25,9 @@ var sessionSettings = []sessionSetting{
 	{"default_transaction_isolation", []string{"read committed"}, "the worker's transactions don't see what others commit meanwhile (%s): it may miss children"},
 }
 
-// session reports settings of the database, the role or the DSN with which the worker can't
-// work. It reads them on a connection of the worker's pool.
+// session reports PostgreSQL settings with which the worker can't work, whether they come
+// from the database, the role or the DSN. It reads them on a connection of the worker's
+// pool.
 func (e *examination) session(ctx context.Context, db *loosefk.Database) error {
 	if !slices.ContainsFunc(e.rs, func(r reference) bool { return r.ParentDatabase == db || r.ChildDatabase == db }) {
 		return nil
@@ -72,7 +73,8 @@ func (e *examination) session(ctx context.Context, db *loosefk.Database) error {
 	return nil
 }
 
-// columnDefault is the default that a column of deleted records must have.
+// columnDefault is the default value that a column of the table of deleted records must
+// have.
 type columnDefault struct {
 	column string
 	want   []string // accepted values, as pg_get_expr writes them; nil: any
@@ -81,8 +83,8 @@ type columnDefault struct {
 	text   string // what happens without the default
 }
 
-// defaults reports columns of deleted records that have lost the default value on which the
-// trigger relies, and records that no worker loads because of that.
+// defaults reports columns of the table of deleted records that have lost the default value
+// on which the trigger relies, and records without consume_after, which no worker loads.
 func (e *examination) defaults(ctx context.Context, db *loosefk.Database) error {
 	records := in(db).Table(pg.RecordsTable)
 	rows, err := in(db).Catalog().Query(ctx, `

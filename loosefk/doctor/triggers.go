@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// trigger is a trigger that records deletions from a table. Without a name it stands for a
-// table that has no such trigger.
+// trigger describes a trigger that records deletions from a table. If name is nil, it says
+// that the table on has no such trigger.
 type trigger struct {
 	on       pg.Table
 	root     bool // the trigger is on the parent itself, not on one of its partitions
@@ -27,8 +27,8 @@ type trigger struct {
 	fits     bool   // the trigger fires after a delete, once per statement, with the transition table
 }
 
-// triggersOn lists the triggers that record deletions on a table and its partitions. A
-// table or partition without a trigger has one entry without a name.
+// triggersOn lists the triggers that record deletions from a table and its partitions. For
+// a table or partition without such a trigger, the list has one element whose name is nil.
 func triggersOn(ctx context.Context, d *loosefk.Database, parent pg.Table) ([]trigger, error) {
 	rows, err := in(d).Catalog().Query(ctx, `
 		SELECT n.nspname, c.relname, c.oid = to_regclass($1), c.relkind = 'p' OR c.relispartition,
@@ -58,7 +58,7 @@ func triggersOn(ctx context.Context, d *loosefk.Database, parent pg.Table) ([]tr
 	})
 }
 
-// triggers examines the triggers of a parent.
+// triggers reports what is wrong with the triggers of a parent and its partitions.
 func (e *examination) triggers(ctx context.Context, db *loosefk.Database, parent pg.Table) error {
 	list, err := triggersOn(ctx, db, parent)
 	if err != nil {
@@ -112,7 +112,7 @@ func (e *examination) triggers(ctx context.Context, db *loosefk.Database, parent
 	return err
 }
 
-// bare reports a parent, or partitions of it, without a trigger.
+// bare reports that a parent, or some of its partitions, have no trigger.
 func (e *examination) bare(db *loosefk.Database, parent pg.Table, bare []trigger, track string) {
 	switch {
 	case len(bare) == 0:
@@ -123,8 +123,8 @@ func (e *examination) bare(db *loosefk.Database, parent pg.Table, bare []trigger
 	}
 }
 
-// replace returns the remedy for a wrong trigger: the command track, which replaces a
-// trigger of the usual name, or SQL for other triggers.
+// replace returns the remedy for a wrong trigger: the command track if the trigger has the
+// usual name, since track replaces it, else the SQL that drops the trigger.
 func (e *examination) replace(t trigger, track string) string {
 	if *t.name == installed.TriggerName(t.on.Name) {
 		return track
@@ -136,8 +136,8 @@ func dropTrigger(on pg.Table, name string) string {
 	return fmt.Sprintf("DROP TRIGGER %s ON %s", pg.Quote(name), on.Quoted())
 }
 
-// strayTriggers reports tables that have a trigger but are parents of no definition: no
-// worker processes their records.
+// strayTriggers reports tables that have a trigger although no definition names them as a
+// parent: no worker processes their deleted records.
 func (e *examination) strayTriggers(ctx context.Context, db *loosefk.Database) error {
 	rows, err := in(db).Catalog().Query(ctx, `
 		SELECT DISTINCT n.nspname, c.relname
@@ -162,8 +162,8 @@ func (e *examination) strayTriggers(ctx context.Context, db *loosefk.Database) e
 	return err
 }
 
-// named returns the parents that definitions name in a database, including definitions that
-// don't fit it.
+// named returns the parent tables that definitions name in a database, including
+// definitions that don't fit the database.
 func (e *examination) named(db *loosefk.Database) []pg.Table {
 	var list []pg.Table
 	for _, name := range e.opt.Definitions.Parents() {

@@ -7,8 +7,9 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// Version is the version of what Install makes. In a database the function
-// loose_foreign_keys_version returns the version; version 1 has no such function.
+// Version is the version of the tables and functions that Install makes. In a database, the
+// SQL function loose_foreign_keys_version returns the installed version; version 1 had no
+// such function.
 const Version = 2
 
 // Names of the functions.
@@ -27,13 +28,13 @@ const (
 	VersionFunction     = "loose_foreign_keys_version"
 )
 
-// Function is one of the functions that Install makes.
+// Function is one of the SQL functions that Install creates.
 type Function struct {
 	Name, args, returns, Options string
 	Body                         string
 }
 
-// Signature returns the function in the form that to_regprocedure needs.
+// Signature returns the function's name and argument types, as to_regprocedure needs them.
 func (f Function) Signature(s Schema) string {
 	var types []string
 	for arg := range strings.SplitSeq(f.args, ", ") {
@@ -43,25 +44,27 @@ func (f Function) Signature(s Schema) string {
 	return s.Table(f.Name).Quoted() + "(" + strings.Join(types, ", ") + ")"
 }
 
-// sql returns the statement that creates the function. The function's search path names
-// pg_temp last: if it didn't, PostgreSQL would search the schema of temporary objects
-// first, for types and tables.
+// sql returns the statement that creates the function. The function's own search path names
+// pg_temp last: if it didn't name pg_temp, PostgreSQL would search the schema of temporary
+// objects first, for types and tables.
 func (f Function) sql(s Schema) string {
 	return fmt.Sprintf("CREATE OR REPLACE FUNCTION %s (%s)\n    RETURNS %s\n    %s\n    SET search_path = pg_catalog, pg_temp\n    AS $function$%s$function$;",
 		s.Table(f.Name).Quoted(), f.args, f.returns, f.Options, f.Body)
 }
 
-// Definer makes a function run with the rights of its owner.
+// Definer is the option that makes a function run with the rights of its owner.
 const Definer = "LANGUAGE plpgsql SECURITY DEFINER"
 
-// Functions returns all functions that Install makes. Only their owner may execute them: a
-// trigger needs that right when it is made, not when it fires.
+// Functions returns all SQL functions that Install creates. Only their owner may execute
+// them. This doesn't keep triggers of other roles' tables from calling them: PostgreSQL
+// checks the right EXECUTE when a trigger is created, not when it fires.
 //
-// The functions that run with their owner's rights can still be attached to a table of
-// another role: before version 2 by every role, later by roles that were granted EXECUTE.
-// Therefore each of them first checks whether the table may use it, takes tables as
-// regclass and columns by their entries in the catalogue, and reads only columns of
-// built-in types, whose values call no operator or cast of another role.
+// Some of these functions run with their owner's rights, and another role may have attached
+// one to its own table by a trigger: before version 2 every role could, since then a role
+// with the right EXECUTE. Therefore each such function first checks whether the table may
+// use it, takes tables as regclass and columns by their entries in the system catalog, and
+// reads only columns of built-in types, whose values call no operator or cast of another
+// role.
 func (s Schema) Functions() []Function {
 	list := []Function{
 		{VersionFunction, "", "integer", "LANGUAGE sql IMMUTABLE", fmt.Sprintf(" SELECT %d ", Version)},
@@ -86,9 +89,9 @@ func (s Schema) Functions() []Function {
 	return list
 }
 
-// checkTableBody raises an error unless a table may use the function named acting. A
-// temporary table may not. Another table may if its owner may execute the function, or if
-// it is in the schema of the deleted records and PUBLIC may not create tables there.
+// checkTableBody raises an error unless a table may use the trigger function named acting.
+// A temporary table may not. Another table may if its owner may execute the function, or if
+// the table is in the schema of the deleted records and PUBLIC may not create tables there.
 const checkTableBody = `
 DECLARE
     t record;
@@ -111,8 +114,8 @@ BEGIN
 END;
 `
 
-// keyTypeBody returns the type of a key column: integer, uuid or text. A domain counts as
-// its base type.
+// keyTypeBody returns the type of a table's key column: integer, uuid or text. For a domain
+// it returns its base type. It raises an error for all other types.
 const keyTypeBody = `
 DECLARE
     found oid;
@@ -137,9 +140,9 @@ END;
 `
 
 // recordedNameBody returns the name under which deletions from a table are recorded: the
-// name given or, if that is NULL, the table's own. It raises an error unless given is the
-// name of the table or of a partitioned table above it, so that nobody records deletions in
-// the name of a table that belongs to others.
+// argument given or, if that is NULL, the table's own name. It raises an error unless given
+// is the name of the table or of a partitioned table above it. So no role can record
+// deletions under the name of another role's table.
 const recordedNameBody = `
 DECLARE
     recorded text;
@@ -161,9 +164,9 @@ BEGIN
 END;
 `
 
-// recordBody returns the body of a function that records the rows that a statement deletes.
-// given and key are SQL expressions: for the table name to record, and for the name of the
-// key's column. acting is the function's name.
+// recordBody returns the body of a trigger function that records the keys of the rows that
+// a statement deletes. acting is the placeholder of the function's name. given and key are
+// SQL expressions: for the table name to record, and for the name of the key column.
 func recordBody(acting, given, key string) string {
 	return strings.NewReplacer("{acting}", strings.Replace(acting, "}", "_literal}", 1), "{given}", given, "{key}", key).Replace(`
 -- A parent may have a column of any name: unqualified names are variables.
@@ -197,8 +200,8 @@ END;
 `)
 }
 
-// keyChangeBody records the old key of a row whose key changes, as if the row had
-// been deleted. Its arguments are the recorded name and the column.
+// keyChangeBody records the old key of a row whose key an UPDATE changes, as if the row had
+// been deleted. The trigger's arguments are the table name to record and the key column.
 const keyChangeBody = `
 DECLARE
     name text;
@@ -220,9 +223,10 @@ BEGIN
 END;
 `
 
-// checkGuardBody raises an error unless a guard may compare a child with a parent: both
-// tables may use the function acting, the owner of the child has the right REFERENCES on
-// the parent, as for a foreign key, and the columns have comparable types.
+// checkGuardBody raises an error unless a guard, a trigger that checks inserts, may compare
+// the child's column with the parent's key. Both tables must be allowed to use the trigger
+// function acting, the owner of the child needs the right REFERENCES on the parent, as for
+// a foreign key, and the columns must be of the same kind.
 const checkGuardBody = `
 DECLARE
     owner oid := (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = child);
@@ -245,7 +249,8 @@ BEGIN
 END;
 `
 
-// The guards' arguments are the child's column, the parent and its key.
+// guardInsertBody makes an INSERT fail if a parent doesn't exist. The arguments of the
+// trigger are the child's column, the parent table and its key column.
 const guardInsertBody = `
 DECLARE
     parent regclass := to_regclass(TG_ARGV[1]);

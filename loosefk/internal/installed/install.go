@@ -10,19 +10,20 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// installSQL has placeholders for names, which Schema.Expand fills in, and {functions} for
-// the functions of Schema.Functions.
+// installSQL is the text of the statement that installs loose foreign keys. It contains
+// placeholders such as {records} for names, which Schema.Expand replaces, and {functions}
+// for the definitions of Schema.Functions.
 //
 //go:embed install.sql
 var installSQL string
 
-// InstallSQL returns the SQL that Install runs. It is one statement, so that other roles may
-// at no moment execute a new function.
+// InstallSQL returns the SQL that Install runs. It is one statement, so that other roles
+// can't execute a new function before the statement revokes their right to.
 //
 // The trigger functions run with the rights of the role that installs them, so a role that
-// deletes a parent needs no right on the table of deleted records. Only their owner may
-// execute them, whatever the default privileges say. If a newer version is installed, the
-// SQL changes nothing.
+// deletes a parent needs no right on the table of deleted records. The SQL revokes EXECUTE
+// on them from all other roles, even if default privileges grant it. If a newer version is
+// installed, the SQL changes nothing.
 func (s Schema) InstallSQL() string {
 	var functions, names []string
 	for _, f := range s.Functions() {

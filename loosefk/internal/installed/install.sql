@@ -1,6 +1,7 @@
 DO $install$
 DECLARE
-    -- Until the end nothing is found in schemas where others may create operators.
+    -- The statement runs with a search path on which no other role can create operators,
+    -- and sets the old search path again at its end.
     search_path_before text := pg_catalog.current_setting('search_path');
     search_path_pinned text := pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     home oid := {schema_literal}::regnamespace;
@@ -12,8 +13,9 @@ DECLARE
     granted text[];
     o record;
 BEGIN
-    -- What is there already must not be a trap. The owner of a function can change
-    -- what it does, the owner of a table have it run code of his.
+    -- Existing tables and functions with these names may be a trap: the owner of a function
+    -- can change what it does, and the owner of a table can make it run code by a trigger.
+    -- So fail if one belongs to a role that the installing role doesn't trust.
     trusted := ARRAY(
         WITH RECURSIVE mine AS (
             SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user
@@ -75,7 +77,8 @@ BEGIN
         drop_after timestamptz NOT NULL,
         table_name text NOT NULL UNIQUE
     );
-    -- Version 1 had no column for keys that aren't integers.
+    -- Version 1 had no column for keys that aren't integers: add it to the table of deleted
+    -- records and to its detached partitions.
     FOR o IN
         SELECT c.oid::regclass AS name FROM pg_catalog.pg_class c
         WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
@@ -85,7 +88,8 @@ BEGIN
     LOOP
         EXECUTE format('ALTER TABLE %s ADD COLUMN primary_key_text text', o.name);
     END LOOP;
-    -- Who may execute the functions by a grant made since version 2 keeps that.
+    -- Note the roles that were granted EXECUTE on a function since version 2: they keep the
+    -- right.
     granted := ARRAY(
         SELECT p.proname || ' ' || a.grantee FROM pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a
         WHERE p.pronamespace = home AND p.proname = ANY (names) AND a.grantee <> 0 AND installed >= 2);
@@ -103,8 +107,9 @@ BEGIN
     LOOP
         EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', o.name, o.grantee);
     END LOOP;
-    -- Before version 2 everybody could track a table. What was tracked goes on being
-    -- so if a worker has worked off its records or its owner is trusted.
+    -- Before version 2 every role could create the triggers on its tables, with a right
+    -- that was just revoked. A tracked table stays tracked if its owner is trusted, or if a
+    -- worker has processed records of the table: grant its owner the right again.
     IF used AND installed < 2 THEN
         FOR o IN
             SELECT DISTINCT c.relowner::regrole AS owner

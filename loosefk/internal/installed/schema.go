@@ -14,14 +14,16 @@ const (
 	DetachedTable = pg.DetachedTable
 )
 
-// Schema is the schema of the table of deleted records, and of tables that are named
-// without a schema.
+// Schema is the PostgreSQL schema that contains the table of deleted records, and the
+// tables that are named without a schema.
 type Schema string
 
-// Table returns the table that a name with or without schema means.
+// Table returns the table of the given name, which is "name" or "schema.name".
 func (s Schema) Table(name string) pg.Table { return pg.New("", nil, string(s)).Table(name) }
 
-// Expand puts the names of this schema in the place of {name}.
+// Expand replaces placeholders such as {records} in sql by the quoted names of this
+// schema's tables and functions. more are further pairs of a placeholder and its
+// replacement.
 func (s Schema) Expand(sql string, more ...string) string {
 	in := func(name string) string { return s.Table(name).Quoted() }
 	call := func(name string) string { return pg.Literal(in(name)+"()") + "::regprocedure" }
@@ -59,7 +61,8 @@ func (s Schema) Expand(sql string, more ...string) string {
 	)...).Replace(sql), "\n")
 }
 
-// UntrackSQL returns the statement that takes the triggers from a table and its partitions.
+// UntrackSQL returns the statement that drops the triggers that record deletions from a
+// table and its partitions.
 func (s Schema) UntrackSQL(table string) string {
 	return s.Expand(`
 DO $$
@@ -82,8 +85,8 @@ END;
 $$;`, "{t_literal}", pg.Literal(s.Table(table).Quoted()))
 }
 
-// RemoveRecordsSQL returns a statement that removes the pending records of a table. It
-// commits after each batch, so it must run outside a transaction.
+// RemoveRecordsSQL returns a statement that deletes the pending deleted records of a table.
+// The statement commits after each batch, so it must run outside a transaction.
 func (s Schema) RemoveRecordsSQL(table string) string {
 	return s.Expand(`
 DO $$
@@ -99,14 +102,14 @@ END;
 $$;`, "{t_name}", pg.Literal(s.Table(table).String()))
 }
 
-// GuardSQL returns the statement that puts the guards on a child.
+// GuardSQL returns the statement that creates the triggers that check inserts into a child.
 func (s Schema) GuardSQL(child, column, parent string) string {
 	return s.Expand(`SELECT {guard}({c}::regclass, {column}, {p}::regclass, {insert_name}, {update_name});`,
 		"{c}", pg.Literal(s.Table(child).Quoted()), "{p}", pg.Literal(s.Table(parent).Quoted()), "{column}", pg.Literal(column),
 		"{insert_name}", pg.Literal(guardName(column, "insert")), "{update_name}", pg.Literal(guardName(column, "update")))
 }
 
-// guardBody puts the guards on a child and its partitions.
+// guardBody creates the triggers that check inserts on a child and its partitions.
 var guardBody = `
 DECLARE
     key text := (` + pg.KeyColumnOf("parent") + `);
@@ -137,7 +140,7 @@ BEGIN
 END;
 `
 
-// UnguardSQL returns the statement that takes the guards from a child.
+// UnguardSQL returns the statement that drops the triggers that check inserts into a child.
 func (s Schema) UnguardSQL(child, column string) string {
 	return s.Expand(`
 DO $$
@@ -164,7 +167,7 @@ $$;`, "{c_literal}", pg.Literal(s.Table(child).Quoted()),
 
 func guardName(column, event string) string {
 	suffix := "_loose_fk_guard_" + event
-	if len(column)+len(suffix) > 63 { // two columns of a table must not share a trigger
+	if len(column)+len(suffix) > 63 { // cut off, the names for two columns could be equal
 		suffix = fmt.Sprintf("_%08x%s", crc32.ChecksumIEEE([]byte(column)), suffix)
 		column = strings.ToValidUTF8(column[:63-len(suffix)], "")
 	}

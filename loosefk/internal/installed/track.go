@@ -6,31 +6,33 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// Names of the triggers of a table: the name of the trigger that records deletions is the
-// table's name with a suffix; the trigger that records changes of keys has the same name on
-// all tables.
+// Names of the triggers on a parent. The trigger that records deletions is named after the
+// table, with triggerSuffix at the end. The trigger that records changes of keys is called
+// keyTrigger on all tables.
 const (
 	triggerSuffix = "_loose_fk_trigger"
 	keyTrigger    = "loose_fk_key_trigger"
 )
 
-// TrackSQL returns the statement that puts triggers on a table. If the table is
-// partitioned, the statement fails or, if partitions is set, puts the triggers on all
-// partitions too.
+// TrackSQL returns the statement that creates the triggers that record deletions from a
+// table. For a partitioned table the statement fails, unless partitions is set: then it
+// creates them on all partitions too.
 func (s Schema) TrackSQL(table string, partitions bool) string {
 	return s.Expand("SELECT {track_table}({t}::regclass, {partitions});",
 		"{t}", pg.Literal(s.Table(table).Quoted()), "{partitions}", strconv.FormatBool(partitions))
 }
 
-// TriggerName returns the name of the trigger on a table, cut as PostgreSQL would cut it.
+// TriggerName returns the name of the trigger that records deletions from a table, cut to
+// 63 bytes as PostgreSQL cuts it.
 func TriggerName(table string) string {
 	name := table + triggerSuffix
 	return name[:min(len(name), 63)]
 }
 
-// trackTableBody puts the triggers on a parent and, if partitions is set, on its
-// partitions. If the functions would refuse a table, its owner is granted the right to
-// execute them, with which the owner can only record deletions from its own tables.
+// trackTableBody creates the triggers on a parent and, if partitions is set, on its
+// partitions. If the trigger functions would refuse to work for the table, trackTableBody
+// grants the table's owner the right to execute them; the owner can use it only to record
+// deletions from the owner's own tables.
 var trackTableBody = `
 DECLARE
     parent record;

@@ -19,7 +19,8 @@ type DB interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Database is a database with the schema in which unqualified names are looked up.
+// Database is a connection pool of a database, with the schema in which tables are looked
+// up that are named without one.
 type Database struct {
 	Name   string // in errors
 	Pool   *pgxpool.Pool
@@ -31,10 +32,10 @@ func New(name string, pool *pgxpool.Pool, schema string) Database {
 	return Database{name, pool, cmp.Or(schema, "public")}
 }
 
-// Schema returns the schema of unqualified names, and of the table of deleted records.
+// Schema returns the schema of the table of deleted records and of tables named without one.
 func (d Database) Schema() string { return d.schema }
 
-// Table returns the table that a name with or without schema means.
+// Table returns the table of the given name, which is "name" or "schema.name".
 func (d Database) Table(name string) Table {
 	if schema, table, ok := strings.Cut(name, "."); ok {
 		return Table{schema, table}
@@ -42,7 +43,8 @@ func (d Database) Table(name string) Table {
 	return Table{d.schema, name}
 }
 
-// Plain returns a table's name as definitions have it: without this database's schema.
+// Plain returns a table's name as definitions write it: without the schema if that is this
+// database's schema.
 func (d Database) Plain(t Table) string {
 	if t.Schema == d.schema {
 		return t.Name
@@ -53,11 +55,12 @@ func (d Database) Plain(t Table) string {
 // Records returns the name of the table of deleted records, quoted.
 func (d Database) Records() string { return d.Table(RecordsTable).Quoted() }
 
-// Function returns a trigger function's name in the form that to_regprocedure needs.
+// Function returns a trigger function's name, quoted and with "()", as to_regprocedure
+// needs it.
 func (d Database) Function(name string) string { return d.Table(name).Quoted() + "()" }
 
-// Catalog returns a DB that runs each statement in a transaction of its own whose search
-// path has only pg_catalog. It serves for reading the catalog.
+// Catalog returns a DB for reading the system catalog. It runs each statement in a
+// transaction of its own, whose search path contains only pg_catalog.
 func (d Database) Catalog() DB { return pinned{d.Pool} }
 
 // Root returns the partitioned table to which a table belongs, or the table itself.
@@ -74,7 +77,7 @@ func (d Database) Root(ctx context.Context, t Table) (Table, error) {
 	return root, err
 }
 
-// Alive returns those of the keys that exist in a parent table.
+// Alive returns those of the keys that exist as keys of rows in a parent table.
 func (d Database) Alive(ctx context.Context, parent Table, keys []string) ([]string, error) {
 	key, err := d.Key(ctx, parent)
 	if err != nil {
@@ -84,7 +87,8 @@ func (d Database) Alive(ctx context.Context, parent Table, keys []string) ([]str
 		[]any{keys}, pgx.RowTo[string])
 }
 
-// Tracked returns those of the tables that have an enabled trigger that records deletions.
+// Tracked returns those of the parents that have an enabled trigger which records
+// deletions.
 func (d Database) Tracked(ctx context.Context, parents []Table) ([]Table, error) {
 	names := make([]string, len(parents))
 	for i, p := range parents {
@@ -111,15 +115,15 @@ func (d Database) Tracked(ctx context.Context, parents []Table) ([]Table, error)
 	return list, nil
 }
 
-// AnyPending returns whether a partition has a record that isn't processed.
+// AnyPending returns whether a partition of the table of deleted records has a pending one.
 func (d Database) AnyPending(ctx context.Context, db DB, partition string) (pending bool, err error) {
 	err = db.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = %d)",
 		d.Table(partition).Quoted(), StatusPending)).Scan(&pending)
 	return pending, err
 }
 
-// Collect runs a query and collects its rows. It fails where row security would hide rows,
-// since the caller would take hidden rows for deleted ones.
+// Collect runs a query and returns its rows. The query fails if row security would hide
+// rows, because the caller would take hidden rows for deleted ones.
 func Collect[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []any, row pgx.RowToFunc[T]) (list []T, err error) {
 	b := new(pgx.Batch)
 	b.Queue(PinPath)

@@ -24,16 +24,16 @@ type TableInfo struct {
 	Key     string // the column that deleted records name, or ""
 }
 
-// index is a valid index of a table.
+// index is a valid B-tree index of a table.
 type index struct {
-	columns   []string // leading columns that are plain ones
+	columns   []string // its columns in order; "" stands for an expression
 	keys      int      // number of its columns
 	unique    bool
 	predicate string // of a partial index
 }
 
-// Describe reads tables, their columns and their valid indexes from the catalogue. It
-// leaves out tables that don't exist.
+// Describe returns the descriptions of tables, their columns and their valid B-tree
+// indexes, from PostgreSQL's system catalog. It leaves out tables that don't exist.
 func Describe(ctx context.Context, db DB, names []Table) (map[Table]TableInfo, error) {
 	schemas, relations := make([]string, len(names)), make([]string, len(names))
 	for i, n := range names {
@@ -103,23 +103,25 @@ func describeIndexes(ctx context.Context, db DB, schemas, relations []string, fo
 	return err
 }
 
-// beginsWith says whether the index finds rows by these columns.
+// beginsWith returns whether a query can find rows by these columns through the index.
 func (x index) beginsWith(columns ...string) bool {
 	if len(x.columns) < len(columns) || !slices.Equal(x.columns[:len(columns)], columns) {
 		return false
 	}
-	// A partial index also serves if it leaves out only rows that no query looks for.
+	// A partial index is good enough if it leaves out only the rows with NULL, for which no
+	// query looks.
 	p := strings.Trim(x.predicate, "()")
 	return p == "" || p == columns[0]+" IS NOT NULL" || p == Quote(columns[0])+" IS NOT NULL"
 }
 
-// Indexed returns whether an index finds rows by these columns.
+// Indexed returns whether the table has an index by which a query finds rows by these columns.
 func (t TableInfo) Indexed(columns ...string) bool {
 	return slices.ContainsFunc(t.indexes, func(x index) bool { return x.beginsWith(columns...) })
 }
 
-// HasKey returns whether the key is unique. The unique index of a partitioned table must
-// also contain the partition column.
+// HasKey returns whether a unique index covers the key alone. For a partitioned table the
+// index may have further columns, since PostgreSQL requires it to contain the partition
+// columns.
 func (t TableInfo) HasKey() bool {
 	return slices.ContainsFunc(t.indexes, func(x index) bool {
 		return x.unique && x.predicate == "" && (x.keys == 1 || t.Kind == "p") && slices.Contains(x.columns, t.Key)

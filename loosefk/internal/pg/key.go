@@ -13,7 +13,7 @@ import (
 // Kind is the type of a key: integer, uuid or text.
 type Kind string
 
-// SQLType returns the type by which values of a kind are compared.
+// SQLType returns the SQL type in which keys of this kind are compared.
 func (k Kind) SQLType() string {
 	if k == "integer" {
 		return "bigint"
@@ -21,12 +21,13 @@ func (k Kind) SQLType() string {
 	return string(k)
 }
 
-// List returns SQL that turns a parameter with texts into an array of the key's type.
+// List returns an SQL expression that casts a parameter, an array of texts, to an array of
+// the key's type.
 func (k Kind) List(parameter string) string {
 	return fmt.Sprintf("CAST(%s::text[] AS %s[])", parameter, k.SQLType())
 }
 
-// Recorded returns SQL for the key in a deleted record d.
+// Recorded returns an SQL expression for the key, as text, in the deleted record called d.
 func (k Kind) Recorded(d string) string {
 	if k == "integer" {
 		return d + ".primary_key_value::text"
@@ -34,8 +35,8 @@ func (k Kind) Recorded(d string) string {
 	return "COALESCE(" + d + ".primary_key_text, '')"
 }
 
-// Among returns the condition that the key of a deleted record d is among the texts of a
-// parameter, which is an array.
+// Among returns the SQL condition that the key in the deleted record called d is one of the
+// texts in a parameter, which is an array of texts.
 func (k Kind) Among(d, parameter string) string {
 	if k == "integer" {
 		return fmt.Sprintf("%s.primary_key_value = ANY (%s)", d, k.List(parameter))
@@ -43,8 +44,8 @@ func (k Kind) Among(d, parameter string) string {
 	return fmt.Sprintf("%s.primary_key_text = ANY (%s::text[])", d, parameter)
 }
 
-// Fits returns the condition that a deleted record d holds a key of this kind. In an
-// installation of version 1 the records have no column primary_key_text.
+// Fits returns the SQL condition that the key in the deleted record called d is of this
+// kind. It also works on the table of version 1, which has no column primary_key_text.
 func (k Kind) Fits(d string) string {
 	switch k {
 	case "integer":
@@ -55,7 +56,7 @@ func (k Kind) Fits(d string) string {
 	return d + ".primary_key_text IS NOT NULL"
 }
 
-// Key is the column by which deletions from a parent are recorded.
+// Key is the column of a parent table whose values deleted records contain.
 type Key struct {
 	Column string
 	Kind
@@ -67,8 +68,8 @@ const (
 	OverrideFunction = "insert_into_loose_foreign_keys_deleted_records_override_table"
 )
 
-// Key looks up the key of a parent. It fails if there is none, or if the table's trigger
-// records another column.
+// Key looks up the key of a parent table. It returns an error if the table has no suitable
+// key, or if the trigger on the table records another column.
 func (d Database) Key(ctx context.Context, parent Table) (k Key, err error) {
 	var args []byte
 	var overrides bool
@@ -93,7 +94,8 @@ func (d Database) Key(ctx context.Context, parent Table) (k Key, err error) {
 	return k, nil
 }
 
-// RecordedColumn returns the column that a trigger with these arguments records.
+// RecordedColumn returns the column whose values a trigger records. args are the trigger's
+// arguments; overrides says that their first is a table name.
 func RecordedColumn(args []byte, overrides bool) string {
 	list := bytes.Split(bytes.TrimSuffix(args, []byte{0}), []byte{0})
 	if overrides {
@@ -109,15 +111,17 @@ func KeyColumnOf(relation string) string {
 	return strings.ReplaceAll(keyColumnSQL, "{relation}", relation)
 }
 
-// KindSQL is an SQL expression for the Kind of the type t (a row of pg_type), or NULL.
+// KindSQL is an SQL expression for the Kind of the type t, a row of pg_type. It is NULL if
+// a key can't have the type.
 const KindSQL = `CASE CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END
 		WHEN 'int2'::regtype THEN 'integer' WHEN 'int4'::regtype THEN 'integer' WHEN 'int8'::regtype THEN 'integer'
 		WHEN 'uuid'::regtype THEN 'uuid' WHEN 'text'::regtype THEN 'text' WHEN 'varchar'::regtype THEN 'text' END`
 
-// keyColumnSQL is an SQL expression for the column of {relation} by which deletions are
-// recorded, or NULL. The column's type is an integer type, uuid, text or varchar. It is the
-// first of: a unique column id; the only column of the primary key, not counting the
-// partition columns of a partitioned table; a column id, if there is no primary key.
+// keyColumnSQL is an SQL query for the name of the key column of the table {relation}: the
+// column whose values deleted records contain. It returns the first of these columns whose
+// type is an integer type, uuid, text or varchar: a unique column id; the only column of
+// the primary key, not counting the partition columns of a partitioned table; a column id,
+// if there is no primary key. It returns no row if there is no such column.
 const keyColumnSQL = `
         SELECT k.attname::text
         FROM (

@@ -1,6 +1,6 @@
-// Package pg has the tools by which the packages of loose foreign keys talk to PostgreSQL:
-// names and quoting, descriptions of tables and of their keys, and statements that objects
-// of other roles on the search path can't divert.
+// Package pg contains what all packages of loose foreign keys need for PostgreSQL: names
+// and quoting, descriptions of tables and of their keys, and a way to run statements so
+// that they can't call operators or functions that other roles have put on the search path.
 package pg
 
 import (
@@ -42,7 +42,8 @@ func Literal(s string) string {
 	return `'` + strings.ReplaceAll(s, `'`, `''`) + `'`
 }
 
-// IsTable returns whether a definition can name a table so, with its schema or without.
+// IsTable returns whether a definition may name a table so: "name" or "schema.name",
+// without quotes and spaces.
 func IsTable(name string) bool {
 	parts := strings.Split(name, ".")
 	if len(parts) > 2 {

@@ -19,9 +19,9 @@ type Partition struct {
 	Values  []int64
 }
 
-// Partitions lists the partitions by value, the default partition last. current is the
-// default value of the column partition; it is 0 if the column has no default, or one that
-// is no number.
+// Partitions lists the attached partitions of the table of deleted records by value, the
+// default partition last. current is the default value of the column partition. It is 0 if
+// the column has no default, or a default that is no number.
 func (d Database) Partitions(ctx context.Context, db DB) (list []Partition, current int64, err error) {
 	rows, err := db.Query(ctx, `
 		SELECT n.nspname, c.relname, pg_get_expr(c.relpartbound, c.oid)

@@ -8,15 +8,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// pinned runs each statement in a transaction whose search path has only pg_catalog. In
-// another schema, other roles might create an operator or function that fits the arguments
-// better than PostgreSQL's own, and it would run with the caller's rights. Statements that
-// fire an application's triggers don't use pinned, because the triggers may rely on the
-// search path; such statements name their operators with the schema.
+// pinned runs each statement in a transaction whose search path has only pg_catalog. With
+// another schema on the search path, PostgreSQL might choose an operator or function of
+// another role, because it fits the arguments better than PostgreSQL's own, and run it with
+// the caller's rights. Statements that fire an application's triggers don't use pinned,
+// because the triggers may rely on the search path; such statements name the schema of
+// their operators.
 type pinned struct{ pool *pgxpool.Pool }
 
-// PinPath sets the search path until the end of the transaction. The schema of
-// temporary objects comes last; unnamed, it would be searched first for tables.
+// PinPath is a statement that sets the search path until the end of the transaction. The
+// schema pg_temp of temporary objects comes last; if it weren't named, PostgreSQL would
+// search it first for tables.
 const PinPath = "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"
 
 // Exec implements DB.

@@ -5,18 +5,19 @@ import (
 	"strings"
 )
 
-// Rows describes the rows of a child table that a definition cleans up.
+// Rows describes which rows of a child table a definition cleans up.
 type Rows struct {
 	Table      Table
 	Column     string // the column that refers to the parent
 	Key        Key    // the parent's key
 	Conditions []Values
-	// Target is the column to update and its new value; nil if rows are deleted or their
-	// Column is set to NULL. Rows that have the value already are left out.
+	// Target is the column to update and its new value; it is nil if rows are deleted, or
+	// if their Column is set to NULL. Rows whose target column has the value already are
+	// not cleaned up.
 	Target *Values
 }
 
-// Values are values in PostgreSQL's text form for a column; nil is NULL.
+// Values are a column and a list of values for it, in PostgreSQL's text form; nil is NULL.
 type Values struct {
 	Column string
 	Type   string // of the column, in SQL
@@ -24,9 +25,9 @@ type Values struct {
 	List   []*string
 }
 
-// Where returns the condition for the rows c of a parent p, and the new value of the target
-// column if there is one. arg adds a value to the statement's arguments and returns its
-// placeholder.
+// Where returns an SQL condition for the children, called c, of a parent, called p, and an
+// SQL expression for the new value of the target column, or "". arg adds a value to the
+// statement's arguments and returns its placeholder.
 func (r Rows) Where(arg func(value any) string) (where, value string) {
 	all := []string{"c." + Quote(r.Column) + " OPERATOR(pg_catalog.=) p.id"}
 	for _, cond := range r.Conditions {
@@ -42,8 +43,8 @@ func (r Rows) Where(arg func(value any) string) (where, value string) {
 	}
 	if t := r.Target; t != nil {
 		value = fmt.Sprintf("CAST(%s::text AS %s)", arg(t.List[0]), t.Type)
-		// This expression is equivalent to IS DISTINCT FROM, for which SQL can't name an
-		// operator: NULL is distinct from a value, but not unequal to it.
+		// This expression is equivalent to IS DISTINCT FROM, to which SQL can't give the
+		// schema of an operator: NULL is distinct from a value, but not unequal to it.
 		all = append(all, fmt.Sprintf("(c.%[1]s %[2]s %[3]s) IS NOT TRUE AND (c.%[1]s IS NOT NULL OR %[3]s IS NOT NULL)", Quote(t.Column), t.Equals, value))
 	}
 	return strings.Join(all, " AND "), value

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// SQLSTATEs that decisions depend on.
+// SQLSTATEs of errors that the packages of loose foreign keys handle in different ways.
 const (
 	StateLockNotAvailable = "55P03"
 	StateQueryCanceled    = "57014"

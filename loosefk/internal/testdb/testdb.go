@@ -1,4 +1,5 @@
-// Package testdb has helpers with which the tests of loose foreign keys use a database.
+// Package testdb has helpers by which the tests of loose foreign keys use a PostgreSQL
+// database.
 package testdb
 
 import (
@@ -14,7 +15,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// NewPool opens a pool on an empty database of the test's own.
+// NewPool creates an empty database for the test, executes setup there, and returns a pool
+// for it.
 func NewPool(t testing.TB, setup ...string) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(pgtest.Empty(t))
@@ -37,7 +39,8 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// Exec runs SQL, which may be several statements if it has no arguments.
+// Exec runs SQL and returns the number of affected rows. Without arguments, sql may consist
+// of several statements.
 func Exec(t testing.TB, db pg.DB, sql string, args ...any) int64 {
 	t.Helper()
 	if len(args) == 0 {
@@ -50,7 +53,7 @@ func Exec(t testing.TB, db pg.DB, sql string, args ...any) int64 {
 	return tag.RowsAffected()
 }
 
-// Query returns the only column of a query's rows.
+// Query returns the values of a query's only column, one for each row.
 func Query[T any](t testing.TB, db pg.DB, sql string, args ...any) []T {
 	t.Helper()
 	rows, err := db.Query(context.WithoutCancel(t.Context()), sql, args...)
@@ -62,7 +65,7 @@ func Query[T any](t testing.TB, db pg.DB, sql string, args ...any) []T {
 	return list
 }
 
-// WantRows compares the only column of a query's rows.
+// WantRows fails the test unless a query's only column has the values want.
 func WantRows[T comparable](t testing.TB, db pg.DB, sql string, want ...T) {
 	t.Helper()
 	if got := Query[T](t, db, sql); !slices.Equal(got, want) {
@@ -70,7 +73,7 @@ func WantRows[T comparable](t testing.TB, db pg.DB, sql string, want ...T) {
 	}
 }
 
-// Projects makes four projects with pipelines, requests and packages.
+// Projects is SQL that creates four projects with pipelines, requests and packages.
 const Projects = `
 	CREATE TABLE projects (id bigint PRIMARY KEY);
 	CREATE TABLE pipelines (id bigserial PRIMARY KEY, project_id int);
@@ -85,7 +88,7 @@ const Projects = `
 	INSERT INTO packages SELECT g % 4 + 1, 'p' || g, CASE WHEN g % 3 = 0 THEN NULL ELSE 1 END, CASE WHEN g % 2 = 0 THEN 'npm' ELSE 'go' END
 	FROM generate_series(1, 400) g`
 
-// ProjectsDefinitions are definitions for the tables of Projects.
+// ProjectsDefinitions is a YAML text of definitions for the tables of Projects.
 const ProjectsDefinitions = `
 pipelines:
   - table: projects
@@ -104,8 +107,8 @@ packages:
     conditions: [{column: kind, value: npm}]
 `
 
-// Version1 is the SQL of the first release that installs loose foreign keys in the schema
-// public.
+// Version1 is the SQL that version 1, the first release, ran to install loose foreign keys
+// in the schema public.
 //
 //go:embed install_1.sql
 var Version1 string
