@@ -18,14 +18,12 @@ const drainTime = 90 * time.Second
 // after all garbage was collected, and at last, with all tags deleted, that nothing is
 // left.
 func (s *soak) finish() {
-	ended := time.Now()
 	defer func() { s.t.Log(&s.stats) }()
 	s.calm()
 	s.traffic = s.t.Context() // so that checks aren't cancelled with the traffic
 	steps := []func(){
 		s.auditObjects,
 		s.checkAll,
-		func() { time.Sleep(time.Until(ended.Add(longestRequest + time.Second))) },
 		s.hurry,
 		func() { s.drain(garbage) },
 		s.auditObjects, s.auditRows, s.checkAll,
@@ -108,9 +106,11 @@ func (s *soak) deleteTags() {
 }
 
 // hurry makes pending deletions due that the store failed to delete or that a killed sweeper
-// had claimed. It restarts the replicas, so that every worker looks for work at once.
+// had claimed, and all uploads abandoned, since no request is under way any more. It restarts
+// the replicas, so that every worker looks for work at once.
 func (s *soak) hurry() {
-	s.restart("UPDATE gc_doomed_objects SET delete_after = now() WHERE again_at IS NULL OR delete_after <> again_at")
+	s.restart("UPDATE gc_doomed_objects SET delete_after = now() WHERE again_at IS NULL OR delete_after <> again_at",
+		"UPDATE uploads SET updated_at = '-infinity'")
 }
 
 // secondSweep makes the second deletion of objects due, which normally waits for the
@@ -129,11 +129,13 @@ func (s *soak) secondSweep() {
 }
 
 // restart stops the replicas, changes the database, and starts them again.
-func (s *soak) restart(sql string) {
+func (s *soak) restart(changes ...string) {
 	for _, r := range s.replicas {
 		s.endReplica(r, true)
 	}
-	s.exec(sql)
+	for _, sql := range changes {
+		s.exec(sql)
+	}
 	for _, r := range s.replicas {
 		s.startAgain(r)
 	}
