@@ -25,17 +25,19 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Observation collects data about a request while it is answered. It is also the
-// request's ResponseWriter, so that it sees status and size; it implements
-// io.ReaderFrom, so that sendfile stays possible.
+// Observation collects data about a request while it is answered. It is also the request's
+// ResponseWriter, so that it sees the answer's status and size. It implements
+// io.ReaderFrom, so that the connection can still send files with sendfile.
 type Observation struct {
 	http.ResponseWriter
 	ID     string
 	Client string       // the client whose limits apply
 	Base   string       // prefix of the URLs in the answer
 	Lease  *limit.Lease // counts the memory of the request
-	// Route and Method are labels of metrics, which the API sets. They are "none" and "any"
-	// if no route has the request's path or method, since clients may send arbitrary ones.
+	// Route and Method are labels of metrics, which the interface that answers the request
+	// sets. They stay "none" and "any" if no route has the request's path or method:
+	// clients may send arbitrary paths and methods, and each label value would make new
+	// time series.
 	Route, Method string
 	Err           error // for the log
 
@@ -51,7 +53,7 @@ type Observation struct {
 
 type observationKey struct{}
 
-// Observed returns the observation of the request with a context.
+// Observed returns the observation of the request to which the context belongs.
 func Observed(ctx context.Context) *Observation {
 	return ctx.Value(observationKey{}).(*Observation)
 }
@@ -71,8 +73,8 @@ func (o *Observation) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom lets the connection read from the source itself, which allows sendfile for
-// files.
+// ReadFrom lets the connection itself read from src, so that it can send a file with
+// sendfile.
 func (o *Observation) ReadFrom(src io.Reader) (int64, error) {
 	o.status = cmp.Or(o.status, http.StatusOK)
 	n, err := o.sending.readFrom(o.ResponseWriter, src)
@@ -96,8 +98,8 @@ func (b countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// observe gives each request an identifier and deadlines, counts and logs it, and turns
-// a panic into a logged error.
+// observe gives each request an id and deadlines, counts it and logs it. If the handler
+// panics, observe logs that and answers with 500.
 func (s *Server) observe(next http.Handler) http.Handler {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -120,8 +122,8 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		r.RemoteAddr = remote
 		if r.ContentLength != 0 {
 			r.Body = countedBody{r.Body, o}
-			// Before it sends an answer, net/http reads some of the body that the
-			// handler hasn't read.
+			// If the handler doesn't read the whole body, net/http reads some of the rest
+			// before it sends the answer. This deadline limits that.
 			o.sending.control.SetReadDeadline(start.Add(s.opt.BodyIdleTimeout)) //nolint:errcheck // without deadlines it waits
 		}
 		s.metrics.inFlight.Inc()
@@ -134,8 +136,8 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	return h
 }
 
-// remote returns the client's address, HOST:PORT, from the connection or from a trusted
-// proxy's header. The port is 0 if the proxy doesn't name it.
+// remote returns the client's address as HOST:PORT. If the connection comes from a trusted
+// proxy, that is the address in the proxy's header, with port 0 if the header has no port.
 func (s *Server) remote(r *http.Request, o *Observation) string {
 	if s.opt.Proxies == nil {
 		return r.RemoteAddr
@@ -158,11 +160,12 @@ func (s *Server) remote(r *http.Request, o *Observation) string {
 	return remote
 }
 
-// noSniff makes browsers trust the Content-Type, so that they never take a blob for a
-// page.
+// noSniff is the value of the header that tells browsers to trust the Content-Type, so that
+// they never take a blob for a web page.
 var noSniff = []string{"nosniff"}
 
-// finish ends a request. It is deferred, so that it also runs when the handler panics.
+// finish ends a request: it answers a panic, and counts and logs the request. It is
+// deferred, so that it also runs if the handler panics.
 func (s *Server) finish(o *Observation, r *http.Request, start time.Time) {
 	p := recover()
 	var panicked []slog.Attr
@@ -196,8 +199,8 @@ func (s *Server) finish(o *Observation, r *http.Request, start time.Time) {
 	}
 }
 
-// logRequest writes the log line of a request: a failure with its cause, or, if the
-// access log is on, any request.
+// logRequest writes the request's line in the log. A request that failed is always logged,
+// with its cause; other requests only if the access log is on.
 func (s *Server) logRequest(o *Observation, r *http.Request, took time.Duration, panicked ...slog.Attr) {
 	level, message := slog.LevelInfo, "request"
 	if o.status >= 500 || o.cut || panicked != nil {
@@ -227,8 +230,9 @@ func (s *Server) logRequest(o *Observation, r *http.Request, took time.Duration,
 	s.log.LogAttrs(r.Context(), level, message, append(list, panicked...)...)
 }
 
-// traceID returns the ID of the trace that the request belongs to: of the server's
-// span, or else of the client's traceparent header; "" if there is neither.
+// traceID returns the id of the trace that the request belongs to. It comes from the
+// server's own span or, without tracing, from the client's Traceparent header. It is "" if
+// there is neither.
 func traceID(r *http.Request) string {
 	span := trace.SpanContextFromContext(r.Context())
 	if !span.HasTraceID() && r.Header["Traceparent"] != nil {

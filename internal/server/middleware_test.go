@@ -21,8 +21,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// TestMetrics: requests are counted by route, method and code; a client can't
-// invent label values.
+// TestMetrics: requests must be counted by route, method and status. Requests to unknown
+// paths must share one set of labels, so that clients can't make new label values.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -58,8 +58,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestMetricsOfInventedMethods: clients can't create metric series by sending arbitrary
-// methods.
+// TestMetricsOfInventedMethods: clients send requests with invented methods. The metrics
+// must have no labels with these methods.
 func TestMetricsOfInventedMethods(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -88,8 +88,8 @@ func TestMetricsRegisteredTwice(t *testing.T) {
 	}
 }
 
-// TestAccessLog: each request is logged in one line with everything that is needed to
-// find it.
+// TestAccessLog: each request must have one line in the access log, with its path, status,
+// sizes, client and id.
 func TestAccessLog(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -128,8 +128,9 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// TestFailureIsOneLine: a failed request is logged once, with its cause and the trace
-// that its client names, even if the access log is off.
+// TestFailureIsOneLine: a request fails with an error. The log must have exactly one line
+// about it, with the cause and the trace that the client's header names, even if the access
+// log is off.
 func TestFailureIsOneLine(t *testing.T) {
 	t.Parallel()
 	for _, access := range []bool{true, false} {
@@ -171,8 +172,8 @@ func TestFailureIsOneLine(t *testing.T) {
 	}
 }
 
-// TestRequestID: a client's X-Request-Id is kept if it is safe to log; every answer has
-// one.
+// TestRequestID: the answer must have the client's X-Request-Id if that is safe to log, and
+// otherwise a new one.
 func TestRequestID(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -190,8 +191,8 @@ func TestRequestID(t *testing.T) {
 	}
 }
 
-// TestPanic: a panic is answered with 500 in the specification's format and logged with
-// its stack, and the server continues.
+// TestPanic: a handler panics. The client must get 500 in the specification's format, the
+// log must have the stack, and the server must answer the next request.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {
@@ -220,13 +221,14 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// lateWriter panics when the body is written, which is after the answer has begun.
+// lateWriter is a ResponseWriter whose Write panics, which happens after the answer's
+// header was sent.
 type lateWriter struct{ *httptest.ResponseRecorder }
 
 func (lateWriter) Write([]byte) (int, error) { panic("late") }
 
-// TestLatePanic: after the answer has begun, a panic closes the connection, so that the
-// client notices.
+// TestLatePanic: a panic occurs after the answer's header was sent. The server must close
+// the connection, so that the client notices.
 func TestLatePanic(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -241,8 +243,8 @@ func TestLatePanic(t *testing.T) {
 	r.Handler.ServeHTTP(lateWriter{httptest.NewRecorder()}, httptest.NewRequest("GET", "/v2/", nil))
 }
 
-// fileWriter records the reader that it gets in ReadFrom, where a connection would look
-// for a file.
+// fileWriter is a ResponseWriter that records the reader which ReadFrom gets. A connection
+// would check there whether the reader is a file.
 type fileWriter struct {
 	*httptest.ResponseRecorder
 	source io.Reader
@@ -253,8 +255,9 @@ func (w *fileWriter) ReadFrom(src io.Reader) (int64, error) {
 	return io.Copy(w.ResponseRecorder, src)
 }
 
-// TestSendfile: the connection gets a blob's file, or a range of it, in the form for
-// which package net uses sendfile, despite all wrappers.
+// TestSendfile: a client gets a blob, or a range of it. The connection must get the file as
+// an io.LimitedReader of an *os.File, for which package net uses sendfile, although the
+// server wraps the ResponseWriter several times.
 func TestSendfile(t *testing.T) {
 	t.Parallel()
 	for _, tracing := range []bool{false, true} {
@@ -286,7 +289,8 @@ func TestSendfile(t *testing.T) {
 	}
 }
 
-// roundTrips sends a request and counts its round trips to the database.
+// roundTrips sends a request and returns how many round trips to the database it took, and
+// the answer.
 func (r *registry) roundTrips(t *testing.T, method, path, body string, status int) (int64, *httptest.ResponseRecorder) {
 	t.Helper()
 	ctx, n := db.WithCounter(context.Background())
@@ -324,8 +328,8 @@ func TestRoundTrips(t *testing.T) {
 			t.Errorf("%s %s, cached: %d round trips", method, path, n)
 		}
 	}
-	// A push to a known repository takes at most one round trip per request, or two for
-	// a blob in a single request.
+	// In a push to a known repository, the start of an upload and the PUT of a manifest
+	// must take at most one round trip each, and a PUT of a whole blob at most three.
 	for _, c := range []struct {
 		content string
 		most    int64
@@ -344,8 +348,8 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// TestErrorForm: an error's body is JSON in the specification's format, with helpful
-// details ("Error Codes").
+// TestErrorForm: the body of an error must be JSON in the specification's format, with the
+// name of the unknown repository as a detail ("Error Codes").
 func TestErrorForm(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -19,7 +19,8 @@ func behindProxies(o *servertest.Options) {
 	o.Server.Proxies = limit.NewProxies([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, limit.AnyForwarded)
 }
 
-// TestLimitsBehindProxies: limits per client apply to the client that a proxy names.
+// TestLimitsBehindProxies: several clients come through a proxy. Limits per client must
+// apply to each client that the proxy's header names, not to the proxy.
 func TestLimitsBehindProxies(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Distribution.ClientUploads = 1 }, behindProxies)
@@ -32,7 +33,9 @@ func TestLimitsBehindProxies(t *testing.T) {
 	r.Do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::2]:80"`).Want(t, 429, oci.TooManyRequests) // in the same /64 network
 }
 
-// TestHeadersThatDisagree: a warning, logged once, says which setting helps.
+// TestHeadersThatDisagree: a proxy sends X-Forwarded-For and Forwarded, which name
+// different clients. The server must believe neither, and warn once, naming the setting
+// that helps.
 func TestHeadersThatDisagree(t *testing.T) {
 	t.Parallel()
 	r := setup(t, behindProxies)
@@ -50,8 +53,9 @@ func TestHeadersThatDisagree(t *testing.T) {
 	}
 }
 
-// TestTraceOfForeignAddress: a trace has the client's address, not one that the client
-// made up. The test isn't parallel, since tracing is global.
+// TestTraceOfForeignAddress: a client that isn't a trusted proxy sends X-Forwarded-For. The
+// trace must have the client's real address. The test isn't parallel, since the tracer
+// provider is global.
 func TestTraceOfForeignAddress(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	before := otel.GetTracerProvider()

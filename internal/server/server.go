@@ -1,18 +1,17 @@
-// Package server has what all of the registry's HTTP interfaces share: the mux, request
-// identifiers, access log, metrics and traces, errors, limits of requests, and the
-// permissions that routes need. The interfaces themselves are packages below this one's
-// directory: distribution is the OCI API under /v2/, management the API for operators
-// under /api/v1/.
+// Package server has what all HTTP interfaces of the registry share: the mux, request ids,
+// access log, metrics, traces, errors, limits of requests, and the permissions that routes
+// need. The interfaces are packages in subdirectories: distribution is the OCI API under
+// /v2/, and management is the API for operators under /api/v1/.
 //
 // Rules of the package:
 //
 //   - A handler returns an error and never writes one. An oci.Error is sent to the
-//     client; any other error is logged and answered as unknown or unavailable.
+//     client. Any other error is logged, and the client is only told what kind it is.
 //   - A web page can't misuse its visitor's browser: requests with a foreign host name,
 //     and changes that come from pages of other sites, are refused before routing.
-//   - Each route names the access that it needs. A route without one is denied.
-//   - The memory that a request's body and answer take counts against one budget, and
-//     each request against the limits of its client.
+//   - Each route names the access that it needs. Requests to a route without one are denied.
+//   - The memory for the bodies and answers of all requests counts in one budget. Each
+//     request counts in the limits of its client.
 package server
 
 import (
@@ -37,27 +36,30 @@ type Options struct {
 	// AccessLog logs each request at level info.
 	AccessLog bool
 	Metrics   prometheus.Registerer // nil: none
-	// BodyIdleTimeout ends a request if its client sends nothing of the body for so
-	// long. Default 60 s.
+	// BodyIdleTimeout is the time after which a request ends if its client sends nothing of
+	// the body. Default 60 s.
 	BodyIdleTimeout time.Duration
 	// MaxRequest limits the duration of any request. Default 2 h.
 	MaxRequest time.Duration
-	// Proxies are the trusted proxies, whose headers name the client. Nil: none.
+	// Proxies are the trusted proxies: for requests that come from them, a header names the
+	// client. Nil: no proxy is trusted.
 	Proxies *limit.Proxies
 	// Limits bound the resources that clients may use.
 	Limits Limits
 	// Tracing makes a span for each request.
 	Tracing bool
-	// Hosts are the host names under which requests are answered. Nil: every name.
+	// Hosts are the host names under which requests are answered. Nil: all names.
 	Hosts *Hosts
-	// Origins are additional sites whose pages may send changes, such as
-	// "https://registry.example.com". Pages of the request's own host always may.
+	// Origins are sites, such as "https://registry.example.com", whose pages may send
+	// requests that change something. Pages of the host that the request is sent to always
+	// may.
 	Origins []string
-	// ExternalURL is the scheme and host under which clients reach the registry. URLs
-	// in answers to these clients begin with it. "": answers have paths only.
+	// ExternalURL is the scheme and host under which clients reach the registry. In answers
+	// to a client that used it, URLs begin with it. "": all URLs in answers are relative.
 	ExternalURL string
-	// Authorize decides whether a request has an access to a repository. Its error,
-	// UNAUTHORIZED or DENIED, is the answer. Nil: everything is allowed.
+	// Authorize returns nil if the client that sent r has the access a to the repository.
+	// Otherwise its error, UNAUTHORIZED or DENIED, is sent to the client. Nil: all clients
+	// have all accesses.
 	Authorize func(r *http.Request, a Access, repository string) error
 }
 
@@ -67,9 +69,10 @@ type Mount struct {
 	Handler http.Handler
 	// MarshalError encodes an error for a client of this interface.
 	MarshalError func(*oci.Error) []byte
-	// Header has the fields of all answers, errors included.
+	// Header has header fields that all answers of this interface get, errors included.
 	Header http.Header
-	// ReadsAreLogged says that GET and HEAD may write to the audit log as well.
+	// ReadsAreLogged says that GET and HEAD requests may write to the audit log too, so
+	// that they need an audit source in their context.
 	ReadsAreLogged bool
 }
 
@@ -79,8 +82,8 @@ type Server struct {
 	log     *slog.Logger
 	mounts  []Mount
 	metrics *metrics
-	// budget is the memory for bodies, and requests counts requests that are being
-	// answered.
+	// budget is the memory for the bodies and answers of all requests. requests counts the
+	// requests that are being answered, for the limits.
 	budget    *limit.Budget
 	requests  *limit.Counter
 	origin    *http.CrossOriginProtection
@@ -124,7 +127,8 @@ func (s *Server) Mount(m Mount) { s.mounts = append(s.mounts, m) }
 // nothing answers requests for which no interface is mounted.
 var nothing = Mount{MarshalError: func(e *oci.Error) []byte { return oci.MarshalErrors(e) }}
 
-// mounted returns the interface that a request is for: the one with the longest prefix.
+// mounted returns the interface that answers the request: among those whose prefix the path
+// has, the one with the longest prefix.
 func (s *Server) mounted(r *http.Request) *Mount {
 	found := &nothing
 	for i := range s.mounts {
@@ -138,11 +142,12 @@ func (s *Server) mounted(r *http.Request) *Mount {
 // MaxRequest returns the longest time that a request may take.
 func (s *Server) MaxRequest() time.Duration { return s.opt.MaxRequest }
 
-// ExternalURL returns the URL under which clients reach the registry, "" if it isn't
+// ExternalURL returns the URL under which clients reach the registry, or "" if it isn't
 // configured.
 func (s *Server) ExternalURL() string { return s.opt.ExternalURL }
 
-// dispatch passes a request to the interface that it is for.
+// dispatch passes a request to the interface that answers it, unless limits or checkSite
+// refuse it.
 func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	mounted := s.mounted(r)
 	maps.Copy(w.Header(), mounted.Header)
@@ -167,9 +172,10 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkSite refuses requests that a web page of another site makes a browser send: any
-// request with a host name that isn't the registry's, and changes from a page of
-// another origin. Clients other than browsers send neither Origin nor Sec-Fetch-Site.
+// checkSite refuses requests that a web page of another site makes a browser send: all
+// requests with a host name that isn't the registry's, and requests that change something
+// and come from a page of another origin. Clients other than browsers pass the second
+// check, since they send neither Origin nor Sec-Fetch-Site.
 func (s *Server) checkSite(r *http.Request) error {
 	if err := s.opt.Hosts.Check(r); err != nil {
 		return err

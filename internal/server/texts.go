@@ -11,8 +11,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// CheckText refuses text that PostgreSQL can't store: the character NUL and invalid
-// UTF-8. Otherwise a query would fail, and the client would see a server error.
+// CheckText returns an error with status 400 if one of the texts can't be stored by
+// PostgreSQL, because it has the character NUL or is invalid UTF-8. Without this check, a
+// query would fail, and the client would get a server error. what names the text in the
+// error.
 func CheckText(what string, texts ...string) error {
 	for _, text := range texts {
 		if strings.ContainsRune(text, 0) {
@@ -25,8 +27,9 @@ func CheckText(what string, texts ...string) error {
 	return nil
 }
 
-// CheckRawQuery checks the text in a raw query like CheckText. It refuses a query that
-// can't be parsed, since net/url would silently drop the bad parameters.
+// CheckRawQuery checks the names and values in a raw query as CheckText does. It also
+// refuses a query that can't be parsed, because net/url would silently drop the malformed
+// parameters.
 func CheckRawQuery(query string) error {
 	if query == "" {
 		return nil
@@ -38,7 +41,7 @@ func CheckRawQuery(query string) error {
 	return checkQuery(q)
 }
 
-// checkQuery checks the names and values of a query like CheckText.
+// checkQuery checks the names and values of query parameters as CheckText does.
 func checkQuery(q url.Values) error {
 	for _, name := range slices.Sorted(maps.Keys(q)) {
 		if err := CheckText("the name of a query parameter", name); err != nil {
@@ -51,8 +54,7 @@ func checkQuery(q url.Values) error {
 	return nil
 }
 
-// CheckTag returns the error for a client that names a tag that is not valid, nil for a
-// valid one.
+// CheckTag returns an error for the client if tag isn't a valid tag.
 func CheckTag(tag string) error {
 	if err := oci.ValidateTag(tag); err != nil {
 		return oci.Errorf(oci.ManifestInvalid, "%v", err).WithDetail(map[string]string{"tag": tag})

@@ -24,7 +24,9 @@ func (l listedOnce) String() string {
 	return fmt.Sprintf("%s %s %s", l.Name, l.ManifestDigest.String()[7:13], l.EndedBy)
 }
 
-// tagHistory reads all pages of the history, by next_page or by Quay's page.
+// tagHistory reads all pages of a repository's history, by next_page or, if numbered, by
+// Quay's parameter page. It returns the existing tags and the former states of tags, and
+// checks that they are sorted by time.
 func (r *registry) tagHistory(t *testing.T, path, query string, limit int, numbered bool) (live, former []string) {
 	t.Helper()
 	last := int64(1 << 62)
@@ -60,8 +62,9 @@ func (r *registry) tagHistory(t *testing.T, path, query string, limit int, numbe
 	}
 }
 
-// TestQuayTagHistory: the history has existing tags, and the former states of tags
-// until they were moved or deleted, whatever the page size.
+// TestQuayTagHistory: a client pushes, moves, restores and deletes tags sixty times. Then
+// the history, with any page size, must list the existing tags and each former state that a
+// move or deletion has ended.
 func TestQuayTagHistory(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -133,8 +136,9 @@ func TestQuayTagHistory(t *testing.T) {
 	}
 }
 
-// TestQuayTagHistoryOfDeleted: a former state whose manifest is gone says so. A new
-// repository doesn't show the history of a deleted one with the same name.
+// TestQuayTagHistoryOfDeleted: a former state of a tag whose manifest was deleted must be
+// marked so in the history. The history of a deleted repository must not appear in a new
+// repository with the same name.
 func TestQuayTagHistoryOfDeleted(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -20,8 +20,8 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// whole returns a registry with an object of each kind that the management API has
-// operations on.
+// whole returns a registry whose management API has all its operations, including those on
+// webhooks, auto-pruning and pull statistics.
 func whole(t *testing.T) *registry {
 	return onDatabase(t, func(o *servertest.Options, d *db.DB) {
 		var err error
@@ -41,7 +41,7 @@ func whole(t *testing.T) *registry {
 	})
 }
 
-// schema has the members of a JSON schema that the test uses.
+// schema has the members of a JSON schema in the OpenAPI document that the test reads.
 type schema struct {
 	Ref        string             `json:"$ref"`
 	Type       any                `json:"type"`
@@ -65,8 +65,8 @@ type described struct {
 	Components struct{ Schemas map[string]*schema }
 }
 
-// fill replaces the parameters of a path, uses value for the one called name, and adds
-// the query.
+// fill returns the path with values for its parameters, and a query with the required
+// parameters. The parameter called name gets the given value, the others get valid ones.
 func fill(path, name, value string, list []parameter) string {
 	query := url.Values{}
 	for _, p := range list {
@@ -95,9 +95,9 @@ var hostile = map[string]string{
 	"old date": "0001-01-01T00:00:00Z", "last date": "9999-12-31T23:59:59.999999999Z", "cursor": "AAAA", "digest": "sha256:" + strings.Repeat("0", 64),
 }
 
-// TestAPIHostileParameters gives every parameter of every operation unreasonable
-// values. None may cause a server error, and text that PostgreSQL can't store is
-// refused with the parameter's name.
+// TestAPIHostileParameters sends requests in which one parameter has a hostile value, for
+// every operation, parameter and value. No request may cause a server error. A parameter
+// with text that PostgreSQL can't store must be refused with an error that names it.
 func TestAPIHostileParameters(t *testing.T) {
 	t.Parallel()
 	r := whole(t)
@@ -130,8 +130,9 @@ func TestAPIHostileParameters(t *testing.T) {
 	}
 }
 
-// hostileBodies gives every member of a body unreasonable values, as
-// TestAPIHostileParameters does with parameters.
+// hostileBodies sends requests in which one member of the body has a hostile value, for
+// every member of the operation's schema, and checks them as TestAPIHostileParameters does.
+// It returns the number of requests.
 func (r *registry) hostileBodies(t *testing.T, d described, method, path string, list []parameter, s schema) (n int) {
 	t.Helper()
 	if name, found := strings.CutPrefix(s.Ref, "#/components/schemas/"); found {
@@ -176,8 +177,8 @@ func sample(name string, s *schema) any {
 	return "x"
 }
 
-// TestHostileDistributionParameters does for the OCI API what TestAPIHostileParameters does
-// for the management API.
+// TestHostileDistributionParameters sends the hostile values as parameters to the OCI API,
+// as TestAPIHostileParameters does to the management API.
 func TestHostileDistributionParameters(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -217,8 +218,9 @@ func TestHostileDistributionParameters(t *testing.T) {
 	}
 }
 
-// TestHostileHeaders: header values that go into the audit log or the manifest's row
-// may have any bytes that net/http accepts.
+// TestHostileHeaders: clients send headers that are stored in the audit log or in the
+// manifest's row, with every kind of bytes that net/http accepts. The requests must
+// succeed.
 func TestHostileHeaders(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -236,7 +238,7 @@ func TestHostileHeaders(t *testing.T) {
 			t.Errorf("Content-Type %q: %d %s", value, a.StatusCode, a.Content)
 		}
 	}
-	// The same applies to text inside a manifest.
+	// Such text inside a manifest must not cause a server error either.
 	for _, text := range []string{"a\x00b", "\xff", "\xed\xa0\x80"} {
 		b, err := json.Marshal(text)
 		if err != nil {

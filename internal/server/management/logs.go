@@ -18,8 +18,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// LogFilter selects entries of the audit log. Where Quay has a parameter, its name is
-// used. The type is exported because huma finds parameters only in exported types.
+// LogFilter has the query parameters that select entries of the audit log, under Quay's
+// names where Quay has such a parameter. It is exported because huma finds parameters only
+// in exported types.
 type LogFilter struct {
 	From      string   `query:"from" doc:"The first moment, as 2026-03-05T07:00:00Z or 2026-03-05" example:"2026-03-05"`
 	To        string   `query:"to" doc:"The moment that ends the time asked for, in the same forms" example:"2026-03-06"`
@@ -34,7 +35,8 @@ type LogFilter struct {
 	Run       string   `query:"run" doc:"UUID of a run of auto-pruning"`
 }
 
-// filter converts the filter to an audit.Filter. Its error is an answer for the client.
+// filter converts the parameters to an audit.Filter for a namespace or a repository; "" for
+// both means the whole registry. Its error is an answer for the client.
 func (f LogFilter) filter(namespace, repository string) (out audit.Filter, err error) {
 	out = audit.Filter{Namespace: namespace, Repository: repository, Actor: f.Actor, Tag: f.Tag}
 	if out.From, err = either("from", f.From, "starttime", f.StartTime, 0); err != nil {
@@ -98,9 +100,10 @@ func parseUUID(name, text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// either parses a time that is given either as our parameter (name, text) or as Quay's
-// (quays, day). Quay's is a whole day, to which days is added: 0 where the beginning of
-// the day is meant, 1 for its end.
+// either parses a time that the client gives in one of two parameters. Purser's parameter
+// has the name name and the value text, a time or a day. Quay's has the name quays and the
+// value day, to which either adds days: 0 if the day's beginning is meant, 1 if its end is.
+// It returns an error if both have a value.
 func either(name, text, quays, day string, days int) (time.Time, error) {
 	switch {
 	case text != "" && day != "":
@@ -128,15 +131,15 @@ type LogPage struct {
 	Limit    int    `query:"limit" minimum:"1" default:"100" doc:"Most entries of the answer. More than 1000 counts as 1000"`
 }
 
-// LogPerformer names the actor of an entry, in Quay's format. It is exported because
-// huma makes JSON schemas only from exported types.
+// LogPerformer is the actor of an audit entry in Quay's format. It is exported because huma
+// makes JSON schemas only of exported types.
 type LogPerformer struct {
 	Kind    string `json:"kind" enum:"user,worker" doc:"worker: the registry itself" example:"user"`
 	Name    string `json:"name"`
 	IsRobot bool   `json:"is_robot"`
 }
 
-// logEntry is an entry in Quay's format, followed by Purser's additional members.
+// logEntry is an audit entry in Quay's format, followed by members that only Purser has.
 type logEntry struct {
 	Kind      audit.Kind     `json:"kind" example:"push_repo"`
 	Metadata  map[string]any `json:"metadata" doc:"What the entry is about"`
@@ -203,7 +206,8 @@ func newLogEntry(e audit.Entry) logEntry {
 	return out
 }
 
-// quayTime formats a time as Quay does (as in e-mail); "" for the zero time.
+// quayTime formats a time as Quay does, which is the format of e-mail; the zero time
+// becomes "".
 func quayTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -219,10 +223,12 @@ type logList struct {
 	NextPage  string     `json:"next_page,omitempty" doc:"Where to go on. Missing on the last page; a page may be empty and not be the last"`
 }
 
-// emptyPages limits how many pages one request reads while they turn out to be empty.
+// emptyPages limits how many pages of the audit log one request reads as long as no entry
+// in them matches the filter.
 const emptyPages = 5
 
-// logs returns a page of the log. It may be empty without being the last one.
+// logs returns one page of the audit log's entries that match f. The page may be empty
+// without being the last one; NextPage is "" on the last page.
 func (a *API) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, error) {
 	log := a.opt.Audit
 	if log == nil {
@@ -250,8 +256,9 @@ func (a *API) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, er
 
 var errNoLog = oci.Errorf(oci.Unavailable, "this process has no audit log")
 
-// exportLogs streams all entries that the filter selects. It holds one page in memory
-// at a time. If it fails midway, it closes the connection, so that the client notices.
+// exportLogs streams all entries of the audit log that f selects to the client, and writes
+// an audit entry about the export first. It keeps only one page of entries in memory at a
+// time. If it fails in the middle, it closes the connection, so that the client notices.
 func (a *API) exportLogs(ctx context.Context, f audit.Filter, detail map[string]any) (*huma.StreamResponse, error) {
 	if a.opt.Audit == nil {
 		return nil, errNoLog
@@ -268,14 +275,14 @@ func (a *API) exportLogs(ctx context.Context, f audit.Filter, detail map[string]
 	}}, nil
 }
 
-// logExport writes an audit entry which says that somebody exports the log.
+// logExport writes an audit entry which says that a client exports the audit log.
 func (a *API) logExport(ctx context.Context, f audit.Filter, detail map[string]any) error {
 	return a.opt.Audit.Append(ctx, audit.Entry{
 		Kind: audit.ExportLog, Namespace: f.Namespace, Repository: f.Repository, Detail: detail,
 	})
 }
 
-// asked returns the parameters that the client gave.
+// asked returns the parameters that the client gave, by their names.
 func (f LogFilter) asked() map[string]any {
 	out := map[string]any{}
 	for name, value := range map[string]string{
@@ -289,7 +296,8 @@ func (f LogFilter) asked() map[string]any {
 	return out
 }
 
-// LogRepository and LogNamespace say in a path whose log is meant.
+// LogRepository and LogNamespace have the path parameter that names the repository or
+// namespace whose audit log is meant.
 type (
 	LogRepository struct {
 		Repository string `path:"repository" doc:"Name of the repository. It need not exist any more" example:"library/alpine"`
@@ -344,10 +352,11 @@ type logRequest struct {
 	page                  LogPage
 }
 
-// logTexts has name, path and description of the log operations of one scope.
+// logTexts has the name, path and description of the operations on the audit log of one
+// scope: a repository, a namespace or the whole registry.
 type logTexts struct{ name, path, of string }
 
-// errors returns the statuses that are particular to this scope's operations.
+// errors returns the statuses that are particular to the operations of this scope.
 func (t logTexts) errors() []int {
 	if strings.Contains(t.path, "{") { // authorization may depend on whether the repository or namespace exists
 		return []int{http.StatusNotFound}
@@ -355,7 +364,8 @@ func (t logTexts) errors() []int {
 	return nil
 }
 
-// aggregatedDays is how many days are counted if the request doesn't say from when.
+// aggregatedDays is how many days of the audit log are counted if the request has no start
+// time.
 const aggregatedDays = 31
 
 // aggregatedLogs counts entries by kind and day.
@@ -369,8 +379,9 @@ type aggregatedLog struct {
 	Datetime string     `json:"datetime" doc:"The beginning of the day in UTC, as Quay writes it" example:"Thu, 05 Mar 2026 00:00:00 -0000"`
 }
 
-// aggregate counts the entries that the filter selects, by default those of the last
-// aggregatedDays.
+// aggregate counts the entries of the audit log that f selects, by kind and day. Without a
+// start time it counts the last aggregatedDays. It refuses to examine more than
+// audit.MaxAggregated entries.
 func (a *API) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, error) {
 	if a.opt.Audit == nil {
 		return nil, errNoLog
@@ -396,7 +407,8 @@ func (a *API) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, e
 	return out, nil
 }
 
-// addLog adds the operations that list, export and count the log of one scope.
+// addLog adds the operations that list, export and count the audit entries of one scope.
+// list and export convert the input of an operation to a logRequest.
 func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export func(*E) logRequest) {
 	type listOutput struct{ Body *logList }
 	add(a, server.AccessAdmin, huma.Operation{

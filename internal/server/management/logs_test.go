@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// logAnswer is a page of the log as Quay's clients read it, with some of Purser's
-// additional members.
+// logAnswer is a page of the audit log as Quay's clients read it, with some of the members
+// that only Purser has.
 type logAnswer struct {
 	StartTime string `json:"start_time"`
 	EndTime   string `json:"end_time"`
@@ -34,7 +34,7 @@ type logAnswer struct {
 	}
 }
 
-// logs returns all pages of a scope's log.
+// logs reads all pages of the audit log at the given path.
 func (r *registry) logs(t testing.TB, path string, query url.Values) (all logAnswer) {
 	t.Helper()
 	for {
@@ -48,7 +48,7 @@ func (r *registry) logs(t testing.TB, path string, query url.Values) (all logAns
 	}
 }
 
-// fill writes audit entries of two namespaces, one minute apart.
+// fill writes 60 audit entries of three repositories in two namespaces, one minute apart.
 func (r *registry) fill(t testing.TB, policy, run uuid.UUID) {
 	t.Helper()
 	var list []audit.Entry
@@ -111,7 +111,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogEntry: an entry has the members that Quay's clients expect, and Purser's own.
+// TestLogEntry: an audit entry in the answer must have the members that Quay's clients
+// expect, and Purser's own.
 func TestLogEntry(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -195,8 +196,8 @@ func TestExportLogs(t *testing.T) {
 		`export_logs     {"kind": "push_repo"}`, `export_logs acme    {"tag": "v1"}`, `export_logs acme acme/web   {}`)
 }
 
-// TestNoLog: a registry without an audit log answers requests for the log with an error
-// that says so.
+// TestNoLog: a client asks a registry without an audit log for the log. It must get 503
+// with a text that says so.
 func TestNoLog(t *testing.T) {
 	t.Parallel()
 	r := setup(t, withoutLog)

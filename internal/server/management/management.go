@@ -1,15 +1,15 @@
-// Package management implements the management API under /api/v1/, described by an
-// OpenAPI document that is generated from the code. Where Quay has a route for something,
-// path, answer and errors are like Quay's.
+// Package management implements the management API under /api/v1/. An OpenAPI document, which
+// is generated from the code, describes it. Where Quay has a route for the same purpose, path,
+// answer and errors are like Quay's.
 //
 // Rules of the package:
 //
-//   - Each operation names the access that it needs, in its registration (add). It
-//     stands in the OpenAPI document as x-access.
-//   - An operation is a thin layer above a function of a lower package, which the command
-//     line could call as well.
-//   - A request's parameters and body are refused unless they are known and valid: a
-//     misspelt dry_run must not start a real run.
+//   - Each operation names the access that it needs when it is registered (add). The OpenAPI
+//     document shows the access as x-access.
+//   - An operation is a thin layer above a function of a lower package, so that the command
+//     line could call the same function.
+//   - A request is refused unless all of its parameters and members of its body are known and
+//     valid: a misspelt dry_run must not start a real run.
 package management
 
 import (
@@ -45,8 +45,9 @@ import (
 const (
 	// apiRoot is the prefix of every path of the management API.
 	apiRoot = "/api/v1"
-	// prefix is the prefix of the paths for which this package answers: it also tells
-	// clients that there is no other version.
+	// prefix is the prefix of all paths that this package answers. It is shorter than
+	// apiRoot, so that a request for another version of the API gets an error in this API's
+	// format.
 	prefix = "/api/"
 	// maxBody limits the body of a request to the management API, in bytes.
 	maxBody = 64 << 10
@@ -56,38 +57,45 @@ const (
 type Options struct {
 	Server  *server.Server   // required
 	Catalog *catalog.Catalog // required
-	// Store has the blobs. Its errors are marked as the store's (blob.Mark), so that
-	// clients get an answer that says so. Required.
+	// Store keeps the blobs' content. Its errors must be marked as errors of the store
+	// (blob.Mark), so that clients are told that the store failed, and not the database.
+	// Required.
 	Store blob.Store
 	Log   *slog.Logger // default slog.Default()
-	// GC configures garbage collection runs that operators start through the API. Its Store
-	// and Log are replaced by those above. Its Collector also serves the operations that
-	// show the state of collection; without Collector, these operations fail.
+	// GC configures runs of garbage collection that operators start through the API. Its
+	// Store and Log are replaced by the members above. Its Collector also serves the
+	// operations that show the state of garbage collection, which fail without it.
 	GC gc.CollectOptions
-	// Audit is the audit log. Operators' actions are written to it, and clients read
-	// it. Changes of the catalog are written by the catalog itself. Nil: no audit log.
+	// Audit is the audit log. The API writes operators' actions into it, and clients read
+	// it through the API. Package catalog itself writes the entries about its changes. Nil:
+	// no audit log.
 	Audit *audit.Log
-	// Autoprune manages policies and auto-pruning. Nil: the API has no such operations.
+	// Autoprune manages auto-pruning and its policies. Nil: the API has no operations on
+	// auto-pruning.
 	Autoprune *autoprune.Pruner
-	// Webhooks manages the webhooks of namespaces. Nil: the API has no such operations.
+	// Webhooks manages the webhooks of namespaces. Nil: the API has no operations on
+	// webhooks.
 	Webhooks *webhook.Sender
 	// Pulls reads pull statistics. Nil: answers have none.
 	Pulls *pullstats.Reader
-	// Recorder says where pulls are counted. Nil: they aren't recorded.
+	// Recorder says whether pulls are counted from the audit log or in Redis. Nil: pulls
+	// aren't recorded.
 	Recorder *pullstats.Recorder
-	// PullStats counts recorded pulls. Nil: pulls aren't counted.
+	// PullStats counts the pulls that the audit log has. Nil: pulls aren't counted.
 	PullStats *pullstats.SyncWorker
-	// RedisPulls adds the pulls that Redis has counted. Nil: there is no Redis.
+	// RedisPulls adds the counts of pulls from Redis to the statistics. Nil: there is no
+	// Redis.
 	RedisPulls *pullstats.FlushWorker
-	// LooseKeys gives access to the loose foreign keys. Nil: the API has no operations
-	// on them.
+	// LooseKeys gives access to the loose foreign keys. Nil: the API has no operations on
+	// them.
 	LooseKeys *LooseKeys
 	System    System
 }
 
-// API is the management API. Before an operation runs, API itself finds its route,
-// checks its access and reads its body. huma then parses and validates the operation's
-// input, writes its output, and describes both in the OpenAPI document.
+// API is the management API. For each request, API finds the operation, checks the access
+// and reads the body. Then the library huma parses and validates the operation's input,
+// calls the operation and writes its output. huma also describes input and output in the
+// OpenAPI document.
 type API struct {
 	opt     Options
 	server  *server.Server
@@ -129,8 +137,7 @@ func New(o Options) (*API, error) {
 			Components: &huma.Components{SecuritySchemes: securitySchemes},
 		},
 		Formats: huma.DefaultFormats, DefaultFormat: "application/json",
-		// An unknown parameter is an error: a misspelt dry_run must not start a real
-		// run.
+		// huma refuses unknown parameters: a misspelt dry_run must not start a real run.
 		RejectUnknownQueryParameters: true,
 	}, a)
 	if url := o.Server.ExternalURL(); url != "" {
@@ -168,8 +175,7 @@ func (a *API) Mount() server.Mount {
 	return server.Mount{Prefix: prefix, Handler: a, MarshalError: MarshalError, ReadsAreLogged: true}
 }
 
-// Close cancels the runs that operators have started and waits until they end, or until
-// ctx ends.
+// Close cancels the runs that operators have started, and waits until the runs or ctx end.
 func (a *API) Close(ctx context.Context) {
 	a.gc.close(ctx)
 	a.checks.close(ctx)
@@ -178,9 +184,9 @@ func (a *API) Close(ctx context.Context) {
 
 const accessKey = "access"
 
-// add registers an operation at a path below apiRoot, with the access that it requires.
-// Its handler returns an error and never writes one itself. op.Errors lists only the
-// statuses that are particular to this operation.
+// add registers an operation at a path below apiRoot, with the access that it requires. The
+// operation's handler returns its errors and never writes them. op.Errors need only list
+// the statuses that are particular to this operation.
 func add[I, O any](a *API, access server.Access, op huma.Operation, handle func(ctx context.Context, in *I) (*O, error)) {
 	op.Path = apiRoot + op.Path
 	op.Metadata = map[string]any{accessKey: access}
@@ -191,8 +197,8 @@ func add[I, O any](a *API, access server.Access, op huma.Operation, handle func(
 	op.Errors = append(op.Errors, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
 		http.StatusServiceUnavailable)
 	op.Responses = make(map[string]*huma.Response)
-	// The body has been read into memory before huma sees it. A read deadline, which
-	// huma would set, would end the handler.
+	// API has read the body into memory before huma sees it. A read deadline, which huma
+	// sets by default, would end the request while the handler works.
 	op.BodyReadTimeout = -1
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, in)
@@ -205,8 +211,8 @@ func add[I, O any](a *API, access server.Access, op huma.Operation, handle func(
 	delete(op.Responses, "422") // huma's own status for invalid input; here it is 400
 }
 
-// nullable marks properties as nullable whose schemas are references; huma has no
-// struct tag for these.
+// nullable marks properties of a schema as nullable if they refer to another schema. huma
+// has no struct tag for that.
 func nullable(s *huma.Schema, properties ...string) *huma.Schema {
 	for _, name := range properties {
 		s.Properties[name] = &huma.Schema{OneOf: []*huma.Schema{s.Properties[name], {Type: "null"}}}
@@ -214,8 +220,8 @@ func nullable(s *huma.Schema, properties ...string) *huma.Schema {
 	return s
 }
 
-// readOnly lets a request body contain members that only answers have, so that a client
-// can send back a resource as it read it. Their values are ignored.
+// readOnly adds members to the schema of a request body that only answers have, so that a
+// client can send back a resource as it read it. The values of these members are ignored.
 func readOnly(s *huma.Schema, members ...string) *huma.Schema {
 	for _, name := range members {
 		if s.Properties[name] == nil {
@@ -236,8 +242,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	op.handle(humago.NewContext(op.Operation, r, w))
 }
 
-// admit finds the operation for a request, checks path, query and access, and then
-// reads the body.
+// admit finds the operation for a request and returns it. Before that it checks the path,
+// the query and the access, and then reads the body.
 func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) {
 	o := server.Observed(r.Context())
 	rt, values, nameParts := a.match(r.URL.EscapedPath())
@@ -279,9 +285,10 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	return op, a.readBody(w, r)
 }
 
-// checkName checks a repository's name that came with unescaped slashes. The end of
-// such a path may have been meant as an operation that doesn't exist, so the request is
-// refused unless a repository of this name exists.
+// checkName checks a repository's name that the client wrote with unescaped slashes. The
+// end of such a name may have been meant as an operation that doesn't exist:
+// /repository/a/tga could be a repository, or a misspelt operation on repository a.
+// Therefore checkName refuses the request unless a repository with the whole name exists.
 func (a *API) checkName(r *http.Request, access server.Access, repository string) error {
 	if oci.ValidateName(repository) != nil {
 		return server.NothingAt(r)
@@ -297,8 +304,8 @@ func (a *API) checkName(r *http.Request, access server.Access, repository string
 	return err
 }
 
-// checkParameters checks that path and query parameters hold only text that PostgreSQL
-// can store.
+// checkParameters returns an error if a parameter of the path or the query has text that
+// PostgreSQL can't store.
 func checkParameters(r *http.Request, values map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if err := server.CheckText(name, values[name]); err != nil {
@@ -308,8 +315,8 @@ func checkParameters(r *http.Request, values map[string]string) error {
 	return server.CheckRawQuery(r.URL.RawQuery)
 }
 
-// readBody reads the body into memory. Its Content-Type must be JSON, which an HTML
-// form on another site's page can't send.
+// readBody reads the body into memory. It refuses a Content-Type other than JSON, because a
+// form on another site's page could send the other types without asking the server first.
 func (a *API) readBody(w http.ResponseWriter, r *http.Request) error {
 	given := r.Header.Get("Content-Type")
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.ContentLength == 0 && given == "" {
@@ -356,8 +363,8 @@ type raw struct {
 	Body        []byte
 }
 
-// addDocument adds the operations that serve the OpenAPI document. The document
-// describes all operations but these.
+// addDocument adds the operations that serve the OpenAPI document as JSON and YAML. The
+// document describes all other operations of the API.
 func (a *API) addDocument() {
 	for _, form := range []struct {
 		ending, contentType string

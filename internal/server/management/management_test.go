@@ -19,16 +19,16 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// denying makes Authorize refuse every request, with an error that names the access and
-// repository it was asked for.
+// denying makes Authorize refuse every request, with an error that names the access and the
+// repository for which Authorize was called.
 func denying(o *servertest.Options) {
 	o.Server.Authorize = func(_ *http.Request, a server.Access, repository string) error {
 		return oci.Errorf(oci.Denied, "%s of <%s>", a, repository)
 	}
 }
 
-// TestAPIPaths: repository names may contain slashes, escaped or not, and may look like
-// routes. Authorize is asked about the right repository.
+// TestAPIPaths: clients ask for repositories whose names have slashes, escaped or not, or
+// look like routes. Authorize must be called for the right repository.
 func TestAPIPaths(t *testing.T) {
 	t.Parallel()
 	r := setup(t, denying)
@@ -69,7 +69,8 @@ func TestAPIPaths(t *testing.T) {
 	r.Do(t, "GET", "/api/v2/gc/status", "").Refused(t, 404, "not_found", "nothing at /api/v2/gc/status")
 }
 
-// TestAPIRefusals: invalid requests are refused before anything is changed.
+// TestAPIRefusals: clients send invalid requests. Each must be refused with the right error
+// before anything is changed.
 func TestAPIRefusals(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -140,8 +141,8 @@ func TestAPIRefusals(t *testing.T) {
 	}
 }
 
-// TestAPIBodies: a body must be JSON, have that Content-Type, be short, and arrive in
-// time.
+// TestAPIBodies: a body that isn't JSON, has another Content-Type, is longer than 64 KiB,
+// or doesn't arrive in time must be refused.
 func TestAPIBodies(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.BodyIdleTimeout = 100 * time.Millisecond })
@@ -166,8 +167,9 @@ func TestAPIBodies(t *testing.T) {
 	w.Answer(t, "POST", "/api/v1/gc/run").Refused(t, 400, "invalid_request", "could not be read after 10 bytes")
 }
 
-// TestAPIOutlastsItsBodysDeadline: the deadline for reading the body doesn't end a
-// request whose body has arrived, however long the request takes.
+// TestAPIOutlastsItsBodysDeadline: a request takes longer than BodyIdleTimeout because it
+// waits in the database. The deadline for reading its body must not end it, since the body
+// has arrived.
 func TestAPIOutlastsItsBodysDeadline(t *testing.T) {
 	t.Parallel()
 	const idle = 50 * time.Millisecond
@@ -207,8 +209,9 @@ func TestAPIOutlastsItsBodysDeadline(t *testing.T) {
 	(<-done).Into(t, 200, new(any))
 }
 
-// TestAPIRefusesOtherSites: a web page of another site can't send requests on behalf of
-// an operator who has it open.
+// TestAPIRefusesOtherSites: an operator's browser has a page of another site open, which
+// sends requests to the management API. Requests that change something must be refused, and
+// the page must not be able to read answers.
 func TestAPIRefusesOtherSites(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -254,14 +257,15 @@ type apiOperation struct {
 	}
 }
 
-// check returns what is wrong with the description of an operation.
+// check returns texts that say what is wrong with the operation's description in the
+// OpenAPI document.
 func (op apiOperation) check(path string) (wrong []string) {
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	if op.OperationID == "" || op.Summary == "" || len(op.Tags) == 0 {
 		add("identifier %q, summary %q, tags %q", op.OperationID, op.Summary, op.Tags)
 	}
-	// Authentication is optional as long as there are no accounts: one alternative is
-	// empty.
+	// Authentication must be optional, since there are no accounts yet. That is so if the
+	// first alternative is empty.
 	if op.Access != "any" && (len(op.Security) < 2 || len(op.Security[0]) != 0) {
 		add("security %v, want one that is optional", op.Security)
 	}
@@ -295,8 +299,8 @@ func (op apiOperation) check(path string) (wrong []string) {
 	return wrong
 }
 
-// TestAPIDocument: the document describes every operation with its errors, and each
-// operation requires the access that the document names.
+// TestAPIDocument: the OpenAPI document must describe every operation with its errors, and
+// each operation must require the access that the document names.
 func TestAPIDocument(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -360,7 +364,8 @@ func TestAPIDocument(t *testing.T) {
 	}
 }
 
-// TestAPIIsObserved: requests to the management API are counted and logged by route.
+// TestAPIIsObserved: requests to the management API must be counted by route, method and
+// status, and logged with their id.
 func TestAPIIsObserved(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -387,8 +392,8 @@ func TestAPIIsObserved(t *testing.T) {
 	}
 }
 
-// TestAPITrouble: when the registry fails, its answer has the management API's format,
-// and only the log has the cause.
+// TestAPITrouble: a handler panics, or the database is down. The answer must have the
+// management API's format, and only the log may have the cause.
 func TestAPITrouble(t *testing.T) {
 	t.Parallel()
 	g, dsn := servertest.NewGate(t, dbtest.DSN(t))
@@ -414,8 +419,8 @@ func TestAPITrouble(t *testing.T) {
 	}
 }
 
-// TestAPIWithoutAccess: a client without any access is refused everything, the OpenAPI
-// document included.
+// TestAPIWithoutAccess: a client for which Authorize refuses every access asks for the
+// OpenAPI document and the status. Both must be refused.
 func TestAPIWithoutAccess(t *testing.T) {
 	t.Parallel()
 	r := setup(t, denying)

@@ -42,7 +42,8 @@ type pageOperation struct {
 	Example              string
 }
 
-// pageField is a parameter, or a member of a body. Depth is its nesting level.
+// pageField is a parameter of an operation, or a member of a body. Depth is the level of a
+// nested member, 0 at the top.
 type pageField struct {
 	Name, In, Type, Doc string
 	Note                string // whether it is required
@@ -55,7 +56,7 @@ type pageAnswer struct {
 	Fields      []pageField
 }
 
-// addPage adds an HTML page with the content of the OpenAPI document.
+// addPage adds an HTML page that describes all operations of the OpenAPI document.
 func (a *API) addPage() {
 	render := sync.OnceValues(a.renderPage)
 	add(a, server.AccessAny, huma.Operation{
@@ -66,7 +67,8 @@ func (a *API) addPage() {
 	})
 }
 
-// page is the HTML page with its headers. It loads no resources and runs no scripts.
+// page is the HTML page with its headers. It loads nothing from other URLs and has no
+// scripts.
 type page struct {
 	ContentType string `header:"Content-Type"`
 	Policy      string `header:"Content-Security-Policy"`
@@ -147,7 +149,8 @@ func jsonSchema(content map[string]*huma.MediaType) *huma.Schema {
 	return nil
 }
 
-// resolve follows a schema reference, and unwraps a nullable schema.
+// resolve returns the schema to which s refers. Of a nullable schema it returns the part
+// that isn't null.
 func resolve(doc *huma.OpenAPI, s *huma.Schema) *huma.Schema {
 	if s != nil && s.Ref != "" {
 		s = doc.Components.Schemas.SchemaFromRef(s.Ref)
@@ -199,11 +202,13 @@ func plural(name string) string {
 	return name
 }
 
-// notes are the remarks for required and for optional members.
+// notes has the remark that required members get on the page, and the remark that optional
+// members get.
 type notes struct{ required, optional string }
 
-// fieldsOf lists the members of an object, and below them those of nested objects.
-// above are the schemas that enclose this one, to detect recursion.
+// fieldsOf lists the members of an object; each member that is itself an object is followed
+// by its own members. above has the schemas that enclose this schema, so that fieldsOf ends
+// when a schema contains itself.
 func fieldsOf(doc *huma.OpenAPI, given *huma.Schema, n notes, above []*huma.Schema) (list []pageField) {
 	s := resolve(doc, given)
 	for s != nil && s.Type == huma.TypeArray {
@@ -224,7 +229,7 @@ func fieldsOf(doc *huma.OpenAPI, given *huma.Schema, n notes, above []*huma.Sche
 	return list
 }
 
-// exampleOf returns a curl command that calls an operation.
+// exampleOf returns a curl command that calls the operation with example values.
 func exampleOf(doc *huma.OpenAPI, path string, op *huma.Operation) string {
 	for _, param := range op.Parameters {
 		if param.In == "path" {
@@ -254,7 +259,8 @@ func exampleText(doc *huma.OpenAPI, param *huma.Param) string {
 	return "{" + param.Name + "}"
 }
 
-// exampleValue returns an example body with the required members.
+// exampleValue returns an example for a schema: a value of its type, or an object with its
+// required members.
 func exampleValue(doc *huma.OpenAPI, given *huma.Schema) any {
 	s := resolve(doc, given)
 	switch {

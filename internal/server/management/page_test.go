@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestAPIPage: the page has every operation of the document, loads nothing from
-// elsewhere and has no script.
+// TestAPIPage: the HTML page must describe every operation of the OpenAPI document. It must
+// have no script and load nothing from other URLs.
 func TestAPIPage(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

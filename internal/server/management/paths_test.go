@@ -9,8 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// TestAPIUnknownSubPaths: a path that matches no operation is not found, whatever the
-// method, and is never taken for an unknown repository's name.
+// TestAPIUnknownSubPaths: clients ask for paths that match no operation, such as
+// acme/app/frobnicate. The answer must be 404 for every method, and must not say that a
+// repository of that name is unknown.
 func TestAPIUnknownSubPaths(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -35,8 +36,8 @@ func TestAPIUnknownSubPaths(t *testing.T) {
 	for _, path := range []string{"/organization/acme/frobnicate", "/organization/acme/autoprune/frobnicate", "/frobnicate", "/superuser", "/tag", ""} {
 		r.Manage(t, "DELETE", path, "").WantStatus(t, map[bool]int{true: 405, false: 404}[path == ""])
 	}
-	// If a repository of that name exists, the path means the repository; so does a path
-	// with %2F.
+	// If a repository of this name exists, the path stands for the repository. A path in
+	// which the slashes of the name are written as %2F always does.
 	r.Put(t, "acme/app/frobnicate", "v1", r.Simple(t, "acme/app/frobnicate", 1, nil))
 	r.Manage(t, "GET", "/repository/acme/app/frobnicate", "").WantStatus(t, 200)
 	r.Manage(t, "GET", "/repository/acme/app/frobnicate/logs", "").WantStatus(t, 200)
@@ -46,8 +47,8 @@ func TestAPIUnknownSubPaths(t *testing.T) {
 	r.Manage(t, "GET", "/repository/acme/app", "").WantStatus(t, 200)
 }
 
-// TestBadEscapes: a query with % and anything but two hexadecimal digits is refused, in
-// the format of the API that was called.
+// TestBadEscapes: a client sends a query with a malformed escape such as %zz. It must be
+// refused with 400, in the format of the API that was called.
 func TestBadEscapes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -69,7 +70,7 @@ func TestBadEscapes(t *testing.T) {
 	}
 }
 
-// unchecked sends a request whose path and query aren't checked by the client.
+// unchecked sends a request without checking its path and query, which may be malformed.
 func (r *registry) unchecked(t testing.TB, method, target string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.URL, nil)

@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// PolicyOfRegistry, PolicyOfNamespace and PolicyOfRepository say in a path whose
-// policies are meant. They are exported because huma reads exported fields only.
+// PolicyOfRegistry, PolicyOfNamespace and PolicyOfRepository have the path parameter that
+// says whose policies are meant. They are exported because huma reads only exported fields.
 type PolicyOfRegistry struct{}
 
 // PolicyOfNamespace is described with PolicyOfRegistry.
@@ -51,8 +51,9 @@ type PolicyBody struct{ Body policyText }
 
 func (b PolicyBody) text() policyText { return b.Body }
 
-// policyText is a policy as JSON text of the client. Package autoprune parses it, since
-// its errors are more specific than those from a schema.
+// policyText is an auto-prune policy as the JSON text that the client sent. Package
+// autoprune parses it, because its errors are more specific than those that huma derives
+// from a schema.
 type policyText []byte
 
 // UnmarshalJSON keeps the text.
@@ -67,12 +68,12 @@ func (policyText) Schema(r huma.Registry) *huma.Schema {
 }
 
 // readOnlyOfPolicies are the members of api.PolicyView that a request can't set. Some
-// clients send back the whole policy that they read; the values of these members are
-// ignored then.
+// clients send back the whole policy as they read it, so these members are allowed in
+// requests and ignored.
 var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "setting", "created_at", "updated_at"}
 
-// parse parses the policy. id is the policy's identifier in the path, "" for a new
-// policy. A body that names another policy than the path is refused, since it was
+// parse parses the policy. id is the policy's id in the path, "" for a new policy. If the
+// body names another policy than the path, parse returns an error, because the body was
 // probably meant for that other policy.
 func (p policyText) parse(id string) (autoprune.Policy, error) {
 	var members struct {
@@ -91,8 +92,8 @@ func (p policyText) parse(id string) (autoprune.Policy, error) {
 	return policy, err
 }
 
-// PolicyForm describes a policy in requests. It is exported because huma makes JSON
-// schemas only from exported types.
+// PolicyForm describes a policy in requests. It is exported because huma makes JSON schemas
+// only of exported types.
 type PolicyForm struct {
 	Method            string  `json:"method" enum:"creation_date,number_of_tags,last_pulled" doc:"How tags are selected"`
 	OlderThan         string  `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
@@ -142,8 +143,8 @@ type (
 	policyTold struct{ Body api.PolicyView }
 )
 
-// addPolicies adds the operations on the policies of the registry, of namespaces and
-// of repositories.
+// addPolicies adds the operations on the auto-prune policies of the registry, of namespaces
+// and of repositories.
 func (a *API) addPolicies() {
 	if a.opt.Autoprune == nil {
 		return
@@ -185,16 +186,17 @@ func (a *API) addPolicies() {
 	a.addPreviews()
 }
 
-// targeted, named and written are implemented by the inputs of these operations: they
-// return the scope, the policy's identifier, and the policy's text.
+// The inputs of the operations on policies implement these interfaces: targeted returns the
+// scope, named the policy's id, and written the text of the policy in the body.
 type (
 	targeted interface{ target() autoprune.Target }
 	named    interface{ item() string }
 	written  interface{ text() policyText }
 )
 
-// addPoliciesOf adds the operations of one scope. Type parameters are inputs: L of
-// listing, C of creating, I of operations on one policy, U of updating.
+// addPoliciesOf adds the operations on the policies of one scope. The type parameters are
+// the inputs of the operations: L lists, C creates a policy, I gets or deletes one, U
+// updates one.
 func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	prune, tags := a.opt.Autoprune, []string{"autoprune"}
 	bad := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}

@@ -33,9 +33,9 @@ type createdRule struct {
 	Warnings []string `json:"warnings,omitempty" doc:"Unintended tags that the pattern may protect"`
 }
 
-// ScopeOfRepository, ScopeOfNamespace and ScopeOfAll say in a path where a rule
-// applies: in a repository, a namespace or everywhere. They are exported because huma
-// finds parameters only in exported types.
+// ScopeOfRepository, ScopeOfNamespace and ScopeOfAll have the path parameters that say
+// where a protection rule applies: in a repository, in a namespace or everywhere. They are
+// exported because huma finds parameters only in exported types.
 type (
 	ScopeOfRepository struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
@@ -93,12 +93,14 @@ func (a *API) addProtection() {
 		func(in *allDelete) (none catalog.ProtectionScope, id string) { return none, in.UUID })
 }
 
-// protectionTexts has name, path and description of the rule operations of one scope.
+// protectionTexts has the name, path and description of the operations on the protection
+// rules of one scope.
 type protectionTexts struct{ name, path, of string }
 
-// addProtection adds the operations on the rules of one scope. Type parameters are the
-// inputs of listing (L), creating (C) and deleting (D). The functions extract the
-// scope, and the pattern or the rule's identifier, from an input.
+// addProtection adds the operations on the protection rules of one scope. The type
+// parameters are the inputs for listing (L), creating (C) and deleting (D) rules. The
+// functions return the scope that an input names, together with the pattern to create or
+// the id of the rule to delete.
 func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) catalog.ProtectionScope,
 	ofCreate func(*C) (catalog.ProtectionScope, string), ofDelete func(*D) (catalog.ProtectionScope, string),
 ) {

@@ -11,7 +11,8 @@ import (
 
 func withoutLog(o *servertest.Options) { o.Management.Audit = nil }
 
-// TestProtectedTag: moving or deleting a protected tag is refused with an explanation.
+// TestProtectedTag: a client moves or deletes a protected tag. It must be refused with 409
+// and a text that names the rule.
 func TestProtectedTag(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -22,8 +22,8 @@ func (pruneState) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema 
 	return nullable(s, "task")
 }
 
-// pruneSetting is the body of a request that sets whether the registry's default
-// policies apply to a namespace.
+// pruneSetting is the body of a request that says whether the registry's default policies
+// apply to a namespace.
 type pruneSetting struct {
 	UsesDefaults bool `json:"uses_defaults" doc:"False: the registry's default policies don't apply to the namespace"`
 }
@@ -33,7 +33,8 @@ func (pruneSetting) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schem
 	return readOnly(s, "task")
 }
 
-// addPruning adds the operations that request runs, list them and undo them.
+// addPruning adds the operations that show the state of auto-pruning in a namespace, start
+// runs, list them and undo them.
 func (a *API) addPruning() {
 	prune := a.opt.Autoprune
 	if prune == nil {
@@ -84,8 +85,8 @@ func (a *API) addPruning() {
 	a.addPruneRuns()
 }
 
-// undoTime limits how long one request to undo works. If there is more to undo, the
-// answer says where to continue.
+// undoTime limits how long one request to undo a run works. If tags are left, the answer
+// says where the next request continues.
 const undoTime = 20 * time.Second
 
 func (a *API) addPruneRuns() {

@@ -84,8 +84,8 @@ func TestAPIPolicies(t *testing.T) {
 	}
 }
 
-// TestAPIRefusesBadPolicies: each invalid policy gets its own error, which names the
-// field.
+// TestAPIRefusesBadPolicies: a client sends invalid policies. Each must be refused with an
+// error that begins with the name of the invalid field.
 func TestAPIRefusesBadPolicies(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -135,7 +135,8 @@ func TestAPIRefusesBadPolicies(t *testing.T) {
 	}
 }
 
-// TestAPIPreviewRunUndo makes a preview, a run, and its undo.
+// TestAPIPreviewRunUndo: a client previews a policy, saves it, lets it run and undoes the
+// run. The preview must name the tag that the run deletes and the undo restores.
 func TestAPIPreviewRunUndo(t *testing.T) {
 	t.Parallel()
 	r, p := pruning(t)
@@ -196,8 +197,8 @@ func TestAPIPreviewRunUndo(t *testing.T) {
 	}
 }
 
-// wantPerformer checks the performer of all entries of a kind, and that filtering by
-// performer finds them.
+// wantPerformer checks that n audit entries of a kind have the given performer, and that a
+// client finds them by filtering by this performer.
 func (r *registry) wantPerformer(t testing.TB, kind string, want management.LogPerformer, n int) {
 	t.Helper()
 	for _, query := range []string{"kind=" + kind, "performer=" + url.QueryEscape(want.Name), "actor=" + url.QueryEscape(want.Name) + "&kind=" + kind} {
@@ -220,8 +221,9 @@ func (r *registry) wantPerformer(t testing.TB, kind string, want management.LogP
 	}
 }
 
-// TestAPIPolicyWarnings: a pattern that may match unintended tags causes a warning, and
-// a client can send back the policy that it read.
+// TestAPIPolicyWarnings: a client saves a policy whose pattern may match unintended tags.
+// The answer must warn of that. The client must be able to send back the policy as it read
+// it.
 func TestAPIPolicyWarnings(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -262,8 +264,9 @@ func TestAPIPolicyWarnings(t *testing.T) {
 	}
 }
 
-// TestAPIUnreadable: policies and rules that this version can't parse are listed and
-// can be deleted.
+// TestAPIUnreadable: the database has a policy and a protection rule that this version
+// can't parse. The API must list them with the problem, and clients must be able to delete
+// them.
 func TestAPIUnreadable(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -289,8 +292,8 @@ func TestAPIUnreadable(t *testing.T) {
 	r.Manage(t, "DELETE", "/organization/app/tagprotection/"+rules.Rules[0].UUID, "").WantStatus(t, 204)
 }
 
-// TestDefaultPolicyOfSetting: the configured default policy is listed with the
-// setting's name, and can't be changed through the API.
+// TestDefaultPolicyOfSetting: the setting autoprune.default_policy has a policy. The API
+// must list this policy with the setting's name, and refuse to change or delete it.
 func TestDefaultPolicyOfSetting(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)

@@ -13,14 +13,14 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// RecordedSince says since when pulls were counted. Like ManifestPulls it is exported
-// because huma describes embedded structs only if they are.
+// RecordedSince says since when pulls have been counted. It is exported, like
+// ManifestPulls, because huma describes embedded structs only if they are exported.
 type RecordedSince struct {
 	RecordedSince *time.Time `json:"recorded_since" doc:"Every pull since then is counted, or will be within some minutes. Null: it isn't known yet"`
 	Realtime      *bool      `json:"realtime,omitempty" doc:"If the request had realtime=true: whether the numbers include pulls that aren't counted yet. False: there is no Redis, which alone knows such pulls at once, or it doesn't answer"`
 }
 
-// tagPulls has a tag's pull statistics, as an element of a list.
+// tagPulls has the pull statistics of one tag, as an element of a list.
 type tagPulls struct {
 	Name   string     `json:"tag_name"`
 	Count  int64      `json:"tag_pull_count"`
@@ -54,21 +54,22 @@ func (a *API) pullsOff() error {
 	return server.Refusal(http.StatusNotFound, "pulls are not counted here: the settings pull_statistics.enabled and pull_statistics.redis are false")
 }
 
-// pullsFailed logs err and returns the error for a client whose request needs
-// statistics that can't be read.
+// pullsFailed logs err and returns the error for a client that asked for pull statistics
+// while they can't be read.
 func (a *API) pullsFailed(ctx context.Context, err error) error {
 	a.server.Warn(ctx, "reading the statistics of pulls failed", err)
 	return oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: try again later")
 }
 
-// Realtime is the parameter that asks for pulls which aren't in the database yet.
+// Realtime is the query parameter by which a client also asks for pulls that Redis has
+// counted but that aren't in the database yet.
 type Realtime struct {
 	Realtime bool `query:"realtime" doc:"Add the pulls in Redis that aren't counted yet. If there is no Redis, or it doesn't answer, the numbers are those of the database"`
 }
 
-// readPulls calls read to read a repository's statistics from pulls. It returns
-// the pulls in Redis that those don't have yet, if the client asked for them, and
-// since when pulls were counted.
+// readPulls calls read, which reads a repository's statistics from the database. It returns
+// since when pulls have been counted. If the client asked for realtime statistics, live has
+// the pulls in Redis that the database doesn't have yet, for the caller to add.
 func (a *API) readPulls(ctx context.Context, in Realtime, repository int64, read func(ctx context.Context, pulls *pullstats.Reader) error) (live pullstats.Live, since RecordedSince, err error) {
 	if in.Realtime {
 		live, err = a.opt.Pulls.Live(ctx, repository, read)
@@ -185,8 +186,8 @@ func (a *API) addManifestPulls() {
 	})
 }
 
-// pullPlace is the position of a page in a repository's statistics. Tags come before
-// manifests.
+// pullPlace is where a page of a repository's pull statistics begins: after a tag, or,
+// since manifests follow the tags, after a manifest.
 type pullPlace struct {
 	Manifests bool   `json:"m,omitempty"`
 	After     string `json:"a"`
@@ -275,9 +276,9 @@ func (a *API) pullPage(ctx context.Context, repository string, place pullPlace, 
 	return page, since, a.fillPullPage(ctx, repository, here.Repository, &page, tags, manifests)
 }
 
-// fillPullPage puts the statistics of those tags and manifests on the page that still
-// exist. The page stays empty if the name now belongs to another repository than the one
-// with the given id.
+// fillPullPage adds the statistics of the given tags and manifests to the page, without
+// those that don't exist any more. It adds nothing if a repository other than the one with
+// the given id has the name now.
 func (a *API) fillPullPage(ctx context.Context, repository string, id int64, page *pullPage, tags, manifests []pullstats.Row) error {
 	names, digests := make([]string, len(tags)), make([]oci.Digest, len(manifests))
 	for i, t := range tags {

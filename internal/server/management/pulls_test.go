@@ -16,8 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// counting returns a registry that counts pulls only when the test calls flush, which
-// writes the recorded pulls and counts them.
+// counting returns a registry that counts pulls only when the test calls flush. flush
+// writes the recorded pulls into the audit log, counts them, and waits until want pulls
+// have been counted in total.
 func counting(t *testing.T) (r *registry, flush func(want int64)) {
 	t.Helper()
 	var recorder *audit.Recorder
@@ -72,7 +73,8 @@ type manifestPulls struct {
 
 func recent(at *time.Time) bool { return at != nil && time.Since(*at).Abs() < time.Minute }
 
-// TestAPIPulls: pulls are shown by tag, by manifest, and in pages by repository.
+// TestAPIPulls: clients pull manifests by tag and by digest. The API must show the pulls of
+// each tag, of each manifest, and of all tags and manifests of the repository in pages.
 func TestAPIPulls(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -148,8 +150,8 @@ func TestAPIPulls(t *testing.T) {
 	}
 }
 
-// TestAPIPullsOfRestoredTag: the statistics of a deleted tag are hidden, and shown
-// again when the tag is restored.
+// TestAPIPullsOfRestoredTag: a pulled tag is deleted and later restored. Its statistics
+// must be hidden in between, and then have the same count as before.
 func TestAPIPullsOfRestoredTag(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -178,8 +180,9 @@ func TestAPIPullsOfRestoredTag(t *testing.T) {
 	}
 }
 
-// TestAPIPullsRealtimeWithoutRedis: pulls that aren't counted yet are only known with
-// Redis; without it the answer says so.
+// TestAPIPullsRealtimeWithoutRedis: a client asks for realtime statistics of a registry
+// without Redis. The answer must have the counts from the database, and realtime must be
+// false: only Redis knows pulls that aren't counted yet.
 func TestAPIPullsRealtimeWithoutRedis(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -224,7 +227,9 @@ func TestAPIPullsRefused(t *testing.T) {
 	}
 }
 
-// TestAPIPullState: the state reports a restored audit log, and a reset resolves that.
+// TestAPIPullState: the database was restored from a dump, so its transaction ids are lower
+// than those already read. The state must report that, a flush must be refused, and a reset
+// must make counting possible again.
 func TestAPIPullState(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)

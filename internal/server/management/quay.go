@@ -12,17 +12,18 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// userNamespace is the namespace of clients that aren't logged in, for Quay's routes
-// below /user. A logged-in client will have the namespace of its account's name.
+// userNamespace is the namespace that Quay's routes below /user are about if the client
+// isn't logged in. A client that is logged in will have the namespace with its account's
+// name.
 const userNamespace = "library"
 
-// PolicyOfUser selects the policies of the user's namespace. It is exported for the
-// same reason as PolicyOfRegistry.
+// PolicyOfUser stands for the policies of the user's namespace. It is exported for the same
+// reason as PolicyOfRegistry.
 type PolicyOfUser struct{}
 
 func (PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namespace: userNamespace} }
 
-// addUserPolicies adds Quay's routes for the policies of the user's namespace.
+// addUserPolicies adds Quay's routes for the auto-prune policies of the user's namespace.
 func (a *API) addUserPolicies() {
 	addPoliciesOf[PolicyOfUser, struct {
 		PolicyOfUser
@@ -37,8 +38,8 @@ func (a *API) addUserPolicies() {
 	}](a, "/user/autoprunepolicy", "User", "the user's namespace, which is "+userNamespace+" as long as nobody logs in")
 }
 
-// warnPrivate warns clients that set a repository to private that this has no effect
-// yet.
+// warnPrivate is the warning for a client that sets a repository to private, which has no
+// effect yet.
 const warnPrivate = "the registry has no accounts yet: whoever reaches it may pull from this repository"
 
 // newVisibility is the body of a request to change a repository's visibility.
@@ -87,7 +88,7 @@ type quayUser struct {
 	Logins             []struct{} `json:"logins" nullable:"false" doc:"Always empty"`
 }
 
-// addUser adds Quay's route that describes the user. Quay's clients use it to see
+// addUser adds Quay's route that describes the user. By this route, Quay's clients find out
 // whether they are logged in.
 func (a *API) addUser() {
 	type output struct{ Body quayUser }

@@ -12,7 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// TestQuayLimits: a limit above the longest page counts as the longest page.
+// TestQuayLimits: a client asks for more entries than a page may have. It must get the
+// longest page instead of an error.
 func TestQuayLimits(t *testing.T) {
 	t.Parallel()
 	r := whole(t)
@@ -37,8 +38,9 @@ func TestQuayLimits(t *testing.T) {
 	}
 }
 
-// TestQuayVisibility: the visibility is stored and shown, with a warning that everybody
-// may pull.
+// TestQuayVisibility: a client makes repositories private, public or starred. The API must
+// store and show that, and warn that everybody may pull from a private repository all the
+// same.
 func TestQuayVisibility(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -115,7 +117,8 @@ func TestQuayVisibility(t *testing.T) {
 	r.Manage(t, "POST", "/user/starred", `{"namespace":"acme","repository":"none"}`).Refused(t, 404, "not_found", "acme/none")
 }
 
-// TestQuayUserRoutes: a client that isn't logged in has the namespace library.
+// TestQuayUserRoutes: a client that isn't logged in uses Quay's routes below /user. They
+// must be about the namespace library.
 func TestQuayUserRoutes(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -141,8 +144,8 @@ func TestQuayUserRoutes(t *testing.T) {
 	}
 }
 
-// TestQuayUser: the user is anonymous, and the route works with and without Quay's
-// trailing slash.
+// TestQuayUser: Quay's route that describes the user must answer that nobody is logged in,
+// with and without a trailing slash.
 func TestQuayUser(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -159,7 +162,8 @@ func TestQuayUser(t *testing.T) {
 	}
 }
 
-// TestQuayAggregateLogs: the entries of a scope are counted by day and kind.
+// TestQuayAggregateLogs: the API must count the audit entries of a repository, a namespace
+// or the whole registry by day and kind.
 func TestQuayAggregateLogs(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// TestAPIPutsBackWhatWasRead sends each resource back as it was read: as an update, and
-// as a new resource after it was deleted. Read-only members are ignored.
+// TestAPIPutsBackWhatWasRead: a client reads a resource and sends the same body back, to
+// update the resource, and to make it again after deleting it. The API must accept the body
+// and ignore its read-only members.
 func TestAPIPutsBackWhatWasRead(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -73,7 +74,7 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 	r.Manage(t, "POST", "/organization", string(namespace.Content)).WantStatus(t, 201)
 }
 
-// edited returns the body after change has changed it.
+// edited returns the JSON body after the function change has changed its members.
 func edited(t testing.TB, body []byte, change func(object)) string {
 	t.Helper()
 	var m object
@@ -84,7 +85,8 @@ func edited(t testing.TB, body []byte, change func(object)) string {
 	return encode(t, m)
 }
 
-// sameBut checks that a resource is unchanged, except for some members.
+// sameBut checks that the resource at path still has all members as in told, except for the
+// given members.
 func (r *registry) sameBut(t testing.TB, path string, told answer, members ...string) {
 	t.Helper()
 	drop := func(m object) {
@@ -98,8 +100,8 @@ func (r *registry) sameBut(t testing.TB, path string, told answer, members ...st
 	}
 }
 
-// TestAPIReadOnlyMembers: every resource that can be read and replaced under the same
-// path accepts all members of its answer.
+// TestAPIReadOnlyMembers: for each path that has both GET and PUT, the body of the PUT must
+// accept all members that GET returns.
 func TestAPIReadOnlyMembers(t *testing.T) {
 	t.Parallel()
 	r := whole(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// route is a path pattern below apiRoot with its operations. A part in braces
-// matches any value. {repository} may match several parts, since repository names
-// contain slashes.
+// route is a path pattern with its operations by HTTP method. A part of the pattern in
+// braces matches any one part of a path. {repository} may match several parts, since
+// repository names contain slashes.
 type route struct {
 	pattern string
 	parts   []string
@@ -25,8 +25,8 @@ type operation struct {
 	handle func(huma.Context)
 }
 
-// Handle registers an operation and the function that runs it. It implements
-// huma.Adapter.
+// Handle registers an operation and the function that runs it. huma calls it, since API
+// implements huma.Adapter.
 func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 	i := slices.IndexFunc(a.routes, func(rt *route) bool { return rt.pattern == op.Path })
 	if i < 0 {
@@ -39,9 +39,9 @@ func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 	slices.SortStableFunc(a.routes, (*route).compare)
 }
 
-// compare sorts routes in the order in which they are tried. Patterns with more parts
-// come first, so that {repository} matches only parts that no longer pattern matches;
-// among equals those with fewer variables come first.
+// compare sorts routes in the order in which match tries them. Patterns with more parts
+// come first, so that {repository} doesn't match parts that a longer pattern matches
+// literally. Among patterns of equal length, those with fewer variables come first.
 func (rt *route) compare(other *route) int {
 	if d := len(other.parts) - len(rt.parts); d != 0 {
 		return d
@@ -49,9 +49,9 @@ func (rt *route) compare(other *route) int {
 	return strings.Count(rt.pattern, "{") - strings.Count(other.pattern, "{")
 }
 
-// match finds the route for a path, which is escaped as the client sent it. It returns
-// the values of the pattern's variables, and of how many parts the repository's name
-// consists. rt is nil if no route matches.
+// match finds the route for a path, which is escaped as the client sent it. values has the
+// texts for the pattern's variables, and nameParts is the number of parts of the
+// repository's name. rt is nil if no route matches.
 func (a *API) match(path string) (rt *route, values map[string]string, nameParts int) {
 	parts := pathParts(path)
 	for i, part := range parts {
@@ -68,8 +68,8 @@ func (a *API) match(path string) (rt *route, values map[string]string, nameParts
 	return nil, nil, 0
 }
 
-// pathParts splits a path at slashes. A trailing slash is ignored, since Quay has one
-// in some paths and not in others.
+// pathParts splits a path at its slashes. It ignores a trailing slash, since some of Quay's
+// paths have one and others don't.
 func pathParts(path string) []string {
 	return strings.Split(strings.TrimSuffix(strings.TrimPrefix(path, "/"), "/"), "/")
 }

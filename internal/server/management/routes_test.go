@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// TestAPIOperationWithoutAccess: an operation that was registered without an access is
-// denied to everybody.
+// TestAPIOperationWithoutAccess: an operation is registered with huma directly, and so
+// without an access. The API must answer every request to it with 403.
 func TestAPIOperationWithoutAccess(t *testing.T) {
 	t.Parallel()
 	quiet := slog.New(slog.DiscardHandler)

@@ -19,7 +19,7 @@ import (
 const (
 	// keptRuns limits how many runs of a kind are remembered.
 	keptRuns = 10
-	// maxFindings limits how many findings of a run are remembered.
+	// maxFindings limits how many findings of one run are remembered.
 	maxFindings = 1000
 )
 
@@ -34,8 +34,8 @@ const (
 	RunCancelled RunState = "cancelled"
 )
 
-// RunStatus is the part of the answer that all kinds of runs share. It is exported
-// because huma makes JSON schemas only from exported types.
+// RunStatus has the members that the answers about all kinds of runs share. It is exported
+// because huma makes JSON schemas only of exported types.
 type RunStatus struct {
 	ID        string     `json:"id" doc:"Identifier of the run"`
 	State     RunState   `json:"state" enum:"running,succeeded,failed,cancelled"`
@@ -44,8 +44,8 @@ type RunStatus struct {
 	Error     string     `json:"error,omitempty" doc:"Why it failed"`
 }
 
-// runs keeps the long-running tasks of one kind that operators have started in this
-// process. Only one at a time can run. R is the type of their report.
+// runs has the runs of one kind, such as garbage collection, that operators have started in
+// this process. Only one of them can be under way. R is the type of a run's report.
 type runs[R any] struct {
 	what    string // for people
 	log     *slog.Logger
@@ -67,9 +67,9 @@ type run[R any] struct {
 
 func newRuns[R any](what string, log *slog.Logger) *runs[R] { return &runs[R]{what: what, log: log} }
 
-// start starts a run with an initial report. work must stop when its context ends. If a
-// run of this kind is under way already, start returns an error with status 409 that
-// names it.
+// start starts a run with an initial report and returns it at once; work runs in the
+// background and must stop when its context ends. If a run of this kind is under way
+// already, start returns an error with status 409 that names this run.
 func (rs *runs[R]) start(report R, work func(ctx context.Context, r *run[R]) error) (*run[R], error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -108,7 +108,8 @@ func (rs *runs[R]) call(ctx context.Context, r *run[R], work func(ctx context.Co
 	return work(ctx, r)
 }
 
-// find returns the run with an ID, if this process remembers it.
+// find returns the run with the given id, or an error with status 404 if this process
+// doesn't remember it.
 func (rs *runs[R]) find(id string) (*run[R], error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -121,8 +122,8 @@ func (rs *runs[R]) find(id string) (*run[R], error) {
 		"start, or there have been %d since", id, keptRuns)
 }
 
-// close cancels running tasks, prevents new ones, and waits until they end, or until
-// ctx ends.
+// close cancels the runs that are under way, prevents new ones, and waits until the runs or
+// ctx end.
 func (rs *runs[R]) close(ctx context.Context) {
 	rs.mu.Lock()
 	rs.closed = true
@@ -169,15 +170,15 @@ func (r *run[R]) end(ctx context.Context, err error) {
 	}
 }
 
-// runTexts has names and descriptions of the operations on one kind of run.
+// runTexts has the names and descriptions of the operations on one kind of run.
 type runTexts struct {
 	name, path, tag               string
 	start, startMore, ask, cancel string
 }
 
-// addRuns adds the operations that start a run, show it and cancel it. B is the body of
-// the request to start, which may be missing; V is the answer about a run. The context
-// that start receives is the request's, not the run's.
+// addRuns adds the operations that start, show and cancel runs of one kind. B is the body
+// of the request that starts a run, which may be missing; V is the answer about a run,
+// which view makes. start gets the context of the request, which may end before the run.
 func addRuns[B, R, V any](a *API, rs *runs[R], text runTexts, start func(context.Context, B) (*run[R], error), view func(RunStatus, R) V) {
 	type startInput struct{ Body *B }
 	type startOutput struct {

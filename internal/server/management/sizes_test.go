@@ -10,9 +10,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestSizesThatAreDeclared: a manifest may declare any size for the content that it
-// lists. It is accepted, totals count the stored sizes, and differing declared sizes
-// are shown.
+// TestSizesThatAreDeclared: a client pushes manifests that declare wrong sizes for their
+// layers and children, up to the largest int64. The registry must accept the manifests and
+// count the stored sizes. It must show a declared size where it differs from the stored
+// size.
 func TestSizesThatAreDeclared(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -55,7 +56,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	}
 	checkTags()
 	checkDeclared(t, r, child, image, about, top)
-	// The first release stored negative totals: then only the payload's size is known.
+	// The first release stored negative total sizes in such rows. Only the size of the
+	// manifest itself is then known.
 	r.Exec(t, "UPDATE manifests SET total_size = -9223372036854775238")
 	want["v1"], want["all"] = len(payload), len(list)+len(payload)
 	checkTags()
@@ -63,8 +65,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	for _, path := range []string{"/repository/acme/app", "/organization/acme", "/gc/status"} {
 		r.Manage(t, "GET", path, "").Into(t, 200, new(any))
 	}
-	// The blobs have impossible sizes, as after an import that trusted another registry's
-	// sizes.
+	// The rows of the blobs have impossible sizes, as after an import that trusted the
+	// sizes of another registry. The answers must have no negative sizes.
 	r.Exec(t, "UPDATE blobs SET size = 9223372036854775807")
 	for _, path := range []string{"/repository/acme/app", "/organization/acme", "/repository/acme/app/tag/", "/repository/acme/app/tag/?sort=size",
 		"/repository/acme/app/manifest/" + child.String()} {
@@ -74,8 +76,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	}
 }
 
-// checkDeclared checks the management API's answers about the image, its referrer, and
-// the index that lists it.
+// checkDeclared checks what the management API answers about the image, about its referrer
+// (about), and about the index that lists it.
 func checkDeclared(t *testing.T, r *registry, image oci.Digest, size int, about, index oci.Digest) {
 	t.Helper()
 	type content struct {

@@ -15,12 +15,12 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// System describes the process and the services that it depends on, for operators.
+// System describes this process and the services that it depends on, for operators.
 type System struct {
 	Version string
 	Replica string // identifies this process among those that use its database
 	Storage string // kind of blob store: filesystem or s3
-	// Database is checked for reachability. Nil: it isn't reported.
+	// Database is the database whose availability is reported. Nil: it isn't reported.
 	Database *db.DB
 	// Migrations lists all migrations. Nil: they aren't reported.
 	Migrations func(ctx context.Context) ([]db.MigrationStatus, error)
@@ -121,7 +121,8 @@ func within(ctx context.Context, fn func(context.Context) error) error {
 	return fn(ctx)
 }
 
-// set records the outcome of a check. The text of the error is logged and not sent.
+// set records whether a service answered. The text of the error is logged, and not sent to
+// the client.
 func (p *partState) set(a *API, what string, err error) {
 	if p.OK = err == nil; err != nil {
 		a.log.Warn("a service that the registry depends on doesn't answer", "part", what, "error", err)
@@ -129,7 +130,8 @@ func (p *partState) set(a *API, what string, err error) {
 	}
 }
 
-// pendingRecords counts the pending deletion records of a parent table.
+// pendingRecords counts the deleted records of one parent table whose children still have
+// to be deleted.
 type pendingRecords struct {
 	loosefk.Pending
 	OldestSeconds float64 `json:"oldest_seconds"`
@@ -141,8 +143,8 @@ type looseRun struct {
 	Result *loosefk.Result `json:"result,omitempty" doc:"What the run did, when it has ended"`
 }
 
-// looseRequest is the body of a request to start a run of the loose foreign keys' worker.
-// It has no members.
+// looseRequest is the body of a request that starts a run of the loose foreign keys'
+// worker. It has no members.
 type looseRequest struct{}
 
 var errNoLooseKeys = oci.Errorf(oci.Unavailable, "this process runs no loose foreign keys")

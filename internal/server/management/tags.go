@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// restoreTag is the body of a request to restore a tag. Like Quay, it accepts unknown
-// members.
+// restoreTag is the body of a request to restore a tag. Members that the API doesn't know
+// are ignored, as in Quay.
 type restoreTag struct {
 	_              struct{}   `additionalProperties:"true"`
 	ManifestDigest oci.Digest `json:"manifest_digest" minLength:"1" doc:"The manifest that the tag is to point to" example:"sha256:4bcff63911fcb4448bd4fdacec207030997caf25e9bea4045fa6c8c44de311d1"`

@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// checkBody checks the strings in a JSON body like server.CheckText; NUL appears there as
-// \u0000. It accepts a body that isn't JSON, which the later parser refuses, and
-// invalid UTF-8, which encoding/json replaces.
+// checkBody refuses strings in a JSON body that PostgreSQL can't store, as server.CheckText
+// does: in JSON, NUL is written as \u0000. It accepts a body that isn't JSON, because the
+// parser that follows refuses it, and invalid UTF-8, because encoding/json replaces it.
 func checkBody(body []byte) error {
 	var v any
 	if err := json.Unmarshal(body, &v); err != nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// unused returns the filter that the parameter not_pulled_for asks for, nil if it isn't
-// given. It returns an error if the pull statistics can't answer.
+// unused returns the filter for tags that weren't used for as long as the parameter
+// not_pulled_for says; nil if the parameter is missing. It returns an error if the pull
+// statistics can't tell which tags these are.
 func (a *API) unused(ctx context.Context, in *tagListInput) (*catalog.UnusedTags, error) {
 	if !in.unused {
 		return nil, nil
@@ -32,8 +33,8 @@ func (a *API) unused(ctx context.Context, in *tagListInput) (*catalog.UnusedTags
 	return &catalog.UnusedTags{Since: since, LastUses: a.lastUses}, nil
 }
 
-// knowsUses returns an error for the client if the statistics aren't complete since the
-// given time.
+// knowsUses returns an error for the client if the pull statistics don't have all pulls and
+// HEAD requests since the given time.
 func (a *API) knowsUses(ctx context.Context, age autoprune.Age, since time.Time) error {
 	refused := func(format string, args ...any) error {
 		return server.Refusal(http.StatusConflict, "which tags weren't pulled for "+age.String()+" can't be told: "+format, args...)
@@ -70,8 +71,8 @@ func (a *API) knowsUses(ctx context.Context, age autoprune.Age, since time.Time)
 	return nil
 }
 
-// lastUses returns when tags were last used. A pull by the manifest's digest doesn't
-// count as a use of the tag.
+// lastUses returns when the tags were last pulled, or asked for by HEAD. A pull by the
+// digest of a tag's manifest isn't a use of the tag.
 func (a *API) lastUses(ctx context.Context, repository int64, names []string) (map[string]time.Time, error) {
 	uses, err := a.opt.PullStats.Uses(ctx, repository, names, nil)
 	if err != nil {

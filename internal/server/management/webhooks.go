@@ -26,7 +26,7 @@ func viewWebhook(h webhook.Hook) api.WebhookView {
 var readOnlyOfWebhooks = []string{"uuid", "disabled_reason", "created_at", "updated_at"}
 
 // WebhookForm describes a webhook in requests. It is exported because huma makes JSON
-// schemas only from exported types.
+// schemas only of exported types.
 type WebhookForm struct {
 	Title   *string  `json:"title,omitempty" doc:"A line for people, up to 256 bytes"`
 	URL     *string  `json:"url,omitempty" doc:"Where requests are sent: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/purser"`
@@ -65,8 +65,8 @@ func inUTC(t *time.Time) *time.Time {
 	return &u
 }
 
-// WebhookItem and WebhookDeliveryItem are the parts of a path that identify a webhook
-// and a notice. They are exported because huma finds parameters only in exported types.
+// WebhookItem and WebhookDeliveryItem have the path parameters that name a webhook and one
+// of its notices. They are exported because huma finds parameters only in exported types.
 type (
 	WebhookItem struct {
 		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
@@ -107,8 +107,8 @@ func webhookOperation(id, method, path, summary string) huma.Operation {
 	return op
 }
 
-// addWebhooks adds the operations on the webhooks of namespaces and on their
-// deliveries.
+// addWebhooks adds the operations on the webhooks of namespaces and on the notices that are
+// sent to them.
 func (a *API) addWebhooks() {
 	hooks := a.opt.Webhooks
 	if hooks == nil {

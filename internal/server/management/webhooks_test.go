@@ -33,9 +33,9 @@ func hooked(t testing.TB) (*registry, *webhook.Sender) {
 	return r, s
 }
 
-// TestWebhooksAPI: a webhook gets exactly one notice of each event that it subscribes
-// to, from clients and from garbage collection. A failed notice is sent again on
-// request.
+// TestWebhooksAPI: a client makes a webhook; then clients push and delete, and garbage
+// collection deletes a manifest. The webhook must get one notice for each of these events.
+// Clients can list the notices and have one sent again.
 func TestWebhooksAPI(t *testing.T) {
 	t.Parallel()
 	r, s := hooked(t)
@@ -145,8 +145,9 @@ func TestWebhooksAPI(t *testing.T) {
 	}
 }
 
-// TestWebhookMadeIsDescribed: the OpenAPI document has all members of the answer to a
-// new webhook. Those of an unexported embedded type would be missing.
+// TestWebhookMadeIsDescribed: the OpenAPI document must have all members of the answer to
+// the creation of a webhook. It would lack those of the embedded type if this type weren't
+// exported.
 func TestWebhookMadeIsDescribed(t *testing.T) {
 	t.Parallel()
 	r, _ := hooked(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Gate is a proxy between a registry and its database that can be shut.
+// Gate is a TCP proxy between a registry and its database. A test can shut it to make the
+// database unreachable.
 type Gate struct {
 	net.Listener
 	network, to string
@@ -24,7 +25,7 @@ type Gate struct {
 	wg    sync.WaitGroup
 }
 
-// NewGate returns a gate in front of dsn, and the DSN to go through it.
+// NewGate returns an open gate in front of the database dsn, and the DSN of the gate.
 func NewGate(t *testing.T, dsn string) (*Gate, string) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)
@@ -83,7 +84,7 @@ func (g *Gate) join(c net.Conn) {
 	g.mu.Unlock()
 }
 
-// Set shuts the gate, which breaks all connections, or opens it.
+// Set shuts the gate, which breaks all connections through it, or opens it again.
 func (g *Gate) Set(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

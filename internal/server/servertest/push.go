@@ -69,8 +69,8 @@ func Image(t testing.TB, config oci.Digest, layers []oci.Digest, more Object) st
 	return Encode(t, m)
 }
 
-// Simple returns a manifest with one small configuration, which it pushes first. n
-// makes the manifest unique.
+// Simple pushes a small configuration and returns an image manifest that refers to it. n
+// makes the manifest differ from others; more adds or replaces members.
 func (r *Registry) Simple(t testing.TB, repository string, n any, more Object) string {
 	t.Helper()
 	config := r.Push(t, repository, "{}")
@@ -99,7 +99,8 @@ func Encode(t testing.TB, v any) string {
 	return string(b)
 }
 
-// Pattern returns n bytes without repetitions that could hide a wrong offset.
+// Pattern returns n bytes that don't repeat in short periods, so that a wrong offset shows.
+// seed selects the pattern.
 func Pattern(seed byte, n int) string {
 	b := make([]byte, n)
 	for i := range b {

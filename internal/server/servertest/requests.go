@@ -27,7 +27,7 @@ var Client = &http.Client{
 	Transport:     &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64},
 }
 
-// Do sends a request. Headers are name, value, name, value.
+// Do sends a request. headers has the names and values of headers in turn.
 func (r *Registry) Do(t testing.TB, method, path, body string, headers ...string) Answer {
 	t.Helper()
 	a, err := r.Try(t.Context(), method, path, strings.NewReader(body), headers...)
@@ -54,8 +54,9 @@ func (r *Registry) Try(ctx context.Context, method, path string, body io.Reader,
 	return Answer{res, b}, err
 }
 
-// Want checks the status and the error code, "" for a success. Pairs of headers follow:
-// name, value ("*": any, "": absent).
+// Want checks the answer's status and its error code, "" for a success. headers has the
+// names of headers and the wanted values in turn; "*" means any value, "" that the header
+// is absent.
 func (a Answer) Want(t testing.TB, status int, code oci.Code, headers ...string) Answer {
 	t.Helper()
 	what := a.Request.Method + " " + a.Request.URL.RequestURI()
@@ -84,7 +85,8 @@ func (a Answer) Want(t testing.TB, status int, code oci.Code, headers ...string)
 
 var codeForm = regexp.MustCompile(`^[A-Z_]+$`)
 
-// Code checks the form of an error ("Error Codes") and returns its code.
+// Code checks that the body is an error in the specification's format ("Error Codes") and
+// returns its code.
 func (a Answer) Code(t testing.TB) oci.Code {
 	t.Helper()
 	if ct := a.Header.Get("Content-Type"); ct != "application/json" {
@@ -124,8 +126,8 @@ func (a Answer) WantStatus(t testing.TB, status int) Answer {
 	return a
 }
 
-// Refused checks an error of the management API: its status, its kind and, by a
-// pattern, its text.
+// Refused checks that the answer is an error of the management API with the given status
+// and kind, and that its text matches the regular expression text.
 func (a Answer) Refused(t testing.TB, status int, kind, text string) Answer {
 	t.Helper()
 	what := a.Request.Method + " " + a.Request.URL.RequestURI()
@@ -160,7 +162,7 @@ func (a Answer) Refused(t testing.TB, status int, kind, text string) Answer {
 	return a
 }
 
-// Into decodes the body of an Answer, which must have the given status.
+// Into checks the status and decodes the answer's JSON body into v.
 func (a Answer) Into(t testing.TB, status int, v any) Answer {
 	t.Helper()
 	if a.StatusCode != status {
@@ -174,7 +176,7 @@ func (a Answer) Into(t testing.TB, status int, v any) Answer {
 
 var linkForm = regexp.MustCompile(`^<(/v2/[^>]+)>; rel="next"$`)
 
-// Next returns the URL of the next page, "" if there is none.
+// Next returns the URL of the next page in the Link header, or "" on the last page.
 func (a Answer) Next(t *testing.T) string {
 	t.Helper()
 	link := a.Header.Get("Link")
@@ -188,8 +190,8 @@ func (a Answer) Next(t *testing.T) string {
 	return m[1]
 }
 
-// Manage sends a request to the management API; a body is JSON unless a header
-// says otherwise.
+// Manage sends a request to the management API. The body counts as JSON unless headers has
+// a Content-Type.
 func (r *Registry) Manage(t testing.TB, method, path, body string, headers ...string) Answer {
 	t.Helper()
 	if body != "" && !slices.Contains(headers, "Content-Type") {

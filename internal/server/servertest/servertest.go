@@ -1,5 +1,5 @@
-// Package servertest gives tests a complete registry that listens: the server with its
-// APIs, a database and a store of its own, and an audit log.
+// Package servertest gives tests a complete registry that listens on a port. It consists of
+// the server with its APIs, a database, a blob store, and an audit log.
 package servertest
 
 import (
@@ -41,8 +41,8 @@ type Registry struct {
 	Metrics      *prometheus.Registry
 }
 
-// Options are the options of a registry's parts. Those that several parts have stand
-// here once.
+// Options are the options of all parts of a registry. An option that several parts share is
+// set once, in the first members.
 type Options struct {
 	Catalog      *catalog.Catalog
 	Store        blob.Store
@@ -55,7 +55,8 @@ type Options struct {
 	Management   management.Options
 }
 
-// Setup starts a registry and waits until its caches are in use.
+// Setup starts a registry with a database and a store of its own, and waits until it uses
+// its caches.
 func Setup(t testing.TB, change ...func(*Options)) *Registry {
 	t.Helper()
 	r := NewReplica(t, dbtest.DSN(t), t.TempDir(), change...)
@@ -63,7 +64,8 @@ func Setup(t testing.TB, change ...func(*Options)) *Registry {
 	return r
 }
 
-// NewReplica starts another process on the same database and store.
+// NewReplica starts a registry on the database dsn and the store in dir, beside others that
+// may use them. It doesn't use caches before Listen.
 func NewReplica(t testing.TB, dsn, dir string, change ...func(*Options)) *Registry {
 	t.Helper()
 	id := uuid.New()
@@ -123,8 +125,8 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	r.Handler.Mount(r.Management.Mount())
 }
 
-// Listen receives notifications of changes until the test ends, and waits until the
-// caches are in use.
+// Listen receives notifications of other processes' changes until the test ends, and waits
+// until the registry uses its caches. Without these notifications it doesn't.
 func (r *Registry) Listen(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -139,7 +141,7 @@ func (r *Registry) Listen(t testing.TB) {
 	Eventually(t, "caches in use", r.Catalog.Caching)
 }
 
-// Eventually waits until ok returns true, for at most 2 min.
+// Eventually calls ok until it returns true. After 2 min it fails the test.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -163,7 +165,7 @@ func (l *LogBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// Records returns the decoded log lines with a message.
+// Records returns the log records with the given message, decoded from JSON.
 func (l *LogBuffer) Records(t testing.TB, message string) []map[string]any {
 	t.Helper()
 	l.mu.Lock()
@@ -181,7 +183,7 @@ func (l *LogBuffer) Records(t testing.TB, message string) []map[string]any {
 	return list
 }
 
-// Background runs fn until the test ends.
+// Background runs fn in a goroutine until the test ends.
 func Background(t testing.TB, fn func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

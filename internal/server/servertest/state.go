@@ -38,7 +38,7 @@ func (r *Registry) Entries(t testing.TB, f audit.Filter) []audit.Entry {
 	}
 }
 
-// line formats an entry in one line, without parts that differ between runs.
+// line formats an audit entry in one line, without the parts that differ between runs.
 func line(e audit.Entry) string {
 	s := fmt.Sprintf("%s %s %s %s %.15s", e.Kind, e.Namespace, e.Repository, e.Tag, e.Digest)
 	if e.Detail != nil {
@@ -47,7 +47,8 @@ func line(e audit.Entry) string {
 	return s
 }
 
-// WantLog checks the audit entries that match a filter, in any order.
+// WantLog checks that the audit entries that match the filter are exactly want, in any
+// order.
 func (r *Registry) WantLog(t testing.TB, f audit.Filter, want ...string) {
 	t.Helper()
 	var got []string
@@ -61,7 +62,8 @@ func (r *Registry) WantLog(t testing.TB, f audit.Filter, want ...string) {
 	}
 }
 
-// Since returns a filter for entries from now on, by the database's clock.
+// Since returns a filter for the audit entries that are written from now on, by the
+// database's clock.
 func (r *Registry) Since(t testing.TB) audit.Filter {
 	t.Helper()
 	var f audit.Filter
@@ -71,7 +73,7 @@ func (r *Registry) Since(t testing.TB) audit.Filter {
 	return f
 }
 
-// Samples returns a metric's values by their labels, written route,method,code.
+// Samples returns the values of a metric by their labels, written as route,method,code.
 func (r *Registry) Samples(t *testing.T, name string) map[string]float64 {
 	t.Helper()
 	families, err := r.Metrics.Gather()
@@ -105,7 +107,7 @@ func value(m *dto.Metric) float64 {
 // Gauge returns the value of a metric without labels.
 func (r *Registry) Gauge(t *testing.T, name string) float64 { return r.Samples(t, name)[""] }
 
-// Key returns where a blob's object is in the store.
+// Key returns the storage key of a blob's object.
 func (r *Registry) Key(t *testing.T, d oci.Digest) string {
 	t.Helper()
 	var key string

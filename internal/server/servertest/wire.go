@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Wire is a raw connection, for requests that no client library would send.
+// Wire is a plain TCP connection, for requests that no HTTP client would send.
 type Wire struct {
 	*net.TCPConn
 	in *bufio.Reader
@@ -29,7 +29,8 @@ func (r *Registry) Dial(t *testing.T) *Wire {
 	return &Wire{c.(*net.TCPConn), bufio.NewReader(c)}
 }
 
-// Send writes a request line, headers ("Name: value") and a body as they are.
+// Send writes a request line, headers (each "Name: value") and a body without changing
+// them.
 func (w *Wire) Send(t *testing.T, method, path string, headers []string, body string) {
 	t.Helper()
 	lines := append([]string{method + " " + path + " HTTP/1.1", "Host: registry"}, headers...)
@@ -38,8 +39,8 @@ func (w *Wire) Send(t *testing.T, method, path string, headers []string, body st
 	}
 }
 
-// IsRead says whether the other end has read everything that was sent, according to
-// /proc/net/tcp. On other systems than Linux it returns true at once.
+// IsRead says whether the other end of the connection has read everything that was sent,
+// according to /proc/net/tcp. On systems other than Linux it returns true.
 func (w *Wire) IsRead() bool {
 	list, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
