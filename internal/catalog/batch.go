@@ -10,13 +10,15 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// batch collects statements that are sent in one round trip and run as one transaction,
-// each statement with its own snapshot. The first error rolls all of it back.
+// batch collects statements that are sent to PostgreSQL in one round trip and run as one
+// transaction. Each statement has a snapshot of its own. If a statement fails, the whole
+// transaction is rolled back.
 //
-// PostgreSQL logs each error with its statement, so everyday refusals must not raise
-// errors: instead a guard calls purser_refuse, and the later statements, which ask
-// purser_accepted, change nothing. Then send returns the refusal. The commit releases the
-// locks. What a batch writes before its last guard must do no harm by itself.
+// PostgreSQL logs each error with its statement, so a refusal that happens every day, such as
+// a missing blob, must not raise an error. Instead a guard statement calls purser_refuse; the
+// statements after it call purser_accepted, which is then false, and change nothing. The
+// transaction commits, which releases its locks, and send returns the refusal. Statements
+// before the last guard therefore may only write what does no harm if the batch is refused.
 type batch struct {
 	pgx.Batch
 	refused refusal
@@ -44,12 +46,13 @@ const (
 
 func (r refusal) Error() string { return string(r) }
 
-// Is makes [Catalog.write] and [db.Retry] run a refused batch again if it lost a race.
+// Is makes errors.Is(r, db.ErrLostRace) true for the refusals that mean a lost race, so that
+// [Catalog.write] and [db.Retry] run the refused batch again.
 func (r refusal) Is(target error) bool {
 	return target == db.ErrLostRace && (r == blobGone || r == tagsChanged)
 }
 
-// isRefusal says whether err is the refusal of a batch, which changed nothing.
+// isRefusal says whether err is the refusal of a batch. Such a batch has changed nothing.
 func isRefusal(err error) bool {
 	_, ok := errors.AsType[refusal](err)
 	return ok
@@ -60,13 +63,13 @@ func (b *batch) exec(sql string, args ...any) {
 	b.Queue(sql, args...).Exec(func(pgconn.CommandTag) error { return nil })
 }
 
-// row adds a statement of one row and scans it into dest.
+// row adds a statement that returns one row, and scans this row into dest.
 func (b *batch) row(dest []any, sql string, args ...any) {
 	b.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
 }
 
-// guard adds a statement of one row. Its last column is the reason to refuse the batch, or
-// NULL; the other columns are scanned into dest.
+// guard adds a statement that returns one row. The row's last column is the reason to refuse
+// the batch, or NULL to go on; the other columns are scanned into dest.
 func (b *batch) guard(dest []any, sql string, args ...any) {
 	var why *string
 	dest = append(dest, &why)
@@ -79,10 +82,10 @@ func (b *batch) guard(dest []any, sql string, args ...any) {
 	})
 }
 
-// lockRepository adds the first statement of every transaction that inserts below a
-// repository. It locks the repository and its namespace against deletion until the commit,
-// and refuses if either is gone, so that no row is inserted that a concurrent deletion
-// would overlook.
+// lockRepository adds the first statement of every transaction that inserts rows below a
+// repository. The statement locks the repository and its namespace against deletion until the
+// commit. It refuses if either is gone: a concurrent deletion would overlook the inserted
+// rows.
 func (b *batch) lockRepository(r repository, path string) {
 	b.guard(nil, `
 		SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the repository was deleted meanwhile') END
@@ -91,8 +94,8 @@ func (b *batch) lockRepository(r repository, path string) {
 		      FOR KEY SHARE) alive`, r.namespace, r.id, path)
 }
 
-// send runs the batch. Error: a [refusal], among others. A refusal takes precedence over
-// pgx.ErrNoRows, since statements after a refusal return no rows.
+// send runs the batch. If a guard refused, send returns its [refusal], also if a later
+// statement returned no row (pgx.ErrNoRows), since statements after a refusal return none.
 func (b *batch) send(ctx context.Context, to db.Querier) error {
 	err := to.SendBatch(ctx, &b.Batch).Close()
 	if b.refused != "" && (err == nil || isNoRows(err)) {

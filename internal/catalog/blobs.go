@@ -13,15 +13,16 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Mount links a blob of repository from to repository path and promises its existence for
-// the review delay. It returns false if from doesn't have the blob.
+// Mount links blob d of the repository named from to the repository path, and promises that
+// the blob stays for the review delay. It returns false if from doesn't have the blob.
 //
-// It locks the review row first, as does everybody who makes or removes a link of an
-// existing blob; then the blob; then it looks for the link. So a concurrent deletion of the
-// blob waits, or was first and the blob's row is gone.
-// For OFFSET 0 see "Plans" in package db.
+// It locks the blob's row in gc_blob_review_queue first, as every transaction does that
+// inserts or removes a link of an existing blob; then the blob's row; then it looks for from's
+// link. So a concurrent deletion of the blob either waits for the mount, or was first, and
+// then the mount finds the blob's row gone. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (bool, error) {
-	// Look beforehand, so that a mount that must fail creates no repository.
+	// Look up the blob before the transaction, so that a mount that must fail creates no
+	// repository.
 	known, err := c.Blob(ctx, from, d)
 	if isClientError(err) {
 		return false, nil
@@ -59,8 +60,9 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 	return err == nil, err
 }
 
-// linkBlob makes a link, or locks and renews the existing one. If a transaction is about to
-// delete the link, linkBlob waits for that transaction.
+// linkBlob adds a statement that links blob d to the repository. If the link exists, the
+// statement locks it and renews its time. If another transaction is deleting the link, the
+// statement waits for the end of that transaction.
 func (b *batch) linkBlob(r repository, d oci.Digest) {
 	b.exec(`
 		INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
@@ -69,9 +71,10 @@ func (b *batch) linkBlob(r repository, d oci.Digest) {
 		r.namespace, r.id, d.Bytes())
 }
 
-// promiseBlob writes a promise of existence. It does no harm if a later guard refuses the
-// batch: the promise only postpones a review, which then finds the blob in use, unused or
-// gone. A promise never shortens an older one.
+// promiseBlob adds a statement that promises that the blob stays for the review delay: it
+// inserts a row into gc_blob_review_queue, or postpones the review of the existing row, and
+// never makes it earlier. If a later guard refuses the batch, the promise does no harm: it
+// only postpones a review.
 func (b *batch) promiseBlob(d oci.Digest) {
 	b.exec(`
 		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
@@ -84,9 +87,10 @@ func (b *batch) promiseBlob(d oci.Digest) {
 // NAME_UNKNOWN, BLOB_UNKNOWN, and DENIED with status 409 while a manifest of the repository
 // uses the blob.
 //
-// It locks the queue's row before the link, as garbage collection does, and the link before
-// it looks for manifests: a concurrent put of a manifest has locked the link already, or
-// will find it gone.
+// It locks the blob's row in gc_blob_review_queue before the link, as garbage collection does,
+// and locks the link before it looks for manifests that use the blob. So a concurrent put of a
+// manifest either has locked the link already, and DeleteBlob waits for it, or will find the
+// link gone.
 func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) error {
 	return c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("deleting blob %s of %s", d, path), drop: c.cache.dropAll,
@@ -97,10 +101,10 @@ func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) err
 }
 
 func (c *Catalog) unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest) error {
-	// Lock the blob's queue row, and insert it if there is none. No row is inserted for a
-	// blob that the repository doesn't have, since a client may invent digests. If a
-	// manifest of the repository uses the blob, the request is refused but the row is
-	// committed; the review then finds the blob in use and deletes the row.
+	// Lock the blob's row in gc_blob_review_queue, and insert it if there is none. No row is
+	// inserted for a blob that the repository doesn't have, since a client may invent digests.
+	// If a manifest of the repository uses the blob, the client's request is refused, but the
+	// queue's row is committed; the review then finds the blob in use and deletes the row.
 	var linked bool
 	b := new(batch)
 	b.lockRepository(r, path)

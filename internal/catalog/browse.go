@@ -10,28 +10,32 @@ import (
 )
 
 const (
-	// browseScan is how many names a page reads when no index supports its filter.
+	// browseScan bounds the names that the query for one page of a list reads if no index
+	// supports the page's filter.
 	browseScan = 20_000
-	// browseCount is the number up to which a list counts the contents of each of its
-	// items.
+	// browseCount bounds the numbers in lists: an item of a list shows the exact number of its
+	// tags or repositories up to browseCount.
 	browseCount = 1000
-	// browseBlobs is how many blobs are added up for the size of a repository or namespace.
+	// browseBlobs is the maximum number of blobs whose sizes are added up for the size of a
+	// repository or namespace.
 	browseBlobs = 50_000
 	// afterNames sorts behind every name of a repository or a tag.
 	afterNames = "\x7f"
 )
 
-// NameFilter selects names that meet all its conditions. An empty string is no condition.
+// NameFilter selects the names that meet both conditions. An empty string is no condition.
 type NameFilter struct{ Prefix, Contains string }
 
 func (f NameFilter) selects(name string) bool {
 	return strings.HasPrefix(name, f.Prefix) && strings.Contains(name, f.Contains)
 }
 
-// pick returns a page: up to n of the found items that the filter selects, after skipping
-// the first skip of them. The query that found them read at most bound items. next is the
-// item behind which the next page begins, nil if there is none. A page that had to leave
-// out many items may hold less than n, even nothing, and still have a next one.
+// pick selects one page of a list from found, the items that a query has read. It returns up
+// to n of the items for which selects is true, without the first skip of these. bound is the
+// LIMIT of the query: if len(found) is bound, there may be further items. next is the item
+// after which the query for the next page must begin, nil if there is none. If most items
+// aren't selected, the page may have fewer than n items, even none, though there is a next
+// page.
 func pick[T any](found []T, selects func(T) bool, skip, n, bound int) (page []T, next *T) {
 	for i := range found {
 		switch {
@@ -50,8 +54,9 @@ func pick[T any](found []T, selects func(T) bool, skip, n, bound int) (page []T,
 	return page, next
 }
 
-// bound returns how many rows a query reads for a page of n after skip. all says that every
-// row is selected.
+// bound returns the LIMIT of the query for a page of n items after the first skip items. all
+// says that the filter selects every row, so that no row is read in vain; otherwise the LIMIT
+// is at least browseScan.
 func bound(skip, n int, all bool) int {
 	if all {
 		return skip + n + 1
@@ -59,7 +64,8 @@ func bound(skip, n int, all bool) int {
 	return max(browseScan, skip+n+1)
 }
 
-// upTo returns a Count of rows that were counted up to browseCount + 1.
+// upTo turns the result of a query that counts at most browseCount + 1 rows into a Count,
+// which isn't exact above browseCount.
 func upTo(rows int64) Count {
 	return Count{Rows: min(rows, browseCount), Exact: rows <= browseCount}
 }
@@ -71,9 +77,10 @@ type NamespaceInfo struct {
 	Repositories Count     `json:"repositories"` // counted up to 1000
 }
 
-// Namespaces lists up to n namespaces after a name, in byte order. next is the value of
-// after for the next page, "" if there is none. A page reads a bounded number of names, so
-// with Contains it may hold less than n namespaces although there is a next page.
+// Namespaces lists up to n namespaces whose names come after the name after, in byte order.
+// next is the value of after for the next page, "" if there is none. The query for a page
+// reads a bounded number of names, so with f.Contains the page may have fewer than n
+// namespaces although there is a next page.
 func (c *Catalog) Namespaces(ctx context.Context, f NameFilter, after string, n int) (list []NamespaceInfo, next string, err error) {
 	limit := bound(0, n, f.Contains == "")
 	rows, err := c.db.Pool.Query(ctx, `
@@ -119,11 +126,11 @@ type Size struct {
 	Blobs int64 `json:"blobs"`
 	// Bytes is the size of these blobs, each counted once.
 	Bytes int64 `json:"bytes"`
-	// OwnBytes is the size of those blobs that are linked nowhere else, and would be freed
-	// with the repository or namespace.
+	// OwnBytes is the size of those blobs that are linked nowhere else. Deleting the
+	// repository or namespace would free this space.
 	OwnBytes int64 `json:"own_bytes"`
-	// Exact is false if there are so many blobs that only some were counted; then each
-	// number is too low.
+	// Exact is false if the repository or namespace has more than 50,000 blobs. Then only some
+	// of them were counted, and each number is too low.
 	Exact bool `json:"exact"`
 }
 

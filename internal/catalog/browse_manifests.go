@@ -8,7 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// browseHolders is how many tags and indexes that reference a manifest are named.
+// browseHolders is the maximum number of tags, and of indexes, that ManifestDetails names as
+// references to the manifest.
 const browseHolders = 100
 
 // ManifestDetails describes one manifest.

@@ -17,15 +17,16 @@ import (
 )
 
 const (
-	// MaxRanked is the maximum number of tags that can be sorted in an order without an
-	// index.
+	// MaxRanked is the maximum number of tags in a list in the order of size or rank, which no
+	// index supports: all these tags are read and sorted.
 	MaxRanked = 10_000
 	// MaxSkip is the maximum of TagQuery.Skip.
 	MaxSkip = 10_000
-	// browsePlatforms is the maximum size, in bytes, of an index whose platforms a list
-	// shows.
+	// browsePlatforms is the maximum size of an index's payload, in bytes, up to which a list
+	// shows the index's platforms.
 	browsePlatforms = 64 << 10
-	// browseChildren is how many of an index's manifests a list adds up for its size.
+	// browseChildren is the maximum number of an index's manifests whose sizes are added up in
+	// a list.
 	browseChildren = 1000
 )
 
@@ -46,7 +47,8 @@ type TagQuery struct {
 	Exact      string   // one tag; "": all
 	Order      TagOrder // default TagsByName
 	Descending bool
-	// Rank returns the sort keys for TagsByRank; a tag without one sorts as the lowest.
+	// Rank returns the sort keys of the named tags for TagsByRank. A tag that isn't in its
+	// result sorts before all others (0).
 	Rank   func(ctx context.Context, repository int64, names []string) (map[string]int64, error)
 	Unused *UnusedTags // only these; not with Skip. Nil: all
 	After  *TagPlace   // nil: from the beginning
@@ -57,8 +59,9 @@ type TagQuery struct {
 // TagPlace is the position of a tag in a list.
 type TagPlace struct {
 	Name string `json:"n"`
-	// Rank is the tag's sort key: when it was pushed, in microseconds since 1970, its size,
-	// or the result of TagQuery.Rank.
+	// Rank is the tag's sort key, which depends on the order of the list: when the tag was
+	// pushed, in microseconds since 1970; its size; or the result of TagQuery.Rank. It is 0 in
+	// the order of names.
 	Rank int64 `json:"r,omitempty"`
 }
 
@@ -95,13 +98,15 @@ type foundTag struct {
 	expires         *time.Time // nil: never
 }
 
-// BrowseTags lists tags of a repository. A page begins after the position of the previous
-// page's last tag, so tags that come or go between two pages don't shift it: a tag that
-// stays unchanged is listed once. In the orders of names and of pushes a page costs the
-// same whatever the repository's size, but reads a bounded number of names: with Contains,
-// with Unused, or with Prefix in the order of pushes, it may hold less than Limit and still
-// have a next page. The other orders read all tags with the prefix, and are refused if
-// there are more than MaxRanked. Error: NAME_UNKNOWN.
+// BrowseTags lists tags of a repository, one page at a time. A page begins after the position
+// of the previous page's last tag, so tags that are made or deleted between two requests shift
+// no page: a tag that stays unchanged is listed once.
+//
+// In the order of names or of pushes, a page costs the same whatever the size of the
+// repository, since its query reads a bounded number of names. So with Contains, with Unused,
+// or with Prefix in the order of pushes, the page may have fewer than Limit tags and still a
+// Next. In the other orders BrowseTags reads all tags with the prefix, and refuses with
+// UNSUPPORTED and status 400 if there are more than MaxRanked. Other error: NAME_UNKNOWN.
 func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page TagPage, err error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil {
@@ -141,7 +146,8 @@ func (c *Catalog) indexedTags(ctx context.Context, r repository, q TagQuery) (pa
 	return page, next, nil
 }
 
-// finder returns the function that reads tags in the order of an index.
+// finder returns the function that reads tags for q: the one tag q.Exact, or tags in the order
+// of pushes or of names.
 func (c *Catalog) finder(q TagQuery) func(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
 	switch {
 	case q.Exact != "":
@@ -152,7 +158,8 @@ func (c *Catalog) finder(q TagQuery) func(ctx context.Context, r repository, q T
 	return c.tagsByName
 }
 
-// place returns the position of a tag in the order of an index.
+// place returns the position of a tag in a list by name or by push, the orders that have an
+// index.
 func (q TagQuery) place(t foundTag) *TagPlace {
 	p := &TagPlace{Name: t.name}
 	if q.Order == TagsByPush {
@@ -191,7 +198,8 @@ func (c *Catalog) tagsByPush(ctx context.Context, r repository, q TagQuery, limi
 	if q.After != nil {
 		after = *q.After
 	}
-	// A time outside of PostgreSQL's range sorts before or after all tags.
+	// If the position's time is outside of PostgreSQL's range, use -infinity or infinity
+	// instead, which sorts before or after all tags.
 	moment := pgtype.Timestamptz{Time: time.UnixMicro(after.Rank), Valid: true}
 	switch {
 	case after.Rank < 0:
@@ -221,7 +229,8 @@ func (c *Catalog) findTags(ctx context.Context, sql string, args ...any) ([]foun
 	})
 }
 
-// rankedTags finds a page in an order without an index: it reads all tags and sorts them.
+// rankedTags returns a page of the list by size or rank, which no index supports: it reads all
+// tags that q's filter allows, sorts them and cuts out the page.
 func (c *Catalog) rankedTags(ctx context.Context, path string, r repository, q TagQuery) ([]foundTag, *TagPlace, error) {
 	find := c.tagsByName
 	if q.Exact != "" {
@@ -303,8 +312,8 @@ func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []fou
 	return ranks, err
 }
 
-// tagInfos returns the details of tags. It leaves out tags whose manifest is gone: such a
-// tag was deleted or moved after it was found.
+// tagInfos returns the details of tags. It leaves out a tag whose manifest is gone: the tag
+// was deleted or moved after the list's query found it.
 func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) ([]TagInfo, error) {
 	manifests := make([]int64, len(tags))
 	for i, t := range tags {
@@ -340,8 +349,8 @@ func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) (
 	return list, err
 }
 
-// platforms returns the platforms that an index names, as os/architecture/variant. An index
-// that can't be parsed, such as one stored by an older version, has none.
+// platforms returns the platforms that an image index names, each as os/architecture/variant.
+// It returns nil for an index that can't be parsed, such as one stored by an older version.
 func platforms(index []byte) []string {
 	var content struct {
 		Manifests []struct {

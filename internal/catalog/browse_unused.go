@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// unusedScan is how many tags a page reads to find unused ones.
+	// unusedScan bounds the tags that are read to find one page of unused tags.
 	unusedScan = 10_000
-	// unusedStep is for how many of them LastUses is called at a time.
+	// unusedStep is the maximum number of tags for which LastUses is called at once.
 	unusedStep = 1000
 )
 
@@ -21,7 +21,8 @@ type UnusedTags struct {
 	LastUses func(ctx context.Context, repository int64, names []string) (map[string]time.Time, error)
 }
 
-// unused returns those of the tags that are unused, in their order.
+// unused returns those of the tags, in their order, that q selects by name and that were
+// neither pushed nor used since q.Unused.Since.
 func (q TagQuery) unused(ctx context.Context, r repository, tags []foundTag) ([]foundTag, error) {
 	var old []foundTag
 	var names []string
@@ -40,9 +41,11 @@ func (q TagQuery) unused(ctx context.Context, r repository, tags []foundTag) ([]
 	return slices.DeleteFunc(old, func(t foundTag) bool { return !uses[t.name].Before(q.Unused.Since) }), nil
 }
 
-// unusedTags finds a page of unused tags in the order of an index. The times of use are
-// stored elsewhere. So it reads the tags in steps, which get longer while unused tags are
-// rare, and stops after unusedScan tags with what it has found.
+// unusedTags returns a page of unused tags in the order of names or of pushes. The database of
+// the tags doesn't have the times of use, which q.Unused.LastUses returns. So unusedTags reads
+// tags in steps and asks LastUses for the tags of each step. Steps get longer while unused
+// tags are rare. It stops when the page is full, or after unusedScan tags with the unused ones
+// found so far.
 func (c *Catalog) unusedTags(ctx context.Context, r repository, q TagQuery) (page []foundTag, next *TagPlace, err error) {
 	q.After = q.skipYoung()
 	step := q.Limit + 1
@@ -76,7 +79,8 @@ func (c *Catalog) unusedTags(ctx context.Context, r repository, q TagQuery) (pag
 	return page, next, nil
 }
 
-// skipYoung returns where to begin: behind the young tags, if these come first.
+// skipYoung returns the position after which the page begins. In the order of pushes, latest
+// first, the list begins with tags pushed since q.Unused.Since; skipYoung skips these.
 func (q TagQuery) skipYoung() *TagPlace {
 	first := &TagPlace{Rank: q.Unused.Since.UnixMicro()}
 	if q.Order != TagsByPush || !q.Descending || q.After != nil && q.After.Rank < first.Rank {

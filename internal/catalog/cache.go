@@ -12,36 +12,39 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// cache keeps the results of queries that pulls make. Generations keep it correct: each
-// repository path has two numbers, one for its tags and one for everything else. An entry
-// stores the number from before the query that filled it, and is valid only while the
-// number is the same. Whoever changes a repository raises the numbers before and after the
-// commit, whether that succeeds or not. So an entry that was read before a change is never
-// used after it. The absence of something isn't cached.
+// cache keeps the results of queries that pulls make. Numbers that are called generations keep
+// it correct: each repository path has one for its tags and one for everything else. An entry
+// stores the generation from before the query that filled it, and is valid only while the
+// generation is the same. Every change of a repository raises the generations before and after
+// its commit, whether the commit succeeds or not. So an entry that was read before a change is
+// never used after it. The cache doesn't store that something doesn't exist.
 //
-// If the outcome of a change is unknown (its connection broke, its time was over), the
-// database may still commit it later, and won't notify this process of its own change. So
-// the path isn't cached until the database can't commit it any more (distrust).
+// If the outcome of a change is unknown (its connection broke, or its time limit passed), the
+// database may still commit the change later, and doesn't notify this process of the process's
+// own changes. So nothing of the path is cached until the database can't commit the change any
+// more (distrust).
 //
-// Paths share the numbers by hash; a collision costs at worst a needless miss.
+// The generations are in an array, and a path's index in it is a hash of the path. If two
+// paths share an index, a change of one path only causes needless cache misses for the other.
 type cache struct {
 	off  bool
 	seed maphash.Seed
 	tags [generations]atomic.Uint64
 	rest [generations]atomic.Uint64
-	// untrusted has the times, in the unit of lastHeartbeat, until which a path isn't
-	// cached, because the outcome of a change to it isn't known; lastDistrust is the
-	// latest.
+	// untrusted[slot(path)] is the time, in the unit of lastHeartbeat, until which nothing of
+	// the path is cached, because the outcome of a change is unknown; lastDistrust is the
+	// latest of these times.
 	untrusted    [generations]atomic.Int64
 	lastDistrust atomic.Int64
-	// lastHeartbeat is the time at which the latest heartbeat that came back was sent
-	// (monotonic, in nanoseconds since started); see Listen. 0: none.
+	// lastHeartbeat is when the latest heartbeat that came back was sent, in nanoseconds since
+	// started by the monotonic clock; 0: no heartbeat has come back. See Listen.
 	lastHeartbeat atomic.Int64
 	started       time.Time
-	// clock is when that heartbeat was sent by the wall clock, which goes on while the
-	// machine is suspended.
+	// clock is the time at which the heartbeat of lastHeartbeat was sent by the wall clock,
+	// which, unlike the monotonic clock, goes on while the machine is suspended.
 	clock atomic.Int64
-	// late says that a request has waited for a heartbeat in vain, and none has come since.
+	// late says that a request has waited for a heartbeat for freshWait, and none has come
+	// back since.
 	late atomic.Bool
 	mu   sync.Mutex
 	told chan struct{} // closed when the next heartbeat comes back; nil: nobody waits
@@ -59,14 +62,16 @@ type cache struct {
 
 const (
 	generations = 1 << 14
-	// heartbeatMaxAge is the maximum age of the newest heartbeat, at the beginning of a
-	// request, for the request to use the caches.
+	// heartbeatMaxAge: a request may use the caches if the newest heartbeat was sent at most
+	// this long before the request began.
 	heartbeatMaxAge = time.Second
 	// freshWait is how long a request waits for a heartbeat that is late.
 	freshWait = 2 * time.Second
-	// idleAfter is the time after the last request at which heartbeats stop.
+	// idleAfter is the time without requests after which this process sends no more
+	// heartbeats.
 	idleAfter = 5 * time.Second
-	// distrustFor is longer than the database can keep an abandoned transaction: several
+	// distrustFor is how long a path isn't cached after a change with an unknown outcome. It
+	// is longer than the database can keep a transaction whose client is gone: several
 	// statements, each up to its time limit.
 	distrustFor = 5 * time.Minute
 )
@@ -120,8 +125,8 @@ func newCache(o Options) *cache {
 
 func (c *cache) slot(path string) uint64 { return maphash.String(c.seed, path) % generations }
 
-// content and tagList return the current generations of path. Take one before the query
-// whose result is to be cached.
+// content and tagList return the current generation of path: tagList that of its tags, content
+// that of everything else. Read the generation before the query whose result is to be cached.
 func (c *cache) content(path string) uint64 { return c.rest[c.slot(path)].Load() }
 func (c *cache) tagList(path string) uint64 { return c.tags[c.slot(path)].Load() }
 
@@ -156,7 +161,8 @@ func (c *cache) distrustEverything() {
 	c.lastDistrust.Store(until)
 }
 
-// distrusted says whether a change to path with an unknown outcome may still be committed.
+// distrusted says whether path must not be cached, because the database may still commit a
+// change of path whose outcome is unknown.
 func (c *cache) distrusted(path string) bool {
 	last := c.lastDistrust.Load()
 	if last == 0 {
@@ -190,8 +196,8 @@ func (c *cache) tell() {
 	}
 }
 
-// next returns a channel that is closed when the next heartbeat comes back, or when no more
-// will.
+// next returns a channel that is closed when the next heartbeat comes back, or when the
+// connection on which heartbeats come back is lost.
 func (c *cache) next() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,11 +207,12 @@ func (c *cache) next() <-chan struct{} {
 	return c.told
 }
 
-// fresh says whether a request that begins now may use the caches. Call it before you take
-// generations. On an overloaded machine heartbeats come late: then a request waits for a
-// heartbeat that was sent recently enough, so that many requests share the one statement of
-// the heartbeat. If no heartbeat comes back within freshWait, requests query the database
-// without waiting, until one does.
+// fresh says whether a request that begins now may use the caches. Call it before reading a
+// generation. If the newest heartbeat is too old, as on an overloaded machine, the request
+// waits up to freshWait for the next one. All waiting requests share that one heartbeat, which
+// loads the database less than a query for each. If none comes back in time, fresh returns
+// false at once for further requests, which then query the database, until a heartbeat comes
+// back.
 func (c *cache) fresh(ctx context.Context) bool {
 	if c.off {
 		return false
@@ -239,15 +246,15 @@ func (c *cache) fresh(ctx context.Context) bool {
 	}
 }
 
-// heardBy says whether the newest heartbeat that came back was sent at most heartbeatMaxAge
+// heardBy says whether the newest heartbeat that came back was sent less than heartbeatMaxAge
 // before now.
 func (c *cache) heardBy(now time.Time) bool {
 	last := c.lastHeartbeat.Load()
 	return last != 0 && now.Sub(c.started)-time.Duration(last) < heartbeatMaxAge && now.UnixNano()-c.clock.Load() < int64(heartbeatMaxAge)
 }
 
-// use records that a request uses the cache, and wakes the sender of heartbeats if it
-// rests.
+// use records that a request uses the cache at the time now, and wakes the goroutine that
+// sends heartbeats (beat) if it has paused for lack of requests.
 func (c *cache) use(now time.Time) {
 	const exact = time.Second
 	at := now.Sub(c.started)
@@ -269,7 +276,7 @@ func (c *cache) idle() bool {
 	return time.Since(c.started)-time.Duration(c.used.Load()) > idleAfter
 }
 
-// key is the key of an entry; every key belongs to a path.
+// key is the type of a cache entry's key; of returns the repository path that it belongs to.
 type key interface {
 	comparable
 	of() string
@@ -282,8 +289,8 @@ func (k tagKey) of() string     { return k.path }
 func (k listKey) of() string    { return k.path }
 func (k contentKey) of() string { return k.path }
 
-// get returns the value under k if it is of generation gen. fresh says whether the request
-// may use the caches.
+// get returns the value under key k if it has generation gen. fresh is the result of
+// cache.fresh: whether the request may use the caches.
 func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
 	if fresh && !c.distrusted(k.of()) {
 		if e, ok := m.GetIfPresent(k); ok && e.gen == gen {
@@ -294,9 +301,9 @@ func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, g
 	return none, false
 }
 
-// keep stores v under k as of generation gen. If the generation has changed since, get
-// never returns the entry. keep doesn't check the age of the heartbeats: get is only called
-// with the result of that check.
+// keep stores v under key k with generation gen, which was read before the query. If the
+// generation has changed since, get never returns the entry. keep needn't check the age of the
+// newest heartbeat, because get does nothing without that check.
 func keep[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
 	if !c.off && c.lastHeartbeat.Load() != 0 && !c.distrusted(k.of()) {
 		m.Set(k, entry[V]{value: v, gen: gen})

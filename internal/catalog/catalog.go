@@ -1,32 +1,32 @@
-// Package catalog stores the registry's metadata: namespaces, repositories, manifests,
-// tags, blobs and uploads. The SQL of clients' requests is here; that of garbage collection
-// and of auto-pruning, under the same rules, is in the packages gc and autoprune, which use
-// face.go.
+// Package catalog stores the registry's metadata: namespaces, repositories, manifests, tags,
+// blobs and uploads. It has the SQL of clients' requests. The SQL of garbage collection and
+// auto-pruning is in the packages gc and autoprune, which follow the same rules and call this
+// package through face.go.
 //
 // These rules hold, and so no content in use is lost:
 //
 //   - Every stored object has exactly one owner row. An upload's row exists before the
-//     upload's first byte. The commit of an upload deletes that row and, in the same
-//     transaction, inserts the blob's row or records the object for deletion; so does
-//     whatever deletes a blob.
-//   - A reference is a foreign key, so making one takes KEY SHARE on its target. Whoever
-//     deletes a target locks it FOR UPDATE first and looks for references in a later
-//     statement. Every statement sees what committed before it (READ COMMITTED), so one of
-//     the two always sees the other.
+//     upload's first byte. The commit of an upload deletes the upload's row and, in the same
+//     transaction, either inserts the blob's row or records the object for deletion. Every
+//     transaction that deletes a blob's row also records its object for deletion.
+//   - A reference is a foreign key, so inserting a reference takes KEY SHARE on the target row.
+//     A transaction that deletes a target locks it FOR UPDATE first and looks for references
+//     in a later statement. Every statement sees what committed before it (READ COMMITTED), so
+//     either the deletion sees the new reference, or the insert finds the target gone.
 //   - A write is one transaction with a fixed order of locks: the repository's row; the
 //     names of the tags to be put; the review row of an existing blob that is to be linked
 //     or unlinked; blobs; their links to the repository; children of an index; tags; review
-//     rows of manifests. Several of a kind are locked in key order. If the write loses a
-//     race all the same (a deadlock, a target deleted while it waited), it runs again from
-//     the beginning, and the client gets the answer of the last run. One loop knows which
-//     failures pass: see [Catalog.write].
-//   - Manifests that a sparse index lists and the repository lacks are linked when they are
-//     pushed. If index and manifest are pushed at the same moment, the manifest's review
-//     links them before it decides (see sparse.go).
+//     rows of manifests. Several rows of a kind are locked in key order. If the write loses a
+//     race all the same (a deadlock, or a target that was deleted while the write waited), it
+//     runs again from the beginning, and the client gets the answer of the last run.
+//     [Catalog.write] decides after which failures a write runs again.
+//   - A sparse index lists manifests that the repository lacks. When such a manifest is
+//     pushed, it becomes the index's child. If index and manifest are pushed at the same
+//     moment, the review of the manifest does this before it decides (see sparse.go).
 //   - Telling a client that a blob exists promises that the blob stays for the review delay:
 //     the promise is written before the blob is looked up (see PromiseBlob).
-//   - Caches never serve what this process has changed (see cache), and are used only while
-//     notifications of other processes' changes arrive (see Listen).
+//   - Caches never serve data that this process has changed since (see cache), and are used
+//     only while notifications of other processes' changes arrive (see Listen).
 package catalog
 
 import (
@@ -49,27 +49,28 @@ import (
 // Options configures a catalog.
 type Options struct {
 	DB *db.DB // required; its Options.Replica must be Replica.String()
-	// Background is the pool for what no client waits for. Its Options.Replica is empty, so
-	// that the caches of all processes, including this one, are notified of its changes;
-	// its LockTimeout is short. Default DB, for a process without caches.
+	// Background is the pool for work that no client waits for. Its Options.Replica is empty,
+	// so that the changes it makes are sent to the caches of all processes, including this
+	// one; its LockTimeout is short. Default: DB, for a process without caches.
 	Background *db.DB
 	// Replica names this process among those that share the database.
 	Replica uuid.UUID
 	// ManifestCacheBytes bounds the payloads kept in memory. Default 64 MiB.
 	ManifestCacheBytes int
-	// CacheEntries bounds each of the other caches (tags, blobs of
+	// CacheEntries bounds the number of entries in each of the other caches (tags, blobs of
 	// repositories, repositories, promises). Default 100,000.
 	CacheEntries int
 	// CacheOff disables every cache.
 	CacheOff bool
-	// MaxRequest is the longest time for which a request may write to the store. An
-	// upload's objects are swept once more when that time is over. Default 2 h.
+	// MaxRequest is the longest time for which a request may write to the store. When this
+	// time is over after the end of an upload, the upload's objects are deleted from the store
+	// a second time, for writes that came late. Default 2 h.
 	MaxRequest time.Duration
 	// SparseIndexes accepts indexes that list manifests which the repository lacks.
 	SparseIndexes bool
-	// Look checks an object of the store that must have size bytes, and returns what is
-	// wrong with it, "" for nothing. It is called outside of transactions. Nil: objects
-	// aren't checked.
+	// Look compares an object of the store with the size in bytes that it must have. It
+	// returns a description of the difference, or "" if there is none. It is called outside of
+	// transactions. Nil: objects aren't checked.
 	Look func(ctx context.Context, key string, size int64) (wrong string, err error)
 	Log  *slog.Logger // default slog.Default()
 }
@@ -95,9 +96,10 @@ func New(o Options) *Catalog {
 	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o)}
 }
 
-// AliveRepositories locks the repositories among ids that exist, in the order of their ids,
-// until the transaction ends, and returns their ids. It is for audit entries that are
-// written later than the events that they record.
+// AliveRepositories locks, until the transaction ends, the rows of those repositories among
+// ids that exist, in the order of their ids, and returns their ids. The recorder of pulls
+// calls it: it writes audit entries later than the pulls happened, and a repository may be
+// gone by then.
 func AliveRepositories(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	rows, err := tx.Query(ctx, "SELECT id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
 	if err != nil {
@@ -145,7 +147,8 @@ func (c *Catalog) create(ctx context.Context, path string) (made bool, err error
 	namespace, _, _ := strings.Cut(path, "/")
 	err = db.Retry(ctx, func() error {
 		b := new(batch)
-		// A repository of a deleted namespace blocks the name until its row is drained.
+		// If a namespace was deleted, the rows of its repositories stay until the loose
+		// foreign keys delete them, and would block their names.
 		b.exec(`DELETE FROM repositories r WHERE path = $1
 			AND NOT EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = r.top_level_namespace_id)`, path)
 		b.exec("INSERT INTO top_level_namespaces (name) VALUES ($1) ON CONFLICT DO NOTHING", namespace)

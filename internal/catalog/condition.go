@@ -8,10 +8,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Condition is a precondition on the tag that a write moves or deletes, or on the manifest
-// that it stores by digest (RFC 9110, sections 13.1.1 and 13.1.2). The zero value sets
-// none. The writing statement checks it under the locks of the write: of several clients
-// that replace the same digest, one succeeds.
+// Condition is the precondition of a request (If-Match, If-None-Match; RFC 9110, sections
+// 13.1.1 and 13.1.2), either on the tag that a write moves or deletes or, if Tag is "", on the
+// manifest that it stores by digest. The zero value is no precondition. The statement that
+// writes also checks the condition, under the locks of the write. So if several clients each
+// replace the same digest on condition that it is still there, one succeeds.
 type Condition struct {
 	Tag                string      // "": the condition is about the manifest
 	IfMatch, IfNoMatch *Validators // nil: no such condition
@@ -23,8 +24,9 @@ type Validators struct {
 	Digests []oci.Digest
 }
 
-// arg returns the validators as an argument of purser_condition_holds: NULL without a
-// condition, with an empty element for "any manifest".
+// arg returns the validators as an argument of the SQL function purser_condition_holds: NULL
+// if the request has no such header, else an array of digests. An empty element stands for
+// "*".
 func (v *Validators) arg() [][]byte {
 	if v == nil {
 		return nil
@@ -39,8 +41,8 @@ func (v *Validators) arg() [][]byte {
 	return list
 }
 
-// conditionFailed returns the error for a write whose condition didn't hold. The error names
-// the manifest that the tag points to now. For OFFSET 0 see "Plans" in package db.
+// conditionFailed returns the client's error for a write whose condition didn't hold. The
+// error names the manifest that the tag points to now. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) conditionFailed(ctx context.Context, path string, condition Condition, d oci.Digest) error {
 	if condition.Tag == "" {
 		is := "is not in"

@@ -33,16 +33,16 @@ func (c *Catalog) CreateNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// CreateRepository makes an empty repository, and its namespace if there is none. Path must
-// be a valid name. Error: UNSUPPORTED with status 400 if the repository exists.
+// CreateRepository makes an empty repository, and its namespace if that doesn't exist. path
+// must be a valid name. Error: UNSUPPORTED with status 400 if the repository exists.
 func (c *Catalog) CreateRepository(ctx context.Context, path string) error {
 	for range writeAttempts {
 		made, err := c.create(ctx, path)
 		if err != nil || made {
 			return err
 		}
-		// Nothing was made, because the repository exists or because its namespace was
-		// deleted during the statement.
+		// create made nothing: either the repository exists, or its namespace was deleted
+		// during the statement.
 		var found bool
 		err = c.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM live_repositories WHERE path = $1)", path).Scan(&found)
 		switch {

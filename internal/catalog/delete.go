@@ -15,17 +15,18 @@ import (
 // TagOption changes what DeleteTag does.
 type TagOption int
 
-// OverrideProtection deletes a tag even if it is protected, for callers that may do so.
+// OverrideProtection makes DeleteTag delete a tag even if a rule protects it. The caller has
+// checked that the client may override rules.
 const OverrideProtection TagOption = 1
 
-// DeleteTag deletes a tag; a trigger queues its manifest for review. Errors: NAME_UNKNOWN,
-// MANIFEST_UNKNOWN; DENIED, with status 409, for a protected tag.
+// DeleteTag deletes a tag; a trigger queues the manifest to which the tag pointed for review.
+// Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED with status 409 for a protected tag.
 func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...TagOption) error {
 	return c.DeleteTagIf(ctx, path, tag, Condition{}, options...)
 }
 
-// DeleteTagIf is like DeleteTag, with a condition on this tag. If the condition doesn't
-// hold, the error is DENIED with status 412.
+// DeleteTagIf is like DeleteTag, but only deletes the tag if the condition on the tag holds.
+// Otherwise the error is DENIED with status 412.
 func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition Condition, options ...TagOption) error {
 	override := slices.Contains(options, OverrideProtection)
 	var n int64
@@ -55,8 +56,9 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 	return err
 }
 
-// deleteTag locks the tag, then deletes it by a second statement, which sees the tag's
-// locked state. For OFFSET 0 see "Plans" in package db.
+// deleteTag locks the tag's row by one statement and deletes it by the next, which checks
+// protection and condition against the row as locked. It returns the number of deleted tags, 0
+// or 1. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string, condition Condition, version string, protected, override bool) (n int64, err error) {
 	b := new(batch)
 	b.lockRepository(r, path)
@@ -98,9 +100,9 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string,
 	return n, err
 }
 
-// DeleteManifest deletes a manifest and the tags that point to it. It refuses with DENIED
-// and status 409 if an index lists the manifest (the error names the index), or if one of
-// its tags is protected. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+// DeleteManifest deletes a manifest and the tags that point to it. The error is DENIED with
+// status 409 if an index lists the manifest (the error names the index), or if a rule protects
+// one of the tags. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest) error {
 	return c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("deleting manifest %s of %s", d, path), drop: c.cache.dropAll,
@@ -115,12 +117,14 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest)
 }
 
 // deleteManifest locks the manifest, so that no new tag or index can reference it, then its
-// tags in the order of their names, as a put does. It checks for indexes and protected
-// tags, and deletes manifest and tags. All this is one round trip, since others may wait
-// for its locks. Each check is a statement of its own, after the lock.
+// tags in the order of their names, as a put does. Then it looks for indexes that list the
+// manifest and for protected tags, and deletes the manifest and the tags. All statements are
+// sent in one round trip, since other transactions may wait for the locks. Each check is a
+// statement of its own after the lock, so that it sees what committed before.
 //
-// If rules protect tags of the repository, the manifest's tags are read and compared with
-// the rules beforehand. If the manifest has got another tag since, everything begins again.
+// If any rule applies to the repository, deleteManifest reads the manifest's tags and compares
+// them with the rules before it locks anything. If the manifest then turns out to have got
+// another tag, the refusal tagsChanged makes the caller begin again.
 func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string, d oci.Digest, rules *protection) error {
 	var deletable []string // nil: every tag
 	if rules.in(r) {
@@ -166,13 +170,14 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 }
 
 // deleteLocked adds statements to b that delete a manifest and its tags and write the audit
-// entries. Earlier statements of b have locked the manifest and the tags. deleteLocked
-// first locks the review rows of the blobs in the order of digests: the triggers of the
-// manifest's deletion would write the rows of configurations before those of layers.
+// entries. Earlier statements of b have locked the manifest and the tags. Before the manifest,
+// deleteLocked locks the rows of its blobs in gc_blob_review_queue in the order of digests.
+// Otherwise the triggers of the manifest's deletion would lock the configuration's row before
+// those of the layers, which might be another order.
 //
-// The last statement writes all entries, since the log is locked last (see package audit).
-// It reads the names of the tags in the setting purser.deleted_tags, where the statement
-// that locked the tags has stored them for the transaction.
+// The last statement writes all audit entries, since the audit log is locked last (see package
+// audit). It reads the names of the deleted tags from the setting purser.deleted_tags, in
+// which the statement that locked the tags has stored them until the transaction ends.
 func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path string, d oci.Digest) {
 	b.exec(`
 		DELETE FROM tags
@@ -211,8 +216,9 @@ func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path
 		SELECT FROM gone`, audit.Args(ctx, db.Args{"namespace": r.namespace, "repository": r.id, "digest": d.Bytes(), "path": path}))
 }
 
-// unprotectedTags returns the tags of a manifest if no rule protects any of them. Error:
-// DENIED, with status 409, for a protected tag.
+// unprotectedTags returns the names of a manifest's tags, none of which is protected. Errors:
+// DENIED with status 409 if a rule protects one of the tags; rulesChanged if the cached rules
+// are out of date.
 func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string, d oci.Digest, rules *protection) ([]string, error) {
 	var otherwise bool
 	tags := []string{} // nil would mean every tag

@@ -13,12 +13,12 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// SetTagExpiration sets the date at which a tag is to be deleted; the zero time removes it.
-// A push of the tag removes the date too, even a push of the same manifest. Errors:
-// NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED, with status 409, for a protected tag, which can't
-// have a date.
+// SetTagExpiration sets the date at which a tag is to be deleted; the zero time removes the
+// date. A push of the tag removes it too, even a push of the same manifest. Errors:
+// NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED with status 409 if a rule protects the tag, since a
+// protected tag can't have a date.
 //
-// It locks the tag's row before it changes it, as a put and a deletion do.
+// It locks the tag's row before it changes the date, as puts and deletions of tags do.
 func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at time.Time) error {
 	return c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("setting the expiration of tag %s of %s", tag, path),
@@ -93,14 +93,15 @@ type Expired struct {
 	More    bool // further tags are due
 }
 
-// ExpireTags deletes the tags whose date has passed, the earliest first. A tag that was
-// protected after it got its date stays, and loses the date. Several processes may call it
-// at once: it skips tags that another transaction has locked; that process, or the next
-// call, handles them.
+// ExpireTags deletes the tags whose expiration date has passed, the earliest first, up to
+// maxExpired. If a rule has come to protect a tag after the tag got its date, the tag stays
+// and loses the date. Several processes may call ExpireTags at once: each skips tags that
+// another transaction has locked; that transaction, or the next call, deletes them.
 //
-// It handles the tags of each repository in one transaction. The transaction locks the
-// repository's row against deletion, then the tags in the order of their names, as a put
-// does, and decides by the locked rows: a put that came first has removed the date.
+// It deletes the tags of each repository in one transaction. The transaction locks the
+// repository's row against deletion, then the tags in the order of their names, as a put does,
+// and decides by the locked rows. So if a put of a tag came first, the put has removed the
+// date, and the tag stays.
 func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 	type due struct {
 		Repository
@@ -150,7 +151,7 @@ func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 	return done, nil
 }
 
-// expireIn deletes the due ones of the named tags of one repository.
+// expireIn deletes those of the named tags of one repository that are still due.
 func (c *Catalog) expireIn(ctx context.Context, t Repository, names []string) (deleted, kept int, err error) {
 	err = c.write(ctx, write{
 		path: t.Path, in: repository{t.NamespaceID, t.ID}, doing: "deleting expired tags of " + t.Path, drop: c.cache.dropTags,
@@ -213,8 +214,8 @@ func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path stri
 	return deleted, kept, err
 }
 
-// NextExpiration returns the time until the next tag is to be deleted, by the database's
-// clock; false: no tag has a date.
+// NextExpiration returns the time, by the database's clock, until the earliest expiration date
+// of any tag. It returns false if no tag has a date.
 func (c *Catalog) NextExpiration(ctx context.Context) (time.Duration, bool, error) {
 	var seconds *float64
 	err := c.db.Pool.QueryRow(ctx, `
@@ -234,8 +235,8 @@ func expirationInvalid(format string, args ...any) error {
 // MaxExpiration is the last date that a tag can have.
 var MaxExpiration = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
-// CheckExpiration returns an error for a date that has passed, by this process's clock, or
-// that is after MaxExpiration.
+// CheckExpiration returns a client's error if the date has passed, by this process's clock, or
+// is after MaxExpiration.
 func CheckExpiration(at time.Time) error {
 	switch {
 	case !at.After(time.Now()):

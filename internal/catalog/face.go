@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// The functions in this file let packages above write SQL of their own under this package's
-// rules: garbage collection, auto-pruning, the comparison with the store.
+// The functions in this file are for the packages gc, autoprune and check, which have SQL of
+// their own and follow this package's rules on locks and caches.
 
 // DB returns the database, for statements that clients wait for.
 func (c *Catalog) DB() *db.DB { return c.db }
@@ -22,8 +22,8 @@ type Repository struct {
 	Path            string
 }
 
-// FindRepository finds a repository by its name, in the database and not in a cache. Error:
-// NAME_UNKNOWN.
+// FindRepository reads a repository's ids by its name, from the database and not from a cache.
+// Error: NAME_UNKNOWN.
 func (c *Catalog) FindRepository(ctx context.Context, path string) (Repository, error) {
 	r := Repository{Path: path}
 	err := c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).
@@ -38,8 +38,9 @@ func (c *Catalog) FindRepository(ctx context.Context, path string) (Repository, 
 }
 
 // ChangeTags calls change in a transaction that has locked the repository against deletion,
-// and drops what the caches hold of its tags. The transaction may run again. Error:
-// NAME_UNKNOWN if the repository was deleted, even if another repository has its name now.
+// and invalidates the cached results about the repository's tags. It may call change again, in
+// another transaction. Error: NAME_UNKNOWN if the repository was deleted, even if another
+// repository has its name now.
 func (c *Catalog) ChangeTags(ctx context.Context, r Repository, change func(ctx context.Context, tx pgx.Tx) error) error {
 	err := c.write(ctx, write{
 		path: r.Path, in: repository{r.NamespaceID, r.ID}, doing: "changing tags of " + r.Path, drop: c.cache.dropTags,
@@ -60,9 +61,9 @@ func (c *Catalog) ChangeTags(ctx context.Context, r Repository, change func(ctx 
 	return err
 }
 
-// NameUnknown returns the error for a request that names a repository which doesn't exist.
+// NameUnknown returns the client's error for a repository that doesn't exist.
 func NameUnknown(path string) error { return nameUnknown(path) }
 
-// ManifestUnknown returns the error for a request that names a manifest, by tag or digest,
-// which its repository doesn't have.
+// ManifestUnknown returns the client's error for a manifest, named by a tag or digest, that
+// its repository doesn't have.
 func ManifestUnknown(path, reference string) error { return manifestUnknown(path, reference) }

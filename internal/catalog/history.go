@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TagPlaces returns the positions of up to q.Limit tags in the order of an index. next is
-// the position after which there are more, nil if there are none. It is BrowseTags for
-// callers that need only the order. Error: NAME_UNKNOWN.
+// TagPlaces returns the positions of up to q.Limit tags, in the order of names or of pushes.
+// next is the position after which there are more tags, nil if there are none. It is a cheaper
+// BrowseTags for callers that need only the order. Error: NAME_UNKNOWN.
 func (c *Catalog) TagPlaces(ctx context.Context, path string, q TagQuery) (places []TagPlace, next *TagPlace, err error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil {
@@ -27,9 +27,9 @@ func (c *Catalog) TagPlaces(ctx context.Context, path string, q TagQuery) (place
 	return places, next, nil
 }
 
-// DescribeManifests describes the given manifests as far as the repository has them, in no
-// particular order and without names of tags. Error: NAME_UNKNOWN.
-// For OFFSET 0 see "Plans" in package db.
+// DescribeManifests returns the details of those of the manifests that the repository has, in
+// no particular order and without names of tags. Error: NAME_UNKNOWN. For OFFSET 0 see "Plans"
+// in package db.
 func (c *Catalog) DescribeManifests(ctx context.Context, path string, digests []oci.Digest) ([]TagInfo, error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil || len(digests) == 0 {
@@ -66,8 +66,8 @@ func (c *Catalog) RepositoryID(ctx context.Context, path string) (int64, error) 
 	return r.id, err
 }
 
-// browsed returns the identity of a repository whose contents are to be listed. Error:
-// NAME_UNKNOWN.
+// browsed returns the ids of a repository whose tags are to be listed, read from the database
+// and not from a cache. Error: NAME_UNKNOWN.
 func (c *Catalog) browsed(ctx context.Context, path string) (r repository, err error) {
 	err = c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).
 		Scan(&r.namespace, &r.id)

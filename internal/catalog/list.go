@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Tags lists up to n tags after last, in byte order, and says whether there are more.
-// Error: NAME_UNKNOWN.
+// Tags lists up to n tags whose names come after last, in byte order, and says whether there
+// are more. Error: NAME_UNKNOWN.
 func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []string, more bool, err error) {
 	fresh := c.cache.fresh(ctx)
 	gen, key := c.cache.tagList(path), listKey{path, last, n}
@@ -22,7 +22,8 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 		if err != nil {
 			return nil, false, err
 		}
-		// One row with an array costs a third of what a thousand rows cost.
+		// Reading one row with an array of a thousand names takes a third of the time of a
+		// thousand rows.
 		err = c.db.Pool.QueryRow(ctx, `
 			SELECT COALESCE(array_agg(name), '{}') FROM (
 				SELECT name FROM tags
@@ -39,8 +40,8 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 	return tags, false, nil
 }
 
-// Repositories lists up to n repositories after last, in byte order, and says whether there
-// are more.
+// Repositories lists up to n repositories whose names come after last, in byte order, and says
+// whether there are more.
 func (c *Catalog) Repositories(ctx context.Context, last string, n int) (paths []string, more bool, err error) {
 	rows, err := c.db.Pool.Query(ctx,
 		"SELECT path FROM live_repositories WHERE path > $1 ORDER BY path LIMIT $2", last, n+1)
@@ -66,10 +67,11 @@ type Referrer struct {
 	Annotations  json.RawMessage
 }
 
-// Referrers lists up to n manifests of the repository whose subject is d, after the one
-// whose ID is last, of one artifact type unless that is "". It returns at most
-// referrerBatch at once, since each may have annotations of MaxAnnotations bytes, and says
-// whether there are more. For an unknown repository the list is empty.
+// Referrers lists up to n manifests of the repository whose subject is d, in the order of
+// their ids and beginning after the id last. If artifactType isn't "", it lists only manifests
+// of this type. One call returns at most referrerBatch, since each may have annotations of
+// MaxAnnotations bytes; more says whether there are further ones. For an unknown repository
+// the list is empty.
 func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, artifactType string, last int64, n int) (list []Referrer, more bool, err error) {
 	n = min(n, referrerBatch)
 	rows, err := c.db.Pool.Query(ctx, `
@@ -103,17 +105,19 @@ func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, arti
 }
 
 const (
-	// MaxAnnotations is the maximum size of a referrer's annotations, as JSON, in bytes. If
-	// a manifest has more, they aren't stored beside its payload, and it is listed without
-	// annotations.
+	// MaxAnnotations is the maximum size of a referrer's annotations, as JSON, in bytes.
+	// Larger ones are stored only in the manifest's payload, and the list of referrers omits
+	// them.
 	MaxAnnotations = 64 << 10
-	// referrerBatch is how many referrers one query reads. If all have annotations of
-	// maximum size, these add up to 6 MiB, somewhat more than a page of the API holds.
+	// referrerBatch is the maximum number of referrers that one query reads. If all of them
+	// have annotations of the maximum size, these add up to 6 MiB, somewhat more than one page
+	// of the API's answer holds.
 	referrerBatch = 100
 )
 
-// referrerAnnotations returns the annotations stored for the list of referrers: as JSON,
-// nil if there are none or more than MaxAnnotations bytes.
+// referrerAnnotations returns the manifest's annotations as the JSON that is stored for the
+// list of referrers. It returns nil if there are none, if they exceed MaxAnnotations bytes, or
+// if the manifest has no subject.
 func referrerAnnotations(m *oci.Manifest) ([]byte, error) {
 	if m.Subject == nil || len(m.Annotations) == 0 {
 		return nil, nil

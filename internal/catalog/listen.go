@@ -16,26 +16,28 @@ import (
 
 const (
 	beatEvery = 250 * time.Millisecond
-	// replicaForgotten is the time without a sign of life after which other processes
-	// remove a process from replicas and stop notifying it. It must be well above
-	// heartbeatMaxAge: a removed process has long stopped using its caches, and registers
-	// anew.
+	// replicaForgotten is the time after which a process that hasn't renewed its row in the
+	// table replicas is removed from it by the others, and is no longer notified of changes.
+	// It must be well above heartbeatMaxAge: then a removed process has long stopped using its
+	// caches. It registers anew when it goes on.
 	replicaForgotten = time.Minute
 	seenEvery        = 10 * time.Second
 	// restSeenEvery is seenEvery while no heartbeats are sent.
 	restSeenEvery = 20 * time.Second
 )
 
-// Listen enables the caches until ctx ends. It registers this process in the table
-// replicas, receives changes by NOTIFY, and sends itself heartbeats the same way.
-// Notifications arrive in the order of their commits: once a heartbeat is back, every
-// change that committed before it was sent has been received. A request may use the caches
-// if it begins less than a second after such a heartbeat was sent. When the connection is
-// lost the caches are disabled, and they are emptied before they are enabled again.
+// Listen enables the caches until ctx ends. It registers this process in the table replicas,
+// receives other processes' changes by NOTIFY, and sends itself heartbeats by NOTIFY.
+// Notifications arrive in the order of their commits. So when a heartbeat is back, this
+// process has received every change that committed before the heartbeat was sent. A request
+// may use the caches if it begins less than a second after such a heartbeat was sent. When the
+// connection is lost, Listen disables the caches, and empties them before it enables them
+// again.
 //
-// Triggers send notifications only while a process other than the changing one is
-// registered. So a new process must not trust its cache for changes by transactions that
-// looked for replicas before it was registered: it waits until all of those have ended.
+// Triggers send notifications only while a process other than the changing one is registered.
+// A transaction that looked into the table replicas before this process was registered sends
+// it no notification. So Listen waits for the end of all such transactions before it enables
+// the caches.
 func (c *Catalog) Listen(ctx context.Context) error {
 	if c.opt.CacheOff {
 		<-ctx.Done()
@@ -61,7 +63,8 @@ func (c *Catalog) Listen(ctx context.Context) error {
 func (c *Catalog) unregister(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	// If the row stays, the others send needless notifications for a minute.
+	// If this process's row stays in replicas, the other processes' changes are needlessly
+	// notified for a minute.
 	if _, err := c.db.Pool.Exec(ctx, "DELETE FROM replicas WHERE id = $1", c.opt.Replica); err != nil {
 		c.log.WarnContext(ctx, "leaving the list of replicas failed", "error", err)
 	}
@@ -79,8 +82,8 @@ func (c *Catalog) listenOnce(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection isn't used again
-	// Heartbeats have a connection of their own: the pool may be busy when the caches are
-	// needed most.
+	// Heartbeats have a connection of their own, because all connections of the pool may be in
+	// use, and that is when requests need the caches most.
 	heart, err := c.dial(ctx, "purser heartbeat")
 	if err != nil {
 		return err
@@ -109,8 +112,8 @@ func (c *Catalog) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// register inserts this process into replicas and waits for the transactions that may not
-// have seen it.
+// register inserts this process into the table replicas. Then it waits for the end of the
+// transactions that may have read the table before.
 func (c *Catalog) register(ctx context.Context) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -121,8 +124,9 @@ func (c *Catalog) register(ctx context.Context) error {
 		ON CONFLICT (id) DO UPDATE SET seen_at = now()`, c.opt.Replica, host); err != nil {
 		return fmt.Errorf("registering among the replicas: %w", err)
 	}
-	// A transaction that has changed rows, and may have looked at replicas before this
-	// process was registered, holds a RowExclusiveLock: wait for all such transactions.
+	// A transaction that has changed rows holds a RowExclusiveLock, and its trigger may have
+	// read the table replicas before this process was registered: wait for the end of all such
+	// transactions.
 	var older []string
 	if err := c.db.Pool.QueryRow(ctx, `
 		SELECT COALESCE(array_agg(DISTINCT virtualtransaction), '{}') FROM pg_locks
@@ -147,11 +151,12 @@ func (c *Catalog) register(ctx context.Context) error {
 
 var errForgotten = errors.New("this process is no longer among the replicas: it was silent for too long")
 
-// beat sends heartbeats as long as this process is registered. While no request asks for
-// anything cached, it sends none and only renews the registration; the first request after
-// that waits for the next heartbeat.
+// beat sends heartbeats as long as this process is registered in replicas. After idleAfter
+// without requests it sends none and only renews the registration. The first request after
+// such a pause wakes it, and waits for the next heartbeat.
 func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
-	// Heartbeats needn't survive a crash, so their commits don't wait for the disk.
+	// Losing a heartbeat in a crash of PostgreSQL does no harm, so its commit doesn't wait for
+	// the disk.
 	if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
 		return fmt.Errorf("setting up the heartbeat: %w", err)
 	}
@@ -179,8 +184,9 @@ func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// sendBeat sends a heartbeat if this process is registered. Every few seconds it also
-// renews the process's row, and deletes the rows of processes that were silent for too long.
+// sendBeat sends a heartbeat if this process is registered in replicas, and returns whether it
+// is. Every seenEvery it also renews this process's row, and deletes the rows of processes
+// that haven't renewed theirs for replicaForgotten.
 func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
 	now := time.Now()
 	b := new(pgx.Batch)
@@ -195,9 +201,11 @@ func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool
 	return done.RowsAffected() > 0, errors.Join(err, results.Close())
 }
 
-// renew renews the row of this process while it sends no heartbeats, and deletes the rows of
-// processes that were silent for too long. It commits synchronously: an asynchronous commit would wake PostgreSQL's WAL writer, which then
-// stays awake for ten seconds.
+// renew does the part of sendBeat that is needed while no heartbeats are sent: it renews this
+// process's row in replicas, deletes the rows of processes that haven't renewed theirs for
+// replicaForgotten, and returns whether this process is registered. It commits synchronously,
+// because an asynchronous commit would wake PostgreSQL's WAL writer, which then stays awake
+// for ten seconds.
 func (c *Catalog) renew(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
 	b := new(pgx.Batch)
 	b.Queue("SELECT set_config('synchronous_commit', 'on', true)")
@@ -230,8 +238,9 @@ func (c *Catalog) hear(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// changed drops from the caches what a notification names. The payload is a letter, then
-// paths.
+// changed invalidates the cached results of the paths that a notification names. Its payload
+// is a letter, then the paths: "t" if only tags have changed, "a" for everything of the paths.
+// Any other letter invalidates the results of all paths.
 func (c *Catalog) changed(payload string) {
 	kind, paths, _ := strings.Cut(payload, " ")
 	drop := c.cache.dropAll
@@ -248,7 +257,8 @@ func (c *Catalog) changed(payload string) {
 	}
 }
 
-// Caching says whether the caches are in use, that is, the newest heartbeat is recent.
+// Caching says whether requests may use the caches now, that is, whether the newest heartbeat
+// is recent enough.
 func (c *Catalog) Caching() bool {
 	now := time.Now()
 	c.cache.use(now)

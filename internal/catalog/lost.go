@@ -12,19 +12,20 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// lookTimeout bounds the check of an object while a client waits. If the store takes
-// longer, the check has no result.
+// lookTimeout bounds the check of an object in the store while a client waits. If the store
+// takes longer, VerifyBlob reports the object as whole.
 const lookTimeout = 5 * time.Second
 
-// VerifyBlob checks the object of a blob whose row was read before, and returns whether the
-// store has the object in full size. If the object is missing or has another size,
-// VerifyBlob marks the blob as lost: all replicas then report it as unknown in all
-// repositories, and the next push replaces its object.
+// VerifyBlob checks in the store the object of blob b, whose row the caller has read, and
+// returns whether the object exists in full size. If it doesn't, VerifyBlob marks the blob as
+// lost: all replicas then tell clients that the blob doesn't exist in any repository, and the
+// next push gives the blob a new object.
 //
-// It looks at the object first and then at the row, which must still name this object: a
-// key is never reused, so the blob owned the object when VerifyBlob looked at it. The store
-// itself makes sure that it is the registry's own before it reports an object as missing.
-// If the store fails, the blob is taken to be whole. Error: blob.ErrWrongStore.
+// It checks the object first, and marks the blob only if the blob's row still names this
+// object. Storage keys are never used twice, so the row has named the object ever since the
+// check. Before a store reports an object as missing, it checks its identity: that it is the
+// store that belongs to this database. If the store fails, VerifyBlob reports the object as
+// whole. Error: blob.ErrWrongStore.
 func (c *Catalog) VerifyBlob(ctx context.Context, path string, b Blob) (whole bool, err error) {
 	if c.opt.Look == nil {
 		return true, nil
@@ -44,8 +45,7 @@ func (c *Catalog) VerifyBlob(ctx context.Context, path string, b Blob) (whole bo
 	return false, c.loseBlob(ctx, path, b, wrong)
 }
 
-// loseBlob marks a blob as lost. It goes on if the client whose request found the loss
-// disconnects.
+// loseBlob marks a blob as lost, also if the client whose request found the loss disconnects.
 func (c *Catalog) loseBlob(ctx context.Context, path string, b Blob, wrong string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
@@ -58,7 +58,7 @@ func (c *Catalog) loseBlob(ctx context.Context, path string, b Blob, wrong strin
 	return err
 }
 
-// verifyKnown calls VerifyBlob for a known blob that a client pushes again.
+// verifyKnown calls VerifyBlob for an existing blob that a client pushes again.
 func (c *Catalog) verifyKnown(ctx context.Context, path string, d oci.Digest) error {
 	if c.opt.Look == nil {
 		return nil
@@ -93,24 +93,24 @@ func (c *Catalog) StoredBlob(ctx context.Context, d oci.Digest) (StoredBlob, boo
 	return o, true, nil
 }
 
-// MarkLost marks those blobs of the list as lost that still have the object of their
-// StoredBlob and aren't marked already. Clients are told that these blobs don't exist,
-// until somebody pushes them again. It returns the blobs that it marked.
+// MarkLost marks blobs as lost. It skips those whose row no longer names the object of their
+// StoredBlob, and those that are marked already. Clients are told that a lost blob doesn't
+// exist, until somebody pushes it again. MarkLost returns the blobs that it marked.
 func (c *Catalog) MarkLost(ctx context.Context, list []StoredBlob) (map[oci.Digest]bool, error) {
 	return c.mark(ctx, list, true)
 }
 
-// MarkFound removes the mark of MarkLost from those blobs of the list that still have the
-// object of their StoredBlob. It returns those blobs.
+// MarkFound removes the mark of MarkLost from blobs. It skips those whose row no longer names
+// the object of their StoredBlob, and those that aren't marked. It returns the others.
 func (c *Catalog) MarkFound(ctx context.Context, list []StoredBlob) (map[oci.Digest]bool, error) {
 	return c.mark(ctx, list, false)
 }
 
-// mark sets lost_at, or clears it, where that changes anything. It compares the object's
-// key, so that a blob which was pushed again after the check isn't judged by its former
-// object. It locks the rows in the order of their digests, and nothing else, and waits for
-// a push that has locked one. It uses the background pool, so that the caches of all
-// processes, including this one, are notified.
+// mark sets the column lost_at of blobs, or clears it. It changes only rows that still name
+// the storage key in list: a blob that was pushed again after the check has another object,
+// about which the check says nothing. mark locks the blobs' rows in the order of their
+// digests, and waits for a push that has locked one of them; it locks nothing else. It uses
+// the background pool, so that the caches of all processes, including this one, are notified.
 func (c *Catalog) mark(ctx context.Context, list []StoredBlob, lost bool) (map[oci.Digest]bool, error) {
 	digests, keys := make([][]byte, len(list)), make([]string, len(list))
 	for i, o := range list {
@@ -152,6 +152,7 @@ func (c *Catalog) mark(ctx context.Context, list []StoredBlob, lost bool) (map[o
 	return marked, nil
 }
 
-// LongestWrite returns the time after which nobody writes to an object any more. A younger
-// object may belong to a request that lost its upload and will delete the object.
+// LongestWrite returns the age from which no request writes to an object any more. An object
+// that is younger and has no row may belong to a request whose upload was taken over by
+// another; that request will delete it.
 func (c *Catalog) LongestWrite() time.Duration { return c.late() }

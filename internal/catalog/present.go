@@ -9,15 +9,17 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Present has those of the requested tags and manifests that exist in a repository.
+// Present lists those of the tags and manifests for which a caller asked that exist in a
+// repository.
 type Present struct {
 	Repository int64
 	Tags       map[string]oci.Digest // with the manifests that they point to
 	Manifests  map[oci.Digest]bool
 }
 
-// Present looks up tags and manifests in a repository, for a caller that has their names
-// from elsewhere. Error: NAME_UNKNOWN. For OFFSET 0 see "Plans" in package db.
+// Present looks up the given tags and manifests in a repository. A caller may have their names
+// from a list that is out of date, such as statistics. Error: NAME_UNKNOWN. For OFFSET 0 see
+// "Plans" in package db.
 func (c *Catalog) Present(ctx context.Context, path string, tags []string, manifests []oci.Digest) (Present, error) {
 	p := Present{Tags: make(map[string]oci.Digest), Manifests: make(map[oci.Digest]bool)}
 	failed := func(err error) (Present, error) {
@@ -79,8 +81,8 @@ func (c *Catalog) Present(ctx context.Context, path string, tags []string, manif
 	return p, nil
 }
 
-// PresentTags says for each tag, given by repository id and name, whether it exists. In a
-// deleted repository none does.
+// PresentTags says for each i whether the tag names[i] exists in the repository with the id
+// repositories[i]. In a deleted repository no tag exists.
 func (c *Catalog) PresentTags(ctx context.Context, repositories []int64, names []string) ([]bool, error) {
 	return c.present(ctx, `
 		SELECT want.nth FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS want (repository, name, nth)
@@ -106,8 +108,8 @@ func (c *Catalog) PresentManifests(ctx context.Context, repositories []int64, ma
 			OFFSET 0) found`, repositories, raw)
 }
 
-// present runs a statement that returns the positions, from 1, of those values that exist in
-// their repositories, and says for each value whether it does.
+// present runs the statement sql, which returns the positions, counted from 1, of those values
+// that exist in their repositories. It returns for each value whether it exists.
 func (c *Catalog) present(ctx context.Context, sql string, repositories []int64, values any) ([]bool, error) {
 	rows, err := c.db.Pool.Query(ctx, sql, repositories, values)
 	if err != nil {

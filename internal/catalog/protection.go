@@ -17,8 +17,8 @@ import (
 // MaxProtectionRules is how many rules a scope may have.
 const MaxProtectionRules = 100
 
-// ProtectionScope is the scope of a rule: a repository, a whole namespace or, as the zero
-// value, everything.
+// ProtectionScope says to which tags a rule applies: those of one repository, those of a whole
+// namespace or, for the zero value, those of the whole registry.
 type ProtectionScope struct {
 	Namespace  string
 	Repository string // path; Namespace is empty then
@@ -35,27 +35,29 @@ func (s ProtectionScope) String() string {
 	return "the registry"
 }
 
-// ProtectionRule protects the tags that its pattern matches: such a tag may be created, but
-// then neither moved to another manifest nor deleted. Deleting the whole repository or
-// namespace is still possible.
+// ProtectionRule protects the tags whose names its pattern matches. Clients may create such a
+// tag, but then neither move it to another manifest nor delete it. They may still delete the
+// whole repository or namespace.
 type ProtectionRule struct {
 	ID      uuid.UUID
 	Scope   ProtectionScope
 	Pattern oci.TagPattern
 	Created time.Time
-	// Problem is the reason why this version can't parse the pattern, "" if it can. A rule
-	// with a problem protects every tag, since it may be meant for any.
+	// Problem is the reason why this version of Purser can't parse the pattern, "" if it can.
+	// A rule whose pattern can't be parsed protects every tag in its scope, since it may be
+	// meant for any.
 	Problem string
 
 	namespace, repository int64 // 0: any
 }
 
-// All rules are cached in memory with a version number, the setting tag_protection_version,
-// which each change of the rules raises. A write that moves or deletes tags decides by the
-// cached rules. Its last statement compares the cached version with the one in the
-// database, and the decision with the tags that it has locked. So every write follows the
-// current rules, however many processes there are, without an extra round trip. If the
-// version has changed, the rules are read again and the write runs again.
+// Each process caches all rules in memory, with a version number: the setting
+// tag_protection_version, which each change of the rules raises. A write that moves or deletes
+// tags uses the cached rules to decide which tags are protected. Its last statement compares
+// the cached version with the one in the database, and the tags about which it decided with
+// the tags that it has locked. If the version has changed, the process reads the rules again
+// and the write runs again. So every write follows the current rules, however many processes
+// there are, without an extra round trip.
 
 // protection holds all rules of one version.
 type protection struct {
@@ -63,8 +65,9 @@ type protection struct {
 	rules   []ProtectionRule
 }
 
-// rules returns the cached rules. Before the first reload these are the rules of a new
-// registry: none, with version 0.
+// rules returns the cached rules. Until the rules are first read from the database, it returns
+// what a new registry has: no rules, with version 0. A registry with rules has another
+// version, so the first write that uses the cache reads them.
 func (c *Catalog) rules() *protection {
 	if p := c.protection.Load(); p != nil {
 		return p
@@ -108,9 +111,9 @@ func (c *Catalog) reloadRules(ctx context.Context) error {
 	return nil
 }
 
-// read parses a rule's stored pattern. pattern has to match the whole tag name, as in the
-// first release; searched, if not nil, is the same pattern as the user wrote it, and takes
-// precedence.
+// read parses a rule's stored pattern. The column pattern is as the first release reads it: it
+// has to match the whole name of a tag. The column searched is the same pattern as the user
+// wrote it; if it isn't NULL (nil), read parses it instead of pattern.
 func (r *ProtectionRule) read(pattern string, searched *string) {
 	var err error
 	if searched != nil {
@@ -124,7 +127,7 @@ func (r *ProtectionRule) read(pattern string, searched *string) {
 	}
 }
 
-// of returns the first rule that protects a tag of a repository, or nil.
+// of returns the first rule that protects the tag in repository r, or nil.
 func (p *protection) of(r repository, tag string) *ProtectionRule {
 	for i := range p.rules {
 		if rule := &p.rules[i]; rule.holds(r) && rule.Pattern.Match(tag) {
@@ -154,8 +157,9 @@ func (p *protection) protected(r repository, tags []string) []string {
 	return out
 }
 
-// refusal returns the error for a client that is about to move or delete (what) a protected
-// tag. Its status isn't that of missing rights, since logging in wouldn't help.
+// refusal returns the error for a client that tried to move or delete a protected tag. what
+// says in the message what can't be done ("deleted"); wayOut says what the client can do
+// instead. The status is 409 and not that of missing rights, since logging in wouldn't help.
 func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 	why := ""
 	if r.Problem != "" {
@@ -167,8 +171,9 @@ func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 		WithDetail(map[string]string{"name": path, "tag": tag, "rule": r.ID.String(), "pattern": r.Pattern.String()})
 }
 
-// moveRefused returns the error for a put that would have moved a protected tag to d. Nil:
-// no such tag exists any more. For OFFSET 0 see "Plans" in package db.
+// moveRefused returns the error for a client whose put would have moved a protected tag to
+// manifest d. It returns nil if by now no protected tag points to another manifest than d. For
+// OFFSET 0 see "Plans" in package db.
 func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, tags []string, d oci.Digest) error {
 	rules := c.rules()
 	var tag string
@@ -191,8 +196,8 @@ func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, ta
 	return rules.of(r, tag).refusal(path, tag, "moved to another manifest", "push under another tag")
 }
 
-// ProtectionIn returns the current rules that apply in a namespace, or in some of its
-// repositories: see ProtectionRule.HoldsIn.
+// ProtectionIn reads the current rules and returns those that apply in the namespace or in one
+// of its repositories. Which of them apply in a given repository, ProtectionRule.HoldsIn says.
 func (c *Catalog) ProtectionIn(ctx context.Context, namespace int64) ([]ProtectionRule, error) {
 	if err := c.reloadRules(ctx); err != nil {
 		return nil, err
@@ -205,8 +210,9 @@ func (c *Catalog) ProtectionIn(ctx context.Context, namespace int64) ([]Protecti
 // HoldsIn says whether the rule applies in a repository.
 func (r *ProtectionRule) HoldsIn(t Repository) bool { return r.holds(repository{t.NamespaceID, t.ID}) }
 
-// ProtectionRules lists the rules of exactly this scope, oldest first, without those of
-// enclosing or enclosed scopes. Error: NAME_UNKNOWN.
+// ProtectionRules lists the rules of exactly this scope, oldest first. For a repository it
+// leaves out those of its namespace and of the registry; for a namespace it leaves out those
+// of its repositories. Error: NAME_UNKNOWN.
 func (c *Catalog) ProtectionRules(ctx context.Context, s ProtectionScope) ([]ProtectionRule, error) {
 	var list []ProtectionRule
 	err := pgx.BeginFunc(ctx, c.db.Pool, func(tx pgx.Tx) error {
@@ -268,9 +274,9 @@ func namespaceUnknown(name string) error {
 		WithDetail(map[string]string{"name": name})
 }
 
-// CreateProtectionRule makes a rule. From then on every tag that matches, existing ones
-// included, keeps the manifest that it points to. Errors: NAME_UNKNOWN; UNSUPPORTED with
-// status 400 if the scope has the rule already, or has MaxProtectionRules rules.
+// CreateProtectionRule makes a rule. From then on no client can move or delete a tag that
+// matches, whether the tag existed before or not. Errors: NAME_UNKNOWN; UNSUPPORTED with
+// status 400 if the scope has the same rule already, or has MaxProtectionRules rules.
 func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, pattern oci.TagPattern) (ProtectionRule, error) {
 	rule := ProtectionRule{ID: uuid.New(), Scope: s, Pattern: pattern}
 	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {
@@ -302,8 +308,8 @@ func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, p
 	return rule, err
 }
 
-// DeleteProtectionRule deletes a rule of the scope. Errors: NAME_UNKNOWN, also if the rule
-// doesn't exist or is another scope's.
+// DeleteProtectionRule deletes a rule of the scope. Error: NAME_UNKNOWN, also if the rule
+// doesn't exist or belongs to another scope.
 func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, id uuid.UUID) error {
 	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {
 		var pattern string
@@ -328,8 +334,9 @@ func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, i
 	return err
 }
 
-// changeRules runs a change of the rules of a scope. Changes are serialised: each one
-// raises the version first, and so waits for the others' row lock.
+// changeRules runs change in a transaction that first raises the version of the rules. The row
+// lock on the version lets only one transaction change rules at a time. namespace and
+// repository are the ids of the scope, nil if the scope doesn't name them.
 func (c *Catalog) changeRules(ctx context.Context, s ProtectionScope, change func(tx pgx.Tx, namespace, repository *int64) error) error {
 	return c.db.Tx(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'tag_protection_version'")

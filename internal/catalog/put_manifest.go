@@ -25,17 +25,18 @@ type NewManifest struct {
 	Condition  Condition     // its Tag is the only one of Tags, or ""
 }
 
-// PutManifest stores a manifest with its references and tags in one transaction, which
-// takes one round trip if the manifest is new. Every blob that it names must be linked to
-// the repository, and every child of an index must be in the repository; otherwise the
-// error MANIFEST_BLOB_UNKNOWN names what is missing. A subject need not exist. A manifest
-// that exists already keeps its row and gets the tags; without tags its existence is
-// promised for the review delay. The put is refused with DENIED and status 409 if a
-// protected tag points to another manifest, and with status 412 if the condition doesn't
-// hold.
+// PutManifest stores a manifest with its references and tags in one transaction, which takes
+// one round trip if the manifest is new. Every blob that the manifest names must be linked to
+// the repository, and every child of an index must be in the repository; otherwise the error
+// MANIFEST_BLOB_UNKNOWN names the missing ones. The subject need not exist. If the manifest
+// exists already, its row stays as it is and PutManifest only points the tags to it; without
+// tags, PutManifest promises the client that the manifest stays for the review delay. The
+// error is DENIED with status 409 if a protected tag points to another manifest, and DENIED
+// with status 412 if the request's precondition (p.Condition) doesn't hold.
 //
-// Rows are locked in one order: repository, blobs, links, children, and the queue last. A
-// guard in each statement refuses when something is missing: see [batch].
+// The statements lock rows in one fixed order: repository, blobs, links of blobs to the
+// repository, children, tags, and rows of the review queue last. Each statement checks that
+// its rows exist and otherwise refuses the whole transaction: see [batch].
 func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 	rows, err := manifestRows(p)
 	if err != nil {
@@ -73,8 +74,9 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 	return c.write(ctx, w)
 }
 
-// manifestColumns is a NewManifest as database columns. Digests are distinct and sorted, so
-// that every transaction locks in the same order.
+// manifestColumns holds the fields of a NewManifest as values of database columns. Lists of
+// digests have no duplicates and are sorted, so that every transaction locks rows in the same
+// order.
 type manifestColumns struct {
 	digest, subject, config []byte
 	artifactType            *string
@@ -104,9 +106,9 @@ func manifestRows(p NewManifest) (manifestColumns, error) {
 		rows.config = m.Config.Digest.Bytes()
 		rows.blobs = append(rows.blobs, rows.config)
 	}
-	// An index entry that isn't a manifest is a blob, and is handled like a layer. A
-	// foreign layer is stored elsewhere, unless the manifest also lists it as an ordinary
-	// layer.
+	// An entry of an index whose media type isn't that of a manifest is a blob, and is stored
+	// like a layer. Foreign layers are left out, since clients fetch them from elsewhere,
+	// unless the manifest also lists the same digest as an ordinary layer.
 	own := slices.Concat(m.Layers, slices.DeleteFunc(slices.Clone(m.Manifests), oci.Descriptor.IsManifest))
 	for _, l := range distinct(slices.DeleteFunc(own, oci.Descriptor.Foreign)) {
 		rows.blobs = append(rows.blobs, l.Digest.Bytes())
@@ -142,7 +144,8 @@ var putManifestFile string
 
 var putStatement = db.Statements(putManifestFile)
 
-// put stores a new manifest or, when it is there already, tags it.
+// put stores a manifest if it is new. If the repository has the manifest already, put points
+// the tags to it.
 func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows manifestColumns) error {
 	inserted, err := c.putNew(ctx, r, p, rows)
 	if err != nil || inserted {
@@ -182,8 +185,9 @@ func (c *Catalog) putNew(ctx context.Context, r repository, p NewManifest, rows 
 	return inserted, err
 }
 
-// putExisting tags an existing manifest or, if no tag is given, promises its existence for
-// the review delay. kind is the kind of the audit entries.
+// putExisting points the tags to an existing manifest. If there are no tags, it promises the
+// client that the manifest stays for the review delay. kind is the kind of the audit entries:
+// see point_tags.
 func (c *Catalog) putExisting(ctx context.Context, r repository, p NewManifest, rows manifestColumns, kind string) error {
 	args := c.tagArgs(ctx, r, p, rows)
 	args["kind"] = kind
@@ -201,7 +205,8 @@ func (c *Catalog) putExisting(ctx context.Context, r repository, p NewManifest, 
 	return b.send(ctx, c.db.Pool)
 }
 
-// tagArgs returns the arguments of the statements that point tags to a manifest.
+// tagArgs returns the arguments that insert_manifest and point_tags, the statements that point
+// tags to a manifest, have in common.
 func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows manifestColumns) db.SharedArgs {
 	rules := c.rules()
 	return db.SharedArgs(audit.Args(ctx, db.Args{
@@ -211,8 +216,9 @@ func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows
 	}))
 }
 
-// missing returns an error that lists what the manifest names and the repository lacks, or
-// nil if all of it exists now. For OFFSET 0 see "Plans" in package db.
+// missing returns the client's error, which lists the blobs and children that the manifest
+// names and the repository lacks. It returns nil if all of them exist now. For OFFSET 0 see
+// "Plans" in package db.
 func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColumns) error {
 	absent, err := c.db.Pool.Query(ctx, `
 		SELECT want.digest FROM unnest($2::bytea[]) AS want (digest)

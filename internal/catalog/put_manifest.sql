@@ -1,18 +1,19 @@
--- The statements that store a manifest or tag an existing one, in the order in which
--- putNew and putExisting (put_manifest.go) send them as one batch: one round trip, one
--- transaction. They take locks in the order of the package comment. A statement that
--- refuses makes those after it change nothing (see batch.go). For OFFSET 0 see "Plans" in
--- package db.
+-- This file has the statements that store a new manifest or tag an existing one. putNew and
+-- putExisting (put_manifest.go) send the statements in this order as one batch: one round
+-- trip, one transaction. The statements take their locks in the order that the package comment
+-- gives. When one statement refuses, the statements after it change nothing (see batch.go).
+-- For OFFSET 0 see "Plans" in package db.
 --
 -- @namespace, @repository   ids of the repository          @digest   the manifest
 -- @path                     name of the repository         @tags     names, sorted; may be empty
 
 -- name: lock_repository
--- Locks the repository and its namespace against deletion. Refuses if either is gone, so that
--- no row is inserted that the deletion overlooks.
--- Then waits for other puts of the same tags, by advisory locks: a tag that doesn't exist yet
--- has no row to lock, and the second put would notice the first only after it has inserted
--- its manifest, and would be rolled back. 1886745443 is the key space of these locks.
+-- Locks the rows of the repository and of its namespace against deletion. It refuses if either
+-- row is gone: a concurrent deletion would overlook the rows that this put inserts. Then it
+-- takes an advisory lock for each tag and so waits for other puts of the same tags. Row locks
+-- don't suffice: a tag that doesn't exist yet has no row, so two puts that create it would
+-- notice each other only after both had inserted a manifest, and one would be rolled back.
+-- 1886745443 is the key space of these advisory locks.
 SELECT (
 	SELECT count(pg_advisory_xact_lock(1886745443, key)) FROM (
 		SELECT DISTINCT hashtext(@repository::bigint || ':' || name) AS key FROM unnest(@tags::text[]) AS name ORDER BY key) k),
@@ -23,14 +24,16 @@ FROM (
 	FOR KEY SHARE) alive;
 
 -- name: lock_blobs
--- Locks @blobs, the configuration and the layers, against deletion. Refuses if one is gone or lost.
+-- Locks the rows in blobs of the manifest's configuration and layers (@blobs) against
+-- deletion. It refuses if one of them is gone or marked as lost from the store.
 SELECT CASE WHEN count(*) <> cardinality(@blobs::bytea[]) THEN purser_refuse('the repository lacks a blob') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@blobs::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
 	CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest AND lost_at IS NULL FOR KEY SHARE) b) locked;
 
 -- name: lock_links
--- Locks the links of these blobs to the repository. Refuses if one is gone.
+-- Locks the rows in repository_blobs that link @blobs to the repository. It refuses if one is
+-- missing.
 SELECT CASE WHEN count(*) <> cardinality(@blobs::bytea[]) THEN purser_refuse('the repository lacks a blob') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@blobs::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
@@ -40,8 +43,9 @@ FROM (
 		FOR KEY SHARE) l) locked;
 
 -- name: lock_children
--- Locks those of @children, the manifests of an index, that exist. Refuses if these are fewer
--- than @required: all, or none where sparse indexes are accepted.
+-- @children are the manifests that an index lists. The statement locks those that exist in the
+-- repository. It refuses if these are fewer than @required, which is the number of all
+-- children, or 0 if the configuration allows sparse indexes.
 SELECT CASE WHEN count(*) < @required THEN purser_refuse('the repository lacks a manifest of the index') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@children::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
@@ -51,17 +55,19 @@ FROM (
 		FOR KEY SHARE) m) locked;
 
 -- name: lock_subject
--- Locks @subject if it exists; it need not. If it is being deleted this waits for the end of
--- that: the deletion can't see the new manifest, so it must be over before the new manifest is
--- reviewed.
+-- Locks the manifest @subject, to which the new manifest refers as its subject, if it exists;
+-- it need not. If another transaction is deleting the subject, this statement waits for the
+-- end of that transaction: a deletion queues the subject's referrers for review but can't see
+-- the new manifest, so it must be over before the new manifest is reviewed.
 SELECT FROM manifests
 WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @subject AND purser_accepted()
 FOR KEY SHARE;
 
 -- name: lock_digest
--- Locks the manifest if it exists. If it doesn't, locks its digest against reviews of the
--- referrers that wait for it: 1886745444 is the key space of these advisory locks, and
--- gc.lockSubjects takes them too.
+-- Locks the manifest @digest if it exists already. If it doesn't, the statement takes an
+-- advisory lock on the digest instead, for the manifests that name it as their subject: before
+-- a review deletes such a referrer, gc.lockSubjects takes the same lock, and postpones the
+-- referrer if a put has it. 1886745444 is the key space of these advisory locks.
 WITH there AS MATERIALIZED (
 	SELECT FROM manifests
 	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest AND purser_accepted()
@@ -79,7 +85,8 @@ CROSS JOIN LATERAL (
 	FOR UPDATE) t;
 
 -- name: lock_reviews
--- Locks the review rows of the manifests that lose these tags.
+-- Locks the rows in gc_manifest_review_queue of the manifests to which these tags point so
+-- far, since moving the tags will queue those manifests for review.
 SELECT FROM (
 	SELECT DISTINCT t.manifest_id AS id FROM unnest(@tags::text[]) AS want (name)
 	CROSS JOIN LATERAL (
@@ -92,20 +99,21 @@ CROSS JOIN LATERAL (
 	FOR UPDATE) q;
 
 -- name: insert_manifest
--- Inserts the manifest, its references, its tags and the audit entries. Inserts nothing if the
--- manifest exists. It is a single statement so that the trigger that queues untagged manifests
--- for review sees the tags.
+-- Inserts the manifest with its layers, references, tags and audit entries, or nothing if the
+-- manifest exists. One statement inserts manifest and tags, so that the trigger that queues
+-- untagged manifests for review sees the tags.
 --
--- Refuses, before it writes anything, if the protection rules have another version than
--- @rules, by which the caller decided; if one of the tags @protected points to another
--- manifest; or if the condition @if_match, @if_no_match doesn't hold. That is a condition on
--- the tag @condition_tag or, if this is '', on the manifest.
+-- The statement refuses, before it writes anything, in three cases: the protection rules have
+-- another version than @rules, by which the caller decided; one of the tags in @protected
+-- exists and points to another manifest; or the request's precondition (@if_match,
+-- @if_no_match) doesn't hold. The precondition is about the tag @condition_tag or, if
+-- @condition_tag is '', about the manifest.
 --
--- lock_tags has locked the tags that existed, so "previous" is right for them. But a tag that
--- didn't exist then may have been created since, and may be moved or deleted right now, by a
--- writer that doesn't take the locks of puts. A tag that differs from "previous" isn't
--- written; then the end of the statement raises a serialization failure, and the put runs
--- again.
+-- The CTE "previous" reads the manifests to which the tags point so far. lock_tags has locked
+-- the tags that existed, so "previous" is right for them. But a transaction that doesn't take
+-- the advisory locks of puts may meanwhile have created another of the tags, and may be moving
+-- or deleting it right now. The statement doesn't write a tag that differs from "previous";
+-- its last lines then raise a serialization failure, and the put runs again.
 WITH previous AS (
 	-- the tags that exist, each with the manifest that it points to
 	SELECT t.name, t.manifest_id, p.digest FROM unnest(@tags::text[]) AS want (name)
@@ -131,8 +139,9 @@ WITH previous AS (
 ), accepted AS MATERIALIZED (
 	SELECT FROM asked WHERE refusal IS NULL
 ), m AS (
-	-- total_size: the payload, the blobs and the payloads of an index's manifests, at most the
-	-- largest bigint; the statements above have locked all of them
+	-- total_size is the sum of the payload, the blobs and, for an index, the payloads of its
+	-- children, at most the largest bigint. The statements before have locked all of these
+	-- rows.
 	INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type,
 		subject_digest, configuration_blob_digest, annotations, payload, total_size)
 	SELECT @namespace, @repository, @digest, @media_type, @artifact_type, @subject, @config, @annotations, @payload,
@@ -186,10 +195,11 @@ SELECT EXISTS (SELECT FROM m),
 		SELECT count(*) FROM t LEFT JOIN previous p ON p.name = t.name WHERE t.moved = (p.name IS NOT NULL)), '40001'),
 	(SELECT refusal FROM asked);
 
--- The rest is for a manifest that exists already. Such a put begins with lock_repository.
+-- The statements below are for a manifest that exists already. putExisting sends
+-- lock_repository before them.
 
 -- name: lock_manifest
--- Locks the manifest against deletion. Refuses if it is gone.
+-- Locks the manifest @digest against deletion. It refuses if the manifest is gone.
 SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the manifest was deleted meanwhile') END
 FROM (
 	SELECT FROM manifests
@@ -197,7 +207,8 @@ FROM (
 	FOR KEY SHARE) locked;
 
 -- name: promise_manifest
--- Promises, for a put without tags, that the manifest stays for the review delay.
+-- For a put without tags: promises the client that the manifest stays for the review delay, by
+-- a row in gc_manifest_review_queue that postpones the manifest's review.
 INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 SELECT top_level_namespace_id, repository_id, id, gc_review_after('manifest_upload'), 'manifest_upload'
 FROM manifests
@@ -206,13 +217,17 @@ ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
 	review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL;
 
 -- name: point_tags
--- Points the tags to the manifest; before it come lock_digest, lock_tags and lock_reviews.
--- A tag that points to it already counts as pushed again. "previous", "asked" and "t" are as
--- in insert_manifest, with the same refusals and the same serialization failure.
+-- Points the tags to the manifest; putExisting sends lock_digest, lock_tags and lock_reviews
+-- before it. A tag that points to the manifest already counts as pushed again. The CTEs
+-- "previous", "asked" and "t" are the same as in insert_manifest, with the same refusals and
+-- the same serialization failure.
 --
--- @kind is the kind of the entries: push_repo for each tag; create_tag for each new tag;
--- revert_tag for each tag, with the previous digest if that is another. The first two are
--- followed by a move_tag for each tag that pointed to another manifest.
+-- @kind is the kind of the audit entries:
+--   push_repo   one entry for each tag
+--   create_tag  one entry for each tag that is new
+--   revert_tag  one entry for each tag, with the previous digest if the tag pointed elsewhere
+-- With push_repo and create_tag, each tag that pointed to another manifest also gets an entry
+-- of the kind move_tag.
 WITH previous AS (
 	SELECT t.name, t.manifest_id, p.digest FROM unnest(@tags::text[]) AS want (name)
 	CROSS JOIN LATERAL (

@@ -8,7 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Manifest is a stored manifest, byte for byte. Callers share it and must not change it.
+// Manifest is a stored manifest, with the bytes that were pushed. Callers share one Manifest
+// from the cache and must not change it.
 type Manifest struct {
 	Digest    oci.Digest
 	MediaType string
@@ -92,10 +93,11 @@ func (c *Catalog) queryManifest(ctx context.Context, path, reference, sql string
 	return &Manifest{Digest: d, MediaType: *mediaType, Payload: payload, Repository: repository}, nil
 }
 
-// PromiseManifest is like ManifestByDigest, for a client that asks whether the manifest
-// exists. A positive answer promises that the manifest stays for the review delay. The
-// promise is written before the manifest is looked up, in the same round trip: an answer
-// read first could be outdated by a deletion in between.
+// PromiseManifest is like ManifestByDigest, for a client that asks by HEAD whether the
+// manifest exists. If it does, the answer promises that the manifest stays for the review
+// delay. PromiseManifest writes the promise, a row in gc_manifest_review_queue, before it
+// looks up the manifest, in the same round trip. In the other order, garbage collection could
+// delete the manifest between the two statements.
 func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
@@ -141,8 +143,8 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 }
 
 // Blob returns a blob that is linked to the repository. It costs one query, or none if the
-// result is cached. A blob whose object the store has lost is reported as unknown, here and
-// everywhere else, so that clients push it again. Errors: NAME_UNKNOWN, BLOB_UNKNOWN.
+// result is cached. If the store has lost the blob's object, the error is BLOB_UNKNOWN, so
+// that clients push the blob again. Errors: NAME_UNKNOWN, BLOB_UNKNOWN.
 func (c *Catalog) Blob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	fresh := c.cache.fresh(ctx)
 	if b, ok := get(c.cache, fresh, c.cache.blobs, contentKey{path, d}, c.cache.content(path)); ok {
@@ -151,8 +153,9 @@ func (c *Catalog) Blob(ctx context.Context, path string, d oci.Digest) (Blob, er
 	return c.BlobNow(ctx, path, d)
 }
 
-// BlobNow is like Blob, but without the cache, for a reader whose object was not found in
-// the store: the blob may have another key by now. For OFFSET 0 see "Plans" in package db.
+// BlobNow is like Blob, but reads the database and not the cache. A reader calls it if the
+// store doesn't have the object that the cached blob names: the blob may have another object
+// by now. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	gen := c.cache.content(path)
 	b := Blob{Digest: d}
@@ -180,14 +183,15 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 	return b, nil
 }
 
-// PromiseBlob is like Blob, for a client that asks whether it has to upload the blob. A
-// positive answer is a promise of existence: the blob stays for the review delay, so that
-// the manifest which follows finds it. The promise is a row in the review queue.
-// PromiseBlob writes the row first and looks up the blob in a second statement of the same
-// round trip: in the other order, or in one statement, garbage collection could delete the
-// blob in between. A process caches its promises, and answers from the cache while more
-// than half of a promise's time remains. Before it promises, it checks the object in the
-// store (VerifyBlob), since a client that is told "it exists" won't push the blob.
+// PromiseBlob is like Blob, for a client that asks by HEAD whether it has to upload the blob.
+// If the blob exists, the answer is a promise of existence: the blob stays for the review
+// delay, so that the manifest which the client pushes next finds it. The promise is a row in
+// gc_blob_review_queue. PromiseBlob writes the row first and looks up the blob by a second
+// statement in the same round trip; in the other order, or in one statement, garbage
+// collection could delete the blob in between. The process caches the promise, and answers
+// from the cache while more than half of the promised time remains. Before it answers,
+// PromiseBlob checks the object in the store (VerifyBlob), since a client that is told "it
+// exists" won't push the blob.
 func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
@@ -240,10 +244,11 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 	return blob, nil
 }
 
-// promised says whether more than half of a promise's time remains. A promise of a manifest
-// is dropped with its cache generation, since the manifest may have been deleted and put
-// again. Promises of blobs have no path and no generation: they hold in every repository,
-// and no blob is deleted during one.
+// promised says whether this process has cached a promise of existence for k of which more
+// than half of the time remains. gen is the current generation of a manifest's repository, 0
+// for a blob. A promise for a manifest ends with the generation in which it was given, since
+// the manifest may have been deleted and put again. A promise for a blob has neither path nor
+// generation: it holds in every repository, and no blob is deleted while it lasts.
 func (c *Catalog) promised(k contentKey, gen uint64) bool {
 	e, ok := c.cache.promises.GetIfPresent(k)
 	return ok && e.gen == gen && time.Now().Before(e.value)

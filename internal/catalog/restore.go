@@ -7,20 +7,20 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// RestoreTag points a tag of the repository, new or existing, to a manifest that is still
-// in the repository, tagged or not. Errors: NAME_UNKNOWN; MANIFEST_UNKNOWN if the manifest
-// doesn't exist; DENIED, with status 409, for a protected tag that points to another
+// RestoreTag points a tag, new or existing, to manifest d of the repository, whether the
+// manifest has other tags or not. Errors: NAME_UNKNOWN; MANIFEST_UNKNOWN if the manifest isn't
+// in the repository; DENIED with status 409 if the tag is protected and points to another
 // manifest.
 //
-// It locks the manifest before it writes the tag, as for every reference: a review that
-// came first has deleted the manifest, a later one sees the tag or leaves the manifest
-// alone.
+// It locks the manifest before it writes the tag, as for every reference. So a review of the
+// manifest that came first has deleted it, and the error is MANIFEST_UNKNOWN; a review that
+// comes later sees the tag and leaves the manifest alone.
 func (c *Catalog) RestoreTag(ctx context.Context, path, tag string, d oci.Digest) error {
 	return c.pointTag(ctx, path, tag, d, "revert_tag")
 }
 
-// PointTag is RestoreTag, but the audit log records the creation or move of a tag instead
-// of its restoration.
+// PointTag is like RestoreTag, but the audit log records that the tag was created or moved,
+// not that it was restored.
 func (c *Catalog) PointTag(ctx context.Context, path, tag string, d oci.Digest) error {
 	return c.pointTag(ctx, path, tag, d, "create_tag")
 }

@@ -10,10 +10,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A manifest declares the size of everything that it refers to, and may declare wrong
-// sizes: other registries store such manifests, so this one does too. Therefore sums are
-// made of the stored sizes. PostgreSQL adds up bigint as numeric; each sum is capped at the
-// largest bigint, 9223372036854775807, before it is converted.
+// A manifest declares the size of each blob and manifest that it refers to, and the declared
+// sizes may be wrong: other registries store such manifests, so this one does too. Therefore
+// the registry adds up the stored sizes and not the declared ones. PostgreSQL's sum of bigint
+// values is numeric; it is capped at the largest bigint, 9223372036854775807, before it is
+// converted.
 
 // AddSizes returns a + b, at most [math.MaxInt64]. Neither is negative.
 func AddSizes(a, b int64) int64 {
@@ -30,8 +31,9 @@ type Reference struct {
 	Manifest bool // of the same repository; else a blob
 }
 
-// References lists what a manifest of a repository refers to and the registry
-// stores: configuration and layers, an index's manifests, and the subject.
+// References lists those blobs and manifests to which a manifest of a repository refers and
+// which a registry stores: configuration and layers, an index's manifests, and the subject.
+// Foreign layers are left out.
 func References(r Repository, m *oci.Manifest) []Reference {
 	in := repository{r.NamespaceID, r.ID}
 	var list []Reference
@@ -52,8 +54,8 @@ func References(r Repository, m *oci.Manifest) []Reference {
 	return list
 }
 
-// SizesOf returns the stored size of each item of list, -1 if it doesn't exist, in one
-// round trip. For OFFSET 0 see "Plans" in package db.
+// SizesOf returns, for each item of list, the size in bytes of the stored blob or manifest, or
+// -1 if it doesn't exist. It takes one round trip. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) SizesOf(ctx context.Context, list []Reference) ([]int64, error) {
 	sizes := make([]int64, len(list))
 	var blobs, manifests [][]byte
@@ -101,8 +103,9 @@ func (c *Catalog) SizesOf(ctx context.Context, list []Reference) ([]int64, error
 	return sizes, nil
 }
 
-// StoredSizes returns the stored sizes of what a manifest refers to: configuration, layers,
-// manifests and subject. It leaves out what isn't in the registry.
+// StoredSizes returns the stored sizes of the blobs and manifests to which manifest m refers:
+// configuration, layers, an index's manifests and subject. It leaves out those that the
+// registry doesn't have.
 func (c *Catalog) StoredSizes(ctx context.Context, m ManifestDetails, content *oci.Manifest) (map[oci.Digest]int64, error) {
 	list := References(Repository{NamespaceID: m.in.namespace, ID: m.in.id}, content)
 	sizes, err := c.SizesOf(ctx, list)

@@ -9,17 +9,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A sparse index lists manifests that its repository doesn't have. Each of these is a row
-// of missing_children until the manifest is pushed; then a trigger on manifests turns the
-// row into a row of manifest_references, an ordinary reference from index to child. If an
-// index and its child are put at the same time, neither transaction may see the other, and
-// the row of missing_children stays. So the review of a manifest also looks for such rows,
-// makes them references, and decides after that. The review's statements begin after both
-// commits, so they see both. A put can rely on this: a review locks a manifest before it
-// deletes it, so an index that is put during the review waits, and then finds that the
-// manifest exists or is missing.
+// A sparse index lists manifests that its repository doesn't have. Each of these is a row of
+// missing_children until the manifest is pushed. Then a trigger on the table manifests turns
+// the row into a row of manifest_references, an ordinary reference from index to child. If an
+// index and its child are pushed at the same time, neither transaction may see the other, and
+// the row stays in missing_children. So the review of a manifest first turns such rows into
+// references, and then decides whether the manifest is referenced. The review's statements
+// begin after both pushes have committed, so they see both. A review locks a manifest before
+// it deletes it. So if an index is pushed during the review, its push waits for the review,
+// and then finds that the child exists or is missing.
 
-// requiredChildren returns the children that must exist when an index is stored.
+// requiredChildren returns the digests of the children that must exist before the index is
+// stored: none if the configuration allows sparse indexes, else all.
 func (c *Catalog) requiredChildren(rows manifestColumns) [][]byte {
 	if c.opt.SparseIndexes {
 		return nil
@@ -27,10 +28,10 @@ func (c *Catalog) requiredChildren(rows manifestColumns) [][]byte {
 	return rows.children
 }
 
-// listedManifests handles an index that lists a manifest under a media type that isn't a
-// manifest's. If the repository has such an entry as a manifest, listedManifests moves it
-// from rows' blobs to its children. It returns whether it moved any.
-// For OFFSET 0 see "Plans" in package db.
+// listedManifests corrects rows for an index that lists a manifest under a media type that
+// isn't a manifest's. Such an entry was taken for a blob. If the repository has a manifest and
+// no blob of its digest, listedManifests moves the entry from rows' blobs to its children. It
+// returns whether it moved any. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) listedManifests(ctx context.Context, p NewManifest, rows *manifestColumns) (bool, error) {
 	if len(p.Manifest.Manifests) == 0 || len(rows.layers) == 0 {
 		return false, nil

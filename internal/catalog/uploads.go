@@ -16,13 +16,13 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Upload is the row of an upload in progress. It has all that any process needs to continue
-// the upload.
+// Upload is the row in the table uploads of an upload in progress. The row suffices for any
+// process to continue the upload.
 //
-// Attempt is the fencing token. A writer claims the row first, which raises Attempt.
-// Numbers are handed out, state is saved and the blob is committed only while the row still
-// has the claimed Attempt. So a writer that stalls, and wakes after another has claimed the
-// row, can't change anything.
+// Attempt is the fencing token. A writer first claims the upload: it raises Attempt in the
+// row. The row then hands out object numbers, saves the upload's state and lets the blob be
+// committed only for a writer that names the current Attempt. So if a writer stalls, and
+// another one claims the upload meanwhile, the first can't change anything when it wakes.
 type Upload struct {
 	ID         uuid.UUID
 	Repository string
@@ -33,8 +33,8 @@ type Upload struct {
 	StoreState []byte        // the state of the blob store; nil: nothing is stored yet
 	Tail       []byte        // the acknowledged bytes, up to MaxTail
 	Attempt    int64
-	// Ticket is an object number that this process has reserved and not used yet, or
-	// NoTicket. It isn't a column of the row.
+	// Ticket is the number of an object of this upload that this process has reserved and not
+	// used yet, or NoTicket. It isn't a column of the row.
 	Ticket    int64
 	StartedAt time.Time
 }
@@ -42,15 +42,16 @@ type Upload struct {
 // NoTicket says that no number is reserved.
 const NoTicket = -1
 
-// MaxTail is the number of bytes up to which an upload is kept in its row instead of the
-// store: small blobs become objects only when they are complete.
+// MaxTail is the maximum number of bytes of an unfinished upload that are kept in its row. A
+// longer upload is written to the store. So a small blob becomes an object only when its
+// upload is complete.
 const MaxTail = 64 << 10
 
-// StartUploads inserts rows for n new uploads and reserves one object number of each for
+// StartUploads inserts the rows of n new uploads. Of each it reserves one object number for
 // the caller, so that writing the first object needs no claim. The uploads belong to no
-// repository until their first save. A process makes rows ahead, several in one commit, so
-// that the start of an upload needs no commit; unused rows are reaped like abandoned
-// uploads.
+// repository until their state is first saved. A process makes rows ahead, several in one
+// commit, so that a client that starts an upload waits for no commit. Rows that stay unused
+// are deleted like abandoned uploads (ReapUploads).
 func (c *Catalog) StartUploads(ctx context.Context, n int) ([]Upload, error) {
 	list := make([]Upload, n)
 	ids, keys := make([]uuid.UUID, n), make([]string, n)
@@ -101,10 +102,11 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 	return u, nil
 }
 
-// ClaimUpload makes the caller the upload's only writer, if the row is still as in u, and
-// reserves n object numbers. It returns the new attempt and the lowest number not handed
-// out before; with n > 0, this is the first of the caller's. Error: BLOB_UPLOAD_INVALID
-// with status 416 if another request has claimed or changed the upload since u was read.
+// ClaimUpload makes the caller the upload's only writer, if the row still has u's Attempt, and
+// reserves n object numbers. It returns the new Attempt and next, the lowest number that
+// wasn't handed out before; the caller's numbers are next to next+n-1. Error:
+// BLOB_UPLOAD_INVALID with status 416 if another request has claimed or changed the upload
+// since u was read.
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, next int64, err error) {
 	err = c.db.Pool.QueryRow(ctx, `
 		UPDATE uploads SET attempt = attempt + 1, numbers = numbers + $3, updated_at = now()
@@ -119,8 +121,8 @@ func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, ne
 	return attempt, next, nil
 }
 
-// UploadNumbers hands out n more object numbers, never used before, to the holder of the
-// claim.
+// UploadNumbers reserves n more object numbers, never used before, for the request that has
+// claimed the upload. It returns the first one. Error: as ClaimUpload's.
 func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int64, err error) {
 	err = c.db.Pool.QueryRow(ctx, `
 		UPDATE uploads SET numbers = numbers + $3, updated_at = now()
@@ -135,10 +137,12 @@ func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int
 	return first, nil
 }
 
-// SaveUpload stores u's state as acknowledged and ends the caller's claim, if any. From
-// then on, the deletion of the repository cancels the upload; an upload whose first save
-// meets that deletion is reaped as abandoned. It returns the upload as its row is now, with
-// a ticket if the upload has no object yet. Error: as ClaimUpload's.
+// SaveUpload stores the fields of u in the upload's row and ends the caller's claim, if any.
+// The client may then be told that the bytes are saved. From the first save on, the upload
+// belongs to its repository: deleting the repository cancels the upload. If the repository is
+// deleted during the first save, the reaper later deletes the upload as abandoned. SaveUpload
+// returns the upload as its row is now, with a Ticket if the upload has no object yet. Error:
+// as ClaimUpload's.
 func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	taken := 0
 	if u.StoreState == nil && u.Ticket == NoTicket {
@@ -162,12 +166,13 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	return u, nil
 }
 
-// CommitUpload turns the upload into a blob of its repository, in one transaction; for a
-// new blob that is one statement, which deletes the upload's row and inserts the blob's row
-// and its link. If the blob exists already, the upload's objects are recorded for deletion,
-// and the blob's existence is promised for the review delay; but a blob that the store has
-// lost takes the new object. leftovers says that the upload may have objects other than
-// key. Error: as ClaimUpload's.
+// CommitUpload turns the upload into a blob of its repository, in one transaction. For a new
+// blob that is one statement, which deletes the upload's row and inserts the blob's row and
+// its link to the repository. If the blob exists already, the upload's objects are recorded
+// for deletion, and the client is promised that the blob stays for the review delay. But if
+// the store has lost the existing blob's object, the upload's object replaces it. key is the
+// storage key of the upload's object; leftovers says that the upload may have other objects,
+// which are then recorded for deletion. Error: as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
 	doing := fmt.Sprintf("committing upload %s to %s as %s", u.ID, u.Repository, d)
 	err := c.write(ctx, write{path: u.Repository, doing: doing, create: true, run: func(ctx context.Context, r repository) error {
@@ -188,10 +193,11 @@ func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key 
 	return err
 }
 
-// commitNew commits an upload whose blob doesn't exist yet, and does nothing if the blob
-// exists. The parts of its statement depend on each other, which fixes their order: lock
-// the repository, then the upload, then insert, and delete the upload only if a blob was
-// inserted. The insert waits for transactions that are changing the same blob.
+// commitNew commits an upload whose blob doesn't exist yet, and refuses with blobExists if the
+// blob exists. Its statement is a chain of CTEs, each of which reads the one before, so that
+// they run in this order: lock the repository; lock the upload; insert the blob; delete the
+// upload's row if the blob was inserted. The insert waits for transactions that insert or
+// delete the same blob.
 func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
 	b := new(batch)
 	b.guard(nil, `
@@ -225,9 +231,10 @@ func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.D
 	return b.send(ctx, c.db.Pool)
 }
 
-// commitKnown commits an upload whose blob exists: it writes the promise, locks the blob,
-// and links it. If the blob was deleted while the lock was awaited, the transaction runs
-// again from the start.
+// commitKnown commits an upload whose blob exists: it promises that the blob stays for the
+// review delay, locks the blob's row, and links the blob to the repository. If another
+// transaction deletes the blob while commitKnown waits for the lock, the refusal blobGone
+// makes the caller run the whole commit again.
 func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci.Digest) error {
 	b := new(batch)
 	b.lockRepository(r, u.Repository)
@@ -248,12 +255,13 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 	return b.send(ctx, c.db.Pool)
 }
 
-// commitLost commits an upload of a blob that the store has lost. The blob takes the new
-// object, so every repository with a link has the blob again. The old object is recorded
-// for deletion unless it is foreign, that is, belongs to another registry's files. If two
-// uploads meet here, the second one finds the blob repaired and runs again as commitKnown.
-// The upload's row is deleted right after the blob is locked and before anything else
-// changes, so that a request that lost its upload changes nothing.
+// commitLost commits an upload whose blob exists but has lost its object in the store. The
+// blob's row gets the upload's object, so every repository with a link to the blob has it
+// again. The old object is recorded for deletion, unless it is foreign, that is, a file of
+// another registry. If two uploads try to repair the same blob, the second one finds it
+// repaired, and its commit runs again as commitKnown. The upload's row is deleted right after
+// the blob is locked, before anything else changes, so that a request whose upload was taken
+// over by another changes nothing.
 func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
 	b := new(batch)
 	b.lockRepository(r, u.Repository)
@@ -291,8 +299,8 @@ func (c *Catalog) OpenUploads(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID
 	return list, nil
 }
 
-// CancelUpload deletes the upload and records its objects for deletion. Error:
-// BLOB_UPLOAD_UNKNOWN.
+// CancelUpload deletes the upload's row and records the upload's objects for deletion from the
+// store. Error: BLOB_UPLOAD_UNKNOWN.
 func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) error {
 	done, err := c.db.Pool.Exec(ctx, `
 		WITH u AS (
@@ -310,8 +318,8 @@ func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) e
 	return nil
 }
 
-// ReapUploads deletes up to n uploads that nobody has touched for age, or whose repository
-// is gone, and returns how many.
+// ReapUploads deletes uploads that no request has saved or claimed for age, up to n of them,
+// and up to n uploads whose repository was deleted. It returns how many it deleted.
 func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (int64, error) {
 	done, err := c.db.Pool.Exec(ctx, `
 		WITH u AS (
@@ -330,30 +338,34 @@ func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (in
 	return done.RowsAffected(), nil
 }
 
-// TicketMaxAge is how long a process may use a ticket after it was taken.
+// TicketMaxAge is how long a process may use a reserved object number (Upload.Ticket) after it
+// was reserved.
 const TicketMaxAge = 10 * time.Minute
 
-// late is the time after which nobody writes to an upload's objects any more: the longest
-// request, begun with the oldest ticket, plus a minute for clocks.
+// late returns the time, from the deletion of an upload's row, after which no request writes
+// to the upload's objects any more: the duration of the longest request, begun with the oldest
+// ticket, plus a minute for differences between clocks.
 func (c *Catalog) late() time.Duration { return c.opt.MaxRequest + TicketMaxAge + time.Minute }
 
 // ErrUploadMoved is wrapped by errors that tell a client that another request continued,
 // finished or cancelled the upload.
 var ErrUploadMoved = errors.New("the upload's row is not as it was")
 
-// The messages omit the row's id, which differs from the id that clients know.
+// The error messages don't name the id of the upload's row, because clients know the upload by
+// another id.
 func uploadUnknown(path string) error {
 	return oci.Errorf(oci.BlobUploadUnknown, "this upload is not known to repository %s: it was finished or cancelled, or has expired; start another", path)
 }
 
-// uploadMoved returns the error for a request whose upload was taken over by another.
+// uploadMoved returns the client's error if another request has continued, finished or
+// cancelled its upload.
 func uploadMoved() error {
 	return oci.Errorf(oci.BlobUploadInvalid, "this upload was continued, finished or cancelled by another request: ask for its state and go on from there").
 		WithStatus(416).WithCause(ErrUploadMoved)
 }
 
-// UploadSecret returns a secret of 32 bytes, shared by all processes on this database. The
-// first call creates it.
+// UploadSecret returns the secret of 32 bytes with which the upload ids in URLs are encrypted.
+// All processes on this database share it. The first call creates it.
 func (c *Catalog) UploadSecret(ctx context.Context) ([]byte, error) {
 	fresh := make([]byte, 32)
 	rand.Read(fresh) //nolint:errcheck // it never fails

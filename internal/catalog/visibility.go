@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// The visibilities of a repository. They record its owner's wish only: as there are no
-// accounts yet, whoever reaches the registry may pull from every repository.
+// The visibilities of a repository. They only record the owner's wish: as there are no
+// accounts yet, every client that reaches the registry may pull from every repository.
 const (
 	Public  = "public"
 	Private = "private"
@@ -33,8 +33,8 @@ func (c *Catalog) SetVisibility(ctx context.Context, path, visibility string) er
 	})
 }
 
-// SetStar gives a repository a star or takes it away. All users share one star, as there
-// are no accounts yet. Error: NAME_UNKNOWN.
+// SetStar sets or removes the star of a repository. All users share one star per repository,
+// as there are no accounts yet. Error: NAME_UNKNOWN.
 func (c *Catalog) SetStar(ctx context.Context, path string, on bool) error {
 	return c.setting(ctx, path, "changing the star", func(tx pgx.Tx, r repository) error {
 		_, err := tx.Exec(ctx, "UPDATE repositories SET starred_at = CASE WHEN $2 THEN COALESCE(starred_at, now()) END WHERE id = $1", r.id, on)
@@ -42,7 +42,8 @@ func (c *Catalog) SetStar(ctx context.Context, path string, on bool) error {
 	})
 }
 
-// setting runs fn in a transaction that locks the repository against deletion.
+// setting runs fn in a transaction that has locked the repository against deletion. doing
+// describes the change in error messages.
 func (c *Catalog) setting(ctx context.Context, path, doing string, fn func(tx pgx.Tx, r repository) error) error {
 	return c.write(ctx, write{path: path, doing: doing + " of repository " + path, run: func(ctx context.Context, r repository) error {
 		return c.txOrAnswer(ctx, func(tx pgx.Tx) error {

@@ -16,36 +16,34 @@ import (
 type write struct {
 	path  string
 	doing string // what the write does, for errors
-	// in is the repository if the caller knows its ids. The zero value stands for the
-	// repository that is called path now.
+	// in is the repository, for a caller that knows its ids. If it is zero, write looks up the
+	// repository that has the name path now.
 	in repository
-	// create makes the repository if there is none, unless checkBeforeCreate (nil: no
-	// check) returns an error, which the client gets instead.
+	// create makes the repository if it doesn't exist. Before that, write calls
+	// checkBeforeCreate, if it isn't nil; if that returns an error, nothing is created and the
+	// client gets the error.
 	create            bool
 	checkBeforeCreate func(ctx context.Context) error
-	// drop removes from the caches what the write changes. If it is nil, the write changes
-	// nothing that is cached, and ends when its client disconnects.
+	// drop invalidates the cached results that the write changes. If it is nil, the write
+	// changes nothing that is cached, and is cancelled when its client disconnects.
 	drop func(path string)
-	// run makes one attempt. It uses one transaction, or several of which only the last one
+	// run tries the write once. It uses one transaction, or several of which only the last one
 	// changes anything.
 	run func(ctx context.Context, r repository) error
-	// answer returns the client's error for a refusal of run; nil: the reason for the
-	// refusal is gone, so the write runs again. If answer itself is nil, the refusal is the
-	// error.
+	// answer turns a refusal of run into the client's error. It returns nil if the reason for
+	// the refusal is gone; then the write runs again. If answer itself is nil, the refusal is
+	// the error.
 	answer func(ctx context.Context, r repository, why refusal) error
 }
 
-// writeAttempts bounds how often a write runs. Each lost race has a winner, so the bound is
-// reached only when something else is wrong.
+// writeAttempts bounds how often a write runs. A write that loses a race runs again, and
+// somebody else has won each such race, so the bound is reached only when something is wrong.
 const writeAttempts = 20
 
-// write runs w until it succeeds or fails for a reason that doesn't pass. It runs w again
-//   - after it has created the repository, or if the repository was deleted meanwhile;
-//   - after it has reloaded the rules that protect tags, if they were changed meanwhile;
-//   - if w's answer finds that the reason for a refusal is gone;
-//   - if w lost a race in the database: see [db.Retryable].
+// write calls w.run until it succeeds, or fails for a reason that another run wouldn't change.
+// It runs w again
 //
-// Errors: NAME_UNKNOWN if there is no such repository, and those of w.
+// Errors: NAME_UNKNOWN if there is no such repository; the errors of w.run and w.answer.
 func (c *Catalog) write(ctx context.Context, w write) (err error) {
 	if !w.create && w.in == (repository{}) {
 		c.cache.dropAll(w.path) // another repository may have this name by now
@@ -61,8 +59,8 @@ func (c *Catalog) write(ctx context.Context, w write) (err error) {
 	return err
 }
 
-// attempts is the loop of write. Only this function knows after which failures a write may
-// run again.
+// attempts runs w as often as needed. Only this function knows after which failures a write
+// may run again.
 func (c *Catalog) attempts(ctx context.Context, w write) error {
 	var err error
 	for n := range writeAttempts {
@@ -107,8 +105,10 @@ func (c *Catalog) createFor(ctx context.Context, w write) (err error) {
 	return err
 }
 
-// change runs fn and drops what the caches hold of path before and after it. The change
-// goes on when its client disconnects: its outcome would otherwise be unknown.
+// change runs fn, and invalidates the cached results of path before and after fn by calling
+// drop. fn goes on when the client disconnects: if it were cancelled, nobody would know
+// whether the database committed the change. If the connection to the database breaks and the
+// outcome is unknown after all, nothing of path is cached for a while (distrust).
 func (c *Catalog) change(ctx context.Context, path string, drop func(path string), fn func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
@@ -124,9 +124,10 @@ func (c *Catalog) change(ctx context.Context, path string, drop func(path string
 // writeTimeout bounds the time of a change, including its reruns.
 const writeTimeout = time.Minute
 
-// txOrAnswer runs fn in a transaction and commits it, also if fn returns an error meant for
-// the client, or a refusal. In that case fn has changed nothing, or only what does no harm.
-// A rollback would count as a failure in PostgreSQL's statistics.
+// txOrAnswer runs fn in a transaction. It commits the transaction if fn succeeds, and also if
+// fn returns a client's error or a refusal, since fn has then changed nothing, or only what
+// does no harm; a rollback would count as a failure in PostgreSQL's statistics. It returns
+// fn's error.
 func (c *Catalog) txOrAnswer(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	var answer error
 	err := pgx.BeginTxFunc(ctx, c.db.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -142,7 +143,8 @@ func (c *Catalog) txOrAnswer(ctx context.Context, fn func(tx pgx.Tx) error) erro
 	return answer
 }
 
-// isClientError says whether err is an answer for the client, as opposed to a failure.
+// isClientError says whether err is a response for the client, such as MANIFEST_UNKNOWN, and
+// not an internal failure.
 func isClientError(err error) bool {
 	_, ok := errors.AsType[*oci.Error](err)
 	return ok
