@@ -16,36 +16,36 @@ import (
 
 // DirOptions configure a store in a local directory.
 type DirOptions struct {
-	// Path is the directory, made if it is missing. Several processes may use it
-	// at once, on one machine or through a shared file system with locks.
+	// Path is the directory; it is created if it is missing. Several processes may use it at
+	// once, on one machine or on several through a shared file system with locks.
 	Path string
 
-	// Existing makes OpenDir fail if the directory has no store, instead of making one.
+	// Existing makes OpenDir fail if the directory has no store, instead of creating one.
 	Existing bool
 
-	// LockWait is how long Resume waits for another writer's lock on the upload's
-	// object before it copies the object instead; default 2 s.
+	// LockWait is how long Resume waits for another writer's lock on the upload's object; then
+	// it copies the object instead. Default 2 s.
 	LockWait time.Duration
 }
 
 // Dir is a Store in a local directory:
 //
-//	PATH/objects/1f/1f0c…e2-0     an object: directory = first two digits of its base
-//	PATH/objects/purser-store.json   the store's identity
-//	PATH/docker/registry/…/data   an object of another registry, if PATH was one:
-//	                              a key with a slash is a path below PATH
+// 	PATH/objects/1f/1f0c…e2-0     an object; the directory is its key's first two digits
+// 	PATH/objects/purser-store.json   the store's identity
+// 	PATH/docker/registry/…/data   an object of another registry that used PATH before:
+// 	                              a key with a slash is a path below PATH
 //
-// The 256 directories are made when the store is opened, so that a new object costs at
-// most two fsyncs: one of its file, and one of its directory for the name. 256
-// directories are enough to keep listings short (40,000 names at ten million objects).
-// With 65,536, nearly every object would need an additional mkdir and fsync.
+// OpenDir creates the 256 directories, so a new object costs at most two fsyncs: one for its
+// file, and one for the directory, which makes the file's name durable. 256 directories keep
+// listings short (40,000 names in each at ten million objects). With 65,536, nearly every
+// object would need a mkdir and another fsync.
 //
-// A writer that appends to an object of an earlier attempt holds an flock on it from
-// before its claim until Close. If it can't get the lock, because an earlier writer is
-// stalled or the file system has no locks, it copies the acknowledged bytes into a new
-// object and continues there; DeleteUpload deletes the old object later. An attempt
-// that creates an object needs no lock: no other attempt learns the object's name
-// before this one has stopped writing.
+// A writer that appends to an object of an earlier attempt locks it (flock) from before its
+// claim until Close. If it can't get the lock, because an earlier writer is stalled or the
+// file system has no locks, it copies the acknowledged bytes into a new object and continues
+// there; DeleteUpload deletes the old object later. An attempt that creates an object needs no
+// lock: another attempt learns the object's name only from a saved state, and the creating
+// attempt writes nothing after Save.
 type Dir struct {
 	path     string
 	objects  string
@@ -139,7 +139,7 @@ func syncDir(path string) error {
 	return nil
 }
 
-// file returns the path of the object's file.
+// file returns the path of the file that has the object with this key.
 func (d *Dir) file(key string) (string, error) {
 	if strings.Contains(key, "/") {
 		if !filepath.IsLocal(key) || strings.ContainsRune(key, 0) {
@@ -167,9 +167,9 @@ func (d *Dir) mounted() error {
 	return nil
 }
 
-// missing takes the error of opening or removing an object's file. If the object is missing
-// and the volume is mounted, it returns ErrNotFound and true. Otherwise it returns false
-// with ErrWrongStore, if the volume isn't mounted, or with the error that it was given.
+// missing interprets the error of opening or removing an object's file. If the file doesn't
+// exist and the volume is mounted, it returns ErrNotFound and true. If the volume isn't
+// mounted, it returns ErrWrongStore and false, and for any other error that error and false.
 func (d *Dir) missing(err error) (error, bool) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err, false
@@ -230,9 +230,8 @@ func seekRange(f *os.File, off int64, length *int64) error {
 	return err
 }
 
-// dirObject reads the rest of a range. WriteTo passes an io.LimitedReader of an
-// *os.File to the destination, since that is the type for which package net uses
-// sendfile.
+// dirObject reads a range of an object's file. Its WriteTo gives the destination an
+// io.LimitedReader of an *os.File, because package net uses sendfile for this type.
 type dirObject struct {
 	f    *os.File
 	rest io.LimitedReader
@@ -283,8 +282,8 @@ func (d *Dir) Delete(ctx context.Context, keys []string) error {
 	return errors.Join(errs...)
 }
 
-// remove removes the object's file and returns the directory to sync, "" if the
-// directory is missing too.
+// remove removes the object's file. It returns the directory that must be synced, "" if the
+// directory doesn't exist.
 func (d *Dir) remove(ctx context.Context, key string) (dir string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err

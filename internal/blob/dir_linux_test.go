@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/blob/blobtest"
 )
 
-// A push that fills the disk fails with ENOSPC and frees its space, and the upload can
-// continue when there is room.
+// A client pushes more than fits on the disk: the push must fail with ENOSPC and free the
+// space that it used, and the upload can continue when the disk has free space again.
 func TestDirDiskFull(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

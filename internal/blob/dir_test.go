@@ -54,8 +54,8 @@ func TestDirSuite(t *testing.T) {
 	})
 }
 
-// begin opens a store with wait as its LockWait, and makes an upload in it with one
-// saved request.
+// begin opens a store with the given LockWait, and begins an upload in it: one request has
+// saved the bytes "acknowledged".
 func begin(t *testing.T, wait time.Duration) (d *blob.Dir, path string, u *blobtest.Upload) {
 	t.Helper()
 	path = t.TempDir()
@@ -160,7 +160,8 @@ func TestDirNumberGivenTwice(t *testing.T) {
 	blobtest.Equal(t, d, u.Base+"-0", []byte("acknowledged"))
 }
 
-// A directory that isn't mounted must not look like one whose objects were all deleted.
+// The store's directory isn't mounted. Then the store must report an error, and not that the
+// objects are missing or were deleted.
 func TestDirNotMounted(t *testing.T) {
 	t.Parallel()
 	d, path, u := begin(t, time.Millisecond)
@@ -226,8 +227,8 @@ func (w *fromReader) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{io.Discard}, r)
 }
 
-// Package net uses sendfile for an *os.File in an *io.LimitedReader, and for little
-// else.
+// Package net uses sendfile only for a few types, among them an *os.File in an
+// *io.LimitedReader. The test expects that the store's reader passes this type on.
 func TestDirOffersSendfile(t *testing.T) {
 	t.Parallel()
 	d := openDir(t, t.TempDir())
@@ -270,8 +271,8 @@ func TestOpenDir(t *testing.T) {
 	}
 }
 
-// BenchmarkDir compares pushes of 64 MiB and 10 KiB with hashing alone and with a plain
-// write, which are their lower bounds.
+// BenchmarkDir measures pushes of 64 MiB and of 10 KiB. For comparison it measures hashing
+// alone and a plain write of the same bytes, since a push can't be faster than these.
 func BenchmarkDir(b *testing.B) {
 	for name, size := range map[string]int{"64MiB": 64 << 20, "10KiB": 10 << 10} {
 		data := blobtest.Bytes(1, size)
@@ -312,8 +313,8 @@ func BenchmarkDir(b *testing.B) {
 	}
 }
 
-// pieces reads like a network connection: at most 512 KiB at a time, and without
-// WriteTo.
+// pieces returns data like a network connection: at most 512 KiB per Read, and without a
+// method WriteTo.
 type pieces struct{ p []byte }
 
 func (r *pieces) Read(p []byte) (int, error) {
@@ -325,8 +326,8 @@ func (r *pieces) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Files in the directories that aren't objects are not listed, and foreign objects are
-// found under their keys.
+// List must leave out files that aren't objects of uploads, and Stat must find foreign objects
+// under their keys.
 func TestDirListsObjectsOnly(t *testing.T) {
 	t.Parallel()
 	d, path, u := begin(t, time.Second)
@@ -381,8 +382,8 @@ func TestDirThatMustExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A directory that isn't mounted can't be listed: that is an error, not an empty
-	// list.
+	// The listing of a directory that isn't mounted must end with an error, instead of being
+	// empty.
 	if err := os.RemoveAll(filepath.Join(path, "objects")); err != nil {
 		t.Fatal(err)
 	}

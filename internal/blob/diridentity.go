@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 )
 
-// identityFile returns the path of the identity. The file is in objects rather than
-// above it: if only objects is a mount point and its volume is not mounted, the
-// identity is missing too.
+// identityFile returns the path of the file with the store's identity. The file is in the
+// directory objects and not above it: if only objects is a mount point and its volume isn't
+// mounted, the identity is missing too.
 func (d *Dir) identityFile() string { return filepath.Join(d.objects, IdentityKey) }
 
 // Identity implements Store.

@@ -73,8 +73,8 @@ func (d *Dir) newWriter(ctx context.Context, base string, state State, size int6
 	return w, nil
 }
 
-// open locks the object if possible, claims the upload, and positions the writer behind
-// the last acknowledged byte.
+// open locks the object that the state names, if that is possible, and claims the upload. If
+// there are acknowledged bytes, the next Write then appends behind them.
 func (w *dirWriter) open(claim Claim) error {
 	var f *os.File
 	var openErr error
@@ -138,7 +138,7 @@ func (w *dirWriter) openState() (*os.File, error) {
 	return f, nil
 }
 
-// cut truncates the object to the acknowledged bytes.
+// cut truncates the object from its stored size to the acknowledged bytes.
 func (w *dirWriter) cut(stored int64) error {
 	w.off, w.started = w.size, w.size
 	if stored == w.size {
@@ -183,8 +183,8 @@ func (w *dirWriter) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// O_EXCL: if a number were given out twice, this must fail rather than overwrite
-	// the object.
+	// O_EXCL makes this fail if the file exists, so that an object isn't overwritten even if a
+	// number was given out twice by mistake.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, fileMode)
 	if err != nil {
 		return err
@@ -197,10 +197,10 @@ func (w *dirWriter) create(ctx context.Context) error {
 	return w.copyOld(ctx)
 }
 
-// copyOld copies the acknowledged bytes from the old object. Another writer may still
-// be writing to that object, but only behind these bytes. The kernel does the copying,
-// and shares the blocks if the file system can. It copies in steps, so that ctx can end
-// it.
+// copyOld copies the acknowledged bytes from the old object into the new one. Another writer
+// may still write to the old object, but only behind these bytes. The kernel copies, and
+// shares disk blocks if the file system supports that. The copy is made in steps, so that it
+// stops when ctx ends.
 func (w *dirWriter) copyOld(ctx context.Context) error {
 	const step = 64 << 20
 	if _, err := w.old.Seek(0, io.SeekStart); err != nil {
@@ -224,7 +224,8 @@ func (w *dirWriter) copyOld(ctx context.Context) error {
 	return err
 }
 
-// fail records the first failure and returns it.
+// fail records err, with doing as its context, as the writer's first failure, unless there was
+// one before. It returns the first failure.
 func (w *dirWriter) fail(doing string, err error) error {
 	if w.err == nil {
 		w.err = fmt.Errorf("%s upload %s: %w", doing, w.base, err)
@@ -251,8 +252,8 @@ func (w *dirWriter) Write(p []byte) (int, error) {
 	if err != nil {
 		return n, w.fail("writing", err)
 	}
-	// Starting writeback early lets the disk work while the client is still sending, so
-	// that the final fsync has little left to wait for.
+	// The kernel starts to write the new bytes to disk while the client is still sending, so
+	// that the final fsync takes less time.
 	if w.off-w.started >= writebackStep {
 		startWriteback(w.f, w.started, w.off-w.started)
 		w.started = w.off
@@ -263,14 +264,15 @@ func (w *dirWriter) Write(p []byte) (int, error) {
 const (
 	writebackStep = 8 << 20
 	copyBuffer    = 512 << 10
-	// scarceBuffer is used when the memory budget has no room for two copyBuffers.
+	// scarceBuffer is the buffer's size in bytes if the memory limit for uploads doesn't allow
+	// two copyBuffers.
 	scarceBuffer = 16 << 10
 )
 
 var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
-// ReadFrom implements Writer. If the data exceeds one buffer, it uses two, and reads
-// and writes concurrently.
+// ReadFrom implements Writer. If r has more bytes than one buffer holds, it uses two buffers,
+// and reads into one while it writes the other.
 func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
 	mem := limit.LeaseOf(w.ctx)
 	if !mem.TryStream(2 * copyBuffer) {
@@ -290,9 +292,9 @@ func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
 	return int64(written), err
 }
 
-// readOn continues after the first full buffer: this goroutine reads, and another one
-// writes. The buffers go back to the pool only if r was read to its end, since
-// otherwise r (a hashing reader) may still be using the last one.
+// readOn continues ReadFrom after the first full buffer: this goroutine reads, and another one
+// writes. The buffers return to the pool only if r was read to its end; otherwise r, which may
+// be a hashing reader, may still use the last buffer.
 func (w *dirWriter) readOn(r io.Reader, first *[copyBuffer]byte) (total int64, err error) {
 	type piece struct {
 		buf *[copyBuffer]byte
@@ -335,8 +337,8 @@ func (w *dirWriter) readOn(r io.Reader, first *[copyBuffer]byte) (total int64, e
 	return total, readErr
 }
 
-// fill reads until p is full or r fails. Unlike io.ReadFull it returns r's own error,
-// io.EOF included.
+// fill reads from r until p is full or r returns an error. Unlike io.ReadFull, it returns r's
+// own error, also io.EOF.
 func fill(r io.Reader, p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		var m int
@@ -388,7 +390,7 @@ func (w *dirWriter) Finish(ctx context.Context) (string, error) {
 
 var errEnded = errors.New("it was saved or finished by this writer already")
 
-// sync makes the object's bytes, its length and its name durable.
+// sync makes the object's bytes, length and file name durable.
 func (w *dirWriter) sync() error {
 	if w.dirty {
 		if err := syncData(w.f); err != nil {
@@ -408,8 +410,8 @@ func (w *dirWriter) sync() error {
 // Leftovers implements Writer.
 func (w *dirWriter) Leftovers() bool { return w.state.Left }
 
-// Close implements Writer. If neither Save nor Finish succeeded, Close at once removes the
-// bytes that this writer wrote, so that a push that failed on a full disk frees its space.
+// Close implements Writer. If neither Save nor Finish has succeeded, Close immediately removes
+// the bytes that this writer wrote, so that a failed push on a full disk frees its space.
 func (w *dirWriter) Close() error {
 	var errs []error
 	if w.f != nil {
@@ -427,9 +429,9 @@ func (w *dirWriter) Close() error {
 	return errors.Join(errs...)
 }
 
-// undo removes the object that this writer created, or truncates the bytes that it
-// appended. Truncating is safe while the writer holds the lock: no other attempt can have
-// saved more than size bytes of this object.
+// undo removes the object that this writer created, or truncates the bytes that it appended to
+// an earlier attempt's object. The truncation is safe, since the writer holds the object's
+// lock: no other attempt can have saved more than the first w.size bytes.
 func (w *dirWriter) undo() error {
 	if !w.made {
 		if w.off == w.size {

@@ -11,10 +11,10 @@ import (
 // IdentityKey is the key of the object that holds a store's identity.
 const IdentityKey = "purser-store.json"
 
-// MaxIdentity limits the size of that object, in bytes.
+// MaxIdentity is the largest accepted size of the identity object, in bytes.
 const MaxIdentity = 4 << 10
 
-// ErrDamagedIdentity says that the object with the identity can't be parsed.
+// ErrDamagedIdentity says that the content of the identity object isn't valid.
 var ErrDamagedIdentity = errors.New("the store's identity is damaged")
 
 type identity struct {
@@ -26,7 +26,7 @@ const identityNote = "This directory or bucket belongs to the Purser registry wh
 	"Purser refuses to run without it: copy it along with everything else, and don't change or delete it. " +
 	`"purser store show" tells more.`
 
-// EncodeIdentity returns the content of the identity object for an id.
+// EncodeIdentity returns the content of the identity object for an id, which must be a UUID.
 func EncodeIdentity(id string) ([]byte, error) {
 	if _, err := uuid.Parse(id); err != nil {
 		return nil, fmt.Errorf("store identity %q is not a UUID", id)
@@ -35,7 +35,8 @@ func EncodeIdentity(id string) ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// DecodeIdentity parses the content of the identity object. Error: ErrDamagedIdentity.
+// DecodeIdentity returns the id in the content of an identity object. It returns
+// ErrDamagedIdentity if the content isn't valid.
 func DecodeIdentity(b []byte) (string, error) {
 	var i identity
 	if err := json.Unmarshal(b, &i); err != nil {

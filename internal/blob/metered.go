@@ -12,9 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metered returns a store that records metrics of store: the duration of each operation
-// by name and success, and the bytes written and read. A reader or writer is measured
-// from open to close.
+// Metered returns a store that does the same as store and counts: the duration of each
+// operation, by the operation's name and success, and the bytes written and read. The duration
+// of a reader or writer is the time until it is closed.
 func Metered(store Store, reg prometheus.Registerer) (Store, error) {
 	m := &metered{
 		Store: store,
@@ -40,8 +40,8 @@ type metered struct {
 	bytes *prometheus.CounterVec
 }
 
-// observe records an operation that began at began. The operation defers the call, so that
-// observe sees the error with which it ended.
+// observe records the duration of an operation since began, with its result. The operation
+// defers the call with a pointer to its error, so observe sees the final error.
 func (m *metered) observe(operation string, began time.Time, err *error) {
 	result := "ok"
 	switch {
@@ -95,8 +95,8 @@ func (m *metered) Unfinished(ctx context.Context, prefix string) iter.Seq2[Unfin
 	return meteredList(m, "list_unfinished", m.Store.Unfinished(ctx, prefix))
 }
 
-// meteredList measures a listing from its first element until it ends or its reader
-// stops.
+// meteredList records the duration of a listing, from the request for its first element until
+// the listing ends or the caller stops reading.
 func meteredList[T any](m *metered, operation string, list iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var failed error

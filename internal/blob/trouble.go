@@ -12,8 +12,7 @@ import (
 // Trouble classifies why a store can't do its work.
 type Trouble int
 
-// Troubles. TroubleAway is the default: the store doesn't answer, or answers that it
-// can't now.
+// TroubleAway is the default: the store doesn't answer, or answers that it can't work now.
 const (
 	TroubleAway      Trouble = iota + 1
 	TroubleForbidden         // permissions or credentials are wrong
@@ -22,7 +21,7 @@ const (
 	TroubleFull
 )
 
-// StoreError is a failure of the store itself. Its text is that of the wrapped error.
+// StoreError is a failure of the store itself. Its text is that of the error in it.
 type StoreError struct {
 	Trouble Trouble
 	Err     error
@@ -32,8 +31,8 @@ func (e *StoreError) Error() string { return e.Err.Error() }
 
 func (e *StoreError) Unwrap() error { return e.Err }
 
-// TroubleOf classifies an error of the file system. For S3 see the function of this
-// name in package s3.
+// TroubleOf classifies an error of the file system. Package s3 has a function of the same name
+// for errors of S3.
 func TroubleOf(err error) Trouble {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -48,11 +47,11 @@ func TroubleOf(err error) Trouble {
 	return TroubleAway
 }
 
-// Mark returns a store that wraps its errors in a *StoreError, so that callers can tell
-// them from other errors. It doesn't wrap errors that came from the caller itself,
-// through Claim, Numbers or the end of a context, nor those of the reader that Open
-// returns, which must keep its type for sendfile. of classifies the errors; nil:
-// TroubleOf.
+// Mark returns a store that wraps its errors in a *StoreError, so that callers can tell them
+// from other errors. It doesn't wrap errors that come from the caller itself (from Claim or
+// Numbers, or because a context has ended). Nor does it wrap errors of the reader that Open
+// returns, since this reader must keep its type for sendfile; see MarkRead. The function of
+// classifies the errors; nil means TroubleOf.
 func Mark(s Store, of func(error) Trouble) Store {
 	if of == nil {
 		of = TroubleOf
@@ -65,7 +64,7 @@ type marked struct {
 	of func(error) Trouble
 }
 
-// callersError is an error from the caller of a store, which Mark must not wrap.
+// callersError is an error that the caller's Claim or Numbers returned; Mark must not wrap it.
 type callersError struct{ error }
 
 func (e *callersError) Unwrap() error { return e.error }
@@ -125,7 +124,7 @@ func (m *marked) Presign(ctx context.Context, key string, o PresignOptions) (str
 	return url, m.mark(ctx, err)
 }
 
-// markedWriter is a Writer with the context that was given to Resume.
+// markedWriter is a Writer that wraps its errors. ctx is the context that was given to Resume.
 type markedWriter struct {
 	Writer
 	m   *marked
@@ -138,7 +137,7 @@ func (w *markedWriter) Write(p []byte) (int, error) {
 	return n, w.m.mark(w.ctx, err)
 }
 
-// ReadFrom implements Writer. It doesn't wrap an error of r, which isn't the store's.
+// ReadFrom implements Writer. It wraps an error of the store, but not one of r.
 func (w *markedWriter) ReadFrom(r io.Reader) (int64, error) {
 	source := &markedReader{r: r}
 	n, err := w.Writer.ReadFrom(source)
@@ -173,7 +172,7 @@ func (w *markedWriter) Finish(ctx context.Context) (string, error) {
 	return key, w.m.mark(ctx, err)
 }
 
-// MarkRead wraps an error from the reader that Open of a marked store returned.
+// MarkRead wraps an error of the reader that Open has returned, if Mark has made the store s.
 func MarkRead(ctx context.Context, s Store, key string, err error) error {
 	if err == nil {
 		return nil

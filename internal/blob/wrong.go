@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// checkTimeout bounds the check of a store's identity.
+// checkTimeout limits the time of RefuseWrong's check.
 const checkTimeout = 5 * time.Second
 
-// RefuseWrong returns an error that wraps ErrWrongStore if the store carries another
-// database's identity. Any other error of the check is ignored: the storage call that
-// follows reports it.
+// RefuseWrong calls the store's Check, and returns the error if it wraps ErrWrongStore: the
+// store then isn't mounted or doesn't belong to this database. It ignores any other error,
+// since the storage call that follows reports it. It returns nil for a nil store.
 func RefuseWrong(ctx context.Context, store Store) error {
 	if store == nil {
 		return nil

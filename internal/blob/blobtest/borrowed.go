@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// borrowed checks that a Writer leaves the bytes alone that its ReadFrom got last, until
-// it reads again: the reader may hash them meanwhile. The upload has bytes in its state,
-// of sizes that take different paths.
+// borrowed tests the rule that ReadFrom doesn't overwrite the bytes of the last Read before it
+// reads again, since the reader may still hash them. It does so for uploads that already have
+// saved bytes of each size in b.Sizes.
 func borrowed(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for seed, saved := range b.Sizes {
@@ -35,7 +35,7 @@ func borrowed(t *testing.T, b Backend) {
 	}
 }
 
-// useBuffers writes zeros to other uploads, which fill the buffers that are free.
+// useBuffers writes zeros to another upload, so that the store reuses all of its free buffers.
 func useBuffers(t *testing.T, s blob.Store) {
 	zeros := bytes.NewReader(make([]byte, 1<<20))
 	other := NewUpload().Begin(t, s)
@@ -45,7 +45,8 @@ func useBuffers(t *testing.T, s blob.Store) {
 	}
 }
 
-// borrowingReader notes whether the bytes of a Read have changed when the next one comes.
+// borrowingReader checks, at each Read, whether the bytes of the previous Read have changed
+// since.
 type borrowingReader struct {
 	r       io.Reader
 	between func() // called before the bytes are compared, early in each of the first reads

@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// identity checks that only one of several concurrent callers sets the identity, and
-// that it changes only with replace.
+// identity sets the identity of a store from several goroutines at once, and expects that only
+// one of them succeeds and that the identity changes later only with replace.
 func identity(t *testing.T, b Backend) {
 	s := b.Open(t)
 	if id, err := s.Identity(t.Context()); id != "" || err != nil {

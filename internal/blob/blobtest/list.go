@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// list checks that List returns objects in the order of their keys, by prefix, and with
-// the data that Stat returns.
+// list expects List to return all objects with a prefix in the order of their keys, with the
+// same data as Stat.
 func list(t *testing.T, b Backend) {
 	s := b.Open(t)
 	want := make(map[string]int64) // sizes
@@ -75,8 +75,8 @@ func keysOf(t testing.TB, s blob.Store, prefix string) (keys []string) {
 	return keys
 }
 
-// listEnds checks that a listing ends when its reader stops, and that it reports an
-// ended context.
+// listEnds expects a listing to end when the caller stops reading it, and to return an error
+// when its context ends.
 func listEnds(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for range 2 {
@@ -101,7 +101,7 @@ func listEnds(t *testing.T, b Backend) {
 	}
 }
 
-// unfinished checks that Unfinished returns exactly the backend's multipart uploads.
+// unfinished expects Unfinished to return exactly the multipart uploads that the backend has.
 func unfinished(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()

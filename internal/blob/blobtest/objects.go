@@ -59,7 +59,7 @@ func notFound(t *testing.T, b Backend) {
 	}
 }
 
-// deletes deletes existing and missing objects, more than one S3 request can name.
+// deletes deletes existing and missing objects in one call, more than one S3 request can name.
 func deletes(t *testing.T, b Backend) {
 	s := b.Open(t)
 	kept := NewUpload().Complete(t, s, []byte("kept"))
@@ -114,7 +114,8 @@ func deleteUpload(t *testing.T, b Backend) {
 	}
 	only(t, b, u.Base, "")
 	only(t, b, other.Base, otherKey)
-	// The acknowledged bytes are gone; the next request must get an error.
+	// DeleteUpload has deleted the acknowledged bytes too; the next request to the upload must
+	// get ErrLost.
 	a, err := u.Attempt(t.Context(), s)
 	if err == nil {
 		a.Write(Bytes(3, b.Part+2000))

@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// race lets several clients write to one upload concurrently through several replicas.
-// Each gives up, saves or finishes at random, until one commits. The committed object
-// must be exactly the bytes that the row acknowledged.
+// race lets four clients write to one upload at the same time, each through a replica of its
+// own. At random, an attempt ends without saving, saves or finishes, until one of them
+// commits. The committed object must have exactly the bytes that the row acknowledged.
 func race(t *testing.T, b Backend) {
 	const clients, rounds = 4, 12
 	for range 3 {
@@ -44,8 +44,8 @@ func race(t *testing.T, b Backend) {
 	}
 }
 
-// raceOnce makes one request. It is no failure if the attempt is fenced, or if another
-// request is still writing.
+// raceOnce is one request of a client in race. It isn't a failure if a newer attempt fences
+// this one, or if another request is still writing.
 func raceOnce(t *testing.T, b Backend, u *Upload, s blob.Store, r *rand.Rand) error {
 	a, err := u.Attempt(t.Context(), s)
 	if err != nil {
@@ -80,8 +80,8 @@ func raceSize(b Backend, r *rand.Rand) int {
 	return 1 + r.IntN(b.Part/50)
 }
 
-// tolerate ignores the errors that a client must expect when others write to the same
-// upload.
+// tolerate returns nil for ErrFenced and ErrBusy, which a client must expect when other
+// clients write to the same upload, and any other error unchanged.
 func tolerate(err error) error {
 	if errors.Is(err, blob.ErrFenced) || errors.Is(err, blob.ErrBusy) {
 		return nil

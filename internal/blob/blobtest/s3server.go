@@ -29,10 +29,10 @@ const (
 	gatewayRegion = "us-east-1"
 )
 
-// S3Server returns the options of a store in a new, empty bucket of an S3 server
-// (versitygw), which runs while any test of this process uses it. The server's binary
-// is built at the first use on a machine, which takes minutes, and kept in the user's
-// cache directory. If it can't be built, the test is skipped, or fails if CI is set.
+// S3Server returns options for a store in a new, empty bucket of an S3 server (versitygw). The
+// server runs as long as any test of this process uses it. At the first use on a machine the
+// server's binary is built, which takes minutes, and kept in the user's cache directory. If it
+// can't be built, the test is skipped, or fails if the variable CI is set.
 func S3Server(t testing.TB) s3.Options {
 	t.Helper()
 	g, err := gateways.acquire()
@@ -53,7 +53,8 @@ func S3Server(t testing.TB) s3.Options {
 	return o
 }
 
-// S3Client returns a client of the server, for access that bypasses the store.
+// S3Client returns a client of the S3 server, with which a test reads and writes the bucket
+// without the store.
 func S3Client(t testing.TB, o s3.Options) *minio.Core {
 	t.Helper()
 	c, err := minio.NewCore(o.Endpoint[len("http://"):], &minio.Options{
@@ -65,7 +66,7 @@ func S3Client(t testing.TB, o s3.Options) *minio.Core {
 	return c
 }
 
-// gateways keeps the one server of this process.
+// gateways starts and stops the one S3 server of this process.
 var gateways gatewayPool
 
 type gatewayPool struct {
@@ -141,7 +142,8 @@ func (g *gateway) start(binary string) error {
 	if err := errors.Join(os.Mkdir(root, 0o700), os.Mkdir(meta, 0o700)); err != nil {
 		return err
 	}
-	// Without --sidecar the file system would need extended attributes.
+	// With --sidecar the server keeps metadata in files, so the file system needs no extended
+	// attributes.
 	g.cmd = exec.Command(binary, "--port", g.addr, "--region", gatewayRegion, "--keep-alive", "--quiet",
 		"posix", "--sidecar", meta, root)
 	g.cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+gatewayKey, "ROOT_SECRET_KEY="+gatewaySecret)
@@ -149,8 +151,8 @@ func (g *gateway) start(binary string) error {
 	g.cmd.SysProcAttr = endsWithParent()
 	started := make(chan error)
 	go func() {
-		// The kernel sends the death signal when the thread that started the child
-		// ends. Therefore this thread must live as long as the child.
+		// The kernel kills the child when the thread that started it ends. Therefore this
+		// goroutine keeps its thread until the child has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := g.cmd.Start(); err != nil {
@@ -191,7 +193,7 @@ func (g *gateway) stop() {
 	os.RemoveAll(g.dir)
 }
 
-// pinned returns the version of a tool from tools/versions, which pins all tools.
+// pinned returns the version of a tool from the file tools/versions.
 func pinned(tool string) (string, error) {
 	_, here, _, _ := runtime.Caller(0)
 	path := filepath.Join(filepath.Dir(here), "..", "..", "..", "tools", "versions")
@@ -207,8 +209,9 @@ func pinned(tool string) (string, error) {
 	return "", fmt.Errorf("%s doesn't name %s", path, tool)
 }
 
-// gatewayBinary returns the path of the server's binary, and builds it if necessary.
-// Processes that need it at the same time each build it; the last rename wins.
+// gatewayBinary returns the path of the server's binary, and builds it if it isn't in the
+// cache. Processes that need the binary at the same time each build it, and rename it into the
+// cache.
 func gatewayBinary(ctx context.Context) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package blobtest has the tests that every implementation of blob.Store must pass, a
-// model of an upload's row, and an S3 server.
+// Package blobtest has the tests that every implementation of blob.Store must pass. It also
+// has a model of an upload's row, and an S3 server for tests.
 package blobtest
 
 import (
@@ -22,18 +22,18 @@ type Backend struct {
 	// Open opens a store. All stores that it opens share their objects, as replicas do.
 	Open func(t testing.TB) blob.Store
 
-	// Keys lists the upload's objects, bypassing the store. Multipart uploads are
-	// listed as keys with a "?" at the end.
+	// Keys lists the keys of the upload's objects, without using the store. A multipart upload
+	// is listed as its object's key followed by "?".
 	Keys func(t testing.TB, base string) []string
 
-	// Part is the size above which the backend splits uploads. Sizes are upload sizes that
-	// take different paths in the backend.
+	// Part is the size above which the backend splits uploads. Sizes are upload sizes for
+	// which the backend's code takes different paths.
 	Part  int
 	Sizes []int
 }
 
-// Run tests the backend. It must not be called from a parallel test: it measures memory
-// first, and then runs the rest in parallel.
+// Run tests the backend. It first measures memory and then runs the other tests in parallel,
+// so it must not be called from a parallel test.
 func Run(t *testing.T, b Backend) {
 	t.Run("LargeStream", func(t *testing.T) { largeStream(t, b) })
 	for _, test := range []struct {
@@ -99,7 +99,8 @@ func Read(t testing.TB, s blob.Store, key string, off, length int64) []byte {
 	return p
 }
 
-// only fails the test unless the upload has no object but key ("": none at all).
+// only fails the test unless the upload's only object is the one under key; with key "",
+// unless the upload has no object.
 func only(t testing.TB, b Backend, base, key string) {
 	t.Helper()
 	want := []string{}
@@ -111,8 +112,8 @@ func only(t testing.TB, b Backend, base, key string) {
 	}
 }
 
-// largeStream sends a stream that is larger than any buffer, in one request and in several,
-// and checks how much memory is in use while it sends.
+// largeStream sends a stream that is larger than any buffer, first in one request and then in
+// several. It checks how much memory is in use while it sends.
 func largeStream(t *testing.T, b Backend) {
 	const size, limit = 96 << 20, 40 << 20
 	s := b.Open(t)
@@ -170,7 +171,8 @@ func oneRequest(t *testing.T, b Backend) {
 	}
 }
 
-// severalRequests pushes uploads in pieces of each size, each piece to another replica.
+// severalRequests pushes uploads in several requests, each of them to another replica, with
+// pieces of each size in b.Sizes.
 func severalRequests(t *testing.T, b Backend) {
 	for i, size := range b.Sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -187,8 +189,8 @@ func severalRequests(t *testing.T, b Backend) {
 	}
 }
 
-// finishAfterSave pushes as Docker does: all bytes in one request, and none in the
-// last.
+// finishAfterSave pushes as Docker does: one request sends all bytes, and a last request
+// without bytes finishes the upload.
 func finishAfterSave(t *testing.T, b Backend) {
 	for _, size := range b.Sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -201,7 +203,7 @@ func finishAfterSave(t *testing.T, b Backend) {
 	}
 }
 
-// smallChunks makes many requests with few bytes each.
+// smallChunks pushes an upload in many requests, each with fewer bytes than a part.
 func smallChunks(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()
@@ -227,7 +229,8 @@ func (r *failingReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// readFrom checks that the bytes that arrive before the client hangs up are kept.
+// readFrom lets the client's connection break while ReadFrom reads, and expects the store to
+// keep the bytes that arrived before.
 func readFrom(t *testing.T, b Backend) {
 	s := b.Open(t)
 	data := Bytes(1, 2*b.Part+5)
@@ -247,8 +250,8 @@ func readFrom(t *testing.T, b Backend) {
 	}
 }
 
-// dropped checks attempts that write and never save: none of their bytes may appear,
-// whatever the upload's state was.
+// dropped lets an attempt write bytes and end without saving, in uploads of all sizes. None of
+// these bytes may be in the finished object.
 func dropped(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, saved := range b.Sizes {
@@ -271,7 +274,7 @@ func dropped(t *testing.T, b Backend) {
 	}
 }
 
-// saveNothing saves without writing: the state must stay the same.
+// saveNothing saves several times without writing; the upload must stay the same.
 func saveNothing(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()
@@ -283,7 +286,8 @@ func saveNothing(t *testing.T, b Backend) {
 	u.Complete(t, s, []byte("end"))
 }
 
-// finishTwice loses the commit of the row; another attempt then finishes the same bytes.
+// finishTwice lets an attempt finish but not commit, as if the database's transaction had
+// failed; another attempt then finishes the same bytes.
 func finishTwice(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, size := range b.Sizes {
@@ -307,8 +311,9 @@ func finishTwice(t *testing.T, b Backend) {
 	}
 }
 
-// finishAgainWithOtherBytes loses the commit of the row; then the client sends other
-// bytes of the same number. The first object must not be taken for the second.
+// finishAgainWithOtherBytes lets an attempt finish but not commit. Then the client sends as
+// many other bytes and finishes again. The key must lead to the second bytes, although an
+// object with the first bytes has the same size.
 func finishAgainWithOtherBytes(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, size := range b.Sizes {
@@ -329,7 +334,7 @@ func finishAgainWithOtherBytes(t *testing.T, b Backend) {
 	}
 }
 
-// claimFails checks that a failed claim changes nothing.
+// claimFails lets claim return an error, and expects that Resume has changed nothing.
 func claimFails(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()
@@ -348,8 +353,8 @@ func claimFails(t *testing.T, b Backend) {
 	u.Complete(t, s, []byte("end"))
 }
 
-// stalled tests a writer that stalls. It continues after another attempt has saved, and
-// once more after that attempt has finished.
+// stalled tests a writer that stalls: it continues to write after another attempt has saved,
+// and once more after the other attempt has finished. The finished object must not change.
 func stalled(t *testing.T, b Backend) {
 	for _, size := range b.Sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -382,8 +387,9 @@ func stalled(t *testing.T, b Backend) {
 	}
 }
 
-// stalledFinish lets a writer finish without further bytes while another writer writes to
-// the object: bytes that the other writer adds later must not get into the finished object.
+// stalledFinish lets one writer finish without further bytes while an earlier writer still
+// writes to the same object. Bytes that the earlier writer adds after that must not get into
+// the finished object.
 func stalledFinish(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()
@@ -397,7 +403,7 @@ func stalledFinish(t *testing.T, b Backend) {
 	Equal(t, s, key, data)
 }
 
-// ended checks that a Writer that was saved, finished or closed accepts nothing more.
+// ended expects a Writer to refuse further bytes after Save, Finish or Close.
 func ended(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for name, end := range map[string]func(blob.Writer) error{
@@ -424,7 +430,8 @@ func ended(t *testing.T, b Backend) {
 	}
 }
 
-// contextEnds ends the context while a request writes: the upload must remain usable.
+// contextEnds cancels the context while a request writes, and expects that the upload can be
+// continued.
 func contextEnds(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()

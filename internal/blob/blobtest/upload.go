@@ -11,9 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// Upload models an upload's row: it fences attempts, gives out numbers, and keeps state
-// and size. It also keeps the acknowledged bytes, with which the store's content is
-// compared. It is safe for concurrent use.
+// Upload is a model of an upload's row: it fences attempts, gives out numbers, and keeps the
+// upload's state and size. It also keeps the acknowledged bytes, so that tests can compare the
+// store's object with them. It is safe for concurrent use.
 type Upload struct {
 	Base string
 
@@ -53,8 +53,8 @@ type Attempt struct {
 	data  []byte // the acknowledged bytes, then those written
 }
 
-// Attempt reads the row and resumes the upload in the store, as a request does. After
-// an error the Attempt has no Writer.
+// Attempt reads the model's row and resumes the upload in the store, as a request does. If it
+// returns an error, the Attempt has no Writer.
 func (u *Upload) Attempt(ctx context.Context, s blob.Store) (*Attempt, error) {
 	u.mu.Lock()
 	a := &Attempt{u: u, data: slices.Clone(u.acked)}
@@ -68,7 +68,7 @@ func (u *Upload) Attempt(ctx context.Context, s blob.Store) (*Attempt, error) {
 	return a, err
 }
 
-// claim fails if another attempt has claimed or saved since the row was read.
+// claim fails if another attempt has claimed or saved since this attempt read the row.
 func (u *Upload) claim(a *Attempt, seen int) (int64, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -94,14 +94,15 @@ func (u *Upload) numbers(token, n int) (int64, error) {
 	return first, nil
 }
 
-// Write writes p, and adds to the model the bytes that were accepted.
+// Write writes p to the store, and adds the accepted bytes to the attempt's data in the model.
 func (a *Attempt) Write(p []byte) (int, error) {
 	n, err := a.Writer.Write(p)
 	a.data = append(a.data, p[:n]...)
 	return n, err
 }
 
-// Save saves, and updates the row unless the attempt was fenced.
+// Save calls the Writer's Save and updates the model's row. It returns ErrFenced if a newer
+// attempt has claimed the upload.
 func (a *Attempt) Save(ctx context.Context) error {
 	state, err := a.Writer.Save(ctx)
 	if err != nil {
@@ -117,7 +118,8 @@ func (a *Attempt) Save(ctx context.Context) error {
 	return nil
 }
 
-// Commit commits the key that Finish returned, unless the attempt was fenced.
+// Commit stores the key from Finish in the model's row. It returns ErrFenced if a newer
+// attempt has claimed the upload.
 func (a *Attempt) Commit(key string) error {
 	a.u.mu.Lock()
 	defer a.u.mu.Unlock()
@@ -143,7 +145,7 @@ func (u *Upload) Begin(t testing.TB, s blob.Store) *Attempt {
 	return a
 }
 
-// Append makes a request that writes p, saves and closes.
+// Append makes a request that writes p, saves and closes. It must succeed.
 func (u *Upload) Append(t testing.TB, s blob.Store, p []byte) {
 	t.Helper()
 	a := u.Begin(t, s)
@@ -154,9 +156,9 @@ func (u *Upload) Append(t testing.TB, s blob.Store, p []byte) {
 	a.MustClose(t)
 }
 
-// Complete makes a request that writes p, finishes, commits and closes, and deletes
-// leftovers if the store reports any. It returns the key, under which the store then
-// has the acknowledged bytes.
+// Complete makes a request that writes p, finishes, commits and closes. If the store reports
+// leftovers, Complete deletes them. It returns the key of the finished object, and compares
+// the object with the acknowledged bytes.
 func (u *Upload) Complete(t testing.TB, s blob.Store, p []byte) string {
 	t.Helper()
 	a := u.Begin(t, s)
@@ -183,8 +185,8 @@ func (a *Attempt) MustClose(t testing.TB) {
 	}
 }
 
-// MustFinish finishes, commits, closes, deletes leftovers, and compares the object with
-// the model.
+// MustFinish finishes, commits and closes. It deletes leftovers if there are any, and compares
+// the object with the model's bytes.
 func (a *Attempt) MustFinish(t testing.TB, s blob.Store) string {
 	t.Helper()
 	key, err := a.Finish(t.Context())

@@ -10,15 +10,15 @@ const segmentSize = 256 << 10
 
 var segments = sync.Pool{New: func() any { return new([segmentSize]byte) }}
 
-// buffer holds the bytes of a part in pooled segments, so that it uses no more memory
-// than it needs.
+// buffer holds the bytes of one part in segments of memory from a pool, so that a small part
+// uses little memory.
 type buffer struct {
 	segs []*[segmentSize]byte
 	n    int64
 }
 
-// space returns free memory of the buffer for at most limit bytes. After the caller has put
-// bytes there, it passes their number to add.
+// space returns unused memory of the buffer, at most limit bytes. The caller writes bytes
+// there and then passes their number to add.
 func (b *buffer) space(limit int64) []byte {
 	used := int(b.n % segmentSize)
 	if b.n == int64(len(b.segs))*segmentSize {
@@ -31,7 +31,7 @@ func (b *buffer) space(limit int64) []byte {
 
 func (b *buffer) add(n int) { b.n += int64(n) }
 
-// free returns the segments to the pool. No body of the buffer may be open.
+// free returns the segments to the pool. The caller must have closed all bodies of the buffer.
 func (b *buffer) free() {
 	for _, s := range b.segs {
 		segments.Put(s)
@@ -39,10 +39,11 @@ func (b *buffer) free() {
 	b.segs, b.n = nil, 0
 }
 
-// body reads a buffer as a request's body. It can seek, for retries.
+// body reads the bytes of a buffer as the body of a request. It can seek, so that the request
+// can be repeated.
 //
-// An HTTP transport may still read a request's body after it has returned an error. close
-// makes sure that the transport reads it no more, so that the segments can be reused.
+// An HTTP transport may still read the body of a request after the request has failed. After
+// close the transport gets an error instead of bytes, so the segments can be reused.
 type body struct {
 	mu     sync.Mutex
 	b      *buffer

@@ -15,7 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/blob/s3"
 )
 
-// transport lets a test intercept requests, and records them.
+// transport is an HTTP transport that records the requests, and in which a test can intercept
+// them.
 type transport struct {
 	do func(*http.Request, func() (*http.Response, error)) (*http.Response, error)
 
@@ -34,7 +35,7 @@ func (tr *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return tr.do(r, send)
 }
 
-// take returns the kinds of requests since the last call.
+// take returns the kinds of all requests since its last call, separated by spaces.
 func (tr *transport) take() string {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -69,7 +70,7 @@ func kind(r *http.Request) string {
 
 const partSize = 5 << 20
 
-// setup returns options for a store in a bucket of its own.
+// setup returns options for a store with a new bucket on the S3 server for tests.
 func setup(t *testing.T) s3.Options {
 	t.Helper()
 	o := blobtest.S3Server(t)
@@ -82,9 +83,9 @@ func withTransport(o s3.Options, tr *transport) s3.Options {
 	return o
 }
 
-// TestLateComplete: a fenced attempt's CompleteMultipartUpload arrives late: before,
-// while and after the newer attempt saves. It must neither add its own bytes nor lose
-// the newer ones.
+// An older attempt has sent CompleteMultipartUpload, and the test delays this request until
+// before, while or after a newer attempt saves. The request must neither add bytes of the
+// older attempt to the object nor lose those of the newer one.
 func TestLateComplete(t *testing.T) {
 	t.Parallel()
 	o := setup(t)
@@ -139,8 +140,8 @@ func TestLateComplete(t *testing.T) {
 	}
 }
 
-// TestFencedIsNotLost: a fenced attempt whose multipart upload was completed by its
-// successor gets ErrFenced, not ErrLost.
+// A newer attempt has completed the multipart upload of an older one. When the older attempt
+// writes, it must get ErrFenced and not ErrLost.
 func TestFencedIsNotLost(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))
@@ -159,8 +160,8 @@ func TestFencedIsNotLost(t *testing.T) {
 	u.Complete(t, s, nil)
 }
 
-// TestCompleteAnswerLost: the answer to CompleteMultipartUpload is lost; the object
-// shows that it succeeded.
+// The service completes the multipart upload, but its answer is lost. The store must find that
+// the object exists, and must not fail.
 func TestCompleteAnswerLost(t *testing.T) {
 	t.Parallel()
 	o := setup(t)
@@ -180,8 +181,8 @@ func TestCompleteAnswerLost(t *testing.T) {
 	blobtest.NewUpload().Complete(t, s, blobtest.Bytes(1, partSize+1))
 }
 
-// TestRetries: requests are retried if the service is unavailable for a moment, even in
-// the middle of a body.
+// The service refuses the first try of each request, or breaks the connection in the middle of
+// a body. The store must repeat the requests and succeed.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	o := setup(t)
@@ -214,7 +215,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestRequests checks how many requests each kind of push and pull costs.
+// TestRequests counts the S3 requests of each kind of push and pull.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	o := setup(t)
@@ -260,8 +261,8 @@ func TestRequests(t *testing.T) {
 	step("large blob in one request", "create part part complete")
 }
 
-// TestTooManyParts: numbers beyond S3's highest part number are refused with an
-// explanation.
+// An attempt gets a number beyond S3's highest part number. The store must return
+// ErrTooManyParts, which says what the client can do.
 func TestTooManyParts(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))
@@ -282,7 +283,8 @@ func TestTooManyParts(t *testing.T) {
 	}
 }
 
-// TestDeleteNotConfirmed: the error names the object that the service didn't delete.
+// The service's answer to a deletion doesn't mention one of the objects. The store must return
+// an error that names this object.
 func TestDeleteNotConfirmed(t *testing.T) {
 	t.Parallel()
 	o := setup(t)

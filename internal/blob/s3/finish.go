@@ -82,9 +82,9 @@ func (w *writer) finish(ctx context.Context) (string, error) {
 
 func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 	if w.st.Multipart.Suspect && w.total == w.size {
-		// An earlier attempt may have finished and failed to commit its row. Its object
-		// begins with the acknowledged bytes, so if it has the same length, it has
-		// exactly these.
+		// An earlier attempt may have finished, and then failed to commit the row. Its object
+		// begins with the acknowledged bytes; if the object isn't longer than these, it has
+		// exactly these bytes and can be used.
 		stored, err := w.s.stat(ctx, w.st.Multipart.Key)
 		if err == nil && stored.Size == w.size {
 			return w.st.Multipart.Key, nil
@@ -109,9 +109,10 @@ func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if !w.took {
-		// This attempt has taken no number yet. Taking one fails if the attempt has lost
-		// its claim. Otherwise it tells the next attempt, by the claim, that this one may
-		// complete the multipart upload.
+		// This attempt hasn't taken a number since its claim. It takes one here for two
+		// reasons: this fails if a newer attempt has claimed the upload; and otherwise the
+		// next attempt's claim shows that a number was taken, so that attempt knows that this
+		// one may have completed the multipart upload.
 		if _, err := w.number(ctx); err != nil {
 			return "", err
 		}
@@ -127,9 +128,9 @@ func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 	return mp.Key, nil
 }
 
-// complete completes a multipart upload and returns the size of the object. If the
-// multipart upload doesn't exist any more, or the service's answer was lost, it may
-// have been completed before: complete then looks for the object.
+// complete completes a multipart upload and returns the size of its object. If the service
+// says that the multipart upload doesn't exist, or if its answer was lost, an earlier request
+// may have completed it; then complete looks for the object.
 func (s *Store) complete(ctx context.Context, mp *multipart) (int64, error) {
 	parts := make([]minio.CompletePart, len(mp.Parts))
 	for i, p := range mp.Parts {
@@ -150,7 +151,7 @@ func (s *Store) complete(ctx context.Context, mp *multipart) (int64, error) {
 	return 0, fmt.Errorf("completing object %s: %w", mp.Key, err)
 }
 
-// ready makes sure that there is a multipart upload that no other attempt can complete.
+// ready makes sure that the writer has a multipart upload that no other attempt can complete.
 func (w *writer) ready(ctx context.Context) error {
 	switch mp := w.st.Multipart; {
 	case mp == nil:
@@ -176,11 +177,11 @@ func (w *writer) create(ctx context.Context) error {
 	return nil
 }
 
-// takeOver replaces a multipart upload, which a fenced attempt may be about to
-// complete, by a new one with the same acknowledged parts. S3 can copy parts only from
-// an object, not from an unfinished multipart upload. So takeOver completes the old
-// one. Whether this attempt or the other one completes it, the object then begins with
-// the acknowledged bytes, and no attempt can change it any more.
+// takeOver replaces a multipart upload that a fenced attempt may be about to complete by a new
+// one with the same acknowledged parts. S3 can copy parts only from an object and not from an
+// unfinished multipart upload, so takeOver first completes the old one. Whether this attempt
+// or the fenced one completes it, the resulting object begins with the acknowledged bytes, and
+// no attempt can change it any more.
 func (w *writer) takeOver(ctx context.Context) error {
 	old := w.st.Multipart
 	if _, err := w.number(ctx); err != nil { // also checks that this attempt isn't fenced
@@ -200,12 +201,12 @@ func (w *writer) takeOver(ctx context.Context) error {
 	return w.copyParts(ctx, old.Key, old.Size)
 }
 
-// copyStep is how many bytes one request asks the service to copy. It keeps the number
-// of requests low, and each short enough to be answered in time.
+// copyStep is how many bytes the service copies in one request. It is large, so that there are
+// few requests, but small enough for the service to answer in time.
 const copyStep = 1 << 30
 
-// copyParts copies the first size bytes of an object as the first parts. They have
-// about equal sizes, so that the last one isn't below S3's minimum.
+// copyParts lets the service copy the first size bytes of an object into the first parts of
+// the new multipart upload. The parts have about equal sizes, so none is below S3's minimum.
 func (w *writer) copyParts(ctx context.Context, key string, size int64) error {
 	mp := w.st.Multipart
 	count := (size + copyStep - 1) / copyStep

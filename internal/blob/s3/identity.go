@@ -29,8 +29,8 @@ func (s *Store) Identity(ctx context.Context) (string, error) {
 	return blob.DecodeIdentity(b)
 }
 
-// SetIdentity implements blob.Store. If the service supports conditional writes, the
-// first of several concurrent callers succeeds; otherwise the last one does.
+// SetIdentity implements blob.Store. If several callers set an identity at the same time, the
+// first one wins if the service supports conditional writes; otherwise the last one wins.
 func (s *Store) SetIdentity(ctx context.Context, id string, replace bool) error {
 	b, err := blob.EncodeIdentity(id)
 	if err != nil {
@@ -52,7 +52,8 @@ func (s *Store) SetIdentity(ctx context.Context, id string, replace bool) error 
 	return fmt.Errorf("writing the store's identity: %w", err)
 }
 
-// wasFirst says that another identity exists already, or is being written.
+// wasFirst returns whether err says that another caller has set an identity before, or is just
+// setting it.
 func wasFirst(err error) bool {
 	status := minio.ToErrorResponse(err).StatusCode
 	return status == http.StatusPreconditionFailed || status == http.StatusConflict

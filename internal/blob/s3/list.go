@@ -22,8 +22,8 @@ func (s *Store) Stat(ctx context.Context, key string) (blob.Object, error) {
 	return o, err
 }
 
-// stat returns size and time of an object. The answer to HEAD has no body, so it
-// doesn't say whether the object or the bucket is missing; stat then asks for the
+// stat returns the size and time of an object. The answer to a HEAD request has no body, so it
+// doesn't tell a missing object from a missing bucket; therefore stat then asks for the
 // bucket.
 func (s *Store) stat(ctx context.Context, key string) (blob.Object, error) {
 	info, err := s.core.StatObject(ctx, s.bucket, s.name(key), minio.StatObjectOptions{})
@@ -39,8 +39,8 @@ func (s *Store) stat(ctx context.Context, key string) (blob.Object, error) {
 	return blob.Object{Key: key, Size: info.Size, Modified: info.LastModified}, nil
 }
 
-// List implements blob.Store. It lists with a delimiter, so that objects below further
-// slashes cost nothing, however many there are.
+// List implements blob.Store. It lists with the delimiter "/", so objects whose names have
+// further slashes cost no requests, however many they are.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {
 	return func(yield func(blob.Object, error) bool) {
 		last := ""
@@ -62,15 +62,16 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Object, 
 				return
 			}
 		}
-		// minio ends a listing silently when its context ends, so the list may be
-		// incomplete.
+		// minio ends a listing without an error when the context ends, although objects may be
+		// missing from it. Therefore List returns the context's error.
 		if err := ctx.Err(); err != nil {
 			yield(blob.Object{}, fmt.Errorf("listing objects: %w", err))
 		}
 	}
 }
 
-// Unfinished implements blob.Store. With MinIO it returns none: see DeleteUpload.
+// Unfinished implements blob.Store. On MinIO it returns none; the comment of DeleteUpload says
+// why.
 func (s *Store) Unfinished(ctx context.Context, prefix string) iter.Seq2[blob.Unfinished, error] {
 	return func(yield func(blob.Unfinished, error) bool) {
 		for u, err := range s.multiparts(ctx, s.name(prefix)) {
@@ -97,8 +98,8 @@ func (s *Store) multiparts(ctx context.Context, prefix string) iter.Seq2[minio.O
 				return
 			}
 			for _, u := range page.Uploads {
-				// Don't rely on the service to filter by prefix: an aborted upload
-				// can't be restored.
+				// The service may not filter by prefix. Since an aborted upload can't be
+				// restored, the prefix is checked here too.
 				if strings.HasPrefix(u.Key, prefix) && !yield(u, nil) {
 					return
 				}

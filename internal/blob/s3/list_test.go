@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/blob/blobtest"
 )
 
-// A listing has as many pages as it needs. Foreign objects in the bucket are left out
-// and cost nothing.
+// List must read all pages of the service's listing. It must leave out foreign objects in the
+// bucket, without a request for each.
 func TestListPages(t *testing.T) {
 	t.Parallel()
 	o := setup(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// TestMemoryOfOnePart: uploads that share the memory of a single part all finish, one
-// after the other, and give all memory back.
+// Several uploads share a memory limit that suffices for one part. All of them must finish,
+// one after the other, and return their memory.
 func TestMemoryOfOnePart(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))
@@ -63,8 +63,8 @@ func TestMemoryOfOnePart(t *testing.T) {
 	}
 }
 
-// TestMemoryOfASmallBody: a body of known length takes no more memory than it needs,
-// and an upload that can't get a part's memory waits for others.
+// A body of known length must take no more memory than it needs. An upload that can't get the
+// memory of a part must wait for other uploads.
 func TestMemoryOfASmallBody(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))

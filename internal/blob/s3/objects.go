@@ -56,7 +56,9 @@ func (s *Store) open(ctx context.Context, key string, off, length int64) (io.Rea
 	return &object{body: body, rest: length}, nil
 }
 
-// openAtEnd handles a range that begins at the object's end or behind it.
+// openAtEnd opens a range that begins at or behind the object's end, which S3 refuses. It
+// returns a reader without bytes; if off is behind the end and length is -1, it returns
+// io.ErrUnexpectedEOF.
 func (s *Store) openAtEnd(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
 	o, err := s.stat(ctx, key)
 	if err != nil {
@@ -68,7 +70,7 @@ func (s *Store) openAtEnd(ctx context.Context, key string, off, length int64) (i
 	return &object{body: io.NopCloser(strings.NewReader("")), rest: max(length, 0)}, nil
 }
 
-// object reads the body of an answer and checks its length.
+// object reads the body of the service's answer and checks that it has the expected length.
 type object struct {
 	body io.ReadCloser
 	rest int64
@@ -91,8 +93,8 @@ func (o *object) Read(p []byte) (int, error) {
 
 func (o *object) Close() error { return o.body.Close() }
 
-// notFound converts S3's error for a missing object to blob.ErrNotFound. The error for a
-// missing bucket stays as it is.
+// notFound converts S3's error for a missing object to blob.ErrNotFound. It returns other
+// errors, also that for a missing bucket, unchanged.
 func notFound(err error) error {
 	if code(err) == minio.NoSuchKey {
 		return blob.ErrNotFound
@@ -113,8 +115,8 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	return errors.Join(errs...)
 }
 
-// deleteBatch deletes up to maxDelete objects with one request. Keys that the answer
-// doesn't confirm count as not deleted.
+// deleteBatch deletes up to maxDelete objects with one request. An object that the answer
+// doesn't confirm counts as not deleted. It returns one error for each of these.
 func (s *Store) deleteBatch(ctx context.Context, keys []string) []error {
 	objects := func(yield func(minio.ObjectInfo) bool) {
 		for _, key := range keys {
@@ -152,12 +154,13 @@ func (s *Store) deleteBatch(ctx context.Context, keys []string) []error {
 	return errs
 }
 
-// DeleteUpload implements blob.Store. It aborts multipart uploads first: if a fenced
-// attempt completes a multipart upload at this moment, the upload becomes an object, which
-// DeleteUpload then finds and deletes.
+// DeleteUpload implements blob.Store. It aborts multipart uploads before it deletes objects:
+// if a fenced attempt completes a multipart upload just before the abort, the object exists
+// when DeleteUpload lists the objects, and is deleted too.
 //
-// MinIO lists multipart uploads only by the full name of an object. With MinIO, its own
-// cleaning (after 24 hours by default) removes those of abandoned uploads.
+// MinIO lists multipart uploads only by the full name of their object, so on MinIO
+// DeleteUpload doesn't find them. MinIO removes abandoned multipart uploads itself, by default
+// after 24 hours.
 func (s *Store) DeleteUpload(ctx context.Context, base, keep string) error {
 	if err := blob.CheckBase(base); err != nil {
 		return fmt.Errorf("deleting an upload's objects: %w", err)

@@ -1,20 +1,20 @@
 // Package s3 implements the blob store in a bucket of an S3-compatible service.
 //
-// The object base-N of an upload has the key PREFIX/base-N. An unfinished upload
-// consists of up to two things, which its state names: a multipart upload with the
-// bytes that filled whole parts, and a tail, which is an object with the few bytes
-// after them. The tail is necessary because S3 refuses parts below 5 MiB, except the
-// last; the next request reads the tail back and continues from there. A blob below the
-// part size is one PutObject: the tail becomes the blob.
+// Object base-N of an upload has the name PREFIX/base-N in the bucket. The state of an
+// unfinished upload names up to two things: a multipart upload with the bytes that filled
+// whole parts, and an object with the few bytes after them, called the tail. The tail is
+// necessary because S3 refuses parts below 5 MiB, except the last; the next request reads the
+// tail back and continues from there. A blob below the part size needs one PutObject only: its
+// tail is the blob's object.
 //
-// S3 has no locks for fencing. Parts and objects of a fenced attempt have numbers of
-// their own, so they do no harm. But its CompleteMultipartUpload could end a multipart
-// upload that a newer attempt is continuing. Therefore an attempt takes a number before
-// it touches the multipart upload. If the next attempt learns from its claim that
-// numbers were taken and not saved, it treats the multipart upload as suspect: it
-// completes it itself (or finds that the other attempt did), which ends the race, and
-// continues in a new multipart upload, into which the service copies the acknowledged
-// bytes. See writer.takeOver.
+// S3 has no locks for fencing. A fenced attempt can't harm a newer one by its parts and
+// objects, which have numbers of their own. But its CompleteMultipartUpload could end a
+// multipart upload to which the newer attempt still adds parts. Therefore an attempt takes a
+// number before it completes or changes a multipart upload. If the next attempt learns from
+// its claim that numbers were taken and not saved, it completes the multipart upload itself,
+// or finds that the fenced attempt has; after that no attempt can change it. It continues in a
+// new multipart upload, into which the service copies the acknowledged bytes. See
+// writer.takeOver.
 //
 // The bucket should not be versioned: a versioned bucket keeps the bytes of deleted
 // objects.
@@ -41,9 +41,9 @@ const (
 	minPartSize = 5 << 20 // S3's minimum for every part but the last
 	maxParts    = 10000   // S3's maximum part number
 
-	// Part sizes double every growEvery part numbers. With the default part size an
-	// upload in one stream can have 1.5 TiB, while its two buffers use 16 MiB, or at
-	// most three thousandths of the upload's size.
+	// The size of parts doubles after every growEvery part numbers. With the default part
+	// size, an upload in one stream can have 1.5 TiB. Its two buffers use 16 MiB, or, for
+	// large uploads, at most three thousandths of the upload's size.
 	growEvery = 1400
 
 	octetStream = "application/octet-stream"
@@ -57,8 +57,9 @@ type Options struct {
 	Prefix    string // of every key, "/" is appended; default none
 	PathStyle bool   // put the bucket in the path, not in the host name; always so unless the host is known to support host names
 
-	// AccessKey and SecretKey are the credentials. Empty: AWS_… environment variables,
-	// then ~/.aws/credentials, then the role of the container or machine.
+	// AccessKey and SecretKey are the credentials. If they are empty, the store uses the AWS_…
+	// environment variables, else ~/.aws/credentials, else the role of the container or
+	// machine.
 	AccessKey, SecretKey string
 
 	// PartSize is the size of the first parts of a multipart upload, and of their
@@ -66,11 +67,11 @@ type Options struct {
 	// 5 MiB.
 	PartSize int64
 
-	// Timeout is how long the service may take to begin its answer after it has the
-	// whole request; default 1 minute.
+	// Timeout is how long the service may take to begin its answer, counted from the end of
+	// the request; default 1 minute.
 	Timeout time.Duration
 
-	// Transport replaces the HTTP transport. Timeout has no effect then.
+	// Transport replaces the default HTTP transport; then Timeout has no effect.
 	Transport http.RoundTripper
 }
 
@@ -87,7 +88,7 @@ type Store struct {
 
 var _ blob.Store = (*Store)(nil)
 
-// New returns the store. It makes no request; Check does.
+// New returns the store for a bucket. It sends no request; call Check to test the connection.
 func New(o Options) (*Store, error) {
 	if o.Endpoint == "" {
 		o.Endpoint = "https://s3.amazonaws.com"
@@ -166,13 +167,13 @@ func credentialsOf(o Options) *credentials.Credentials {
 	return credentials.NewChainCredentials([]credentials.Provider{
 		&credentials.EnvAWS{},
 		&credentials.FileAWSCredentials{},
-		// Outside of a cloud nothing answers at the metadata address, so limit the
-		// wait.
+		// The timeout is short because, outside of a cloud, nothing answers at the address of
+		// the metadata service.
 		&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}},
 	})
 }
 
-// Close closes idle connections. The store can be used again after it.
+// Close closes idle connections. The store can still be used afterwards.
 func (s *Store) Close() error {
 	if t, ok := s.transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
@@ -226,11 +227,11 @@ func (s *Store) wayOut(ctx context.Context, err error) string {
 	return ""
 }
 
-// refusals are error codes for missing permissions that some servers (versitygw) send
-// with other statuses than 403.
+// refusals are the codes of errors about missing permissions. Some servers (versitygw) send
+// them with other statuses than 403.
 var refusals = []string{"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "XAdminUserNotFound"}
 
-// TroubleOf classifies an error of this package's Store.
+// TroubleOf classifies an error of this package's Store, S3's errors included.
 func TroubleOf(err error) blob.Trouble {
 	var resp minio.ErrorResponse
 	if !errors.As(err, &resp) {

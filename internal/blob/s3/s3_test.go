@@ -22,7 +22,7 @@ func newStore(t testing.TB, o s3.Options) *s3.Store {
 	return s
 }
 
-// keysIn lists the objects and multipart uploads of an upload.
+// keysIn returns the keys of an upload's objects and multipart uploads in the bucket.
 func keysIn(t testing.TB, o s3.Options, base string) []string {
 	t.Helper()
 	c := blobtest.S3Client(t, o)

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestPartSizes simulates a stream that uses all part numbers of an upload, without the
-// bytes: the parts must suffice for 1 TiB, stay within S3's limits, and stay small
-// while the upload is small.
+// TestPartSizes simulates, without any bytes, one stream that uses all part numbers of an
+// upload. The parts must be enough for 1 TiB and stay within S3's limits, and the first ones
+// must be small.
 func TestPartSizes(t *testing.T) {
 	t.Parallel()
 	given, calls := int64(0), 0

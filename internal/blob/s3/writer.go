@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// state is the blob.State of an upload. The acknowledged bytes are the parts of the
-// multipart upload, followed by the tail object.
+// state is the blob.State of an upload in S3. The acknowledged bytes are the parts of the
+// multipart upload, followed by the bytes of the tail object.
 type state struct {
 	Next      int64      `json:"next"`           // a higher next from the claim means that an unsaved attempt took numbers
 	Left      bool       `json:"left,omitempty"` // the upload may have objects besides the final one
@@ -24,8 +24,8 @@ type state struct {
 	TailSize  int64      `json:"tail_size,omitempty"`
 }
 
-// multipart is a multipart upload. At is the upload's number that names its object;
-// number n is used for part n-At.
+// multipart is a multipart upload. At is the number in its object's key; the upload's number n
+// gives the part number n-At.
 type multipart struct {
 	Key     string `json:"key"`
 	ID      string `json:"id"`
@@ -40,8 +40,8 @@ type part struct {
 	ETag string `json:"e"`
 }
 
-// writer appends to an upload. One goroutine at a time sends a full part while the next
-// part's buffer fills.
+// writer appends to an upload. While one goroutine sends a full part to the service, the
+// caller fills the next part's buffer.
 type writer struct {
 	s       *Store
 	ctx     context.Context
@@ -68,7 +68,7 @@ type writer struct {
 	err error // the first failure, or why nothing more may be written
 }
 
-// sent is the result of sending a part.
+// sent is the outcome of sending one part to the service.
 type sent struct {
 	buf   *buffer // the writer's goroutine frees it: see sendPart
 	taken int64   // memory that buf has taken from the lease
@@ -129,10 +129,10 @@ func (w *writer) open(claim blob.Claim) error {
 	return nil
 }
 
-// blame returns ErrFenced in place of err, with which this attempt failed, if a newer
-// attempt has fenced this one; otherwise it returns err. The newer attempt may have
-// completed the multipart upload. To this attempt that looks like lost bytes, or like a
-// broken connection if the service refuses a part before it has read it.
+// blame returns ErrFenced if a newer attempt has claimed the upload; otherwise it returns err,
+// the error with which this attempt failed. The reason is that a newer attempt may have
+// completed the multipart upload. Then this attempt gets errors that look like lost bytes, or
+// like a broken connection if the service refuses a part before it has read it.
 func (w *writer) blame(ctx context.Context, err error) error {
 	if errors.Is(err, blob.ErrFenced) || ctx.Err() != nil {
 		return err
@@ -143,7 +143,8 @@ func (w *writer) blame(ctx context.Context, err error) error {
 	return err
 }
 
-// fail records the first failure and returns it.
+// fail records err, with doing as its context, as the writer's first failure, unless there was
+// one before. It returns the first failure.
 func (w *writer) fail(doing string, err error) error {
 	if w.err == nil {
 		w.err = fmt.Errorf("%s upload %s: %w", doing, w.base, err)
@@ -151,10 +152,10 @@ func (w *writer) fail(doing string, err error) error {
 	return w.err
 }
 
-// maxBlock limits how many numbers are taken at once. An attempt takes one, then twice
-// as many each time. So it wastes at most as many as it uses, and an upload in many
-// requests doesn't run out of part numbers, while a large upload in one request makes
-// few queries.
+// maxBlock is the most numbers that an attempt takes at once. An attempt first takes one
+// number, and each time twice as many as before. So it wastes at most as many as it uses, and
+// an upload in many requests doesn't run out of part numbers, while a large upload in one
+// request needs few queries.
 const maxBlock = 64
 
 // number takes the next number.
@@ -173,8 +174,9 @@ func (w *writer) number(ctx context.Context) (int64, error) {
 	return n, nil
 }
 
-// objectKey returns a key for a new object. If this attempt has used a number for a
-// part, that number is free for an object's name, and objectKey uses it.
+// objectKey returns a key for a new object. If this attempt has used a number for a part, the
+// same number can still be used in an object's key, and objectKey uses it; otherwise it takes
+// a new one.
 func (w *writer) objectKey(ctx context.Context) (string, error) {
 	n := w.partName
 	w.partName = -1
@@ -189,7 +191,7 @@ func (w *writer) objectKey(ctx context.Context) (string, error) {
 
 func (w *writer) key(n int64) string { return fmt.Sprintf("%s-%d", w.base, n) }
 
-// partLimit returns the size at which the buffer is sent as a part.
+// partLimit returns how many bytes the buffer may hold before it is sent as a part.
 func (w *writer) partLimit() int64 {
 	if w.st.Multipart == nil {
 		return w.s.partSize
@@ -217,7 +219,7 @@ func (w *writer) Write(p []byte) (n int, err error) {
 	return n, w.err
 }
 
-// ReadFrom implements blob.Writer. It reads directly into the part's buffer.
+// ReadFrom implements blob.Writer. It reads directly into the buffer of the next part.
 func (w *writer) ReadFrom(r io.Reader) (total int64, err error) {
 	for {
 		space, err := w.space()
@@ -238,7 +240,8 @@ func (w *writer) ReadFrom(r io.Reader) (total int64, err error) {
 	}
 }
 
-// space returns the free memory for the next bytes.
+// space returns memory of the part's buffer for the next bytes. For the first bytes of a part
+// it reserves memory.
 func (w *writer) space() ([]byte, error) {
 	if w.err != nil {
 		return nil, w.err
@@ -258,13 +261,13 @@ func (w *writer) space() ([]byte, error) {
 // as long as proxies let a connection be idle.
 const memoryWait = 50 * time.Second
 
-// reserve takes all the memory that the next part may need at once. If uploads took
-// memory bit by bit, many of them could together use all of it, while none could fill
+// reserve takes memory for the whole next part from the limit for uploads. If uploads took
+// memory bit by bit, many of them could together use up the limit while none had enough for
 // its part.
 //
-// While a part is being sent, reserve doesn't wait for memory of other uploads: if
-// there is none, it waits until that part is sent and reuses its share. After an error
-// the writer is unchanged, so that the bytes written can be saved.
+// While the previous part is being sent, reserve doesn't wait for memory of other uploads: if
+// there is none, it waits until that part is sent and reuses its memory. If reserve fails, the
+// writer is unchanged, so the bytes written before can be saved.
 func (w *writer) reserve() error {
 	need := w.partLimit()
 	if left := w.mem.Expected(); left >= 0 {
@@ -292,16 +295,16 @@ func (w *writer) reserve() error {
 	return err
 }
 
-// awaitFlight waits for the part that is being sent, and returns how much of the lease
-// its buffer had taken. The buffer itself isn't reused, since the reader that filled it
-// (a hashing reader) may still be using it.
+// awaitFlight waits until the part in flight has been sent, and returns how much memory its
+// buffer had reserved. The buffer itself isn't reused, since the reader that filled it, which
+// may be a hashing reader, may still use it.
 func (w *writer) awaitFlight() (taken int64, err error) {
 	s, err := w.arrive(w.ctx)
 	return s.taken, err
 }
 
-// added counts n bytes in the buffer, and sends the buffer when it is large enough for a
-// part. The tail is loaded only here, since a request without bytes doesn't need it.
+// added counts n new bytes in the buffer, and sends the buffer as a part when it is full. It
+// also loads the tail before the first bytes; a request without bytes doesn't need the tail.
 func (w *writer) added(n int) error {
 	if n == 0 {
 		return nil
@@ -322,11 +325,11 @@ func (w *writer) added(n int) error {
 	return nil
 }
 
-// load puts the tail's bytes before those in the buffer. From here on the tail object
-// can't become the blob, but it must stay as long as the row names it.
+// load reads the tail object and puts its bytes before those in the buffer. From now on the
+// tail object can't become the blob's object, but it must stay as long as the row names it.
 //
-// The old buffer isn't freed, since the reader that filled it (a hashing reader) may
-// still use the last bytes. The garbage collector takes it.
+// load doesn't return the old buffer to the pool, since the reader that filled it, which may
+// be a hashing reader, may still use the last bytes. Go's garbage collector frees it.
 func (w *writer) load(ctx context.Context) error {
 	r, err := w.s.open(ctx, w.st.Tail, 0, w.st.TailSize)
 	if errors.Is(err, blob.ErrNotFound) {
@@ -357,10 +360,10 @@ func (w *writer) load(ctx context.Context) error {
 	return nil
 }
 
-// sendPart sends the buffer as the next part of the multipart upload, after the
-// previous part has been sent. The buffer is freed only when the writer next waits for
-// the outcome, since the reader that filled it (a hashing reader) may use the last
-// bytes until it is read again.
+// sendPart waits until the previous part has been sent, and then sends the buffer as the next
+// part of the multipart upload, in another goroutine. The buffer is freed only when the writer
+// next waits for the outcome, since the reader that filled it, which may be a hashing reader,
+// may use the last bytes until it is read again.
 func (w *writer) sendPart(ctx context.Context) error {
 	if err := w.landed(ctx); err != nil {
 		return err
@@ -395,7 +398,8 @@ func (s *Store) putPart(ctx context.Context, key, id string, n int, buf *buffer)
 	return sent{part: part{N: n, ETag: p.ETag}, size: buf.n, err: err}
 }
 
-// landed waits for the part that is being sent, and frees its buffer.
+// landed waits until the part in flight has been sent, adds it to the state, and frees its
+// buffer.
 func (w *writer) landed(ctx context.Context) error {
 	if w.flight == nil {
 		return nil
@@ -408,8 +412,8 @@ func (w *writer) landed(ctx context.Context) error {
 	return err
 }
 
-// arrive waits for the part that is being sent, and adds it to the state. If ctx ends
-// before, the result has no buffer.
+// arrive waits until the part in flight has been sent, and adds it to the state. If ctx ends
+// before, it returns ctx's error and a result without a buffer.
 func (w *writer) arrive(ctx context.Context) (s sent, err error) {
 	select {
 	case s = <-w.flight:
@@ -425,7 +429,8 @@ func (w *writer) arrive(ctx context.Context) (s sent, err error) {
 	}
 }
 
-// partNumber takes a number for a part of the multipart upload.
+// partNumber takes one of the upload's numbers and returns the part number for it. It returns
+// ErrTooManyParts if S3 doesn't allow such a high part number.
 func (w *writer) partNumber(ctx context.Context) (int, error) {
 	n, err := w.number(ctx)
 	if err != nil {
@@ -449,8 +454,8 @@ func (w *writer) put(ctx context.Context) (key string, err error) {
 	opts := minio.PutObjectOptions{ContentType: octetStream}
 	sum := ""
 	if w.buf.n == 0 {
-		// With chunked signing an empty body isn't quite empty, which not every service
-		// understands.
+		// With chunked signing, the body of an empty object would have some bytes of
+		// signature, which not every service understands.
 		opts.DisableContentSha256, sum = true, emptySHA256
 	}
 	_, err = w.s.core.PutObject(ctx, w.s.bucket, w.s.name(key), data, w.buf.n, "", sum, opts)
@@ -465,8 +470,8 @@ const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b785
 // Leftovers implements blob.Writer.
 func (w *writer) Leftovers() bool { return w.st.Left }
 
-// Close implements blob.Writer. It cancels the sending of a part and waits until that has
-// ended.
+// Close implements blob.Writer. It cancels the sending of a part, waits until the goroutine
+// has ended, and releases all memory.
 func (w *writer) Close() error {
 	w.cancel()
 	if w.flight != nil {
