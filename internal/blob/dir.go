@@ -30,10 +30,10 @@ type DirOptions struct {
 
 // Dir is a Store in a local directory:
 //
-// 	PATH/objects/1f/1f0c…e2-0     an object; the directory is its key's first two digits
-// 	PATH/objects/purser-store.json   the store's identity
-// 	PATH/docker/registry/…/data   an object of another registry that used PATH before:
-// 	                              a key with a slash is a path below PATH
+//	PATH/objects/1f/1f0c…e2-0     an object; the directory is its key's first two digits
+//	PATH/objects/purser-store.json   the store's identity
+//	PATH/docker/registry/…/data   an object of another registry that used PATH before:
+//	                              a key with a slash is a path below PATH
 //
 // OpenDir creates the 256 directories, so a new object costs at most two fsyncs: one for its
 // file, and one for the directory, which makes the file's name durable. 256 directories keep

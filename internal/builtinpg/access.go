@@ -28,19 +28,19 @@ const (
 // writeAccess configures the cluster so that this process's user and root can connect
 // as its superuser, and nobody else can.
 //
-// PostgreSQL asks the kernel for the user at the other end of the socket (peer
+// PostgreSQL asks the kernel which user is at the other end of the socket (peer
 // authentication), so there is no password that a process list, a log or a file could
-// disclose. The user that runs the server may not connect, unless it is this process's
-// own: if this process is root, the server may run as an account that other programs
-// use too (postgres, nobody), and their processes can reach the socket through the
-// server's directory in /proc. PostgreSQL can't protect the server's files and memory
-// from them.
+// disclose. The user that runs the server may connect only if it is also this process's user.
+// The reason: if this process is root, the server may run as an account that other programs
+// use too (postgres, nobody), whose processes can reach the socket through the server's
+// directory in /proc. PostgreSQL can't protect the server's files and memory from them.
 //
-// With anyRole, everyone who can open the socket can connect as any role.
+// With anyRole, everyone who can open the socket can connect as any role; only tests use it.
 //
-// The cluster belongs to the account acct, whose processes could put links into it, so
-// writeAccess never follows a link there. Each file is replaced atomically. After a crash
-// between the files, fewer users can connect, until the next start writes them again.
+// The cluster belongs to the account acct, whose processes could replace files in it by
+// symbolic links, so writeAccess never follows a link there. It replaces each file atomically.
+// After a crash between two files, fewer users can connect than intended, until the next start
+// writes both files again.
 func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *account, anyRole bool) error {
 	names, err := mayConnect()
 	if err != nil {
@@ -72,8 +72,8 @@ func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *ac
 	return nil
 }
 
-// mayConnect returns the names of this process's user and of root, or nothing if this
-// process's user has no name.
+// mayConnect returns the names of this process's user and of root. If this process's user has
+// no name, it returns nil.
 func mayConnect() ([]string, error) {
 	var names []string
 	for _, uid := range []int{os.Geteuid(), 0} {
@@ -96,8 +96,9 @@ func mayConnect() ([]string, error) {
 	return names, nil
 }
 
-// replaceFile replaces a file by one that belongs to the account. The file that it replaces
-// first stays under another name; later replacements don't change that.
+// replaceFile replaces the file dir/name by a new one that belongs to the account. At the
+// first call it keeps the original file as name+replacedSuffix; later calls don't change that
+// copy.
 func replaceFile(dir, name, content string, acct *account) error {
 	path := filepath.Join(dir, name)
 	f, err := os.CreateTemp(dir, name+".*") // creates a new file and follows no link

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// connectAs connects to a socket as another user with its own group. The kernel treats
-// the connecting thread, also for /proc, like a process of that user.
+// connectAs connects to a socket as another user and group. It changes the user of one thread
+// only, and the kernel then treats this thread, also in /proc, like a process of that user.
 func connectAs(t *testing.T, uid, gid int, socket string) error {
 	t.Helper()
 	type outcome struct {
@@ -50,9 +50,9 @@ func connectAs(t *testing.T, uid, gid int, socket string) error {
 	return conn.Close(t.Context())
 }
 
-// The server may run under an account that other programs use. Their processes reach
-// its socket through its working directory, its descriptors and its root in /proc, but
-// none may connect, and neither may an unrelated user. Root may.
+// The server may run under an account that other programs use. Processes of that account can
+// reach the server's socket through its working directory, descriptors and root directory in
+// /proc. The test expects that they can't connect, nor can an unrelated user, but root can.
 func TestOthersAreNotLetIn(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -81,8 +81,8 @@ func TestOthersAreNotLetIn(t *testing.T) {
 	}
 }
 
-// openDir keeps a directory open in this process, like a process that inherited a
-// descriptor, and returns its path in /proc.
+// openDir keeps a directory open in this process, as if the process had inherited the
+// descriptor, and returns the descriptor's path in /proc.
 func openDir(t *testing.T, dir string) string {
 	t.Helper()
 	f, err := os.Open(dir)
@@ -91,10 +91,11 @@ func openDir(t *testing.T, dir string) string {
 	return fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 }
 
-// A cluster of an earlier version let in everyone who could reach its socket. Once this
-// version has started the cluster, it lets in nobody else than writeAccess says, keeps its
-// data, and has the old file under another name. The same holds after a crash between the
-// replacements of the two files.
+// An earlier version let everyone connect who could reach the cluster's socket. The test
+// prepares such a cluster and starts it with this version: then only the users that
+// writeAccess names can connect, the data is still there, and the old file is kept under
+// another name. The same holds if a process was killed after it had replaced the first of the
+// two files.
 func TestTrustingClusterIsMended(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -128,7 +129,8 @@ func TestTrustingClusterIsMended(t *testing.T) {
 	}
 }
 
-// A link that the server's account puts in place of a file isn't followed.
+// The server's account puts a symbolic link in place of a configuration file. writeAccess must
+// replace the link and leave the file alone to which it leads.
 func TestAccessFollowsNoLink(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)

@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// account is the unprivileged user that runs PostgreSQL, which refuses to run as root.
-// A nil account is this process's user.
+// account is the unprivileged user as which PostgreSQL runs, since it refuses to run as root.
+// A nil *account means this process's user.
 type account struct {
 	uid, gid uint32
 	name     string
@@ -27,9 +27,9 @@ func (a *account) String() string {
 	return "user " + a.name
 }
 
-// pickAccount chooses the account for a cluster. If this process isn't root, it is nil.
-// Otherwise it is the cluster's owner, or for a new cluster the first of purser,
-// postgres and nobody that exists.
+// pickAccount chooses the account that runs PostgreSQL on a cluster. It returns nil if this
+// process isn't root. Otherwise it returns the cluster's owner, or, for a new cluster or one
+// that root owns, the first of the users purser, postgres and nobody that exists.
 func pickAccount(cluster string) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -58,7 +58,7 @@ func pickAccount(cluster string) (*account, error) {
 	return nil, errors.New("PostgreSQL does not run as root, and there is no user purser, postgres or nobody to run it: create one (useradd --system purser), or start as an ordinary user")
 }
 
-// credential returns the credential for a child process; nil keeps this process's.
+// credential returns the user and group for a child process; nil means those of this process.
 func (a *account) credential() *syscall.Credential {
 	if a == nil {
 		return nil
@@ -66,7 +66,7 @@ func (a *account) credential() *syscall.Credential {
 	return &syscall.Credential{Uid: a.uid, Gid: a.gid}
 }
 
-// own makes the account the owner of a directory and everything in it.
+// own makes the account the owner of a directory and of everything in it.
 func (a *account) own(dir string) error {
 	if a == nil {
 		return nil
@@ -83,8 +83,8 @@ func (a *account) own(dir string) error {
 	return nil
 }
 
-// reaches reports whether permission bits let the account traverse dir and every
-// directory above it. Directories that don't exist yet are ignored.
+// reaches returns whether the permission bits let the account traverse dir and every directory
+// above it. It ignores directories that don't exist yet.
 func (a *account) reaches(dir string) bool {
 	if a == nil {
 		return true

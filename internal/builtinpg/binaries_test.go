@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// install puts programs that report version as theirs into a directory. If version is
-// empty, the programs fail.
+// install writes scripts named postgres and initdb into dir. They print the given version, or
+// fail if version is empty.
 func install(t *testing.T, dir, version string) string {
 	t.Helper()
 	must(t, os.MkdirAll(dir, 0o755))

@@ -5,12 +5,12 @@
 // Rules of the package:
 //
 //   - One owner. A data directory belongs to the process that holds the flock on its
-//     lock file. If an earlier owner left a server running, it is stopped and a new
-//     one is started.
+//     lock file. If an earlier owner left a server running, the new owner stops that
+//     server and starts a new one.
 //   - A cluster is complete or absent: initdb works in a temporary directory, which
 //     is renamed at the end. A cluster is never deleted.
-//   - The server doesn't outlive its owner, however the owner ends: a death signal
-//     ends it on Linux, a watchdog process elsewhere.
+//   - The server ends with its owner, even if the owner is killed: on Linux by a death
+//     signal from the kernel, elsewhere by a watchdog process.
 //   - Only the owner's user (and root) can connect: there is no TCP, the socket is
 //     in a directory of mode 0700, and PostgreSQL asks the kernel who connects. If
 //     the owner is root, PostgreSQL runs as an unprivileged user. That user may not
@@ -45,9 +45,9 @@ type Options struct {
 	// Settings are PostgreSQL settings by name, which add to the defaults or override
 	// them. Settings of the socket and of the log's format can't be overridden.
 	Settings map[string]string
-	// Background makes this server's processes give way to processes that wake up, except
-	// those for which Foreground was called. It works under the same conditions as
-	// Foreground.
+	// Background makes this server's processes yield the CPU to other processes that wake up.
+	// The exceptions are the connections' processes for which Foreground was called.
+	// Foreground names the operating systems and permissions for which this works.
 	Background bool
 	// Existing makes Start fail with ErrNoCluster, and create nothing, if there is no
 	// cluster.

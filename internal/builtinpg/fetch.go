@@ -78,8 +78,8 @@ func (f *fetcher) get(ctx context.Context, acct *account) (string, error) {
 	return bin, nil
 }
 
-// cacheDir creates and returns the cache directory: the configured or default one, or
-// the shared one if acct can't reach that.
+// cacheDir creates and returns the cache directory: the configured or default one, or, if acct
+// can't reach that, the shared one.
 func (f *fetcher) cacheDir(acct *account) (string, error) {
 	dir := f.dir
 	if dir == "" {
@@ -165,8 +165,8 @@ func lockCache(ctx context.Context, cache string) (unlock func(), err error) {
 	}
 }
 
-// fetch downloads, verifies and extracts the package in a temporary directory, and
-// renames that to final. The caller holds the cache's lock.
+// fetch downloads, verifies and extracts the package in a temporary directory, and then
+// renames this directory to final. The caller holds the cache's lock.
 func (f *fetcher) fetch(ctx context.Context, cache, final string) error {
 	f.removeUnfinished(ctx, cache)
 	tmp, err := os.MkdirTemp(cache, fetchPattern)
@@ -193,8 +193,8 @@ func (f *fetcher) fetch(ctx context.Context, cache, final string) error {
 	return nil
 }
 
-// removeUnfinished removes temporary directories of processes that were killed during a
-// download.
+// removeUnfinished removes the temporary directories that killed processes left in the cache.
+// The caller holds the cache's lock.
 func (f *fetcher) removeUnfinished(ctx context.Context, cache string) {
 	found, err := filepath.Glob(filepath.Join(escapeGlob(cache), fetchPattern+"*"))
 	if err != nil {
@@ -215,7 +215,8 @@ func (f *fetcher) tarballURL() (*url.URL, error) {
 	return registry.JoinPath(npmScope, f.pin.platform, "-", f.pin.platform+"-"+f.pin.version+".tgz"), nil
 }
 
-// download writes the tarball to path and verifies its digest.
+// download downloads the package's tarball to path and verifies its digest. It fails if no
+// bytes arrive for stallTimeout.
 func (f *fetcher) download(ctx context.Context, path string) error {
 	u, err := f.tarballURL()
 	if err != nil {
@@ -264,7 +265,8 @@ func preferCause(ctx context.Context, err error) error {
 	return err
 }
 
-// progress logs the progress of a download, and resets the stall timer as bytes arrive.
+// progress is a writer that counts downloaded bytes: it logs the progress, and restarts the
+// stall timer whenever bytes arrive.
 type progress struct {
 	log      *slog.Logger
 	stall    *time.Timer

@@ -23,7 +23,8 @@ import (
 	"testing"
 )
 
-// packageFiles returns a package whose programs claim to be PostgreSQL 17.99.
+// packageFiles returns the files of an npm package whose programs claim to be PostgreSQL
+// 17.99.
 func packageFiles() []tar.Header {
 	return []tar.Header{
 		{Name: "package/package.json", Linkname: "{}"},
@@ -36,7 +37,8 @@ func packageFiles() []tar.Header {
 	}
 }
 
-// pack makes a tarball; a header's Linkname is the content of a regular file.
+// pack makes a tarball of files and returns it with its integrity digest. The content of a
+// regular file is given in its header's Linkname.
 func pack(t *testing.T, files []tar.Header) (tarball []byte, integrity string) {
 	t.Helper()
 	var buf bytes.Buffer

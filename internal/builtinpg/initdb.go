@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// clusterMajor returns the major version that created the cluster, 0 if there is none
-// yet. A directory with other content is an error.
+// clusterMajor returns the major version of PostgreSQL that created the cluster, 0 if there is
+// no cluster yet. It is an error if the directory has other content.
 func clusterMajor(cluster string) (int, error) {
 	raw, err := os.ReadFile(filepath.Join(cluster, "PG_VERSION"))
 	if err == nil {
@@ -42,9 +42,9 @@ func clusterMajor(cluster string) (int, error) {
 	return 0, nil
 }
 
-// initialise creates the cluster in dataDir. It works in a temporary directory and renames
-// that at the end, so that a cluster is complete or absent. If sync is false, a crash of
-// the machine can leave an incomplete cluster.
+// initialise creates the cluster in dataDir. It runs initdb in a temporary directory and
+// renames that at the end, so a cluster is complete or absent. sync false leaves out fsync:
+// then a crash of the machine can leave an incomplete cluster.
 func initialise(ctx context.Context, log *slog.Logger, bin binaries, acct *account, dataDir string, sync bool) error {
 	began := time.Now()
 	tmp, err := os.MkdirTemp(dataDir, initdbPattern)
@@ -73,8 +73,8 @@ func initialise(ctx context.Context, log *slog.Logger, bin binaries, acct *accou
 	return nil
 }
 
-// removeHalfDone removes the directories of initialisations that were killed. They have
-// never been clusters, since the rename comes last. The caller holds the lock.
+// removeHalfDone removes the directories of initialisations that were killed. No cluster is
+// among them, since a cluster has its final name. The caller holds the data directory's lock.
 func removeHalfDone(ctx context.Context, log *slog.Logger, dataDir string) {
 	found, err := filepath.Glob(filepath.Join(escapeGlob(dataDir), initdbPattern+"*"))
 	if err != nil {

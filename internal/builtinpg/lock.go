@@ -15,16 +15,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock is the ownership of a data directory, an flock on a file in it. The kernel
-// releases it when the process ends, so it can't become stale. The file is never
-// removed: otherwise two processes could lock two files of the same name.
+// lock is the ownership of a data directory: an flock on a file in it. The kernel releases it
+// when the process ends, so no stale lock can remain. The file is never removed, because
+// otherwise two processes could lock two different files of the same name.
 type lock struct {
 	file *os.File
-	// socketDir is the socket's directory that the previous owner wrote into the file.
+	// socketDir is the directory of the server's socket as the previous owner wrote it into
+	// the lock file.
 	socketDir string
 }
 
-// acquire locks dir, or fails with ErrInUse without waiting.
+// acquire locks the data directory dir. It doesn't wait: it returns ErrInUse if another owner
+// has the lock.
 func acquire(dir string) (*lock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
@@ -48,7 +50,8 @@ func acquire(dir string) (*lock, error) {
 	return &lock{file: f, socketDir: socketDir}, nil
 }
 
-// publish writes the owner's pid and, once it is known, the socket's directory.
+// publish writes this process's PID into the lock file and, once it is known, the directory of
+// the socket.
 func (l *lock) publish(socketDir string) error {
 	content := strconv.Itoa(os.Getpid()) + "\n" + socketDir + "\n"
 	if err := l.file.Truncate(0); err != nil {
@@ -60,15 +63,15 @@ func (l *lock) publish(socketDir string) error {
 	return nil
 }
 
-// release releases the directory. It unlocks before it closes, because a child process
-// that is just being started has the descriptor until its exec, and would keep the
+// release unlocks the data directory. It unlocks the file before it closes it: a child process
+// that is just being started still has the descriptor, until its exec, and would keep the
 // lock.
 func (l *lock) release() error {
 	return errors.Join(l.file.Truncate(0), unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }
 
-// readLock returns the owner ("process 123") and the socket's directory, "" if the file
-// doesn't say.
+// readLock returns what the lock file says: its owner, as "process 123", and the directory of
+// the socket, "" if the file doesn't have it.
 func readLock(path string) (owner, socketDir string) {
 	owner = "another process"
 	raw, err := os.ReadFile(path)

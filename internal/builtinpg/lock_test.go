@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A child that still has the lock's file open, as between fork and exec, doesn't
-// prevent the directory from being locked again.
+// A child process still has the lock's file open, as between fork and exec. The test expects
+// that release nevertheless lets another owner lock the directory at once.
 func TestReleaseIsAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

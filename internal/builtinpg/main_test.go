@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The test binary starts itself for tests that need another process. These variables
-// say what it should do, and in which directory.
+// The test binary starts itself as a child process for some tests. These variables tell the
+// child its role and its directory.
 const (
 	roleVariable = "BUILTINPG_TEST_ROLE"
 	dirVariable  = "BUILTINPG_TEST_DIR"
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// play is the main function of a child process.
+// play is the main function of a child process in the given role.
 func play(role, dir string) error {
 	if role == "init" { // PID 1 sees only its own processes if it has its own /proc
 		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
@@ -64,7 +64,7 @@ func play(role, dir string) error {
 	return s.Stop(context.Background())
 }
 
-// child is this test binary in a role.
+// child is a process of this test binary that plays a role.
 type child struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser

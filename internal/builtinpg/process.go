@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// keptEnvironment are the only variables that PostgreSQL's programs inherit. PGDATA
-// would mislead them, with NOTIFY_SOCKET they would report to systemd in place of their
-// parent, and other variables may be secrets.
+// keptEnvironment are the only variables that PostgreSQL's programs inherit. Others would do
+// harm: PGDATA names another cluster, NOTIFY_SOCKET would let the server report to systemd in
+// place of its parent, and some may be secrets.
 var keptEnvironment = []string{"PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"}
 
 func environment() []string {
@@ -24,10 +24,11 @@ func environment() []string {
 	return env
 }
 
-// prepare configures a command for one of PostgreSQL's programs: it drops credentials,
-// sets a process group of its own (so that ^C in a terminal reaches only the parent),
-// and the death signal. The kernel sends the death signal when the thread that forked
-// ends, so the caller must start the command from a locked thread that outlives it.
+// prepare configures the command of a PostgreSQL program. It runs as acct, in a process group
+// of its own (so that ^C in a terminal reaches only the parent), and the kernel sends it the
+// signal death when the parent dies. The kernel sends this signal when the thread that forked
+// ends, so the caller must start the command from a locked thread that lives longer than the
+// program.
 func prepare(cmd *exec.Cmd, acct *account, death syscall.Signal) {
 	cmd.Env = environment()
 	cmd.Dir = "/" // PostgreSQL 15 changes back to its working directory, which its user may not enter
@@ -35,9 +36,9 @@ func prepare(cmd *exec.Cmd, acct *account, death syscall.Signal) {
 	setDeathSignal(cmd.SysProcAttr, death)
 }
 
-// onCluster adds -D for a directory. If the program runs as another user, who may be
-// unable to traverse the directories above, it gets the directory as an open
-// descriptor. The caller closes the result after starting the program.
+// onCluster adds the option -D for a directory to the command. If the program runs as another
+// user, who may be unable to traverse the directories above, it gets the directory as an open
+// descriptor. The caller closes the returned file after it has started the program.
 func onCluster(cmd *exec.Cmd, acct *account, dir string) (*os.File, error) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// reapEvery is how long a child must have been a zombie before it counts as an
+	// reapEvery is how long a child must have been a zombie before reapOrphans takes it for an
 	// orphan.
 	reapEvery = time.Second
-	// reapRest is the time between checks while no child dies. A dead child normally
-	// causes a signal; these checks are for lost signals.
+	// reapRest is the time between checks while no child dies. The kernel signals the death of
+	// a child, so these checks are only for lost signals.
 	reapRest = time.Minute
 )
 
-// reapOrphans reaps dead processes that became children of this one because it is PID 1,
-// such as the backends of a killed postmaster. Children that this process started itself
-// are reaped by the code that waits for them. Therefore reapOrphans reaps only zombies that
-// nobody has waited for during a whole reapEvery, and never the child with the PID spared.
-// It sleeps while there are no zombies, and returns when stop is closed.
+// reapOrphans reaps dead processes whose parents have died and that became children of this
+// process because it is PID 1, such as the backends of a killed postmaster. The code that has
+// started a child waits for it itself. Therefore reapOrphans reaps only zombies for which
+// nobody has waited during a whole reapEvery, and never the child with the PID spared. It
+// sleeps while there are no zombies, and returns when stop is closed.
 func reapOrphans(stop <-chan struct{}, spared int) {
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, syscall.SIGCHLD)
@@ -55,8 +55,8 @@ func reapOrphans(stop <-chan struct{}, spared int) {
 	}
 }
 
-// reap reaps those zombies that were in before, the result of the previous call, and
-// returns the others.
+// reap reaps the zombies that are in before, which is the result of the previous call, and
+// returns the PIDs of the other zombies.
 func reap(before map[int]bool, spared int) map[int]bool {
 	now := map[int]bool{}
 	for _, pid := range zombieChildren() {
@@ -77,8 +77,8 @@ func reap(before map[int]bool, spared int) map[int]bool {
 	return now
 }
 
-// zombieChildren lists this process's children that have exited and that nobody has
-// waited for.
+// zombieChildren returns the PIDs of this process's children that have exited and for which
+// nobody has waited.
 func zombieChildren() []int {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {

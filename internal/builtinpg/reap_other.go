@@ -2,5 +2,5 @@
 
 package builtinpg
 
-// reapOrphans does nothing: only in Linux containers a program runs as PID 1.
+// reapOrphans does nothing on this system: a program runs as PID 1 only in Linux containers.
 func reapOrphans(<-chan struct{}, int) {}

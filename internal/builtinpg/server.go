@@ -25,28 +25,30 @@ import (
 	"github.com/purser-registry/purser/internal/memory"
 )
 
-// deathSignal makes PostgreSQL stop immediately, without a checkpoint. The next start may
-// follow at once and must not wait for a checkpoint; committed data is in the WAL.
+// deathSignal makes PostgreSQL stop immediately, without a checkpoint, since the next start
+// may follow at once and would have to wait for it. Committed data is in the WAL.
 const deathSignal = syscall.SIGQUIT
 
 // partingTime is how long Stop waits for clients to close their connections before it ends
 // the remaining ones.
 const partingTime = 2 * time.Second
 
-// defaultSettings suit a small machine that PostgreSQL shares with its client.
+// defaultSettings are PostgreSQL settings for a small machine that the server shares with its
+// client. Options.Settings can override them.
 var defaultSettings = map[string]string{
 	"autovacuum":       "on",
 	"cluster_name":     "purser",
 	"full_page_writes": "on",
 	"jit":              "off", // the queries are short
 	"log_checkpoints":  "off",
-	// Don't log failing statements: a statement may be a page long and contain a client's
-	// data. The message says what failed, and the client gets the error.
+	// PostgreSQL doesn't log the text of failing statements, since a statement may be a page
+	// long and contain a client's data. The logged message says what failed, and the client
+	// gets the error.
 	"log_min_error_statement": "panic",
 	"log_timezone":            "UTC",
 	"max_connections":         "100",
-	// The launcher of logical replication would be an additional process, and nobody
-	// replicates from this server.
+	// 0 saves the process that launches logical replication, since nobody replicates from this
+	// server.
 	"max_logical_replication_workers": "0",
 	"max_wal_size":                    "2GB", // after each checkpoint the first change of a page logs the whole page
 	"random_page_cost":                "1.1", // for solid-state disks
@@ -55,7 +57,8 @@ var defaultSettings = map[string]string{
 	"wal_compression":                 "on",
 }
 
-// fixedSettings are settings on which this package relies.
+// fixedSettings are settings that this package relies on, so Options.Settings can't override
+// them.
 var fixedSettings = map[string]string{
 	"lc_messages":             "C",
 	"listen_addresses":        "",
@@ -168,8 +171,8 @@ func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 	return s.launch(bin, acct, o)
 }
 
-// takeOver makes the account the owner of a cluster that belongs to another user, for
-// example to root after a restore.
+// takeOver makes the account the owner of the cluster if the cluster belongs to another user,
+// for example to root after a restore.
 func takeOver(cluster string, acct *account) error {
 	fi, err := os.Stat(cluster)
 	if err != nil {
@@ -217,8 +220,8 @@ func (s *Server) launch(bin binaries, acct *account, o Options) error {
 	return nil
 }
 
-// arguments returns the settings as command-line options, which override the cluster's
-// files.
+// arguments returns all settings as command-line options of postgres, which override the
+// cluster's configuration files.
 func (s *Server) arguments(settings map[string]string) []string {
 	all := maps.Clone(defaultSettings)
 	all["shared_buffers"] = sharedBuffers(memory.Limit())
@@ -235,8 +238,8 @@ func (s *Server) arguments(settings map[string]string) []string {
 	return args
 }
 
-// run starts the server process and waits for its end. It locks its thread, because the
-// kernel sends the death signal when the thread that forked ends, rather than the
+// run starts the server process and waits until it has ended. It locks its thread: the kernel
+// sends the death signal already when the thread that forked ends, not only at the end of the
 // process.
 func (s *Server) run(started chan<- error, r *os.File) {
 	runtime.LockOSThread()
@@ -262,7 +265,8 @@ func (s *Server) run(started chan<- error, r *os.File) {
 			s.log.Debug("ending PostgreSQL's watchdog failed", "err", err)
 		}
 	}
-	// Backends that outlive a killed postmaster keep the pipe open for a moment.
+	// If the postmaster was killed, its backends keep the pipe open until they notice it. So
+	// reading from the pipe ends after a second.
 	_ = r.SetReadDeadline(time.Now().Add(time.Second))
 	drained.Wait()
 	r.Close()
@@ -270,8 +274,8 @@ func (s *Server) run(started chan<- error, r *os.File) {
 	close(s.done)
 }
 
-// exitReason returns why the process ended, nil if it ended cleanly after a request to
-// stop.
+// exitReason returns why the server process ended; nil if it ended without an error after Stop
+// was called.
 func (s *Server) exitReason(err error) error {
 	switch {
 	case err == nil && s.stopping.Load():
@@ -283,8 +287,8 @@ func (s *Server) exitReason(err error) error {
 	}
 }
 
-// becomeReady waits until the server accepts connections, and creates the database
-// purser if it is missing.
+// becomeReady waits until the server accepts connections, and creates the database purser if
+// it doesn't exist.
 func (s *Server) becomeReady(ctx context.Context) error {
 	began := time.Now()
 	tick := time.NewTicker(pollEvery)
@@ -339,8 +343,8 @@ func (s *Server) DSN(database string) string { return dsn(s.socketDir, database)
 // Done is closed when the server process has exited.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Err returns why the server exited, nil after a clean stop. Before Done is closed it
-// returns nil.
+// Err returns why the server exited; nil after Stop has stopped it without an error. Before
+// Done is closed, it returns nil.
 func (s *Server) Err() error {
 	if !s.exited() {
 		return nil
@@ -357,12 +361,12 @@ func (s *Server) exited() bool {
 	}
 }
 
-// Stop shuts the server down and releases the data directory. It waits up to
-// partingTime for clients to close their connections, so that PostgreSQL doesn't log
-// these as terminated. Then it ends the remaining connections with their transactions,
-// and the server writes a checkpoint. If ctx ends first, the server is stopped at once,
-// must recover at its next start, and Stop returns ctx's error. Stop may be called
-// repeatedly, also after the server has exited by itself.
+// Stop shuts the server down and releases the data directory. It waits up to partingTime for
+// clients to close their connections, so that PostgreSQL doesn't log these as terminated. Then
+// the server ends the remaining connections, rolls back their transactions and writes a
+// checkpoint. If ctx ends first, the server is stopped without a checkpoint, so its next start
+// runs recovery, and Stop returns ctx's error. Stop may be called more than once, also after
+// the server has exited by itself.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopping.Store(true)
 	s.output.stopping.Store(true)
@@ -410,7 +414,8 @@ func (s *Server) exitsWithin(d time.Duration) bool {
 	}
 }
 
-// release stops the reaper, removes the socket's directory and releases the lock.
+// release stops the goroutine that reaps orphans, removes the socket's directory and unlocks
+// the data directory.
 func (s *Server) release() error {
 	s.releaseOnce.Do(func() {
 		close(s.endReaper)

@@ -164,7 +164,7 @@ func TestCancelledStartLetsGo(t *testing.T) {
 	begin(t, testOptions(dir))
 }
 
-// A cancellation may come at any moment of a start.
+// The test cancels the context at many different moments of a start. A later start must work.
 func TestStartCancelledAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// longestSocket is the longest path of a socket that works everywhere, in bytes:
-	// 107 on Linux, 103 on macOS and the BSDs.
+	// longestSocket is the longest path of a socket, in bytes, that works on all systems:
+	// Linux allows 107 bytes, macOS and the BSDs 103.
 	longestSocket = 103
 	socketDirName = "purser-pg-"
 )
 
-// usableSocketDir reports whether clients can address a socket in dir. A comma in the
-// path would separate two hosts in a DSN.
+// usableSocketDir returns whether clients can connect to a socket in dir: its path must not be
+// too long, and must not contain a comma, which would separate two hosts in a DSN.
 func usableSocketDir(dir string) bool {
 	return len(dir)+1+len(socketFile) <= longestSocket && !strings.Contains(dir, ",")
 }
 
-// makeSocketDir returns the directory for the server's socket: the cluster itself if
-// its path is short enough and its file system supports sockets, else a new temporary
+// makeSocketDir returns the directory for the server's socket. This is the cluster itself, if
+// its path is short enough and its file system supports sockets; else a new temporary
 // directory of mode 0700.
 func makeSocketDir(dataDir, cluster string, acct *account) (string, error) {
 	if usableSocketDir(cluster) && holdsSockets(dataDir) {
@@ -51,8 +51,8 @@ func makeSocketDir(dataDir, cluster string, acct *account) (string, error) {
 	return "", fmt.Errorf("no directory for PostgreSQL's socket: the path of %s is too long (or on a file system without sockets), and neither TMPDIR nor /tmp can be used; choose a shorter data directory", dataDir)
 }
 
-// holdsSockets tests whether sockets can be created in dir; some network and virtual
-// machine file systems don't support them.
+// holdsSockets creates a socket in dir to test whether this works; some network file systems
+// and shared folders of virtual machines don't support sockets.
 func holdsSockets(dir string) bool {
 	path := filepath.Join(dir, ".socket")
 	_ = os.Remove(path) // left by a killed process
@@ -63,8 +63,9 @@ func holdsSockets(dir string) bool {
 	return l.Close() == nil // also removes the socket
 }
 
-// removeSocketDir removes a directory that makeSocketDir created outside the cluster.
-// It doesn't remove unexpected files.
+// removeSocketDir removes a directory that makeSocketDir created outside of the cluster, with
+// the socket in it. If it has other files, removeSocketDir leaves them there and returns an
+// error.
 func removeSocketDir(dir, cluster string) error {
 	if dir == "" || dir == cluster || !strings.HasPrefix(filepath.Base(dir), socketDirName) {
 		return nil
@@ -77,7 +78,7 @@ func removeSocketDir(dir, cluster string) error {
 	return nil
 }
 
-// dsn returns a DSN, valid for pgx and libpq, that uses the socket in dir.
+// dsn returns a DSN for pgx and libpq that uses the socket in socketDir.
 func dsn(socketDir, database string) string {
 	database = cmp.Or(database, defaultDatabase)
 	// The port and sslmode override PGPORT and PGSSLMODE.
@@ -87,8 +88,8 @@ func dsn(socketDir, database string) string {
 	return u.String()
 }
 
-// RunningDSN returns a DSN for the server that runs on dataDir, as its superuser. An
-// empty database means the default one, purser. It fails if no server answers there.
+// RunningDSN returns a DSN, as superuser, for the server that runs on dataDir. An empty
+// database means the default one, purser. It returns an error if no server answers there.
 func RunningDSN(dataDir, database string) (string, error) {
 	path := filepath.Join(dataDir, lockName)
 	f, err := os.Open(path)

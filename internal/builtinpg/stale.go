@@ -22,7 +22,7 @@ const (
 	pollEvery = 10 * time.Millisecond // PostgreSQL reports its state only in a file
 )
 
-// postmasterFile is the content of postmaster.pid, which PostgreSQL writes into the
+// postmasterFile has the content of the file postmaster.pid, which PostgreSQL writes into the
 // cluster.
 type postmasterFile struct {
 	pid   int
@@ -47,9 +47,9 @@ func readPostmasterFile(cluster string) postmasterFile {
 	return postmasterFile{pid: pid, dir: lines[1], ready: ready}
 }
 
-// stopStale stops processes that an earlier owner left running on the cluster: a
-// server, or backends of a killed server, which still use its shared memory. The caller
-// holds the lock, so none of them belongs to a living owner.
+// stopStale stops the PostgreSQL processes that an earlier owner left running on the cluster:
+// a server, or the backends of a killed server, which still use its shared memory. The caller
+// holds the data directory's lock, so no living owner uses these processes.
 func stopStale(ctx context.Context, log *slog.Logger, cluster string) error {
 	steps := []struct {
 		sig  syscall.Signal
@@ -84,8 +84,9 @@ func stopStale(ctx context.Context, log *slog.Logger, cluster string) error {
 	return removeStaleFiles(cluster)
 }
 
-// targets returns the processes to signal: only the postmaster, which signals its
-// children itself, if it is alive and sig isn't SIGKILL; otherwise all.
+// targets returns the processes to which sig is sent. If the postmaster lives and sig isn't
+// SIGKILL, it is the postmaster alone, which signals its children itself; otherwise all of
+// pids.
 func targets(cluster string, pids []int, sig syscall.Signal) []int {
 	if pm := readPostmasterFile(cluster).pid; sig != syscall.SIGKILL && slices.Contains(pids, pm) {
 		return []int{pm}
@@ -93,7 +94,8 @@ func targets(cluster string, pids []int, sig syscall.Signal) []int {
 	return pids
 }
 
-// awaitNoServers waits until no process runs on the cluster, or for the given time.
+// awaitNoServers waits until no PostgreSQL process runs on the cluster, or until the time wait
+// is over.
 func awaitNoServers(ctx context.Context, cluster string, wait time.Duration) error {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
@@ -114,9 +116,9 @@ func awaitNoServers(ctx context.Context, cluster string, wait time.Duration) err
 	}
 }
 
-// removeStaleFiles removes the pid files of a server that is certainly dead. If another
-// process got the server's PID, which in a container happens at every restart,
-// PostgreSQL would take that process for a running server.
+// removeStaleFiles removes the pid files and the socket of a server that is certainly dead.
+// Otherwise PostgreSQL would take another process that has got the server's PID, as happens in
+// a container at every restart, for a running server.
 func removeStaleFiles(cluster string) error {
 	if !seesEveryServer {
 		return nil

@@ -10,11 +10,12 @@ import (
 	"strings"
 )
 
-// seesEveryServer says whether serversOn also finds backends whose postmaster is dead.
+// seesEveryServer says that, on this system, serversOn also finds backends whose postmaster is
+// dead.
 const seesEveryServer = true
 
-// serversOn lists the PostgreSQL processes of the cluster, which is their working
-// directory. Zombies are left out.
+// serversOn returns the PIDs of the PostgreSQL processes that run on the cluster, which is
+// their working directory. It leaves out zombies.
 func serversOn(cluster string) ([]int, error) {
 	dir, err := os.Stat(cluster)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,8 +34,8 @@ func serversOn(cluster string) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		// A process of another user can't be inspected. It can't be a server on this
-		// cluster either, since that runs as the cluster's owner.
+		// A process of another user can't be inspected. But a server on this cluster runs as
+		// the cluster's owner, so such a process isn't one.
 		cwd, err := os.Stat(filepath.Join("/proc", e.Name(), "cwd"))
 		if err != nil || !os.SameFile(cwd, dir) {
 			continue

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// seesEveryServer says whether serversOn also finds backends whose postmaster is dead. On
-// this operating system it doesn't; such backends exit by themselves when they notice.
+// seesEveryServer says that, on this system, serversOn doesn't find backends whose postmaster
+// is dead. Such backends exit by themselves when they notice it.
 const seesEveryServer = false
 
-// serversOn returns the postmaster that the cluster's pid file names, if that process
-// is a PostgreSQL started on this directory.
+// serversOn returns the PID of the postmaster that the cluster's pid file names, if the file
+// was written for this directory and the process with this PID is a PostgreSQL server.
 func serversOn(cluster string) ([]int, error) {
 	pm := readPostmasterFile(cluster)
 	if pm.pid == 0 || filepath.Clean(pm.dir) != cluster {

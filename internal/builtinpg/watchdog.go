@@ -10,11 +10,12 @@ import (
 	"syscall"
 )
 
-// watchdogScript exits when it reads a line. If its input ends without a line, the parent
-// has died, and the script stops the server immediately.
+// watchdogScript is a shell script that reads its input. If it reads a line, it exits; if the
+// input ends without a line, the parent has died, and the script stops the server immediately.
 const watchdogScript = `read -r _ && exit 0; kill -QUIT "$1"`
 
-// watchdog stops the server when the parent dies, on systems without death signals.
+// watchdog is a process that stops the server when the parent dies, on systems without death
+// signals.
 type watchdog struct {
 	cmd  *exec.Cmd
 	pipe io.WriteCloser
@@ -36,7 +37,7 @@ func watch(pid int) (*watchdog, error) {
 	return &watchdog{cmd: cmd, pipe: pipe}, nil
 }
 
-// dismiss ends the watchdog. It must be called after the watched process has exited.
+// dismiss ends the watchdog. Call it only after the watched process has exited.
 func (w *watchdog) dismiss() error {
 	_, writeErr := io.WriteString(w.pipe, "done\n")
 	closeErr := w.pipe.Close()

@@ -20,10 +20,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// PgBouncer starts a PgBouncer for this test in front of a database and returns the DSN
-// through it. mode is its pool_mode: session, transaction or statement; settings are
-// further lines of its configuration ("key = value"). If PgBouncer isn't installed, the
-// test is skipped, but fails in CI.
+// PgBouncer starts a PgBouncer in front of a database for one test, and returns a DSN that
+// connects through it. mode is its pool_mode: session, transaction or statement; settings are
+// more lines of its configuration ("key = value"). If PgBouncer isn't installed, the test is
+// skipped, but fails in CI.
 func PgBouncer(t testing.TB, dsn, mode string, settings ...string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
@@ -81,8 +81,8 @@ max_client_conn = 200
 	}
 }
 
-// forward accepts TCP connections on a port and forwards them to a Unix socket.
-// PgBouncer runs as another user and can't open the socket itself.
+// forward listens on a TCP port and forwards connections to a Unix socket, until the test
+// ends. PgBouncer needs this because it runs as a user that can't open the socket.
 func forward(t testing.TB, socket string) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -123,8 +123,8 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// startPgBouncer starts the server, waits until it answers, and stops it when the test
-// ends.
+// startPgBouncer starts PgBouncer with the configuration in file, waits until it answers at
+// url, and stops it when the test ends.
 func startPgBouncer(t testing.TB, program, file, url string) error {
 	args := []string{file}
 	if os.Geteuid() == 0 { // PgBouncer refuses to run as root

@@ -1,8 +1,8 @@
-// Package pgtest gives tests databases on a real PostgreSQL.
+// Package pgtest gives tests databases on a real PostgreSQL server.
 //
-// Each test process starts one server at first use (the machine's PostgreSQL, or a
-// downloaded one). The server trades durability for speed, lives in a temporary
-// directory (in memory on Linux), and stops with the process. A package that uses it
+// Each test process starts one server when a test first needs it, with the machine's
+// PostgreSQL or a downloaded one. The server is fast but not durable, has its files in a
+// temporary directory (in memory on Linux), and stops with the process. A package that uses it
 // has
 //
 //	func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -31,23 +31,23 @@ var (
 	failed  error
 	cleaned bool // Run was called, and will clean up
 	counter atomic.Int64
-	// cloning serializes clones: while a database is cloned, nobody may be connected to
-	// it.
+	// cloning is locked while a database is cloned, since nobody may be connected to the
+	// database meanwhile.
 	cloning sync.Mutex
 )
 
 const dirPrefix = "purser-dbtest-"
 
-// Place returns the directory in which tests make temporary directories of databases: in
-// memory if there is enough, since each test creates and removes a thousand files. "": the
-// system's directory of temporary files.
+// Place returns the directory in which tests create temporary directories for databases: one
+// in memory if there are 4 GiB free, since each test creates and removes a thousand files;
+// else "", which means the system's directory for temporary files.
 func Place() string {
 	const memory, plenty = "/dev/shm", 4 << 30 // bytes
 	if free, err := freeSpace(memory); err != nil || free < plenty {
 		return ""
 	}
-	// Older directories belong to processes that were killed before they could clean up: no
-	// test run takes so long.
+	// No test run takes six hours, so older directories belong to processes that were killed
+	// before they could remove them.
 	const abandoned = 6 * time.Hour
 	old, _ := filepath.Glob(filepath.Join(memory, "purser-*"))
 	for _, path := range old {
@@ -61,8 +61,8 @@ func Place() string {
 // Main runs a package's tests, stops the server if one was started, and exits.
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
-// Run is Main for a TestMain that has more to do: it returns the exit code instead of
-// exiting.
+// Run does the same as Main, but returns the exit code instead of exiting, for a TestMain that
+// has more to do afterwards.
 func Run(m *testing.M) int {
 	cleaned = true
 	code := m.Run()
@@ -81,8 +81,8 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// launch starts the server at first use. If no PostgreSQL is available, the test is
-// skipped with the reason, but fails in CI.
+// launch starts the server if no test has started it yet. If no PostgreSQL is available, the
+// test is skipped, but fails in CI.
 func launch(t testing.TB) {
 	t.Helper()
 	if !cleaned {
@@ -122,8 +122,8 @@ func Empty(t testing.TB) string {
 	return Clone(t, "template1")
 }
 
-// Clone creates a copy of a database to which nobody is connected. The copy is dropped
-// when the test ends.
+// Clone creates a copy of the database from, to which nobody may be connected, and returns its
+// DSN. The copy is dropped when the test ends.
 func Clone(t testing.TB, from string) string {
 	t.Helper()
 	launch(t)
@@ -140,8 +140,8 @@ func clone(t testing.TB, from, to string) {
 	admin(t, "CREATE DATABASE "+to+" TEMPLATE "+from+" STRATEGY file_copy")
 }
 
-// Template creates an empty database, as a source for Clone. It exists as long as the
-// server.
+// Template creates an empty database, which tests fill and then copy with Clone, and returns
+// its DSN. The database exists as long as the server.
 func Template(t testing.TB, name string) string {
 	t.Helper()
 	launch(t)

@@ -2,7 +2,7 @@ package pgtest
 
 import "syscall"
 
-// freeSpace is how many bytes a file system has left for everybody.
+// freeSpace returns how many bytes of a file system are free for unprivileged users.
 func freeSpace(path string) (uint64, error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(path, &s); err != nil {
