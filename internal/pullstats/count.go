@@ -14,30 +14,30 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// pulled sums up a batch's pulls of one tag or of one manifest.
+// pulled sums up the pulls of one tag or of one manifest in a batch.
 type pulled struct {
 	repository int64
 	name       string // name of the tag, or the digest
 	count      int64
 	last       time.Time
-	other      string    // of the newest pull that has both: for a tag the digest, for a manifest the tag
+	other      string    // of the newest pull by tag: for a tag the digest, for a manifest the tag
 	lastBoth   time.Time // time of that pull
 }
 
-// add adds n pulls, the last of which happened at time at. other is the value for p.other,
-// "" if these pulls have none.
+// add adds n pulls, the last of which happened at the time at. other is the digest that
+// these pulls delivered (if p is a tag) or the tag (if p is a manifest); "" if none.
 func (p *pulled) add(n int64, at time.Time, other string) {
 	p.count += n
 	if at.After(p.last) {
 		p.last = at
 	}
-	if other != "" && !at.Before(p.lastBoth) { // of two pulls at the same time, the later in the log
+	if other != "" && !at.Before(p.lastBoth) { // of two pulls at the same time, the one added later wins
 		p.other, p.lastBoth = other, at
 	}
 }
 
-// counts is the sum of a batch of pulls: each row once, in the order of keys, so that two
-// transactions lock rows in the same order.
+// counts is the sum of a batch of pulls. It has each row of the statistics once, in the
+// order of keys, so that all transactions lock rows in the same order.
 type counts struct{ tags, manifests []pulled }
 
 // adder adds up pulls.
@@ -50,15 +50,15 @@ type rowKey struct {
 
 func newAdder() adder { return adder{map[rowKey]*pulled{}, map[rowKey]*pulled{}} }
 
-// add adds n pulls of manifest d to its statistics and, unless tag is "", to those of the
-// tag. last is the time of the last of these pulls.
+// add adds n pulls of manifest d to the manifest's sum and, unless tag is "", to the sum of
+// the tag. last is the time of the last of these pulls.
 func (a adder) add(repository int64, tag string, d oci.Digest, n int64, last time.Time) {
 	addTo(a.tags, rowKey{repository, tag}, n, last, d.String())
 	addTo(a.manifests, rowKey{repository, d.String()}, n, last, tag)
 }
 
-// addTag adds to a tag a pull by digest that was joined with a HEAD of the tag. The
-// manifest's count stays, since it already includes the pull.
+// addTag adds to a tag's sum a pull by digest that was joined with a HEAD of the tag. The
+// manifest's sum stays, since the pull was already counted for the manifest.
 func (a adder) addTag(repository int64, tag string, d oci.Digest, at time.Time) {
 	addTo(a.tags, rowKey{repository, tag}, 1, at, d.String())
 	addTo(a.manifests, rowKey{repository, d.String()}, 0, at, tag)
@@ -95,8 +95,8 @@ func (a adder) addPulls(pulls []audit.Pull) {
 	}
 }
 
-// The newest pull determines current_manifest_digest and last_tag_pulled; an older one that
-// is read later changes neither.
+// The statements take current_manifest_digest and last_tag_pulled from the newest pull; an
+// older pull that is read later changes neither.
 const (
 	upsertTags = `
 		INSERT INTO tagpullstatistics AS s (repository_id, tag_name, tag_pull_count, last_tag_pull_date, current_manifest_digest, redis_last_processed)
@@ -128,7 +128,8 @@ const (
 // write adds the counts to the statistics, in the caller's transaction.
 func (c counts) write(ctx context.Context, tx pgx.Tx) error { return c.add(ctx, tx, nil) }
 
-// writeFlushed adds counts that were flushed from Redis, and notes the time of the flush.
+// writeFlushed adds counts that were flushed from Redis to the statistics, and stores the
+// present time as the time of the flush.
 func (c counts) writeFlushed(ctx context.Context, tx pgx.Tx) error {
 	now := time.Now()
 	return c.add(ctx, tx, &now)
@@ -150,8 +151,8 @@ func (c counts) add(ctx context.Context, tx pgx.Tx, flushed *time.Time) error {
 	return nil
 }
 
-// arguments returns the arguments of the statement that adds rows to a table of statistics.
-// flushed is the time of the flush; nil: the pulls were counted from the log.
+// arguments returns the arguments of upsertTags or upsertManifests for these rows. flushed
+// is the time of the flush; nil if the pulls were counted from the audit log.
 func arguments(rows []pulled, flushed *time.Time) db.Args {
 	n := len(rows)
 	repositories, numbers := make([]int64, n), make([]int64, n)

@@ -16,7 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// counter is a key of Redis that counts pulls.
+// counter is the content of a key in Redis that counts the pulls of one manifest, by one tag
+// or by digest.
 type counter struct {
 	key         string
 	repository  int64
@@ -27,7 +28,8 @@ type counter struct {
 	last        time.Time
 }
 
-// counterID is a short name of a counter's key, for the table redispullcounters.
+// counterID stands for a counter's key in the table redispullcounters: the first half of the
+// key's SHA-256.
 type counterID [16]byte
 
 func idOf(key string) counterID {
@@ -35,12 +37,13 @@ func idOf(key string) counterID {
 	return counterID(sum[:16])
 }
 
-// counted says which pulls of a counter are in the statistics: the counter's row in
-// redispullcounters.
+// counted is a counter's row in redispullcounters: it says which pulls of the counter are in
+// the statistics.
 type counted struct{ born, count, seq int64 }
 
 // uncounted returns how many of the counter's pulls the statistics don't have. back says
-// that Redis was set back: the statistics have pulls that the counter has forgotten.
+// that Redis was restored to an older state: the statistics have pulls that the counter
+// doesn't have.
 func (c counter) uncounted(has counted) (n int64, back bool) {
 	switch {
 	case c.born > has.born: // the key was deleted and made again
@@ -51,9 +54,9 @@ func (c counter) uncounted(has counted) (n int64, back bool) {
 	return 0, true
 }
 
-// counters reads the counters with these keys. It leaves out keys that don't exist. invalid
-// has an error for each key that can't be a counter; failed says why other keys couldn't be
-// read.
+// counters reads the counters with the given keys from Redis. It leaves out keys that don't
+// exist. invalid has an error for each key whose value can't be a counter; failed is the
+// reason why other keys couldn't be read, nil if all were read.
 func (r *Redis) counters(ctx context.Context, keys []string) (list []counter, invalid map[string]error, failed error) {
 	c, err := r.connect(ctx)
 	if err != nil || len(keys) == 0 {
@@ -86,8 +89,8 @@ func (r *Redis) counters(ctx context.Context, keys []string) (list []counter, in
 	return list, invalid, failed
 }
 
-// parseCounter makes a counter of the fields that the method counters reads. exists is
-// false if Redis doesn't have the key.
+// parseCounter makes a counter of the field values that the method counters has read from a
+// key. exists is false if Redis doesn't have the key.
 func parseCounter(key string, fields []any) (c counter, exists bool, err error) {
 	text := make([]string, len(fields))
 	for i, f := range fields {
@@ -121,10 +124,10 @@ func parseCounter(key string, fields []any) (c counter, exists bool, err error) 
 	return c, true, err
 }
 
-// ofRepository returns the counters of a repository that may have uncounted pulls. Each
-// pull that Redis has counted before the call is in one of these counters or in the
-// statistics: a counter leaves the repository's set only after the statistics have all of
-// its pulls.
+// ofRepository returns the counters of a repository that may have pulls which aren't in the
+// statistics. Each pull that Redis has counted before the call is either in one of these
+// counters or in the statistics, since a counter leaves the repository's set only after the
+// statistics have all of its pulls.
 func (r *Redis) ofRepository(ctx context.Context, repository int64) ([]counter, error) {
 	c, err := r.connect(ctx)
 	if err != nil {
@@ -134,12 +137,13 @@ func (r *Redis) ofRepository(ctx context.Context, repository int64) ([]counter, 
 	if err != nil {
 		return nil, fmt.Errorf("reading which pulls Redis has: %w", err)
 	}
-	list, _, err := r.counters(ctx, keys) // a flush reports those that are invalid
+	list, _, err := r.counters(ctx, keys) // a flush reports invalid counters
 	return list, err
 }
 
-// lockCounters waits until no other transaction holds the lock on counters, and holds it
-// until tx ends. Later statements of tx see what the earlier holders committed.
+// lockCounters takes PostgreSQL's advisory lock for counting Redis counters and holds it
+// until tx ends. If another transaction has the lock, lockCounters waits. Later statements
+// of tx see what the earlier holders of the lock have committed.
 func lockCounters(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('counters of pulls in Redis', 0))"); err != nil {
 		return fmt.Errorf("waiting for other flushes of pulls: %w", err)
@@ -147,9 +151,8 @@ func lockCounters(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// countedOf returns the rows of redispullcounters of these counters; a counter that was
-// never counted has none.
-// For OFFSET 0 see "Plans" in package db.
+// countedOf returns the rows of redispullcounters of these counters. A counter that was
+// never counted has none. The section "Plans" of package db explains OFFSET 0.
 func countedOf(ctx context.Context, q db.Querier, ids []counterID) (map[counterID]counted, error) {
 	rows, err := q.Query(ctx, `
 		SELECT c.* FROM unnest($1::uuid[]) AS want (id)
@@ -177,8 +180,8 @@ func idsOf(list []counter) []counterID {
 	return ids
 }
 
-// saveCounted stores that the statistics have all pulls of these counters, as they were
-// read.
+// saveCounted stores in redispullcounters that the statistics have all pulls of these
+// counters, up to the values in list.
 func saveCounted(ctx context.Context, tx pgx.Tx, list []counter) error {
 	n := len(list)
 	born, counts, seqs := make([]int64, n), make([]int64, n), make([]int64, n)

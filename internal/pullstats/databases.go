@@ -14,9 +14,9 @@ import (
 type Databases struct {
 	Log   *db.DB // required: the database of the audit log
 	Stats *db.DB // required: the database of the statistics; the same pool if it is the same database
-	// Alive locks the repositories among ids that exist, in the order of their ids, until
-	// tx, which is a transaction of Log, ends. It returns their ids. Pulls of the other
-	// repositories aren't counted, since nothing would delete their statistics any more.
+	// Alive locks those repositories among ids that exist, in the order of their ids, until
+	// the transaction tx (of the database Log) ends, and returns their ids. Pulls of the
+	// other repositories aren't counted, since nothing would ever delete their statistics.
 	// Required.
 	Alive func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
 }
@@ -28,11 +28,12 @@ func (d *Databases) check() error {
 	return nil
 }
 
-// withAlive calls fn in a transaction tx of the statistics' database; alive has those of
-// the repositories that exist. They can't be deleted until tx has ended, so the clean-up
-// after a deletion comes later and finds the rows that fn wrote. If the log is in the same
-// database, tx is the transaction that locks the repositories. withAlive may call fn again
-// although the first call was committed; fn must detect that.
+// withAlive calls fn in a transaction tx of the statistics' database; alive has those of the
+// repositories ids that exist. They can't be deleted until tx has ended, so the clean-up
+// after a deletion comes later and finds the rows that fn wrote. If log and statistics are
+// in one database, tx also locks the repositories; otherwise a transaction of the log's
+// database does. withAlive may call fn again although the first call was committed; fn must
+// notice that and change nothing then.
 func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive map[int64]bool, tx pgx.Tx) error) error {
 	lock := func(tx pgx.Tx) (map[int64]bool, error) {
 		alive := make(map[int64]bool, len(ids))
@@ -56,8 +57,8 @@ func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive ma
 		if d.Log == d.Stats {
 			return fn(alive, tx)
 		}
-		// The transaction of the log is idle during the statements in the other database,
-		// each of which may take 30 s.
+		// The transaction of the log's database is idle while fn's statements run in the
+		// other database, each of which may take 30 s.
 		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil {
 			return err
 		}

@@ -2,9 +2,9 @@ package pullstats
 
 import "strconv"
 
-// Display writes a count for people: the number itself below 1,000, thousands with
-// one decimal below 10,000 (1K, 1.7K), cut and not rounded, and then the range that
-// it has reached: 10K+, 50K+, 100K+, 500K+, 1M+. A negative count is written as 0.
+// Display formats a count for people: the number itself below 1,000; thousands with one
+// decimal below 10,000, cut and not rounded (1K, 1.7K); above that the range that the count
+// has reached: 10K+, 50K+, 100K+, 500K+ or 1M+. A negative count is formatted as 0.
 func Display(count int64) string {
 	switch {
 	case count >= 1_000_000:

@@ -12,16 +12,16 @@ import (
 // errRedisLost says that Redis has lost data that it was given.
 var errRedisLost = errors.New("Redis has lost pulls, so it can't be told what was used lately")
 
-// epoch has two numbers of flushes: redis is the newest one that Redis has, stats the
-// newest one that, according to the database, Redis has had.
+// epoch has the numbers of two flushes: redis is the newest flush whose number Redis has;
+// stats is the newest flush whose number was stored in Redis, according to the database.
 type epoch struct{ redis, stats int64 }
 
-// lost says whether Redis was emptied, or set back to an older state.
+// lost says whether Redis was emptied or restored to an older state.
 func (e epoch) lost() bool { return e.redis < e.stats }
 
-// epochs returns the epoch, and the epoch of the older version (upgrade.go). It asks the
-// database first: Redis's number only grows, so a flush between the two reads doesn't look
-// like a loss.
+// epochs returns the epoch of this version, and that of the previous version (upgrade.go).
+// It reads the database first: the number in Redis only grows, so a flush between the two
+// reads doesn't look like a loss of data.
 func (r *Redis) epochs(ctx context.Context, c redis.UniversalClient) (now, older epoch, err error) {
 	if err := r.stats.Pool.QueryRow(ctx, "SELECT redis_flush, redis_epoch FROM redisprocessingstate").Scan(&now.stats, &older.stats); err != nil {
 		return now, older, fmt.Errorf("reading how far pulls in Redis were flushed: %w", err)
@@ -34,8 +34,8 @@ func (r *Redis) epochs(ctx context.Context, c redis.UniversalClient) (now, older
 	return now, older, nil
 }
 
-// raiseEpoch raises the number of a flush that Redis has under key to n, provided that
-// Redis has at least the number kept; otherwise Redis has lost data. Error: errRedisLost.
+// raiseEpoch raises the epoch in Redis, under key, to n. Redis must already have a number of
+// at least kept; if it has a lower one, it has lost data. Error: errRedisLost.
 func (r *Redis) raiseEpoch(ctx context.Context, key string, n, kept int64) error {
 	c := &call{script: epochScript, keys: []string{key}, args: []any{n, kept}}
 	r.run(ctx, []*call{c})
@@ -48,8 +48,9 @@ func (r *Redis) raiseEpoch(ctx context.Context, key string, n, kept int64) error
 	return nil
 }
 
-// reconcileEpochs compares the epochs in Redis and in the database, and recovers if either
-// of the two has lost data.
+// reconcileEpochs compares the epochs in Redis and in the database. If Redis has lost data,
+// it has the lost pulls counted from the audit log (recover); if the database was restored
+// to an older state, it records that (restored).
 func (w *FlushWorker) reconcileEpochs(ctx context.Context) error {
 	c, err := w.opt.Redis.connect(ctx)
 	if err != nil {
@@ -68,10 +69,11 @@ func (w *FlushWorker) reconcileEpochs(ctx context.Context) error {
 	return w.restored(ctx, now.redis)
 }
 
-// restored handles a database that was restored from a backup: Redis knows a flush (known)
-// that is newer than every flush the database knows. Pulls of counters that are still in
-// Redis are counted again; those of counters that have expired are missing. Later flushes
-// get greater numbers.
+// restored checks whether the statistics' database was restored to an older state: then
+// Redis has an epoch (known) that is greater than the number of every flush in the database.
+// In that case statistics count as complete only from now on. Pulls of counters that are
+// still in Redis will be counted again; pulls of counters that have expired are missing.
+// Later flushes get numbers greater than known.
 func (w *FlushWorker) restored(ctx context.Context, known int64) error {
 	var newest int64
 	if err := w.opt.Stats.Pool.QueryRow(ctx, "SELECT flush FROM redisprocessingstate").Scan(&newest); err != nil {

@@ -17,17 +17,18 @@ import (
 )
 
 const (
-	// flushAttempts is how often the transaction of a batch is tried.
+	// flushAttempts is how often a flush tries the transaction of one batch of keys.
 	flushAttempts = 4
-	// settledFor is how long a counter stays in Redis after the statistics have all of its
-	// pulls. A key that is made again later gets a greater born, provided that the server's
-	// clock goes back by less than settledFor.
+	// settledFor is how long a counter's key stays in Redis after the statistics have all of
+	// its pulls. A counter that is made again after it has expired has a greater born (a
+	// time of the server's clock), provided that the clock is never set back by settledFor
+	// or more.
 	settledFor = time.Minute
-	// countedFor is how long the row of a counter stays in redispullcounters after complete
-	// flushes have last found the counter in Redis.
+	// countedFor is how long a counter's row stays in redispullcounters after the last
+	// complete flush that found the counter in Redis.
 	countedFor = 24 * time.Hour
-	// turnFor is how long another process's flush counts as still running without having
-	// recorded progress.
+	// turnFor is how long a flush that another process has begun counts as running without
+	// recording progress. After that a process may begin a flush of its own.
 	turnFor = 2 * time.Minute
 )
 
@@ -35,29 +36,31 @@ const (
 type FlushOptions struct {
 	Databases
 	Redis *Redis // required
-	// Interval is how often Redis is flushed, by all processes together. Default 5 min.
+	// Interval is how often Redis is flushed; the processes share these flushes. Default 5
+	// min.
 	Interval time.Duration
-	// Batch is how many keys are counted together. Default 1,000.
+	// Batch is how many keys one transaction counts. Default 1,000.
 	Batch int
-	// Backoff is how long a batch waits before its second attempt; it doubles with each
-	// further one. Default 200 ms.
+	// Backoff is the pause before the second attempt at a batch; it doubles before each
+	// further attempt. Default 200 ms.
 	Backoff time.Duration
 	Logger  *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
 	Worker  *worker.Metrics // nil: none
 }
 
-// FlushWorker adds the pulls that Redis has counted to the statistics (RedisFlushWorker).
-// Any number of processes may run one. Its methods may be called concurrently.
+// FlushWorker flushes Redis: it adds the pulls that Redis has counted to the statistics.
+// (Quay's design calls it RedisFlushWorker.) Any number of processes may run one. Its
+// methods may be called concurrently.
 type FlushWorker struct {
 	opt   FlushOptions
 	loop  *worker.Loop
-	due   time.Time         // used by the loop alone: when to look whether a run is due
+	due   time.Time         // used by the loop alone: when to ask whether a flush is due
 	swept atomic.Int64      // when forget last ran, in Unix seconds
 	crash func(step string) // for tests: steps at which the process may end
 }
 
-// NewFlushWorker makes a worker. It counts nothing before Run or Flush.
+// NewFlushWorker makes a worker. It counts nothing until Run or Flush is called.
 func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -87,7 +90,8 @@ func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
 // Run flushes until ctx ends, and returns nil when the last batch is over.
 func (w *FlushWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
-// round flushes, if a flush is due and no other process is flushing.
+// round flushes Redis if a flush is due and no other process is flushing. The worker's loop
+// calls it.
 func (w *FlushWorker) round(ctx context.Context) (more bool, err error) {
 	if time.Now().Before(w.due) {
 		return false, nil
@@ -110,7 +114,7 @@ func (w *FlushWorker) round(ctx context.Context) (more bool, err error) {
 // next returns the time until the loop looks again whether a flush is due.
 func (w *FlushWorker) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
-// Flush counts now the pulls that Redis has.
+// Flush flushes Redis now, even if no flush is due or another process is flushing.
 func (w *FlushWorker) Flush(ctx context.Context) error {
 	if _, err := w.opt.Stats.Pool.Exec(ctx,
 		"UPDATE redisprocessingstate SET processing_status = 'PROCESSING', error_message = NULL, updated_at = now()"); err != nil {
@@ -119,9 +123,9 @@ func (w *FlushWorker) Flush(ctx context.Context) error {
 	return w.run(ctx)
 }
 
-// takeTurn returns whether this process should flush now (mine), and otherwise after what
-// time to ask again. If two processes flush at once, each pull still counts once: the
-// second process finds it counted.
+// takeTurn decides whether this process should flush now (mine), and if not, how long it
+// should wait before it asks again. If two processes flush at once, each pull still counts
+// once: the second process finds the pulls of the first one counted.
 func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Duration, err error) {
 	var micros int64
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
@@ -135,11 +139,11 @@ func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Durati
 	if err != nil {
 		return false, 0, fmt.Errorf("looking whether to flush pulls: %w", err)
 	}
-	// A process that is flushing now may die, so ask again after a bounded time.
+	// The process that is flushing now may die. So ask again within a bounded time.
 	return mine, min(max(time.Duration(micros)*time.Microsecond, time.Second), w.opt.Interval, worker.MaxIdle), nil
 }
 
-// run flushes all keys once, and records the outcome.
+// run flushes all keys once. If that fails, it records the reason.
 func (w *FlushWorker) run(ctx context.Context) error {
 	err := w.flush(ctx)
 	if err != nil {
@@ -149,7 +153,7 @@ func (w *FlushWorker) run(ctx context.Context) error {
 	return err
 }
 
-// failed records why a run failed, if the database can be reached.
+// failed records in redisprocessingstate why a flush failed, if the database can be reached.
 func (w *FlushWorker) failed(ctx context.Context, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -159,7 +163,7 @@ func (w *FlushWorker) failed(ctx context.Context, cause error) {
 	}
 }
 
-// flush counts all keys, a page at a time.
+// flush counts the keys of all counters in Redis, one batch after another.
 func (w *FlushWorker) flush(ctx context.Context) error {
 	if err := w.reconcileEpochs(ctx); err != nil {
 		return err
@@ -182,8 +186,8 @@ func (w *FlushWorker) flush(ctx context.Context) error {
 	if err = cmp.Or(err, left); err != nil {
 		return err
 	}
-	// If Redis was emptied during the scan, the scan may have missed keys: then Redis
-	// doesn't have the epoch any more.
+	// If Redis was emptied during the scan, the scan may have missed keys. In that case
+	// Redis doesn't have the epoch any more, and raiseEpoch returns an error.
 	if err := w.opt.Redis.raiseEpoch(ctx, epochKey, n, n); err != nil {
 		return err
 	}
@@ -191,9 +195,10 @@ func (w *FlushWorker) flush(ctx context.Context) error {
 	return w.complete(ctx, n, begun)
 }
 
-// scan calls fn with the keys of all servers that match a pattern, at most Batch at a time,
-// and returns the number of these keys. It ends when fn returns an error. It leaves out
-// servers that can't be read, and fn may leave out keys; *left gets the reason.
+// scan calls fn with the keys that match a pattern, on all Redis servers, at most Batch keys
+// at a time, and returns their number. It ends when fn returns an error as err. If a server
+// can't be read, scan skips that server and stores the reason in *left; it also stores there
+// the reason for which fn skipped keys (left).
 func (w *FlushWorker) scan(ctx context.Context, pattern string, left *error, fn func(keys []string) (left, err error)) (n int, err error) {
 	var failed error
 	err = w.opt.Redis.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
@@ -220,17 +225,17 @@ func (w *FlushWorker) scan(ctx context.Context, pattern string, left *error, fn 
 	return n, cmp.Or(failed, err)
 }
 
-// distinct returns keys without duplicates: a scan may return a key twice.
+// distinct sorts keys and removes duplicates: a scan of Redis may return a key twice.
 func distinct(keys []string) []string {
 	slices.Sort(keys)
 	return slices.Compact(keys)
 }
 
-// complete records that flush number n, which began at the time begun, has counted every
-// key.
+// complete records that flush number n, which began at time begun, has counted the keys of
+// all counters.
 func (w *FlushWorker) complete(ctx context.Context, n int64, begun time.Time) error {
-	// protocol = 2 tells a trigger that this flush included the counters, not only the keys
-	// of the older version.
+	// A trigger accepts the new last_processed_timestamp only with protocol = 2, since a
+	// process of the previous version flushes only the keys of that version.
 	if _, err := w.opt.Stats.Pool.Exec(ctx, `
 		UPDATE redisprocessingstate SET processing_status = 'IDLE', error_message = NULL, updated_at = now(),
 			last_processed_timestamp = GREATEST(last_processed_timestamp, $1), redis_flush = GREATEST(redis_flush, $2), protocol = 2`, begun, n); err != nil {
@@ -240,8 +245,8 @@ func (w *FlushWorker) complete(ctx context.Context, n int64, begun time.Time) er
 }
 
 // forget deletes, once an hour, the rows of redispullcounters whose counters complete
-// flushes haven't found in Redis for countedFor. It reads the whole table: an index would
-// cost every flush more.
+// flushes haven't found in Redis for countedFor. It scans the whole table: an index on
+// updated_at would make every flush slower.
 func (w *FlushWorker) forget(ctx context.Context) error {
 	now := time.Now().Unix()
 	if last := w.swept.Load(); now-last < 3600 || !w.swept.CompareAndSwap(last, now) {
@@ -260,9 +265,9 @@ func (w *FlushWorker) forget(ctx context.Context) error {
 	})
 }
 
-// page counts a page of counters, with retries. If the commit of an attempt isn't answered,
-// the next attempt finds out from redispullcounters which pulls were counted. left says why
-// some keys couldn't be read.
+// page counts one page of counters, with retries. If the connection fails during the commit
+// of an attempt, the next attempt finds in redispullcounters which pulls were counted. left
+// is the reason why some keys couldn't be read, nil if all were.
 func (w *FlushWorker) page(ctx context.Context, n int64, keys []string) (left, err error) {
 	begun := time.Now()
 	var p counting
@@ -301,8 +306,9 @@ type counting struct {
 	flushed, gone int   // counters with pulls, and those whose repositories are deleted
 }
 
-// count counts a page in one transaction: it adds the pulls of the counters that aren't in
-// the statistics yet. It reads the counters while it holds the lock of lockCounters.
+// count counts one page of counters in one transaction: it adds those of their pulls to the
+// statistics that the statistics don't have yet. It reads the counters while it holds the
+// lock of lockCounters.
 func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p counting, err error) {
 	keys = distinct(keys)
 	repositories := make([]int64, len(keys))
@@ -316,8 +322,9 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 		p = counting{}
 		p.list, p.invalid, p.left = w.opt.Redis.counters(ctx, keys)
 		w.crash("read")
-		// If Redis was emptied earlier, the lost pulls must be counted from the log before
-		// the new counters: then raiseEpoch returns errRedisLost.
+		// If Redis was emptied before this read, the lost pulls must be counted from the
+		// audit log before any new counter is counted. In that case raiseEpoch returns
+		// errRedisLost.
 		if err := w.opt.Redis.raiseEpoch(ctx, epochKey, n, n); err != nil || len(p.list) == 0 {
 			return err
 		}
@@ -346,8 +353,8 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 	return p, err
 }
 
-// sum adds up the uncounted pulls of the counters, except those of deleted repositories.
-// has says which pulls were counted.
+// sum adds up those pulls of the counters in p that the statistics don't have yet, except
+// pulls of deleted repositories. has is, for each counter, its row of redispullcounters.
 func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]counted, alive map[int64]bool) (counts, error) {
 	a := newAdder()
 	for _, c := range p.list {
@@ -369,7 +376,8 @@ func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]co
 	return a.counts(), nil
 }
 
-// settle makes the counters expire whose pulls are all in the statistics.
+// settle settles the counters in list: those whose pulls are all in the statistics leave the
+// repository's set in Redis, and their keys expire after settledFor.
 func (w *FlushWorker) settle(ctx context.Context, list []counter) error {
 	calls := make([]*call, len(list))
 	for i, c := range list {
@@ -381,7 +389,7 @@ func (w *FlushWorker) settle(ctx context.Context, list []counter) error {
 	w.opt.Redis.run(ctx, calls)
 	w.crash("settled")
 	for _, c := range calls {
-		// If this call has failed, the next flush settles the counter.
+		// If a call has failed, the next flush settles its counter.
 		if got, err := c.outcome(); got != answered {
 			return fmt.Errorf("settling pulls in Redis: %w", err)
 		}

@@ -18,10 +18,13 @@ const (
 	// DefaultJoin is how long after a HEAD by tag a GET by digest counts as the second half
 	// of the same pull.
 	DefaultJoin = 30 * time.Second
-	// joinLag is how long a pull by digest waits at least for other processes to write
-	// their HEADs. A process reports within busyTick that it has something to write.
+	// joinLag is the least age at which a pull by digest is joined, so that other processes
+	// have time to write their HEADs. A process that has something to write reports that
+	// within busyTick, which is shorter.
 	joinLag = 3 * time.Second
-	// joinLate is how long after its time an entry may be written and still be joined.
+	// joinLate is how long after its time a HEAD or GET may be written to the database and
+	// still be joined. A process that hasn't reported for longer doesn't delay joining any
+	// more.
 	joinLate = 2 * time.Minute
 )
 
@@ -32,25 +35,26 @@ type head struct {
 	at   time.Time
 	port int
 	used bool
-	row  *pendingRow // the row of pullstatisticspending that has it
+	row  *pendingRow // the row of pullstatisticspending that has this HEAD
 }
 
-// pendingRow is a row of pullstatisticspending: requests of one client that aren't joined
-// yet.
+// pendingRow is a row of pullstatisticspending: HEADs by tag, or GETs by digest, of one
+// client and one manifest that may still be joined.
 type pendingRow struct {
 	id         int64
 	client     audit.ClientKey
 	repository int64
 	tag        string          // of HEADs
-	digest     string          // of pulls by digest; "": counted in Redis, they only use up HEADs
-	left       []audit.Request // the requests that aren't decided yet
-	changed    bool            // left has fewer requests than the row
+	digest     string          // of GETs by digest; "": Redis has counted these GETs, they only use up HEADs
+	left       []audit.Request // the requests that may still be joined
+	changed    bool            // left has fewer requests than the row in the database
 }
 
-// pick chooses the HEAD that a GET by digest at time at belongs to: the HEAD isn't later
-// than the GET, nor older than it by more than within, and no other GET has used it. HEADs
-// from the same port (the client's own connection) come first, and among equals the newest.
-// Nil: there is none. (takeScript chooses by the same rule.)
+// pick returns the HEAD by tag that belongs to a client's GET by digest at time at. The HEAD
+// must not be later than the GET, nor earlier by more than within, and no other GET may have
+// used it. Among several such HEADs, pick prefers those from the GET's port (the same
+// connection), and among these the newest. It returns nil if there is none. takeScript
+// applies the same rule in Redis.
 func pick(heads []*head, at time.Time, port int, within time.Duration) (best *head) {
 	for _, h := range heads {
 		if h.used || h.at.After(at) || at.Sub(h.at) > within {
@@ -63,8 +67,8 @@ func pick(heads []*head, at time.Time, port int, within time.Duration) (best *he
 	return best
 }
 
-// before says whether the HEAD h is a better choice than the HEAD other for a GET from
-// port.
+// before says whether the HEAD h is a better choice than the HEAD other for a GET from the
+// client's port port.
 func (h *head) before(other *head, port int) bool {
 	own, others := port != 0 && h.port == port, port != 0 && other.port == port
 	if own != others {
@@ -73,16 +77,17 @@ func (h *head) before(other *head, port int) bool {
 	return cmp.Or(h.at.Compare(other.at), cmp.Compare(h.id, other.id)) > 0
 }
 
-// pendingGet is a pull by digest that is counted for its manifest, and may turn out to be a
-// pull of a tag.
+// pendingGet is a pull by digest that is already counted for its manifest. If it is joined
+// with a HEAD, it is counted for the HEAD's tag too.
 type pendingGet struct {
 	*pendingRow
 	at   time.Time
 	port int
 }
 
-// keepPending stores the requests that may still be joined: HEADs, and pulls by digest that
-// are counted here.
+// keepPending inserts those of the pulls and HEADs that may still be joined into
+// pullstatisticspending: HEADs by tag, GETs by digest that the SyncWorker counts, and GETs
+// by digest that Redis has joined, which mark their HEADs as used.
 func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 	var list []audit.Pull
 	for i := range pulls {
@@ -121,9 +126,10 @@ func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 	return nil
 }
 
-// written returns the time before which all processes have written their pulls and HEADs,
-// by the clock of the statistics' database. A silent process holds that time back by
-// joinLate at most. It must be asked for before the log is read.
+// written returns a time before which all processes have written their pulls and HEADs to
+// the database, by the clock of the statistics' database. A process that doesn't report
+// delays this time by joinLate at most. The caller must ask for the time before it reads the
+// audit log, so that the read finds all that was written.
 func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
 		SELECT GREATEST(clock_timestamp() - $2::bigint * interval '1 microsecond', LEAST(clock_timestamp() - $1::bigint * interval '1 microsecond',
@@ -135,17 +141,18 @@ func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 	return at, nil
 }
 
-// joinPending joins the pulls by digest before a time with their HEADs, in the order of
-// their times, and adds them to sum for their tags. Then it deletes these pulls, and the
-// HEADs that no pull can use any more. alive has the repositories that exist; they can't be
-// deleted before tx ends. more says that there are further pulls before that time.
+// joinPending joins the GETs by digest that came before the time before with their HEADs by
+// tag, in the order of the GETs' times, and adds each joined GET to sum as a pull of the
+// HEAD's tag. Then it deletes these GETs from pullstatisticspending, and also the HEADs that
+// no GET can use any more. alive has the repositories that exist; they can't be deleted
+// before tx ends. more says that further GETs before that time are left.
 func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, alive map[int64]bool, sum adder) (more bool, err error) {
 	rows, err := ripeGets(ctx, tx, before, w.opt.Batch)
 	if err != nil {
 		return false, err
 	}
-	// Rows are read in the order of their first pulls, so no unread row has a pull before
-	// the first pull of the last row.
+	// Rows are read in the order of the first GET of each row. So no row that is still
+	// unread has a GET before the first GET of the last row that was read.
 	settled := before
 	if more = len(rows) == w.opt.Batch; more {
 		settled = rows[len(rows)-1].left[0].Time.Add(time.Microsecond)
@@ -161,13 +168,13 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 			return false, err
 		}
 	}
-	// A HEAD must stay until the pulls that could use it are decided. forget goes by the
-	// first HEAD of a row; the row's last HEAD may be MaxSpan younger.
+	// A HEAD must stay until every GET that could use it is decided. forget compares the
+	// time of the first HEAD of a row, and the row's last HEAD may be later by MaxSpan.
 	return more, forget(ctx, tx, rows, settled.Add(-w.opt.Join-audit.MaxSpan))
 }
 
-// takeBefore removes the pulls before a time from rows and returns them in the order of
-// their times.
+// takeBefore removes the GETs before a time from rows and returns them in the order of their
+// times.
 func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 	for _, row := range rows {
 		n := 0
@@ -183,8 +190,8 @@ func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 	return gets
 }
 
-// joinGets chooses a HEAD for each of the pulls, adds the pulls that have one to sum, for
-// the HEAD's tag, and marks the HEADs as used.
+// joinGets chooses a HEAD for each GET. If there is one, it marks the HEAD as used and adds
+// the GET to sum as a pull of the HEAD's tag. Unused HEADs go back into their rows.
 func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.Duration, alive map[int64]bool, sum adder) error {
 	for _, g := range gets {
 		h := pick(heads[g.client], g.at, g.port, within)
@@ -211,8 +218,9 @@ func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.
 	return nil
 }
 
-// forget saves the rows whose requests have changed, deletes those without requests, and
-// deletes HEADs whose row begins before a time.
+// forget writes changes of rows to pullstatisticspending: it updates the rows of which some
+// requests are left, deletes the rows without requests, and deletes all rows of HEADs whose
+// first HEAD came before the time before.
 func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time) error {
 	var done, ids []int64
 	var times []time.Time
@@ -243,7 +251,8 @@ func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time
 	return nil
 }
 
-// ripeGets returns the first n rows of pulls by digest that begin before a time.
+// ripeGets returns up to n rows of pullstatisticspending with GETs by digest, those whose
+// first GET came before the time before, oldest first.
 func ripeGets(ctx context.Context, tx pgx.Tx, before time.Time, n int) ([]*pendingRow, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT id, client, repository_id, tag, digest, time, port, later FROM pullstatisticspending
@@ -273,8 +282,9 @@ func scanPending(row pgx.CollectableRow) (*pendingRow, error) {
 	return &r, err
 }
 
-// headsOf returns the HEADs of the clients that made the pulls, and their rows.
-// For OFFSET 0 see "Plans" in package db.
+// headsOf returns the HEADs in pullstatisticspending that were sent by the clients of the
+// given GETs, by client, and the rows of these HEADs. The section "Plans" of package db
+// explains OFFSET 0.
 func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.ClientKey][]*head, []*pendingRow, error) {
 	clients := make([]audit.ClientKey, len(gets))
 	for i, g := range gets {
@@ -307,8 +317,8 @@ func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.Clie
 	return out, list, nil
 }
 
-// pendingRepositories returns the repositories of the pulls by digest that joinPending
-// would join next.
+// pendingRepositories returns the ids of the repositories to which the next GETs that
+// joinPending will join belong, so that the caller can lock them.
 func (w *SyncWorker) pendingRepositories(ctx context.Context, before time.Time) ([]int64, error) {
 	rows, err := w.opt.Stats.Pool.Query(ctx, `
 		SELECT DISTINCT repository_id FROM (

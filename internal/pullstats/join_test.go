@@ -15,15 +15,16 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// request is one request of a client for a manifest: HEAD or GET, by tag or, if tag is "",
-// by digest.
+// request is a client's request for a manifest: a HEAD or a GET, by tag or, if tag is "", by
+// digest.
 type request struct {
 	head bool
 	tag  string
 }
 
-// habits are sequences of requests that clients make, with the number of pulls of v1, of
-// v2, and of the manifest that both tags point to.
+// habits are sequences of requests that a client may make. v1, v2 and manifest are the
+// numbers of pulls that must then be counted for the tags v1 and v2, and for the manifest
+// that both tags point to.
 var habits = []struct {
 	name             string
 	requests         []request
@@ -40,7 +41,7 @@ var habits = []struct {
 	{"two questions and two pulls", []request{{true, "v1"}, {true, "v2"}, {false, ""}, {false, ""}}, 1, 1, 2},
 }
 
-// replicas are recorders of several processes.
+// replicas are the recorders of several processes.
 type replicas []*Recorder
 
 func (list replicas) ask(t testing.TB, random *rand.Rand, e audit.Entry, r request) {
@@ -52,9 +53,9 @@ func (list replicas) ask(t testing.TB, random *rand.Rand, e audit.Entry, r reque
 	}
 }
 
-// Clients make requests according to habits, and the statistics must equal their pulls:
-// with one replica or three, counted from the log or in Redis, whichever replica answers
-// each request.
+// 600 clients make requests according to habits, each request to a random one of one or
+// three replicas; pulls are counted from the audit log or in Redis. The test expects the
+// counts that the habits say.
 func TestCountsAreWhatClientsDid(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"log", "redis"} {
@@ -78,8 +79,8 @@ func TestCountsAreWhatClientsDid(t *testing.T) {
 	}
 }
 
-// visit lets n clients make their requests, up to 16 clients at once, and returns the
-// number of pulls by tag or manifest.
+// visit lets n clients make the requests of random habits, up to 16 clients at once. It
+// returns the number of pulls that must be counted, by tag and by manifest.
 func (s *shop) visit(t testing.TB, list replicas, round, n int) map[string]int64 {
 	var mu sync.Mutex
 	want := map[string]int64{}
@@ -117,9 +118,9 @@ func (s *shop) wantCounts(t testing.TB, want map[string]int64) {
 	}
 }
 
-// As TestCountsAreWhatClientsDid, while workers that count from the log die at every step,
-// and while Redis is killed and started again: only pulls that Redis didn't answer may be
-// missing.
+// Clients make requests as in TestCountsAreWhatClientsDid, while workers that count from the
+// audit log die at every step, or while Redis is killed and started again. The test expects
+// that no pull is missing, except pulls that Redis didn't answer.
 func TestCountsAreWhatClientsDidUnderFaults(t *testing.T) {
 	t.Parallel()
 	t.Run("log", func(t *testing.T) {
@@ -177,7 +178,7 @@ func TestCountsAreWhatClientsDidUnderFaults(t *testing.T) {
 	})
 }
 
-// replicas runs n recorders, which count in Redis if r isn't nil.
+// replicas starts n recorders, which count in Redis or, if r is nil, from the audit log.
 func (s *shop) replicas(t testing.TB, r *Redis, n int, m *Metrics) (list replicas) {
 	for range n {
 		rec := s.recorder(t, r, func(o *RecorderOptions) { o.Metrics = m })
@@ -188,8 +189,9 @@ func (s *shop) replicas(t testing.TB, r *Redis, n int, m *Metrics) (list replica
 	return list
 }
 
-// The order of a client's requests is determined by one clock, whatever the clocks of the
-// processes show.
+// Three processes have clocks that are 10 seconds apart, and each client's requests reach
+// different processes. The recorders must correct their clocks' offsets, so that a GET after
+// a HEAD is joined and a GET before a HEAD isn't.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -223,8 +225,9 @@ func TestClocks(t *testing.T) {
 	s.wantCounts(t, map[string]int64{tagName(s, 0, "v1"): 30, tagName(s, 0, "v2"): 0, manifestName(s, 0, "x"): 60})
 }
 
-// A GET is joined with its HEAD even if the GET is written first, is read in another batch,
-// or is written while an older transaction is open.
+// A client sends a HEAD to one process and then a GET by digest to another. The GET is
+// written to the log before the HEAD, and the worker reads the two in different batches. The
+// GET must wait until the HEAD is written, and then be joined with it.
 func TestJoinWaits(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -254,8 +257,8 @@ func TestJoinWaits(t *testing.T) {
 	}
 }
 
-// The Join option switches joining off, or sets how long after a HEAD a GET is joined with
-// it.
+// Join = -1 switches joining off. With Join = 1 ms a GET that comes 5 ms after the HEAD
+// isn't joined. In both cases the GET must count for the manifest alone.
 func TestJoinSettings(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"log", "redis"} {

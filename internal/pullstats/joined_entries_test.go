@@ -14,14 +14,15 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// sent is a GET or a HEAD of a manifest, which some process answers.
+// sent is a GET or a HEAD of a manifest. process is the number of the process that answers
+// it.
 type sent struct {
 	audit.Entry
 	head    bool
 	process int
 }
 
-// requests returns n requests that a few clients make within some seconds, often several at
+// requests returns n requests that three clients make within 2.5 seconds, many of them at
 // nearly the same time.
 func (s *shop) requests(seed uint64, n int) (list []sent) {
 	r := rand.New(rand.NewPCG(seed, 11))
@@ -42,8 +43,8 @@ func (s *shop) requests(seed uint64, n int) (list []sent) {
 	return list
 }
 
-// answer has two recorders log the requests, joined into entries as join says, and then
-// counts them with small batches.
+// answer has two processes write the requests to the audit log; requests up to join apart
+// share an entry. Then it counts them in small batches.
 func (s *shop) answer(t *testing.T, list []sent, join time.Duration) {
 	var processes [2]*audit.Recorder
 	for i := range processes {
@@ -61,8 +62,8 @@ func (s *shop) answer(t *testing.T, list []sent, join time.Duration) {
 	settle(t, s.worker(t, func(o *SyncOptions) { o.Batch, o.Join = 5, 2*time.Second }))
 }
 
-// The worker joins the same GETs with the same HEADs, whether each request has a log entry
-// of its own or one entry stands for several requests.
+// The same requests are logged twice: once with an entry for each request, and once with
+// entries that stand for several requests. The worker must count the same both times.
 func TestJoinedEntriesCountTheSame(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {
@@ -84,8 +85,8 @@ func TestJoinedEntriesCountTheSame(t *testing.T) {
 	}
 }
 
-// Clients pull the same manifests concurrently, recorders join the pulls into entries, and
-// the workers that count them die at every step: the counts are exact.
+// Clients pull the same manifests concurrently, recorders write several pulls into one
+// entry, and the workers that count them die at every step. The counts must be exact.
 func TestJoinedExactlyOnce(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 2)
@@ -142,8 +143,8 @@ func TestJoinedExactlyOnce(t *testing.T) {
 	t.Logf("12000 pulls in %d entries", entries)
 }
 
-// A worker of the first release, which counts each entry as one pull, can't move the
-// watermark.
+// A process of the first release would count an entry of 37 pulls as one pull. Its statement
+// that moves the watermark must fail.
 func TestOlderVersionCountsNothing(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -153,7 +154,7 @@ func TestOlderVersionCountsNothing(t *testing.T) {
 	w := s.worker(t)
 	_, err := w.Status(t.Context())
 	must(t, err)
-	// This is the statement of the first release.
+	// This is the first release's statement that moves the watermark.
 	_, err = s.stats.Pool.Exec(t.Context(), `
 		UPDATE pullstatisticsprocessingstate SET
 			last_processed_xid = $3::text::xid8, last_processed_log_id = $4,
@@ -170,6 +171,7 @@ func TestOlderVersionCountsNothing(t *testing.T) {
 	if st.Counted != 37 || number(t, s.stats, "SELECT count(*) FROM pullstatisticsprocessingstate WHERE reads IS NULL") != 1 {
 		t.Errorf("the state is %+v", st)
 	}
-	// If there are no pulls to count, the first release's statement still succeeds.
+	// The statement by which the first release records that it found nothing to count must
+	// still succeed.
 	exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET updated_at = now()")
 }

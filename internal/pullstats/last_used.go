@@ -16,43 +16,44 @@ import (
 )
 
 const (
-	// lastUsedEvery is how often last-used times are written.
+	// lastUsedEvery is how often the recorder writes last-used times to the database.
 	lastUsedEvery = 5 * time.Second
-	// lastUsedRefresh is how old a last-used time in the statistics may be while its tag or
-	// manifest is in constant use: it is written once in that time, not every
+	// lastUsedRefresh is how old the stored last-used time of a tag or manifest in constant
+	// use may be. So such a time is written once in lastUsedRefresh, not every
 	// lastUsedEvery.
 	lastUsedRefresh = 5 * time.Minute
-	// lastUsedSlack is how much later than its stored last-used time a tag may have been
-	// used.
+	// lastUsedSlack is how much later than its stored last-used time a tag or manifest may
+	// really have been used.
 	lastUsedSlack = lastUsedRefresh + 12*lastUsedEvery
-	// maxLastUsed bounds the number of tags and manifests in memory.
+	// maxLastUsed bounds the number of tags and manifests whose last-used times are in
+	// memory.
 	maxLastUsed = 100_000
-	// lastUsedBatch is how many last-used times are written together.
+	// lastUsedBatch is how many last-used times one transaction writes.
 	lastUsedBatch = 1000
 )
 
 // LastUsedOptions configures a LastUsedRecorder.
 type LastUsedOptions struct {
 	Databases
-	// Every is how often last-used times are written. Default 5 s.
+	// Every is how often last-used times are written to the database. Default 5 s.
 	Every  time.Duration
 	Log    *slog.Logger    // default slog.Default()
 	Worker *worker.Metrics // nil: none
 }
 
-// LastUsedRecorder records last-used times: when a tag or manifest was used other than by a
-// counted pull. Such a use is a HEAD, or a pull for which there was no room. It writes the
-// times every few seconds; they are exact to some minutes. A time may be written twice
-// without harm.
+// LastUsedRecorder records last-used times: when a client used a tag or manifest other than
+// by a counted pull. Such a use is a HEAD, or a pull that may not have been counted. The
+// recorder collects the times in memory and writes them to the statistics every few seconds;
+// a stored time may be some minutes too early. Writing a time twice does no harm.
 type LastUsedRecorder struct {
 	opt  LastUsedOptions
 	loop *worker.Loop
 
 	mu    sync.Mutex
 	names map[usedName]*lastUsed
-	gap   bool // a use was dropped for lack of room
-	// uncounted is the time of the newest uncounted pull, until the statistics have noted
-	// it.
+	gap   bool // a use was dropped, since names had maxLastUsed entries
+	// uncounted is the time of the newest pull that isn't counted; zero once that time is
+	// stored in the statistics.
 	uncounted time.Time
 }
 
@@ -65,7 +66,8 @@ type usedName struct {
 
 type lastUsed struct{ at, saved time.Time }
 
-// NewLastUsedRecorder makes the recorder of a process. Only Run and Close write the times.
+// NewLastUsedRecorder makes the recorder of a process. It writes nothing until Run or Close
+// is called.
 func NewLastUsedRecorder(o LastUsedOptions) (*LastUsedRecorder, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -81,8 +83,9 @@ func NewLastUsedRecorder(o LastUsedOptions) (*LastUsedRecorder, error) {
 // Run writes last-used times until ctx ends, and returns nil then. Close writes the rest.
 func (m *LastUsedRecorder) Run(ctx context.Context) error { return m.loop.Run(ctx) }
 
-// Close writes the last-used times that are left. Call it after Recorder.Close, which may
-// add some. If it returns an error, which comes from the database, these times are lost.
+// Close writes the last-used times that are still in memory. Call it after Recorder.Close,
+// which may add some. If Close returns an error, the database couldn't be written, and these
+// times are lost.
 func (m *LastUsedRecorder) Close(ctx context.Context) error {
 	if _, err := m.save(ctx); err != nil {
 		return fmt.Errorf("stopping without the last last-used times: %w", err)
@@ -90,7 +93,8 @@ func (m *LastUsedRecorder) Close(ctx context.Context) error {
 	return nil
 }
 
-// used records a use of a manifest, and of the tag if there is one.
+// used records that a manifest was used at the time at and, unless tag is "", that the tag
+// was.
 func (m *LastUsedRecorder) used(repository int64, tag string, d oci.Digest, at time.Time) {
 	if tag != "" {
 		m.tagUsed(repository, tag, at)
@@ -118,7 +122,7 @@ func (m *LastUsedRecorder) usedAt(k usedName, at time.Time) {
 	}
 }
 
-// markUncounted notes that a pull at this time may be missing in the counts.
+// markUncounted records that the pull at the time at may be missing in the counts.
 func (m *LastUsedRecorder) markUncounted(at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,7 +131,8 @@ func (m *LastUsedRecorder) markUncounted(at time.Time) {
 	}
 }
 
-// unsaved says whether something would be lost if the process were killed now.
+// unsaved says whether the recorder has something in memory that should be written by now,
+// and that would be lost if the process were killed.
 func (m *LastUsedRecorder) unsaved() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -143,13 +148,14 @@ func (m *LastUsedRecorder) unsaved() bool {
 	return false
 }
 
-// due says whether the last-used time should be written now.
+// due says whether the last-used time should be written: it has changed, and was last
+// written at least lastUsedRefresh ago.
 func (v *lastUsed) due(now time.Time) bool {
 	return v.at.After(v.saved) && now.Sub(v.saved) >= lastUsedRefresh
 }
 
-// save writes the last-used times that are due, and removes those of unused names from
-// memory.
+// save writes the last-used times that are due, and removes from memory tags and manifests
+// that weren't used for lastUsedRefresh.
 func (m *LastUsedRecorder) save(ctx context.Context) (more bool, err error) {
 	if m.takeGap() {
 		if err := Unrecorded(ctx, m.opt.Stats, 0); err != nil {
@@ -169,7 +175,8 @@ func (m *LastUsedRecorder) save(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// saveUncounted notes in the statistics the time of the newest uncounted pull.
+// saveUncounted stores the time of the newest uncounted pull in the statistics
+// (uncounted_at).
 func (m *LastUsedRecorder) saveUncounted(ctx context.Context) error {
 	m.mu.Lock()
 	at := m.uncounted
@@ -190,13 +197,14 @@ func (m *LastUsedRecorder) saveUncounted(ctx context.Context) error {
 	return nil
 }
 
-// owed is a last-used time to be written.
+// owed is a last-used time that is to be written, with its tag or manifest.
 type owed struct {
 	usedName
 	at time.Time
 }
 
-// due returns the last-used times to be written, in the order of their rows.
+// due returns the last-used times that are to be written, ordered by repository and name, so
+// that concurrent transactions lock rows in the same order.
 func (m *LastUsedRecorder) due(now time.Time) (list []owed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

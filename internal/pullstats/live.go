@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// liveTimeout bounds reading a repository's counters in Redis.
+// liveTimeout bounds the time for reading a repository's counters from Redis.
 const liveTimeout = 2 * time.Second
 
-// ErrNotLive says that pulls which aren't flushed yet couldn't be read.
+// ErrNotLive says that the pulls in Redis that aren't flushed yet couldn't be read.
 var ErrNotLive = errors.New("pulls that aren't counted yet can't be read now")
 
 // Live are the pulls of a repository that are in Redis and not yet in the statistics.
@@ -48,15 +48,16 @@ func added(r Row, p pulled) Row {
 	return r
 }
 
-// Live reads a repository's statistics by calling read, and returns the pulls that only
-// Redis has. read must use the Reader that it gets: the statistics and redispullcounters
-// are then read at the same moment. Error: that of read, or ErrNotLive. After ErrNotLive,
-// the statistics that read has read are valid, but lack the live pulls.
+// Live has the function read read a repository's statistics, and returns the pulls of the
+// repository that are only in Redis. read must use the Reader that it is given, so that the
+// statistics and redispullcounters are read in one snapshot. Error: that of read, or
+// ErrNotLive. After ErrNotLive, the statistics that read has read are valid, but there are
+// no live pulls to add to them.
 //
-// Live reads the counters first. A pull that Redis has counted by then is in the
-// statistics, or else is among those pulls of its counter that redispullcounters doesn't
-// have. So the sum of statistics and live pulls includes all pulls made before the first
-// read and none made after the second, and doesn't fall from one call to the next.
+// Live reads the counters from Redis first. A pull that Redis has counted by then is either
+// in the statistics, or among those pulls of its counter that redispullcounters doesn't
+// have. So the sum of statistics and live pulls includes all pulls from before the first
+// read and none from after the second, and it doesn't fall from one call to the next.
 func (r *Reader) Live(ctx context.Context, repository int64, read func(ctx context.Context, r *Reader) error) (Live, error) {
 	list, cause := r.inRedis(ctx, repository)
 	if cause != nil || len(list) == 0 {

@@ -10,7 +10,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The statistics plus live pulls equal the statistics after the next flush.
+// A client pulls, and the test adds the live pulls to the statistics before and after each
+// flush, also after flushes that die at one of their steps. The sum must always be the
+// number of pulls.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 2)
@@ -75,8 +77,8 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// While flushes run, no reader sees a count that is too high, or lower than one it saw
-// earlier.
+// One process pulls and flushes while a reader adds up statistics and live pulls again and
+// again. The reader must never see a sum that is too high, or lower than an earlier one.
 func TestLiveDuringFlushes(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -118,7 +120,8 @@ func TestLiveDuringFlushes(t *testing.T) {
 	}
 }
 
-// Without Redis, or when it doesn't answer, the database alone answers.
+// If there is no Redis, or it doesn't answer, Live must still call read, whose statistics
+// are valid, and then return ErrNotLive.
 func TestLiveWithoutRedis(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -140,8 +143,8 @@ func TestLiveWithoutRedis(t *testing.T) {
 	}
 }
 
-// Merge inserts rows for names that only Redis has where the order of names puts them in
-// the page.
+// Merge must insert rows for names that only Redis has, at the place in the page where the
+// order of names puts them.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	add := func(r Row) Row { r.Count++; return r }

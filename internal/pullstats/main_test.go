@@ -41,7 +41,8 @@ func number(t testing.TB, d *db.DB, sql string, args ...any) (n int64) {
 	return n
 }
 
-// alive locks existing repositories, as catalog.AliveRepositories does.
+// alive locks those of the repositories that exist and returns their ids, as
+// catalog.AliveRepositories does.
 func alive(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	rows, err := tx.Query(ctx, "SELECT id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
 	if err != nil {
@@ -50,14 +51,15 @@ func alive(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
-// shop is a test's audit log and statistics, with some repositories.
+// shop is a test's registry, as far as pull statistics need one: an audit log, the
+// statistics, and some repositories.
 type shop struct {
 	log, stats   *db.DB
 	repositories []int64
 }
 
-// open makes a shop with a number of repositories. If apart is set, the statistics are in
-// another database than the log.
+// open makes a shop with the given number of repositories. If apart is set, the statistics
+// are in another database than the audit log.
 func open(t testing.TB, apart bool, repositories int) *shop {
 	t.Helper()
 	s := &shop{log: dbtest.New(t)}
@@ -81,12 +83,13 @@ func (s *shop) worker(t testing.TB, change ...func(*SyncOptions)) *SyncWorker {
 	}
 	w, err := NewSyncWorker(o)
 	must(t, err)
-	w.lag = 0 // recorders of tests report what they have written, or have ended
+	w.lag = 0 // no need to wait: recorders of tests report what they have written, or have ended
 	return w
 }
 
-// settle counts until no pull is left. It may take a while: an open transaction of another
-// test delays counting here, although it is in another database of the server.
+// settle lets w count until no pull in the log is left uncounted. This may take a while: an
+// open transaction of another test delays the counting, even if it is in another database of
+// the server.
 func settle(t testing.TB, w *SyncWorker) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -107,7 +110,7 @@ func settle(t testing.TB, w *SyncWorker) {
 
 func digest(name string) oci.Digest { return oci.Compute(oci.SHA256, []byte(name)) }
 
-// pull is an entry of a pull.
+// pull returns the audit log's entry of a pull. content names the manifest.
 func (s *shop) pull(repository int, tag, content string, at time.Time) audit.Entry {
 	return audit.Entry{
 		Kind: audit.PullRepo, Repository: fmt.Sprint("acme/app", repository+1), RepositoryID: s.repositories[repository],
@@ -115,14 +118,14 @@ func (s *shop) pull(repository int, tag, content string, at time.Time) audit.Ent
 	}
 }
 
-// row is a row of statistics, of a tag or a manifest.
+// row is the statistics of a tag or a manifest.
 type row struct {
 	Count int64
 	Last  time.Time
 	Other string
 }
 
-// books returns the statistics by kind, repository and name.
+// books maps a tag or a manifest (kind, repository id and name) to its statistics.
 type books map[string]row
 
 func (s *shop) books(t testing.TB) books {
@@ -144,7 +147,7 @@ func (s *shop) books(t testing.TB) books {
 	return out
 }
 
-// truth returns the statistics that the entries should lead to.
+// truth returns the statistics that must result if each of the entries is counted once.
 func truth(entries []audit.Entry) books {
 	out := books{}
 	both := map[string]time.Time{}
@@ -170,7 +173,7 @@ func truth(entries []audit.Entry) books {
 	return out
 }
 
-// compare fails where the books differ.
+// compare fails the test for each tag or manifest whose statistics in got and want differ.
 func compare(t testing.TB, got, want books) {
 	t.Helper()
 	var names []string

@@ -18,7 +18,8 @@ type Metrics struct {
 	redis  redisMetrics
 }
 
-// Outcomes of a pull that Redis was to count.
+// Values of the label result of purser_redis_pull_events_total: they say what became of a
+// pull that Redis was to count.
 const (
 	eventRecorded   = "recorded"
 	eventLogged     = "logged"
@@ -26,7 +27,7 @@ const (
 	eventUnanswered = "unanswered"
 )
 
-// redisMetrics are the metrics of flushing.
+// redisMetrics are the metrics of flushing Redis.
 type redisMetrics struct {
 	keys     *prometheus.CounterVec
 	flush    prometheus.Histogram
@@ -38,7 +39,8 @@ type redisMetrics struct {
 	up       prometheus.Gauge
 }
 
-// Outcomes of a key that was to be flushed.
+// Values of the label result of purser_redis_flush_keys_total: they say what became of a
+// Redis key that was to be flushed.
 const (
 	keyFlushed = "flushed"
 	keyGone    = "gone"
@@ -46,7 +48,7 @@ const (
 	keyInvalid = "invalid"
 )
 
-// Outcomes of an entry that was read.
+// Results of an audit-log entry that was read, values of the label result.
 const (
 	entryCounted   = "counted"
 	entryElsewhere = "elsewhere"
@@ -191,7 +193,7 @@ func (m *Metrics) keysLeft(n int) {
 	}
 }
 
-// looked sets the metrics from the status of Redis.
+// looked sets the metrics about Redis from its status.
 func (m *Metrics) looked(s RedisStatus) {
 	if m == nil {
 		return

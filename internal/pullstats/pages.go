@@ -20,27 +20,28 @@ type Row struct {
 	Last  time.Time // zero: the time isn't known
 	Check time.Time // the last HEAD, to some minutes; zero: there was none
 	// Other is, for a tag, the digest that its last pull delivered; for a manifest, the tag
-	// by which it was last pulled, "" if never by a tag.
+	// by which it was last pulled, "" if it was never pulled by tag.
 	Other string
 }
 
-// TagPage returns the statistics of up to n tags of a repository whose names come after a
-// name, in the order of names. The tags may have been deleted.
+// TagPage returns the statistics of up to n tags of a repository, in the order of names,
+// beginning with the first name after the name after. It leaves out tags that were never
+// pulled. The tags may have been deleted.
 func (r *Reader) TagPage(ctx context.Context, repository int64, after string, n int) ([]Row, error) {
 	return r.page(ctx, `
 		SELECT tag_name, tag_pull_count, last_tag_pull_date, last_check_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics
 		WHERE repository_id = $1 AND tag_name > $2 AND tag_pull_count > 0 ORDER BY tag_name LIMIT $3`, repository, after, n)
 }
 
-// ManifestPage is TagPage for manifests, by digest.
+// ManifestPage returns the statistics of manifests as TagPage does those of tags, in the
+// order of digests.
 func (r *Reader) ManifestPage(ctx context.Context, repository int64, after string, n int) ([]Row, error) {
 	return r.page(ctx, `
 		SELECT manifest_digest, total_pull_count, last_pull_date, last_check_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics
 		WHERE repository_id = $1 AND manifest_digest > $2 AND total_pull_count > 0 ORDER BY manifest_digest LIMIT $3`, repository, after, n)
 }
 
-// TagRow returns the statistics of a tag. For a tag that was never pulled only the name is
-// set.
+// TagRow returns the statistics of a tag. For a tag that has none, only the name is set.
 func (r *Reader) TagRow(ctx context.Context, repository int64, name string) (Row, error) {
 	list, err := r.page(ctx, `
 		SELECT tag_name, tag_pull_count, last_tag_pull_date, last_check_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics
@@ -51,7 +52,7 @@ func (r *Reader) TagRow(ctx context.Context, repository int64, name string) (Row
 	return list[0], nil
 }
 
-// ManifestRow is TagRow for a manifest.
+// ManifestRow returns the statistics of a manifest as TagRow does those of a tag.
 func (r *Reader) ManifestRow(ctx context.Context, repository int64, d oci.Digest) (Row, error) {
 	list, err := r.page(ctx, `
 		SELECT manifest_digest, total_pull_count, last_pull_date, last_check_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics
@@ -83,7 +84,7 @@ func (r *Reader) page(ctx context.Context, sql string, repository int64, after s
 	return list, nil
 }
 
-// Since returns the time from which on every pull is counted; zero before anything was
+// Since returns the time from which on every pull is counted; zero if nothing was ever
 // counted.
 func (r *Reader) Since(ctx context.Context) (time.Time, error) {
 	s, err := readState(ctx, r.q, false)
@@ -93,9 +94,11 @@ func (r *Reader) Since(ctx context.Context) (time.Time, error) {
 	return s.Counts, err
 }
 
-// Merge adds live pulls to page, the rows whose names come after the name after: it calls
-// add for each row, and inserts a row for each name in live that has none. The page gets
-// limit rows at most.
+// Merge adds live pulls, which are in Redis and not yet in the statistics, to a page of a
+// listing of statistics. page has the rows whose names come after the name after, at most
+// limit; live has the names with live pulls. Merge calls add for each row, inserts a row for
+// each name in live that has none where the order of names puts it, and returns at most
+// limit rows.
 func Merge(page []Row, live []string, add func(Row) Row, after string, limit int) []Row {
 	known := make(map[string]bool, len(page))
 	for i, r := range page {
@@ -107,7 +110,7 @@ func Merge(page []Row, live []string, add func(Row) Row, after string, limit int
 		last = page[limit-1].Name
 	}
 	for _, name := range live {
-		// Names after a full page belong to a later page.
+		// If the page is full, names after its last name belong to a later page.
 		if !known[name] && name > after && (last == "" || name < last) {
 			page = append(page, add(Row{Name: name}))
 		}

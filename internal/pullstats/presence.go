@@ -16,38 +16,39 @@ import (
 
 const (
 	// busyTick is how often a process that records pulls reports the time up to which its
-	// pulls are written; idleTick is how often a process without pulls reports that it is
-	// alive.
+	// pulls are written; idleTick is how often a process reports that it is alive while it
+	// has no pulls to write.
 	busyTick = time.Second
 	idleTick = 30 * time.Second
-	// goneAfter is how long a process with unwritten pulls may be silent before it counts
-	// as killed. (After 15 s of silence statistics already count as incomplete:
-	// selectState.)
+	// goneAfter is how long a process with unwritten pulls may go without reporting before
+	// it counts as killed. (readState treats statistics as incomplete already after 15 s
+	// without a report.)
 	goneAfter = time.Minute
-	// clockSamples is how many measurements of the clock the best one is chosen from.
+	// clockSamples is the number of recent clock measurements from which measure chooses the
+	// best.
 	clockSamples = 8
-	// clockSlack is by how much the offset may be wrong before it is corrected.
+	// clockSlack is the error of the clock's offset that is tolerated without a correction.
 	clockSlack = 2 * time.Millisecond
 )
 
-// presence maintains the row in which a process reports that it records pulls, and the time
-// up to which its pulls are written. The SyncWorker learns two things from the row: that a
-// pull by digest can be joined, since every HEAD before it is written; and, when the
-// process is killed, that pulls were lost.
+// presence maintains this process's row in the table pullrecorders. With it the process
+// reports that it records pulls, and the time up to which its pulls are written. The
+// SyncWorker learns two things from the row: whether a pull by digest can be joined, because
+// every HEAD before it is written; and, when the process is killed, whether pulls were lost.
 //
-// It also measures the offset of the process's clock from the clock of the statistics'
-// database: requests of a client may reach different processes, and their times tell which
-// came first.
+// presence also measures the offset of the process's clock from the clock of the statistics'
+// database. Requests of one client may reach different processes, and their times must tell
+// which request came first.
 type presence struct {
 	r     *Recorder
 	stats *db.DB
 	wall  func() time.Time // for tests: the process's clock
 	loop  *worker.Loop
 
-	taking sync.RWMutex // read-locked while a pull gets its time and its place in a queue
+	taking sync.RWMutex // read-locked while a pull gets its time and is put into a queue
 	newest atomic.Bool  // no process of an older version records pulls
-	gap    atomic.Bool  // a pull that Redis counts is missing in the log
-	busy   atomic.Bool  // something came since the row last said that everything is written
+	gap    atomic.Bool  // a pull that Redis counts is missing in the audit log
+	busy   atomic.Bool  // a pull or HEAD came since the row last said that all are written
 	came   atomic.Int64 // number of pulls and HEADs so far
 	offset atomic.Int64 // of the database's clock, in nanoseconds
 
@@ -55,7 +56,7 @@ type presence struct {
 	id      int64      // 0: there is no row yet
 	seen    int64      // value of came when the row was last written
 	samples []clockSample
-	unfit   uint64 // value of the log's Unfit that lostPulls was last called for
+	unfit   uint64 // the log's Unfit when lostPulls was last called
 }
 
 type clockSample struct{ offset, trip time.Duration }
@@ -68,7 +69,7 @@ func newPresence(r *Recorder) *presence {
 	return p
 }
 
-// now returns the time by the clock of the statistics' database.
+// now returns the present time by the clock of the statistics' database.
 func (p *presence) now() time.Time {
 	if p == nil {
 		return time.Now()
@@ -76,10 +77,12 @@ func (p *presence) now() time.Time {
 	return p.wall().Add(time.Duration(p.offset.Load()))
 }
 
-// olderRun says whether processes of an older version may record pulls.
+// olderRun says whether a process of an older version may be recording pulls at the same
+// time.
 func (p *presence) olderRun() bool { return p != nil && !p.newest.Load() }
 
-// begin is called before a pull gets its time; end is called when the pull is in a queue.
+// begin must be called before a pull gets its time, and end when the pull is in a queue. In
+// between cut waits, so it doesn't report a later time while the pull is in no queue.
 func (p *presence) begin() {
 	if p == nil {
 		return
@@ -91,8 +94,8 @@ func (p *presence) begin() {
 	}
 }
 
-// hold makes cut wait while pulls are moved from one queue to another and are in neither.
-// end must follow.
+// hold makes cut wait while pulls move from one queue to another and are in neither. The
+// caller must call end afterwards.
 func (p *presence) hold() {
 	if p != nil {
 		p.taking.RLock()
@@ -105,8 +108,8 @@ func (p *presence) end() {
 	}
 }
 
-// cut returns a time before which all pulls and HEADs of this process are written. Zero:
-// all are written, and none came since the last call.
+// cut returns a time before which all pulls and HEADs of this process are written. It
+// returns zero if all are written and none came since the last call.
 func (p *presence) cut() time.Time {
 	p.taking.Lock()
 	defer p.taking.Unlock()
@@ -130,7 +133,8 @@ func (p *presence) next(context.Context) (time.Duration, error) {
 	return idleTick, nil
 }
 
-// tick writes the process's row, and measures the clock's offset by the same statement.
+// tick writes this process's row in pullrecorders, and measures the clock's offset with the
+// same statement.
 func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +157,7 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 		RETURNING clock_timestamp(),
 			NOT EXISTS (SELECT FROM pullrecorders
 				WHERE protocol = 1 AND ended_at IS NULL AND seen_at > now() - interval '5 minutes')`, p.id, to, logged).Scan(&theirs, &newest)
-	if errors.Is(err, pgx.ErrNoRows) { // the first tick, or another process declared this one dead
+	if errors.Is(err, pgx.ErrNoRows) { // there is no row yet, or another process declared this process dead
 		begun = p.wall()
 		err = p.stats.Pool.QueryRow(ctx,
 			`INSERT INTO pullrecorders (redis, written_to, logged, protocol) VALUES ($1, $2, $3, 2)
@@ -172,9 +176,9 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// measure adds a measurement of the clock. It takes the best of the last measurements, the
-// one with the shortest round trip, and sets the offset to it if the two differ by more
-// than half of that round trip plus clockSlack.
+// measure adds a measurement of the clock. Among the last clockSamples measurements, the one
+// with the shortest round trip is the most exact. measure adopts its offset if this differs
+// from the present offset by more than half of that round trip plus clockSlack.
 func (p *presence) measure(s clockSample) {
 	p.samples = append(p.samples, s)
 	if len(p.samples) > clockSamples {
@@ -192,8 +196,8 @@ func (p *presence) measure(s clockSample) {
 	}
 }
 
-// close reports that this process takes no more pulls; if lost is set, also that pulls of
-// this process are missing.
+// close reports that this process records no more pulls; if lost is set, it also reports
+// that some pulls of the process were not written.
 func (p *presence) close(ctx context.Context, lost bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,17 +216,18 @@ func (p *presence) close(ctx context.Context, lost bool) error {
 	return nil
 }
 
-// lostPulls notes that pulls before now may be missing in the log and in the statistics.
+// lostPulls records that pulls from before now may be missing in the audit log and in the
+// statistics.
 func lostPulls(ctx context.Context, stats *db.DB) error { return Unrecorded(ctx, stats, 0) }
 
-// ErrUnseen says that pulls are counted in a Redis that this process isn't configured to
-// read.
+// ErrUnseen says that Redis counts pulls, or has unflushed pulls, and that this process
+// can't read them because it has no redis.url.
 var ErrUnseen = errors.New("pulls are counted in Redis, which this process can't read, so it can't tell what was used: " +
 	"set redis.url here too; or, where Redis counts no more, run \"purser pulls flush\" on a process that has it; " +
 	"or, where it is no more, give up what it had with \"purser pulls reset --redis\"")
 
-// unseen says whether Redis counts pulls of any process, or may have unflushed pulls, while
-// this process can't read Redis.
+// unseen says whether this process has no Redis client although Redis counts the pulls of
+// some process or may have pulls that aren't flushed.
 func (w *SyncWorker) unseen(ctx context.Context) (unseen bool, err error) {
 	if w.opt.Redis != nil {
 		return false, nil
@@ -236,8 +241,8 @@ func (w *SyncWorker) unseen(ctx context.Context) (unseen bool, err error) {
 	return unseen, nil
 }
 
-// AbandonRedis gives up the pulls in a Redis that no longer exists: statistics are complete
-// from now on. It doesn't affect processes that still count in Redis.
+// AbandonRedis gives up the pulls in a Redis that no longer exists: statistics count as
+// complete only from now on. It doesn't affect processes that still count in Redis.
 func (w *SyncWorker) AbandonRedis(ctx context.Context) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "DELETE FROM pullrecorders WHERE redis AND ended_at IS NOT NULL"); err != nil {
@@ -251,8 +256,9 @@ func (w *SyncWorker) AbandonRedis(ctx context.Context) error {
 	})
 }
 
-// bury finds processes that were killed with unwritten pulls and notes that these are lost.
-// It deletes the rows of processes that ended long enough ago.
+// bury looks in pullrecorders for processes that were killed with unwritten pulls, and
+// records that statistics are complete only from now on. It also deletes the rows of
+// processes that ended more than an hour ago, unless Redis may have unflushed pulls of them.
 func (w *SyncWorker) bury(ctx context.Context) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		gone, err := tx.Exec(ctx, `

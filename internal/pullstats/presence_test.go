@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// When a process is killed with unwritten pulls, statistics become complete only from then
-// on. When the process has written all its pulls, or stops properly, statistics stay
-// complete.
+// A process with pulls is killed, or stops, in several states. If it was killed with
+// unwritten pulls, statistics must count as complete only from then on. If it had written
+// all its pulls, or stopped properly, statistics must stay complete.
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -66,8 +66,9 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// A process that can't read Redis refuses to say when tags were last used as long as Redis
-// counts pulls or may have unflushed pulls. After AbandonRedis it answers again.
+// One process has no Redis client, while another counts in Redis. The first one must refuse
+// to say when tags were last used as long as Redis counts pulls or may have unflushed pulls.
+// After AbandonRedis it must answer again.
 func TestUnseen(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

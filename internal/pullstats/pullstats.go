@@ -1,127 +1,146 @@
-// Package pullstats counts pulls: for each tag and manifest it keeps how often, and when
-// last, it was pulled.
+// Package pullstats counts pulls: for each tag and each manifest it stores how many times it
+// was pulled and when it was pulled last.
 //
-// The statistics may live in a database of their own (database.stats), on another server,
-// so no statement here joins them with the catalog. A tag or manifest that was never
-// pulled, or not since statistics are kept, has no row and is missing in answers.
+// The statistics may be stored in a database of their own (setting database.stats), on
+// another server, so no statement of this package joins them with the catalog's tables. A
+// tag or manifest that was not pulled since counting began has no row in the statistics and
+// is left out of answers.
 //
 // # Why each pull counts once
 //
-// A [SyncWorker] reads pulls in the audit log in the order of (xid, id): the id of the
-// transaction that wrote the entry, and the entry's own id. It reads only entries of
-// transactions below the oldest open one in the reading statement's snapshot. All of these
-// have ended, so their entries are visible, and nothing will be added between two entries
-// that were read. The order of ids or of times alone doesn't guarantee this: an entry may
-// be committed after one with a later id.
+// A [SyncWorker] reads pulls from the audit log in the order of (xid, id): the id of the
+// transaction that wrote the entry, and the id of the entry itself. It reads only entries
+// whose transaction is older than every transaction that is open in the reading statement's
+// snapshot. All those transactions have ended, so their entries are visible, and no entry
+// can appear later between two entries that were read. Order by entry id or by time alone
+// doesn't guarantee this: an entry may be committed after an entry with a greater id.
 //
-// The watermark, which says how far the log was read, is a row in the database of the
-// statistics. The transaction that adds pulls to the statistics also moves the watermark,
-// and does so only if the watermark still is where the reading began. When two workers read
-// the same entries, the second finds the watermark moved and adds nothing. A worker that
-// dies before its commit has moved and added nothing; a worker that dies after it, or
-// doesn't learn of its success, has done both. Each batch begins by reading the watermark
-// again. Entries that aren't counted here (because Redis counted them) move it like all
-// others.
+// The watermark is the position (xid, id) up to which the audit log was read, a row in the
+// statistics' database. The transaction that adds a batch of pulls to the statistics also
+// moves the watermark, and only if the watermark is still where it was when the batch was
+// read. If two workers read the same entries, the second one finds the watermark moved and
+// adds nothing. A worker that dies before its commit has neither moved the watermark nor
+// added pulls; a worker that dies after its commit, or doesn't learn that the commit
+// succeeded, has done both. Each batch begins by reading the watermark again. Entries that
+// Redis counted are skipped, and the watermark moves over them too.
 //
-// An entry may stand for several pulls; Pull.N is their number. Processes of an older
-// version would count such an entry as one pull. They can't move the watermark: a trigger
-// refuses an UPDATE that doesn't set the column reads to the current version.
+// An entry of the audit log may stand for several pulls; Pull.N is their number. A process
+// of an older version would count such an entry as one pull. To prevent that, a trigger
+// refuses each UPDATE of the watermark that doesn't set the column reads to the current
+// version, which older processes don't do.
 //
-// So the watermark divides the log, at each moment, into entries that are in the statistics
-// and entries that are not. [SyncWorker.Uses] relies on this to find each pull in one or
-// the other, and the manager of the audit log's partitions to drop no unread entry.
+// So at each moment the watermark divides the audit log into entries whose pulls are in the
+// statistics and entries whose pulls are not. [SyncWorker.Uses] relies on this to find each
+// pull either in the statistics or in the audit log. The manager of the audit log's
+// partitions relies on it to drop no partition with unread entries.
 //
-// For pulls that Redis counts, Uses reads the repository's counters before it reads the
-// statistics: a counter that Uses doesn't find any more is in the statistics.
+// Some pulls are counted by Redis, in counters: keys that each count the pulls of one tag or
+// manifest. Uses reads the repository's counters before it reads the statistics. So if a
+// counter has expired when Uses looks for it, its pulls are in the statistics that Uses
+// reads next.
 //
-// The worker locks the repositories of the entries that it counts until the statistics are
-// committed, so that the clean-up after a repository's deletion comes later and finds the
-// rows.
+// The SyncWorker locks the repositories of the entries that it counts until the statistics
+// are committed. So a repository can be deleted only after that, and the clean-up that
+// follows the deletion finds all statistics rows of the repository.
 //
-// A [Recorder] decides at the pull whether a SyncWorker or Redis counts it, and the entry
-// in the log says which (counted_by). A pull that Redis refuses is logged for the
-// SyncWorker. A pull that Redis doesn't answer is logged as counted by Redis, whether or
-// not Redis has counted it. So no pull is counted by both, and an operator may switch
-// between the two at any time.
+// A [Recorder] decides, when a client pulls, whether the SyncWorker or Redis counts the
+// pull, and writes the decision into the pull's entry in the audit log (counted_by). If
+// Redis refuses a pull, its entry says that the SyncWorker counts it. If Redis doesn't
+// answer, the entry says that Redis counted the pull, whether or not Redis has done so. So
+// no pull is counted twice, and an operator may switch between the two ways at any time.
 //
 // # Why a pull in two requests counts for its tag
 //
-// A HEAD by tag and the GET by digest after it are one pull, and two different processes
-// may have answered them. They are joined in one place: by the SyncWorker if it counts the
-// GET, otherwise by Redis, and never in a process's memory. Both choose by the same rule
-// (pick).
+// A client may pull a tag by a HEAD by tag and a GET by digest, and two different processes
+// may answer them. The two requests are joined, that is, counted as one pull of the tag, in
+// one place: by the SyncWorker if the SyncWorker counts the GET, otherwise by Redis; never
+// in a process's memory. The SyncWorker and Redis choose the HEAD for a GET by the same rule
+// (function pick).
 //
-// One entry may stand for several GETs or HEADs and then has the time and the client's port
-// of each: they are joined one by one, as if each had its own entry. Requests of an entry
-// that can't be decided yet stay.
+// An entry of the audit log may stand for several GETs or HEADs; it then has the time and
+// the client's port of each of them. These requests are joined one by one, as if each had an
+// entry of its own. Requests for which it can't be decided yet whether they are joined stay
+// stored (in pullstatisticspending).
 //
-// HEADs are written to a table beside the log, and read together with the log in its order.
-// When the worker reads a GET, it counts it for the manifest at once, and keeps the GET in
-// the statistics' database, as it does with the HEADs. The GET is joined when no earlier
-// HEAD can be missing: all processes have reported that they have written whatever came
-// before the GET (presence), and nothing that was written until then is unread. So neither
-// the order of commits, nor the borders of batches, nor which process reads matters: GETs
-// are joined in the order of their times. One transaction, which locks the watermark's row,
-// counts a joined GET and deletes it from the waiting ones, so it counts once.
+// HEADs are written to the table pullheads beside the audit log, and the SyncWorker reads
+// them together with the log's entries, in the same order. When the worker reads a GET by
+// digest, it counts the GET for the manifest at once and stores it in the table
+// pullstatisticspending, as it does with each HEAD. It joins the GET with a HEAD only when
+// no earlier HEAD can be missing: all processes have reported that everything before the GET
+// is written (see presence), and the worker has read all that was written until then. So the
+// result depends neither on the order of commits, nor on where batches end, nor on which
+// process reads: GETs are joined in the order of their times. One transaction, which locks
+// the watermark's row, counts a joined GET for the tag and deletes it from
+// pullstatisticspending, so the GET counts once.
 //
-// In Redis a GET waits for longer than processes take to send their HEADs. HEADs and GETs
-// have names there: a HEAD that is sent again is stored once, and a GET that asks again
-// gets the same answer. While Redis is away, and for a while after, GETs by digest are
-// counted from the log, and each process writes to the log those HEADs that it had sent to
-// Redis only.
+// If Redis counts, a GET by digest is sent to Redis only after a delay (digestLinger) that
+// is longer than processes take to send their HEADs. Each HEAD and each GET has a name of
+// its own in Redis: a HEAD that is sent again is stored once, and a repeated search for a
+// GET's HEAD gives the same result. While Redis is away, and for a while after, GETs by
+// digest are counted from the audit log; each process then writes to pullheads those HEADs
+// that it had sent only to Redis.
 //
-// Times are by the clock of the statistics' database, to about a millisecond: each process
-// measures how far its own clock is off.
+// All times are by the clock of the statistics' database, exact to about a millisecond: each
+// process measures the offset of its own clock from that clock and corrects its times.
 //
 // # Why each pull in Redis counts once
 //
-// One script adds a pull to one counter. A counter grows as long as it exists. A
-// [FlushWorker] adds those pulls of the counter to the statistics that they don't have yet,
-// and stores in the same transaction (redispullcounters) that the statistics now have all.
-// It takes nothing out of Redis. So if a transaction is rolled back, nothing was counted;
-// if its outcome is unknown, a repetition adds the pulls that are missing, if any.
+// A script in Redis adds each pull to the counter of its tag or manifest. A counter only
+// grows, as long as its key exists. A [FlushWorker] adds to the statistics those pulls of a
+// counter that the statistics don't have yet, and stores in the same transaction, in the
+// table redispullcounters, that all of the counter's pulls are now in the statistics. It
+// takes nothing out of Redis. So after a rollback nothing was counted, and if the outcome of
+// a commit is unknown, the next attempt adds only the pulls that are missing, if any.
 //
-// A transaction locks the counters of all repositories before it reads any, until it ends.
-// So two workers can't add the same pulls, and of two transactions, the later one has read
-// later values. A worker that stalls while it holds the lock holds up the others until
-// PostgreSQL ends its idle transaction; after that it can't commit anything.
+// Before a flush's transaction reads counters from Redis, it takes one lock for the counters
+// of all repositories, and holds it until it ends (lockCounters). So two workers can't add
+// the same pulls, and the later of two transactions has read later values. A worker that
+// stalls while it holds the lock blocks the other workers until PostgreSQL ends its idle
+// transaction; after that the stalled worker can't commit what it has read.
 //
-// A counter whose pulls are all in the statistics is settled: it expires in a minute,
-// unless another pull comes. The script that settles compares the counter's values with
-// those in the statistics, so a late call does nothing. A counter that has expired may be
-// made again. It then has a greater born, the sequence number of its first pull, and counts
-// from 0. If a worker dies before it settles a counter, the next flush does.
+// When the statistics have all pulls of a counter, the FlushWorker settles the counter: a
+// script sets the counter's key to expire in a minute, unless another pull comes. The script
+// compares the counter's present values with those in the statistics, so a late call does
+// nothing to a counter with newer pulls. After a counter has expired, the next pull makes it
+// again. The new counter starts at 0 and has a greater value in its field born, the sequence
+// number of its first pull. If a worker dies before it settles a counter, the next flush
+// settles it.
 //
-// Each flush has a number, the epoch. The flush stores the number in Redis before it reads
-// counters, and checks after each read that Redis still has the number. A Redis that was
-// emptied or set back doesn't have it. Then no counter is counted until the lost pulls, as
-// far as they were logged, are counted from the log: see recount. If only single counters
-// were set back (a node of a cluster), they have smaller values than the statistics:
-// nothing is added, and statistics are complete only from then on.
+// Each flush has a number, the epoch. The flush stores the epoch in Redis before it reads
+// counters, and checks after each read that Redis still has it. If Redis was emptied or
+// restored to an older state, the epoch is missing or too low. Then no counter is counted
+// until the pulls that Redis lost have been marked to be counted from the audit log, as far as
+// the log has them (see recount). If only some counters were restored to an older state (on
+// one node of a cluster), they have smaller values than the statistics: the flush adds
+// nothing for them and records that the statistics are complete only from now on.
 //
-// If the statistics' database was set back, redispullcounters was set back with the counts,
-// so the next flush adds the missing pulls, except those of counters that have expired.
-// Redis then knows a greater epoch than the database, which shows that statistics are
-// complete only from then on.
+// If the statistics' database was restored to an older state, redispullcounters went back
+// together with the counts. So the next flush adds the pulls that are missing, except those
+// of counters that have expired since. Redis then has a greater epoch than the database, by
+// which the FlushWorker notices the restore; it records that the statistics are complete
+// only from now on.
 //
-// The worker locks the repositories of the counters until the statistics are committed, as
-// the SyncWorker does. Pulls of deleted repositories are noted as counted in
-// redispullcounters, and added to nothing. A row of redispullcounters is deleted a day
-// after the last complete flush that found its counter in Redis; a complete flush finds
-// every counter that exists.
+// Like the SyncWorker, the FlushWorker locks the repositories of the counters until the
+// statistics are committed. Pulls of deleted repositories are recorded as counted in
+// redispullcounters, but added to no statistics. A complete flush finds every counter that
+// exists in Redis; a row of redispullcounters is deleted when complete flushes have not
+// found its counter for a day.
 //
-// A set in Redis has the repository's counters that aren't settled. The script that adds a
-// pull also adds the counter to the set, and the script that settles removes it.
-// [Reader.Live] reads the set and the counters first, and then the statistics and
-// redispullcounters, both at one moment. Its comment says why the sum is right.
+// For each repository, a set in Redis has the names of the counters that aren't settled. The
+// script that adds a pull also adds the counter to the set, and the script that settles the
+// counter removes it. [Reader.Live] reads the set and its counters first, and then the
+// statistics and redispullcounters in one snapshot. The comment of Live shows that the sum
+// is right.
 //
-// During an upgrade replicas of the version before count in keys of their own: upgrade.go.
+// During an upgrade, replicas of the previous version count pulls in Redis keys of another
+// format: upgrade.go flushes these keys too.
 //
 // # Transaction ids
 //
-// Transaction ids belong to a server. After a restore they may begin anew, below the
-// watermark or below ids in the entries. Both cases are detected, nothing is counted then
-// ([ErrForeignLog]), and [SyncWorker.Reset] gives the log a valid order again.
+// Each PostgreSQL server has its own sequence of transaction ids. After a restore the ids
+// may begin anew, below the watermark or below the ids that entries of the audit log have.
+// The SyncWorker detects both cases and then counts nothing ([ErrForeignLog]), until an
+// operator has [SyncWorker.Reset] give the log a valid order again.
 package pullstats
 
 import (
@@ -139,11 +158,12 @@ import (
 // Options configures a Reader.
 type Options struct {
 	DB *db.DB // required: the database of the statistics
-	// Redis has pulls that aren't in the database yet. Nil: there are none.
+	// Redis has pulls that aren't in the statistics' database yet. Nil if no Redis is
+	// configured.
 	Redis *Redis
 }
 
-// Reader reads statistics. Its methods may be called concurrently.
+// Reader reads pull statistics. Its methods may be called concurrently.
 type Reader struct {
 	stats *db.DB
 	q     db.Querier // the pool of stats, or a transaction
@@ -158,14 +178,16 @@ func NewReader(o Options) (*Reader, error) {
 	return &Reader{o.DB, o.DB.Pool, o.Redis}, nil
 }
 
-// Pulls are the statistics of a tag or a manifest.
+// Pulls are the statistics of one tag or one manifest: how many times and when last it was
+// pulled.
 type Pulls struct {
 	Count int64
 	Last  time.Time // zero: the time isn't known
 }
 
-// Tags returns the statistics of the named tags of a repository, by name. Tags without
-// statistics are left out. For OFFSET 0 see "Plans" in package db.
+// Tags returns the pull statistics of those tags of a repository that names lists, as a map
+// from tag name to statistics. It leaves out tags that have no statistics. The section
+// "Plans" of package db explains OFFSET 0.
 func (r *Reader) Tags(ctx context.Context, repository int64, names []string) (map[string]Pulls, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -185,7 +207,8 @@ func (r *Reader) Tags(ctx context.Context, repository int64, names []string) (ma
 	return list, nil
 }
 
-// Manifest returns the statistics of a manifest of a repository; zero: there are none.
+// Manifest returns the pull statistics of a repository's manifest, or a zero value if the
+// manifest has none.
 func (r *Reader) Manifest(ctx context.Context, repository int64, d oci.Digest) (Pulls, error) {
 	rows, err := r.q.Query(ctx, `
 		SELECT manifest_digest, total_pull_count, last_pull_date FROM manifestpullstatistics

@@ -14,23 +14,26 @@ import (
 
 // RecorderOptions says what counts pulls and where they are logged.
 type RecorderOptions struct {
-	// Log takes an entry for each pull. Nil: pulls aren't logged, and only Redis can
-	// count them.
+	// Log receives an entry for each pull. Nil: pulls aren't logged, so only Redis can count
+	// them.
 	Log *audit.Recorder
 	// Count says whether pulls are counted. If false they are only logged, so that they can
 	// be counted later.
 	Count bool
-	// Redis counts the pulls, if Count is set. Nil: the worker that reads the log does.
+	// Redis counts the pulls if Count is set. Nil: the SyncWorker, which reads the audit
+	// log, counts them.
 	Redis *Redis
-	// LastUsed records last-used times, for requests that use content but are no pulls, and
-	// for pulls that may stay uncounted. Required if Count.
+	// LastUsed records the last-used times of tags and manifests: for HEADs and other
+	// requests that are no pulls, and for pulls that may stay uncounted. Required if Count
+	// is set.
 	LastUsed *LastUsedRecorder
-	// Ignore selects clients whose pulls aren't counted.
+	// Ignore selects the clients whose pulls aren't counted.
 	Ignore Ignore
 	// Join is how long after a HEAD by tag a GET by digest counts as the second half of the
-	// same pull. Default DefaultJoin; below 0 nothing is joined.
+	// same pull. Default DefaultJoin; a negative value switches joining off.
 	Join time.Duration
-	// Buffer is how many pulls, and how many HEADs, may wait for Redis. Default 10,000.
+	// Buffer is how many pulls may wait in memory for Redis, and how many HEADs besides.
+	// Default 10,000.
 	Buffer int
 	// Batch is how many pulls are sent to Redis together. Default 1,000.
 	Batch   int
@@ -39,16 +42,17 @@ type RecorderOptions struct {
 	Worker  *worker.Metrics // nil: none
 }
 
-// Recorder records pulls as they happen, and decides what counts each of them. Its methods
-// may be called concurrently and never fail. They block for a second at most, while the
-// log's buffer is full and being written. A nil Recorder records nothing.
+// Recorder records the pulls that a process answers, and decides whether Redis or the
+// SyncWorker counts them. Its methods may be called concurrently and return no error. They
+// wait only if the audit log's buffer is full and being written, for a second at most. A nil
+// Recorder records nothing.
 type Recorder struct {
 	opt      RecorderOptions
 	queue    *redisQueue // nil: Redis doesn't count
 	presence *presence   // nil: pulls aren't counted
 }
 
-// NewRecorder makes a recorder. Run and Close send the pulls that it has taken for Redis.
+// NewRecorder makes a recorder. It sends nothing to Redis until Run or Close is called.
 func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Buffer <= 0 {
 		o.Buffer = 10_000
@@ -72,8 +76,8 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	return r
 }
 
-// oldest returns the time of the oldest pull or HEAD that isn't written yet, neither to the
-// log nor to Redis; zero: there is none.
+// oldest returns the time of the oldest pull or HEAD that this process still has to write to
+// the audit log or to Redis; zero if there is none.
 func (r *Recorder) oldest() time.Time {
 	at := r.opt.Log.Oldest()
 	if r.queue != nil {
@@ -84,7 +88,8 @@ func (r *Recorder) oldest() time.Time {
 	return at
 }
 
-// CountedBy returns what counts the pulls that this process records: audit, redis or none.
+// CountedBy says who counts the pulls that this process records: "audit" (the SyncWorker,
+// from the audit log), "redis" or "none".
 func (r *Recorder) CountedBy() string {
 	switch {
 	case r == nil || !r.opt.Count:
@@ -95,8 +100,9 @@ func (r *Recorder) CountedBy() string {
 	return audit.CountedByAudit
 }
 
-// Run sends pulls to Redis, and reports to other processes up to when pulls are written,
-// until ctx ends, and returns nil then. Close handles the pulls that are left.
+// Run sends pulls to Redis until ctx ends, and reports to the other processes up to which
+// time this process's pulls are written. It returns nil; Close then sends the pulls that are
+// left.
 func (r *Recorder) Run(ctx context.Context) error {
 	if r == nil || r.presence == nil {
 		<-ctx.Done()
@@ -111,17 +117,17 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Close sends the waiting pulls to Redis; those that Redis doesn't take before ctx ends are
-// logged, to be counted from the log. It must be called before the log's own Close. Run
-// should be over.
+// Close sends the waiting pulls to Redis. Pulls that Redis doesn't take before ctx ends are
+// written to the audit log, to be counted from there. Call Close when Run is over, and
+// before the log's own Close.
 func (r *Recorder) Close(ctx context.Context) {
 	if r != nil && r.queue != nil {
 		r.queue.close(ctx)
 	}
 }
 
-// Leave reports that this process takes no more pulls and, if lost is set, that pulls of it
-// are missing. It must be called after the Close of the log and of LastUsed.
+// Leave reports that this process records no more pulls and, if lost is set, that some of
+// its pulls were not written. Call it after the Close of the log and of LastUsed.
 func (r *Recorder) Leave(ctx context.Context, lost bool) error {
 	if r == nil || r.presence == nil {
 		return nil
@@ -129,9 +135,9 @@ func (r *Recorder) Leave(ctx context.Context, lost bool) error {
 	return r.presence.close(ctx, lost)
 }
 
-// Pulled records that a client was given a manifest. e is the entry for the log, without
-// its time and CountedBy. Pulled waits while the log's buffer is full and being written,
-// see audit.Recorder.Wait.
+// Pulled records that a client pulled a manifest. e is the pull's entry in the audit log,
+// without time and CountedBy. If the log's buffer is full and being written, Pulled waits
+// for room: see audit.Recorder.Wait.
 func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 	if r == nil {
 		return
@@ -148,8 +154,9 @@ func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 	}
 }
 
-// pulled makes one attempt to record a pull, and returns true when the caller needn't try
-// again. If last is set and the log doesn't take the pull, pulled drops it.
+// pulled makes one attempt to record a pull. It returns false if the log's buffer is full
+// and the caller should wait and try again. If last is set, it doesn't return false: a pull
+// that the log doesn't take is dropped, and recorded as a use if it was to be counted.
 func (r *Recorder) pulled(ctx context.Context, e audit.Entry, last bool) (over bool) {
 	r.presence.begin()
 	defer r.presence.end()
@@ -175,8 +182,9 @@ func (r *Recorder) pulled(ctx context.Context, e audit.Entry, last bool) (over b
 }
 
 // Checked records that a client asked about a manifest, by HEAD or by a GET that was
-// answered with "not modified". That counts as a use of the manifest. If the client asked
-// by tag and fetches the manifest by digest next, that GET is a pull of the tag.
+// answered with "not modified". This is a use of the manifest and no pull. If the client
+// asked by tag and then fetches the manifest by digest, the two requests together are a pull
+// of the tag.
 func (r *Recorder) Checked(ctx context.Context, e audit.Entry) {
 	if r == nil || !r.opt.Count || r.opt.Ignore.matches(e) {
 		return
@@ -194,12 +202,12 @@ func (r *Recorder) Checked(ctx context.Context, e audit.Entry) {
 	case r.queue != nil:
 		r.queue.checked(ctx, e)
 	case !r.opt.Log.RecordHead(ctx, e):
-		r.opt.LastUsed.markUncounted(e.Time) // the GET by digest that may follow won't count for the tag
+		r.opt.LastUsed.markUncounted(e.Time) // a GET by digest that follows won't count for the tag
 	}
 }
 
-// log writes the entry of a pull. If the log has no room for the entry of a pull that was
-// to be counted from the log, log records the last-used time at least.
+// log writes the entry of a pull to the audit log. If the log has no room, and the pull was
+// to be counted from the log, log records it as a use, so that its time at least is known.
 func (r *Recorder) log(ctx context.Context, e audit.Entry) {
 	if r.opt.Log != nil && r.opt.Log.Record(ctx, e) {
 		return
@@ -213,17 +221,19 @@ func (r *Recorder) log(ctx context.Context, e audit.Entry) {
 	}
 }
 
-// uncounted records a pull that isn't counted, or may not be, as a use.
+// uncounted records a pull that isn't counted, or may not be, as a use of its tag and
+// manifest.
 func (r *Recorder) uncounted(e audit.Entry) {
 	r.opt.LastUsed.markUncounted(e.Time)
 	r.used(e)
 }
 
-// used records the last-used time of a pull that other processes can't see yet.
+// used records the last-used time of a pull that is in memory or in Redis, where some other
+// processes can't see it.
 func (r *Recorder) used(e audit.Entry) { r.opt.LastUsed.used(e.RepositoryID, e.Tag, e.Digest, e.Time) }
 
-// Ignore selects the pulls that aren't counted, such as those of scanners and mirrors. A
-// pattern must match the whole text; * matches any part of it.
+// Ignore selects the pulls that aren't counted, such as those of scanners and mirrors, by
+// User-Agent and by account. A pattern must match the whole text; * matches any part of it.
 type Ignore struct {
 	UserAgents []string
 	Accounts   []string
@@ -242,8 +252,8 @@ func matchesAny(patterns []string, text string) bool {
 	return false
 }
 
-// matches says whether pattern matches the whole text. It matches each part between
-// asterisks at its first occurrence, which leaves the most text for the parts behind it.
+// matches says whether pattern matches the whole text. It searches each part between
+// asterisks at its first occurrence, which leaves the longest text for the parts after it.
 func matches(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {

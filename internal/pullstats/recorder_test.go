@@ -30,8 +30,10 @@ func TestIgnorePatterns(t *testing.T) {
 	}
 }
 
-// A HEAD by tag and a GET by digest of one client are one pull of the tag. GETs of other
-// clients or of other digests, and a second GET, are not. Both the log and Redis count so.
+// A client sends a HEAD by tag and then a GET by digest: this must count as one pull of the
+// tag. The client's second GET, GETs of other clients, and GETs of other manifests or in
+// other repositories must count for their manifests alone. This holds if pulls are counted
+// from the audit log and if Redis counts them.
 func TestPullInTwoRequests(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"log", "redis"} {
@@ -62,7 +64,7 @@ func TestPullInTwoRequests(t *testing.T) {
 					t.Errorf("%s: %d pulls, want %d", name, got[name].Count, want)
 				}
 			}
-			// A client that only sent a HEAD has used the tag all the same.
+			// A HEAD must set the tag's last-used time, even if no GET follows.
 			if n := number(t, s.stats, "SELECT count(*) FROM tagpullstatistics WHERE last_check_date > now() - interval '1 minute'"); n != 3 {
 				t.Errorf("%d tags were asked about, want 3", n)
 			}
@@ -70,7 +72,7 @@ func TestPullInTwoRequests(t *testing.T) {
 	}
 }
 
-// count counts all that was recorded, in Redis if there is one.
+// count flushes Redis, if r isn't nil, and counts all that is in the audit log.
 func (s *shop) count(t testing.TB, r *Redis) {
 	t.Helper()
 	if r != nil {
@@ -79,7 +81,8 @@ func (s *shop) count(t testing.TB, r *Redis) {
 	settle(t, s.worker(t))
 }
 
-// The HEAD and the GET may be answered by two processes, if they share a Redis.
+// One process answers a client's HEAD and another one answers its GET. With a common Redis,
+// the two requests must be joined.
 func TestPullInTwoProcesses(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -90,8 +93,8 @@ func TestPullInTwoProcesses(t *testing.T) {
 	two.Pulled(t.Context(), s.client("a", 0, "", "x"))
 	finish(t, two)
 	three.Pulled(t.Context(), s.client("a", 0, "", "x")) // the HEAD is used up
-	// A HEAD that a process has joined with a GET of its own can't be joined with a GET of
-	// another process.
+	// The process three joins a client's HEAD with a GET. The process four must not join the
+	// same HEAD with another GET.
 	three.Checked(t.Context(), s.client("b", 0, "v2", "x"))
 	three.Pulled(t.Context(), s.client("b", 0, "", "x"))
 	finish(t, three)
@@ -105,7 +108,7 @@ func TestPullInTwoProcesses(t *testing.T) {
 	}
 }
 
-// pick and takeScript choose the same HEAD for a GET by digest.
+// pick and takeScript must choose the same HEAD for a GET by digest.
 func TestPick(t *testing.T) {
 	t.Parallel()
 	c := startRedis(t).client(t)
@@ -161,8 +164,9 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// A HEAD that the recorder sends to Redis again is stored once, and stays used if a GET has
-// used it. Of many HEADs of one client Redis keeps the newest, here ten.
+// A recorder may send a HEAD to Redis twice. Redis must store it once, and keep it marked as
+// used if a GET has used it. Of many HEADs of one client, Redis must keep the newest ten,
+// the limit that the test sets.
 func TestHeadsInRedis(t *testing.T) {
 	t.Parallel()
 	c := startRedis(t).client(t)
@@ -199,7 +203,8 @@ func TestHeadsInRedis(t *testing.T) {
 	}
 }
 
-// Pulls of scanners and mirrors are logged and not counted, and their HEADs aren't uses.
+// The pulls of a scanner (by User-Agent) and of a mirror (by account) must be logged but not
+// counted, and their HEADs must set no last-used times.
 func TestIgnored(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -226,7 +231,8 @@ func TestIgnored(t *testing.T) {
 	}
 }
 
-// While counting is off, pulls are logged; they are counted once when it is switched on.
+// A client pulls while counting is switched off. The pull must be logged, and be counted
+// once when counting is switched on.
 func TestCountedLater(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -247,9 +253,9 @@ func TestCountedLater(t *testing.T) {
 	}
 }
 
-// Last-used times are written at intervals, never move back, and aren't written for deleted
-// repositories. When the recorder has no room for a last-used time, statistics become
-// incomplete.
+// A LastUsedRecorder must write the last-used times of a tag at intervals, never replace one
+// by an earlier time, and write none for a deleted repository. If it has no room for another
+// tag, statistics must become incomplete.
 func TestLastUsed(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 2)
@@ -321,8 +327,8 @@ func TestLastUsed(t *testing.T) {
 	}
 }
 
-// A pull that finds no room in the log, or that Redis doesn't answer, leaves a last-used
-// time.
+// The audit log has room for one pull, and a client makes two. The second pull isn't
+// counted, but must set the last-used times of its tag and manifest.
 func TestMissedPullsAreUses(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -344,8 +350,9 @@ func TestMissedPullsAreUses(t *testing.T) {
 	}
 }
 
-// Status.Counts moves when the log has no room for a pull, or for the HEAD by tag that
-// belongs to a pull. Status.Since stays, because the tag's last-used time is known.
+// If the audit log has no room for a pull, or for a HEAD by tag, then Status.Counts must
+// move to that time, because a pull of the tag may be missing in the counts. Status.Since
+// must stay, because the tag's last-used time is known.
 func TestUncountedPulls(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -369,7 +376,7 @@ func TestUncountedPulls(t *testing.T) {
 		lost := time.Now()
 		test.lose(t.Context(), rec, s.client("a", 0, "v2", "y"))
 		must(t, rec.opt.Log.Close(t.Context()))
-		for range 2 { // what came is written, and nothing came since
+		for range 2 { // the first tick still reports what came, the second that nothing came since
 			_, err := rec.presence.tick(t.Context())
 			must(t, err)
 		}
@@ -389,7 +396,7 @@ func TestUncountedPulls(t *testing.T) {
 	}
 }
 
-// Uses includes pulls that Redis counts, flushed or not, before tags are deleted.
+// Uses must include pulls that Redis has counted, both before and after they are flushed.
 func TestUsesInRedis(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 2)

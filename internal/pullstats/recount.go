@@ -13,21 +13,24 @@ import (
 )
 
 const (
-	// recountMargin is how much earlier a pull may have happened than Redis counted it.
+	// recountMargin is how much earlier than Redis counted it a pull may have happened.
 	recountMargin = 10 * time.Minute
-	// recountMost is how far back the log is searched for pulls that Redis has lost.
+	// recountMost is how far back a recount searches the audit log for pulls that Redis has
+	// lost.
 	recountMost = 24 * time.Hour
-	// recountPage is how many pulls are checked together.
+	// recountPage is how many of the audit log's entries a recount checks at once.
 	recountPage = 2000
-	// recountWait is how long a recount waits for processes to write their pulls.
+	// recountWait is how long a recount waits for processes to write their pulls to the
+	// audit log.
 	recountWait = 10 * time.Second
 )
 
 var errUnwritten = errors.New("Redis has lost pulls, which are counted from the log when all processes have written theirs")
 
-// recover marks the pulls that Redis has lost, as far as the log has them, to be counted
-// from the log, and then sets Redis's epoch. It holds the lock on counters, so one process
-// at a time does this, and the next one finds it done.
+// recover is called when Redis has lost pulls. It marks the lost pulls that the audit log
+// has, so that the SyncWorker counts them, and then stores the database's epoch in Redis
+// again. It holds the lock of lockCounters, so only one process at a time recovers, and the
+// next one finds the epochs equal and does nothing.
 func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		if err := unhurried(ctx, tx); err != nil {
@@ -40,7 +43,7 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 			return err
 		}
 		now, older, err := w.opt.Redis.epochs(ctx, c)
-		if err != nil || !now.lost() && !older.lost() { // another process was faster
+		if err != nil || !now.lost() && !older.lost() { // another process has recovered already
 			return err
 		}
 		w.opt.Logger.ErrorContext(ctx, "Redis has lost pulls: it was emptied, or set back", "flush", now.redis, "flush_of_database", now.stats)
@@ -48,8 +51,8 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 		if err != nil {
 			return err
 		}
-		// If Redis was set back to an older state, nothing shows which pulls are missing in
-		// its keys.
+		// If Redis was restored to an older state, nothing shows which pulls are missing in
+		// its counters.
 		if !all || now.redis > 0 || older.redis > 0 && older.lost() {
 			if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
 				return err
@@ -62,21 +65,22 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 	})
 }
 
-// recount marks the pulls that Redis has lost to be counted from the log, and returns
-// whether the log has all of them.
+// recount marks the pulls that Redis has lost, so that the SyncWorker counts them from the
+// audit log. It returns whether the log has all of them.
 //
-// Redis gives each pull that it counts a sequence number, which grows per counter and is in
-// the pull's log entry. The statistics have the number of each counter's last counted pull.
-// So a pull in the log is in the statistics if its counter was counted up to its number or
-// beyond; it is in Redis if its counter was made (born) before it; otherwise it is lost.
-// recount marks lost pulls as to be counted from the log and moves them behind the
-// watermark in the log's order, from where each is counted once, like any other. An
-// interrupted recount can be repeated: it doesn't see the pulls that are marked already.
+// Redis gives each pull that it counts a sequence number, which grows within a counter and
+// is stored in the pull's entry in the audit log. The table redispullcounters has, for each
+// counter, the number of the last pull that is in the statistics. So a pull in the log is in
+// the statistics if its number isn't greater than the number in the counter's row. It is in
+// Redis if its number isn't less than the born of the counter in Redis. If it is in neither,
+// it is lost. recount marks a lost pull to be counted from the log and moves its entry
+// behind the watermark, so that the SyncWorker reads and counts it once, like a new one. An
+// interrupted recount can be repeated: it no longer sees the entries that are marked.
 //
-// No flush counts a counter during the recount, since the caller has locked the counters.
-// Nor has a flush counted one between the loss and the recount, which would have raised the
-// numbers: after it has read counters, a flush checks that Redis still has the epoch, and
-// only the caller of recount restores the epoch.
+// No flush counts a counter during the recount, since the caller holds the lock of
+// lockCounters. Nor has a flush counted one between the loss and the recount, which would
+// have raised the numbers in redispullcounters: after reading counters, a flush checks that
+// Redis still has the epoch, and only the caller of recount restores the epoch.
 func (w *FlushWorker) recount(ctx context.Context, tx pgx.Tx, older bool) (all bool, err error) {
 	from, all, err := w.recountFrom(ctx)
 	if err != nil {
@@ -114,8 +118,9 @@ func (w *FlushWorker) recount(ctx context.Context, tx pgx.Tx, older bool) (all b
 	}
 }
 
-// recountFrom returns the time from which pulls may be lost, and whether the log has all of
-// them. It waits for processes to write their pulls. Error: errUnwritten.
+// recountFrom returns the time from which on pulls may be lost, and whether the audit log
+// has all pulls since then. Before that it waits until all processes have written their
+// pulls to the log. Error: errUnwritten.
 func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool, err error) {
 	var flushed, now time.Time
 	if err := w.opt.Stats.Pool.QueryRow(ctx, "SELECT last_processed_timestamp, clock_timestamp() FROM redisprocessingstate").Scan(&flushed, &now); err != nil {
@@ -147,8 +152,9 @@ func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool
 }
 
 // lost returns those pulls of page that are neither in the statistics nor in Redis. unknown
-// says that this couldn't be decided for some of them. older is what olderApplied returns;
-// nil: no pull of the older version is lost.
+// says that this can't be decided for some of them, because Redis had not answered them.
+// older is the result of olderApplied; nil if Redis has lost no pulls of the previous
+// version.
 func (w *FlushWorker) lost(ctx context.Context, tx pgx.Tx, page []audit.RedisPull, older map[int64]int64) (lost []audit.RedisPull, unknown bool, err error) {
 	var open []audit.RedisPull
 	var keys []string
@@ -189,7 +195,8 @@ func (w *FlushWorker) lost(ctx context.Context, tx pgx.Tx, page []audit.RedisPul
 	return lost, unknown, nil
 }
 
-// born returns the first sequence number of each key, 0 for keys that don't exist.
+// born returns, for each key, the sequence number of the counter's first pull; 0 for keys
+// that don't exist in Redis.
 func (r *Redis) born(ctx context.Context, keys []string) ([]int64, error) {
 	c, err := r.connect(ctx)
 	if err != nil {
@@ -214,7 +221,7 @@ func (r *Redis) born(ctx context.Context, keys []string) ([]int64, error) {
 	return list, nil
 }
 
-// pause returns after d, or with ctx's error when it ends.
+// pause returns nil after d, or ctx's error if ctx ends earlier.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

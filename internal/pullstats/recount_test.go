@@ -11,9 +11,10 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// Pulls that Redis counted and then lost are counted from the log, once. Pulls that were
-// flushed before, that a flush had read, or that came after the loss are not counted again.
-// Statistics stay complete, so policies that need them go on.
+// Redis counts pulls and is then emptied, between two flushes or at a step of one. The lost
+// pulls must be counted from the audit log, once. Pulls that were flushed before, that a
+// flush had already read, or that came after the loss must not be counted again. Statistics
+// must stay complete, so that policies that need them go on.
 func TestRecount(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -88,8 +89,9 @@ func TestRecount(t *testing.T) {
 	}
 }
 
-// A recount waits for a flush that has read counters before Redis lost them: the flush
-// counts these pulls, and the recount doesn't count them again.
+// A flush has read counters, and then Redis loses them. A second flush notices the loss and
+// begins a recount, which must wait for the first flush: the first flush counts these pulls,
+// and the recount must not count them again.
 func TestRecountBesideFlush(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -121,8 +123,8 @@ func TestRecountBesideFlush(t *testing.T) {
 	}
 }
 
-// If the log doesn't have all the pulls that Redis had, those in the log are counted, and
-// statistics are no longer complete.
+// Redis loses the pulls of two recorders, one of which doesn't log its pulls. The pull in
+// the audit log must be counted from there, and statistics must no longer count as complete.
 func TestRecountIncomplete(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -150,7 +152,7 @@ func TestRecountIncomplete(t *testing.T) {
 	}
 }
 
-// ended ends a recorder as finish does, also one that has no log.
+// ended ends a recorder like finish, but also a recorder that has no log.
 func ended(t *testing.T, rec *Recorder) {
 	t.Helper()
 	rec.Close(t.Context())
@@ -159,7 +161,8 @@ func ended(t *testing.T, rec *Recorder) {
 	must(t, rec.Leave(t.Context(), false))
 }
 
-// A recount waits for pulls that Redis has counted and that are still to be logged.
+// Redis counts a pull and is emptied before the pull is in the audit log. The recount must
+// wait until the pull is written, and then count it from the log.
 func TestRecountWaits(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

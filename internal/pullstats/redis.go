@@ -20,9 +20,9 @@ const (
 	redisTimeout     = 3 * time.Second // of a command, and of a pipeline
 )
 
-// Redis is a client of a Redis or Valkey server or cluster; it asks the server which it is.
-// It sends no call twice: the caller decides what to do about a call that stays unanswered.
-// Its methods may be called concurrently.
+// Redis is a client of a server or a cluster of Redis or Valkey; it finds out by itself
+// which of the two it is. It never repeats a call that got no answer: the caller decides
+// whether that is safe. Its methods may be called concurrently.
 type Redis struct {
 	opt   *redis.Options
 	stats *db.DB
@@ -31,8 +31,8 @@ type Redis struct {
 	client redis.UniversalClient // nil: the server wasn't reached yet
 }
 
-// NewRedis makes a client of the server at a URL (redis://, rediss:// or unix://) without
-// connecting to it. stats is the database of the registry's statistics. The error doesn't
+// NewRedis makes a client of the server at a URL (redis://, rediss:// or unix://). It
+// doesn't connect yet. stats is the database of the registry's statistics. The error doesn't
 // repeat the URL, which may contain a password.
 func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
 	opt, err := parseRedisURL(rawURL)
@@ -49,8 +49,8 @@ func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
 	return &Redis{opt: opt, stats: stats}, nil
 }
 
-// silence keeps the client library from writing to standard error, past the log, what this
-// package returns as errors. The library has one logger for the process.
+// silence switches off the client library's own logger, of which a process has one. It
+// writes to standard error, past Purser's log, errors that this package returns anyway.
 var silence = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
 
 type silent struct{}
@@ -62,7 +62,7 @@ func parseRedisURL(rawURL string) (*redis.Options, error) {
 	if err == nil {
 		return opt, nil
 	}
-	// An error of package url contains the text.
+	// An error of package url contains the URL, with its password; keep only the cause.
 	if inner := (*url.Error)(nil); errors.As(err, &inner) {
 		err = inner.Err
 	}
@@ -82,13 +82,13 @@ func (r *Redis) Close() error {
 	return r.client.Close()
 }
 
-// ErrNotOwner says that a Redis has the pulls of another registry, whose repositories have
-// the same ids as this one's.
+// ErrNotOwner says that a Redis has the pulls of another registry. The two registries have
+// repositories with the same ids, so their keys would mix.
 var ErrNotOwner = errors.New("it has pulls of another registry: give each its own Redis, or its own database of one " +
 	"(redis://host:port/1), or delete the key " + ownerKey + " if the other one is no more")
 
-// connect returns the client. The first time it finds out whether the server is a cluster,
-// and whether its pulls are this registry's.
+// connect returns the connected client. The first call finds out whether the server is a
+// cluster, and whether the pulls in it belong to this registry. Error: ErrNotOwner.
 func (r *Redis) connect(ctx context.Context) (redis.UniversalClient, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +121,8 @@ func (r *Redis) dial(ctx context.Context) (redis.UniversalClient, error) {
 	return redis.NewClusterClient(r.clusterOptions()), nil
 }
 
-// own claims a Redis for this registry, unless it belongs to another. Error: ErrNotOwner.
+// own stores this registry's identity in a Redis that has none yet, so that no other
+// registry uses it. Error: ErrNotOwner if the Redis has another registry's identity.
 func (r *Redis) own(ctx context.Context, c redis.UniversalClient) error {
 	var owner string
 	if err := r.stats.Pool.QueryRow(ctx, "SELECT owner::text FROM redisprocessingstate").Scan(&owner); err != nil {
@@ -150,7 +151,8 @@ func (r *Redis) clusterOptions() *redis.ClusterOptions {
 	}
 }
 
-// eachMaster calls fn with each server that has keys of its own, one after another.
+// eachMaster calls fn for each server that holds keys (each master of a cluster), one after
+// another.
 func (r *Redis) eachMaster(ctx context.Context, fn func(ctx context.Context, c *redis.Client) error) error {
 	c, err := r.connect(ctx)
 	if err != nil {
@@ -180,7 +182,7 @@ func (r *Redis) eachMaster(ctx context.Context, fn func(ctx context.Context, c *
 	return fmt.Errorf("a client of Redis of type %T is unknown", c)
 }
 
-// call runs a script on keys of one slot.
+// call is the call of a script. On a cluster, all of its keys must be in one slot.
 type call struct {
 	script *redis.Script
 	keys   []string
@@ -191,7 +193,7 @@ type call struct {
 }
 
 // run sends calls in one round trip (on a cluster, one per server). It returns when each
-// call was answered, or is known to stay unanswered.
+// call was answered, or when it is known that some won't be.
 func (r *Redis) run(ctx context.Context, calls []*call) {
 	c, err := r.connect(ctx)
 	if err != nil {
@@ -201,7 +203,7 @@ func (r *Redis) run(ctx context.Context, calls []*call) {
 		return
 	}
 	r.send(ctx, c, calls)
-	var unknown []*call // calls that did nothing, since the server doesn't know their script
+	var unknown []*call // calls that did nothing, since the server doesn't have their script
 	for _, call := range calls {
 		if redis.HasErrorPrefix(call.cmd.Err(), "NOSCRIPT") {
 			unknown = append(unknown, call)
@@ -222,16 +224,17 @@ func (r *Redis) send(ctx context.Context, c redis.UniversalClient, calls []*call
 	}
 	_, err := p.Exec(ctx)
 	for _, call := range calls {
-		// When a server refuses the connection (a wrong password, too many clients) the
-		// library sends nothing, and leaves the commands without an error. A script that
-		// has run always has a result.
+		// When a server refuses the connection (because of a wrong password, or too many
+		// clients) the library sends nothing, and sets no error in the commands. A script
+		// that has run always has a result, so a command without result and error wasn't
+		// sent.
 		if err != nil && call.cmd.Err() == nil && call.cmd.Val() == nil {
 			call.cmd.SetErr(err)
 		}
 	}
 }
 
-// load loads scripts into all servers.
+// load loads the scripts of the calls into all servers.
 func (r *Redis) load(ctx context.Context, calls []*call) error {
 	return r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
 		loaded := map[*redis.Script]bool{}
@@ -257,7 +260,7 @@ const (
 	unanswered                // it isn't known whether it was executed
 )
 
-// outcome returns what became of a call, and unless it was executed the error.
+// outcome returns whether a call was executed, and the error unless it was.
 func (c *call) outcome() (outcome, error) {
 	if c.err != nil {
 		return refused, c.err
@@ -272,7 +275,7 @@ func outcomeOf(err error) (outcome, error) {
 	case err == nil, errors.Is(err, redis.Nil):
 		return answered, nil
 	case errors.As(err, &reply):
-		return refused, err // scripts make their first change only when nothing can fail any more
+		return refused, err // a script that fails has changed no counter: see scripts.go
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
 		return refused, err // it wasn't sent
 	case errors.As(err, &network) && network.Op == "dial":

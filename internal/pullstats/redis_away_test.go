@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// until calls fn again and again until it returns true.
+// until calls fn again and again until it returns true. After a minute it fails the test.
 func until(t testing.TB, what string, fn func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !fn(); time.Sleep(5 * time.Millisecond) {
@@ -21,7 +21,7 @@ func until(t testing.TB, what string, fn func() bool) {
 	}
 }
 
-// running runs a recorder until the test or stop ends it.
+// running starts a recorder, which runs until stop is called or the test ends.
 func running(t testing.TB, rec *Recorder) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -34,8 +34,9 @@ func running(t testing.TB, rec *Recorder) (stop func()) {
 	return stop
 }
 
-// While Redis is away pulls are written to the log at once, to be counted from there. When
-// Redis is back, it counts again. All pulls are counted once, and none waits.
+// Redis is killed, or stops answering, while a client pulls. The pulls must then be written
+// to the audit log at once, to be counted from there. When Redis is back, it must count
+// again. Each pull must be counted once, and none may wait.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	for how, away := range map[string]func(redisServer, *proxy){
@@ -102,7 +103,7 @@ func TestRedisAway(t *testing.T) {
 	}
 }
 
-// writing lets a log write until the test ends.
+// writing lets a log write its entries until the test ends.
 func writing(t testing.TB, log *audit.Recorder) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -113,8 +114,8 @@ func writing(t testing.TB, log *audit.Recorder) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// Without a log, pulls that find no room are dropped, are counted as dropped, and leave
-// last-used times.
+// Redis is away, pulls aren't logged, and the recorder has room for one pull. Further pulls
+// must be dropped, be counted as dropped in the metric, and set last-used times.
 func TestRedisAwayWithoutLog(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -145,8 +146,8 @@ func TestRedisAwayWithoutLog(t *testing.T) {
 	}
 }
 
-// When the process ends, the batch that is being sent is completed, and the other pulls are
-// sent or logged, each once.
+// A process stops with 23 pulls in its queue, sometimes while it sends a batch. The batch
+// must be completed, and the other pulls must be sent to Redis or logged, each once.
 func TestRedisRecorderEnds(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
 
-// cluster is a Redis cluster of a test's own: three masters.
+// cluster is a Redis cluster for one test, with three masters.
 type cluster struct {
 	ports []int
 	nodes []*redis.Client
@@ -78,13 +78,13 @@ func startCluster(t testing.TB) *cluster {
 	return c
 }
 
-// kill kills a node, which can't tell the others.
+// kill kills a node, which gets no time to tell the others.
 func (c *cluster) kill(i int) {
 	c.cmds[i].Process.Kill() //nolint:errcheck // it may have ended
 	c.cmds[i].Wait()         //nolint:errcheck // by the signal
 }
 
-// owner returns the node that has a key at first, and the key's slot.
+// owner returns the node to which a key belongs until slots are moved, and the key's slot.
 func (c *cluster) owner(t testing.TB, key string) (node, slot int) {
 	t.Helper()
 	n, err := c.nodes[0].ClusterKeySlot(t.Context(), key).Result()
@@ -92,7 +92,7 @@ func (c *cluster) owner(t testing.TB, key string) (node, slot int) {
 	return min(int(n)*3/16384, 2), int(n)
 }
 
-// move moves the slot of a key, with all keys in it, to a node.
+// move moves the slot of a key, with all keys in it, from the key's node to another one.
 func (c *cluster) move(t testing.TB, key string, to int) {
 	t.Helper()
 	from, slot := c.owner(t, key)
@@ -114,8 +114,8 @@ func (c *cluster) move(t testing.TB, key string, to int) {
 	}
 }
 
-// A cluster records pulls, and serves uses, live counts and flushes. When slots move to
-// other nodes in the middle of a flush, nothing is counted twice.
+// A Redis cluster must record pulls, and serve Uses, live counts and flushes. Pulls must be
+// counted once even if slots move to other nodes in the middle of a flush.
 func TestRedisCluster(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -177,7 +177,7 @@ func TestRedisCluster(t *testing.T) {
 	compare(t, s.books(t), truth(all))
 	record()
 	w := s.flusher(t, r)
-	w.crash = at("before commit", crashHere) // some pulls were counted before
+	w.crash = at("before commit", crashHere) // pulls that an earlier flush has counted stay counted
 	if died, err := dies(func() error { return w.Flush(t.Context()) }); !died {
 		t.Fatalf("nothing was added: %v", err)
 	}
@@ -190,7 +190,8 @@ func TestRedisCluster(t *testing.T) {
 	flush(s.flusher(t, r))
 	compare(t, s.books(t), truth(all))
 
-	// While a node is down, its own pulls wait, and those of the other nodes are flushed.
+	// One node goes down. The pulls on this node must wait, and a flush must count those of
+	// the other nodes.
 	record()
 	down := 0
 	for _, key := range []string{epochKey, ownerKey} { // a flush can't begin without these keys

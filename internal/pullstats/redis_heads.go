@@ -12,33 +12,35 @@ import (
 )
 
 const (
-	// maxHeads bounds the HEADs in a process's memory.
+	// maxHeads bounds the number of HEADs that a process keeps in memory.
 	maxHeads = 50_000
-	// maxSameHeads bounds the HEADs of one client and manifest in Redis.
+	// maxSameHeads bounds the number of HEADs that Redis keeps of one client for one
+	// manifest.
 	maxSameHeads = 1000
-	// headBatch is how many HEADs are sent together.
+	// headBatch is how many HEADs are sent to Redis at once.
 	headBatch = 2000
-	// headMargin is how much longer Redis keeps a HEAD than it can be joined, since the
-	// pull that looks for it may be sent late.
+	// headMargin is how much longer Redis keeps a HEAD than a GET by digest can be joined
+	// with it, since the search for the GET's HEAD may be sent late.
 	headMargin = time.Minute
 )
 
-// redisHeads sends the HEADs by tag that this process answers to Redis. In Redis, pulls by
-// digest find their HEADs, whichever process answered them; the process itself joins
-// nothing. It keeps each HEAD in memory as long as the HEAD can be joined. When Redis goes
-// away, the process writes these HEADs to the log, since pulls are then counted from the
-// log; when Redis is back, it sends them again. It also writes to the log the pulls that
-// Redis has joined, so that no HEAD is used twice. Each HEAD has a name, by which Redis
-// stores a repeated HEAD once and remembers whether it was used.
+// redisHeads sends the HEADs by tag that this process answers to Redis. There each GET by
+// digest finds its HEAD, whichever process answered the HEAD; no process joins requests in
+// its own memory. redisHeads keeps each HEAD in memory as long as a GET can be joined with
+// it. When Redis goes away, pulls are counted from the audit log, so redisHeads writes these
+// HEADs to the log's database (table pullheads). It also writes there the GETs that Redis
+// has joined, so that their HEADs aren't used again. When Redis is back, it sends the HEADs
+// to Redis once more. Each HEAD has a name, by which Redis stores a repeated HEAD once and
+// remembers whether a GET has used it.
 type redisHeads struct {
 	q       *redisQueue
 	process uint64
 
 	mu     sync.Mutex
-	named  uint64        // number of names given to HEADs and pulls by digest
+	named  uint64        // how many names were given to HEADs and pulls by digest
 	recent []*recentHead // in the order in which they came
-	unsaid int           // of recent, those that Redis doesn't have
-	logged int           // of recent, those that the log has
+	unsaid int           // how many of recent Redis doesn't have
+	logged int           // how many of recent the audit log has
 	taken  []audit.Entry // pulls by digest that Redis has joined with HEADs and counted
 }
 
@@ -49,7 +51,7 @@ type recentHead struct {
 	sent, logged bool
 }
 
-// name returns a name that no other HEAD or pull of any process has.
+// name returns a name that no HEAD and no pull by digest of any process has.
 func (h *redisHeads) name() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,9 +68,11 @@ func headKey(e audit.Entry) string {
 	return headPrefix + hex.EncodeToString(client[:])
 }
 
-// add takes a HEAD, and returns whether it is the only one that waits to be sent. byLog
-// says that pulls by digest are counted from the log now, so add logs the HEAD too. A HEAD
-// that finds no room isn't joined with any pull.
+// add remembers a HEAD until it can no longer be joined, so that it can be sent to Redis. If
+// byLog is set, pulls by digest are currently counted from the audit log; then add also
+// writes the HEAD to the table pullheads. If memory has no room for the HEAD, no pull is
+// joined with it. first is true if no other HEAD waits to be sent, so that the caller must
+// wake the loop.
 func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -86,7 +90,7 @@ func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first 
 	return h.unsaid == 1
 }
 
-// forget drops HEADs that are too old to be joined.
+// forget removes HEADs, and GETs in taken, that are too old to be joined.
 func (h *redisHeads) forget(now time.Time) {
 	n := 0
 	for n < len(h.recent) && now.Sub(h.recent[n].since) > h.q.r.opt.Join {
@@ -107,8 +111,8 @@ func (h *redisHeads) forget(now time.Time) {
 	h.taken = h.taken[n:]
 }
 
-// used notes a pull by digest that Redis has joined and counted. If there is no room for
-// it, its HEAD may be joined a second time.
+// used remembers a pull by digest that Redis has joined with a HEAD and counted. If there is
+// no room to remember it, and Redis goes away, its HEAD may be joined a second time.
 func (h *redisHeads) used(e audit.Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,7 +128,8 @@ func (h *redisHeads) log(ctx context.Context, head *recentHead) {
 	}
 }
 
-// toLog writes to the log the HEADs that the log doesn't have, because Redis is away.
+// toLog writes to the table pullheads the HEADs that aren't there yet, and the GETs that
+// Redis has joined, because Redis is away and pulls are counted from the audit log.
 func (h *redisHeads) toLog(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,7 +143,8 @@ func (h *redisHeads) toLog(ctx context.Context) {
 	h.taken = nil
 }
 
-// again marks all HEADs as unsent, because Redis is back and may not have them.
+// again marks all HEADs as unsent, because Redis is back and may have lost those that were
+// sent.
 func (h *redisHeads) again() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,7 +155,7 @@ func (h *redisHeads) again() {
 	h.unsaid = len(h.recent)
 }
 
-// unsent returns how many HEADs wait to be sent.
+// unsent returns how many HEADs wait to be sent to Redis.
 func (h *redisHeads) unsent() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,8 +163,8 @@ func (h *redisHeads) unsent() int {
 	return h.unsaid
 }
 
-// unwatched says whether Redis has HEADs that the log doesn't have, so that they must be
-// logged when Redis goes away.
+// unwatched says whether memory has HEADs, or GETs that Redis has joined, that are not in
+// the audit log's database, so that toLog must write them there when Redis goes away.
 func (h *redisHeads) unwatched(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -166,7 +172,8 @@ func (h *redisHeads) unwatched(now time.Time) bool {
 	return h.q.r.opt.Log != nil && len(h.recent)+len(h.taken) > h.logged
 }
 
-// next returns how long it is until there is something to do.
+// next returns the time until HEADs are to be sent, or Redis is to be pinged because of
+// HEADs that the audit log doesn't have.
 func (h *redisHeads) next(now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -180,7 +187,7 @@ func (h *redisHeads) next(now time.Time) time.Duration {
 	return worker.MaxIdle
 }
 
-// send sends Redis a batch of the HEADs that came before a time.
+// send sends to Redis up to headBatch of the unsent HEADs that came before the time before.
 func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 	h.mu.Lock()
 	var list []*recentHead
@@ -218,9 +225,10 @@ func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 	return failed
 }
 
-// join asks Redis for the tags of the pulls by digest in batch that belong to a HEAD. If a
-// request fails, join returns the whole batch, to be tried again: none of it was counted
-// yet, and a repeated request gets the same tag.
+// join asks Redis, for each pull by digest in batch, for the tag of the HEAD that belongs to
+// it, and stores the tag in the event. If a request fails, join returns the whole batch to
+// be tried again: none of the batch is counted yet, and a repeated request gets the same
+// tag.
 func (h *redisHeads) join(ctx context.Context, batch []*event) ([]*event, error) {
 	var looking []*event
 	var calls []*call
@@ -251,7 +259,7 @@ func (h *redisHeads) join(ctx context.Context, batch []*event) ([]*event, error)
 		}
 	}
 	if failed != nil {
-		return batch, failed // after a failure nothing is known about calls that the server didn't answer
+		return batch, failed // the calls that the server didn't answer may have been executed
 	}
 	return nil, nil
 }

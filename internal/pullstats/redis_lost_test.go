@@ -12,7 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// asked returns when, according to Uses, tag v1 and the manifest of "a" were last used.
+// asked returns when, according to Uses, the tag v1 and the manifest with the content "a"
+// were last used.
 func (s *shop) asked(t testing.TB, r *Redis) (Uses, error) {
 	t.Helper()
 	w := s.worker(t, func(o *SyncOptions) { o.Redis = r })
@@ -26,9 +27,9 @@ func (s *shop) since(t testing.TB) time.Time {
 	return st.Since
 }
 
-// When Redis is emptied, Uses fails until a flush has noted that statistics are complete
-// only from then on. This holds at whichever step of a flush Redis is emptied, and also if
-// no flush ever ran.
+// Redis is emptied, at each step of a flush, between flushes, and before the first flush
+// with pulls. Then Uses must fail until a flush has recorded that statistics are complete
+// only from then on.
 func TestRedisEmptied(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -76,8 +77,9 @@ func TestRedisEmptied(t *testing.T) {
 	}
 }
 
-// If Redis is emptied, and gets new pulls, while a flush runs, the flush counts none of
-// them: afterwards nothing would show which pulls in the log are lost.
+// Redis is emptied and gets new pulls, while a flush that has begun before reads counters.
+// The flush must count none of the new pulls, since afterwards nothing would show which
+// pulls in the audit log Redis has lost.
 func TestRedisEmptiedAndFilled(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -105,8 +107,9 @@ func TestRedisEmptiedAndFilled(t *testing.T) {
 	}
 }
 
-// The row of a counter in redispullcounters is deleted a day after a flush last found the
-// counter, and stays while Redis has the counter.
+// The row of a counter in redispullcounters must stay for a day after a flush last found the
+// counter in Redis, and then be deleted. The row of a counter that Redis still has must
+// stay.
 func TestRedisForgetsCounters(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -130,7 +133,8 @@ func TestRedisForgetsCounters(t *testing.T) {
 	compare(t, s.books(t), truth(list))
 }
 
-// A Redis that has the pulls of another registry is refused, and left unchanged.
+// Two registries are configured with the same Redis. The second one must refuse it and
+// change nothing in it.
 func TestRedisOfAnother(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -157,8 +161,8 @@ func TestRedisOfAnother(t *testing.T) {
 	}
 }
 
-// Redis is killed and started again many times while pulls are recorded and flushed, and
-// PostgreSQL cuts all connections: each pull that Redis answered counts once.
+// Redis is killed and started again many times while pulls are recorded and flushed, and the
+// connections to PostgreSQL are cut. Each pull that Redis answered must count once.
 func TestRedisRestarts(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -225,7 +229,7 @@ func TestRedisRestarts(t *testing.T) {
 			}
 		}
 		<-killed
-		if round == 0 { // on a busy machine the later rounds may be too short for a flush
+		if round == 0 { // on a busy machine the other rounds may be too short for a flush
 			select {
 			case <-first:
 			case <-time.After(time.Minute):
@@ -273,8 +277,9 @@ func TestRedisRestarts(t *testing.T) {
 	t.Logf("%d pulls were answered, %d not; %d flushes succeeded, %d failed", len(all), lost, flushed, failed)
 }
 
-// When the statistics' database is restored, pulls that it has lost are counted again as
-// long as Redis has them, and statistics count as incomplete. Later pulls are counted too.
+// The statistics' database is set back to an older state, after several steps of a flush.
+// Pulls that the database has lost must be counted again as far as Redis has them,
+// statistics must count as incomplete, and later pulls must be counted too.
 func TestRedisFlushRestoredDatabase(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

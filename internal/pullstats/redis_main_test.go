@@ -13,7 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
 
-// redisServer is a Redis of a test's own.
+// redisServer is a Redis server for one test.
 type redisServer struct{ *redistest.Server }
 
 func startRedis(t testing.TB) redisServer {
@@ -28,7 +28,7 @@ func (s redisServer) client(t testing.TB) *redis.Client {
 	return c
 }
 
-// open makes the client of a registry.
+// open returns the Redis client of the registry with these statistics.
 func (s redisServer) open(t testing.TB, stats *db.DB) *Redis {
 	t.Helper()
 	r, err := NewRedis(s.URL(), stats)
@@ -65,7 +65,8 @@ func (s *shop) recorder(t testing.TB, r *Redis, change ...func(*RecorderOptions)
 	return NewRecorder(o)
 }
 
-// finish makes a recorder send and write everything that waits, and ends it.
+// finish ends a recorder: it sends its pulls to Redis, and writes its entries and last-used
+// times.
 func finish(t testing.TB, r *Recorder) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -76,14 +77,14 @@ func finish(t testing.TB, r *Recorder) {
 	must(t, r.Leave(ctx, false))
 }
 
-// client returns an entry of a request by the client called name.
+// client returns the entry of a request that the client called name makes.
 func (s *shop) client(name string, repository int, tag, content string) audit.Entry {
 	e := s.pull(repository, tag, content, time.Time{})
 	e.Address, e.UserAgent = name, "containerd/1.7"
 	return e
 }
 
-// logged returns the number of pulls in the log that have this counted_by.
+// logged returns the number of pulls in the audit log whose entries have this counted_by.
 func (s *shop) logged(t testing.TB, countedBy string) int64 {
 	t.Helper()
 	return number(t, s.log, "SELECT COALESCE(sum(pulls), 0) FROM auditlog WHERE counted_by = $1", countedBy)

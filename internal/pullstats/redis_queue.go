@@ -12,58 +12,63 @@ import (
 )
 
 const (
-	// redisLinger is how long a pull waits, to be sent together with others. A pull by
-	// digest waits for digestLinger, until HEADs that other processes have answered are in
-	// Redis.
+	// redisLinger is how long a pull by tag waits in the queue, so that it is sent together
+	// with others. A pull by digest waits for digestLinger: by then HEADs that other
+	// processes have answered are in Redis. A HEAD waits for headLinger.
 	redisLinger  = 200 * time.Millisecond
 	digestLinger = time.Second
 	headLinger   = 20 * time.Millisecond
-	// redisPatience is how long a pull waits for Redis at most, in addition to the time
-	// that it lingers, if it can be counted from the log instead.
+	// redisPatience is how long a pull waits for Redis after its linger time, if it can be
+	// counted from the audit log instead.
 	redisPatience = time.Second
-	// watchEvery is how often the queue looks for pulls that have waited too long.
+	// watchEvery is how often the queue looks for pulls that have waited longer than
+	// redisPatience.
 	watchEvery = 250 * time.Millisecond
-	// redisBackoff bounds the time between two attempts to reach a Redis that is away.
+	// redisBackoff is the longest pause between two attempts to reach a Redis that doesn't
+	// answer.
 	redisBackoff = 5 * time.Second
-	// contactEvery is how often Redis is pinged while it has HEADs that the log doesn't
-	// have.
+	// contactEvery is how often the process pings Redis while Redis has HEADs that the audit
+	// log doesn't have. If Redis goes away, these HEADs must be written to the log.
 	contactEvery = time.Second
-	// recordTimeout bounds sending a batch. Each step has a shorter timeout of its own.
+	// recordTimeout bounds the time for sending one batch of pulls to Redis. Each step has a
+	// shorter timeout of its own.
 	recordTimeout = 15 * time.Second
 )
 
-// redisQueue holds the pulls that Redis is to count until Redis has answered.
+// redisQueue is a process's queue of pulls that Redis is to count. A pull stays in it until
+// Redis has answered.
 //
-// With a log, no pull waits long for Redis: a pull that isn't sent within redisPatience is
-// counted from the log, and so is every pull while Redis is away.
+// If pulls are logged, no pull waits long for Redis: a pull that isn't sent within
+// redisPatience is counted from the audit log, and so is every pull while Redis can't be
+// reached.
 type redisQueue struct {
 	r       *Recorder
 	loop    *worker.Loop
 	heads   *redisHeads
 	sending chan struct{} // has a value while a batch is being sent
-	contact time.Time     // used by the batch alone: when Redis last answered
+	contact time.Time     // used by send alone: when Redis last answered
 
 	mu      sync.Mutex
 	failing bool      // the last batch failed
-	settled time.Time // until then pulls by digest are counted from the log: see pulled
+	settled time.Time // until this time pulls by digest are counted from the log: see pulled
 	pulls   []*event
 	flying  time.Time              // time of the oldest pull being sent; zero: none is
-	same    map[counterName]*event // the waiting pulls that others may be added to
+	same    map[counterName]*event // the events in the queue that join may add pulls to
 	closed  bool
 }
 
-// event is a waiting pull, or several of the same tag and manifest when pulls aren't
-// logged.
+// event is a pull that waits in the queue. If pulls aren't logged, one event may stand for
+// several pulls of the same tag and manifest.
 type event struct {
 	audit.Entry // Time is that of the last pull
 	n           int
 	since       time.Time // when it began to wait
-	name        string    // set for a pull by digest that may belong to a HEAD
+	name        string    // the name in Redis of a pull by digest that may belong to a HEAD; else ""
 	looked      bool      // its HEAD was looked for
 	marked      bool      // its last-used time was recorded
 }
 
-// ready says whether the event has lingered long enough to be sent.
+// ready says whether the event has waited for its linger time (redisLinger or digestLinger).
 func (e *event) ready(now time.Time) bool {
 	linger := redisLinger
 	if e.name != "" {
@@ -82,10 +87,11 @@ func newRedisQueue(r *Recorder) *redisQueue {
 	return q
 }
 
-// pulled takes a pull. If there is no room, or Redis is away, the pull is counted from the
-// log instead; the HEADs of other processes are in the log then, too. When Redis is back,
-// these processes need a while to notice. Until then (settled) pulls by digest are still
-// counted from the log.
+// pulled adds a pull to the queue. If the queue is full, or Redis is away, the pull is
+// counted from the audit log instead. While Redis is away, all processes also write their
+// HEADs to the log's database, so that a pull by digest finds its HEAD there. When Redis is
+// back, the other processes notice it only after some seconds; until then (field settled)
+// pulls by digest are still counted from the log.
 func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 	q.mu.Lock()
 	if q.join(e) {
@@ -110,7 +116,9 @@ func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 	}
 }
 
-// join adds a pull to a waiting one of the same tag and manifest, if pulls aren't logged.
+// join adds a pull by tag to an event of the same tag and manifest that waits in the queue,
+// and returns true. It returns false if there is no such event, for a pull by digest, and if
+// pulls are logged, since then each pull needs an entry of its own.
 func (q *redisQueue) join(e audit.Entry) bool {
 	if q.r.opt.Log != nil || e.Tag == "" {
 		return false
@@ -133,8 +141,9 @@ func (q *redisQueue) add(e *event) {
 	}
 }
 
-// fallBackToLog logs a pull that Redis didn't take, to be counted from the log and joined
-// there.
+// fallBackToLog writes n pulls that Redis didn't count to the audit log, marked so that the
+// SyncWorker counts and joins them. If the log has no room, the pulls are dropped and
+// recorded as uses only.
 func (q *redisQueue) fallBackToLog(ctx context.Context, e audit.Entry, n int) {
 	e.CountedBy = audit.CountedByAudit
 	if q.r.opt.Log != nil && q.r.opt.Log.Record(ctx, e) {
@@ -145,7 +154,7 @@ func (q *redisQueue) fallBackToLog(ctx context.Context, e audit.Entry, n int) {
 	q.r.uncounted(e)
 }
 
-// checked takes a HEAD by tag.
+// checked records a HEAD by tag, to be sent to Redis.
 func (q *redisQueue) checked(ctx context.Context, e audit.Entry) {
 	q.mu.Lock()
 	byLog := q.byLog()
@@ -155,12 +164,14 @@ func (q *redisQueue) checked(ctx context.Context, e audit.Entry) {
 	}
 }
 
-// byLog says whether pulls by digest are counted from the log now.
+// byLog says whether pulls by digest are currently counted from the audit log, because Redis
+// is away or was away some seconds ago.
 func (q *redisQueue) byLog() bool {
 	return q.r.opt.Log != nil && (q.failing || time.Now().Before(q.settled))
 }
 
-// oldest returns the time of the oldest pull that Redis or the log doesn't have yet.
+// oldest returns the time of the oldest pull that is neither in Redis nor in the audit log
+// yet; zero if there is none.
 func (q *redisQueue) oldest() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -173,14 +184,15 @@ func (q *redisQueue) oldest() time.Time {
 	return oldest
 }
 
-// next returns how long it is until a pull or HEAD has lingered.
+// next returns the time until the first pull or HEAD has waited for its linger time and is
+// to be sent.
 func (q *redisQueue) next(context.Context) (time.Duration, error) {
 	idle := q.heads.next(time.Now())
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	tag, digest := false, false
 	for _, e := range q.pulls {
-		switch { // later ones of its kind are due later
+		switch { // the first event of each kind is due first
 		case e.name == "" && !tag:
 			idle, tag = min(idle, time.Until(e.since.Add(redisLinger))), true
 		case e.name != "" && !digest:
@@ -193,14 +205,15 @@ func (q *redisQueue) next(context.Context) (time.Duration, error) {
 	return idle, nil
 }
 
-// batch sends the pulls and HEADs that have lingered.
+// batch sends the pulls and HEADs that have waited for their linger time. The queue's loop
+// calls it.
 func (q *redisQueue) batch(ctx context.Context) (more bool, err error) {
 	now := time.Now()
 	return q.send(ctx, now.Add(-headLinger), now)
 }
 
-// send sends the HEADs that came before the time heads, and a batch of the pulls that have
-// lingered at the time now.
+// send sends to Redis the HEADs that came before the time heads, and a batch of those pulls
+// that have waited for their linger time at the time now.
 func (q *redisQueue) send(ctx context.Context, heads, now time.Time) (more bool, err error) {
 	select {
 	case q.sending <- struct{}{}:
@@ -210,7 +223,7 @@ func (q *redisQueue) send(ctx context.Context, heads, now time.Time) (more bool,
 	}
 	defer func() { q.reached(ctx, err) }()
 	if q.isFailing() || q.heads.unwatched(time.Now()) && time.Since(q.contact) >= contactEvery {
-		// Calls to a server that doesn't answer are lost, so ping it first.
+		// Calls to a server that doesn't answer are lost. So ping the server first.
 		if err := q.r.opt.Redis.ping(ctx); err != nil {
 			return false, err
 		}
@@ -237,8 +250,9 @@ func (q *redisQueue) isFailing() bool {
 	return q.failing
 }
 
-// reached notes that Redis can be reached (err is nil), or that it can't. Then the waiting
-// pulls go to the log.
+// reached records whether the last attempt to reach Redis succeeded (err is nil). After a
+// failure the waiting pulls go to the audit log; without a log they stay in the queue, and
+// their last-used times are recorded.
 func (q *redisQueue) reached(ctx context.Context, err error) {
 	q.r.presence.hold()
 	defer q.r.presence.end()
@@ -272,7 +286,9 @@ func (q *redisQueue) allFallBackToLog(ctx context.Context, list []*event) {
 	}
 }
 
-// back handles that Redis can be reached again.
+// back is called when Redis answers again after a failure: all HEADs are to be sent again,
+// and pulls by digest are counted from the audit log for another 2 * redisBackoff, until
+// other processes have noticed it too.
 func (q *redisQueue) back() {
 	q.heads.again() // Redis may have lost HEADs, and lacks those that came while it was away
 	q.mu.Lock()
@@ -281,8 +297,8 @@ func (q *redisQueue) back() {
 	q.mu.Unlock()
 }
 
-// watch moves pulls that have waited too long for Redis to the log, even while a batch is
-// stuck.
+// watch moves pulls that have waited longer than redisPatience from the queue to the audit
+// log, even while the sending of a batch hangs. It runs until ctx ends.
 func (q *redisQueue) watch(ctx context.Context) error {
 	if q.r.opt.Log == nil {
 		<-ctx.Done()
@@ -302,7 +318,7 @@ func (q *redisQueue) watch(ctx context.Context) error {
 	}
 }
 
-// overdue removes and returns the pulls that had lingered at the time then.
+// overdue removes and returns the pulls whose linger time was over at the time then.
 func (q *redisQueue) overdue(then time.Time) (late []*event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -319,9 +335,10 @@ func (q *redisQueue) overdue(then time.Time) (late []*event) {
 	return late
 }
 
-// take removes and returns a batch of pulls that have lingered, and says whether another
-// batch is left. If the queue has a full batch, pulls by tag needn't have lingered; pulls
-// by digest always must.
+// take removes up to one batch of pulls whose linger time is over from the queue and returns
+// them; more says whether another batch is left. If the queue has a full batch, it also
+// takes pulls by tag before their time. It never does so with pulls by digest, whose HEADs
+// may still be on their way.
 func (q *redisQueue) take(now time.Time) (batch []*event, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -347,8 +364,9 @@ func (q *redisQueue) take(now time.Time) (batch []*event, more bool) {
 	return batch, more
 }
 
-// keep ends a batch: pulls that Redis didn't take go to the log or, without a log, back
-// into the queue, where their order doesn't matter.
+// keep ends the sending of a batch. list has the pulls that Redis didn't take: they go to
+// the audit log or, if pulls aren't logged, back into the queue, where their order doesn't
+// matter.
 func (q *redisQueue) keep(ctx context.Context, list []*event) {
 	if q.r.opt.Log != nil {
 		q.allFallBackToLog(ctx, list)
@@ -362,8 +380,8 @@ func (q *redisQueue) keep(ctx context.Context, list []*event) {
 	q.r.opt.Metrics.waiting(n)
 }
 
-// markWaiting records the last-used times of waiting pulls, since other processes, which
-// may reach Redis, can't see these pulls.
+// markWaiting records the last-used times of the pulls in the queue. Other processes may
+// reach Redis, but can't see these pulls, and must not take their tags for unused.
 func (q *redisQueue) markWaiting() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -375,15 +393,16 @@ func (q *redisQueue) markWaiting() {
 	}
 }
 
-// close sends the waiting pulls, and logs those that Redis doesn't take.
+// close sends the waiting pulls to Redis when the process stops, and writes those that Redis
+// doesn't take to the audit log.
 func (q *redisQueue) close(ctx context.Context) {
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()
 	var err error
 	for err == nil && ctx.Err() == nil && q.waiting() > 0 {
-		// HEADs don't linger here. Pulls by digest do, since HEADs of other processes may
-		// be on their way.
+		// HEADs are sent at once here. Pulls by digest still wait for their linger time,
+		// since HEADs of other processes may be on their way.
 		if _, err = q.send(ctx, time.Now().Add(time.Hour), time.Now().Add(redisLinger)); err == nil {
 			q.linger(ctx)
 		}
@@ -400,8 +419,8 @@ func (q *redisQueue) close(ctx context.Context) {
 	q.allFallBackToLog(ctx, rest)
 }
 
-// linger waits until the first waiting pull has lingered; it returns at once if there is
-// none.
+// linger waits until the linger time of the first pull in the queue may be over, redisLinger
+// at most. It returns at once if the queue is empty.
 func (q *redisQueue) linger(ctx context.Context) {
 	q.mu.Lock()
 	first := time.Time{}

@@ -10,9 +10,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// record has Redis count pulls, and returns those that Redis didn't take.
+// record sends pulls to Redis to be counted, and returns those that Redis didn't count, as
+// far as this is known.
 func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event, err error) {
-	// Don't interrupt calls when the process stops: their outcome would be unknown.
+	// Don't interrupt calls when the process stops: it would be unknown whether they were
+	// executed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if kept, err = q.heads.join(ctx, batch); err != nil {
@@ -46,13 +48,14 @@ func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event,
 	return kept, nil
 }
 
-// counted logs pulls that Redis has counted or, if it didn't answer, may have counted: they
-// are logged as counted by Redis, since counting them again might count them twice.
+// counted writes the log entries of pulls that Redis has counted or, if Redis didn't answer,
+// may have counted. In both cases the entries say that Redis counted the pulls: counting
+// them from the log too might count them twice.
 func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, seq int64) {
 	n := 0
 	for _, e := range list {
 		n += e.n
-		e.CountedBy, e.RedisSeq = audit.CountedByRedis, -seq // older versions ignore negative numbers
+		e.CountedBy, e.RedisSeq = audit.CountedByRedis, -seq // older versions ignore negative sequence numbers
 		q.r.log(ctx, e.Entry)
 		if e.name != "" && e.Tag != "" {
 			q.heads.used(e.Entry)
@@ -61,7 +64,7 @@ func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, se
 		case got == unanswered:
 			q.r.uncounted(e.Entry)
 		case q.r.presence.olderRun():
-			q.r.used(e.Entry) // older versions don't read the counters
+			q.r.used(e.Entry) // processes of older versions don't read the counters, only last-used times
 		}
 	}
 	if got == unanswered {
@@ -71,9 +74,9 @@ func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, se
 	q.r.opt.Metrics.event(eventRecorded, n)
 }
 
-// unfit says whether an error means that a key holds the wrong type of value, which no
-// retry changes. Redis 6 wraps errors inside scripts as ERR, which it also uses for
-// temporary errors, so the text is searched.
+// unfit says whether an error means that a Redis key holds a value of the wrong type, which
+// no retry changes. Redis 6 reports an error inside a script with the prefix ERR, which it
+// also uses for temporary errors; so unfit searches the error's text.
 func unfit(err error) bool {
 	for _, text := range []string{"WRONGTYPE ", "is not an integer", "would overflow", "attempt to "} {
 		if strings.Contains(err.Error(), text) {
@@ -83,7 +86,7 @@ func unfit(err error) bool {
 	return false
 }
 
-// group has those pulls of a batch that one key counts.
+// group has those pulls of a batch that belong to one counter.
 type group struct {
 	events []*event
 	n      int // pulls
@@ -91,7 +94,7 @@ type group struct {
 	call   *call
 }
 
-// counterName identifies a counter.
+// counterName identifies a counter by repository, tag and digest.
 type counterName struct {
 	repository int64
 	tag        string

@@ -10,26 +10,29 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisStatus is the state of counting in Redis.
+// RedisStatus says how far the pulls in Redis are flushed, and in what state the server is.
 type RedisStatus struct {
 	Address   string // without user and password
 	Reachable bool
 	Memory    int64 // bytes in use
 	MaxMemory int64 // bytes, 0: without a limit
-	// Problems say what keeps pulls from being counted, or may lose them, and how to solve
-	// it.
+	// Problems are the reasons why pulls aren't counted or may be lost, each with its
+	// remedy.
 	Problems []string
-	// State is IDLE, PROCESSING or ERROR, and Error is the reason.
+	// State is the state of flushing: IDLE, PROCESSING or ERROR. Error is the reason for
+	// ERROR.
 	State, Error string
-	// Processed is when the last complete flush began, zero: there was none.
+	// Processed is when the last complete flush began; zero if there was none.
 	Processed time.Time
-	// Behind is how long ago that was: all uncounted pulls in Redis are younger.
+	// Behind is the time since Processed: all pulls in Redis that aren't counted are
+	// younger.
 	Behind time.Duration
 	Keys   int64 // number of keys ever flushed
 }
 
-// Status returns the state of flushing, from the database, and of the Redis server, from
-// itself.
+// Status returns the state of flushing, which it reads from the database, and the state of
+// the Redis server, for which it asks the server. If the server can't be reached, Status
+// returns no error but adds a problem.
 func (w *FlushWorker) Status(ctx context.Context) (s RedisStatus, err error) {
 	var message *string
 	var micros int64
@@ -55,7 +58,7 @@ func (w *FlushWorker) Status(ctx context.Context) (s RedisStatus, err error) {
 	return s, nil
 }
 
-// Behind returns RedisStatus.Behind.
+// Behind returns how long ago the last complete flush began, like RedisStatus.Behind.
 func (w *FlushWorker) Behind(ctx context.Context) (time.Duration, error) {
 	var micros int64
 	err := w.opt.Stats.Pool.QueryRow(ctx,
@@ -76,7 +79,7 @@ func (w *FlushWorker) observe(ctx context.Context) {
 	w.opt.Metrics.looked(s)
 }
 
-// look reads the state of all servers.
+// look asks all Redis servers for their memory and settings and adds these to s.
 func (r *Redis) look(ctx context.Context, s *RedisStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
@@ -92,7 +95,7 @@ func (r *Redis) look(ctx context.Context, s *RedisStatus) error {
 	return err
 }
 
-// add adds what one server reports.
+// add adds what one Redis server reports: its memory, and problems with its settings.
 func (s *RedisStatus) add(memory, persistence map[string]string) {
 	number := func(name string) int64 {
 		n, _ := strconv.ParseInt(memory[name], 10, 64) // 0 if the server doesn't report it

@@ -21,8 +21,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// events is how many pulls a storm has: PURSER_TEST_EVENTS, or a number that takes a
-// few seconds.
+// events returns how many pulls a storm test makes: the value of PURSER_TEST_EVENTS, or a
+// number that takes a few seconds.
 func events(t testing.TB) int {
 	t.Helper()
 	text := os.Getenv("PURSER_TEST_EVENTS")
@@ -62,7 +62,7 @@ func at(step string, fn func()) func(string) {
 
 func crashHere() { panic(errCrash) }
 
-// recorded has Redis count pulls that happened at given times.
+// recorded has Redis count pulls with the times that their entries have.
 func recorded(t testing.TB, rec *Recorder, list ...audit.Entry) {
 	t.Helper()
 	kept, err := rec.queue.record(t.Context(), waiting(list))
@@ -80,7 +80,8 @@ func waiting(list []audit.Entry) (batch []*event) {
 
 func unlogged(o *RecorderOptions) { o.Log = nil }
 
-// drained fails if a counter has pulls left to count, or doesn't expire.
+// drained fails the test if the statistics lack pulls of a counter in Redis, or if a counter
+// isn't settled.
 func (s *shop) drained(t testing.TB, clients ...*redis.Client) {
 	t.Helper()
 	for _, c := range clients {
@@ -108,7 +109,7 @@ func (s *shop) drained(t testing.TB, clients ...*redis.Client) {
 	}
 }
 
-// without returns the statistics except those of a repository.
+// without returns the statistics except those of one repository.
 func (b books) without(repository int64) books {
 	b = maps.Clone(b)
 	for name := range b {
@@ -119,7 +120,7 @@ func (b books) without(repository int64) books {
 	return b
 }
 
-// tempest is a storm of pulls and flushes.
+// tempest is the state of a test in which many pulls and flushes run at once.
 type tempest struct {
 	s     *shop
 	redis *Redis
@@ -130,15 +131,15 @@ type tempest struct {
 
 	crashes [5]atomic.Int64
 	expired atomic.Int64
-	lives   atomic.Int64 // number of workers so far; successive workers end at different steps
+	lives   atomic.Int64 // number of workers so far; each worker dies at another step than the worker before it
 }
 
-// stormSeed makes runs differ; a failure names it.
+// stormSeed makes each run different. The test's log shows it.
 var stormSeed = rand.Uint64()
 
 var steps = []string{"begun", "read", "before commit", "after commit", "settled"}
 
-// pulls records pulls of tags that move.
+// pulls has Redis count n pulls, by digest and by tags that move between manifests.
 func (w *tempest) pulls(t *testing.T, seed uint64, n int) error {
 	r := rand.New(rand.NewPCG(seed, stormSeed))
 	rec := w.s.recorder(t, w.redis, unlogged)
@@ -149,7 +150,8 @@ func (w *tempest) pulls(t *testing.T, seed uint64, n int) error {
 			if r.IntN(4) > 0 {
 				tag = fmt.Sprint("v", r.IntN(6))
 			}
-			// Each pull has a time of its own, and the times are in no order.
+			// No two pulls have the same time, and the times aren't in the order of the
+			// calls.
 			when := noon.Add(time.Duration(r.IntN(3600))*time.Second + time.Duration(w.clock.Add(1))*time.Microsecond)
 			list = append(list, w.s.pull(r.IntN(len(w.s.repositories)), tag, fmt.Sprint(r.IntN(6)), when))
 		}
@@ -165,7 +167,7 @@ func (w *tempest) pulls(t *testing.T, seed uint64, n int) error {
 	return nil
 }
 
-// flushes runs workers one after another, each of which dies at one of the steps.
+// flushes runs flush workers one after another. Each of them dies at one of the steps.
 func (w *tempest) flushes(t *testing.T, ctx context.Context, seed uint64) error {
 	r := rand.New(rand.NewPCG(seed, stormSeed))
 	for ctx.Err() == nil {
@@ -190,8 +192,9 @@ func (w *tempest) flushes(t *testing.T, ctx context.Context, seed uint64) error 
 	return nil
 }
 
-// Each pull counts once, while recorders and three flush workers that die at any step run
-// at once, counters expire and are made again, and a repository is deleted.
+// Four recorders and three flush workers, which die at any step, run at once. Meanwhile
+// settled counters expire and are made again, and a repository is deleted. Each pull must
+// count once.
 func TestRedisStorm(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {
@@ -250,10 +253,10 @@ func TestRedisStorm(t *testing.T) {
 	}
 }
 
-// expireScript deletes a counter that is settled, as Redis does after a minute.
+// expireScript deletes a counter that is settled, as Redis does when a minute is over.
 var expireScript = redis.NewScript("if redis.call('TTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end return 1")
 
-// wild says whether workers have died at every step.
+// wild says whether at least one worker has died at every step.
 func (w *tempest) wild() bool {
 	for i := range w.crashes {
 		if w.crashes[i].Load() == 0 {
@@ -263,8 +266,8 @@ func (w *tempest) wild() bool {
 	return true
 }
 
-// If a worker dies at a step, the next worker counts the same counters at once, and no pull
-// is lost or counted twice.
+// A flush worker dies at a step, and further pulls come. The next worker must count all of
+// these pulls, none twice.
 func TestRedisFlushDies(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -294,9 +297,11 @@ func TestRedisFlushDies(t *testing.T) {
 	}
 }
 
-// A worker that stalls holds up the others until its connection is ended, as PostgreSQL
-// does with an idle transaction. Then the others count, and the stalled worker can't commit
-// what it has read, even if a counter has expired and was made again since.
+// A flush worker stalls while it holds the lock of lockCounters, so another worker waits.
+// Then the stalled worker's connection is ended, as PostgreSQL does with an idle
+// transaction. The other worker must now count the pulls. The stalled worker must not be
+// able to commit what it has read, even though a counter has expired and was made again
+// since.
 func TestRedisFlushStalls(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -344,7 +349,8 @@ func TestRedisFlushStalls(t *testing.T) {
 	}
 }
 
-// A worker that settles counters late doesn't settle those with new pulls.
+// A flush worker stalls after its commit, and new pulls come to the counters that it has
+// counted. When it goes on and settles counters, it must leave those with new pulls alone.
 func TestRedisSettlesLate(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -373,8 +379,8 @@ func TestRedisSettlesLate(t *testing.T) {
 	s.drained(t, c)
 }
 
-// When Redis is set back to an older state, nothing is counted twice, and statistics count
-// as incomplete.
+// A counter in Redis is set back to an older state. No pull must be counted twice, and
+// statistics must count as incomplete.
 func TestRedisSetBack(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -415,8 +421,8 @@ func TestRedisSetBack(t *testing.T) {
 	}
 }
 
-// A flush whose context ends in the middle counts all of a batch or nothing, and the next
-// flush counts the rest.
+// The context of a flush ends in the middle. The flush must count the batch completely or
+// not at all, and the next flush must count the rest.
 func TestRedisFlushEnds(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -441,7 +447,8 @@ func TestRedisFlushEnds(t *testing.T) {
 	}
 }
 
-// A scan may return a key twice, on the same page or on two pages.
+// A scan of Redis may return a key twice, on one page or on two pages. The pulls of the key
+// must still count once.
 func TestRedisScanRepeats(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)

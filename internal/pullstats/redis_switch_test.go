@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// Each replica switches between counting in Redis and from the log, at its own times, while
-// both workers run: each pull counts once.
+// Three replicas switch between counting in Redis and from the audit log, each at its own
+// times, while both workers run. Each pull must count once.
 func TestSwitch(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {

@@ -11,7 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// Pulls go through Redis into the statistics, and the log marks them as counted by Redis.
+// Clients pull, and Redis counts. The audit log must mark the pulls as counted by Redis, and
+// a flush must add each of them to the statistics once.
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -61,8 +62,9 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// Without a log, waiting pulls of the same tag and manifest become one event: none is lost,
-// even one that comes while the event is sent, and the event has the newest time.
+// Pulls aren't logged, so the pulls of a tag and manifest that wait for Redis share one
+// event. No pull must be lost, not even one that comes while the event is sent, and the
+// event must have the time of its newest pull.
 func TestRedisWithoutLog(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)

@@ -19,7 +19,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// fault says what a proxy does with a request.
+// fault is what a proxy does with a request.
 type fault int
 
 const (
@@ -29,13 +29,14 @@ const (
 	swallow         // drops the request and keeps the connection
 )
 
-// proxy stands between a client and a server, both of which are on Unix sockets.
+// proxy forwards the requests of clients to a server and can lose requests or answers. Both
+// sides use Unix sockets.
 type proxy struct {
 	listener net.Listener
 	server   string
 
 	mu    sync.Mutex
-	judge func(request []byte) fault // of each piece that comes from a client
+	judge func(request []byte) fault // decides about each piece of data that comes from a client
 	hits  int
 }
 
@@ -117,7 +118,7 @@ func (p *proxy) serve(client net.Conn) {
 	}
 }
 
-// pass forwards a request as judge decides, and says whether the connection continues.
+// pass treats a request as judge decides, and returns whether the connection stays open.
 func (p *proxy) pass(request []byte, server io.Writer, answers <-chan []byte) bool {
 	p.mu.Lock()
 	f := p.judge(request)
@@ -141,7 +142,7 @@ func (p *proxy) pass(request []byte, server io.Writer, answers <-chan []byte) bo
 	return true
 }
 
-// on makes the proxy apply fault f to the next n requests that contain text.
+// on makes the proxy apply the fault f to the next n requests that contain text.
 func (p *proxy) on(text string, n int, f fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,7 +162,7 @@ func (p *proxy) times() int {
 	return p.hits
 }
 
-// behind opens a client that reaches this Redis through a proxy.
+// behind returns a client that reaches this Redis server through a proxy, and the proxy.
 func (s redisServer) behind(t testing.TB, stats *db.DB) (*Redis, *proxy) {
 	t.Helper()
 	p := startProxy(t, "s", s.Socket)
@@ -171,8 +172,9 @@ func (s redisServer) behind(t testing.TB, stats *db.DB) (*Redis, *proxy) {
 	return r, p
 }
 
-// A request of a flush that stays unanswered was executed or not; in both cases each pull
-// counts once.
+// During a flush, a request to Redis gets no answer, so the worker doesn't know whether it
+// was executed. The flush must fail, and after the next flush each pull must be counted
+// once.
 func TestRedisFlushUnanswered(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -209,8 +211,8 @@ func TestRedisFlushUnanswered(t *testing.T) {
 	}
 }
 
-// A pull whose record stays unanswered is counted at most once, isn't counted from the log,
-// and leaves a last-used time.
+// Redis doesn't answer the script that counts a pull. The pull must be counted by Redis at
+// most once, must not be counted from the audit log, and must set last-used times.
 func TestRedisRecordUnanswered(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -251,8 +253,8 @@ func TestRedisRecordUnanswered(t *testing.T) {
 	}
 }
 
-// If the search for a HEAD stays unanswered, the pull that needs the HEAD is still counted,
-// and for the HEAD's tag.
+// Redis doesn't answer the search for the HEAD of a pull by digest. The recorder must repeat
+// the search, and then count the pull for the HEAD's tag too.
 func TestRedisHeadUnanswered(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -283,8 +285,9 @@ func TestRedisHeadUnanswered(t *testing.T) {
 	}
 }
 
-// If a key of HEADs has the wrong type, the pull that needs it isn't counted for its tag;
-// other pulls are not affected.
+// A Redis key that should have a client's HEADs has the wrong type. This client's pull by
+// digest must count for the manifest alone; the pull of another client must count for its
+// tag.
 func TestRedisHeadUnfit(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -312,8 +315,8 @@ func TestRedisHeadUnfit(t *testing.T) {
 	compare(t, s.books(t), truth([]audit.Entry{s.pull(0, "", "a", noon), s.pull(0, "v1", "b", noon)}))
 }
 
-// Pulls that are sent while Redis refuses connections aren't taken as counted, although the
-// client library reports no error.
+// Redis refuses connections, since its password was changed, and the client library reports
+// no error. The recorder must not treat the pulls that it sent as counted.
 func TestRedisRefusesConnections(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -343,8 +346,8 @@ func TestRedisRefusesConnections(t *testing.T) {
 	compare(t, s.books(t), truth(append(list, more...)))
 }
 
-// If a commit stays unanswered, the worker finds out whether it happened: each batch is
-// added once.
+// The connection to PostgreSQL breaks during a commit. The flush worker must find out
+// whether the commit happened, so that each batch is added once.
 func TestRedisCommitUnanswered(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -382,8 +385,9 @@ func TestRedisCommitUnanswered(t *testing.T) {
 	}
 }
 
-// If the statistics have a database of their own, the transaction there may be committed
-// while the log's transaction, which locks the repositories, fails.
+// Audit log and statistics are in two databases. The transaction of the statistics is
+// committed, but the log's transaction, which locks the repositories, fails. The flush must
+// notice that and count each pull once.
 func TestRedisLogLostAtCommit(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -400,7 +404,8 @@ func TestRedisLogLostAtCommit(t *testing.T) {
 	s.drained(t, server.client(t))
 }
 
-// If PostgreSQL cuts all connections in the middle of a flush, the flush is tried again.
+// PostgreSQL cuts all connections in the middle of a flush. After another flush each pull
+// must be counted once.
 func TestRedisFlushDatabaseCut(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -13,25 +13,28 @@ import (
 
 // Keys of pulls.
 const (
-	// counterPrefix begins the keys that count pulls. The rest of the name, and the fields,
-	// are those of Quay's design. The repository's id is in braces, so that a cluster keeps
-	// all counters of a repository, and their set, on one server.
+	// counterPrefix is the prefix of the keys that count pulls. The rest of the key's name,
+	// and the fields, are those of Quay's design. The repository's id is in braces, so that
+	// a cluster keeps all counters of a repository, and the set that lists them, on one
+	// server.
 	counterPrefix = "pull_events:counter:"
-	// uncountedPrefix begins the keys of the sets that have, for each repository, the
-	// counters with pulls that aren't settled.
+	// uncountedPrefix is the prefix of the keys of sets, one for each repository. The set
+	// has the names of the repository's counters that aren't settled: the statistics may
+	// lack pulls of them.
 	uncountedPrefix = "pull_events:uncounted:"
-	// epochKey has the number of the newest flush. If Redis has a lower number than the
-	// database remembers, Redis has lost data; if it has a higher one, the database was
-	// restored.
+	// epochKey is the key that has the epoch, the number of the newest flush. If Redis has a
+	// lower number than the database remembers, Redis has lost data; if Redis has a higher
+	// number, the database was restored to an older state.
 	epochKey = "pull_events:flush"
-	// ownerKey has the name of the registry whose pulls Redis has.
+	// ownerKey is the key that has the identity of the registry to which this Redis belongs.
 	ownerKey = "pull_events:owner"
-	// headPrefix begins the keys of the tags that a client has just asked for by HEAD.
+	// headPrefix is the prefix of the keys that have the HEADs of one client for one
+	// manifest, with the tags that the client asked for.
 	headPrefix = "pull_events:head:"
 )
 
-// counterKey returns the key that counts pulls of a manifest: by a tag, or by digest when
-// tag is "".
+// counterKey returns the key of the counter of a manifest's pulls by the given tag or, if
+// tag is "", by digest.
 func counterKey(repository int64, tag string, d oci.Digest) string {
 	if tag == "" {
 		return fmt.Sprintf("%s{%d}:digest:%s", counterPrefix, repository, d)
@@ -42,7 +45,8 @@ func counterKey(repository int64, tag string, d oci.Digest) string {
 // uncountedKey returns the key of a repository's set of counters.
 func uncountedKey(repository int64) string { return fmt.Sprintf("%s{%d}", uncountedPrefix, repository) }
 
-// repositoryOf returns the repository that a counter's name has in braces, 0: it has none.
+// repositoryOf returns the repository id that a counter's key has in braces; 0 if it has
+// none.
 func repositoryOf(key string) int64 {
 	_, rest, _ := strings.Cut(key, "{")
 	text, _, _ := strings.Cut(rest, "}")
@@ -50,8 +54,8 @@ func repositoryOf(key string) int64 {
 	return id
 }
 
-// redisTime formats a time as keys have it: Unix seconds with a fraction, so that pulls
-// within a second have an order.
+// redisTime formats a time as counters store it: Unix seconds with six decimals, so that
+// pulls within a second have an order.
 func redisTime(t time.Time) string {
 	return fmt.Sprintf("%d.%06d", t.Unix(), t.Nanosecond()/1000)
 }
@@ -71,15 +75,15 @@ func parseRedisTime(s string) (time.Time, error) {
 	return time.Unix(seconds, micros*1000).UTC(), nil
 }
 
-// The keys of a script are on one server of a cluster. A script makes its first change to a
-// counter only when nothing can fail any more.
+// On a cluster, all keys of one script are on one server. A script changes a counter only
+// after all steps that can fail, so a script that fails has changed no counter.
 var (
-	// recordScript counts pulls. Keys: the counter, and the repository's set of counters.
-	// Arguments: count, time, repository_id, tag_name, manifest_digest, pull_method. It
-	// returns the sequence number of these pulls: the server's clock in microseconds,
-	// raised so that it exceeds all earlier numbers of this key. The field born is the
-	// number of the key's first pulls: a key that was deleted and made again has a greater
-	// one.
+	// recordScript adds pulls to a counter. Keys: the counter, and the repository's set of
+	// counters. Arguments: count, time, repository_id, tag_name, manifest_digest,
+	// pull_method. It returns the sequence number of these pulls: the server's clock in
+	// microseconds, or more, so that it exceeds all earlier numbers of the counter. The
+	// field born is the sequence number of the counter's first pulls: if the key is deleted
+	// and made again, born is greater.
 	recordScript = redis.NewScript(`
 local now = redis.call('TIME')
 local h = redis.call('HMGET', KEYS[1], 'seq', 'last_pull_timestamp')
@@ -97,9 +101,10 @@ end
 redis.call('PERSIST', KEYS[1])
 return seq`)
 
-	// settleScript lets a counter expire, and removes it from the repository's set, if the
-	// statistics have all of its pulls. Keys: as of recordScript. Arguments: the values of
-	// pull_count and born that the statistics have, and the seconds that the key stays.
+	// settleScript settles a counter if the statistics have all of its pulls: it removes the
+	// counter from the repository's set, and has its key expire. Keys: the same as for
+	// recordScript. Arguments: the values of pull_count and born that the statistics have,
+	// and the seconds after which the key expires.
 	settleScript = redis.NewScript(`
 local h = redis.call('HMGET', KEYS[1], 'pull_count', 'born')
 if h[1] ~= ARGV[1] or h[2] ~= ARGV[2] then return 0 end
@@ -108,8 +113,8 @@ redis.call('EXPIRE', KEYS[1], ARGV[3])
 return 1`)
 
 	// epochScript raises the epoch. Arguments: the new number, and the least number that
-	// the epoch must have already. If the epoch is below that, the script changes nothing
-	// and returns 0, otherwise 1.
+	// Redis must have already. If Redis has a lower number, it has lost data: then the
+	// script changes nothing and returns 0. Otherwise it returns 1.
 	epochScript = redis.NewScript(`
 local now = tonumber(redis.call('GET', KEYS[1]) or '0')
 if now < tonumber(ARGV[2]) then return 0 end
@@ -117,11 +122,11 @@ if now < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
 return 1`)
 
 	// headScript stores a HEAD by tag. A HEAD that is sent again is stored once, and stays
-	// used if a GET has used it. Key: the HEADs of one client for one manifest. If there
-	// are too many, the script deletes those that are too old to be joined or, if there are
-	// none, the oldest. Arguments: the HEAD's name, its time in microseconds, the
-	// connection's port, the tag, the microseconds for which a HEAD can be joined, the
-	// largest number of HEADs, and the seconds that the key stays.
+	// marked as used if a GET has used it. Key: the HEADs of one client for one manifest. If
+	// the key has too many HEADs, the script deletes those that are too old to be joined or,
+	// if there are none, the oldest one. Arguments: the HEAD's name, its time in
+	// microseconds, the client's port, the tag, the microseconds for which a HEAD can be
+	// joined, the largest number of HEADs, and the seconds after which the key expires.
 	headScript = redis.NewScript(`
 if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[6]) then
   local all, oldest, first = redis.call('HGETALL', KEYS[1]), nil, nil
@@ -139,11 +144,12 @@ redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[
 redis.call('EXPIRE', KEYS[1], ARGV[7])
 return 1`)
 
-	// takeScript chooses a HEAD for a GET by digest, by the rule of pick, and marks it as
-	// used by that GET. Arguments: the GET's name, its time in microseconds, the
-	// connection's port, and the microseconds for which a HEAD can be joined. It returns
-	// the HEAD's tag, false if there is no HEAD. A repeated call for the same GET returns
-	// the same tag.
+	// takeScript finds the HEAD by tag that belongs to a GET by digest, by the same rule as
+	// the function pick, and marks the HEAD as used by this GET. Key: the HEADs of one
+	// client for one manifest. Arguments: the GET's name, its time in microseconds, the
+	// client's port, and the microseconds for which a HEAD can be joined. It returns the
+	// HEAD's tag, or false if there is no HEAD. A repeated call for the same GET returns the
+	// same tag.
 	takeScript = redis.NewScript(`
 local all, best, bestAt, bestOwn, bestTag, bestPort = redis.call('HGETALL', KEYS[1]), nil, nil, nil, nil, nil
 for i = 1, #all, 2 do

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// keyTest runs scripts on one key.
+// keyTest runs scripts on one counter and its repository's set.
 type keyTest struct {
 	*testing.T
 	c        *redis.Client
@@ -44,7 +44,8 @@ func testKey(t *testing.T) keyTest {
 	return keyTest{t, startRedis(t).client(t), counterKey(1, "v1", digest("a")), uncountedKey(1)}
 }
 
-// A counter is settled only by a call that names all its pulls and its present born.
+// settleScript must settle a counter only if the call has the counter's present values of
+// pull_count and born.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	k := testKey(t)
@@ -71,7 +72,7 @@ func TestScripts(t *testing.T) {
 	settled(5, born, true)
 	settled(5, born, true) // repeated
 	k.record(1, noon.Add(time.Second))
-	settled(5, born, false) // late: the counter has further pulls
+	settled(5, born, false) // too late: the counter has further pulls
 	k.want(map[string]string{"pull_count": "6", "last_pull_timestamp": redisTime(noon.Add(time.Second)), "born": born})
 	settled(6, born, true)
 	must(t, k.c.Del(t.Context(), k.key).Err())
@@ -88,7 +89,8 @@ func TestScripts(t *testing.T) {
 	settled(6, again, true)
 }
 
-// A script that fails has changed nothing, since its pulls are then counted from the log.
+// The fields of a counter are invalid, so recordScript fails. It must have changed nothing,
+// since its pull is then counted from the audit log.
 func TestScriptsFailWhole(t *testing.T) {
 	t.Parallel()
 	k := testKey(t)
@@ -109,7 +111,8 @@ func TestScriptsFailWhole(t *testing.T) {
 	}
 }
 
-// A later call with an earlier time doesn't lower the time in a counter.
+// A pull whose time is earlier, by a replica's wrong clock, is counted after a later pull.
+// It must not lower the time in the counter, nor the last-used time.
 func TestRedisUsesSkew(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -154,8 +157,8 @@ func TestRedisUsesSkew(t *testing.T) {
 	}
 }
 
-// unfit tells errors by which a key isn't a counter from errors that may pass. Redis 6
-// wraps an error that occurs inside a script in an ERR.
+// unfit must tell errors of a key that isn't a counter from temporary errors, also those
+// that Redis 6 reports with the prefix ERR because they occurred inside a script.
 func TestUnfit(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{

@@ -14,23 +14,26 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// state is the row of pullstatisticsprocessingstate.
+// state is the only row of pullstatisticsprocessingstate: how far the statistics are
+// complete and how far the SyncWorker has read the audit log.
 type state struct {
 	Read    audit.Position // the watermark
 	Last    time.Time      // the newest pull that was read, zero: none
-	Since   time.Time      // from when on every use is recorded
-	Counts  time.Time      // from when on every pull is counted
-	Checks  time.Time      // from when on HEAD requests are recorded
+	Since   time.Time      // time from which on every use is recorded
+	Counts  time.Time      // time from which on every pull is counted
+	Checks  time.Time      // time from which on HEAD requests are recorded
 	Counted int64
 	Updated time.Time
 	now     time.Time // by the clock of the statistics' database
 	missing int       // number of processes that went silent while they had pulls to write
 }
 
-// errNoState says that nothing was ever counted.
+// errNoState says that pullstatisticsprocessingstate has no row yet, since no pull was ever
+// counted.
 var errNoState = errors.New("no pulls were counted yet")
 
-// readState reads the state. With lock no worker counts until the transaction ends. Error:
+// readState reads the row of pullstatisticsprocessingstate. If lock is set, it locks the
+// row, so that no SyncWorker can commit counts until the transaction ends. Error:
 // errNoState.
 func readState(ctx context.Context, q db.Querier, lock bool) (s state, err error) {
 	clause := ""
@@ -59,7 +62,7 @@ func readState(ctx context.Context, q db.Querier, lock bool) (s state, err error
 		s.Last = last.UTC()
 	}
 	s.Since, s.Counts = s.Since.UTC(), s.Counts.UTC()
-	if s.missing > 0 && s.now.After(s.Since) { // that process may have died with unwritten pulls
+	if s.missing > 0 && s.now.After(s.Since) { // a silent process may have died with unwritten pulls
 		s.Since = s.now.UTC()
 	}
 	if s.Since.After(s.Counts) {
@@ -68,9 +71,9 @@ func readState(ctx context.Context, q db.Querier, lock bool) (s state, err error
 	return s, nil
 }
 
-// move moves the watermark over pulls and adds counted to the number of counted pulls. If
-// another worker has moved the watermark since s was read, move changes nothing and returns
-// false.
+// move moves the watermark from s.Read to the position of the last of pulls, and adds
+// counted to the number of counted pulls. If another worker has moved the watermark since s
+// was read, move changes nothing and returns false.
 func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted int) (moved bool, err error) {
 	to, last := s.Read, (*time.Time)(nil)
 	for i := range pulls {
@@ -95,7 +98,7 @@ func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted 
 	return done.RowsAffected() > 0, nil
 }
 
-// looked records that a worker looked and found nothing to count.
+// looked records that this worker has read the audit log now and found nothing to count.
 func (w *SyncWorker) looked(ctx context.Context) error {
 	if err := w.bury(ctx); err != nil {
 		return err
@@ -106,8 +109,9 @@ func (w *SyncWorker) looked(ctx context.Context) error {
 	return nil
 }
 
-// start makes the state's row if there is none, and sets Since later if entries may have
-// been dropped unread while statistics were off.
+// start inserts the row of pullstatisticsprocessingstate if there is none. If counting was
+// switched off for longer than the audit log keeps entries, entries may have been dropped
+// unread; then start moves recorded_since forward.
 func (w *SyncWorker) start(ctx context.Context) error {
 	if w.started {
 		return nil
@@ -131,8 +135,9 @@ func (w *SyncWorker) start(ctx context.Context) error {
 	return nil
 }
 
-// Unrecorded notes, for a process that records no pulls, that statistics are incomplete
-// until d from now. The process must call it again before that time.
+// Unrecorded records, on behalf of a process that doesn't record pulls, that statistics are
+// incomplete until d from now. As long as the process runs it must call Unrecorded again
+// before that time has come.
 func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
 	_, err := stats.Pool.Exec(ctx, `
 		INSERT INTO pullstatisticsprocessingstate AS s (recorded_since) VALUES (now() + $1::bigint * interval '1 microsecond')
@@ -143,8 +148,9 @@ func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
 	return nil
 }
 
-// Unchecked notes, for a process that records no HEAD requests, that last-used times are
-// incomplete until d from now. The process must call it again before that time.
+// Unchecked records, on behalf of a process that doesn't record HEAD requests, that
+// last-used times are incomplete until d from now. As long as the process runs it must call
+// Unchecked again before that time has come.
 func Unchecked(ctx context.Context, stats *db.DB, d time.Duration) error {
 	_, err := stats.Pool.Exec(ctx,
 		"UPDATE pullstatisticsprocessingstate SET checks_since = GREATEST(checks_since, now() + $1::bigint * interval '1 microsecond')", d.Microseconds())
@@ -154,34 +160,36 @@ func Unchecked(ctx context.Context, stats *db.DB, d time.Duration) error {
 	return nil
 }
 
-// Status says how far the statistics have read the audit log.
+// Status says how far the SyncWorker has read the audit log, and since when the statistics
+// are complete.
 type Status struct {
-	// Since is when statistics became complete: a tag or manifest without statistics has
-	// not been pulled since then.
+	// Since is the time from which on every use is recorded: a tag or manifest without
+	// statistics was not pulled since then.
 	Since time.Time
-	// Counts is the time from which on every pull is counted, or will be. It is after Since
-	// when pulls found no room and only their last-used times are known.
+	// Counts is the time from which on every pull is counted, or will be. It is later than
+	// Since if pulls found no room in a buffer, so that they set last-used times but aren't
+	// counted.
 	Counts time.Time
-	// Checks is the time from which on uses other than pulls are recorded.
+	// Checks is the time from which on HEAD requests are recorded as uses.
 	Checks time.Time
-	// Behind is the age of the oldest pull that isn't counted yet, 0 when there is
-	// none.
+	// Behind is the age of the oldest pull in the audit log that isn't counted yet; 0 if all
+	// are counted.
 	Behind time.Duration
-	// Read is the position up to which the log was read.
+	// Read is the watermark: the position up to which the audit log was read.
 	Read audit.Position
 	Last time.Time // the newest pull that was read, zero: none
-	// Counted is how many pulls of the log were counted, ever.
+	// Counted is the number of pulls that were ever counted from the audit log.
 	Counted int64
-	// Checked is when a worker last looked for more.
+	// Checked is when a SyncWorker last looked for uncounted pulls.
 	Checked time.Time
-	// Foreign says that nothing can be counted: see ErrForeignLog.
+	// Foreign says that no pull can be counted until Reset is called: see ErrForeignLog.
 	Foreign bool
-	// Unseen says that there are pulls that this process can't see: see ErrUnseen.
+	// Unseen says that Redis may have pulls that this process can't read: see ErrUnseen.
 	Unseen bool
 }
 
-// Status returns how far the log was read. Before anything was counted it first makes the
-// state.
+// Status returns how far the audit log was read. If there is no row of
+// pullstatisticsprocessingstate yet, Status inserts it.
 func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	s, err := readState(ctx, w.opt.Stats.Pool, false)
 	if errors.Is(err, errNoState) {
@@ -209,8 +217,9 @@ func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	return out, nil
 }
 
-// Read returns the position up to which pulls have been read, for an audit.PartitionManager,
-// which must not drop uncounted pulls behind it.
+// Read returns the watermark to an audit.PartitionManager, which drops no partition of the
+// audit log that has unread pulls, that is, pulls behind the watermark. Error:
+// ErrForeignLog.
 func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 	s, err := w.Status(ctx)
 	if err == nil && s.Foreign {
@@ -219,14 +228,15 @@ func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 	return s.Read, err
 }
 
-// Reset ends the state of ErrForeignLog: it gives the pulls of the log a new order and
-// returns how many of them are to be counted. These are the pulls behind the watermark by
-// the old order, and those younger than the newest that was read, since they came after the
-// restore. It may take minutes on a long log.
+// Reset ends the state of ErrForeignLog. It gives the pulls in the audit log new positions
+// in a valid order and returns how many of them are still to be counted: those that were
+// behind the watermark in the old order, and those that are younger than the newest pull
+// that was read, since they came after the restore. On a long log it may take minutes.
 //
-// If log and statistics are in one database, Reset uses one transaction. Otherwise it first
-// gives the log its order. After a crash in between, the statistics still refuse the log
-// and Reset can be run again, but it then finds the uncounted pulls by their age alone.
+// If audit log and statistics are in one database, Reset uses one transaction. Otherwise it
+// first gives the log its new order, in a transaction of its own. After a crash between the
+// two transactions, the SyncWorker still refuses to count and Reset can be run again. The
+// repeated Reset recognizes uncounted pulls by their age alone.
 func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 	w.reading.Lock()
 	defer w.reading.Unlock()
@@ -268,8 +278,8 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 	return unread, nil
 }
 
-// unhurried lifts the pool's time limits for a transaction that takes long, and that may be
-// idle while the other database works.
+// unhurried lifts the pool's time limits for the transaction tx, which takes long and may be
+// idle while a statement runs in the other database.
 func unhurried(ctx context.Context, tx pgx.Tx) error {
 	if err := db.LiftLimits(ctx, tx); err != nil {
 		return err
@@ -278,7 +288,8 @@ func unhurried(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// repositories returns the ids of the pulls' repositories, in ascending order.
+// repositories returns the ids of the repositories that were pulled from, in ascending
+// order.
 func repositories(pulls []audit.Pull) []int64 {
 	var ids []int64
 	for _, p := range pulls {

@@ -17,8 +17,9 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// writers write entries in transactions that stay open for a while, end in any order, and
-// are sometimes rolled back. It returns the entries that were committed.
+// writers runs n writers, each of which writes entries in many transactions. The
+// transactions stay open for a while, end in any order, and are sometimes rolled back. It
+// returns those committed entries that the SyncWorker must count.
 func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) {
 	var mu sync.Mutex
 	var all []audit.Entry
@@ -35,7 +36,8 @@ func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) 
 					if r.IntN(3) > 0 {
 						tag = fmt.Sprint("v", r.IntN(4))
 					}
-					// Each pull has a time of its own, and the times are in no order.
+					// No two pulls have the same time, and the times aren't in the order of
+					// the entries.
 					at := noon.Add(time.Duration(r.IntN(1e6))*time.Second + time.Duration(clock.Add(1))*time.Microsecond)
 					e := s.pull(r.IntN(len(s.repositories)), tag, fmt.Sprint(r.IntN(5)), at)
 					if r.IntN(3) == 0 {
@@ -47,7 +49,7 @@ func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) 
 					list = append(list, e)
 				}
 				err := s.log.Tx(ctx, func(tx pgx.Tx) error {
-					for _, e := range list { // one statement each, so an entry's id is taken long before the commit
+					for _, e := range list { // a statement for each entry, so that its id is taken long before the commit
 						if err := audit.Append(ctx, tx, e); err != nil {
 							return err
 						}
@@ -81,13 +83,14 @@ func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) 
 	return all, err
 }
 
-// crashes counts the workers that died, by the way in which they died.
+// crashes has the number of workers that died, for each way of dying.
 type crashes [5]atomic.Int64
 
 var errCrash = errors.New("the process ends here")
 
-// crashing runs a worker that dies again and again, at any of its steps: it stops there,
-// its context ends in the middle of a statement, or the server ends its connections.
+// crashing runs SyncWorkers one after another. Each of them dies at one of its steps: it
+// stops there, its context ends in the middle of a statement, or PostgreSQL ends its
+// connections.
 func (s *shop) crashing(t *testing.T, ctx context.Context, seed uint64, died *crashes) error {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for ctx.Err() == nil {
@@ -137,7 +140,7 @@ func (s *shop) crashing(t *testing.T, ctx context.Context, seed uint64, died *cr
 	return nil
 }
 
-// process opens the pools of a process.
+// process opens the database pools of a process of its own.
 func (s *shop) process(t *testing.T) (log, stats *db.DB) {
 	open := func(of *db.DB) *db.DB {
 		d, err := db.Open(context.WithoutCancel(t.Context()), db.Options{DSN: of.Pool.Config().ConnString(), ApplicationName: "counting", MaxConns: 3, Log: quiet})
@@ -152,7 +155,7 @@ func (s *shop) process(t *testing.T) (log, stats *db.DB) {
 	return log, open(s.stats)
 }
 
-// kill ends the connections of all workers to the statistics.
+// kill ends the connections to the statistics' database of all workers that crashing runs.
 func (s *shop) kill(ctx context.Context) error {
 	_, err := s.stats.Pool.Exec(ctx, `
 		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -160,8 +163,9 @@ func (s *shop) kill(ctx context.Context) error {
 	return err
 }
 
-// Each pull counts once: 200 writers have transactions that end in any order, three workers
-// die at every step, and another worker counts the rest in the end.
+// 200 writers write pulls in transactions that end in any order, while three workers count
+// and die at every step. Another worker counts the rest in the end. Each pull must count
+// once.
 func TestExactlyOnce(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {
@@ -181,7 +185,7 @@ func TestExactlyOnce(t *testing.T) {
 			for _, e := range entries {
 				want += int64(max(e.Pulls, 1))
 			}
-			deadline := time.After(5 * time.Second) // the time for the workers that die
+			deadline := time.After(5 * time.Second) // give the workers that die time to count
 			for done := false; !done; {
 				select {
 				case <-deadline:
@@ -210,8 +214,8 @@ func TestExactlyOnce(t *testing.T) {
 	}
 }
 
-// A batch whose commit stays unanswered was counted or not; in both cases each pull counts
-// once.
+// A worker commits a batch but doesn't learn that the commit succeeded. The next attempt
+// must not count the pull again.
 func TestUnansweredCommit(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)

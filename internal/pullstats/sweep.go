@@ -16,21 +16,22 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// sweepPage is how many rows are swept together.
+// sweepPage is how many statistics rows the sweeper reads and checks at once.
 const sweepPage = 1000
 
 // SweeperOptions configures a Sweeper.
 type SweeperOptions struct {
 	Stats *db.DB // required: the database of the statistics
-	// Tags returns which tags exist: for each pair of repository id and name, in order.
-	// Required.
+	// Tags says which tags exist: the i-th result belongs to the tag names[i] of the
+	// repository with the id repositories[i]. Required.
 	Tags func(ctx context.Context, repositories []int64, names []string) ([]bool, error)
-	// Manifests is Tags for manifests. Required.
+	// Manifests says in the same way which manifests exist. Required.
 	Manifests func(ctx context.Context, repositories []int64, digests []oci.Digest) ([]bool, error)
 	// Window is how long a tag or manifest must be missing before its statistics are
-	// deleted. If it comes back earlier it has its old statistics. Default 30 days.
+	// deleted. If it comes back earlier it keeps its old statistics. Default 30 days.
 	Window time.Duration
-	// Interval is how long after a sweep the next one begins. Default 24 h.
+	// Interval is the time between the end of a sweep and the beginning of the next one.
+	// Default 24 h.
 	Interval time.Duration
 	Logger   *slog.Logger    // default slog.Default()
 	Worker   *worker.Metrics // nil: none
@@ -39,31 +40,33 @@ type SweeperOptions struct {
 // Sweeper deletes the statistics of tags and manifests that no longer exist. Any number of
 // processes may run one.
 //
-// It goes through the tables in the order of their keys. It marks the rows of missing tags
-// and manifests (gone_since), and removes the mark when they exist again. It deletes rows
-// that have been marked for the whole window, if they show no use during that time.
+// The sweeper reads the tables of tag and manifest statistics in the order of their primary
+// keys. It marks the rows of missing tags and manifests (column gone_since), and removes the
+// mark if the tag or manifest exists again. It deletes a row that has been marked for the
+// whole Window, if nobody used the tag or manifest during that time.
 //
-// Tags and statistics may be on two servers, so no lock can keep a tag from being created
-// while its statistics are deleted. Instead the order of steps protects a tag that comes
-// back:
+// Tags and statistics may be on two servers, so no lock can keep a client from pushing a tag
+// while the tag's statistics are deleted. Instead the order of these steps protects a tag
+// that comes back:
 //
-//  1. Read the values and the mark of a row.
-//  2. Look for the tag, and correct the mark.
-//  3. If the row is to be deleted, look for the tag a second time.
-//  4. Delete the row if it still is as it was read. Each pull and each HEAD that is counted in
-//     between changes it; and another sweeper that has found the tag has removed the mark.
+//  1. Read the statistics row with its mark.
+//  2. Look up the tag, and set or remove the mark accordingly.
+//  3. If the row is to be deleted, look up the tag a second time.
+//  4. Delete the row if it is still as it was read in step 1. Each pull and each HEAD that is
+//     counted in between changes the row; and another sweeper that has found the tag has
+//     removed the mark.
 //
-// One case remains: a tag that was missing for the whole window and comes back between 3
-// and 4, within milliseconds, loses its old count, and later pulls count from 0. A tag that
-// comes back and is deleted again between two sweeps, without being used, counts as missing
-// all the time.
+// One case remains: if a tag was missing for the whole Window and comes back between steps 3
+// and 4, within milliseconds, it loses its old count, and later pulls count from 0. A tag
+// that comes back between two sweeps and is deleted again, without being used, counts as
+// missing all the time.
 //
-// No statement waits for a row that another transaction has locked: such rows are left for
-// the next sweep. So sweeping can't be part of a deadlock with the workers that count
-// pulls.
+// No statement of the sweeper waits for a row that another transaction has locked: it skips
+// the row until the next sweep. So the sweeper can't take part in a deadlock with the
+// workers that count pulls.
 //
-// The rows of a deleted repository are deleted by loose foreign keys; any that are left are
-// swept like others.
+// When a repository is deleted, loose foreign keys delete its statistics rows. The sweeper
+// treats rows that are left over like others.
 type Sweeper struct {
 	opt    SweeperOptions
 	log    *slog.Logger
@@ -72,7 +75,7 @@ type Sweeper struct {
 
 	// Used by the loop alone.
 	due   time.Time
-	table int // where the sweep is: the table; after is the last key that was swept
+	table int // the table that is being swept; after is the last key swept there
 	after sweptKey
 	gone  []int64 // number of rows that this sweep deleted, by table
 }
@@ -93,7 +96,7 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	}
 	w := &Sweeper{opt: o, log: o.Logger, tables: sweptTables(o)}
 	w.gone = make([]int64, len(w.tables))
-	// Replicas that start together should not sweep together.
+	// Processes that start together should not sweep at the same time.
 	w.due = time.Now().Add(rand.N(o.Interval/24 + 1))
 	w.loop = worker.New(worker.Options{
 		Name: "pull statistics sweep", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker,
@@ -104,8 +107,8 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 // Run sweeps until ctx ends, and returns nil when the last page is over.
 func (w *Sweeper) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
-// round sweeps a page, when one is due. It schedules pages so that they take at most a
-// fifth of a connection's time.
+// round sweeps a page of rows if one is due. After a page it pauses four times as long as
+// the page took, so that sweeping occupies a connection for at most a fifth of the time.
 func (w *Sweeper) round(ctx context.Context) (more bool, err error) {
 	start := time.Now()
 	if start.Before(w.due) {
@@ -123,10 +126,10 @@ func (w *Sweeper) round(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// next returns how long it is until a page is due.
+// next returns the time until the next page is due.
 func (w *Sweeper) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
-// page sweeps the next page, and returns whether it was the last one of the sweep.
+// page sweeps the next page of rows, and returns whether it was the last page of the sweep.
 func (w *Sweeper) page(ctx context.Context) (end bool, err error) {
 	t := w.tables[w.table]
 	rows, err := t.read(ctx, w.after, w.opt.Window)
@@ -160,15 +163,15 @@ type sweptKey struct {
 	name       string
 }
 
-// sweptRow is a row as it was read.
+// sweptRow is a statistics row as the sweeper has read it.
 type sweptRow struct {
 	sweptKey
 	count               int64
 	last, checked, gone *time.Time
-	due                 bool // marked and unused for the whole window, so it is deleted if its tag or manifest is missing
+	due                 bool // marked and unused for the whole Window: to be deleted if its tag or manifest is missing
 }
 
-// sweptTable is a table of statistics.
+// sweptTable is one of the two statistics tables: of tags or of manifests.
 type sweptTable struct {
 	db      *db.DB
 	columns *strings.Replacer // names of the table and its columns
@@ -205,7 +208,7 @@ func keys(rows []sweptRow) (repositories []int64, names []string) {
 	return repositories, names
 }
 
-// read reads a page of rows behind a key.
+// read returns the next page of the table's rows in key order, those after the key after.
 func (t sweptTable) read(ctx context.Context, after sweptKey, window time.Duration) ([]sweptRow, error) {
 	rows, err := t.db.Pool.Query(ctx, t.columns.Replace(`
 		SELECT repository_id, {name}, {count}, {last}, last_check_date, gone_since, gone_since IS NOT NULL
@@ -221,7 +224,9 @@ func (t sweptTable) read(ctx context.Context, after sweptKey, window time.Durati
 	})
 }
 
-// sweep corrects the marks of rows and deletes those that are due and missing.
+// sweep looks up whether the tags or manifests of the rows exist. It corrects the marks of
+// the rows, deletes those that are due and whose tag or manifest is missing, and returns
+// their number.
 func (t sweptTable) sweep(ctx context.Context, rows []sweptRow) (gone int64, err error) {
 	if len(rows) == 0 {
 		return 0, nil
@@ -254,7 +259,9 @@ func (t sweptTable) sweep(ctx context.Context, rows []sweptRow) (gone int64, err
 	return t.drop(ctx, missing)
 }
 
-// mark inverts the marks of rows, except where another sweeper has done so.
+// mark sets the mark of each row that was read without one and removes it from each row that
+// was read with one. It skips rows whose mark another sweeper has changed since they were
+// read.
 func (t sweptTable) mark(ctx context.Context, rows []sweptRow) error {
 	if len(rows) == 0 {
 		return nil
@@ -276,7 +283,8 @@ func (t sweptTable) mark(ctx context.Context, rows []sweptRow) error {
 	return err
 }
 
-// drop deletes the rows that haven't changed since they were read.
+// drop deletes those of the rows that haven't changed since they were read, and returns
+// their number.
 func (t sweptTable) drop(ctx context.Context, rows []sweptRow) (int64, error) {
 	if len(rows) == 0 {
 		return 0, nil

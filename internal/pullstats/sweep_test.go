@@ -15,11 +15,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// inventory says which tags and manifests exist.
+// inventory tells a sweeper which tags and manifests exist.
 type inventory struct {
 	mu   sync.Mutex
 	here map[string]bool
-	look func(n int) // called before each lookup, with its number
+	look func(n int) // called before each lookup, with the lookup's number
 	n    int
 }
 
@@ -67,7 +67,7 @@ func (v *inventory) sweeper(t testing.TB, stats *db.DB, change ...func(*SweeperO
 	return w
 }
 
-// sweepAll sweeps all tables once, and returns the number of pages.
+// sweepAll sweeps both statistics tables once, and returns the number of pages.
 func sweepAll(t testing.TB, w *Sweeper) (pages int) {
 	t.Helper()
 	for {
@@ -79,8 +79,8 @@ func sweepAll(t testing.TB, w *Sweeper) (pages int) {
 	}
 }
 
-// swept returns the rows of both statistics tables as "repository name". Rows that are
-// marked as gone end with an asterisk.
+// swept returns the rows of both statistics tables as "repository name", with an asterisk
+// behind rows that are marked as gone.
 func swept(t testing.TB, stats *db.DB) []string {
 	t.Helper()
 	rows, err := stats.Pool.Query(t.Context(), `
@@ -101,9 +101,9 @@ func expect(t testing.TB, stats *db.DB, when string, want ...string) {
 	}
 }
 
-// A sweep marks the rows of missing tags and manifests, and deletes them after the whole
-// window. It removes the mark if a tag or manifest is back. A row that was used within the
-// window stays.
+// A sweep must mark the rows of missing tags and manifests, and delete them after the whole
+// Window. It must remove the mark of a tag or manifest that is back, and keep a row that was
+// used within the Window.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"tag", "manifest"} {
@@ -142,7 +142,8 @@ func TestSweep(t *testing.T) {
 				ago("31 days", n)
 			}
 			ago("29 days", "waiting")
-			// The tag exists, but a process died before it could remove the mark.
+			// The tag exists, but its row has a mark from 31 days ago, because a process
+			// died before it could remove the mark.
 			ago("31 days", "here")
 			exec(t, s.stats, fmt.Sprintf("UPDATE %s SET %s = now() - interval '1 day' WHERE %s = $1", table, last, name), label("used"))
 			exec(t, s.stats, fmt.Sprintf("UPDATE %s SET last_check_date = now() - interval '1 day' WHERE %s = $1", table, name), label("checked"))
@@ -158,7 +159,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A sweep looks at every row, whatever page the row is on.
+// A sweep of several pages must check every row, on whichever page the row is.
 func TestSweepPages(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -184,12 +185,13 @@ func TestSweepPages(t *testing.T) {
 	}
 }
 
-// A tag that comes back, or a row that changes, between the two lookups isn't deleted.
+// The row of a missing tag is due for deletion. Between the sweeper's two lookups the tag
+// comes back, or somebody changes the row. Then the sweeper must not delete the row.
 func TestSweepRaces(t *testing.T) {
 	t.Parallel()
 	const old = "UPDATE tagpullstatistics SET gone_since = now() - interval '31 days'"
 	for name, tc := range map[string]struct {
-		then string // what happens before the second look
+		then string // SQL that runs before the second lookup
 		back bool   // the tag exists at the second lookup
 		want []string
 	}{
@@ -233,8 +235,8 @@ func TestSweepRaces(t *testing.T) {
 	}
 }
 
-// A sweep doesn't wait for a row that another transaction has locked, and doesn't delete
-// it.
+// A transaction has locked two rows. A sweep must not wait for them, and must not mark or
+// delete them.
 func TestSweepDoesNotWait(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -259,7 +261,7 @@ func TestSweepDoesNotWait(t *testing.T) {
 	expect(t, s.stats, "after the next sweep", "1 c*", "1 d*")
 }
 
-// The loop begins one sweep after another.
+// The sweeper's loop must begin one sweep after another.
 func TestSweeperRuns(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -270,8 +272,8 @@ func TestSweeperRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
-	// The rows are marked after the first lookup and deleted after the third; wait for one
-	// sweep more.
+	// The row of v1 is marked after the first lookup and deleted after the third. Wait until
+	// one more sweep has begun.
 	for n := 0; n < 4; {
 		select {
 		case n = <-sweeps:
@@ -284,8 +286,8 @@ func TestSweeperRuns(t *testing.T) {
 	expect(t, s.stats, "in the end", "1 v2")
 }
 
-// Three sweepers run beside writers: names that exist all the time lose no pull, and no
-// deadlock occurs.
+// Three sweepers run while writers count pulls. Tags that exist all the time must lose no
+// pull, and no deadlock may occur.
 func TestSweepStorm(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -326,7 +328,7 @@ func TestSweepStorm(t *testing.T) {
 					}
 				}
 				slices.Sort(batch)
-				if i := rand.IntN(names); i%3 == 2 { // these tags come and go, with a pull while they exist
+				if i := rand.IntN(names); i%3 == 2 { // these tags come and go, and are pulled while they exist
 					v.set(thing(1, fmt.Sprint("t", i)), rand.IntN(2) == 0)
 				}
 				_, err := s.stats.Pool.Exec(ctx, `
@@ -357,7 +359,7 @@ func TestSweepStorm(t *testing.T) {
 			t.Errorf("%s: %d pulls, want %d", name, n, truth[name])
 		}
 	}
-	// Once no writer runs, the rows of missing tags are deleted.
+	// No writer runs any more, so two sweeps must mark and delete the rows of missing tags.
 	w := v.sweeper(t, s.stats, func(o *SweeperOptions) { o.Window = time.Microsecond })
 	sweepAll(t, w)
 	sweepAll(t, w)

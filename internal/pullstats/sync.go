@@ -17,41 +17,43 @@ import (
 // SyncOptions configures a SyncWorker.
 type SyncOptions struct {
 	Databases
-	// Redis counts pulls too, and Uses looks there. Nil: there is no Redis.
+	// Redis is read by Uses, since it may have pulls that aren't flushed yet. Nil if no
+	// Redis is configured.
 	Redis *Redis
-	// Interval is how often the log is read, at least. Default 5 min.
+	// Interval is the longest time between two reads of the audit log. Default 5 min.
 	Interval time.Duration
-	// Batch is how many entries are read and counted together. Default 1,000.
+	// Batch is how many entries of the audit log one transaction counts. Default 1,000.
 	Batch int
 	// Join is how long after a HEAD by tag a GET by digest counts as the second half of the
 	// same pull. Default DefaultJoin.
 	Join time.Duration
-	// Retention is the least time that the log keeps entries, read or not. If statistics
-	// were switched off for longer, unread entries may have been dropped. 0: entries are
-	// kept for ever.
+	// Retention is how long the audit log keeps entries at least, even unread ones. If
+	// counting was switched off for longer, unread entries may have been dropped. 0: entries
+	// are kept for ever.
 	Retention time.Duration
 	Logger    *slog.Logger    // default slog.Default()
 	Metrics   *Metrics        // nil: none
 	Worker    *worker.Metrics // nil: none
 }
 
-// SyncWorker counts the pulls that are in the audit log (PullStatsSyncWorker). Any number
-// of processes may run one. Its methods may be called concurrently.
+// SyncWorker counts the pulls that are in the audit log and adds them to the statistics.
+// (Quay's design calls it PullStatsSyncWorker.) Any number of processes may run one. Its
+// methods may be called concurrently.
 type SyncWorker struct {
 	opt     SyncOptions
 	audit   *audit.Log
 	log     *slog.Logger
 	loop    *worker.Loop
-	reading sync.Mutex // locked while a batch is read and counted
+	reading sync.Mutex // locked while this worker reads and counts a batch
 
 	due     time.Time // used by the loop alone
-	started bool      // guarded by reading: start has been done
+	started bool      // guarded by reading: start has succeeded
 
 	lag   time.Duration           // joinLag, except in tests
-	crash func(step string) error // for tests: may end the batch as the end of the process would
+	crash func(step string) error // for tests: may end the batch as a crash of the process would
 }
 
-// NewSyncWorker makes a worker. It counts nothing before Run or Sync.
+// NewSyncWorker makes a worker. It counts nothing until Run or Sync is called.
 func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -78,7 +80,8 @@ func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
 // Run counts until ctx ends, and returns nil when the last batch is over.
 func (w *SyncWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
-// round counts a batch, when one is due.
+// round counts a batch of the audit log's entries, if a read is due. The worker's loop calls
+// it.
 func (w *SyncWorker) round(ctx context.Context) (more bool, err error) {
 	if time.Now().Before(w.due) {
 		return false, nil
@@ -94,10 +97,10 @@ func (w *SyncWorker) round(ctx context.Context) (more bool, err error) {
 	return false, w.observe(ctx)
 }
 
-// next returns how long it is until the log is read again.
+// next returns the time until the audit log is to be read again.
 func (w *SyncWorker) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
-// observe measures how far behind the statistics are.
+// observe sets the metric that shows how far the statistics are behind.
 func (w *SyncWorker) observe(ctx context.Context) error {
 	s, err := w.Status(ctx)
 	if err != nil {
@@ -116,12 +119,14 @@ func (w *SyncWorker) Sync(ctx context.Context) error {
 	}
 }
 
-// ErrForeignLog says that transaction ids have begun anew, so that the log's entries in the
-// order of these ids are no longer in the order in which they were written.
+// ErrForeignLog says that PostgreSQL's transaction ids have begun anew, because the database
+// was restored or moved. The order of the audit log's entries by transaction id is then no
+// longer the order in which they were written.
 var ErrForeignLog = errors.New("the audit log was restored or moved, and its transaction ids began anew, " +
 	"so it can't be told which pulls were counted; nothing is counted until \"purser pulls reset\" has put them in order")
 
-// batch reads and counts one batch, and returns whether there may be more.
+// batch reads and counts one batch of the audit log's entries, and returns whether there may
+// be more.
 func (w *SyncWorker) batch(ctx context.Context) (more bool, err error) {
 	w.reading.Lock()
 	defer w.reading.Unlock()
@@ -173,10 +178,10 @@ func (w *SyncWorker) batch(ctx context.Context) (more bool, err error) {
 }
 
 // ripe returns the time before which pulls by digest can be joined, because every pull and
-// HEAD before it was read. written is the time before which all processes had written
-// everything; it must have been asked for before the pulls were read.
+// HEAD before it was read. written is the time before which all processes had written their
+// pulls and HEADs; the caller must have asked for it before it read pulls.
 func (w *SyncWorker) ripe(ctx context.Context, read audit.Position, pulls []audit.Pull, written time.Time) (time.Time, error) {
-	if len(pulls) == w.opt.Batch { // more entries are to be read, of about the same time and later
+	if len(pulls) == w.opt.Batch { // the next batch has entries of about the same time and later
 		var newest time.Time
 		for i := range pulls {
 			if pulls[i].Time.After(newest) {
@@ -188,24 +193,25 @@ func (w *SyncWorker) ripe(ctx context.Context, read audit.Position, pulls []audi
 	if len(pulls) > 0 {
 		read = pulls[len(pulls)-1].Position
 	}
-	unread, err := w.audit.OldestUnread(ctx, read) // of entries that an open transaction delays
+	unread, err := w.audit.OldestUnread(ctx, read) // time of the oldest entry that an open transaction keeps from being read
 	if err != nil || unread.IsZero() {
 		return written, err
 	}
 	return earlier(written, unread), nil
 }
 
-// tally says how many pulls of a batch were counted, are counted elsewhere, or belong to
-// deleted repositories (gone).
+// tally is the result of a batch: how many pulls were counted, how many are counted by Redis
+// or not at all (elsewhere), and how many belong to deleted repositories (gone).
 type tally struct {
 	counted, elsewhere, gone int
 	more                     bool // there are more pulls by digest to join
 	lost                     bool // another worker has moved the watermark, so nothing was done
 }
 
-// count moves the watermark over pulls and adds them to the statistics, in one transaction.
-// It does nothing if another worker has moved the watermark. Pulls by digest before ripe
-// are also counted for the tags that they belong to.
+// count adds pulls to the statistics and moves the watermark over them, in one transaction.
+// Pulls by digest before the time ripe are also joined, and counted for their tags. If
+// another worker has moved the watermark since s was read, count does nothing and returns a
+// tally with lost set.
 func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, ripe time.Time, pending []int64) (t tally, err error) {
 	mine, elsewhere, heads := split(pulls)
 	err = w.opt.withAlive(ctx, sorted(append(repositories(mine), pending...)), func(alive map[int64]bool, tx pgx.Tx) error {
@@ -230,7 +236,7 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, rip
 		if t.more, err = w.joinPending(ctx, tx, ripe, alive, sum); err != nil {
 			return err
 		}
-		if err := sum.counts().write(ctx, tx); err != nil { // rows in their order, each once
+		if err := sum.counts().write(ctx, tx); err != nil { // each row once, in key order
 			return err
 		}
 		return w.crash("before commit")
@@ -246,7 +252,7 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, rip
 	return t, w.crash("after commit")
 }
 
-// pullCount returns the number of pulls in entries.
+// pullCount returns the number of pulls that the entries stand for.
 func pullCount(pulls []audit.Pull) (n int) {
 	for i := range pulls {
 		n += pulls[i].N
@@ -254,8 +260,8 @@ func pullCount(pulls []audit.Pull) (n int) {
 	return n
 }
 
-// split returns the pulls to be counted here, the number of pulls counted elsewhere, and
-// the number of heads.
+// split returns the entries whose pulls the SyncWorker counts (mine), the number of pulls
+// that it doesn't count (elsewhere), and the number of entries that are HEADs.
 func split(pulls []audit.Pull) (mine []audit.Pull, elsewhere, heads int) {
 	for i := range pulls {
 		switch p := &pulls[i]; {
@@ -270,7 +276,8 @@ func split(pulls []audit.Pull) (mine []audit.Pull, elsewhere, heads int) {
 	return mine, elsewhere, heads
 }
 
-// countedHere says whether the SyncWorker counts this pull.
+// countedHere says whether the SyncWorker counts this entry's pulls: Redis doesn't count
+// them, nor does the recorder ignore them.
 func countedHere(p *audit.Pull) bool {
 	return p.CountedBy != audit.CountedByRedis && p.CountedBy != audit.CountedByNone
 }

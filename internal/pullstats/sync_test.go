@@ -16,7 +16,8 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// each runs a test with the statistics in the log's database and in another one.
+// each runs a test twice: with audit log and statistics in one database, and in two
+// databases.
 func each(t *testing.T, repositories int, fn func(t *testing.T, s *shop)) {
 	for name, apart := range map[string]bool{"one database": false, "two databases": true} {
 		t.Run(name, func(t *testing.T) {
@@ -26,8 +27,9 @@ func each(t *testing.T, repositories int, fn func(t *testing.T, s *shop)) {
 	}
 }
 
-// A pull by tag adds to the tag and its manifest, a pull by digest to the manifest alone.
-// The newest pull decides what a tag points to, in whatever order the pulls are read.
+// A pull by tag must count for the tag and its manifest, a pull by digest for the manifest
+// alone. The statistics must say that the tag points to the manifest of its newest pull, in
+// whatever order the pulls are read.
 func TestSync(t *testing.T) {
 	t.Parallel()
 	each(t, 2, func(t *testing.T, s *shop) {
@@ -45,7 +47,8 @@ func TestSync(t *testing.T) {
 			compare(t, s.books(t), truth(all))
 		}
 		got := s.books(t)
-		// The digest was pulled after the tag v2, which still is the last one.
+		// Manifest a was last pulled by digest, and before that by the tag v2, so v2 must
+		// still be its last tag.
 		if a := got[fmt.Sprintf("manifest %d %s", s.repositories[0], digest("a"))]; a.Other != "v2" || a.Count != 5 || !a.Last.Equal(noon.Add(time.Minute)) {
 			t.Errorf("manifest a: %+v", a)
 		}
@@ -58,8 +61,8 @@ func TestSync(t *testing.T) {
 	})
 }
 
-// Pulls that Redis has counted, and pulls of deleted repositories, aren't counted, and
-// don't hold up later pulls.
+// The log has pulls that Redis has counted and pulls of deleted repositories. The worker
+// must not count them, and must go on to the pulls after them.
 func TestSyncPassesOver(t *testing.T) {
 	t.Parallel()
 	each(t, 3, func(t *testing.T, s *shop) {
@@ -82,8 +85,9 @@ func TestSyncPassesOver(t *testing.T) {
 	})
 }
 
-// Entries that are committed after entries with later ids are counted too, once they are
-// committed.
+// A transaction writes an entry and stays open, and another entry with a greater id is
+// committed. The worker must wait until the first transaction ends, and then count both
+// entries.
 func TestSyncWaitsForOpenTransactions(t *testing.T) {
 	t.Parallel()
 	each(t, 1, func(t *testing.T, s *shop) {
@@ -106,8 +110,9 @@ func TestSyncWaitsForOpenTransactions(t *testing.T) {
 	})
 }
 
-// A repository that is being deleted waits until its pulls are counted, so that its
-// clean-up finds their statistics.
+// A client deletes a repository while the worker counts its pulls. The deletion must wait
+// until the counts are committed, so that the clean-up after it finds the repository's
+// statistics.
 func TestSyncHoldsRepositories(t *testing.T) {
 	t.Parallel()
 	each(t, 1, func(t *testing.T, s *shop) {
@@ -129,8 +134,8 @@ func TestSyncHoldsRepositories(t *testing.T) {
 				return nil
 			})
 		}
-		// The failed statement rolls back its transaction, which BeginFunc reports as
-		// ErrTxCommitRollback.
+		// The DELETE fails, because the repository is locked, and so rolls back its
+		// transaction. BeginFunc reports that as ErrTxCommitRollback.
 		for deadline := time.Now().Add(time.Minute); !tried; time.Sleep(5 * time.Millisecond) {
 			if err := w.Sync(t.Context()); err != nil && !errors.Is(err, pgx.ErrTxCommitRollback) || time.Now().After(deadline) {
 				t.Fatal(err)
@@ -139,7 +144,8 @@ func TestSyncHoldsRepositories(t *testing.T) {
 	})
 }
 
-// Status.Since is the time from which statistics are complete.
+// Status.Since must be the time of the log's first pull, and must move forward when unread
+// entries may have been dropped or when a process doesn't record pulls.
 func TestRecordedSince(t *testing.T) {
 	t.Parallel()
 	each(t, 1, func(t *testing.T, s *shop) {
@@ -180,7 +186,7 @@ func TestRecordedSince(t *testing.T) {
 	})
 }
 
-// The worker counts as soon as it runs, and then once in an interval.
+// The worker must count as soon as it runs, and then once in each interval.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)

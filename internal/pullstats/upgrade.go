@@ -17,35 +17,39 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// This file is for the upgrade from the version before, and goes with the next one. In that
-// version, a flush claims the counts of keys for a batch: it moves a count aside under the
-// batch's number. The batch's state in redisflushbatches is open at first, and then for
-// good applied or abandoned. The transaction that adds what was claimed to the statistics
-// turns it from open to applied; anybody turns it to abandoned after its lease. Then its
-// claims are settled: dropped if it is applied, added back if it is abandoned.
+// This file serves the upgrade from the previous version, and is to be deleted in the next
+// one. In the previous version each flush has a batch: a row of redisflushbatches with a
+// number and a state. The flush claims the count of a Redis key for its batch: in the key,
+// it moves the count aside under the batch's number. The batch's state is open at first, and
+// then applied or abandoned for good. The transaction that adds the claimed counts to the
+// statistics also changes the state from open to applied. When the batch's lease has run
+// out, any worker may change the state from open to abandoned. After that each claim is
+// ended: the claimed count is dropped if the batch was applied, and added back to the key's
+// count if it was abandoned.
 //
-// Flush workers of this version count keys of the older version in the same way, so that
-// replicas of both may run at once. A batch with an unanswered claim is left open, so that
-// it ends as abandoned.
+// FlushWorkers of this version count the keys of the previous version in the same way, so
+// replicas of both versions may run at once. If Redis doesn't answer a claim, the worker
+// leaves the batch open, so that it is abandoned when its lease runs out.
 
 const (
-	// olderPrefix begins the keys of counters of the older version.
+	// olderPrefix is the prefix of the previous version's counter keys in Redis.
 	olderPrefix = "pull_events:repo:"
-	// olderEpochKey is the epoch's key in the older version. Its value is the number of a
-	// batch.
+	// olderEpochKey is the Redis key that has the epoch in the previous version: the number
+	// of the newest batch.
 	olderEpochKey = "pull_events:epoch"
-	// olderUses begins the older version's keys of last-used times, one for each repository
-	// and hour.
+	// olderUses is the prefix of the Redis keys in which the previous version stores
+	// last-used times, one key for each repository and hour.
 	olderUses = "pull_events:uses:"
-	// olderUsesFor is the age up to which the times in these keys matter.
+	// olderUsesFor is how far back olderUses reads the times in these keys.
 	olderUsesFor = 2 * time.Hour
 	olderLease   = time.Minute
 )
 
 var (
-	// claimScript claims a key's count for a batch, whose number is the argument. It
-	// returns the number of the batch that has the claim and, if it is this batch, what was
-	// claimed; false if there is nothing to claim. Repeated, it returns the same.
+	// claimScript claims the count of a key for a batch; the argument is the batch's number.
+	// It returns the number of the batch that has the key's claim and, if that is the
+	// calling batch, the claimed values; false if there is nothing to claim. A repeated call
+	// returns the same.
 	claimScript = redis.NewScript(`
 local h = redis.call('HMGET', KEYS[1], 'claim', 'done', 'pull_count', 'last_pull_timestamp', 'claimed_count', 'claimed_ts',
   'repository_id', 'tag_name', 'manifest_digest', 'pull_method', 'seq', 'claimed_seq')
@@ -59,8 +63,8 @@ local at = h[4] or '0'
 redis.call('HSET', KEYS[1], 'claim', ARGV[1], 'claimed_count', h[3], 'claimed_ts', at, 'pull_count', '0', 'claimed_seq', h[11] or '0')
 return {ARGV[1], h[3], at, h[7], h[8], h[9], h[10], h[11] or '0'}`)
 
-	// endClaimScript ends a batch's claim. Arguments: the batch's number, "applied" or
-	// "abandoned", and the seconds that a key with nothing to count stays.
+	// endClaimScript ends a batch's claim of a key. Arguments: the batch's number; "applied"
+	// or "abandoned"; and the seconds after which a key with nothing left to count expires.
 	endClaimScript = redis.NewScript(`
 local h = redis.call('HMGET', KEYS[1], 'claim', 'claimed_count', 'pull_count')
 if h[1] ~= ARGV[1] then return 0 end
@@ -70,12 +74,13 @@ if ARGV[2] == 'applied' and h[3] == '0' then redis.call('EXPIRE', KEYS[1], ARGV[
 return 1`)
 )
 
-// errUnknownBatch says that the database doesn't know the batch that has a claim.
+// errUnknownBatch says that a key in Redis is claimed by a batch that the database doesn't
+// know.
 var errUnknownBatch = errors.New("a batch that the database doesn't know has claimed pulls in Redis, so that it can't be told whether they were counted: " +
 	"the statistics' database isn't the one that Redis was flushed to, or was emptied. Delete the claimed keys to give their pulls up")
 
-// olderPage counts a page of keys of the older version. left is why keys were left for the
-// next run.
+// olderPage counts a page of the previous version's keys. left is nil, or the reason why
+// some keys were not read and are left for the next flush.
 func (w *FlushWorker) olderPage(ctx context.Context, keys []string) (left, err error) {
 	if err := w.olderNumbers(ctx); err != nil {
 		return nil, err
@@ -90,7 +95,7 @@ func (w *FlushWorker) olderPage(ctx context.Context, keys []string) (left, err e
 		return nil, err
 	}
 	list, others, left, err := w.claim(ctx, n, distinct(keys))
-	if err == nil && len(others) > 0 { // claims of ended batches end here, and their keys are claimed again
+	if err == nil && len(others) > 0 { // end claims of ended batches, and claim their keys for n
 		var free []string
 		if free, err = w.endOthers(ctx, others); err == nil && len(free) > 0 {
 			var more []counter
@@ -114,9 +119,10 @@ func (w *FlushWorker) olderPage(ctx context.Context, keys []string) (left, err e
 	return left, w.endClaims(ctx, claims, map[int64]string{n: "applied"})
 }
 
-// olderNumbers adds, as abandoned, the batches that Redis knows and a database that was
-// restored doesn't, so that their claims end and later batches get greater numbers. The
-// sequence is first: if only this succeeds, the next run still finds the batches missing.
+// olderNumbers is needed after the statistics' database was restored to an older state. It
+// inserts, as abandoned, the batches that Redis has seen and the database no longer has, so
+// that their claims can be ended and new batches get greater numbers. It advances the id
+// sequence first: if only this succeeds, the next run still finds the batches missing.
 func (w *FlushWorker) olderNumbers(ctx context.Context) error {
 	c, err := w.opt.Redis.connect(ctx)
 	if err != nil {
@@ -140,8 +146,10 @@ func (w *FlushWorker) olderNumbers(ctx context.Context) error {
 	return nil
 }
 
-// claim claims keys for the batch n. others are the keys that other batches have claimed.
-// After an error it isn't known what was claimed, and the batch must not be applied.
+// claim claims keys for batch n and returns the claimed counts as list. others maps each key
+// that another batch has claimed to the number of that batch. left is the reason why some
+// keys were not claimed, nil if none. After an error it isn't known which keys were claimed,
+// and batch n must not be applied.
 func (w *FlushWorker) claim(ctx context.Context, n int64, keys []string) (list []counter, others map[string]int64, left, err error) {
 	calls := make([]*call, len(keys))
 	for i, key := range keys {
@@ -176,7 +184,7 @@ func (w *FlushWorker) claim(ctx context.Context, n int64, keys []string) (list [
 	return list, others, left, nil
 }
 
-// parseClaim reads the answer of claimScript to the batch that has the claim.
+// parseClaim parses the answer that claimScript gives to the batch that has the claim.
 func parseClaim(key string, fields []any) (c counter, err error) {
 	text := make([]string, len(fields))
 	for i, f := range fields {
@@ -198,7 +206,8 @@ func parseClaim(key string, fields []any) (c counter, err error) {
 	return c, err
 }
 
-// applyOlder adds claims to the statistics, if their batch is still open.
+// applyOlder adds the claimed counts to the statistics and changes the state of batch n to
+// applied. It does nothing and returns false if another worker has abandoned the batch.
 func (w *FlushWorker) applyOlder(ctx context.Context, n int64, list []counter) (applied bool, err error) {
 	var ids, names, seqs []int64
 	for _, c := range list {
@@ -231,9 +240,10 @@ func (w *FlushWorker) applyOlder(ctx context.Context, n int64, list []counter) (
 	return applied, nil
 }
 
-// endOthers ends the claims of other batches that were applied or abandoned, and returns
-// their keys. First it abandons batches whose lease has ended, in the order of their
-// numbers, since several workers may do so at once.
+// endOthers ends claims of other batches; others maps each claimed key to its batch. It
+// first abandons those batches whose lease has run out, in the order of their numbers, so
+// that workers that do so at the same time don't deadlock. Then it ends the claims of the
+// batches that are applied or abandoned, and returns the keys of these claims.
 func (w *FlushWorker) endOthers(ctx context.Context, others map[string]int64) (free []string, err error) {
 	ids := make([]int64, 0, len(others))
 	for _, n := range others {
@@ -272,7 +282,8 @@ func (w *FlushWorker) endOthers(ctx context.Context, others map[string]int64) (f
 	return free, w.endClaims(ctx, ended, states)
 }
 
-// endClaims ends claims according to the states of their batches.
+// endClaims ends claims in Redis. claims maps each key to the batch that has claimed it, and
+// states maps the batch to "applied" or "abandoned".
 func (w *FlushWorker) endClaims(ctx context.Context, claims map[string]int64, states map[int64]string) error {
 	calls := make([]*call, 0, len(claims))
 	for key, n := range claims {
@@ -287,7 +298,8 @@ func (w *FlushWorker) endClaims(ctx context.Context, claims map[string]int64, st
 	return nil
 }
 
-// olderKey returns the key that counts pulls in the older version; see counterKey.
+// olderKey returns the previous version's Redis key for the pulls of a manifest, by the
+// given tag or, if tag is "", by digest; see counterKey.
 func olderKey(repository int64, tag string, d oci.Digest) string {
 	if tag == "" {
 		return fmt.Sprintf("%s%d:digest:%s", olderPrefix, repository, d)
@@ -300,9 +312,9 @@ func olderName(key string) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:8]))
 }
 
-// olderApplied gives up every open batch, since it may have claimed pulls that Redis then
-// lost. It returns, for each key (by olderName), the highest sequence number among the
-// batches that were made since a time and were applied.
+// olderApplied abandons every open batch, since it may have claimed pulls that Redis then
+// lost. It returns, for each key (as olderName of the key), the highest sequence number
+// among the batches that were made since the given time and were applied.
 func (w *FlushWorker) olderApplied(ctx context.Context, since time.Time) (map[int64]int64, error) {
 	if _, err := w.opt.Stats.Pool.Exec(ctx, `
 		WITH open AS MATERIALIZED (
@@ -324,7 +336,8 @@ func (w *FlushWorker) olderApplied(ctx context.Context, since time.Time) (map[in
 	return list, nil
 }
 
-// olderLock keeps processes of the older version from looking for lost pulls.
+// olderLock takes the lock under which processes of the previous version search for pulls
+// that Redis has lost, so that none of them searches while tx runs.
 func olderLock(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('pulls that Redis has lost', 0))")
 	if err != nil {
@@ -333,8 +346,10 @@ func olderLock(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// olderUses adds the last-used times of names that replicas of the older version have
-// stored. It includes hours beyond now and olderUsesFor, since clocks may differ.
+// olderUses reads the last-used times that replicas of the previous version have stored in
+// Redis for the given tags or manifests, and raises the times in into accordingly. It reads
+// an hour more than olderUsesFor and an hour into the future, since the clocks of replicas
+// may differ.
 func (r *Redis) olderUses(ctx context.Context, c redis.UniversalClient, repository int64, names []string, into map[string]time.Time) error {
 	now := time.Now()
 	for part := range slices.Chunk(names, 1000) {

@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// olderRecordScript is recordScript of the older version.
+// olderRecordScript is recordScript as the previous version has it.
 var olderRecordScript = redis.NewScript(`
 local now = redis.call('TIME')
 local seq = tonumber(now[1]) * 1000000 + tonumber(now[2])
@@ -34,19 +34,21 @@ redis.call('HSET', KEYS[1], 'seq', seq)
 redis.call('PERSIST', KEYS[1])
 return seq`)
 
-// older is a replica of the older version, as far as it works with Redis.
+// older acts on Redis as a replica of the previous version does.
 type older struct {
 	s *shop
 	c *redis.Client
 }
 
-// pull counts a pull, and returns its sequence number.
+// pull has Redis count a pull, as the previous version does, and returns the pull's sequence
+// number.
 func (o older) pull(ctx context.Context, e audit.Entry) (seq int64, err error) {
 	return olderRecordScript.Run(ctx, o.c, []string{olderKey(e.RepositoryID, e.Tag, e.Digest)},
 		1, redisTime(e.Time), e.RepositoryID, e.Tag, e.Digest.String(), "digest").Int64()
 }
 
-// claim claims keys for a batch that it opens, and returns the batch's number.
+// claim begins a batch, as the previous version does, claims keys for the batch, and returns
+// its number.
 func (o older) claim(t testing.TB, lease time.Duration, keys ...string) (n int64) {
 	t.Helper()
 	n = number(t, o.s.stats, "INSERT INTO redisflushbatches (lease_until) VALUES (now() + $1::bigint * interval '1 microsecond') RETURNING id", lease.Microseconds())
@@ -57,9 +59,10 @@ func (o older) claim(t testing.TB, lease time.Duration, keys ...string) (n int64
 	return n
 }
 
-// Pulls that the older version has left in Redis are counted once, whether no batch has
-// claimed their key, or a batch that was applied, abandoned, or whose worker was killed. A
-// running batch is left to its worker.
+// The previous version has left pulls in Redis: in keys that no batch has claimed, and in
+// keys claimed by batches that were applied, were abandoned, or whose worker was killed. A
+// flush of this version must count each of these pulls once. It must leave the claims of a
+// running batch to the batch's worker.
 func TestUpgradeLeftovers(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {
@@ -115,7 +118,7 @@ func TestUpgradeLeftovers(t *testing.T) {
 		must(t, c.Del(t.Context(), invalid).Err())
 		s.drained(t, c)
 
-		// The same tag has pulls of both versions.
+		// Both versions have counted pulls of the same tag in Redis.
 		pull(0, "free", "a")
 		e := s.pull(0, "free", "a", noon.Add(time.Hour))
 		recorded(t, s.recorder(t, r, unlogged), e)
@@ -126,8 +129,9 @@ func TestUpgradeLeftovers(t *testing.T) {
 	}
 }
 
-// A worker whose batch was abandoned by another worker adds nothing of it. A claim that
-// stays unanswered is given up.
+// A flush worker is so slow that another worker abandons its batch and counts the pulls: the
+// slow worker must then add nothing. A claim gets no answer: its batch must be abandoned,
+// and the pulls counted by a later flush.
 func TestUpgradeClaimsGivenUp(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -172,7 +176,8 @@ func TestUpgradeClaimsGivenUp(t *testing.T) {
 	s.drained(t, c)
 }
 
-// Replicas of both versions count and flush at once, and die at any step.
+// Recorders of both versions count pulls in Redis, while flush workers of this version flush
+// them and die at any step, and leases of batches end. Each pull must count once.
 func TestUpgradeStorm(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 3)
@@ -255,8 +260,8 @@ func TestUpgradeStorm(t *testing.T) {
 	t.Logf("seed %d: %d pulls, %d deaths, %d batches given up under their workers", stormSeed, len(w.all), died.Load(), late.Load())
 }
 
-// A process of the older version flushes only its own keys, so it can't set the time of the
-// last complete flush. A flush of this version can.
+// A process of the previous version flushes only keys of its own format. So the database
+// must ignore its report of a complete flush, and accept the report of this version.
 func TestUpgradeOlderFlushes(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -276,9 +281,9 @@ func TestUpgradeOlderFlushes(t *testing.T) {
 	}
 }
 
-// While a process of the older version records pulls, pulls that counters count also leave
-// last-used times, which that process reads. Last-used times that such a process has stored
-// in Redis are read too.
+// While a process of the previous version runs, it can't see pulls in this version's
+// counters. So these pulls must also set last-used times, which that process reads. Uses
+// must in turn read the last-used times that such a process has stored in Redis.
 func TestUpgradeUses(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -313,13 +318,13 @@ func TestUpgradeUses(t *testing.T) {
 	}
 }
 
-// When Redis is emptied during an upgrade, pulls of both versions are counted from the log,
-// each once; those that were flushed are not counted again.
+// Redis is emptied during an upgrade. The lost pulls of both versions must be counted from
+// the audit log, each once. Those that were flushed before must not be counted again.
 func TestUpgradeRecount(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
 	c := server.client(t)
-	for _, recovered := range []bool{false, true} { // recovered: an older process has recounted its own pulls already
+	for _, recovered := range []bool{false, true} { // recovered: a process of the previous version has recounted its own pulls already
 		s := open(t, false, 1)
 		must(t, c.FlushAll(t.Context()).Err())
 		r := server.open(t, s.stats)
@@ -360,7 +365,7 @@ func TestUpgradeRecount(t *testing.T) {
 		if recovered {
 			epoch := number(t, s.stats, "SELECT redis_epoch FROM redisprocessingstate")
 			must(t, c.Set(t.Context(), olderEpochKey, epoch, 0).Err())
-			want -= 2 // the older process marks these two in the log
+			want -= 2 // the process of the previous version marks its two pulls in the log
 		}
 		if _, err := s.asked(t, r); !errors.Is(err, errRedisLost) {
 			t.Errorf("uses: %v, want %v", err, errRedisLost)

@@ -11,19 +11,20 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Uses has the times at which tags, by name, and manifests, by digest, of a repository were
-// last used. A tag or manifest without a time was not used since Status.Since.
+// Uses has the times at which tags and manifests of a repository were last used, by tag name
+// and by digest. A tag or manifest without a time was not used since Status.Since.
 type Uses struct{ Tags, Manifests map[string]time.Time }
 
-// Uses returns when tags and manifests of a repository were last pulled or asked about. It
-// combines the statistics with those pulls in the log and in Redis that the statistics
-// don't have yet. It can't see uses that recorders still have in memory, for some seconds.
-// A time may be some minutes later than the use was.
+// Uses returns when tags and manifests of a repository were last used, that is, pulled or
+// asked about by HEAD. It combines the statistics with those pulls in the audit log and in
+// Redis that the statistics don't have yet. It can't see uses that the processes' recorders
+// still have in memory, where they stay for some seconds. A returned time may be some
+// minutes later than the use was.
 //
-// Uses reads Redis and the watermark before the statistics: a pull that Redis doesn't have
-// any more is in the statistics by then, and so is a pull before the watermark. A pull
-// behind the watermark is read from the log, even if a worker counts it at the same time.
-// Errors: ErrForeignLog, ErrUnseen, or that Redis can't be read.
+// Uses reads Redis and the watermark before the statistics. So a pull that is no longer in
+// Redis is in the statistics that Uses then reads, and so is a pull before the watermark.
+// Uses reads pulls behind the watermark from the audit log, even if a worker counts them at
+// the same time. Errors: ErrForeignLog, ErrUnseen, or why Redis couldn't be read.
 func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests []string) (Uses, error) {
 	s, err := w.Status(ctx)
 	if err != nil {
@@ -66,21 +67,22 @@ func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests [
 	return uses, nil
 }
 
-// add adds a use of a manifest, by a tag unless that is "".
+// add adds a use of the manifest d and, unless tag is "", of the tag.
 func (u Uses) add(tag string, d oci.Digest, at time.Time) {
 	later(u.Tags, tag, at)
 	later(u.Manifests, d.String(), at)
 }
 
-// later raises the time of a name.
+// later sets the time of name in the map into to at, unless the map already has a later
+// time.
 func later(into map[string]time.Time, name string, at time.Time) {
 	if name != "" && at.After(into[name]) {
 		into[name] = at
 	}
 }
 
-// uses adds the uses of a repository that Redis has and the statistics may not have yet.
-// Error: errRedisLost.
+// uses adds to uses the uses of a repository that are in Redis and may not be in the
+// statistics yet. Error: errRedisLost.
 func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []string, uses Uses) error {
 	list, err := r.ofRepository(ctx, repository)
 	if err != nil {
@@ -99,7 +101,8 @@ func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []stri
 	if err := r.olderUses(ctx, c, repository, digests, uses.Manifests); err != nil {
 		return err
 	}
-	// Compare epochs after reading: Redis may have been emptied before the read.
+	// Compare the epochs after reading the counters: Redis may have been emptied before
+	// that.
 	now, older, err := r.epochs(ctx, c)
 	if err == nil && (now.lost() || older.lost()) {
 		err = errRedisLost
@@ -107,11 +110,12 @@ func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []stri
 	return err
 }
 
-// catchUps is how often Uses counts unread pulls before it gives up.
+// catchUps is how often unread calls Sync before it gives up.
 const catchUps = 3
 
-// unread returns the repository's pulls behind a position. If there are too many pulls of
-// all repositories behind the position, unread first has them counted.
+// unread returns the repository's pulls in the audit log behind the position read. The log
+// looks at a limited number of pulls behind the position, of all repositories; if there are
+// more, unread first has them counted by Sync, which moves the position.
 func (w *SyncWorker) unread(ctx context.Context, repository int64, read audit.Position) ([]audit.Pull, error) {
 	for range catchUps {
 		list, all, err := w.audit.PullsOf(ctx, repository, read)
@@ -137,7 +141,8 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// lasts adds the times in the statistics, by name. For OFFSET 0 see "Plans" in package db.
+// lasts reads the last-used times of names from the statistics, with the query sql, and
+// raises the times in into accordingly. The section "Plans" of package db explains OFFSET 0.
 func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, names []string, into map[string]time.Time) error {
 	if len(names) == 0 {
 		return nil
@@ -153,7 +158,8 @@ func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, na
 		if last != nil {
 			later(into, name, *last)
 		}
-		// The name may also have been used shortly after the time that was written last.
+		// check is the stored time of the last use, but the name may have been used for up
+		// to lastUsedSlack after it.
 		if now := time.Now(); check != nil && check.Before(now) {
 			*check = earlier(check.Add(lastUsedSlack), now)
 		}

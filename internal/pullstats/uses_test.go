@@ -10,7 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// Uses sees a pull as soon as the pull is committed, counted or not.
+// Uses must return the time of a pull as soon as the pull's entry is committed, before and
+// after the pull is counted.
 func TestUses(t *testing.T) {
 	t.Parallel()
 	each(t, 2, func(t *testing.T, s *shop) {
@@ -28,8 +29,8 @@ func TestUses(t *testing.T) {
 		check(noon, noon, noon)
 		settle(t, w)
 		check(noon, noon, noon)
-		// An unread pull that is older than the counted one changes nothing, a newer pull
-		// does.
+		// Of two pulls that are not yet counted, the one that is older than the counted pull
+		// must change nothing, and the newer one must.
 		must(t, audit.Append(t.Context(), s.log.Pool, s.pull(0, "v1", "a", noon.Add(-time.Hour)), s.pull(0, "", "b", noon.Add(time.Minute))))
 		check(noon, noon, noon.Add(time.Minute))
 		settle(t, w)
@@ -37,7 +38,8 @@ func TestUses(t *testing.T) {
 	})
 }
 
-// If there are more unread pulls than Uses looks at, it counts first.
+// There are more uncounted pulls than Uses looks at. Uses must count them first, and then
+// return the time of the newest.
 func TestUsesCatchesUp(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -52,7 +54,7 @@ func TestUsesCatchesUp(t *testing.T) {
 	if n := number(t, s.stats, "SELECT tag_pull_count FROM tagpullstatistics"); n != 12000 {
 		t.Errorf("%d counted", n)
 	}
-	// If these pulls can't be counted, Uses fails.
+	// If an open transaction keeps these pulls from being counted, Uses must fail.
 	tx, err := s.log.Pool.Begin(t.Context())
 	must(t, err)
 	defer tx.Rollback(t.Context()) //nolint:errcheck
@@ -63,7 +65,8 @@ func TestUsesCatchesUp(t *testing.T) {
 	}
 }
 
-// After a restore nothing is counted until a reset; then all uncounted pulls are.
+// The log's transaction ids begin anew, as after a restore. The worker must count nothing
+// until Reset is called, and then all uncounted pulls.
 func TestReset(t *testing.T) {
 	t.Parallel()
 	each(t, 1, func(t *testing.T, s *shop) {
@@ -71,8 +74,9 @@ func TestReset(t *testing.T) {
 		read := s.pull(0, "read", "a", noon)
 		must(t, audit.Append(t.Context(), s.log.Pool, read))
 		settle(t, w)
-		// This is the state after a dump was loaded into a new server: the entries and the
-		// watermark have transaction ids of the old server, which are higher.
+		// Make the state after a dump was loaded into a new server: the entries and the
+		// watermark have transaction ids of the old server, which are higher than those of
+		// the new one.
 		unread := s.pull(0, "unread", "a", noon.Add(-time.Minute))
 		must(t, audit.Append(t.Context(), s.log.Pool, unread))
 		exec(t, s.log, "UPDATE auditlog SET xid = (1000000000 + id)::text::xid8")
@@ -101,7 +105,7 @@ func TestReset(t *testing.T) {
 		}
 		settle(t, w)
 		compare(t, s.books(t), truth([]audit.Entry{read, unread, after}))
-		// A second reset changes nothing.
+		// A second Reset must find nothing to count.
 		if n, err := w.Reset(t.Context()); err != nil || n != 0 {
 			t.Errorf("again: %d, %v", n, err)
 		}
@@ -110,7 +114,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// Read returns the watermark to the log's partition manager.
+// Read must return the watermark to the partition manager of the audit log.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -129,8 +133,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A reset waits for a worker that is counting. A worker that has read before the reset
-// counts nothing after it.
+// A worker counts while another process calls Reset. The reset must wait for the worker's
+// transaction. A worker that has read the log before the reset must count nothing after it.
 func TestResetBesideWorkers(t *testing.T) {
 	t.Parallel()
 	each(t, 1, func(t *testing.T, s *shop) {
@@ -138,8 +142,8 @@ func TestResetBesideWorkers(t *testing.T) {
 		must(t, other.Sync(t.Context())) // the state is there
 		var all []audit.Entry
 		var done chan error
-		// A reset waits for a worker that is before its commit, but not for one between
-		// reading and counting.
+		// Reset must wait for a worker that is about to commit, but not for a worker that
+		// has read the log and has not begun to count.
 		for _, at := range []string{"before commit", "read", "read"} {
 			e := s.pull(0, "v1", "a", noon.Add(time.Duration(len(all))*time.Minute))
 			all = append(all, e)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Server is a Redis or Valkey server of a test's own, on a Unix socket. It writes each
-// command to disk before it answers, so a kill loses nothing that was answered.
+// Server is a Redis or Valkey server for one test, on a Unix socket. It writes each command
+// to disk before it answers, so when it is killed it loses nothing that was answered.
 type Server struct {
 	Socket string // its path
 
@@ -21,8 +21,8 @@ type Server struct {
 	cmd          *exec.Cmd // nil: it isn't running
 }
 
-// Program returns the path of a server program. If none is installed it skips the test, or
-// fails it in CI.
+// Program returns the path of an installed Redis or Valkey server. If none is installed, it
+// skips the test, or fails the test in CI.
 func Program(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{"redis-server", "valkey-server"} {
@@ -37,7 +37,8 @@ func Program(t testing.TB) string {
 	return ""
 }
 
-// Start starts a server, which ends with the test. See Program.
+// Start starts a server and kills it when the test ends. If none is installed, it skips or
+// fails the test like Program.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{program: Program(t)}
@@ -54,7 +55,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Start starts the server again, with the data that it had written to disk, and returns
+// Start starts a killed server again, with the data that it had written to disk, and returns
 // when it answers.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
@@ -70,7 +71,8 @@ func (s *Server) Start(t testing.TB) {
 	}
 }
 
-// answers says whether the server executes commands, which it does once its data is loaded.
+// answers says whether the server executes commands, which it does once it has loaded its
+// data.
 func (s *Server) answers() bool {
 	conn, err := net.DialTimeout("unix", s.Socket, time.Second)
 	if err != nil {
@@ -85,7 +87,7 @@ func (s *Server) answers() bool {
 	return err == nil && strings.HasPrefix(line, "+PONG")
 }
 
-// Kill kills the server, which can't clean up.
+// Kill kills the server's process, which gets no time to clean up.
 func (s *Server) Kill() {
 	if s.cmd == nil {
 		return
