@@ -68,7 +68,7 @@ type gcReport struct {
 	Complete bool `json:"complete"` // the run neither failed nor was interrupted
 	gc.Progress
 	// Found lists what would be deleted, up to --limit. Nil unless it is a dry run.
-	Found []gc.Reviewed `json:"found,omitzero"`
+	Found []gc.DryRunDeletion `json:"found,omitzero"`
 }
 
 // errInterrupted is the error of an interrupted run.
@@ -81,11 +81,11 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, me
 	}
 	o := gc.CollectOptions{
 		Collector: c, DryRun: r.dry, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout,
-		StorageTimeout: cfg.Storage.DeleteTimeout, SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
-		Progress: func(done gc.Progress) { r.progress.Tell(progressText(done)) }, Found: r.found, Log: log,
+		StorageTimeout: cfg.Storage.DeleteTimeout, MaxFailures: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
+		Progress: func(done gc.Progress) { r.progress.Tell(progressText(done)) }, WouldDelete: r.found, Log: log,
 	}
 	if r.report.DryRun = r.dry; r.dry {
-		r.report.Found = []gc.Reviewed{}
+		r.report.Found = []gc.DryRunDeletion{}
 	} else if o.Store, o.StoreError = r.store(ctx, cfg, metadata, log); errors.Is(o.StoreError, blob.ErrWrongStore) {
 		return o.StoreError // not only the store, but also the database may be the wrong one
 	}
@@ -121,7 +121,7 @@ func (r *gcRun) logger(cfg config.Log) (*slog.Logger, error) {
 
 // found reports something that a dry run would delete: immediately as text, or in the
 // final report as JSON.
-func (r *gcRun) found(f gc.Reviewed) {
+func (r *gcRun) found(f gc.DryRunDeletion) {
 	n := int(r.report.ManifestsDeleted + r.report.BlobsDeleted)
 	if f.Kind == gc.ReviewOfManifests {
 		r.report.ManifestsDeleted++

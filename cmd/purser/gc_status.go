@@ -53,7 +53,7 @@ func writeGCStatus(w io.Writer, s gc.GCStatus) error {
 		if q.NextDue != nil {
 			next = "in " + explain.Age(q.NextDue.Sub(s.AsOf))
 		}
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", q.name, number(q.Due), number(q.Waiting), number(q.SetAside), overdue, next)
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", q.name, number(q.Due), number(q.Waiting), number(q.Failed), overdue, next)
 	}
 	fmt.Fprintf(out, "\npending deletions\t%s (%s), %s due\n", number(s.Doomed.Objects), command.Size(s.Doomed.Bytes), number(s.Doomed.Due))
 	if s.Doomed.SecondSweeps.Rows > 0 {
@@ -81,22 +81,22 @@ func writeGCStatus(w io.Writer, s gc.GCStatus) error {
 	if err := out.Flush(); err != nil {
 		return err
 	}
-	return writeSetAside(w, s)
+	return writeFailedReviews(w, s)
 }
 
-func writeSetAside(w io.Writer, s gc.GCStatus) error {
-	if len(s.SetAside) == 0 {
+func writeFailedReviews(w io.Writer, s gc.GCStatus) error {
+	if len(s.Failed) == 0 {
 		return nil
 	}
 	text := "\nFAILED REVIEWS (\"purser gc retry\" makes all due again)\n"
-	for _, r := range s.SetAside {
+	for _, r := range s.Failed {
 		what := r.Digest.String()
 		if r.Kind == gc.ReviewOfManifests {
 			what = r.Repository + "@" + what
 		}
-		text += fmt.Sprintf("%s %s, %s ago: %s\n", r.Kind, what, explain.Age(s.AsOf.Sub(r.SetAsideAt)), r.LastError)
+		text += fmt.Sprintf("%s %s, %s ago: %s\n", r.Kind, what, explain.Age(s.AsOf.Sub(r.FailedAt)), r.LastError)
 	}
-	if more := s.Manifests.SetAside.Rows + s.Blobs.SetAside.Rows - int64(len(s.SetAside)); more > 0 {
+	if more := s.Manifests.Failed.Rows + s.Blobs.Failed.Rows - int64(len(s.Failed)); more > 0 {
 		text += fmt.Sprintf("… and %s more\n", humanize.Comma(more))
 	}
 	_, err := io.WriteString(w, text)

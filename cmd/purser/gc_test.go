@@ -131,19 +131,19 @@ func TestGCStatusText(t *testing.T) {
 	next, since := now.Add(3*time.Hour+12*time.Minute), now.Add(-26*time.Hour)
 	s := gc.GCStatus{
 		AsOf:      now,
-		Manifests: gc.QueueStatus{Due: exact(0), Waiting: exact(12), SetAside: exact(0), NextDue: &next},
-		Blobs: gc.QueueStatus{Due: exact(1204), Waiting: catalog.Count{Rows: 23_456_789}, SetAside: exact(3),
+		Manifests: gc.QueueStatus{Due: exact(0), Waiting: exact(12), Failed: exact(0), NextDue: &next},
+		Blobs: gc.QueueStatus{Due: exact(1204), Waiting: catalog.Count{Rows: 23_456_789}, Failed: exact(3),
 			OldestOverdueSeconds: 4*3600 + 5*60},
 		Uploads:  gc.UploadStatus{Uploads: exact(2), Bytes: 10 << 20},
 		LastHour: gc.Reclaimed{Manifests: 1, Blobs: 2, Objects: 3, Bytes: 4 << 10},
 		LastDay:  gc.Reclaimed{Manifests: 1000, Blobs: 2000, Objects: 3000, Bytes: 5 << 30},
 	}
 	d := oci.Compute(oci.SHA256, nil)
-	s.SetAside = []gc.SetAsideReview{
-		{Kind: gc.ReviewOfManifests, Repository: "library/app", Digest: d, SetAsideAt: now.Add(-time.Hour), LastError: "no luck"},
-		{Kind: gc.ReviewOfBlobs, Digest: d, SetAsideAt: now.Add(-2 * time.Hour), LastError: "no luck either"},
+	s.Failed = []gc.FailedReview{
+		{Kind: gc.ReviewOfManifests, Repository: "library/app", Digest: d, FailedAt: now.Add(-time.Hour), LastError: "no luck"},
+		{Kind: gc.ReviewOfBlobs, Digest: d, FailedAt: now.Add(-2 * time.Hour), LastError: "no luck either"},
 	}
-	s.Doomed = gc.DoomedStatus{Failing: exact(7), LastError: "permission denied", FailingSince: &since}
+	s.Doomed = gc.PendingStatus{Failing: exact(7), LastError: "permission denied", FailingSince: &since}
 	s.Doomed.Objects, s.Doomed.Due, s.Doomed.Bytes = exact(1200), exact(1000), 3<<30
 	var out strings.Builder
 	if err := writeGCStatus(&out, s); err != nil {

@@ -249,7 +249,7 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, o manageme
 	o.Store = blob.Mark(p.store, storeTrouble(cfg.Storage))
 	o.Recorder, o.PullStats, o.RedisPulls = p.pulls.recorder, p.pulls.sync, p.pulls.flush
 	o.GC.Batch, o.GC.TransactionTimeout, o.GC.StorageTimeout = cfg.GC.Batch, cfg.GC.TransactionTimeout, cfg.Storage.DeleteTimeout
-	o.GC.SetAsideAfter, o.GC.UploadAge = cfg.GC.SetAsideAfter, uploadAge(cfg)
+	o.GC.MaxFailures, o.GC.UploadAge = cfg.GC.SetAsideAfter, uploadAge(cfg)
 	oci, err := distribution.New(distribution.Options{
 		Server: front, Catalog: o.Catalog, Store: o.Store, WrongStore: p.store.Wrong, Log: p.log,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
@@ -339,7 +339,7 @@ func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p 
 			}
 			r, err := gc.NewReviewer(gc.ReviewerOptions{
 				Collector: garbage, Kind: k.kind, Batch: cfg.GC.Batch, Timeout: cfg.GC.TransactionTimeout,
-				SetAsideAfter: cfg.GC.SetAsideAfter, Idle: idle(cfg.GC), Deleted: next,
+				MaxFailures: cfg.GC.SetAsideAfter, Idle: idle(cfg.GC), Deleted: next,
 				Log: p.log, Metrics: metrics, Worker: loops,
 			})
 			if err != nil {

@@ -191,7 +191,7 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.Exec(t, "INSERT INTO gc_doomed_objects (storage_key, of_upload, again_at) VALUES ('base', true, now() + interval '300 ms')")
-	list, err := b.ClaimDoomed(t.Context(), 10, 0)
+	list, err := b.ClaimPending(t.Context(), 10, 0)
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
@@ -200,16 +200,16 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	catalogtest.Eventually(t, "the longest request is over", func() bool {
 		return b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE again_at <= now()") == 1
 	})
-	if err := b.SettleDoomed(t.Context(), list); err != nil {
+	if err := b.SettlePending(t.Context(), list); err != nil {
 		t.Fatal(err)
 	}
 	if n := b.Count(t, "SELECT count(*) FROM gc_doomed_objects"); n != 1 {
 		t.Error("the sweep began before the longest request was over, and there is no second one")
 	}
-	if list, err = b.ClaimDoomed(t.Context(), 10, 0); err != nil || len(list) != 1 {
+	if list, err = b.ClaimPending(t.Context(), 10, 0); err != nil || len(list) != 1 {
 		t.Fatalf("the second sweep isn't due: %v, %v", list, err)
 	}
-	if err := b.SettleDoomed(t.Context(), list); err != nil {
+	if err := b.SettlePending(t.Context(), list); err != nil {
 		t.Fatal(err)
 	}
 	if n := b.Count(t, "SELECT count(*) FROM gc_doomed_objects"); n != 0 {

@@ -247,7 +247,7 @@ func (b *storeBundle) collect(d oci.Digest) {
 // sweep deletes all objects that are due for deletion.
 func (b *storeBundle) sweep() {
 	b.t.Helper()
-	list, err := b.gc.ClaimDoomed(b.t.Context(), 1000, time.Minute)
+	list, err := b.gc.ClaimPending(b.t.Context(), 1000, time.Minute)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func (b *storeBundle) sweep() {
 			b.t.Fatal(err)
 		}
 	}
-	if err := b.gc.SettleDoomed(b.t.Context(), list); err != nil {
+	if err := b.gc.SettlePending(b.t.Context(), list); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -38,50 +38,56 @@ func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow,
 	for i, r := range rows {
 		claimed[i] = r.digest
 	}
-	used, free, err := splitUsed(ctx, tx, claimed)
+	// Look.
+	used, candidates, err := splitReferenced(ctx, tx, claimed)
 	if err != nil {
 		return err
 	}
-	locked, err := lockBlobs(ctx, tx, free)
+	// Lock.
+	locked, err := lockBlobs(ctx, tx, candidates)
 	if err != nil {
 		return err
 	}
-	usedSince, unused, err := splitUsed(ctx, tx, locked)
+	// Look again.
+	usedSince, unused, err := splitReferenced(ctx, tx, locked)
 	if err != nil {
 		return err
 	}
 	used = append(used, usedSince...)
+	// Delete.
 	deleted, err := c.deleteBlobs(ctx, tx, unused, out)
 	if err != nil {
 		return err
 	}
-	elsewhere, err := lockedElsewhere(ctx, tx, without(free, locked))
+	elsewhere, err := lockedElsewhere(ctx, tx, without(candidates, locked))
 	if err != nil {
 		return err
 	}
-	narrow, wide, err := splitWide(ctx, tx, used)
+	// Remove unused links of the blobs in use.
+	fewLinks, manyLinked, err := splitManyLinked(ctx, tx, used)
 	if err != nil {
 		return err
 	}
-	unsettled, err := unlinkUnused(ctx, tx, narrow, out)
+	unsettled, err := unlinkUnused(ctx, tx, fewLinks, out)
 	if err != nil {
 		return err
 	}
-	out.Deleted, out.Kept, out.Locked = len(deleted), len(used), len(elsewhere)
-	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Locked
+	out.Deleted, out.Kept, out.Postponed = len(deleted), len(used), len(elsewhere)
+	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Postponed
 	if dry {
-		return foundBlobs(rows, deleted, out)
+		return listDryRunBlobs(rows, deleted, out)
 	}
-	if out.Wide, err = postponeWide(ctx, tx, wide); err != nil {
+	// Settle.
+	if out.ManyLinked, err = postponeManyLinked(ctx, tx, manyLinked); err != nil {
 		return err
 	}
-	put := append(elsewhere, unsettled...)
-	return settleBlobs(ctx, tx, without(without(claimed, wide), put), put)
+	postponed := append(elsewhere, unsettled...)
+	return settleBlobs(ctx, tx, without(without(claimed, manyLinked), postponed), postponed)
 }
 
-// splitUsed splits digests into those that a manifest refers to and the others. For OFFSET 0
-// see "Plans" in package db.
-func splitUsed(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, free [][]byte, err error) {
+// splitReferenced splits digests into those that a manifest refers to and the others. For
+// OFFSET 0 see "Plans" in package db.
+func splitReferenced(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, unused [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil, nil
 	}
@@ -101,11 +107,11 @@ func splitUsed(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, free [][
 		if isUsed {
 			used = append(used, digest)
 		} else {
-			free = append(free, digest)
+			unused = append(unused, digest)
 		}
 		return nil
 	})
-	return used, free, err
+	return used, unused, err
 }
 
 // lockBlobs locks, against new references and deletion, the blobs that no other transaction
@@ -177,11 +183,11 @@ const postponeBlobs = `
 	UPDATE gc_blob_review_queue SET review_after = GREATEST(review_after, now() + $2::interval)
 	WHERE digest = ANY ($1::bytea[])`
 
-// settleBlobs drops the rows of settled from the queue, and postpones the rows of put by
-// LockedPause.
-func settleBlobs(ctx context.Context, tx pgx.Tx, settled, put [][]byte) error {
-	if len(put) > 0 {
-		if _, err := tx.Exec(ctx, postponeBlobs, put, LockedPause); err != nil {
+// settleBlobs drops the rows of settled from the queue, and postpones the rows of postponed
+// by PostponeDelay.
+func settleBlobs(ctx context.Context, tx pgx.Tx, settled, postponed [][]byte) error {
+	if len(postponed) > 0 {
+		if _, err := tx.Exec(ctx, postponeBlobs, postponed, PostponeDelay); err != nil {
 			return err
 		}
 	}
@@ -204,8 +210,8 @@ func without(list, others [][]byte) [][]byte {
 	return slices.DeleteFunc(slices.Clone(list), func(d []byte) bool { return skip[string(d)] })
 }
 
-// foundBlobs adds the blobs that a dry run deleted to out.Found.
-func foundBlobs(rows []queueRow, deleted []deletedBlob, out *Review) error {
+// listDryRunBlobs adds the blobs that a dry run deleted to out.Found.
+func listDryRunBlobs(rows []queueRow, deleted []deletedBlob, out *Review) error {
 	queued := make(map[string]queueRow, len(rows))
 	for _, r := range rows {
 		queued[string(r.digest)] = r
@@ -216,7 +222,7 @@ func foundBlobs(rows []queueRow, deleted []deletedBlob, out *Review) error {
 			return err
 		}
 		r := queued[string(b.digest)]
-		out.Found = append(out.Found, Reviewed{
+		out.WouldDelete = append(out.WouldDelete, DryRunDeletion{
 			Kind: ReviewOfBlobs, Digest: d, Size: b.size, Event: r.event, QueuedAt: r.createdAt, ReviewAfter: r.reviewAfter,
 		})
 	}

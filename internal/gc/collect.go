@@ -23,21 +23,21 @@ type CollectOptions struct {
 	StoreError error
 	// DryRun runs each review's transaction and rolls it back: nothing is deleted.
 	DryRun bool
-	// Batch and SetAsideAfter are those of ReviewerOptions, TransactionTimeout is
+	// Batch and MaxFailures are those of ReviewerOptions, TransactionTimeout is
 	// ReviewerOptions.Timeout, and StorageTimeout is SweeperOptions.Timeout, with the same
 	// defaults.
 	Batch              int
 	TransactionTimeout time.Duration
 	StorageTimeout     time.Duration
-	SetAsideAfter      int
+	MaxFailures        int
 	// UploadAge is the time without a change after which an upload is deleted as abandoned;
 	// 0: never.
 	UploadAge time.Duration
 	// Progress is called after each batch, from one goroutine. May be nil.
 	Progress func(Progress)
-	// Found is called for each manifest and blob that a dry run would delete. May be nil.
-	Found func(Reviewed)
-	Log   *slog.Logger // default slog.Default()
+	// WouldDelete is called for each manifest and blob that a dry run would delete. May be nil.
+	WouldDelete func(DryRunDeletion)
+	Log         *slog.Logger // default slog.Default()
 }
 
 // Progress counts what Collect has done so far.
@@ -62,8 +62,8 @@ type Progress struct {
 	Due int64 `json:"due"`
 }
 
-// recount is the time after which report counts the due reviews anew.
-const recount = 5 * time.Second
+// recountAfter is the time after which report counts the due reviews anew.
+const recountAfter = 5 * time.Second
 
 // StoreError is the error of a Collect that did all its work except deletions that the
 // store failed to do. The servers' workers try those deletions again.
@@ -94,8 +94,8 @@ func Collect(ctx context.Context, o CollectOptions) (Progress, error) {
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
-	if o.Found == nil {
-		o.Found = func(Reviewed) {}
+	if o.WouldDelete == nil {
+		o.WouldDelete = func(DryRunDeletion) {}
 	}
 	c := &collection{opt: o}
 	if o.DryRun {
@@ -112,8 +112,8 @@ type collection struct {
 	progress Progress
 	counted  time.Time
 
-	failure error // the first error of the store
-	ails    bool  // the store failed: no further calls
+	failure     error // the first error of the store
+	storeFailed bool  // the store failed: no further calls
 }
 
 func (c *collection) run(ctx context.Context) error {
@@ -125,7 +125,7 @@ func (c *collection) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sweep, err := c.sweeping(ctx)
+	sweep, err := c.prepareSweep(ctx)
 	if err != nil {
 		return err
 	}
@@ -154,9 +154,9 @@ func (c *collection) run(ctx context.Context) error {
 	return err
 }
 
-// sweeping deletes abandoned uploads and returns the function that sweeps. Without a store,
+// prepareSweep deletes abandoned uploads and returns the function that sweeps. Without a store,
 // or with a store of another database, no upload is deleted and the function does nothing.
-func (c *collection) sweeping(ctx context.Context) (func(context.Context) (bool, error), error) {
+func (c *collection) prepareSweep(ctx context.Context) (func(context.Context) (bool, error), error) {
 	if c.failure = c.opt.StoreError; c.opt.Store == nil {
 		return func(context.Context) (bool, error) { return false, nil }, nil
 	}
@@ -167,7 +167,7 @@ func (c *collection) sweeping(ctx context.Context) (func(context.Context) (bool,
 		return nil, err
 	}
 	if err := c.reap(ctx); errors.Is(err, blob.ErrWrongStore) {
-		c.failure, c.ails = err, true
+		c.failure, c.storeFailed = err, true
 	} else if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func (c *collection) sweeping(ctx context.Context) (func(context.Context) (bool,
 func (c *collection) reviewer(kind ReviewKind) (*Reviewer, error) {
 	return NewReviewer(ReviewerOptions{
 		Collector: c.opt.Collector, Kind: kind, Batch: c.opt.Batch, Timeout: c.opt.TransactionTimeout,
-		SetAsideAfter: c.opt.SetAsideAfter, Log: c.opt.Log,
+		MaxFailures: c.opt.MaxFailures, Log: c.opt.Log,
 	})
 }
 
@@ -216,10 +216,10 @@ func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err err
 // none of a batch, sweep stops calling it: each further batch might take the full timeout
 // of a call.
 func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error) {
-	for ctx.Err() == nil && !c.ails {
-		o, err := s.round(ctx)
+	for ctx.Err() == nil && !c.storeFailed {
+		o, err := s.claimAndSweep(ctx)
 		if errors.Is(err, blob.ErrWrongStore) {
-			c.failure, c.ails = err, true
+			c.failure, c.storeFailed = err, true
 			break
 		}
 		if err != nil || o.claimed == 0 {
@@ -229,7 +229,7 @@ func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error
 		if len(o.failed) > 0 && c.failure == nil {
 			c.failure = o.failed[0].err
 		}
-		c.ails = len(o.swept) == 0
+		c.storeFailed = len(o.swept) == 0
 		c.progress.Objects += o.objects()
 		c.progress.Bytes = catalog.AddSizes(c.progress.Bytes, o.bytes())
 		c.progress.Failed += int64(len(o.failed))
@@ -267,8 +267,8 @@ func (c *collection) dryRun(ctx context.Context) error {
 			if out.Claimed == 0 {
 				break
 			}
-			for _, f := range out.Found {
-				c.opt.Found(f)
+			for _, f := range out.WouldDelete {
+				c.opt.WouldDelete(f)
 			}
 			o.After = out.Last
 			c.add(kind, out)
@@ -292,7 +292,7 @@ func (c *collection) add(kind ReviewKind, out Review) {
 
 // report calls opt.Progress, with a fresh count of due reviews every few seconds (recount).
 func (c *collection) report(ctx context.Context) {
-	if time.Since(c.counted) > recount {
+	if time.Since(c.counted) > recountAfter {
 		if n, err := c.opt.Collector.DueReviews(ctx); err == nil {
 			c.progress.Due = n
 		}

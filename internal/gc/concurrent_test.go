@@ -198,7 +198,7 @@ func (s *storm) review(ctx context.Context, kind gc.ReviewKind, usual, hasty *gc
 			if out.Deleted > 0 {
 				s.count(fmt.Sprintf("%s deleted", kind))
 			}
-			if out.Locked > 0 {
+			if out.Postponed > 0 {
 				s.count(fmt.Sprintf("%s locked", kind))
 			}
 		}

@@ -36,15 +36,15 @@ import (
 //     as if the review had come first.
 //
 // Only a manifest that is referenced, and itself has children or referrers, can be in a
-// cycle. The function look excludes all others, so their review needs no further statement.
+// cycle. The function classify excludes all others, so their review needs no further statement.
 
-// cycleLimit bounds the holders that a review reads, and may have to lock, for one
+// maxHolders bounds the holders that a review reads, and may have to lock, for one
 // manifest. A cycle with more is kept: so many untagged indexes of one manifest, all in
 // cycles, aren't worth transactions without a bound.
-const cycleLimit = 2000
+const maxHolders = 2000
 
-// cycleNear is the number of holders of each manifest that are read at first.
-const cycleNear = 32
+// firstHolders is the number of holders of each manifest that are read at first.
+const firstHolders = 32
 
 // cycle holds the holders of a manifest that is in a cycle: the manifest is among them, and
 // none of them has a tag.
@@ -138,19 +138,19 @@ func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, erro
 	// Most manifests have few holders, or a holder with a tag. The holders of the other
 	// manifests are read for one manifest after another: if that manifest is in a cycle,
 	// its holders are garbage too, so their own holders needn't be read again.
-	far, err := walkUp(ctx, tx, keys, cycleNear, found)
+	unread, err := readHolders(ctx, tx, keys, firstHolders, found)
 	if err != nil {
 		return nil, err
 	}
 	garbage := cycles{}
-	for i, id := range far.ids {
+	for i, id := range unread.ids {
 		if c, ok := garbage[id]; ok {
 			found[id] = c
 			continue
 		}
 		var one manifestKeys
-		one.add(far.namespaces[i], far.repositories[i], id)
-		if _, err := walkUp(ctx, tx, one, cycleLimit, found); err != nil {
+		one.add(unread.namespaces[i], unread.repositories[i], id)
+		if _, err := readHolders(ctx, tx, one, maxHolders, found); err != nil {
 			return nil, err
 		}
 		if c, ok := found[id]; ok {
@@ -171,26 +171,26 @@ func InCycle(ctx context.Context, tx pgx.Tx, namespace, repository, id int64) (b
 	return found[id] != nil, err
 }
 
-// walkUp reads up to limit holders of each manifest and adds the cycles to found. It
-// returns the manifests that have more holders, none of which had a tag so far.
-func walkUp(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, found cycles) (far manifestKeys, err error) {
+// readHolders reads up to limit holders of each manifest and adds the cycles to found. It
+// returns the manifests that have more holders, none of which had a tag so unread.
+func readHolders(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, found cycles) (unread manifestKeys, err error) {
 	rows, err := tx.Query(ctx, holders, keys.args(limit+1)...)
 	if err != nil {
-		return far, err
+		return unread, err
 	}
 	var id int64
 	var c cycle
 	_, err = pgx.ForEachRow(rows, []any{&c.namespace, &c.repository, &id, &c.holders}, func() error {
 		switch {
 		case len(c.holders) > limit:
-			far.add(c.namespace, c.repository, id)
+			unread.add(c.namespace, c.repository, id)
 		case slices.Contains(c.holders, id):
 			found[id] = &cycle{c.namespace, c.repository, slices.Clone(c.holders)}
 		}
 		c.holders = nil
 		return nil
 	})
-	return far, err
+	return unread, err
 }
 
 // lockedBy says whether all holders of the cycle are among the locked.

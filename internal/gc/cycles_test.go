@@ -262,7 +262,7 @@ func TestDryRunOfCycles(t *testing.T) {
 	list := nested(t, b, config, 2)
 	out, err := b.Review(t.Context(), gc.ReviewOptions{Kind: reviewingManifests, Limit: 10, DryRun: true})
 	top := oci.Compute(oci.SHA256, list[2])
-	if err != nil || len(out.Found) != 1 || out.Found[0].Digest != top || out.Kept != 2 {
+	if err != nil || len(out.WouldDelete) != 1 || out.WouldDelete[0].Digest != top || out.Kept != 2 {
 		t.Errorf("dry run: %+v, %v; want %s found and two kept", out, err, top)
 	}
 	if n := b.Rows(t, "manifests"); n != 3 {

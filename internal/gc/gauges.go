@@ -97,7 +97,7 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 	}{{"manifests", values.Manifests}, {"blobs", values.Blobs}} {
 		gauge(queueRowsDesc, q.Due.Rows, q.name, "due")
 		gauge(queueRowsDesc, q.Waiting.Rows, q.name, "waiting")
-		gauge(queueRowsDesc, q.SetAside.Rows, q.name, "set_aside")
+		gauge(queueRowsDesc, q.Failed.Rows, q.name, "set_aside")
 		gauge(oldestOverdueDesc, q.OldestOverdueSeconds, q.name)
 	}
 	gauge(doomedObjectsDesc, values.Doomed.Objects.Rows)

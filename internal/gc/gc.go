@@ -1,8 +1,8 @@
 // Package gc deletes what the registry no longer needs. Reviewers take the manifests and
 // blobs that database triggers have put into the review queues, and delete those without a
 // reference. The Reaper deletes the rows of abandoned uploads. Both record the freed objects
-// in gc_doomed_objects, the table of objects waiting for deletion ("doomed" objects); the
-// Sweeper deletes these from the blob store. Collect does all three until nothing is due.
+// as pending deletions, rows of gc_doomed_objects; the Sweeper deletes these objects from the
+// blob store. Collect does all three until nothing is due.
 //
 // # A review
 //
@@ -54,7 +54,7 @@
 //   - Deleting an object twice is harmless for the same reason. The row in gc_doomed_objects
 //     is removed only after the store has confirmed the deletion. If a sweeper dies in
 //     between, another sweeper takes the object when the first one's claim expires
-//     (SweeperOptions.Hold); two sweepers that hold the same object do no harm.
+//     (SweeperOptions.ClaimTime); two sweepers that claim the same object do no harm.
 //   - A request that lost its upload may still write an object of that upload. So the
 //     objects of an upload are swept a second time, after the longest time that a request
 //     which began earlier can run.
@@ -142,7 +142,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 // reviewed counts a batch of reviews.
 func (m *Metrics) reviewed(kind ReviewKind, out Review, took time.Duration) {
 	for result, n := range map[string]int{
-		"deleted": out.Deleted, "kept": out.Kept, "gone": out.Gone, "postponed": out.Locked,
+		"deleted": out.Deleted, "kept": out.Kept, "gone": out.Gone, "postponed": out.Postponed,
 	} {
 		m.reviews.WithLabelValues(string(kind), result).Add(float64(n))
 	}

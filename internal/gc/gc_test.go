@@ -39,7 +39,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-func TestSweepDeletesWhatIsDoomedAndNothingElse(t *testing.T) {
+func TestSweepDeletesPendingDeletionsAndNothingElse(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
 	kept := b.object(5)
@@ -205,7 +205,7 @@ func TestCrashBetweenDeleteAndSettle(t *testing.T) {
 		panic("the process dies here")
 	}}
 	stop := b.start(b.sweeper(func(o *gc.SweeperOptions) {
-		o.Store, o.Timeout, o.Hold = crash, 50*time.Millisecond, 200*time.Millisecond
+		o.Store, o.Timeout, o.ClaimTime = crash, 50*time.Millisecond, 200*time.Millisecond
 	}).Run)
 	<-deleted
 	stop()
@@ -213,7 +213,7 @@ func TestCrashBetweenDeleteAndSettle(t *testing.T) {
 		t.Fatalf("%d objects and %d rows after the crash, want 0 and 5", len(b.stored()), b.doomed())
 	}
 	b.start(b.sweeper(nil).Run)
-	b.eventually("the rows are settled once the hold is over", func() bool { return b.doomed() == 0 })
+	b.eventually("the rows are settled once the claim is over", func() bool { return b.doomed() == 0 })
 }
 
 func TestStopInTheMiddleCountsNothingAsFailed(t *testing.T) {

@@ -42,7 +42,7 @@ func TestKeepDoomed(t *testing.T) {
 		t.Errorf("with 3 h: %+v, want that 2 of 4 are swept", p)
 	}
 	if next, err := gc.New(gc.Options{Catalog: b.catalog, DB: b.db, KeepDoomed: 3 * time.Hour}).
-		NextDoomed(t.Context(), 100*time.Hour); err != nil || next < 50*time.Minute || next > time.Hour {
+		NextPending(t.Context(), 100*time.Hour); err != nil || next < 50*time.Minute || next > time.Hour {
 		t.Errorf("the next is due in %v (%v), want an hour", next, err)
 	}
 	if p := b.collectKeeping(time.Hour); p.Objects != 1 || p.Kept != 1 || !slices.Equal(b.stored(), keys[2:]) {

@@ -12,11 +12,14 @@ import (
 const (
 	// maxUnlinked bounds the links that one batch removes.
 	maxUnlinked = 1000
-	// wideBlob is the number of links from which a blob's links are reviewed in pages, each
+	// manyLinks is the number of links from which a blob's links are reviewed in pages, each
 	// a transaction of its own: any number of repositories may link a base layer.
-	wideBlob  = 1000
-	widePage  = 5000
-	widePause = 10 * time.Minute
+	manyLinks = 1000
+	// linksPerPage is the number of links that one such transaction reviews.
+	linksPerPage = 5000
+	// pagesPause is how long no other reviewer takes a blob whose links are reviewed in
+	// pages.
+	pagesPause = 10 * time.Minute
 )
 
 // blobLink is a link of a repository to a blob.
@@ -129,57 +132,56 @@ func linkColumns(list []blobLink) (namespaces, repositories []int64, digests [][
 	return namespaces, repositories, digests
 }
 
-// WideBlob is a blob in use that so many repositories link that the batch couldn't finish
-// its review: UnlinkWide finishes the review.
-type WideBlob struct {
+// ManyLinkedBlob is a blob in use that so many repositories link that the batch couldn't
+// finish its review: UnlinkInPages finishes the review.
+type ManyLinkedBlob struct {
 	digest  []byte
 	version string // xmin of the queue's row: a promise or an event changes it
 }
 
-// splitWide splits off the blobs with many links.
-func splitWide(ctx context.Context, tx pgx.Tx, digests [][]byte) (narrow, wide [][]byte, err error) {
+// splitManyLinked splits off the blobs with many links.
+func splitManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) (fewLinks, many [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil, nil
 	}
 	rows, err := tx.Query(ctx, `
 		SELECT d.digest FROM unnest($1::bytea[]) AS d (digest)
 		CROSS JOIN LATERAL (
-			SELECT FROM repository_blobs WHERE blob_digest = d.digest OFFSET $2 LIMIT 1) l`, digests, wideBlob)
+			SELECT FROM repository_blobs WHERE blob_digest = d.digest OFFSET $2 LIMIT 1) l`, digests, manyLinks)
 	if err != nil {
 		return nil, nil, err
 	}
-	if wide, err = pgx.CollectRows(rows, pgx.RowTo[[]byte]); err != nil {
+	if many, err = pgx.CollectRows(rows, pgx.RowTo[[]byte]); err != nil {
 		return nil, nil, err
 	}
-	return without(digests, wide), wide, nil
+	return without(digests, many), many, nil
 }
 
-// postponeWide postpones the rows of wide blobs, so that other reviewers leave them alone
-// while UnlinkWide works.
-func postponeWide(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]WideBlob, error) {
+// postponeManyLinked postpones the rows of blobs with many links, so that other reviewers
+// leave them alone while UnlinkInPages works.
+func postponeManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]ManyLinkedBlob, error) {
 	if len(digests) == 0 {
 		return nil, nil
 	}
 	rows, err := tx.Query(ctx, `
 		UPDATE gc_blob_review_queue SET review_after = now() + $2::interval WHERE digest = ANY ($1::bytea[])
-		RETURNING digest, xmin::text`, digests, widePause)
+		RETURNING digest, xmin::text`, digests, pagesPause)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (w WideBlob, err error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (w ManyLinkedBlob, err error) {
 		err = row.Scan(&w.digest, &w.version)
 		return w, err
 	})
 }
 
-// UnlinkWide removes the links of a wide blob to repositories that don't use it, page by
-// page, and finally drops the blob's queue row. It returns the number of removed links.
-// Each page locks the queue's row, and checks that it is still in the version that the
-// review left: so no promise of existence was made since. If the row has changed,
-// UnlinkWide stops, since the row will be due again; the same holds if UnlinkWide is cut
-// off.
-func (c *Collector) UnlinkWide(ctx context.Context, w WideBlob) (removed int, err error) {
-	p := wideUnlinking{WideBlob: w}
+// UnlinkInPages removes the links of a blob to repositories that don't use it, page by page,
+// and finally drops the blob's queue row. It returns the number of removed links. Each page
+// locks the queue's row, and checks that it is still in the version that the review left: so
+// no promise of existence was made since. If the row has changed, UnlinkInPages stops, since
+// the row will be due again; the same holds if UnlinkInPages is cut off.
+func (c *Collector) UnlinkInPages(ctx context.Context, w ManyLinkedBlob) (removed int, err error) {
+	p := pagedUnlinking{ManyLinkedBlob: w}
 	for !p.done && err == nil {
 		err = pgx.BeginTxFunc(ctx, c.opt.Reviews.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 			return p.page(ctx, tx)
@@ -191,23 +193,23 @@ func (c *Collector) UnlinkWide(ctx context.Context, w WideBlob) (removed int, er
 	return p.removed, nil
 }
 
-// wideUnlinking is the progress of UnlinkWide.
-type wideUnlinking struct {
-	WideBlob
-	after   int64 // id of the last repository whose link was read
-	removed int
-	held    bool // another transaction had locked a link
-	done    bool
+// pagedUnlinking is the progress of UnlinkInPages.
+type pagedUnlinking struct {
+	ManyLinkedBlob
+	after         int64 // id of the last repository whose link was read
+	removed       int
+	skippedLocked bool // another transaction had locked a link
+	done          bool
 }
 
-func (p *wideUnlinking) page(ctx context.Context, tx pgx.Tx) error {
+func (p *pagedUnlinking) page(ctx context.Context, tx pgx.Tx) error {
 	found, err := tx.Exec(ctx, `
 		SELECT FROM gc_blob_review_queue WHERE digest = $1 AND xmin::text = $2 FOR UPDATE SKIP LOCKED`, p.digest, p.version)
 	if err != nil || found.RowsAffected() == 0 {
 		p.done = true
 		return err
 	}
-	unused, n, err := p.look(ctx, tx)
+	unused, n, err := p.unusedLinks(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -216,18 +218,18 @@ func (p *wideUnlinking) page(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	p.removed += removed
-	p.held = p.held || locked < len(unused)
-	p.done = n < widePage
-	if !p.done || p.held {
+	p.skippedLocked = p.skippedLocked || locked < len(unused)
+	p.done = n < linksPerPage
+	if !p.done || p.skippedLocked {
 		return nil
 	}
 	_, err = tx.Exec(ctx, "DELETE FROM gc_blob_review_queue WHERE digest = $1", p.digest)
 	return err
 }
 
-// look returns the links of the next page that seem unused, and the number of links in the
+// unusedLinks returns the links of the next page that seem unused, and the number of links in the
 // page.
-func (p *wideUnlinking) look(ctx context.Context, tx pgx.Tx) (unused []blobLink, n int, err error) {
+func (p *pagedUnlinking) unusedLinks(ctx context.Context, tx pgx.Tx) (unused []blobLink, n int, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT rb.top_level_namespace_id, rb.repository_id, rb.blob_digest, CASE
 			WHEN EXISTS (
@@ -243,7 +245,7 @@ func (p *wideUnlinking) look(ctx context.Context, tx pgx.Tx) (unused []blobLink,
 		FROM (
 			SELECT * FROM repository_blobs WHERE blob_digest = $1 AND repository_id > $2
 			ORDER BY repository_id LIMIT $3) rb
-		ORDER BY rb.repository_id`, p.digest, p.after, widePage)
+		ORDER BY rb.repository_id`, p.digest, p.after, linksPerPage)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -26,10 +26,10 @@ func TestLinksOfABaseLayerAreRemovedInPages(t *testing.T) {
 		b := replica(t, dsn)
 		layer := b.wide(t, 6000) // more than a page
 		out := b.ReviewBatch(t, gc.ReviewOfBlobs)
-		if out.Kept != 2 || out.Links != 0 || len(out.Wide) != 1 {
+		if out.Kept != 2 || out.Links != 0 || len(out.ManyLinked) != 1 {
 			t.Fatalf("review: %+v; want the layer's links left to later", out)
 		}
-		n, err := b.UnlinkWide(t.Context(), out.Wide[0])
+		n, err := b.UnlinkInPages(t.Context(), out.ManyLinked[0])
 		if err != nil || n != 6000 {
 			t.Errorf("%d links removed, %v; want 6000", n, err)
 		}
@@ -49,13 +49,13 @@ func TestPromiseStopsTheRemovalOfLinks(t *testing.T) {
 	b := setup(t)
 	layer := b.wide(t, 1500)
 	out := b.ReviewBatch(t, gc.ReviewOfBlobs)
-	if len(out.Wide) != 1 {
+	if len(out.ManyLinked) != 1 {
 		t.Fatalf("review: %+v", out)
 	}
 	if _, err := b.PromiseBlob(t.Context(), "uses/r7", layer); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := b.UnlinkWide(t.Context(), out.Wide[0]); n != 0 || err != nil {
+	if n, err := b.UnlinkInPages(t.Context(), out.ManyLinked[0]); n != 0 || err != nil {
 		t.Errorf("%d links removed, %v; want none", n, err)
 	}
 	if !b.Linked(t, "uses/r7", layer) {

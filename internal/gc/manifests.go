@@ -43,31 +43,34 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	for _, r := range rows {
 		claimed.add(r.namespace, r.repository, r.id)
 	}
-	first, err := lookAndLink(ctx, tx, claimed)
+	// Look.
+	first, err := linkAndClassify(ctx, tx, claimed)
 	if err != nil {
 		return err
 	}
-	kept, free, above := first.candidates()
-	lockedIDs, locked, subjects, err := lockCandidates(ctx, tx, free, first.cycles)
+	kept, candidates, listedCycles := first.beforeLocks()
+	// Lock.
+	lockedIDs, locked, subjects, err := lockCandidates(ctx, tx, candidates, first.cycles)
 	if err != nil {
 		return err
 	}
 	if !dry {
-		var left manifestKeys
-		if locked, left, err = lockSubjects(ctx, tx, locked, subjects); err != nil {
+		var nextBatch manifestKeys
+		if locked, nextBatch, err = lockSubjects(ctx, tx, locked, subjects); err != nil {
 			return err
 		}
-		free = free.without(left) // their rows stay due, for the next batch
-		out.Claimed -= left.len()
+		candidates = candidates.without(nextBatch) // their rows stay due
+		out.Claimed -= nextBatch.len()
 	}
-	second, err := look(ctx, tx, locked)
+	// Look again.
+	second, err := classify(ctx, tx, locked)
 	if err != nil {
 		return err
 	}
-	unused, keptSince, postponed := second.settled(lockedIDs)
-	postponed.join(first.awaited)
+	unused, keptSince, postponed := second.underLocks(lockedIDs)
+	postponed.join(first.unlinked)
 	postponed.join(first.unqueued)
-	// Drop the settled rows before deleting manifests: the triggers of a deletion make new
+	// Settle, by dropping rows before manifests are deleted: the triggers of a deletion make new
 	// rows for the manifests that the deletion frees, perhaps for one that this review has
 	// just kept.
 	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
@@ -75,80 +78,81 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 			return err
 		}
 	}
-	if err := queueCycles(ctx, tx, above); err != nil {
+	if err := queueCycles(ctx, tx, listedCycles); err != nil {
 		return err
 	}
+	// Delete.
 	deleted, err := deleteManifests(ctx, tx, unused)
 	if err != nil {
 		return err
 	}
 	out.Deleted, out.Kept = len(deleted), kept.len()+keptSince.len()
 	if dry {
-		out.Gone, out.Locked = first.gone.len(), free.len()-locked.len()+postponed.len()
-		return foundManifests(ctx, tx, rows, deleted, out)
+		out.Gone, out.Postponed = first.gone.len(), candidates.len()-locked.len()+postponed.len()
+		return listDryRunManifests(ctx, tx, rows, deleted, out)
 	}
-	// A manifest that couldn't be locked was deleted meanwhile, or another transaction has
-	// locked it.
-	out.Locked, err = postponeLocked(ctx, tx, free, locked)
+	// Settle the others: a manifest that couldn't be locked was deleted meanwhile, or another
+	// transaction has locked it.
+	out.Postponed, err = postponeLocked(ctx, tx, candidates, locked)
 	if err == nil && postponed.len() > 0 {
-		out.Locked += postponed.len()
-		_, err = tx.Exec(ctx, postponeManifests, postponed.args(LockedPause)...)
+		out.Postponed += postponed.len()
+		_, err = tx.Exec(ctx, postponeManifests, postponed.args(PostponeDelay)...)
 	}
-	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Locked
+	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Postponed
 	return err
 }
 
-// classification classifies manifests by what references them.
+// classification has manifests by what references them.
 type classification struct {
-	referenced, free, gone manifestKeys
-	// awaited manifests are listed by an index that was pushed before them and isn't linked
+	referenced, unreferenced, gone manifestKeys
+	// unlinked manifests are listed by an index that was pushed before them and isn't linked
 	// to them yet.
-	awaited manifestKeys
+	unlinked manifestKeys
 	// unqueued manifests are referrers of a deleted subject that haven't been queued since
 	// its deletion (see QueueReferrers).
 	unqueued manifestKeys
-	// suspects are referenced, though not by a tag, and have children or referrers
+	// maybeInCycle are referenced, though not by a tag, and have children or referrers
 	// themselves; cycles has those of them that are in a cycle.
-	suspects suspects
-	cycles   cycles
+	maybeInCycle cycleCandidates
+	cycles       cycles
 }
 
-// suspects are manifests that may be in a cycle.
-type suspects struct {
-	list []suspect
+// cycleCandidates are manifests that may be in a cycle.
+type cycleCandidates struct {
+	list []cycleCandidate
 	keys manifestKeys
 }
 
-type suspect struct {
+type cycleCandidate struct {
 	namespace, repository, id int64
 	listed                    bool // an index lists it
 }
 
-// candidates splits the first look: kept manifests stay; free ones may be deleted, since
-// they have no reference or only that of their subject in a cycle; above are the cycles of
-// manifests that stay because an index lists them.
-func (l *classification) candidates() (kept, free manifestKeys, above []*cycle) {
-	kept, free = l.referenced, l.free
-	for _, s := range l.suspects.list {
+// beforeLocks decides after the first look: kept manifests stay; candidates may be deleted,
+// since they have no reference or only that of their subject in a cycle; listed are the
+// cycles of manifests that stay because an index lists them.
+func (l *classification) beforeLocks() (kept, candidates manifestKeys, listed []*cycle) {
+	kept, candidates = l.referenced, l.unreferenced
+	for _, s := range l.maybeInCycle.list {
 		c, ok := l.cycles[s.id]
 		if ok && !s.listed {
-			free.add(s.namespace, s.repository, s.id)
+			candidates.add(s.namespace, s.repository, s.id)
 			continue
 		}
 		kept.add(s.namespace, s.repository, s.id)
 		if ok {
-			above = append(above, c)
+			listed = append(listed, c)
 		}
 	}
-	return kept, free, above
+	return kept, candidates, listed
 }
 
-// settled decides after the second look, which was made under locks: it deletes the unused
-// manifests, keeps the kept ones, and reviews the postponed ones again soon.
-func (l *classification) settled(locked map[int64]bool) (unused, kept, postponed manifestKeys) {
-	unused, kept, postponed = l.free, l.referenced, l.awaited
+// underLocks decides after the second look, which was made under locks: unused manifests are
+// deleted, kept ones stay, and postponed ones are reviewed again soon.
+func (l *classification) underLocks(locked map[int64]bool) (unused, kept, postponed manifestKeys) {
+	unused, kept, postponed = l.unreferenced, l.referenced, l.unlinked
 	postponed.join(l.unqueued)
-	for _, s := range l.suspects.list {
+	for _, s := range l.maybeInCycle.list {
 		c, ok := l.cycles[s.id]
 		switch {
 		case !ok:
@@ -162,10 +166,9 @@ func (l *classification) settled(locked map[int64]bool) (unused, kept, postponed
 	return unused, kept, postponed
 }
 
-// look classifies manifests: referenced, unreferenced (free), possibly in a cycle
-// (suspects), not there (gone), and those to postpone.
+// classify looks for what references the manifests.
 // For OFFSET 0 see "Plans" in package db.
-func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, err error) {
+func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, err error) {
 	if keys.len() == 0 {
 		return l, nil
 	}
@@ -175,7 +178,7 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, 
 			WHEN EXISTS (
 				SELECT FROM missing_children c
 				WHERE c.child_digest = m.digest AND c.repository_id = w.repository
-					AND c.top_level_namespace_id = w.namespace OFFSET 0) THEN 'awaited'
+					AND c.top_level_namespace_id = w.namespace OFFSET 0) THEN 'unlinked'
 			WHEN EXISTS (
 				SELECT FROM tags t
 				WHERE t.top_level_namespace_id = w.namespace AND t.repository_id = w.repository
@@ -208,7 +211,7 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, 
 				SELECT FROM gc_subject_review_queue s
 				WHERE s.subject_digest = m.subject_digest AND s.repository_id = w.repository
 					AND s.top_level_namespace_id = w.namespace AND s.next_id <= w.id OFFSET 0) THEN 'unqueued'
-			ELSE 'free' END
+			ELSE 'unreferenced' END
 		FROM (
 			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 			ORDER BY 1, 2, 3) w
@@ -219,30 +222,30 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, 
 	if err != nil {
 		return l, err
 	}
-	var s suspect
+	var s cycleCandidate
 	var what string
 	if _, err := pgx.ForEachRow(rows, []any{&s.namespace, &s.repository, &s.id, &what}, func() error {
 		switch what {
 		case "gone":
 			l.gone.add(s.namespace, s.repository, s.id)
-		case "awaited":
-			l.awaited.add(s.namespace, s.repository, s.id)
+		case "unlinked":
+			l.unlinked.add(s.namespace, s.repository, s.id)
 		case "unqueued":
 			l.unqueued.add(s.namespace, s.repository, s.id)
 		case "referenced":
 			l.referenced.add(s.namespace, s.repository, s.id)
-		case "free":
-			l.free.add(s.namespace, s.repository, s.id)
+		case "unreferenced":
+			l.unreferenced.add(s.namespace, s.repository, s.id)
 		default:
 			s.listed = what == "listed"
-			l.suspects.list = append(l.suspects.list, s)
-			l.suspects.keys.add(s.namespace, s.repository, s.id)
+			l.maybeInCycle.list = append(l.maybeInCycle.list, s)
+			l.maybeInCycle.keys.add(s.namespace, s.repository, s.id)
 		}
 		return nil
 	}); err != nil {
 		return l, err
 	}
-	l.cycles, err = findCycles(ctx, tx, l.suspects.keys)
+	l.cycles, err = findCycles(ctx, tx, l.maybeInCycle.keys)
 	return l, err
 }
 
@@ -252,30 +255,30 @@ func linkMissing(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
 	return err
 }
 
-// lookAndLink is like look, for manifests that may have been pushed after an index that lists
-// them: it links such manifests and looks again.
-func lookAndLink(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classification, error) {
-	found, err := look(ctx, tx, keys)
-	if err != nil || found.awaited.len() == 0 {
+// linkAndClassify is like classify, for manifests that may have been pushed after an index
+// that lists them: it links such manifests and classifies all anew.
+func linkAndClassify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classification, error) {
+	found, err := classify(ctx, tx, keys)
+	if err != nil || found.unlinked.len() == 0 {
 		return found, err
 	}
-	if err := linkMissing(ctx, tx, found.awaited); err != nil {
+	if err := linkMissing(ctx, tx, found.unlinked); err != nil {
 		return found, err
 	}
-	return look(ctx, tx, keys)
+	return classify(ctx, tx, keys)
 }
 
 // lockCandidates locks the manifests that may be deleted, and all holders of those that are
 // in cycles. It returns the ids of all manifests that it locked, the keys of the locked
 // candidates, and the advisory lock keys of their subjects.
-func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found cycles) (ids map[int64]bool, locked manifestKeys, subjects map[int64]int32, err error) {
-	want := make(map[int64]bool, free.len()) // ids are unique across repositories
-	for _, id := range free.ids {
+func lockCandidates(ctx context.Context, tx pgx.Tx, candidates manifestKeys, found cycles) (ids map[int64]bool, locked manifestKeys, subjects map[int64]int32, err error) {
+	want := make(map[int64]bool, candidates.len()) // ids are unique across repositories
+	for _, id := range candidates.ids {
 		want[id] = true
 	}
-	all := manifestKeys{slices.Clone(free.namespaces), slices.Clone(free.repositories), slices.Clone(free.ids)}
+	all := manifestKeys{slices.Clone(candidates.namespaces), slices.Clone(candidates.repositories), slices.Clone(candidates.ids)}
 	seen := maps.Clone(want)
-	for c := range found.of(free) {
+	for c := range found.of(candidates) {
 		for _, id := range c.holders {
 			if !seen[id] {
 				seen[id] = true
@@ -391,7 +394,7 @@ func postponeLocked(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (i
 		return 0, nil
 	}
 	rest := all.without(locked)
-	gone, there, err := goneManifests(ctx, tx, rest)
+	gone, there, err := splitGone(ctx, tx, rest)
 	if err != nil {
 		return 0, err
 	}
@@ -401,12 +404,12 @@ func postponeLocked(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (i
 	if there.len() == 0 {
 		return 0, nil
 	}
-	_, err = tx.Exec(ctx, postponeManifests, there.args(LockedPause)...)
+	_, err = tx.Exec(ctx, postponeManifests, there.args(PostponeDelay)...)
 	return there.len(), err
 }
 
-// goneManifests splits keys into manifests that don't exist and manifests that do.
-func goneManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (gone, there manifestKeys, err error) {
+// splitGone splits keys into manifests that don't exist and manifests that do.
+func splitGone(ctx context.Context, tx pgx.Tx, keys manifestKeys) (gone, there manifestKeys, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT w.namespace, w.repository, w.id, EXISTS (
 			SELECT FROM manifests m
@@ -430,8 +433,8 @@ func goneManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (gone, the
 	return gone, there, err
 }
 
-// foundManifests adds the manifests that a dry run deleted to out.Found.
-func foundManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, deleted []deletedManifest, out *Review) error {
+// listDryRunManifests adds the manifests that a dry run deleted to out.Found.
+func listDryRunManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, deleted []deletedManifest, out *Review) error {
 	if len(deleted) == 0 {
 		return nil
 	}
@@ -460,7 +463,7 @@ func foundManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, deleted []d
 			return err
 		}
 		r := queued[m.id]
-		out.Found = append(out.Found, Reviewed{
+		out.WouldDelete = append(out.WouldDelete, DryRunDeletion{
 			Kind: ReviewOfManifests, Repository: paths[m.repository], Digest: d, Size: m.size,
 			Event: r.event, QueuedAt: r.createdAt, ReviewAfter: r.reviewAfter,
 		})

@@ -8,32 +8,33 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Doomed is an object, or all objects of an upload, waiting for deletion from the store.
-type Doomed struct {
+// PendingDeletion is an object, or all objects of an upload, waiting for deletion from the
+// store.
+type PendingDeletion struct {
 	StorageKey string
 	OfUpload   bool   // StorageKey is a prefix; all objects below it are deleted
 	Keep       string // the key of an object of the upload to be kept; "" for none
 	Size       int64  // bytes; of an upload, what it may have written
 	Attempts   int    // failed attempts so far
-	// HeldUntil is when the claim expires. It also identifies the claim: a later claim has
-	// another time.
-	HeldUntil time.Time
+	// ClaimedUntil is when the claim expires. It also identifies the claim: a later claim
+	// has another time.
+	ClaimedUntil time.Time
 }
 
-// claims returns the keys and the claim times of a list.
-func claims(list []Doomed) (keys []string, held []time.Time) {
+// claims returns the keys of a list and the times when their claims expire.
+func claims(list []PendingDeletion) (keys []string, until []time.Time) {
 	for _, d := range list {
-		keys, held = append(keys, d.StorageKey), append(held, d.HeldUntil)
+		keys, until = append(keys, d.StorageKey), append(until, d.ClaimedUntil)
 	}
-	return keys, held
+	return keys, until
 }
 
-// ClaimDoomed returns up to n due objects and postpones each by hold: until then no other
+// ClaimPending returns up to n due objects and postpones each by claimTime: until then no other
 // process takes them, and if this process dies, they become due again. Deleting an object
 // twice is harmless, since keys are never reused. The object of a deleted blob can be
 // claimed for the first time only Options.KeepDoomed after the time in its row. An upload's
 // object needn't wait so long, since no row could name it after a restore of the database.
-func (c *Collector) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([]Doomed, error) {
+func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Duration) ([]PendingDeletion, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		WITH others AS MATERIALIZED (
 			SELECT storage_key FROM gc_doomed_objects
@@ -47,51 +48,51 @@ func (c *Collector) ClaimDoomed(ctx context.Context, n int, hold time.Duration) 
 		UPDATE gc_doomed_objects d SET delete_after = now() + $2::interval, sweeping = true,
 			again_at = CASE WHEN again_at > now() THEN again_at END
 		WHERE storage_key = ANY (ARRAY(SELECT storage_key FROM others UNION ALL SELECT storage_key FROM kept))
-		RETURNING storage_key, of_upload, COALESCE(keep, ''), size, attempts, delete_after`, n, hold, c.opt.KeepDoomed)
+		RETURNING storage_key, of_upload, COALESCE(keep, ''), size, attempts, delete_after`, n, claimTime, c.opt.KeepDoomed)
 	if err != nil {
 		return nil, fmt.Errorf("claiming pending deletions: %w", err)
 	}
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Doomed])
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PendingDeletion])
 	if err != nil {
 		return nil, fmt.Errorf("claiming pending deletions: %w", err)
 	}
 	return list, nil
 }
 
-// SettleDoomed removes the rows of objects that were deleted. If the deletion of an upload's
-// or a young blob's object began before the longest request was over, SettleDoomed
+// SettlePending removes the rows of objects that were deleted. If the deletion of an
+// upload's or a young blob's object began before the longest request was over, SettlePending
 // reschedules it once for after that time, in case a writer was late. It leaves alone the
 // rows that another process has claimed since.
-func (c *Collector) SettleDoomed(ctx context.Context, list []Doomed) error {
-	keys, held := claims(list)
+func (c *Collector) SettlePending(ctx context.Context, list []PendingDeletion) error {
+	keys, until := claims(list)
 	b := new(pgx.Batch)
-	b.Queue(`DELETE FROM gc_doomed_objects d USING unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
-		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held AND d.again_at IS NULL`, keys, held)
+	b.Queue(`DELETE FROM gc_doomed_objects d USING unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, until)
+		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.until AND d.again_at IS NULL`, keys, until)
 	b.Queue(`UPDATE gc_doomed_objects d SET delete_after = again_at, attempts = 0, last_error = NULL, size = 0
-		FROM unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
-		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held`, keys, held)
+		FROM unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, until)
+		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.until`, keys, until)
 	if err := c.db.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("settling pending deletions: %w", err)
 	}
 	return nil
 }
 
-// PostponeDoomed postpones objects by delay after a failed deletion, unless another process
+// PostponePending postpones objects by delay after a failed deletion, unless another process
 // has claimed them since.
-func (c *Collector) PostponeDoomed(ctx context.Context, list []Doomed, delay time.Duration, cause error) error {
-	keys, held := claims(list)
+func (c *Collector) PostponePending(ctx context.Context, list []PendingDeletion, delay time.Duration, cause error) error {
+	keys, until := claims(list)
 	_, err := c.db.Pool.Exec(ctx, `
 		UPDATE gc_doomed_objects d SET delete_after = now() + $3::interval, attempts = attempts + 1, last_error = $4
-		FROM unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
-		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held`, keys, held, delay, cause.Error())
+		FROM unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, until)
+		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.until`, keys, until, delay, cause.Error())
 	if err != nil {
 		return fmt.Errorf("postponing pending deletions: %w", err)
 	}
 	return nil
 }
 
-// NextDoomed returns the time until the next object is due for deletion, at most limit.
-func (c *Collector) NextDoomed(ctx context.Context, limit time.Duration) (time.Duration, error) {
+// NextPending returns the time until the next object is due for deletion, at most limit.
+func (c *Collector) NextPending(ctx context.Context, limit time.Duration) (time.Duration, error) {
 	var d time.Duration
 	err := c.db.Pool.QueryRow(ctx, `
 		SELECT GREATEST('0', LEAST($1::interval,
@@ -107,4 +108,4 @@ func (c *Collector) NextDoomed(ctx context.Context, limit time.Duration) (time.D
 
 // Reclaims says whether an object is known to be stored under the key. It is false for a
 // second sweep, and for an upload that has written nothing.
-func (d Doomed) Reclaims() bool { return d.Size > 0 }
+func (d PendingDeletion) Reclaims() bool { return d.Size > 0 }

@@ -256,15 +256,15 @@ func TestRaceAroundPages(t *testing.T) {
 			config, wide := b.Push(t, "r", "config"), b.Push(t, "r", "wide")
 			image := catalogtest.Image(t, config, []oci.Digest{wide}, nil)
 			b.Put(t, "r", image, "t")
-			b.linkFrom(t, wide, 1000, wideLinks)
+			b.linkFrom(t, wide, 1000, manyLinks)
 			b.Push(t, "look", "config")
 			b.DueNow(t)
 			out := b.ReviewBatch(t, reviewingBlobs)
-			if len(out.Wide) != 1 {
-				t.Fatalf("review: %+v; want one wide blob", out)
+			if len(out.ManyLinked) != 1 {
+				t.Fatalf("review: %+v; want one blob with many links", out)
 			}
 			p := b.pausingAt(t, func(ctx context.Context, c *gc.Collector) (r gc.Review, err error) {
-				r.Links, err = c.UnlinkWide(ctx, out.Wide[0])
+				r.Links, err = c.UnlinkInPages(ctx, out.ManyLinked[0])
 				return r, err
 			})
 			for _, pattern := range stop {

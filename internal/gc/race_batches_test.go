@@ -64,7 +64,7 @@ func TestRaceLockedChildKeepsItsDelay(t *testing.T) {
 	x.Exec(t, "BEGIN")
 	x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", referrer.Bytes())
 	b.Exec(t, "UPDATE manifests SET subject_digest = $2 WHERE digest = $1", referrer.Bytes(), subject.Bytes())
-	if out := p.ended(t); out.Deleted != 1 || out.Locked != 1 {
+	if out := p.ended(t); out.Deleted != 1 || out.Postponed != 1 {
 		t.Fatalf("review: %+v; want the subject deleted and its referrer locked", out)
 	}
 	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
@@ -193,7 +193,7 @@ func TestRaceSubjectIsChild(t *testing.T) {
 
 // Each event makes a failed review due again. The test fails if an event leaves
 // set_aside_at unchanged.
-func TestRaceEventsBringBackWhatWasSetAside(t *testing.T) {
+func TestRaceEventsBringBackFailedReviews(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx := t.Context()

@@ -55,7 +55,7 @@ func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
 	payload := catalogtest.Image(t, config, []oci.Digest{layer}, nil)
 	put := catalogtest.Later(func() error { _, err := b.TryPut(context.Background(), "r", payload, "t"); return err })
 	x.Blocks(t, watch, 1)
-	if out := b.pausing(t, ofBlobs()).ended(t); out.Locked != 2 || out.Claimed != 2 {
+	if out := b.pausing(t, ofBlobs()).ended(t); out.Postponed != 2 || out.Claimed != 2 {
 		t.Errorf("review: %+v; want both blobs locked", out)
 	}
 	b.putOff(t, "gc_blob_review_queue", 2)
@@ -348,7 +348,7 @@ func TestRaceGoneAndLocked(t *testing.T) {
 	x := b.Session(t)
 	x.Exec(t, "BEGIN")
 	x.Exec(t, "SELECT FROM blobs WHERE digest = $1 FOR KEY SHARE", held.Bytes())
-	if out := b.pausing(t, ofBlobs()).ended(t); out.Gone != 1 || out.Locked != 1 {
+	if out := b.pausing(t, ofBlobs()).ended(t); out.Gone != 1 || out.Postponed != 1 {
 		t.Errorf("review: %+v", out)
 	}
 	b.putOff(t, "gc_blob_review_queue", 1)
@@ -396,11 +396,11 @@ func TestRaceYoungObjectIsSweptTwice(t *testing.T) {
 		t.Fatalf("review: %+v", out)
 	}
 	sweep := func() int {
-		list, err := b.ClaimDoomed(t.Context(), 10, time.Minute)
+		list, err := b.ClaimPending(t.Context(), 10, time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := b.SettleDoomed(t.Context(), list); err != nil {
+		if err := b.SettlePending(t.Context(), list); err != nil {
 			t.Fatal(err)
 		}
 		return len(list)

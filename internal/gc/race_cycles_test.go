@@ -134,7 +134,7 @@ func TestRacePutHoldsCycle(t *testing.T) {
 		x := b.Session(t)
 		x.Exec(t, "BEGIN")
 		x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", oci.Compute(oci.SHA256, list[i]).Bytes()) // as putExisting does
-		if out := b.pausing(t, ofManifests()).ended(t); out.Locked != 1 || out.Claimed != 1 {
+		if out := b.pausing(t, ofManifests()).ended(t); out.Postponed != 1 || out.Claimed != 1 {
 			t.Errorf("while %d is held: %+v; want it put off", i, out)
 		}
 		b.putOff(t, "gc_manifest_review_queue", 1)
@@ -158,7 +158,7 @@ func TestRaceCycleGrows(t *testing.T) {
 	p := b.pausing(t, ofManifests())
 	p.to(t, beforeLock)
 	b.Put(t, "r", circular(t, image, image, image))
-	if out := p.ended(t); out.Locked != 1 || out.Deleted != 0 {
+	if out := p.ended(t); out.Postponed != 1 || out.Deleted != 0 {
 		t.Errorf("review: %+v; want it put off", out)
 	}
 	b.Delays(t)

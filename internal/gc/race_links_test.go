@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// narrowLinks is the largest number of links of a blob that isn't wide; wideLinks is more.
-const narrowLinks, wideLinks = 900, 10_000
+// fewLinks is the largest number of links that are reviewed in one page; manyLinks is more.
+const fewLinks, manyLinks = 900, 10_000
 
 // linkFrom links a blob to n new repositories that have nothing else.
 func (b bundle) linkFrom(t *testing.T, d oci.Digest, first, n int) {
@@ -21,14 +21,14 @@ func (b bundle) linkFrom(t *testing.T, d oci.Digest, first, n int) {
 		SELECT i % 100, i, $1 FROM generate_series($2::bigint, $2::bigint + $3 - 1) i`, d.Bytes(), first, n)
 }
 
-// reviewLinks reviews blobs, including wide ones, as a reviewer does, and returns the number
-// of removed links.
+// reviewLinks reviews blobs, including those with many links, as a reviewer does, and
+// returns the number of removed links.
 func (b bundle) reviewLinks(t *testing.T) int {
 	t.Helper()
 	out := b.ReviewBatch(t, reviewingBlobs)
 	removed := out.Links
-	for _, w := range out.Wide {
-		n, err := b.UnlinkWide(t.Context(), w)
+	for _, w := range out.ManyLinked {
+		n, err := b.UnlinkInPages(t.Context(), w)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,35 +50,35 @@ func testRaceManyLinks(t *testing.T, dsn string) {
 	}
 	b.Put(t, "r", catalogtest.Image(t, b.Push(t, "r", "config"), blobs, nil), "t")
 	for i, d := range blobs {
-		b.linkFrom(t, d, 1000*(i+1), narrowLinks)
+		b.linkFrom(t, d, 1000*(i+1), fewLinks)
 	}
 	removed := 0
 	for range 5 {
 		b.Exec(t, "UPDATE gc_blob_review_queue SET review_after = now()")
 		removed += b.reviewLinks(t)
 	}
-	if removed != 3*narrowLinks || b.Rows(t, "repository_blobs") != 4 {
-		t.Errorf("%d links were removed and %d are left, want %d and 4", removed, b.Rows(t, "repository_blobs"), 3*narrowLinks)
+	if removed != 3*fewLinks || b.Rows(t, "repository_blobs") != 4 {
+		t.Errorf("%d links were removed and %d are left, want %d and 4", removed, b.Rows(t, "repository_blobs"), 3*fewLinks)
 	}
 	b.Empty(t, "gc_blob_review_queue")
 }
 
 // A blob linked by very many repositories loses its unused links; later it is deleted with
 // its remaining links.
-func TestRaceWideBlob(t *testing.T) { catalogtest.AtBoth(t, testRaceWideBlob) }
+func TestRaceManyLinkedBlob(t *testing.T) { catalogtest.AtBoth(t, testRaceManyLinkedBlob) }
 
-func testRaceWideBlob(t *testing.T, dsn string) {
+func testRaceManyLinkedBlob(t *testing.T, dsn string) {
 	b := replica(t, dsn)
 	wide := b.Push(t, "r", "wide")
 	d := b.Put(t, "r", catalogtest.Image(t, b.Push(t, "r", "config"), []oci.Digest{wide}, nil), "t")
-	b.linkFrom(t, wide, 1000, wideLinks)
+	b.linkFrom(t, wide, 1000, manyLinks)
 	b.DueNow(t)
-	if n := b.reviewLinks(t); n != wideLinks || b.Rows(t, "repository_blobs") != 2 {
-		t.Errorf("%d links were removed and %d are left, want %d and 2", n, b.Rows(t, "repository_blobs"), wideLinks)
+	if n := b.reviewLinks(t); n != manyLinks || b.Rows(t, "repository_blobs") != 2 {
+		t.Errorf("%d links were removed and %d are left, want %d and 2", n, b.Rows(t, "repository_blobs"), manyLinks)
 	}
 	b.Empty(t, "gc_blob_review_queue")
 
-	b.linkFrom(t, wide, 1000, wideLinks)
+	b.linkFrom(t, wide, 1000, manyLinks)
 	if err := b.DeleteManifest(t.Context(), "r", d); err != nil {
 		t.Fatal(err)
 	}
@@ -87,14 +87,14 @@ func testRaceWideBlob(t *testing.T, dsn string) {
 	if out := b.ReviewBatch(t, reviewingBlobs); out.Deleted != 2 {
 		t.Errorf("review: %+v; want the blobs deleted with all their links", out)
 	}
-	t.Logf("a blob with %d links was deleted in %v", wideLinks, time.Since(start))
+	t.Logf("a blob with %d links was deleted in %v", manyLinks, time.Since(start))
 	b.Nothing(t)
 }
 
-// A client mounts, asks for or frees a wide blob before its links are read, or between two
-// pages: the removal stops, and the links and the row stay. The test fails if a page
-// doesn't check that the row is as the review left it.
-func TestRaceWideBlobIsPromised(t *testing.T) {
+// A client mounts, asks for or frees a blob with many links before its links are
+// read, or between two pages: the removal stops, and the links and the row stay. The test
+// fails if a page doesn't check that the row is as the review left it.
+func TestRaceManyLinkedBlobIsPromised(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b bundle, d, manifest oci.Digest) error{
 		"asked for": func(b bundle, d, _ oci.Digest) error {
@@ -115,15 +115,15 @@ func TestRaceWideBlobIsPromised(t *testing.T) {
 				b := setup(t)
 				wide := b.Push(t, "r", "wide")
 				manifest := b.Put(t, "r", catalogtest.Image(t, b.Push(t, "r", "config"), []oci.Digest{wide}, nil), "t")
-				b.linkFrom(t, wide, 1000, wideLinks)
+				b.linkFrom(t, wide, 1000, manyLinks)
 				b.DueNow(t)
 				out := b.ReviewBatch(t, reviewingBlobs)
-				if len(out.Wide) != 1 {
-					t.Fatalf("review: %+v; want one wide blob", out)
+				if len(out.ManyLinked) != 1 {
+					t.Fatalf("review: %+v; want one blob with many links", out)
 				}
 				var removed int
 				p := b.pausingAt(t, func(ctx context.Context, c *gc.Collector) (r gc.Review, err error) {
-					removed, err = c.UnlinkWide(ctx, out.Wide[0])
+					removed, err = c.UnlinkInPages(ctx, out.ManyLinked[0])
 					return r, err
 				})
 				for range page {
@@ -133,7 +133,7 @@ func TestRaceWideBlobIsPromised(t *testing.T) {
 					t.Fatal(err)
 				}
 				p.ended(t)
-				if removed != 0 && page == 1 || removed == wideLinks {
+				if removed != 0 && page == 1 || removed == manyLinks {
 					t.Errorf("%d links were removed", removed)
 				}
 				if n := b.Count(t, `SELECT count(*) FROM gc_blob_review_queue
@@ -145,10 +145,10 @@ func TestRaceWideBlobIsPromised(t *testing.T) {
 	}
 }
 
-// A manifest starts to use a link of a wide blob between look and lock: the link stays. A
-// manifest that comes after the lock waits and is refused. If another transaction has locked
-// a link, the row stays.
-func TestRaceWideBlobIsUsed(t *testing.T) {
+// A manifest starts to use a link of a blob with many links between look and lock: the
+// link stays. A manifest that comes after the lock waits and is refused. If another
+// transaction has locked a link, the row stays.
+func TestRaceManyLinkedBlobIsUsed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	config, wide := b.Push(t, "r", "config"), b.Push(t, "r", "wide")
@@ -158,17 +158,17 @@ func TestRaceWideBlobIsUsed(t *testing.T) {
 		b.Push(t, path, "config")
 		b.Push(t, path, "wide")
 	}
-	b.linkFrom(t, wide, 1000, wideLinks)
+	b.linkFrom(t, wide, 1000, manyLinks)
 	b.Exec(t, "UPDATE gc_blob_review_queue SET review_after = now() WHERE digest = $1", wide.Bytes())
 	out := b.ReviewBatch(t, reviewingBlobs)
-	if len(out.Wide) != 1 {
-		t.Fatalf("review: %+v; want one wide blob", out)
+	if len(out.ManyLinked) != 1 {
+		t.Fatalf("review: %+v; want one blob with many links", out)
 	}
 	x, watch := b.Session(t), b.Session(t)
 	x.Exec(t, "BEGIN")
 	x.Exec(t, `SELECT FROM repository_blobs rb, repositories r WHERE r.path = 'held' AND rb.repository_id = r.id FOR KEY SHARE OF rb`)
 	p := b.pausingAt(t, func(ctx context.Context, c *gc.Collector) (r gc.Review, err error) {
-		r.Links, err = c.UnlinkWide(ctx, out.Wide[0])
+		r.Links, err = c.UnlinkInPages(ctx, out.ManyLinked[0])
 		return r, err
 	})
 	p.to(t, beforeLinkLock)
@@ -176,8 +176,8 @@ func TestRaceWideBlobIsUsed(t *testing.T) {
 	p.to(t, beforeLinkDelete)
 	put := catalogtest.Later(func() error { _, err := b.TryPut(context.Background(), "lock", payload, "t"); return err })
 	p.blocks(t, watch, 1)
-	if out := p.ended(t); out.Links != wideLinks+1 {
-		t.Errorf("%d links were removed, want %d", out.Links, wideLinks+1)
+	if out := p.ended(t); out.Links != manyLinks+1 {
+		t.Errorf("%d links were removed, want %d", out.Links, manyLinks+1)
 	}
 	catalogtest.WantCode(t, catalogtest.Soon(t, "put", put), oci.ManifestBlobUnknown)
 	b.Whole(t, "look", "t", config, wide)

@@ -212,7 +212,7 @@ func TestRacePutHoldsManifests(t *testing.T) {
 		return err
 	})
 	x.Blocks(t, watch, 1)
-	if out := b.pausing(t, ofManifests()).ended(t); out.Locked != 2 || out.Claimed != 2 {
+	if out := b.pausing(t, ofManifests()).ended(t); out.Postponed != 2 || out.Claimed != 2 {
 		t.Errorf("review: %+v; want both locked", out)
 	}
 	b.putOff(t, "gc_manifest_review_queue", 2)
@@ -244,7 +244,7 @@ func TestRaceDeletedByAClient(t *testing.T) {
 		p.to(t, stop)
 		deleted := catalogtest.Later(func() error { return b.DeleteManifest(context.Background(), "r", d) })
 		p.blocks(t, watch, 1)
-		if out := p.ended(t); out.Locked != 1 {
+		if out := p.ended(t); out.Postponed != 1 {
 			t.Errorf("stopped at %s: %+v; want the manifest left to the client", stop, out)
 		}
 		if err := catalogtest.Soon(t, "deletion", deleted); err != nil {
@@ -265,7 +265,7 @@ func TestRaceManifestIsGone(t *testing.T) {
 	x := b.Session(t)
 	x.Exec(t, "BEGIN")
 	x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", d.Bytes())
-	if out := b.pausing(t, ofManifests()).ended(t); out.Gone != 1 || out.Locked != 1 {
+	if out := b.pausing(t, ofManifests()).ended(t); out.Gone != 1 || out.Postponed != 1 {
 		t.Errorf("review: %+v", out)
 	}
 	b.putOff(t, "gc_manifest_review_queue", 1)
@@ -340,7 +340,7 @@ func TestRaceSubjectIsBeingPut(t *testing.T) {
 	x.Exec(t, "SELECT FROM tags FOR UPDATE")
 	put := catalogtest.Later(func() error { _, err := b.TryPut(context.Background(), "r", subject, "t"); return err })
 	x.Blocks(t, watch, 1) // it is about to move the tag
-	if out := b.pausing(t, ofManifests()).ended(t); out.Locked != 1 || out.Claimed != 1 {
+	if out := b.pausing(t, ofManifests()).ended(t); out.Postponed != 1 || out.Claimed != 1 {
 		t.Errorf("review: %+v; want the referrer put off", out)
 	}
 	b.putOff(t, "gc_manifest_review_queue", 1)

@@ -282,7 +282,7 @@ func testRaceUploadMeetsDeletion(t *testing.T, dsn string) {
 			t.Errorf("stopped at %s: the upload succeeded, then %+v, %v", stop, now, err)
 		}
 		if n := b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE storage_key = $1", old.StorageKey); n != 1 {
-			t.Errorf("stopped at %s: the old object isn't doomed", stop)
+			t.Errorf("stopped at %s: the old object isn't a pending deletion", stop)
 		}
 		if got := b.queued(t, d); got != "blob_upload" {
 			t.Errorf("stopped at %s: in review %q", stop, got)

@@ -105,7 +105,7 @@ func TestRestoreTagBeforeReviewLocks(t *testing.T) {
 	x.Exec(t, "SELECT FROM tags WHERE name = 'v1' FOR UPDATE")
 	restored := catalogtest.Later(func() error { return b.RestoreTag(context.Background(), "r", "v1", d) })
 	x.Blocks(t, watch, 1) // it has locked the manifest, and waits for the tag
-	if out := b.ReviewBatch(t, reviewingManifests); out.Locked != 1 || out.Deleted != 0 {
+	if out := b.ReviewBatch(t, reviewingManifests); out.Postponed != 1 || out.Deleted != 0 {
 		t.Fatalf("review: %+v; want the manifest left to who restores", out)
 	}
 	x.Exec(t, "COMMIT")

@@ -179,7 +179,7 @@ func TestRaceDryRunBesideAClient(t *testing.T) {
 		p.to(t, `^rollback$`)
 		done := catalogtest.Later(do)
 		p.blocks(t, watch, 1)
-		if out := p.ended(t); out.Deleted != 1 || len(out.Found) != 1 {
+		if out := p.ended(t); out.Deleted != 1 || len(out.WouldDelete) != 1 {
 			t.Errorf("dry run of %ss: %+v", kind, out)
 		}
 		if err := catalogtest.Soon(t, "the client", done); err != nil {

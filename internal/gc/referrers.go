@@ -15,8 +15,8 @@ import (
 //     of a new manifest takes the same lock exclusively, before its insert. So either the
 //     review ends before the put goes on, and the put's client never sees the deleted
 //     referrer; or the review doesn't get the lock, for which it never waits, and postpones
-//     the referrer. When the review runs again, or gets the lock, its look is a new
-//     statement, which sees the subject if that was committed.
+//     the referrer. When the review runs again, or gets the lock, its second look is a
+//     new statement, which sees the subject if that was committed.
 //   - A put of an existing manifest needs no lock: it keeps the row itself (FOR KEY SHARE)
 //     until its commit, and every look sees that row.
 //   - The deletion of a subject queues one page of referrers, and leaves a row in
@@ -38,12 +38,12 @@ import (
 const maxSubjects = 200
 
 // lockSubjects takes the advisory locks on the subjects of locked manifests, which block
-// puts of those subjects. held are the manifests that have no subject, or whose subject it
-// locked; left are the manifests whose subjects exceed maxSubjects. keys maps a manifest's
-// id to its subject's lock key.
-func lockSubjects(ctx context.Context, tx pgx.Tx, locked manifestKeys, keys map[int64]int32) (held, left manifestKeys, err error) {
+// puts of those subjects. ready are the manifests that have no subject, or whose subject it
+// locked; nextBatch are the manifests whose subjects exceed maxSubjects. keys maps a
+// manifest's id to its subject's lock key.
+func lockSubjects(ctx context.Context, tx pgx.Tx, locked manifestKeys, keys map[int64]int32) (ready, nextBatch manifestKeys, err error) {
 	if len(keys) == 0 {
-		return locked, left, nil
+		return locked, nextBatch, nil
 	}
 	got := make(map[int32]bool)
 	var want []int32
@@ -56,26 +56,26 @@ func lockSubjects(ctx context.Context, tx pgx.Tx, locked manifestKeys, keys map[
 	}
 	rows, err := tx.Query(ctx, "SELECT key FROM unnest($1::int[]) AS key WHERE pg_try_advisory_xact_lock_shared(1886745444, key)", want)
 	if err != nil {
-		return held, left, err
+		return ready, nextBatch, err
 	}
 	var key int32
 	if _, err := pgx.ForEachRow(rows, []any{&key}, func() error {
 		got[key] = true
 		return nil
 	}); err != nil {
-		return held, left, err
+		return ready, nextBatch, err
 	}
 	for i, id := range locked.ids {
 		key, ok := keys[id]
 		mine, asked := got[key]
 		switch {
 		case !ok || mine:
-			held.add(locked.namespaces[i], locked.repositories[i], id)
+			ready.add(locked.namespaces[i], locked.repositories[i], id)
 		case !asked:
-			left.add(locked.namespaces[i], locked.repositories[i], id)
+			nextBatch.add(locked.namespaces[i], locked.repositories[i], id)
 		}
 	}
-	return held, left, nil
+	return ready, nextBatch, nil
 }
 
 // QueueReferrers queues up to page referrers of one deleted subject for review, and says

@@ -288,7 +288,7 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 	// A failed review is postponed for longer than this test waits.
 	b.exec("UPDATE gc_manifest_review_queue SET review_after = now()")
 	b.exec("UPDATE gc_blob_review_queue SET review_after = now()")
-	b.eventually("the queues are empty and what was doomed is gone", func() bool {
+	b.eventually("the queues are empty and no deletion is pending", func() bool {
 		return b.count(`SELECT (SELECT count(*) FROM gc_manifest_review_queue) + (SELECT count(*) FROM gc_blob_review_queue)
 			+ (SELECT count(*) FROM gc_doomed_objects WHERE again_at IS NULL)`) == 0
 	})

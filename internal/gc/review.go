@@ -21,9 +21,9 @@ const (
 	ReviewOfBlobs     ReviewKind = "blob"
 )
 
-// LockedPause is how long a review is postponed that can't be settled yet, mostly because
+// PostponeDelay is how long a review is postponed that can't be settled yet, mostly because
 // another transaction has locked its manifest or blob.
-const LockedPause = 5 * time.Second
+const PostponeDelay = 5 * time.Second
 
 // ReviewOptions says which rows one batch reviews, and how.
 type ReviewOptions struct {
@@ -46,20 +46,20 @@ type ReviewCursor struct {
 
 // Review is the result of one batch.
 type Review struct {
-	Claimed int        // rows that the batch locked; Deleted + Kept + Gone + Locked add up to it
-	Deleted int        // had no reference, deleted by this batch
-	Kept    int        // in use
-	Gone    int        // another transaction had deleted the manifest or blob
-	Locked  int        // couldn't be settled yet, and postponed by LockedPause
-	Links   int        // removed links of repositories that no longer use the blob
-	Bytes   int64      // size of the objects that were recorded for deletion
-	Wide    []WideBlob // kept blobs whose unused links are still to be removed: see UnlinkWide
-	Found   []Reviewed
-	Last    ReviewCursor
+	Claimed     int              // rows that the batch locked; Deleted + Kept + Gone + Locked add up to it
+	Deleted     int              // had no reference, deleted by this batch
+	Kept        int              // in use
+	Gone        int              // another transaction had deleted the manifest or blob
+	Postponed   int              // couldn't be settled yet, and postponed by PostponeDelay
+	Links       int              // removed links of repositories that no longer use the blob
+	Bytes       int64            // size of the objects that were recorded for deletion
+	ManyLinked  []ManyLinkedBlob // kept blobs whose unused links are still to be removed: see UnlinkInPages
+	WouldDelete []DryRunDeletion
+	Last        ReviewCursor
 }
 
-// Reviewed is a manifest or blob that a dry run would have deleted.
-type Reviewed struct {
+// DryRunDeletion is a manifest or blob that a dry run would have deleted.
+type DryRunDeletion struct {
 	Kind        ReviewKind `json:"kind"`
 	Repository  string     `json:"repository,omitempty"` // of a manifest
 	Digest      oci.Digest `json:"digest"`
@@ -236,14 +236,14 @@ func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, de
 	return failed, nil
 }
 
-// PostponeReview postpones the rows of e by LockedPause, because other transactions have
+// PostponeReview postpones the rows of e by PostponeDelay, because other transactions have
 // locked what their review needs. It doesn't shorten a longer delay that a row has by now,
 // and skips rows that another transaction has locked.
 func (c *Collector) PostponeReview(ctx context.Context, e *ReviewError) error {
 	for _, row := range e.rows {
-		sql, args := postponeBlobs, []any{[][]byte{row.digest}, LockedPause}
+		sql, args := postponeBlobs, []any{[][]byte{row.digest}, PostponeDelay}
 		if e.kind == ReviewOfManifests {
-			sql, args = postponeManifests, []any{[]int64{row.namespace}, []int64{row.repository}, []int64{row.id}, LockedPause}
+			sql, args = postponeManifests, []any{[]int64{row.namespace}, []int64{row.repository}, []int64{row.id}, PostponeDelay}
 		}
 		if _, err := c.opt.Reviews.Pool.Exec(ctx, sql, args...); err != nil && db.Code(err) != db.CodeLockNotAvailable {
 			return fmt.Errorf("postponing the review of %s: %w", row.name(e.kind), err)

@@ -51,7 +51,7 @@ func testReviewDeletesWhatNothingHolds(t *testing.T, dsn string) {
 		}
 	}
 	if n := b.Rows(t, "gc_doomed_objects"); n != 2 {
-		t.Errorf("%d doomed objects, want 2", n)
+		t.Errorf("%d pending deletions, want 2", n)
 	}
 	b.Owned(t)
 }
@@ -146,7 +146,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 		if out.Claimed == 0 {
 			break
 		}
-		for _, f := range out.Found {
+		for _, f := range out.WouldDelete {
 			if f.Repository != "r" || f.Event != "manifest_upload" || f.Size == 0 {
 				t.Errorf("found %+v", f)
 			}
@@ -160,7 +160,7 @@ func TestDryRunChangesNothing(t *testing.T) {
 		}
 	}
 	out, err := b.Review(t.Context(), gc.ReviewOptions{Kind: gc.ReviewOfBlobs, Limit: 10, DryRun: true})
-	if err != nil || len(out.Found) != 1 || out.Found[0].Digest != stray || out.Bytes != 5 {
+	if err != nil || len(out.WouldDelete) != 1 || out.WouldDelete[0].Digest != stray || out.Bytes != 5 {
 		t.Errorf("dry run of blobs: %+v, %v", out, err)
 	}
 	if after := b.Count(t, "SELECT sum(hashtext(q::text)) FROM gc_manifest_review_queue q"); after != before {
@@ -170,11 +170,11 @@ func TestDryRunChangesNothing(t *testing.T) {
 		t.Errorf("%d manifests are left, want 5", n)
 	}
 	if n := b.Rows(t, "gc_doomed_objects"); n != 0 {
-		t.Errorf("%d objects are doomed", n)
+		t.Errorf("%d pending deletions", n)
 	}
 }
 
-func TestFailedReviewIsPutOffAndSetAside(t *testing.T) {
+func TestReviewFailsAndIsPostponed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.Push(t, "r", "broken")
@@ -188,22 +188,22 @@ func TestFailedReviewIsPutOffAndSetAside(t *testing.T) {
 		if !ok || failed.Rows() != 1 || failed.Contended() {
 			t.Fatalf("review: %v", err)
 		}
-		aside, err := b.FailReview(t.Context(), failed, 3, minute)
-		if err != nil || aside != (attempt == 3) {
-			t.Fatalf("attempt %d: set aside %v, %v", attempt, aside, err)
+		forGood, err := b.FailReview(t.Context(), failed, 3, minute)
+		if err != nil || forGood != (attempt == 3) {
+			t.Fatalf("attempt %d: failed for good %v, %v", attempt, forGood, err)
 		}
 		if n := b.Count(t, `SELECT count(*) FROM gc_blob_review_queue WHERE review_count = $1 AND last_error LIKE '%no%'
 			AND review_after > now() + $2 * interval '59 s' AND review_after < now() + $2 * interval '61 s'`, attempt, attempt); n != 1 {
 			t.Errorf("after attempt %d the row isn't put off from now", attempt)
 		}
 		// A second report of the same failure has no effect.
-		if aside, err := b.FailReview(t.Context(), failed, 1, minute); aside || err != nil {
-			t.Errorf("a row that isn't due is set aside: %v, %v", aside, err)
+		if forGood, err := b.FailReview(t.Context(), failed, 1, minute); forGood || err != nil {
+			t.Errorf("a review that isn't due counts as failed: %v, %v", forGood, err)
 		}
 	}
 	b.DueNow(t)
 	if out := b.ReviewBatch(t, gc.ReviewOfBlobs); out.Claimed != 0 {
-		t.Errorf("a row that was set aside is reviewed: %+v", out)
+		t.Errorf("a failed review is tried again: %+v", out)
 	}
 	b.Exec(t, "DROP TRIGGER refuse ON blobs")
 	// The next event brings it back.

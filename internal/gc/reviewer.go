@@ -29,10 +29,10 @@ type ReviewerOptions struct {
 	Batch int
 	// Timeout is the longest that a transaction may hold its locks. Default 10 s.
 	Timeout time.Duration
-	// SetAsideAfter is the number of failed reviews after which a row is marked as failed
-	// and waits for "purser gc retry" (a dead letter, "set aside" in the status). Default
+	// MaxFailures is the number of failed reviews after which a row is marked as failed
+	// and waits for "purser gc retry" (a dead letter, set_aside in the status). Default
 	// 10.
-	SetAsideAfter int
+	MaxFailures int
 	// Idle is the longest sleep while nothing is due. Default and maximum 1 min.
 	Idle time.Duration
 	// Deleted is called after a batch that deleted something; it may wake the worker that
@@ -57,7 +57,7 @@ func NewReviewer(o ReviewerOptions) (*Reviewer, error) {
 	}
 	o.Batch = cmp.Or(o.Batch, 500)
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
-	o.SetAsideAfter = cmp.Or(o.SetAsideAfter, 10)
+	o.MaxFailures = cmp.Or(o.MaxFailures, 10)
 	if o.Idle <= 0 || o.Idle > worker.MaxIdle {
 		o.Idle = worker.MaxIdle
 	}
@@ -107,8 +107,8 @@ func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) 
 				r.opt.Deleted()
 			}
 		}
-		for _, w := range out.Wide {
-			n, err := r.opt.Collector.UnlinkWide(ctx, w)
+		for _, w := range out.ManyLinked {
+			n, err := r.opt.Collector.UnlinkInPages(ctx, w)
 			r.opt.Metrics.links.Add(float64(n))
 			if err != nil {
 				return out, true, err
@@ -152,13 +152,13 @@ func (r *Reviewer) attempt(ctx context.Context, o ReviewOptions) (out Review, la
 }
 
 // fail postpones the one row whose review failed, or marks it as failed for good after
-// SetAsideAfter attempts.
+// MaxFailures attempts.
 func (r *Reviewer) fail(ctx context.Context, failed *ReviewError) error {
 	if failed.Contended() {
 		return r.opt.Collector.PostponeReview(ctx, failed)
 	}
 	r.opt.Metrics.failedReview(r.opt.Kind)
-	forGood, err := r.opt.Collector.FailReview(ctx, failed, r.opt.SetAsideAfter, func(attempts int) time.Duration {
+	forGood, err := r.opt.Collector.FailReview(ctx, failed, r.opt.MaxFailures, func(attempts int) time.Duration {
 		return worker.Backoff(attempts, failMin, failMax)
 	})
 	if err != nil {

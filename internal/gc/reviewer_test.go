@@ -122,12 +122,12 @@ func TestReviewersAndSweeperWorkTogether(t *testing.T) {
 }
 
 // A row whose review fails doesn't keep other rows from being reviewed.
-func TestRowThatFailsIsFoundPutOffAndSetAside(t *testing.T) {
+func TestRowThatFailsIsFoundPostponedAndFailed(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
 	keys := b.strays(40)
 	stop := b.refuse(keys[20])
-	r := b.reviewer(gc.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.SetAsideAfter = 2 })
+	r := b.reviewer(gc.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.MaxFailures = 2 })
 	b.start(r.Run)
 	b.eventually("the others are deleted", func() bool { return b.count("SELECT count(*) FROM blobs") == 1 })
 	b.eventually("the row is put off", func() bool {
@@ -136,7 +136,7 @@ func TestRowThatFailsIsFoundPutOffAndSetAside(t *testing.T) {
 	})
 	b.exec("UPDATE gc_blob_review_queue SET review_after = now()")
 	r.Wake()
-	b.eventually("the row is set aside", func() bool {
+	b.eventually("the review counts as failed", func() bool {
 		return b.count("SELECT count(*) FROM gc_blob_review_queue WHERE set_aside_at IS NOT NULL") == 1
 	})
 	kind := map[string]string{"kind": "blob"}
@@ -195,7 +195,7 @@ func TestCollectDryRunDeletesNothing(t *testing.T) {
 	found := map[gc.ReviewKind]int{}
 	got, err := gc.Collect(t.Context(), gc.CollectOptions{
 		Collector: b.gc, DryRun: true, Batch: 2, Log: slog.New(slog.DiscardHandler),
-		Found: func(r gc.Reviewed) { found[r.Kind]++ },
+		WouldDelete: func(r gc.DryRunDeletion) { found[r.Kind]++ },
 	})
 	if err != nil {
 		t.Fatal(err)

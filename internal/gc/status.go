@@ -19,10 +19,10 @@ type GCStatus struct {
 	AsOf      time.Time   `json:"as_of"` // by the database's clock
 	Manifests QueueStatus `json:"manifests"`
 	Blobs     QueueStatus `json:"blobs"`
-	// SetAside lists the latest few reviews of each kind that were marked as failed for
+	// Failed lists the latest few reviews of each kind that were marked as failed for
 	// good, the latest first.
-	SetAside []SetAsideReview `json:"set_aside"`
-	Doomed   DoomedStatus     `json:"doomed"`
+	Failed []FailedReview `json:"set_aside"`
+	Doomed PendingStatus  `json:"doomed"`
 	// Lost describes the blobs whose objects the store has lost, and which nobody has pushed
 	// since.
 	Lost     catalog.Count `json:"lost"`
@@ -33,37 +33,37 @@ type GCStatus struct {
 
 // GCBacklog is the part of GCStatus that is cheap enough to be queried all the time.
 type GCBacklog struct {
-	Manifests QueueStatus   `json:"manifests"`
-	Blobs     QueueStatus   `json:"blobs"`
-	Doomed    DoomedBacklog `json:"doomed"`
-	Lost      catalog.Count `json:"lost"` // blobs whose objects the store has lost
+	Manifests QueueStatus    `json:"manifests"`
+	Blobs     QueueStatus    `json:"blobs"`
+	Doomed    PendingBacklog `json:"doomed"`
+	Lost      catalog.Count  `json:"lost"` // blobs whose objects the store has lost
 }
 
 // QueueStatus is the state of one review queue. A row is either due, waiting for its delay
-// to pass, or set aside (failed too often).
+// to pass, or failed (not tried again after too many failures).
 type QueueStatus struct {
-	Due      catalog.Count `json:"due"`
-	Waiting  catalog.Count `json:"waiting"`
-	SetAside catalog.Count `json:"set_aside"` // failed too often: see RetryFailed
+	Due     catalog.Count `json:"due"`
+	Waiting catalog.Count `json:"waiting"`
+	Failed  catalog.Count `json:"set_aside"` // failed too often: see RetryFailed
 	// OldestOverdueSeconds is for how long the oldest due row has been due, 0 if no row is.
 	OldestOverdueSeconds int64 `json:"oldest_overdue_seconds"`
 	// NextDue is when the next waiting row becomes due; nil: no row waits.
 	NextDue *time.Time `json:"next_due"`
 }
 
-// SetAsideReview is a review that failed too often: see RetryFailed.
-type SetAsideReview struct {
+// FailedReview is a review that failed too often: see RetryFailed.
+type FailedReview struct {
 	Kind       ReviewKind `json:"kind"`
 	Repository string     `json:"repository,omitempty"` // of a manifest
 	Digest     oci.Digest `json:"digest"`               // "" if the manifest doesn't exist
 	Event      string     `json:"event"`                // why it was queued
-	SetAsideAt time.Time  `json:"set_aside_at"`
+	FailedAt   time.Time  `json:"set_aside_at"`
 	LastError  string     `json:"last_error"`
 }
 
-// DoomedBacklog counts the objects that wait for deletion from the store. Objects that a
+// PendingBacklog counts the objects that wait for deletion from the store. Objects that a
 // sweeper has claimed are counted in Objects and not in Due.
-type DoomedBacklog struct {
+type PendingBacklog struct {
 	Objects catalog.Count `json:"objects"`
 	// SecondSweeps counts rows that aren't in Objects: their objects were deleted, and are
 	// deleted once more when the longest request is over, in case one was written late.
@@ -76,9 +76,9 @@ type DoomedBacklog struct {
 	KeptBytes int64         `json:"kept_bytes"` // as exact as Kept
 }
 
-// DoomedStatus is a DoomedBacklog with the failures of deletions.
-type DoomedStatus struct {
-	DoomedBacklog
+// PendingStatus is a PendingBacklog with the failures of deletions.
+type PendingStatus struct {
+	PendingBacklog
 	Failing catalog.Count `json:"failing"` // the store failed to delete them at least once
 	// LastError is the last error of that failing object which was recorded for deletion
 	// first, at FailingSince; "" and nil if none fails.
@@ -112,12 +112,12 @@ const (
 // GCStatus returns the status. It costs the same however long the queues are: one round
 // trip, and a second one if there are too many rows to count.
 func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
-	s := GCStatus{SetAside: []SetAsideReview{}}
+	s := GCStatus{Failed: []FailedReview{}}
 	var backlog GCBacklog
 	v := newStatusQuery(statusLimit)
 	v.backlog(&backlog, c.opt.KeepDoomed)
 	v.row([]any{&s.AsOf}, "SELECT now()")
-	v.failed(&s.SetAside)
+	v.failedReviews(&s.Failed)
 	v.count(tally{from: "gc_doomed_objects WHERE attempts > 0", rows: &s.Doomed.Failing})
 	v.row([]any{&s.Doomed.LastError, &s.Doomed.FailingSince}, `
 		SELECT COALESCE(last_error, ''), doomed_at
@@ -130,7 +130,7 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	if err := v.take(ctx, c.db); err != nil {
 		return GCStatus{}, fmt.Errorf("asking for the state of garbage collection: %w", err)
 	}
-	s.Manifests, s.Blobs, s.Doomed.DoomedBacklog, s.Lost = backlog.Manifests, backlog.Blobs, backlog.Doomed, backlog.Lost
+	s.Manifests, s.Blobs, s.Doomed.PendingBacklog, s.Lost = backlog.Manifests, backlog.Blobs, backlog.Doomed, backlog.Lost
 	return s, nil
 }
 
@@ -184,7 +184,7 @@ func (v *statusQuery) queue(kind ReviewKind, s *QueueStatus) {
 	const due, waiting = "set_aside_at IS NULL AND review_after <= now()", "set_aside_at IS NULL AND review_after > now()"
 	v.count(tally{from: kind.planned() + " WHERE " + due, rows: &s.Due})
 	v.count(tally{from: kind.planned() + " WHERE " + waiting, rows: &s.Waiting})
-	v.count(tally{from: kind.queue() + " WHERE set_aside_at IS NOT NULL", rows: &s.SetAside})
+	v.count(tally{from: kind.queue() + " WHERE set_aside_at IS NOT NULL", rows: &s.Failed})
 	// Referrers of one subject that are still to be queued all have the same time.
 	v.row([]any{&s.OldestOverdueSeconds, &s.NextDue}, `
 		SELECT
@@ -214,9 +214,9 @@ func (v *statusQuery) count(t tally) {
 		"SELECT count(*), LEAST(COALESCE(sum(size), 0), 9223372036854775807)::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
 }
 
-// failed reads the reviews that failed last, the latest first. For OFFSET 0 see "Plans" in
-// package db.
-func (v *statusQuery) failed(list *[]SetAsideReview) {
+// failedReviews reads the reviews that failed last, the latest first. For OFFSET 0 see
+// "Plans" in package db.
+func (v *statusQuery) failedReviews(list *[]FailedReview) {
 	for kind, sql := range map[ReviewKind]string{
 		ReviewOfManifests: `
 			SELECT COALESCE(r.path, ''), m.digest, q.event, q.set_aside_at, COALESCE(q.last_error, '')
@@ -232,17 +232,17 @@ func (v *statusQuery) failed(list *[]SetAsideReview) {
 			WHERE set_aside_at IS NOT NULL ORDER BY set_aside_at DESC LIMIT $1`,
 	} {
 		v.Queue(sql, failedShown).Query(func(rows pgx.Rows) error {
-			found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (SetAsideReview, error) {
-				s := SetAsideReview{Kind: kind}
+			found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (FailedReview, error) {
+				s := FailedReview{Kind: kind}
 				var digest []byte
-				err := row.Scan(&s.Repository, &digest, &s.Event, &s.SetAsideAt, &s.LastError)
+				err := row.Scan(&s.Repository, &digest, &s.Event, &s.FailedAt, &s.LastError)
 				if d, err := oci.DigestFromBytes(digest); err == nil {
 					s.Digest = d
 				}
 				return s, err
 			})
 			*list = append(*list, found...)
-			slices.SortStableFunc(*list, func(a, b SetAsideReview) int { return b.SetAsideAt.Compare(a.SetAsideAt) })
+			slices.SortStableFunc(*list, func(a, b FailedReview) int { return b.FailedAt.Compare(a.FailedAt) })
 			return err
 		})
 	}

@@ -31,8 +31,8 @@ func TestGCStatusOfNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queue := gc.QueueStatus{Due: exact(0), Waiting: exact(0), SetAside: exact(0)}
-	want := gc.GCStatus{AsOf: s.AsOf, Manifests: queue, Blobs: queue, SetAside: []gc.SetAsideReview{}}
+	queue := gc.QueueStatus{Due: exact(0), Waiting: exact(0), Failed: exact(0)}
+	want := gc.GCStatus{AsOf: s.AsOf, Manifests: queue, Blobs: queue, Failed: []gc.FailedReview{}}
 	want.Doomed.Objects, want.Doomed.Due, want.Doomed.Failing, want.Uploads.Uploads = exact(0), exact(0), exact(0), exact(0)
 	want.Doomed.Kept, want.Doomed.SecondSweeps, want.Lost = exact(0), exact(0), exact(0)
 	if got, want := fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", want); got != want {
@@ -47,7 +47,7 @@ func TestGCStatus(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.queueBlobs(t, "due", 3, -2*time.Hour, false)
-	b.queueBlobs(t, "older, but set aside", 4, -9*time.Hour, true)
+	b.queueBlobs(t, "older, but failed", 4, -9*time.Hour, true)
 	b.queueBlobs(t, "waiting", 5, time.Hour, false)
 	b.Exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 		SELECT 1, 1, i, now() + i * interval '1 minute', 'tag_delete' FROM generate_series(-1, 7) i WHERE i <> 0`)
@@ -93,11 +93,11 @@ func TestGCStatus(t *testing.T) {
 		t.Errorf("failing since %v, want since 2 h", s.Doomed.FailingSince)
 	}
 	b.testBacklog(t, s)
-	if len(s.SetAside) != 4 {
-		t.Errorf("set aside: %+v, want four", s.SetAside)
+	if len(s.Failed) != 4 {
+		t.Errorf("failed reviews: %+v, want four", s.Failed)
 	}
 
-	s.SetAside = nil
+	s.Failed = nil
 	s.AsOf, s.Blobs.NextDue, s.Manifests.NextDue, s.Doomed.FailingSince = time.Time{}, nil, nil, nil
 	s.Blobs.OldestOverdueSeconds, s.Manifests.OldestOverdueSeconds = 0, 0
 	got, err := json.Marshal(s)
@@ -124,17 +124,17 @@ func (b bundle) testBacklog(t *testing.T, s gc.GCStatus) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if backlog.Doomed != s.Doomed.DoomedBacklog || backlog.Manifests.Waiting != s.Manifests.Waiting ||
-		backlog.Blobs.Due != s.Blobs.Due || backlog.Blobs.SetAside != s.Blobs.SetAside {
+	if backlog.Doomed != s.Doomed.PendingBacklog || backlog.Manifests.Waiting != s.Manifests.Waiting ||
+		backlog.Blobs.Due != s.Blobs.Due || backlog.Blobs.Failed != s.Blobs.Failed {
 		t.Errorf("the backlog is %+v, the status %+v", backlog, s)
 	}
 }
 
-func TestGCStatusNamesWhatIsSetAside(t *testing.T) {
-	catalogtest.AtBoth(t, testGCStatusNamesWhatIsSetAside)
+func TestGCStatusNamesFailedReviews(t *testing.T) {
+	catalogtest.AtBoth(t, testGCStatusNamesFailedReviews)
 }
 
-func testGCStatusNamesWhatIsSetAside(t *testing.T, dsn string) {
+func testGCStatusNamesFailedReviews(t *testing.T, dsn string) {
 	b := replica(t, dsn)
 	config := b.Push(t, "library/app", "config")
 	d := b.Put(t, "library/app", catalogtest.Image(t, config, nil, nil))
@@ -146,7 +146,7 @@ func testGCStatusNamesWhatIsSetAside(t *testing.T, dsn string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := json.Marshal(s.SetAside)
+	got, err := json.Marshal(s.Failed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,8 +157,8 @@ func testGCStatusNamesWhatIsSetAside(t *testing.T, dsn string) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	b.queueBlobs(t, "many", 100, 0, true)
-	if s, err = b.GCStatus(t.Context()); err != nil || len(s.SetAside) != 7 {
-		t.Errorf("%d are named (%v), want five blobs and two manifests", len(s.SetAside), err)
+	if s, err = b.GCStatus(t.Context()); err != nil || len(s.Failed) != 7 {
+		t.Errorf("%d are named (%v), want five blobs and two manifests", len(s.Failed), err)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestRetryFailed(t *testing.T) {
 		t.Errorf("%d rows are due, want %d", got, n)
 	}
 	if got := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after > now() + interval '50 min'"); got != 7 {
-		t.Errorf("%d rows wait, want the 7 that were not set aside", got)
+		t.Errorf("%d rows wait, want the 7 that did not fail", got)
 	}
 	// RetryFailed leaves alone a row that fails for good during the call: the next call
 	// retries it.
@@ -222,6 +222,6 @@ func TestRetryFailed(t *testing.T) {
 		t.Fatalf("%d brought back (%v), want 29", got, err)
 	}
 	if got, err := b.Collector.RetryFailed(t.Context(), gc.ReviewOfBlobs); err != nil || got != 0 {
-		t.Fatalf("%d brought back (%v) when nothing was set aside", got, err)
+		t.Fatalf("%d brought back (%v) when nothing had failed", got, err)
 	}
 }

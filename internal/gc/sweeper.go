@@ -37,15 +37,15 @@ type SweeperOptions struct {
 	Batch int
 	// Timeout bounds each call of the store. Default 2 s.
 	Timeout time.Duration
-	// Hold is how long a claim keeps other processes from taking the objects. The sweeper
-	// stops its storage calls after half of this time. Default 1 min; at least 4 × Timeout.
-	Hold    time.Duration
-	Log     *slog.Logger    // default slog.Default()
-	Metrics *Metrics        // nil: none
-	Worker  *worker.Metrics // nil: none
+	// ClaimTime is how long a claim keeps other processes from taking the objects. The
+	// sweeper stops its storage calls after half of this time. Default 1 min; at least 4 × Timeout.
+	ClaimTime time.Duration
+	Log       *slog.Logger    // default slog.Default()
+	Metrics   *Metrics        // nil: none
+	Worker    *worker.Metrics // nil: none
 }
 
-// Sweeper deletes doomed objects from the store when they are due.
+// Sweeper deletes the objects of pending deletions from the store when they are due.
 type Sweeper struct {
 	opt  SweeperOptions
 	loop *worker.Loop
@@ -59,18 +59,18 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	}
 	o.Batch = cmp.Or(o.Batch, 1000)
 	o.Timeout = cmp.Or(o.Timeout, 2*time.Second)
-	o.Hold = cmp.Or(o.Hold, time.Minute)
-	// Half of Hold is for storage calls (see sweep): it must exceed the timeout of one call.
-	o.Hold = max(o.Hold, 4*o.Timeout)
+	o.ClaimTime = cmp.Or(o.ClaimTime, time.Minute)
+	// Half of ClaimTime is for storage calls (see sweep): it must exceed the timeout of one call.
+	o.ClaimTime = max(o.ClaimTime, 4*o.Timeout)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Metrics == nil {
 		o.Metrics, _ = NewMetrics(nil) // registers nothing, so can't fail
 	}
 	s := &Sweeper{opt: o, size: o.Batch}
 	s.loop = worker.New(worker.Options{
-		Name: "sweeper", Batch: s.batch, Timeout: o.Hold, Log: o.Log, Metrics: o.Worker,
+		Name: "sweeper", Batch: s.batch, Timeout: o.ClaimTime, Log: o.Log, Metrics: o.Worker,
 		Next: func(ctx context.Context) (time.Duration, error) {
-			return o.Collector.NextDoomed(ctx, worker.MaxIdle)
+			return o.Collector.NextPending(ctx, worker.MaxIdle)
 		},
 	})
 	return s, nil
@@ -79,7 +79,7 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 // Run sweeps until ctx ends. Any number of processes may do so at once.
 func (s *Sweeper) Run(ctx context.Context) error { return s.loop.Run(ctx) }
 
-// Wake makes an idle sweeper look for doomed objects now.
+// Wake makes an idle sweeper look for pending deletions now.
 func (s *Sweeper) Wake() { s.loop.Wake() }
 
 // outcome is the result of one batch. An object that is neither in swept nor in failed
@@ -87,13 +87,13 @@ func (s *Sweeper) Wake() { s.loop.Wake() }
 type outcome struct {
 	claimed int
 	mu      sync.Mutex
-	swept   []Doomed
+	swept   []PendingDeletion
 	failed  []failure
 	timeout bool // a request exceeded its timeout
 }
 
 type failure struct {
-	Doomed
+	PendingDeletion
 	err error
 }
 
@@ -115,7 +115,7 @@ func (o *outcome) bytes() (sum int64) {
 	return sum
 }
 
-func (o *outcome) add(d Doomed, err error) {
+func (o *outcome) add(d PendingDeletion, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err == nil {
@@ -130,7 +130,7 @@ func (o *outcome) add(d Doomed, err error) {
 // if all deletions failed: then the store as a whole is probably unavailable.
 func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	size := s.size
-	o, err := s.round(ctx)
+	o, err := s.claimAndSweep(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -141,12 +141,13 @@ func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	return o.claimed >= size, nil
 }
 
-// round claims one batch, sweeps it, records the result in the database and returns it.
-func (s *Sweeper) round(ctx context.Context) (*outcome, error) {
+// claimAndSweep claims one batch, sweeps it, records the result in the database and returns
+// it.
+func (s *Sweeper) claimAndSweep(ctx context.Context) (*outcome, error) {
 	if err := blob.RefuseWrong(ctx, s.opt.Store); err != nil {
 		return nil, err
 	}
-	list, err := s.opt.Collector.ClaimDoomed(ctx, s.size, s.opt.Hold)
+	list, err := s.opt.Collector.ClaimPending(ctx, s.size, s.opt.ClaimTime)
 	if err != nil || len(list) == 0 {
 		return &outcome{}, err
 	}
@@ -160,12 +161,12 @@ func (s *Sweeper) round(ctx context.Context) (*outcome, error) {
 	return o, s.record(ctx, o)
 }
 
-// sweep deletes objects from the store until half of Hold is over: first the plain objects,
+// sweep deletes objects from the store until half of ClaimTime is over: first the plain objects,
 // in one request, then those of uploads.
-func (s *Sweeper) sweep(ctx context.Context, list []Doomed, o *outcome) {
-	ctx, cancel := context.WithTimeout(ctx, s.opt.Hold/2)
+func (s *Sweeper) sweep(ctx context.Context, list []PendingDeletion, o *outcome) {
+	ctx, cancel := context.WithTimeout(ctx, s.opt.ClaimTime/2)
 	defer cancel()
-	var plain, uploads []Doomed
+	var plain, uploads []PendingDeletion
 	for _, d := range list {
 		if d.OfUpload {
 			uploads = append(uploads, d)
@@ -188,7 +189,7 @@ func (s *Sweeper) sweep(ctx context.Context, list []Doomed, o *outcome) {
 	group.Wait() //nolint:errcheck // the functions return nil; their errors are recorded in o
 }
 
-func (s *Sweeper) sweepPlain(ctx context.Context, list []Doomed, o *outcome) {
+func (s *Sweeper) sweepPlain(ctx context.Context, list []PendingDeletion, o *outcome) {
 	if len(list) == 0 {
 		return
 	}
@@ -208,7 +209,7 @@ func (s *Sweeper) sweepPlain(ctx context.Context, list []Doomed, o *outcome) {
 	}
 }
 
-func (s *Sweeper) sweepUpload(ctx context.Context, d Doomed, o *outcome) {
+func (s *Sweeper) sweepUpload(ctx context.Context, d PendingDeletion, o *outcome) {
 	call, cancel := context.WithTimeout(ctx, s.opt.Timeout)
 	defer cancel()
 	err := s.opt.Store.DeleteUpload(call, d.StorageKey, d.Keep)
@@ -249,7 +250,7 @@ func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	defer cancel()
 	if len(o.swept) > 0 {
 		objects, bytes := o.objects(), o.bytes()
-		if err := s.opt.Collector.SettleDoomed(ctx, o.swept); err != nil {
+		if err := s.opt.Collector.SettlePending(ctx, o.swept); err != nil {
 			return err
 		}
 		if err := s.opt.Collector.RecordActivity(ctx, Activity{ObjectsSwept: objects, BytesSwept: bytes}); err != nil {
@@ -275,15 +276,15 @@ func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 		attempts int
 		cause    string
 	}
-	groups := make(map[kind][]Doomed)
+	groups := make(map[kind][]PendingDeletion)
 	for _, f := range failed {
 		k := kind{f.Attempts, cause(f.err)}
-		groups[k] = append(groups[k], f.Doomed)
+		groups[k] = append(groups[k], f.PendingDeletion)
 	}
 	var errs []error
 	for k, list := range groups {
 		delay := worker.Backoff(k.attempts+1, retryMin, retryMax)
-		errs = append(errs, s.opt.Collector.PostponeDoomed(ctx, list, delay, errors.New(k.cause)))
+		errs = append(errs, s.opt.Collector.PostponePending(ctx, list, delay, errors.New(k.cause)))
 	}
 	return errors.Join(errs...)
 }

@@ -212,6 +212,6 @@ func TestDelaysNeverShrink(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	if n := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after > now() + interval '360 days' AND set_aside_at IS NULL AND review_count = 0"); n != 1 {
-		t.Error("a promise shortened another, or left the row set aside")
+		t.Error("a promise shortened another, or left the review failed")
 	}
 }

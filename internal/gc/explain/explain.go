@@ -21,18 +21,18 @@ const (
 	FateKept      Fate = "kept"      // it is referenced
 	FateWaiting   Fate = "waiting"   // it is unreferenced, and its review isn't due yet
 	FateDue       Fate = "due"       // it is unreferenced, and the next review deletes it
-	FateSetAside  Fate = "set_aside" // it is unreferenced, and its review has failed too often
+	FateFailed    Fate = "set_aside" // it is unreferenced, and its review has failed too often
 	FateUnplanned Fate = "unplanned" // it is unreferenced, and no review is planned
 )
 
-func fate(held bool, r *PlannedReview, now time.Time) Fate {
+func fate(referenced bool, r *PlannedReview, now time.Time) Fate {
 	switch {
-	case held:
+	case referenced:
 		return FateKept
 	case r == nil:
 		return FateUnplanned
-	case r.SetAsideAt != nil:
-		return FateSetAside
+	case r.FailedAt != nil:
+		return FateFailed
 	case r.ReviewAfter.After(now):
 		return FateWaiting
 	}
@@ -51,7 +51,7 @@ type PlannedReview struct {
 	QueuedAt    time.Time  `json:"queued_at"`
 	ReviewAfter time.Time  `json:"review_after"`
 	ReviewCount int        `json:"review_count"` // reviews that failed
-	SetAsideAt  *time.Time `json:"set_aside_at"` // when the row was marked as failed for good; nil: it isn't
+	FailedAt    *time.Time `json:"set_aside_at"` // when the row was marked as failed for good; nil: it isn't
 	LastError   string     `json:"last_error"`   // of the last review that failed
 }
 

@@ -114,7 +114,7 @@ func TestExplainUntaggedManifest(t *testing.T) {
 		"will be reviewed at TIME (in 3h12m), because a tag of it was deleted (tag_delete); nothing keeps it, so it will be deleted",
 		"its review has failed 2 times so far; the last failure: no luck")
 	set("set_aside_at = now(), review_count = 10")
-	e = b.explainManifest(t, "library/app", d, explain.FateSetAside)
+	e = b.explainManifest(t, "library/app", d, explain.FateFailed)
 	says(t, e.Sentences(),
 		`its review, because a tag of it was deleted (tag_delete), failed 10 times; since TIME it is not tried again, until "purser gc retry" makes it due; nothing keeps it`,
 		"the last failure: no luck")

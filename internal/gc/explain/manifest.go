@@ -93,7 +93,7 @@ func Manifest(ctx context.Context, c *gc.Collector, path string, d oci.Digest) (
 	if err != nil {
 		return e, err
 	}
-	e.Fate = fate(e.held() && !e.Circle, e.Review, e.AsOf)
+	e.Fate = fate(e.referenced() && !e.Circle, e.Review, e.AsOf)
 	if e.Circle && e.Review == nil {
 		e.Fate = FateWaiting
 	}
@@ -111,14 +111,14 @@ func findRepository(ctx context.Context, tx pgx.Tx, path string) (r repository, 
 	return r, err
 }
 
-// held says whether a tag, an index or an existing subject references the manifest.
-func (e *ManifestExplanation) held() bool {
+// referenced says whether a tag, an index or an existing subject references the manifest.
+func (e *ManifestExplanation) referenced() bool {
 	return len(e.Tags.First) > 0 || len(e.Indexes.First) > 0 || e.Subject != nil && e.Subject.Exists
 }
 
 // findCircle looks for a cycle, as a review does.
 func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repository, id int64) error {
-	if len(e.Tags.First) > 0 || !e.held() || len(e.Children.First)+len(e.Referrers.First) == 0 {
+	if len(e.Tags.First) > 0 || !e.referenced() || len(e.Children.First)+len(e.Referrers.First) == 0 {
 		return nil
 	}
 	var err error

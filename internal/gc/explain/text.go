@@ -96,9 +96,9 @@ func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 	because := events.Because(r.Event)
 	var text string
 	switch {
-	case r.SetAsideAt != nil:
+	case r.FailedAt != nil:
 		text = fmt.Sprintf("its review, because %s, failed %s; since %s it is not tried again, until \"purser gc retry\" makes it due",
-			because, times(r.ReviewCount), when(*r.SetAsideAt))
+			because, times(r.ReviewCount), when(*r.FailedAt))
 	case r.ReviewAfter.After(now):
 		text = fmt.Sprintf("will be reviewed at %s (in %s), because %s", when(r.ReviewAfter), Age(r.ReviewAfter.Sub(now)), because)
 	default:
@@ -107,16 +107,16 @@ func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 	switch f {
 	case FateKept:
 		text += "; the review keeps it as long as something refers to it"
-	case FateSetAside:
+	case FateFailed:
 		text += "; nothing keeps it"
 	default:
 		text += "; nothing keeps it, so it will be deleted"
 	}
 	list := []string{text}
 	switch {
-	case r.SetAsideAt != nil && r.LastError != "":
+	case r.FailedAt != nil && r.LastError != "":
 		list = append(list, "the last failure: "+r.LastError)
-	case r.SetAsideAt == nil && r.ReviewCount > 0:
+	case r.FailedAt == nil && r.ReviewCount > 0:
 		list = append(list, fmt.Sprintf("its review has failed %s so far; the last failure: %s", times(r.ReviewCount), r.LastError))
 	}
 	return list

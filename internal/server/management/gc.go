@@ -24,17 +24,17 @@ func (a *API) addGC() {
 type gcReport struct {
 	dryRun   bool
 	progress gc.Progress
-	findings []gc.Reviewed // the first maxFindings
+	findings []gc.DryRunDeletion // the first maxFindings
 	found    int64
 }
 
 // gcRun is the answer about a garbage collection run.
 type gcRun struct {
 	RunStatus
-	DryRun        bool          `json:"dry_run" doc:"True: nothing is deleted"`
-	Progress      gc.Progress   `json:"progress" doc:"What was done so far; in a dry run, what would have been"`
-	FindingsTotal int64         `json:"findings_total" doc:"How much a dry run would delete"`
-	Findings      []gc.Reviewed `json:"findings,omitempty" nullable:"false" doc:"The first 1000 things that a dry run would delete"`
+	DryRun        bool                `json:"dry_run" doc:"True: nothing is deleted"`
+	Progress      gc.Progress         `json:"progress" doc:"What was done so far; in a dry run, what would have been"`
+	FindingsTotal int64               `json:"findings_total" doc:"How much a dry run would delete"`
+	Findings      []gc.DryRunDeletion `json:"findings,omitempty" nullable:"false" doc:"The first 1000 things that a dry run would delete"`
 }
 
 // gcRequest is the body of a request to start garbage collection.
@@ -63,7 +63,7 @@ func (a *API) startGC(ctx context.Context, req gcRequest) (*run[gcReport], error
 		o := a.opt.GC
 		o.DryRun = req.DryRun
 		o.Progress = func(p gc.Progress) { r.update(func(report *gcReport) { report.progress = p }) }
-		o.Found = func(f gc.Reviewed) {
+		o.WouldDelete = func(f gc.DryRunDeletion) {
 			r.update(func(report *gcReport) {
 				if report.found++; report.found <= maxFindings {
 					report.findings = append(report.findings, f)

@@ -133,8 +133,11 @@ func New(o Options) (*API, error) {
 				Description: "The management API of the Purser registry. Where Quay has a route for something, it is Quay's. " +
 					"The slashes of a repository's name may be written as they are or as %2F.",
 			},
-			Tags:       tags,
-			Components: &huma.Components{SecuritySchemes: securitySchemes},
+			Tags: tags,
+			Components: &huma.Components{
+				SecuritySchemes: securitySchemes,
+				Schemas:         huma.NewMapRegistry("#/components/schemas/", schemaName),
+			},
 		},
 		Formats: huma.DefaultFormats, DefaultFormat: "application/json",
 		// huma refuses unknown parameters: a misspelt dry_run must not start a real run.
