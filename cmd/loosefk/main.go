@@ -1,5 +1,5 @@
-// Command loosefk is the command-line tool and the worker of loose foreign keys, for
-// any application that uses PostgreSQL.
+// Command loosefk provides the commands and the worker of loose foreign keys, for any
+// application that uses PostgreSQL.
 package main
 
 import (
@@ -14,8 +14,8 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal requests an orderly shutdown. After it, the default handling is
-	// restored, so that a second one kills the process.
+	// The first signal asks the program to finish in an orderly way. Then stop restores the
+	// default handling of signals, so that a second signal kills the process.
 	context.AfterFunc(ctx, stop)
 	os.Exit(execute(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/redislock"
 )
 
-// source reads databases and definitions from flags, or from the environment if a flag
-// isn't given.
+// source opens the databases and definitions that flags name, or environment variables
+// where a flag isn't given.
 type source struct {
 	env         func(string) string
 	log         *slog.Logger
@@ -49,7 +49,7 @@ func (s *source) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.redis, "redis", "", "URL of a Redis to take locks in instead of PostgreSQL ($LOOSEFK_REDIS)")
 }
 
-// value returns a flag's value, or else that of an environment variable.
+// value returns the value of a flag or, if it is empty, of an environment variable.
 func (s *source) value(flag, variable string) string {
 	if flag != "" {
 		return flag
@@ -57,7 +57,8 @@ func (s *source) value(flag, variable string) string {
 	return s.env(variable)
 }
 
-// open implements cli.Env.Open. Pools connect when they are first used.
+// open implements cli.Env.Open. It only makes the connection pools; they connect at first
+// use.
 func (s *source) open(ctx context.Context) (*cli.App, error) {
 	app := &cli.App{File: s.value(s.definitions, "LOOSEFK_DEFINITIONS")}
 	app.File = cmp.Or(app.File, defaultDefinitions)
@@ -94,12 +95,12 @@ func (s *source) open(ctx context.Context) (*cli.App, error) {
 	return app, nil
 }
 
-// idleInTransaction is how long a process may stall within a transaction before
-// PostgreSQL ends it with its connection.
+// idleInTransaction is how long this process may stall within a transaction before
+// PostgreSQL ends the transaction and the connection.
 const idleInTransaction = time.Minute
 
-// poolConns is the size of a pool: a connection for a lock, two for work and one for
-// metrics.
+// poolConns is the number of connections in each database's pool: one for a lock, two for
+// work and one for metrics.
 const poolConns = 4
 
 func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databases, error) {
@@ -127,13 +128,14 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 		if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 			cfg.ConnConfig.RuntimeParams["application_name"] = "loosefk"
 		}
-		// Don't prepare statements by default: behind a pooler that gives transactions
-		// different sessions, they would be lost.
+		// Don't prepare statements, unless the DSN says so: behind a connection pooler that
+		// runs the transactions of one connection in different sessions, prepared
+		// statements would be lost.
 		if !strings.Contains(dsn, "default_query_exec_mode") {
 			cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}
-		// There is no statement timeout, since a command's queries may take long; a DSN can
-		// set statement_timeout.
+		// Set no statement timeout, since queries of a command may take a long time. A DSN
+		// can set statement_timeout.
 		pgsession.Apply(&cfg.ConnConfig.Config, pgsession.Limits{Idle: idleInTransaction})
 		if !strings.Contains(dsn, "pool_ping_timeout") {
 			cfg.PingTimeout = pgsession.PingTimeout
@@ -148,8 +150,9 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 	return dbs, nil
 }
 
-// spread applies the map of tables to databases. With one database, all tables are
-// still in it, and the map only says which foreign keys will cross databases.
+// spread assigns tables to databases as the file --map says. If there is only one database,
+// all tables are still in it; then the map only says which foreign keys will cross
+// databases.
 func (s *source) spread(app *cli.App) error {
 	file := s.value(s.mapFile, "LOOSEFK_MAP")
 	if file == "" {

@@ -62,7 +62,8 @@ parent tables. It refuses to start when the definitions don't fit the databases.
 	return cmd
 }
 
-// serveMetrics serves metrics until stop is called. If addr is empty, it does nothing.
+// serveMetrics serves Prometheus metrics at addr until stop is called. If addr is empty, it
+// does nothing.
 func serveMetrics(s *source, addr string, registry *prometheus.Registry) (stop func(), err error) {
 	if addr == "" {
 		return func() {}, nil

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/generate"
 )
 
-// generation holds the flags that convert and revert share.
+// generation holds the flags of the commands convert and revert.
 type generation struct {
 	dryRun         bool
 	tests          bool
@@ -28,8 +28,8 @@ type generation struct {
 	skipRefused    bool
 }
 
-// flags adds the shared flags. verb is the participle of what the command does to keys:
-// "converted" or "brought back".
+// flags adds the flags that convert and revert share. verb says in help texts what the
+// command does to keys: "converted" or "brought back".
 func (g *generation) flags(f *pflag.FlagSet, verb string) {
 	f.BoolVarP(&g.dryRun, "dry-run", "n", false, "change nothing, and print everything that would be written")
 	toggle(f, &g.branch, true, "branch", "", "make a git branch for the change")
@@ -50,8 +50,9 @@ func toggle(f *pflag.FlagSet, value *bool, def bool, name, short, what string) {
 	no.Hidden = true
 }
 
-// switchValue is the value of a flag such as --no-name, which sets a bool to the field to;
-// "--name=false" and the like set the bool to the opposite.
+// switchValue is the value of the flags --name and --no-name, which set one bool. The flag
+// sets the bool to the field to; "--name=false" or "--no-name=false" sets it to the
+// opposite.
 type switchValue struct {
 	value *bool
 	to    bool
@@ -146,7 +147,7 @@ committed there, with nothing else.`,
 	return cmd
 }
 
-// check returns an error for flags that contradict each other or have unknown values.
+// check returns an error if a flag has an unknown value.
 func (g *generation) check(cmd *cobra.Command) error {
 	if g.format != string(generate.Goose) && g.format != string(generate.Plain) {
 		return usage(cmd, "--format %s: want goose or plain", g.format)
@@ -195,7 +196,8 @@ type outcome struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// carryOut writes a plan's files, commits them and prints the outcome.
+// carryOut writes a plan's files, commits them, and prints the outcome. In a dry run it
+// only prints.
 func (g *generation) carryOut(ctx context.Context, cmd *cobra.Command, app *App, plan *generate.Plan, subject, branch string) error {
 	if err := g.refused(plan); err != nil {
 		return err
@@ -231,8 +233,8 @@ func (g *generation) carryOut(ctx context.Context, cmd *cobra.Command, app *App,
 	return nil
 }
 
-// repository returns the git work tree to commit in, after checking that it is ready for
-// the commit. It returns nil if nothing is to be committed.
+// repository returns the git work tree that contains the definitions, after checking that
+// convert can commit there. It returns nil if nothing is to be committed.
 func (g *generation) repository(ctx context.Context, app *App, out *outcome, branch string) (*repository, error) {
 	if !g.commit && !g.branch {
 		return nil, nil
@@ -251,8 +253,8 @@ func (g *generation) repository(ctx context.Context, app *App, out *outcome, bra
 	return repo, repo.ready(ctx, app.File, out.Plan, out.Branch, g.commit)
 }
 
-// write writes the files, and makes the branch and the commit. If one of these fails, it
-// undoes the others.
+// write writes the plan's files, and makes the branch and the commit. If one of these steps
+// fails, it undoes the steps before.
 func (g *generation) write(ctx context.Context, repo *repository, out *outcome, subject string) (err error) {
 	if err := out.Plan.Write(); err != nil {
 		return err
@@ -275,7 +277,8 @@ func (g *generation) write(ctx context.Context, repo *repository, out *outcome, 
 	return fmt.Errorf("%w\neverything was undone; --no-branch --no-commit only writes the files", err)
 }
 
-// refused returns the error for a plan with refused keys, if it can't be carried out.
+// refused returns an error if the plan contains refused keys, unless --skip-refused is set
+// and the plan has files nevertheless.
 func (g *generation) refused(plan *generate.Plan) error {
 	var errs []error
 	for _, r := range plan.Refused {
@@ -292,7 +295,7 @@ func (g *generation) refused(plan *generate.Plan) error {
 	return errors.Join(append(errs, errors.New("nothing is left to do"))...)
 }
 
-// print writes what was done, or, of a dry run, what would be done.
+// print tells what the command did or, in a dry run, would do.
 func (g *generation) print(w io.Writer, out outcome) {
 	verb := map[bool]string{false: "wrote", true: "would write"}[g.dryRun]
 	for _, k := range out.Keys {
@@ -333,7 +336,7 @@ func (g *generation) print(w io.Writer, out outcome) {
 	}
 }
 
-// printFile prints a new file, or the lines that change in an old one.
+// printFile prints the whole text of a new file, or the changed lines of an existing file.
 func printFile(w io.Writer, f generate.PlannedFile) {
 	text := strings.Split(strings.TrimSuffix(f.Content, "\n"), "\n")
 	if !f.Changed {
@@ -348,8 +351,9 @@ func printFile(w io.Writer, f generate.PlannedFile) {
 	}
 }
 
-// difference returns the removed lines, with -, and the added lines, with +. A line with the
-// number of its first line precedes each group. The longest common sequence of lines stays.
+// difference compares two lists of lines. It returns the removed lines with a leading - and
+// the added lines with a leading +. Before each group of them it adds a line "@@ line N"
+// with the group's line number. Lines of the longest common subsequence count as unchanged.
 func difference(old, text []string) []string {
 	head := 0
 	for head < len(old) && head < len(text) && old[head] == text[head] {

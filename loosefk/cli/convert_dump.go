@@ -15,9 +15,9 @@ import (
 	"github.com/purser-registry/purser/loosefk/generate"
 )
 
-// addSchemaDump adds a file to a plan: the dump of the schema as it will be after the plan's
-// migrations. For this it copies the schema into a temporary database and runs the
-// migrations there.
+// addSchemaDump adds a file to a plan: the SQL dump of the database's schema as it will be
+// after the plan's migrations. To make it, addSchemaDump copies the schema into a temporary
+// database and runs the migrations there.
 func addSchemaDump(ctx context.Context, app *App, plan *generate.Plan, file string) (err error) {
 	if _, err := exec.LookPath("pg_dump"); err != nil {
 		return errors.New("pg_dump is not installed: install PostgreSQL's client programs, of the server's version or newer, or leave --schema-dump out")
@@ -62,7 +62,8 @@ func addSchemaDump(ctx context.Context, app *App, plan *generate.Plan, file stri
 	return nil
 }
 
-// pgDump runs pg_dump, which dumps the schema without owners and rights.
+// pgDump returns the SQL dump of a database's schema that pg_dump makes, without owners and
+// rights.
 func pgDump(ctx context.Context, cfg *pgx.ConnConfig) (string, error) {
 	cmd := exec.CommandContext(ctx, "pg_dump", "--schema-only", "--no-owner", "--no-privileges")
 	mode := "disable"
@@ -78,7 +79,8 @@ func pgDump(ctx context.Context, cfg *pgx.ConnConfig) (string, error) {
 	return string(out), err
 }
 
-// migrateCopy creates the schema in an empty database and runs the statements.
+// migrateCopy runs schema, the SQL dump of a schema, in an empty database, and then the
+// statements of the migrations.
 func migrateCopy(ctx context.Context, cfg *pgx.ConnConfig, schema string, statements []string) error {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/generate"
 )
 
-// repository is a git work tree and the changes that convert has made there.
+// repository is a git work tree, and the changes that the command has made to its index and
+// branches.
 type repository struct {
 	dir    string // a directory of the tree, without symbolic links
 	top    string // the tree's top directory
@@ -24,8 +25,8 @@ type repository struct {
 	made string
 }
 
-// findRepository returns the work tree of a file, or the reason why there is none. The file
-// and its directories need not exist.
+// findRepository returns the git work tree that contains a file, or the reason why there is
+// none. The file and its directories need not exist.
 func findRepository(ctx context.Context, file string) (repo *repository, reason string) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return nil, "git is not installed"
@@ -50,8 +51,7 @@ func findRepository(ctx context.Context, file string) (repo *repository, reason 
 	return repo, ""
 }
 
-// existing returns the directory itself if it exists, or the closest directory above it
-// that does.
+// existing returns dir if it exists, else the closest directory above it that exists.
 func existing(dir string) string {
 	for {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() || filepath.Dir(dir) == dir {
@@ -61,8 +61,8 @@ func existing(dir string) string {
 	}
 }
 
-// physical returns the absolute path of a file without symbolic links, as git needs it.
-// The file and its last directories need not exist.
+// physical returns the absolute path of a file with all symbolic links resolved, as git
+// prints paths. The file and the last directories of its path need not exist.
 func physical(file string) (string, error) {
 	path, err := filepath.Abs(file)
 	if err != nil {
@@ -97,7 +97,7 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 
 var notInBranch = regexp.MustCompile(`[^a-zA-Z0-9_]+`)
 
-// branchName makes a branch's name of the filters of convert.
+// branchName makes the name of a git branch from the filters of the command.
 func branchName(prefix string, filters []string) string {
 	name := prefix
 	for _, f := range filters {
@@ -108,8 +108,9 @@ func branchName(prefix string, filters []string) string {
 	return strings.TrimRight(name[:min(len(name), 100)], "-")
 }
 
-// ready returns an error if the change can't be committed, or only together with changes of
-// somebody else. branch is the branch to make, or "".
+// ready returns an error if the command can't commit the plan's files, or could commit them
+// only together with somebody's uncommitted changes of the definitions. branch is the
+// branch to make, or "".
 func (r *repository) ready(ctx context.Context, file string, plan *generate.Plan, branch string, commit bool) error {
 	if err := r.settled(ctx); err != nil {
 		return err
@@ -141,7 +142,8 @@ func (r *repository) ready(ctx context.Context, file string, plan *generate.Plan
 	return r.takes(ctx, plan)
 }
 
-// settled returns an error if a merge, rebase or the like is under way.
+// settled returns an error if a merge, a rebase or a similar operation is under way in the
+// work tree.
 func (r *repository) settled(ctx context.Context) error {
 	for _, o := range []struct{ name, file string }{
 		{"merge", "MERGE_HEAD"}, {"cherry-pick", "CHERRY_PICK_HEAD"}, {"revert", "REVERT_HEAD"},
@@ -161,7 +163,8 @@ func (r *repository) settled(ctx context.Context) error {
 	return nil
 }
 
-// takes returns an error if git ignores files of a plan.
+// takes returns an error if one of the plan's files is outside the work tree or ignored by
+// git.
 func (r *repository) takes(ctx context.Context, plan *generate.Plan) error {
 	paths, err := planned(plan)
 	if err != nil {
@@ -208,7 +211,7 @@ func (r *repository) checkout(ctx context.Context, branch string) error {
 	return err
 }
 
-// commit commits a plan's files and nothing else, and returns the commit.
+// commit commits the plan's files and nothing else, and returns the commit's short hash.
 func (r *repository) commit(ctx context.Context, subject string, plan *generate.Plan) (string, error) {
 	paths, err := planned(plan)
 	if err != nil {
@@ -233,7 +236,8 @@ func (r *repository) commit(ctx context.Context, subject string, plan *generate.
 	return r.git(ctx, "rev-parse", "--short", "HEAD")
 }
 
-// takeBack undoes checkout and a commit that failed: it restores the index and the branch.
+// takeBack undoes checkout, and a commit that failed: it restores the git index, checks out
+// the old branch, and deletes the new one.
 func (r *repository) takeBack(ctx context.Context) error {
 	var failed []error
 	run := func(args ...string) {

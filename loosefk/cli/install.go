@@ -45,7 +45,7 @@ It may be run again. Triggers come next: see track.`,
 	return cmd
 }
 
-// change is what a command does to one database or table.
+// change is the change that a command makes to one database or table.
 type change struct {
 	Database string `json:"database"`
 	Table    string `json:"table,omitempty"`
@@ -54,8 +54,8 @@ type change struct {
 	do       func(ctx context.Context) error
 }
 
-// eachChange makes the changes to all items or, if sql is set, prints the SQL that makes
-// them.
+// eachChange makes the change that make returns for each item, and prints what was done. If
+// sql is set, it changes nothing and prints the changes' SQL.
 func eachChange[T any](ctx context.Context, cmd *cobra.Command, sql bool, items []T, make func(T) change) error {
 	var changes []change
 	for _, item := range items {
@@ -87,7 +87,8 @@ func eachChange[T any](ctx context.Context, cmd *cobra.Command, sql bool, items 
 	})
 }
 
-// patient returns a function that makes a change without holding up users of the table; see
+// patient returns a function that runs fn in a transaction that waits for each lock only
+// for a moment, so that it doesn't block other users of a table; see
 // loosefk.Database.Change.
 func patient(db *loosefk.Database, fn func(ctx context.Context, tx pgx.Tx) error) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
@@ -106,15 +107,15 @@ func joined(done, table string) string {
 	return done + " " + table
 }
 
-// parentTable is a table to track, with its database.
+// parentTable is a parent table on which a command creates or drops triggers.
 type parentTable struct {
 	name        string
 	db          *loosefk.Database
 	partitioned bool
 }
 
-// parents returns the tables of these names, or, without names, all parents of the
-// definitions.
+// parents returns the tables of the given names. Without names it returns the parents of
+// all definitions.
 func (a *App) parents(ctx context.Context, names []string) ([]parentTable, error) {
 	if len(names) == 0 {
 		names = a.Definitions.Parents()

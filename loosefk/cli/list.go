@@ -49,8 +49,8 @@ FROM, TO and COLUMN.`,
 	return cmd
 }
 
-// keys returns the foreign keys that match a filter, numbered as list shows them. cross
-// keeps only keys that cross databases.
+// keys returns the foreign keys that match a filter, with the numbers that the command list
+// shows. If cross is set, it returns only keys whose tables are in different databases.
 func (a *App) keys(ctx context.Context, filter generate.Filter, cross bool) ([]keyRow, error) {
 	list, err := generate.ForeignKeys(ctx, a.Databases, a.Definitions)
 	if err != nil {
@@ -70,7 +70,8 @@ func (a *App) keys(ctx context.Context, filter generate.Filter, cross bool) ([]k
 	return rows, nil
 }
 
-// withoutKey returns the definitions that match a filter and whose foreign key is gone.
+// withoutKey returns the definitions that match a filter and whose foreign key is gone. If
+// cross is set, it returns only those whose tables are in different databases.
 func (a *App) withoutKey(ctx context.Context, filter generate.Filter, cross bool) (loosefk.Definitions, error) {
 	places := a.Map
 	if places == nil {

@@ -79,7 +79,7 @@ func (g *generation) revert(ctx context.Context, cmd *cobra.Command, app *App, f
 	return g.carryOut(ctx, cmd, app, plan, "Restore foreign keys in the place of loose ones", branchName("hard-fk", args))
 }
 
-// matching returns the definitions that match a filter.
+// matching returns those of defs that match a filter.
 func matching(defs loosefk.Definitions, filter generate.Filter) (list loosefk.Definitions) {
 	for _, d := range defs {
 		if filter.Match(d.Child, d.Parent, d.Column) {

@@ -1,5 +1,6 @@
-// Package cli provides the commands for loose foreign keys. An application adds them below
-// a command of its own, and passes an Env that opens its databases and definitions.
+// Package cli provides the commands for loose foreign keys. An application adds them as
+// subcommands of a command of its own, and passes an Env that opens its databases and
+// definitions.
 package cli
 
 import (
@@ -18,24 +19,24 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// App holds the databases and definitions of an application, for its commands.
+// App holds the databases and definitions of an application on which the commands work.
 type App struct {
 	Databases   loosefk.Databases
 	Definitions loosefk.Definitions
 	File        string          // the definitions' file; "" if the definitions are compiled into the program
 	Options     loosefk.Options // the commands set its Databases and Definitions
 	// Map says which tables will belong to which database, for an application whose tables
-	// are in one database and are to be split. It needs no pools. Nil: as in Databases.
+	// are all in one database and are to be split. Its databases need no pools. Nil: the
+	// commands use the lists of tables in Databases.
 	Map   loosefk.Databases
 	Close func() // releases what Open opened; may be nil
 }
 
-// Env tells the commands how to open an application. Open is called when a command runs,
-// never before.
+// Env tells the commands how to open an application. A command calls Open when it runs.
 type Env struct {
 	Open func(ctx context.Context) (*App, error)
-	// Tuning provides the flags of the worker's options to the commands that run a worker;
-	// Open puts their values into App.Options. Nil: the commands have no such flags.
+	// Tuning adds flags for the worker's options to the commands that run a worker; Open
+	// has to put their values into App.Options. Nil: the commands have no such flags.
 	Tuning *Tuning
 }
 
@@ -48,7 +49,7 @@ func (env Env) tune(cmd *cobra.Command) *cobra.Command {
 }
 
 // New makes the command loosefk with its subcommands. They write results to the command's
-// output, and return errors without printing them: see Report.
+// output, and return errors without printing them; Report prints them.
 func New(env Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "loosefk",
@@ -78,7 +79,8 @@ problem, audit found orphans, and so on).`,
 	return root
 }
 
-// checkArgs makes a command and its subcommands return a usage error for wrong arguments.
+// checkArgs makes a command and its subcommands return a usage error if their arguments are
+// wrong.
 func checkArgs(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -100,8 +102,8 @@ const (
 	exitFound  = 3
 )
 
-// exit is an error with an exit code. If err is nil, the command has printed everything
-// itself.
+// exit is an error with the exit code of the program. If err is nil, the command has
+// printed everything itself.
 type exit struct {
 	code int
 	err  error
@@ -116,10 +118,10 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// errFound is returned by a command that has found, and printed, problems.
+// errFound is the error of a command that has found problems and has printed them.
 var errFound error = &exit{code: exitFound}
 
-// usage returns the error for a command that was called in a wrong way.
+// usage returns a usage error: the error of a command whose flags or arguments are wrong.
 func usage(cmd *cobra.Command, format string, args ...any) error {
 	return usageOf(cmd, fmt.Errorf(format, args...))
 }
@@ -129,8 +131,8 @@ func usageOf(cmd *cobra.Command, err error) error {
 }
 
 // Report writes a command's error to w, with the program's name before each line, and
-// returns the exit code: 0 without an error, 1 when the command failed, 2 for bad usage, 3
-// when it found problems.
+// returns the program's exit code: 0 without an error, 1 if the command failed, 2 if it was
+// called with wrong arguments, 3 if it found problems.
 func Report(w io.Writer, program string, err error) int {
 	if err == nil {
 		return 0
@@ -173,8 +175,8 @@ func asJSON(cmd *cobra.Command) bool {
 	return f != nil && f.Value.String() == string(formatJSON)
 }
 
-// show prints v as JSON, or else calls text and aligns the columns that it separates by
-// tabs.
+// show prints v as JSON if the command was called with -o json. Otherwise it calls text,
+// and aligns the columns of what text writes, which are separated by tabs.
 func show(cmd *cobra.Command, v any, text func(w io.Writer)) error {
 	if asJSON(cmd) {
 		e := json.NewEncoder(cmd.OutOrStdout())
@@ -218,8 +220,8 @@ func (a *App) database(name string) (*loosefk.Database, error) {
 	return nil, fmt.Errorf("there is no database %q: there are %s", name, strings.Join(names, ", "))
 }
 
-// choose returns the databases of these names, or, without names, those in which
-// parents live.
+// choose returns the databases of the given names. Without names it returns the databases
+// that have parent tables.
 func (a *App) choose(names []string) ([]*loosefk.Database, error) {
 	var list []*loosefk.Database
 	for _, name := range names {
@@ -243,7 +245,7 @@ func (a *App) choose(names []string) ([]*loosefk.Database, error) {
 	return list, nil
 }
 
-// rounded returns a duration as text, rounded for people to read.
+// rounded returns a duration as text, rounded so that it is easy to read.
 func rounded(d time.Duration) string {
 	switch {
 	case d >= time.Minute:

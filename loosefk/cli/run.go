@@ -51,7 +51,7 @@ the same locks as the worker, so both may run at the same time.`,
 	}
 }
 
-// told returns the text that tells what a run did.
+// told returns a line of text for the result of a run.
 func told(r loosefk.Result) string {
 	parts := []string{fmt.Sprintf("%d of %d records processed, %d rows deleted, %d updated",
 		r.Processed, r.Records, r.Deletes, r.Updates)}
@@ -71,7 +71,7 @@ func told(r loosefk.Result) string {
 	return strings.Join(append(parts, rotationText(r.Rotation)...), "; ")
 }
 
-// rotationText returns texts that tell how the partitions changed.
+// rotationText returns the parts of that line about the rotation of partitions.
 func rotationText(s loosefk.Rotation) (parts []string) {
 	if s.Added != "" {
 		parts = append(parts, "added partition "+s.Added)

@@ -54,8 +54,8 @@ Several partitions of a table mean that some records have been pending for days.
 	return cmd
 }
 
-// pending counts the pending deleted records of all databases. In a database without
-// parents, the table of deleted records may be missing.
+// pending counts the pending deleted records in all databases. A database that has parents
+// must have the table of deleted records; other databases may lack it.
 func (a *App) pending(ctx context.Context) ([]pendingRow, error) {
 	rows := []pendingRow{}
 	needed, err := a.choose(nil)

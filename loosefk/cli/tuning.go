@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// Tuning provides the numbers and durations of the worker's options as flags of commands.
-// Each flag has an environment variable: --max-deletes has LOOSEFK_MAX_DELETES.
+// Tuning provides flags for those of the worker's options that are numbers and durations.
+// Each flag also has an environment variable: LOOSEFK_MAX_DELETES for --max-deletes.
 type Tuning struct {
 	// Getenv returns the value of an environment variable. Default os.Getenv.
 	Getenv func(string) string
@@ -21,7 +21,7 @@ type Tuning struct {
 	sets    []*pflag.FlagSet // the flag sets of all commands, of which one is parsed
 }
 
-// AddFlags adds the flags to those of a command.
+// AddFlags adds the flags for the worker's options to a command's flags.
 func (t *Tuning) AddFlags(f *pflag.FlagSet) {
 	t.sets = append(t.sets, f)
 	o := &t.options
@@ -42,8 +42,8 @@ func (t *Tuning) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.Retention, "retention", 0, "how long detached partitions are kept (default 168h)")
 }
 
-// Options returns the options that flags and variables set; the others are zero. The error
-// names the flag or variable whose value is wrong.
+// Options returns the worker's options that flags and environment variables set; the others
+// are 0. If a value is wrong, the error names its flag or variable.
 func (t *Tuning) Options() (loosefk.Options, error) {
 	getenv := t.Getenv
 	if getenv == nil {

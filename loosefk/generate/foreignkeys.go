@@ -1,5 +1,6 @@
-// Package generate turns foreign keys into loose ones, and back: it lists the foreign keys of
-// an application's databases and plans definitions, migrations and tests as files.
+// Package generate turns foreign keys into loose foreign keys, and back. It lists the
+// foreign keys of an application's databases, and plans the definitions, migrations and
+// tests as files.
 package generate
 
 import (
@@ -15,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// ForeignKey is a foreign key that PostgreSQL enforces. Its table names are written as in
-// definitions: without a schema if the table is in the database's own schema.
+// ForeignKey is a foreign key, which PostgreSQL itself enforces. Its tables are named as in
+// definitions: without a schema if that is Database.Schema.
 type ForeignKey struct {
 	Database   string `json:"database"` // where the key was found
 	Constraint string `json:"constraint"`
@@ -27,17 +28,19 @@ type ForeignKey struct {
 	ToColumn string `json:"to_column"`
 	// OnDelete is cascade, nullify, restrict, no action or set default.
 	OnDelete string `json:"on_delete"`
-	// HasLooseForeignKey says that a definition for this key exists already.
+	// HasLooseForeignKey says that a definition for the same child, column and parent
+	// exists.
 	HasLooseForeignKey bool `json:"has_lfk"`
-	// Clause is the key's SQL, beginning with FOREIGN KEY, with all names qualified.
+	// Clause is the SQL of the foreign key, beginning with FOREIGN KEY; it names all tables
+	// with their schema.
 	Clause string `json:"clause"`
-	// NotConvertible is the reason why no loose foreign key can replace this key, as far
-	// as its columns show it. Empty: the columns allow it.
+	// NotConvertible is the reason why the columns of this foreign key don't allow a loose
+	// foreign key in its place. Empty: they allow it.
 	NotConvertible string `json:"not_convertible,omitempty"`
 
 	child, parent pg.Table
 	partitioned   bool // the child table is partitioned
-	valid         bool // PostgreSQL has checked all rows
+	valid         bool // PostgreSQL has checked all rows against the key
 }
 
 // String returns the key in one line.
@@ -48,14 +51,14 @@ func (k ForeignKey) String() string {
 	return fmt.Sprintf("%s.%s → %s (%s)", k.From, k.Column, k.To, k.OnDelete)
 }
 
-// Crosses returns whether m puts child and parent into different databases. m is a map of
-// tables that LoadMap has read, or the application's Databases. All tables that m doesn't
-// name belong to one database.
+// Crosses returns whether the child and the parent of k are in different databases
+// according to m, a map read by LoadMap or an application's Databases. Tables that m
+// doesn't name count as being in one database.
 func (k ForeignKey) Crosses(m loosefk.Databases) bool { return m.Of(k.From) != m.Of(k.To) }
 
-// ForeignKeys lists the foreign keys of the databases, ordered by child, parent and
-// column. It leaves out keys that a partition inherits from its partitioned table, and
-// reads a database once if several entries of dbs lead to it.
+// ForeignKeys lists the foreign keys in the databases, ordered by child, parent and column.
+// It leaves out those that a partition inherits from its partitioned table. If several
+// elements of dbs lead to the same database, each key is listed once.
 func ForeignKeys(ctx context.Context, dbs loosefk.Databases, defs loosefk.Definitions) ([]ForeignKey, error) {
 	if err := dbs.Check(); err != nil {
 		return nil, err
@@ -72,8 +75,8 @@ func ForeignKeys(ctx context.Context, dbs loosefk.Databases, defs loosefk.Defini
 			list = append(list, k.in(db, dbs, defs))
 		}
 	}
-	// A key belongs to the database whose schema its child is in, so keys of a
-	// database's own schema come before keys of other schemas.
+	// A key is listed for the Database whose Schema contains its child, so list the keys of
+	// each database's own schema before the keys of other schemas.
 	for _, own := range []bool{true, false} {
 		for i := range dbs {
 			db := &dbs[i]
@@ -96,8 +99,8 @@ func ForeignKeys(ctx context.Context, dbs loosefk.Databases, defs loosefk.Defini
 	return list, nil
 }
 
-// place returns a text that identifies a database, whatever address it is reached by: its
-// oid and the time at which its server started.
+// place returns a text that identifies a database whatever address it is reached by: the
+// database's oid and the start time of its PostgreSQL server.
 func place(ctx context.Context, d *loosefk.Database) (place string, err error) {
 	err = in(d).Catalog().QueryRow(ctx, `
 		SELECT oid::text || '/' || EXTRACT(epoch FROM pg_postmaster_start_time())::text
@@ -105,7 +108,7 @@ func place(ctx context.Context, d *loosefk.Database) (place string, err error) {
 	return place, err
 }
 
-// eachForeignKey calls fn with each foreign key of a database and the key's oid.
+// eachForeignKey calls fn with each foreign key in a database and its oid in pg_constraint.
 func eachForeignKey(ctx context.Context, d *loosefk.Database, fn func(oid uint32, k ForeignKey)) error {
 	return pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// With an empty search path, pg_get_constraintdef qualifies all names.
@@ -145,8 +148,9 @@ func eachForeignKey(ctx context.Context, d *loosefk.Database, fn func(oid uint32
 	})
 }
 
-// notConvertible returns the reason why a key of these columns can't become a loose one,
-// or "". parentKey is the parent's column whose values the deleted records hold.
+// notConvertible returns the reason why a foreign key from columns to keys can't become a
+// loose foreign key, or "". parentKey is the column of the parent whose values deleted
+// records contain.
 func notConvertible(columns, keys []string, parentKey string) string {
 	switch {
 	case len(columns) > 1:
@@ -159,8 +163,8 @@ func notConvertible(columns, keys []string, parentKey string) string {
 	return ""
 }
 
-// in returns the key with the fields that depend on its database and on the definitions:
-// Database, From, To and HasLooseForeignKey.
+// in returns a copy of the key in which Database, From, To and HasLooseForeignKey are set
+// for the database db and the definitions defs.
 func (k ForeignKey) in(db *loosefk.Database, dbs loosefk.Databases, defs loosefk.Definitions) ForeignKey {
 	k.Database = db.Name
 	k.From, k.To = in(db).Plain(k.child), in(db).Plain(k.parent)
@@ -168,14 +172,15 @@ func (k ForeignKey) in(db *loosefk.Database, dbs loosefk.Databases, defs loosefk
 	return k
 }
 
-// Definitions returns the definitions of defs that are the loose form of the key.
+// Definitions returns those of defs that can replace the foreign key: those of the same
+// child, column and parent.
 func (k ForeignKey) Definitions(dbs loosefk.Databases, defs loosefk.Definitions) loosefk.Definitions {
 	return slices.DeleteFunc(slices.Clone(defs), func(d loosefk.Definition) bool {
 		return k.NotConvertible != "" || d.Column != k.Column || named(dbs, d.Child) != k.child || named(dbs, d.Parent) != k.parent
 	})
 }
 
-// named returns the table that a definition names.
+// named returns the table to which a name in a definition refers.
 func named(dbs loosefk.Databases, table string) pg.Table {
 	if db := dbs.Of(table); db != nil {
 		return in(db).Table(table)
@@ -185,7 +190,7 @@ func named(dbs loosefk.Databases, table string) pg.Table {
 
 func in(d *loosefk.Database) pg.Database { return pg.New(d.Name, d.Pool, string(d.Schema)) }
 
-// Filter is a list of regular expressions.
+// Filter selects foreign keys and definitions by regular expressions; see Match.
 type Filter []*regexp.Regexp
 
 // ParseFilter compiles regular expressions (RE2) into a filter.
@@ -201,8 +206,8 @@ func ParseFilter(patterns ...string) (Filter, error) {
 	return f, nil
 }
 
-// Match returns whether each expression matches the child table, the parent table or the
-// column. An empty filter matches everything.
+// Match returns whether each of the expressions matches the child table, the parent table
+// or the column. An empty filter matches everything.
 func (f Filter) Match(child, parent, column string) bool {
 	for _, re := range f {
 		if !re.MatchString(child) && !re.MatchString(parent) && !re.MatchString(column) {

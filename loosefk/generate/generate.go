@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// Format is the format of migrations' files.
+// Format is the file format of migrations.
 type Format string
 
 // The formats of migrations.
@@ -24,9 +24,9 @@ const (
 	Plain Format = "plain" // a pair of files, .up.sql and .down.sql
 )
 
-// Generator plans the files that turn foreign keys into loose ones, and back: definitions,
-// migrations and tests. It reads the databases and changes nothing; Plan.Write writes the
-// files.
+// Generator plans the files that turn foreign keys into loose foreign keys, or back: the
+// file of definitions, migrations and tests. It only reads the databases and writes
+// nothing; Plan.Write writes the files.
 type Generator struct {
 	Databases   loosefk.Databases
 	Definitions loosefk.Definitions
@@ -34,34 +34,34 @@ type Generator struct {
 	Migrations  string // directory; default "migrations"
 	Tests       string // directory; "": no tests are made
 	Format      Format // default Goose
-	// OnDelete is the action for keys whose own ON DELETE has no loose form:
-	// restrict, no action and set default. Empty: such keys are refused.
+	// OnDelete is the action for foreign keys whose ON DELETE has no loose form: restrict,
+	// no action and set default. If OnDelete is empty, the Generator refuses such keys.
 	OnDelete loosefk.Action
-	// Restore is the ON DELETE, in the words of ForeignKey.OnDelete, of a restored key that
-	// neither exists in the database nor is created by a migration. Default: the action of
-	// the key's definition.
+	// Restore is the ON DELETE that Revert gives to a foreign key of which neither the
+	// database nor a migration knows the old one: cascade, nullify, restrict, no action or
+	// set default. Default: the ON DELETE that fits the definition's action.
 	Restore string
-	// Now determines the version of the first migration, unless the directory has a later
-	// migration already. Default: time.Now.
+	// Now is the time from which the version of the first migration is made, unless the
+	// directory contains a later migration. Default: time.Now.
 	Now time.Time
 }
 
 // Plan is the result of a Generator.
 type Plan struct {
-	// Keys are the keys that become loose, or are restored.
+	// Keys are the foreign keys that become loose, or that are restored.
 	Keys []ForeignKey `json:"keys"`
 	// Files are the files that Write writes, in this order.
 	Files []PlannedFile `json:"files"`
-	// Skipped are the keys for which nothing is left to do.
+	// Skipped are the foreign keys for which nothing is left to do, with the reason.
 	Skipped []Refusal `json:"skipped,omitempty"`
-	// Refused are the keys that can't be converted, with the reason. Files has nothing for
-	// these keys.
+	// Refused are the foreign keys that can't be converted or restored, with the reason.
+	// Files contains nothing for these keys.
 	Refused []Refusal `json:"refused,omitempty"`
 	// Steps tell the operator what to deploy in which order.
 	Steps []string `json:"steps"`
 
 	up []migration
-	// made are the directories that Write has made, the deepest last.
+	// made are the directories that Write has created, each after its parent directory.
 	made []string
 }
 
@@ -69,11 +69,11 @@ type Plan struct {
 type PlannedFile struct {
 	Path    string `json:"path"`
 	Content string `json:"content"`
-	Old     string `json:"-"` // the content before, if the file exists and changes
+	Old     string `json:"-"` // the old content, if the file exists
 	Changed bool   `json:"changed,omitempty"`
 }
 
-// Refusal gives the reason why a key stays as it is.
+// Refusal is a foreign key that a plan leaves as it is, and the reason.
 type Refusal struct {
 	Key    ForeignKey `json:"key"`
 	Reason string     `json:"reason"`
@@ -102,12 +102,12 @@ func (g *Generator) defaults() error {
 	return nil
 }
 
-// Convert plans how foreign keys become loose ones: the plan's Files are the definitions'
-// file, migrations and tests. A conversion that was begun by hand is completed: Convert adds
-// no definition for a key that has one, and no trigger to a parent that has one. defs are
-// definitions whose foreign key is gone already; they get only the trigger on their parent.
-// Keys that can't become loose are in the plan's Refused, keys that need nothing more in
-// Skipped.
+// Convert plans to replace foreign keys by loose foreign keys. The plan's Files are the
+// changed file of definitions, migrations and tests. If some of the steps have been done by
+// hand, Convert plans the others only: it adds no definition for a key that has one, and no
+// trigger to a parent that has one. defs are definitions whose foreign key is gone already;
+// for these Convert plans only the trigger on their parent. Foreign keys that can't become
+// loose are in the plan's Refused, keys for which nothing is left to do in Skipped.
 func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...loosefk.Definition) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
@@ -158,24 +158,26 @@ func (g Generator) problems(ctx context.Context, defs loosefk.Definitions) (loos
 type conversion struct {
 	Generator
 	plan  *Plan
-	all   loosefk.Definitions // the Generator's definitions and added
+	all   loosefk.Definitions // the Generator's definitions, then those in added
 	added loosefk.Definitions
-	// settled are the definitions, added or existing, of the plan's keys.
+	// settled are the definitions of the plan's keys, whether the plan adds them or they
+	// exist.
 	settled loosefk.Definitions
 	parents []string // parents that need a trigger
-	// actions are the definitions' actions for plan.Keys, in the same order.
+	// actions[i] is the action of the definition that replaces plan.Keys[i].
 	actions []loosefk.Action
 }
 
 func (c *conversion) accept(k ForeignKey, d loosefk.Definition) {
-	if !slices.ContainsFunc(c.added, d.Same) { // two keys may lead to the same definition
+	if !slices.ContainsFunc(c.added, d.Same) { // two foreign keys may have the same definition
 		c.added = append(c.added, d)
 		c.all = append(slices.Clone(c.all), d)
 	}
 	c.settle(k, d)
 }
 
-// settle plans to drop a key whose definition is d, and to track d's parent.
+// settle plans to drop the foreign key k, which definition d replaces, and to put the
+// trigger on d's parent.
 func (c *conversion) settle(k ForeignKey, d loosefk.Definition) {
 	c.plan.Keys = append(c.plan.Keys, k)
 	c.actions = append(c.actions, d.OnDelete)
@@ -191,9 +193,9 @@ func (c *conversion) track(parent string) {
 	}
 }
 
-// definition returns the loose form of a key, or the reason why the key has none. base are
-// the problems of the existing definitions alone: only a problem that isn't among them is a
-// reason.
+// definition returns the definition that can replace a foreign key, or the reason why none
+// can. base are the problems that Validate finds in the existing definitions alone. Only
+// problems that appear with the new definition are a reason.
 func (c *conversion) definition(ctx context.Context, k ForeignKey, base loosefk.Problems) (loosefk.Definition, string, error) {
 	if k.NotConvertible != "" {
 		return loosefk.Definition{}, k.NotConvertible, nil
@@ -220,7 +222,8 @@ func (c *conversion) definition(ctx context.Context, k ForeignKey, base loosefk.
 	return d, "", nil
 }
 
-// files plans the definitions' file, the migrations and the tests, and the steps.
+// files plans all files, that is the file of definitions, the migrations and the tests, and
+// the plan's steps.
 func (c *conversion) files(ctx context.Context) error {
 	p := c.plan
 	if len(c.added) > 0 {
@@ -250,9 +253,9 @@ func (c *conversion) files(ctx context.Context) error {
 	return nil
 }
 
-// check returns statements with which the migration that drops a key begins: they fail if
-// the key's parent has no trigger. If child and parent are in different databases, check
-// returns none, since a migration sees only its own database.
+// check returns the statements with which the migration that drops a foreign key begins.
+// They fail if the parent has no trigger. If child and parent are in different databases,
+// check returns no statement, since a migration sees only its own database.
 func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) {
 	parent := c.Databases.Of(k.To)
 	for i := range c.Databases {
@@ -275,9 +278,9 @@ func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) 
 	return nil, nil
 }
 
-// tracking plans migrations that put the trigger on parents without one. In a database
-// where loose foreign keys are not installed, or in an older version, it plans the
-// installation or upgrade before them.
+// tracking plans a migration for each parent without a trigger, to create the trigger. If
+// loose foreign keys aren't installed in the parent's database, or in an older version, it
+// first plans the migration that installs or upgrades them.
 func (c *conversion) tracking(ctx context.Context) error {
 	looked := map[*loosefk.Database]bool{}
 	for _, parent := range c.parents {
@@ -302,8 +305,9 @@ func (c *conversion) tracking(ctx context.Context) error {
 	return nil
 }
 
-// installing plans to install loose foreign keys in a database, or to upgrade an older
-// version, unless a migration of the directory installs or upgrades them.
+// installing plans the migration that installs loose foreign keys in a database, or
+// upgrades an older version, unless the directory of migrations contains such a migration
+// already.
 func (c *conversion) installing(ctx context.Context, db *loosefk.Database) error {
 	there, err := db.Installed(ctx)
 	if err != nil {
@@ -325,8 +329,8 @@ func (c *conversion) installing(ctx context.Context, db *loosefk.Database) error
 	return nil
 }
 
-// isTracked returns whether a parent has its trigger, or a migration of the directory will
-// create the trigger.
+// isTracked returns whether a parent has the trigger that records deletions, or a migration
+// in the directory creates it.
 func (g Generator) isTracked(ctx context.Context, parent string) (bool, error) {
 	if g.willTrack(parent) {
 		return true, nil
@@ -339,7 +343,7 @@ func (g Generator) isTracked(ctx context.Context, parent string) (bool, error) {
 	return len(found) > 0, nil
 }
 
-// editDefinitions plans the change of the definitions' file.
+// editDefinitions adds the changed file of definitions to the plan.
 func (p *Plan) editDefinitions(g Generator, add, remove loosefk.Definitions) error {
 	old, err := os.ReadFile(g.File)
 	missing := errors.Is(err, fs.ErrNotExist)
@@ -354,8 +358,8 @@ func (p *Plan) editDefinitions(g Generator, add, remove loosefk.Definitions) err
 	return nil
 }
 
-// Statements returns the statements of the plan's migrations in order. Run them outside
-// of transactions.
+// Statements returns the statements of the plan's migrations, in the order in which to run
+// them. Run them outside of transactions.
 func (p *Plan) Statements() []string {
 	var list []string
 	for _, m := range p.up {

@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// tests plans a test file for each parent and each key, and a file with what these tests
-// share. Files that exist stay as they are.
+// tests plans a test file for each parent, a test file for each child's column, and a file
+// with the helpers that these tests share. It plans no file that exists.
 func (c *conversion) tests() error {
 	if c.Tests == "" || len(c.settled) == 0 {
 		return nil
@@ -62,14 +62,15 @@ func childTest(d loosefk.Definition) string {
 	return fileName(d.Child, d.Column, "loosefk_test") + ".go"
 }
 
-// childTestOf names the test file for a column that refers to several parents.
+// childTestOf returns the name of the test file for a child's column that refers to several
+// parents.
 func childTestOf(d loosefk.Definition) string {
 	return fileName(d.Child, d.Column, d.Parent, "loosefk_test") + ".go"
 }
 
 // sharedTest returns the text of sharedTestFile, which opens the databases, and a replacer
-// that puts calls of it into tests' texts. If everything is in the public schema of one
-// database, tests get a single pool.
+// that inserts calls of its functions into the texts of tests. The tests get a single pool
+// if all tables are in the schema public of one database; otherwise they get all databases.
 func (c *conversion) sharedTest(pkg string) (text string, call *strings.Replacer, err error) {
 	one := len(c.Databases) == 1 && in(&c.Databases[0]).Schema() == string(loosefk.DefaultSchema)
 	if there, err := os.ReadFile(filepath.Join(c.Tests, sharedTestFile)); err == nil {
@@ -96,7 +97,7 @@ func (c *conversion) sharedTest(pkg string) (text string, call *strings.Replacer
 		strings.NewReplacer("{open}", "dbs, defs := loosefkDatabases(t)", "{pool}", "nil", "{in}", ", loosefktest.In(dbs)"), nil
 }
 
-// goFile plans a file of the tests' directory, unless the file exists.
+// goFile plans a file in the directory of tests, unless the file exists.
 func (c *conversion) goFile(name, text string) error {
 	path := filepath.Join(c.Tests, name)
 	if fileExists(path) {
@@ -115,14 +116,15 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// testPackage returns the name of the package of a directory's Go files, preferably of its
-// tests. Without Go files it makes a name of the directory's.
+// testPackage returns the package name in a directory's Go files, if possible in its test
+// files. If there are no Go files, it makes a package name from the directory's name.
 func testPackage(dir string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return "", fmt.Errorf("looking for tests in %s: %w", dir, err)
 	}
-	// Tests come first, and sharedTestFile, which Convert wrote earlier, before all.
+	// Read sharedTestFile first, which an earlier Convert wrote, then other test files,
+	// then the rest.
 	slices.SortStableFunc(files, func(a, b string) int {
 		rank := func(name string) int {
 			switch {
@@ -156,8 +158,8 @@ func testPackage(dir string) (string, error) {
 	return name, nil
 }
 
-// relative returns a file's path relative to dir, which is the working directory of the
-// tests in dir.
+// relative returns the path of a file relative to dir, because dir will be the working
+// directory of the tests in it.
 func relative(dir, file string) (string, error) {
 	from, err := filepath.Abs(dir)
 	if err != nil {
@@ -174,7 +176,7 @@ func relative(dir, file string) (string, error) {
 	return filepath.ToSlash(path), nil
 }
 
-// camel makes a Go name in camel case of names in a database.
+// camel makes a Go name in camel case from the names of tables and columns.
 func camel(names ...string) string {
 	var b strings.Builder
 	for _, name := range names {

@@ -13,15 +13,16 @@ import (
 // firstInstallVersion is the version of the first migration of InstallMigrations.
 const firstInstallVersion = 2
 
-// InstallMigrations returns the migrations that install loose foreign keys in a schema, in
-// the form that a migration library takes: Goose for goose.NewProvider, Plain for iofs.New
-// of golang-migrate. A migration's version is the SchemaVersion that it installs, so keep
-// these migrations in a version table of their own. Later releases of this package add a
-// migration for each newer SchemaVersion. Running the first migration's Down loses the
-// deleted records whose children are not cleaned up yet.
+// InstallMigrations returns migrations that install loose foreign keys in a schema, as
+// files for a migration library: in the format Goose for goose.NewProvider, in the format
+// Plain for golang-migrate's iofs.New. The version of a migration is the SchemaVersion that
+// it installs, so let the library keep the versions of these migrations in a table of their
+// own. Later releases of this package will add a migration for each new SchemaVersion. The
+// down migration of the first version deletes the deleted records, even those whose
+// children are not cleaned up yet.
 //
-// The migrations create no triggers: write a migration with Schema.TrackRecordDeletionsSQL
-// for each parent, or let Generator.Convert write it.
+// The migrations create no triggers. For each parent write a migration with the SQL that
+// Schema.TrackRecordDeletionsSQL returns, or let Generator.Convert write it.
 func InstallMigrations(format Format, schema loosefk.Schema) (fs.FS, error) {
 	if format != Goose && format != Plain {
 		return nil, fmt.Errorf("the format of migrations is %q: want %s or %s", format, Goose, Plain)

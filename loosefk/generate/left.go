@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// rest plans the remaining steps for a key that has a definition: to put the trigger on its
-// parent, and to drop the key.
+// rest plans the steps that remain for a foreign key that has a definition: to put the
+// trigger on its parent, and to drop the key.
 func (c *conversion) rest(ctx context.Context, k ForeignKey) error {
 	if name := c.dropMigration(k); name != "" {
 		c.plan.Skipped = append(c.plan.Skipped, Refusal{k, "it has a definition already, and " + filepath.Join(c.Migrations, name) + " drops it: run that"})
@@ -32,8 +32,8 @@ func (c *conversion) rest(ctx context.Context, k ForeignKey) error {
 	return nil
 }
 
-// withoutKey plans the remaining step for a definition whose foreign key is gone: to put the
-// trigger on its parent.
+// withoutKey plans the step that remains for a definition whose foreign key is gone: to put
+// the trigger on its parent.
 func (c *conversion) withoutKey(ctx context.Context, d loosefk.Definition) error {
 	k := ForeignKey{From: d.Child, To: d.Parent, Column: d.Column}
 	problems, err := c.problems(ctx, loosefk.Definitions{d})
@@ -56,8 +56,8 @@ func (c *conversion) withoutKey(ctx context.Context, d loosefk.Definition) error
 	return nil
 }
 
-// dropMigration returns the name of the migration in the directory that drops a key, or ""
-// if there is none or a later migration restores the key.
+// dropMigration returns the file name of the migration in the directory that drops a
+// foreign key. It returns "" if there is none, or if a later migration restores the key.
 func (g Generator) dropMigration(k ForeignKey) string {
 	name := dropName(k)
 	version := g.lastMigration(name)

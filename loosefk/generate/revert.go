@@ -18,12 +18,13 @@ import (
 var restoreForms = map[string]string{"cascade": "CASCADE", "nullify": "SET NULL", "restrict": "RESTRICT",
 	"no action": "NO ACTION", "set default": "SET DEFAULT"}
 
-// Revert plans to replace definitions by foreign keys. If a key still exists, or stands in
-// a migration of the directory, it is restored as it was; otherwise it is made from its
-// definition. A definition is refused if its child has rows without a parent, or if its
-// tables are in different databases. A reversal that was begun by hand is completed: a key
-// that exists isn't made again. keys are foreign keys without a definition; Revert plans
-// only to drop the trigger of their parents.
+// Revert plans to replace definitions by foreign keys. If the old foreign key still exists,
+// or a migration in the directory restores it, Revert takes its name and clause from there;
+// otherwise it makes them from the definition. It refuses a definition whose child has rows
+// without a parent, or whose tables are in different databases. If some of the steps have
+// been done by hand, Revert plans the others only: it doesn't add a key that exists. keys
+// are foreign keys without a definition; for these Revert plans only to drop the trigger of
+// their parent.
 func (g Generator) Revert(ctx context.Context, defs loosefk.Definitions, keys ...ForeignKey) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
@@ -69,7 +70,8 @@ type reversal struct {
 	notes    []string
 }
 
-// add plans to restore the key of one definition, or refuses it.
+// add plans to restore the foreign key that replaces one definition, or adds the
+// definition's key to the plan's Refused.
 func (r *reversal) add(ctx context.Context, ref loosefk.Reference) error {
 	k, reason, err := r.key(ctx, ref)
 	if err == nil && reason == "" {
@@ -99,8 +101,8 @@ func (r *reversal) add(ctx context.Context, ref loosefk.Reference) error {
 	return nil
 }
 
-// withoutDefinition plans the remaining step for a foreign key that has no definition: to
-// drop the trigger of its parent, if no other definition needs it.
+// withoutDefinition plans the step that remains for a foreign key that has no definition:
+// to drop the trigger of its parent, if no definition names the parent.
 func (r *reversal) withoutDefinition(ctx context.Context, k ForeignKey) error {
 	skip := func(reason string) { r.plan.Skipped = append(r.plan.Skipped, Refusal{k, reason}) }
 	db := r.Databases.Of(k.To)
@@ -124,8 +126,8 @@ func (r *reversal) withoutDefinition(ctx context.Context, k ForeignKey) error {
 	return nil
 }
 
-// traces returns whether a parent has a trigger, or a migration will create one, or pending
-// records that no worker will process once the last definition is removed.
+// traces returns whether there is something to remove for a parent that no definition names
+// any more: a trigger, a migration that creates one, or pending deleted records.
 func (r *reversal) traces(ctx context.Context, db *loosefk.Database, parent string) (yes bool, err error) {
 	if r.willTrack(parent) {
 		return true, nil
@@ -144,8 +146,7 @@ func (r *reversal) traces(ctx context.Context, db *loosefk.Database, parent stri
 	return yes, nil
 }
 
-// key returns the foreign key that replaces a definition, or the reason why no foreign key
-// can replace it.
+// key returns the foreign key that can replace a definition, or the reason why none can.
 func (r *reversal) key(ctx context.Context, ref loosefk.Reference) (ForeignKey, string, error) {
 	for _, k := range r.existing {
 		if k.child == ref.ChildTable && k.parent == ref.ParentTable && k.Column == ref.Column && k.ToColumn == ref.Rows.Key.Column {
@@ -177,14 +178,16 @@ func (r *reversal) key(ctx context.Context, ref loosefk.Reference) (ForeignKey, 
 	return k, "", nil
 }
 
-// constraintName returns the name that PostgreSQL would give to such a key.
+// constraintName returns the name that PostgreSQL itself would give to a foreign key from
+// this child's column.
 func constraintName(ref loosefk.Reference) string {
 	name := ref.ChildTable.Name + "_" + ref.Column
 	return name[:min(len(name), 63-len("_fkey"))] + "_fkey"
 }
 
-// known fills in the key's name and clause from a migration: the last one that restores a
-// key of these columns with addKey's statement. It returns false if no migration does.
+// known fills in k's name, clause and ON DELETE from the latest migration in the directory
+// that adds a foreign key from and to the same columns. It returns false if there is no
+// such migration. It recognizes only the statement that addKey writes.
 func (r *reversal) known(k *ForeignKey) (bool, error) {
 	names := func(n string) string { return `(?:` + regexp.QuoteMeta(n) + `|` + regexp.QuoteMeta(pg.Quote(n)) + `)` }
 	schema := `(?:` + names(k.parent.Schema) + `\.)?`
@@ -209,7 +212,8 @@ func (r *reversal) known(k *ForeignKey) (bool, error) {
 	return false, nil
 }
 
-// onDeleteOf returns the ON DELETE of a key's clause, in the words of ForeignKey.OnDelete.
+// onDeleteOf returns the ON DELETE in a foreign key's clause, as ForeignKey.OnDelete names
+// it.
 func onDeleteOf(clause string) string {
 	for name, sql := range restoreForms {
 		if strings.Contains(clause, "ON DELETE "+sql) {
@@ -219,9 +223,9 @@ func onDeleteOf(clause string) string {
 	return "no action"
 }
 
-// obstacle returns the reason why the key can't be restored now, or "". Pending deleted
-// records are no obstacle and only lead to a note: the migration deals with the orphans
-// that they leave.
+// obstacle returns the reason why a definition can't be replaced by a foreign key now, or
+// "". Pending deleted records of the parent are no such reason and lead only to a note: if
+// children of these deleted parents appear, the migration cleans them up.
 func (r *reversal) obstacle(ctx context.Context, ref loosefk.Reference) (string, error) {
 	child, err := place(ctx, ref.ChildDatabase)
 	if err != nil {
@@ -267,7 +271,8 @@ func (r *reversal) note(text string) {
 	}
 }
 
-// files plans the definitions' file and the migrations, and the steps.
+// files plans all files, that is the file of definitions and the migrations, and the plan's
+// steps.
 func (r *reversal) files(ctx context.Context) error {
 	p := r.plan
 	var remove loosefk.Definitions
@@ -306,7 +311,8 @@ func (r *reversal) files(ctx context.Context) error {
 	return nil
 }
 
-// testFiles returns the tests that Convert made for the removed definitions.
+// testFiles returns the names of the test files that Convert wrote for the removed
+// definitions.
 func (r *reversal) testFiles() []string {
 	var names []string
 	if r.Tests == "" {
@@ -330,7 +336,8 @@ func (r *reversal) testFiles() []string {
 	return files
 }
 
-// untracking plans to drop the triggers of parents that no definition names any more.
+// untracking plans a migration for each parent that no remaining definition names, to drop
+// its trigger.
 func (r *reversal) untracking(ctx context.Context) error {
 	parents := slices.Clone(r.parents)
 	for _, ref := range r.removed {

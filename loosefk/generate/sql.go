@@ -28,8 +28,8 @@ type migration struct {
 
 const versionLayout = "20060102150405"
 
-// lastMigration returns the version of the last migration of this name in the directory,
-// or "".
+// lastMigration returns the version of the latest migration of this name in the directory
+// of migrations, or "" if there is none.
 func (g Generator) lastMigration(name string) (last string) {
 	entries, _ := os.ReadDir(g.Migrations) // firstVersion reports errors of this directory
 	for _, e := range entries {
@@ -41,14 +41,15 @@ func (g Generator) lastMigration(name string) (last string) {
 	return last
 }
 
-// willTrack returns whether a migration creates the trigger on a parent, and no later one
-// drops it.
+// willTrack returns whether a migration in the directory creates the trigger on a parent,
+// and no later migration drops it.
 func (g Generator) willTrack(parent string) bool {
 	return g.lastMigration(trackName(parent)) > g.lastMigration(untrackName(parent))
 }
 
-// firstVersion returns the version of the next migration: a time later than the versions of
-// all existing migrations.
+// firstVersion returns the version of the plan's first migration: the time g.Now or, if the
+// directory contains a migration with this version or a later one, a second after the
+// latest.
 func (g Generator) firstVersion() (time.Time, error) {
 	next := g.Now.UTC().Truncate(time.Second)
 	entries, err := os.ReadDir(g.Migrations)
@@ -64,8 +65,8 @@ func (g Generator) firstVersion() (time.Time, error) {
 	return next, nil
 }
 
-// migrations plans the files of the plan's migrations and returns their names. Their
-// versions are a second apart.
+// migrations adds the files of the plan's migrations to the plan, and returns the names of
+// those to be run. The versions are one second apart.
 func (p *Plan) migrations(g Generator) ([]string, error) {
 	version, err := g.firstVersion()
 	if err != nil {
@@ -127,7 +128,7 @@ func (m migration) plain(statements []string) string {
 
 var notInName = regexp.MustCompile(`[^a-zA-Z0-9_]+`)
 
-// fileName makes a file's name of names in a database.
+// fileName makes a file name from the names of tables and columns.
 func fileName(parts ...string) string {
 	return strings.ToLower(notInName.ReplaceAllString(strings.Join(parts, "_"), "_"))
 }
@@ -172,8 +173,8 @@ func upgradeName() string {
 	return fmt.Sprintf("upgrade_loose_foreign_keys_to_%d", loosefk.SchemaVersion)
 }
 
-// upgrade returns the migration that upgrades an older installation. It has no Down, since
-// the older version can be misused.
+// upgrade returns the migration that upgrades an older installation. Its down migration
+// does nothing, since other roles could misuse the older version.
 func upgrade(s installed.Schema, database string) migration {
 	m := installation(s, database)
 	return migration{
@@ -184,13 +185,14 @@ func upgrade(s installed.Schema, database string) migration {
 	}
 }
 
-// bounded puts a short lock timeout before sql: while a statement waits for a table's
-// lock, all later users of the table wait behind it.
+// bounded returns sql between statements that set and reset a short lock_timeout. Without
+// the timeout, all later users of a table would wait behind a statement that waits for the
+// table's lock.
 func bounded(sql string) []string {
 	return []string{"SET lock_timeout = '5s';", sql, "RESET lock_timeout;"}
 }
 
-// track returns the migration that puts the trigger on a parent.
+// track returns the migration that creates the trigger that records deletions from a parent.
 func track(s installed.Schema, parent string, partitioned bool, database string) migration {
 	more := ""
 	if partitioned {
@@ -205,8 +207,8 @@ func track(s installed.Schema, parent string, partitioned bool, database string)
 	}
 }
 
-// untrack returns the migration that drops the trigger of a parent whose last definition
-// is removed.
+// untrack returns the migration that drops the trigger of a parent that no definition names
+// any more, and deletes the parent's pending deleted records.
 func untrack(s installed.Schema, parent string, partitioned bool, database, file string) migration {
 	back := s.TrackSQL(parent, partitioned)
 	return migration{
@@ -219,8 +221,9 @@ func untrack(s installed.Schema, parent string, partitioned bool, database, file
 	}
 }
 
-// retried returns SQL that runs a statement which needs a lock on busy tables: each try
-// waits for the lock only briefly, and further tries follow.
+// retried returns SQL that runs a statement which needs a lock on a table in use. It makes
+// up to 30 tries, each of which waits for the lock for at most 500 ms. If condition isn't
+// empty, it runs the statement only where this SQL condition holds.
 func retried(condition, sql string) string {
 	run := "            " + sql
 	if condition != "" {
@@ -248,10 +251,11 @@ func dropSQL(k ForeignKey) string {
 	return retried("", fmt.Sprintf("ALTER TABLE IF EXISTS %s DROP CONSTRAINT IF EXISTS %s;", k.child.Quoted(), pg.Quote(k.Constraint)))
 }
 
-// restoreSQL returns the statements that restore a key while its tables are in use. The
-// first adds the key unvalidated, so that no new orphans can appear; the next handles the
-// existing orphans; the last validates the key. A partitioned table can't have an
-// unvalidated key, so there the orphans are handled first.
+// restoreSQL returns the statements that add a foreign key again while its tables are in
+// use. The first adds the key NOT VALID, so that no new orphans can appear; the second
+// deletes or changes the existing orphans; the third validates the key. For a partitioned
+// table PostgreSQL can't add a key NOT VALID, so there the orphans are cleaned up first,
+// and then the key is added.
 func restoreSQL(k ForeignKey, action loosefk.Action) []string {
 	missing := fmt.Sprintf("NOT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE conrelid = %s::regclass::oid AND conname = %s)",
 		pg.Literal(k.child.Quoted()), pg.Literal(k.Constraint))
@@ -263,15 +267,16 @@ func restoreSQL(k ForeignKey, action loosefk.Action) []string {
 		fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s;", k.child.Quoted(), pg.Quote(k.Constraint))}
 }
 
-// addKey returns the beginning of the statement that adds a key; the caller appends the
-// rest. reversal.known looks for the statement in migrations.
+// addKey returns the statement that adds a foreign key, without the NOT VALID and the
+// semicolon that the caller may append. reversal.known finds this statement in old
+// migrations.
 func addKey(k ForeignKey) string {
 	return fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s %s", k.child.Quoted(), pg.Quote(k.Constraint), k.Clause)
 }
 
-// orphansSQL returns SQL that deletes rows without a parent, or sets their column to NULL,
-// in batches, as the definition's action says. For other actions the SQL fails with the
-// number of such rows, if there are any.
+// orphansSQL returns SQL that cleans up orphans, the children without a parent, in batches.
+// As the definition's action says, it deletes them or sets their column to NULL. For other
+// actions the SQL only fails if there are orphans, with their number in the error.
 func orphansSQL(k ForeignKey, action loosefk.Action) string {
 	change := ""
 	switch action {
@@ -320,7 +325,8 @@ func (k ForeignKey) expand(sql string) string {
 		"{child_name}", pg.Literal(k.child.String()), "{parent_name}", pg.Literal(k.parent.String())).Replace(sql)
 }
 
-// trackedSQL returns SQL that fails if a parent has no trigger that records deletions.
+// trackedSQL returns SQL that fails if a parent has no enabled trigger that records
+// deletions.
 func trackedSQL(s installed.Schema, parent pg.Table) string {
 	return s.Expand(`DO $loosefk$
 BEGIN
@@ -338,8 +344,8 @@ $loosefk$;`, "{t_literal}", pg.Literal(parent.Quoted()), "{t_name}", pg.Literal(
 		"{override_literal}", pg.Literal(s.Table(installed.OverrideFunction).Quoted()+"()"))
 }
 
-// dropKey returns the migration that runs the statements of check and then drops a key
-// that a definition replaces.
+// dropKey returns the migration that drops the foreign key k, which a definition replaces.
+// It first runs the statements check.
 func dropKey(k ForeignKey, action loosefk.Action, file string, check ...string) migration {
 	return migration{
 		name: dropName(k),
@@ -372,8 +378,9 @@ The Down migration drops the key: restore the definition and the trigger on %[4]
 	}
 }
 
-// convertSteps returns what to deploy in which order. changed says whether the definitions'
-// file changes.
+// convertSteps returns the steps that tell the operator what to deploy in which order:
+// first the file of definitions and the migrations before, then the migrations drops.
+// changed says whether the plan changes the file.
 func convertSteps(file string, changed bool, format Format, before, drops []string) []string {
 	var steps []string
 	first := "deploy " + file + " everywhere, to all workers too"

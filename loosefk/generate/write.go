@@ -9,8 +9,9 @@ import (
 	"slices"
 )
 
-// Write writes all files or none: if a file can't be written it undoes the others. A new
-// file must not exist, and a file that changes must be as it was when the plan was made.
+// Write writes all files of the plan, or none: if one can't be written, Write undoes the
+// others. It fails if a new file exists already, or if a file to be changed is no longer as
+// it was when the plan was made.
 func (p *Plan) Write() error {
 	for _, f := range p.Files {
 		now, err := os.ReadFile(f.Path)
@@ -38,7 +39,7 @@ func (p *Plan) Write() error {
 }
 
 // TakeBack undoes Write: it removes new files and directories, and restores changed files.
-// A file that somebody has changed since then stays as it is.
+// It leaves a file as it is, and returns an error, if somebody has changed it after Write.
 func (p *Plan) TakeBack() error { return p.takeBack(p.Files) }
 
 func (p *Plan) takeBack(files []PlannedFile) error {
@@ -66,7 +67,8 @@ func (p *Plan) takeBack(files []PlannedFile) error {
 	return errors.Join(failed...)
 }
 
-// makeDirectory makes a directory and its missing parents, and notes in made which are new.
+// makeDirectory creates a directory and its missing parent directories, and appends those
+// that it has created to p.made.
 func (p *Plan) makeDirectory(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
 		if err := p.makeDirectory(filepath.Dir(dir)); err != nil {
@@ -77,7 +79,7 @@ func (p *Plan) makeDirectory(dir string) error {
 	return os.MkdirAll(dir, 0o755)
 }
 
-// write replaces the file's content at once, by renaming a temporary file.
+// write replaces the file's content atomically: it writes a temporary file and renames it.
 func (f PlannedFile) write(content string) error {
 	mode := fs.FileMode(0o644)
 	if info, err := os.Stat(f.Path); err == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// definitionsText is the text of a definitions' file. Edits insert and delete lines, so that
-// comments, order and spacing of the others stay as they are.
+// definitionsText is the text of a YAML file of definitions. It is edited by inserting and
+// deleting lines, so that the other lines keep their comments, order and spacing.
 type definitionsText struct {
 	name     string
 	lines    []string
@@ -25,8 +25,8 @@ type definitionsText struct {
 	root     int  // the mapping's first line, counted from 0; -1 when there is no mapping
 }
 
-// childText is the part of the text for one child table: lines [key, end), and its list of
-// definitions.
+// childText is the part of the text for one child table: the lines from key up to but not
+// including end, counted from 0, and the parsed list of definitions.
 type childText struct {
 	table    string
 	key, end int
@@ -67,7 +67,8 @@ func parseText(name string, text []byte) (*definitionsText, error) {
 	return t, nil
 }
 
-// documentEnd returns the number of the line after the first YAML document.
+// documentEnd returns the number of the line after the last line of the first YAML
+// document.
 func (t *definitionsText) documentEnd() int {
 	for i := max(t.root, 0); i < len(t.lines); i++ {
 		if l := t.lines[i]; i > t.root && (l == "..." || l == "---" || strings.HasPrefix(l, "--- ")) {
@@ -77,8 +78,8 @@ func (t *definitionsText) documentEnd() int {
 	return len(t.lines)
 }
 
-// trim returns the end of lines [from, to) without the empty lines and unindented comments
-// at their end, which belong to the next table.
+// trim returns the end of the lines from up to to, less the empty lines and the unindented
+// comments at their end, because these belong to the next table.
 func (t *definitionsText) trim(from, to int) int {
 	for to > from && (blank(t.lines[to-1]) || strings.HasPrefix(t.lines[to-1], "#")) {
 		to--
@@ -90,8 +91,8 @@ func blank(line string) bool { return strings.TrimSpace(line) == "" }
 
 func isComment(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "#") }
 
-// comments returns the number of the first line of the comments that are right above a
-// line.
+// comments returns the number of the first of the comment lines directly above a line, or
+// the line's own number if there are none.
 func (t *definitionsText) comments(line int) int {
 	for line > 0 && isComment(t.lines[line-1]) {
 		line--
@@ -106,7 +107,7 @@ func (t *definitionsText) bytes() []byte {
 	return []byte(strings.Join(t.lines, t.newline) + t.newline)
 }
 
-// scalar returns a name in YAML, with quotes if it needs them.
+// scalar returns a name as YAML, in quotes if YAML requires them.
 func scalar(s string) string {
 	text, err := yaml.Marshal(s)
 	if err != nil {
@@ -115,16 +116,17 @@ func scalar(s string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// entry returns the lines of a definition as an item of a list. dash is the column of the
-// dash, step the distance from the dash to the text.
+// entry returns the YAML lines of a definition as an item of a list. dash is the column of
+// the item's dash, counted from 0; step is the number of columns from the dash to the text.
 func entry(d loosefk.Definition, dash, step int) []string {
 	first := strings.Repeat(" ", dash) + "-" + strings.Repeat(" ", max(step, 2)-1)
 	rest := strings.Repeat(" ", dash+max(step, 2))
 	return []string{first + "table: " + scalar(d.Parent), rest + "column: " + scalar(d.Column), rest + "on_delete: " + string(d.OnDelete)}
 }
 
-// addDefinition adds a definition to the end of its child table's list. A child table without
-// a list gets one: at its alphabetical place if the file is sorted, else at the end.
+// addDefinition adds a definition to the text, at the end of its child table's list. If the
+// child table has no list, it adds one: in alphabetical order if the file's tables are
+// sorted, else at the end.
 func addDefinition(name string, text []byte, d loosefk.Definition) ([]byte, error) {
 	t, err := parseText(name, text)
 	if err != nil {
@@ -160,8 +162,8 @@ func addDefinition(name string, text []byte, d loosefk.Definition) ([]byte, erro
 	return t.bytes(), nil
 }
 
-// place returns the line at which a new child table is inserted, and whether another table
-// follows it directly.
+// place returns the number of the line before which to insert a new child table, and
+// whether another table follows directly.
 func (t *definitionsText) place(table string) (line int, before bool) {
 	if len(t.children) == 0 {
 		return t.documentEnd(), false
@@ -191,8 +193,9 @@ func (t *definitionsText) spaced() bool {
 	return blank(t.lines[t.comments(t.children[1].key)-1])
 }
 
-// removeDefinition removes a definition with the comments right above it. With a child
-// table's last definition it removes the table's entry.
+// removeDefinition removes a definition from the text, with the comments directly above it.
+// If it is the last definition of a child table, removeDefinition removes the table's key
+// too.
 func removeDefinition(name string, text []byte, d loosefk.Definition) ([]byte, error) {
 	defs, err := loosefk.Parse(name, bytes.NewReader(text))
 	if err != nil {
@@ -228,8 +231,9 @@ func removeDefinition(name string, text []byte, d loosefk.Definition) ([]byte, e
 	return t.bytes(), nil
 }
 
-// editDefinitions adds and removes definitions. It parses the result, and fails unless it
-// has exactly the definitions that it should have.
+// editDefinitions returns the text after adding and removing definitions, and the
+// definitions in it. It parses the new text, and returns an error unless it contains
+// exactly the expected definitions.
 func editDefinitions(name string, text []byte, add, remove loosefk.Definitions) ([]byte, loosefk.Definitions, error) {
 	before, err := loosefk.Parse(name, bytes.NewReader(text))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// KeyValue is a type for the keys of parents: integers, uuids as texts or arrays of 16
-// bytes, and texts.
+// KeyValue is the type in which functions for NewParent and NewChild handle a parent's key:
+// an integer, a text, or a uuid as a text or as an array of 16 bytes.
 type KeyValue interface {
 	~int | ~int16 | ~int32 | ~int64 | ~string | ~[16]byte
 }

@@ -1,11 +1,12 @@
-// Package loosefktest tests an application's loose foreign keys against its own
-// database: that parents are tracked ([HasLooseForeignKeys]) and that children are
-// cleaned up ([CleanedUp]). Both need a database with all migrations run, and
-// nothing else: rows are made up as far as the tables' columns allow, or by the
-// test's own functions ([NewParent], [NewChild]), and are removed again.
+// Package loosefktest helps to test an application's loose foreign keys in the
+// application's own database. [HasLooseForeignKeys] tests that deletions from a parent
+// table are recorded, and [CleanedUp] that the children of a deleted parent are cleaned up.
+// Both need a database with all migrations applied, and nothing else. They insert rows with
+// made-up values, or by functions of the application ([NewParent], [NewChild]), and remove
+// these rows at the end.
 //
-// The tests commit their rows, since the worker can't see uncommitted rows. They also
-// process other pending records of the same parent table.
+// The tests commit their rows, since the worker couldn't see uncommitted rows. They also
+// process all other pending deleted records of the same parent table.
 package loosefktest
 
 import (
@@ -26,28 +27,29 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// patience is how long a test waits for the database, and for a worker that has locked the
-// table.
+// patience is how long a test waits for the database, and for a worker that has the parent
+// table locked.
 const patience = time.Minute
 
-// Child is a column that a definition cleans up.
+// Child names the child table and the column of a definition.
 type Child struct {
 	Table  string // as the definition names it
 	Column string
-	// Parent is the parent table. It is needed only if the column refers to several
-	// parents.
+	// Parent is the parent table. It is needed only if definitions for this column name
+	// several parents.
 	Parent string
 }
 
-// Option changes how rows are made and where they are.
+// Option says how a test makes its rows, and in which databases.
 type Option func(*setup)
 
-// In names the databases of the tables, if there is more than one, or one with a schema
-// other than public. The pool argument isn't used then and may be nil.
+// In passes the databases of the tables. It is needed if there are several databases, or if
+// the schema isn't public. The argument pool of the test isn't used then and may be nil.
 func In(dbs loosefk.Databases) Option { return func(s *setup) { s.dbs = dbs } }
 
-// NewParent makes a parent and returns its key. The default is a row with made-up
-// values for columns that need one.
+// NewParent makes the test create the parent by calling create, which returns the parent's
+// key. Without NewParent the test inserts a row, with made-up values for columns that need
+// one.
 func NewParent[K KeyValue](create func(ctx context.Context, db loosefk.DB) (key K, err error)) Option {
 	return func(s *setup) {
 		s.newParent = func(ctx context.Context, db loosefk.DB) (string, error) {
@@ -57,8 +59,9 @@ func NewParent[K KeyValue](create func(ctx context.Context, db loosefk.DB) (key 
 	}
 }
 
-// NewChild makes a child of a parent, given by its key, that the definition would
-// clean up. The default is a row with made-up values for columns that need one.
+// NewChild makes the test create the child by calling create with the parent's key. The
+// child has to be one that the definition cleans up. Without NewChild the test inserts a
+// row, with made-up values for columns that need one.
 func NewChild[K KeyValue](create func(ctx context.Context, db loosefk.DB, parent K) error) Option {
 	return func(s *setup) {
 		s.newChild = func(ctx context.Context, db loosefk.DB, parent string) error {
@@ -71,7 +74,8 @@ func NewChild[K KeyValue](create func(ctx context.Context, db loosefk.DB, parent
 	}
 }
 
-// setup holds the parent, the databases and the options of one test.
+// setup holds what one test works with: its parent table, databases, definitions and
+// options.
 type setup struct {
 	t         testing.TB
 	dbs       loosefk.Databases
@@ -104,7 +108,7 @@ func newSetup(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, parent
 	return s
 }
 
-// fatal ends the test with err. what says what the test was doing.
+// fatal ends the test if err isn't nil. what says what the test was doing.
 func (s *setup) fatal(err error, what string) {
 	s.t.Helper()
 	if err != nil {
@@ -119,9 +123,11 @@ func (s *setup) context() context.Context {
 	return ctx
 }
 
-// HasLooseForeignKeys checks that a table is a parent: definitions name it and fit the
-// database, each of its triggers exists, a transaction that is rolled back sees the record
-// of its own delete, and a committed delete is recorded, cleaned up and marked processed.
+// HasLooseForeignKeys tests that deletions from a parent table are recorded and processed.
+// Definitions must name the table and fit the database, and all its triggers must exist.
+// The test deletes a parent and rolls back: that transaction must see the deleted record.
+// Then it deletes a parent and commits: the deleted record must be pending, and processed
+// after a worker has run.
 func HasLooseForeignKeys(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, parent string, opts ...Option) {
 	t.Helper()
 	s := newSetup(t, pool, defs, parent, opts)
@@ -140,7 +146,7 @@ func HasLooseForeignKeys(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definiti
 	}
 }
 
-// examine reports what is missing in the database.
+// examine ends the test with the errors that doctor.Examine finds in the database.
 func (s *setup) examine(ctx context.Context) {
 	s.t.Helper()
 	findings, err := doctor.Examine(ctx, s.worker())
@@ -164,8 +170,8 @@ func (s *setup) worker() *loosefk.Worker {
 	return w
 }
 
-// rolledBack checks that a transaction that deletes a parent sees the record of the
-// deletion. It rolls the transaction back.
+// rolledBack deletes a parent in a transaction, tests that the transaction sees one deleted
+// record of it, and rolls back.
 func (s *setup) rolledBack(ctx context.Context) {
 	s.t.Helper()
 	tx, err := s.db.Pool.Begin(ctx)
@@ -179,8 +185,8 @@ func (s *setup) rolledBack(ctx context.Context) {
 	}
 }
 
-// createParent makes a parent. Rows that were made besides it are removed when the test
-// ends.
+// createParent creates a parent and returns its key. Rows that it had to create besides,
+// because the parent refers to them, are removed when the test ends.
 func (s *setup) createParent(ctx context.Context) string {
 	s.t.Helper()
 	f := s.factory(s.db)
@@ -194,7 +200,7 @@ func (s *setup) makeParent(ctx context.Context, db loosefk.DB, f *factory) (key 
 		if key, err = s.newParent(ctx, db); err != nil {
 			return "", err
 		}
-		// Bring the key into the form in which PostgreSQL writes it.
+		// Convert the key to the form in which PostgreSQL writes it.
 		err = db.QueryRow(ctx, fmt.Sprintf("SELECT CAST($1::text AS %s)::text", s.key.SQLType()), key).Scan(&key)
 		return key, err
 	}
@@ -218,10 +224,10 @@ func (s *setup) lookUpKey(ctx context.Context) {
 	s.fatal(err, "looking up its key")
 }
 
-// is returns a text that names a row by its key.
+// is returns the name and value of a key, such as "id 5", for messages.
 func (s *setup) is(key string) string { return s.key.Column + " " + key }
 
-// factory makes rows in a database, which are removed when the test ends.
+// factory returns a factory for rows of a database. It removes the rows when the test ends.
 func (s *setup) factory(db *loosefk.Database) *factory {
 	f := &factory{db: db.Pool}
 	s.t.Cleanup(func() {
@@ -260,16 +266,17 @@ func (s *setup) records(ctx context.Context, db loosefk.DB, key string, conditio
 	return n
 }
 
-// drain processes the parent's records.
+// drain processes the pending deleted records of the parent table.
 func (s *setup) drain(ctx context.Context) {
 	s.t.Helper()
 	_, err := s.worker().Drain(ctx, s.parent, nil)
 	s.fatal(err, "cleaning up after it")
 }
 
-// CleanedUp checks that the children of a deleted parent are deleted, lose the
-// reference, or get their value, as the definition says, and not before the worker
-// does it: a foreign key that is still there would do it at once.
+// CleanedUp tests one definition. It creates a child, deletes the child's parent, and runs
+// a worker: then the child must be deleted, lose its reference, or have the new value, as
+// the definition says. Before the worker runs, the child must be unchanged; otherwise a
+// foreign key or trigger that still exists does the work, and the test fails and names it.
 func CleanedUp(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, child Child, opts ...Option) {
 	t.Helper()
 	d := find(t, defs, child)
@@ -299,7 +306,8 @@ func CleanedUp(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, child
 	}
 }
 
-// find returns the definition of a child's column.
+// find returns the definition of the child's column, and ends the test if there is none or
+// if there are several parents to choose from.
 func find(t testing.TB, defs loosefk.Definitions, child Child) loosefk.Definition {
 	t.Helper()
 	var found loosefk.Definitions
@@ -330,7 +338,7 @@ func of(defs loosefk.Definitions, child string) string {
 	return strings.Join(list, ", ")
 }
 
-// cleanUp is a definition and its child table.
+// cleanUp holds a definition under test and what is known of its child table.
 type cleanUp struct {
 	s     *setup
 	def   loosefk.Definition
@@ -375,7 +383,8 @@ func (s *setup) createChild(ctx context.Context, c *cleanUp, parent string) {
 	s.fatal(err, "making a child")
 }
 
-// where returns the condition for the children of parent $1 that are to be cleaned up.
+// where returns the SQL condition for the children of parent $1 that the definition cleans
+// up. It appends the condition's values to args.
 func (c *cleanUp) where(args *[]any) string {
 	arg := func(column string, value *string) string {
 		if value == nil {
@@ -398,8 +407,8 @@ func (c *cleanUp) where(args *[]any) string {
 	return strings.Join(all, " AND ")
 }
 
-// rows returns the children that are to be cleaned up, by their key, or as "" if
-// they have none.
+// rows returns the primary keys, as text, of the children that the definition cleans up.
+// For a table without a primary key it returns "" for each child.
 func (c *cleanUp) rows(ctx context.Context, parent string) []string {
 	c.s.t.Helper()
 	args := []any{parent}
@@ -411,10 +420,12 @@ func (c *cleanUp) rows(ctx context.Context, parent string) []string {
 	return list
 }
 
-// stillThere checks that children that were to be changed weren't deleted.
+// stillThere ends the test if the worker deleted children that it should have updated.
+// before are the children's primary keys before the worker ran.
 func (c *cleanUp) stillThere(ctx context.Context, before []string) {
 	c.s.t.Helper()
-	// A key that contains a changed column doesn't find its row again.
+	// If the primary key contains the updated column, the old key no longer finds the row,
+	// so nothing can be tested.
 	if len(c.key) == 0 || slices.Contains(c.key, c.def.Column) || slices.Contains(c.key, c.def.TargetColumn) {
 		return
 	}
@@ -442,7 +453,8 @@ func (c *cleanUp) wants() string {
 	return " (" + strings.Join(all, ", ") + ")"
 }
 
-// hardKeys names the foreign keys of the child to the parent.
+// hardKeys returns advice to drop the foreign keys from the child to the parent, with their
+// names, or "" if there are none.
 func (c *cleanUp) hardKeys(ctx context.Context) string {
 	var names *string
 	err := c.db.Pool.QueryRow(ctx, `SELECT string_agg(conname, ', ') FROM pg_constraint

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// factory makes rows with made-up values.
+// factory inserts rows with made-up values, and remembers them so that they can be removed.
 type factory struct {
 	db   loosefk.DB
 	made []row
@@ -25,17 +25,19 @@ type factory struct {
 type row struct {
 	table string // with its schema
 	oid   uint32 // oid of the partition
-	tid   string
-	is    string // an expression that finds the row again if it equals what
-	what  string // the value of is
+	tid   string // its ctid, as text
+	is    string // an SQL expression that equals the text what for this row only
+	what  string // the value of the expression is
 }
 
-// maxDepth limits the length of a chain of foreign keys for which rows are made.
+// maxDepth limits a chain of foreign keys along which the factory inserts rows, each of
+// which refers to the next.
 const maxDepth = 20
 
-// insert makes a row. values are the values of some columns, in text form. Other columns
-// get their default or NULL or, if they need a value, a made-up one. If a foreign key
-// requires it, insert makes a row of the other table too and uses that row's key.
+// insert inserts a row. values are the values of some columns, in PostgreSQL's text form.
+// Other columns get their default or NULL or, if they need a value, a made-up one. If the
+// row must refer to another table by a foreign key, insert first inserts a row into that
+// table and takes the key from there.
 func (f *factory) insert(ctx context.Context, table string, values map[string]*string) (row, error) {
 	return f.insertAt(ctx, table, values, 0)
 }
@@ -92,8 +94,8 @@ func (f *factory) insertAt(ctx context.Context, table string, given map[string]*
 	return r, nil
 }
 
-// references makes the rows to which a new row's foreign keys must refer, and adds the
-// values of the keys' columns to values.
+// references inserts the rows to which the foreign keys of a new row must refer, and adds
+// the values of the foreign keys' columns to values.
 func (f *factory) references(ctx context.Context, table string, columns []column, values map[string]*string, depth int) error {
 	keys, err := foreignKeys(ctx, f.db, table)
 	if err != nil {
@@ -128,7 +130,7 @@ func (f *factory) references(ctx context.Context, table string, columns []column
 	return nil
 }
 
-// text returns a column of the row as text.
+// text returns the value of one of the row's columns as text.
 func (r row) text(ctx context.Context, db loosefk.DB, column string) (v string, err error) {
 	err = db.QueryRow(ctx, fmt.Sprintf("SELECT %s::text FROM %s WHERE tableoid = $1 AND ctid = $2::text::tid", quote(column), quoted(r.table)), r.oid, r.tid).Scan(&v)
 	if err != nil {
@@ -137,8 +139,9 @@ func (r row) text(ctx context.Context, db loosefk.DB, column string) (v string, 
 	return v, nil
 }
 
-// remove removes the rows that were made, the last one first. It skips rows that no longer
-// exist, and rows without a key that have changed.
+// remove deletes the rows that the factory has inserted, the last one first. It leaves out
+// rows that no longer exist, and rows of tables without a primary key that were changed
+// since.
 func (f *factory) remove(ctx context.Context) error {
 	var failed []error
 	for _, r := range slices.Backward(f.made) {
@@ -156,8 +159,8 @@ type column struct {
 	Category, Kind      string // of pg_type
 	NotNull, HasDefault bool
 	Length              int    // of a text; 0: any
-	Label               string // the first of an enumeration
-	Bound               string // of the first partition by this column
+	Label               string // the first label of an enumeration type
+	Bound               string // bound of the first list partition by this column
 }
 
 func describe(ctx context.Context, db loosefk.DB, table string) ([]column, error) {
@@ -181,10 +184,11 @@ func describe(ctx context.Context, db loosefk.DB, table string) ([]column, error
 	return pgx.CollectRows(rows, pgx.RowToStructByName[column])
 }
 
-// listBound finds the first value of a list partition.
+// listBound matches the first value in the bound of a list partition.
 var listBound = regexp.MustCompile(`^FOR VALUES IN \('?([^',)]*)`)
 
-// makeUp returns a value in text form that most likely no other row has.
+// makeUp returns a value for the column in PostgreSQL's text form. Where the type allows,
+// it is random, so that most likely no other row has it.
 func (c column) makeUp() (string, error) {
 	if m := listBound.FindStringSubmatch(c.Bound); m != nil {
 		return m[1], nil
@@ -261,7 +265,7 @@ func primaryKey(ctx context.Context, db loosefk.DB, table string) ([]string, err
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// keyText returns SQL that joins a key's columns into one text.
+// keyText returns an SQL expression that joins the columns of a key into one text.
 func keyText(columns []string) string {
 	if len(columns) == 0 {
 		return "''"
@@ -275,7 +279,7 @@ func keyText(columns []string) string {
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// quoted returns SQL for a table's name with its schema.
+// quoted returns a table's name "schema.name" with both parts quoted for SQL.
 func quoted(table string) string {
 	return pgx.Identifier(strings.SplitN(table, ".", 2)).Sanitize()
 }

@@ -1,4 +1,4 @@
-// Package metrics exports what a worker of package loosefk does to Prometheus.
+// Package metrics exports the results of workers of package loosefk as Prometheus metrics.
 //
 //	m, err := metrics.New(prometheus.DefaultRegisterer)
 //	…
@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// Metrics implements loosefk.Observer. Its metrics are labelled with the parent table and
-// its database; deletions and updates with the child table and its database.
+// Metrics implements loosefk.Observer. The labels of its metrics are the parent table and
+// its database; the metrics of deletions and updates have the child table and its database.
 type Metrics struct {
 	processed, incremented, rescheduled *prometheus.CounterVec
 	deletions, updates                  *prometheus.CounterVec
@@ -27,8 +27,8 @@ type Metrics struct {
 
 var _ loosefk.Observer = (*Metrics)(nil)
 
-// New registers the metrics. It returns those that are registered already if it is called
-// again with the same registerer, so that the workers of one process share them.
+// New registers the metrics with reg. If they are registered with reg already, New returns
+// these, so that the workers of one process share them.
 func New(reg prometheus.Registerer) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)

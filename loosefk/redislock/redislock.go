@@ -1,10 +1,12 @@
-// Package redislock provides a lock in Redis, so that workers of loose foreign keys don't
-// process the same parent at once. Use it instead of PostgreSQL's advisory locks if no
-// connection should be held open for a lock, or if all other locks are in Redis already.
+// Package redislock provides a lock in Redis, which keeps two workers of loose foreign keys
+// from processing the same parent table at once. By default workers use advisory locks of
+// PostgreSQL. Use redislock instead if no database connection should be held open for a
+// lock, or if the application keeps its other locks in Redis already.
 //
-// The lock is a key with a random value that expires. Redis may lose it, and a process that
-// was stopped for long may believe that it still has the lock. Neither does harm, since
-// workers that run at once only do the same work twice.
+// The lock is a Redis key that expires; its value is a random text of the process that
+// holds the lock. Redis may lose the key, and a process that was stopped for a long time
+// may believe that it still holds the lock. Neither does harm: two workers that run at once
+// only do the same work twice.
 package redislock
 
 import (
@@ -19,26 +21,26 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// DefaultTTL is how long a lock outlives a process that dies with it.
+// DefaultTTL is the default time after which the lock of a process that died expires.
 const DefaultTTL = 30 * time.Second
 
-// Lock is a loosefk.Lock in Redis. Its fields aren't changed after first use.
+// Lock implements loosefk.Lock in Redis. Don't change its fields after the first use.
 type Lock struct {
 	Client redis.UniversalClient // required; the caller closes it
-	// TTL is the time after which the lock expires unless it is renewed. It is renewed three
-	// times in this time. Default DefaultTTL.
+	// TTL is the time after which the lock expires unless the process renews it. The
+	// process renews it three times within this time. Default DefaultTTL.
 	TTL time.Duration
-	// Prefix comes before the lock's name in the key. Default none.
+	// Prefix is put before the lock's name to make the Redis key. Default none.
 	Prefix string
 }
 
 var _ loosefk.Lock = (*Lock)(nil)
 
-// ErrLost is the cause with which the context of fn ends when the lock is lost: by then
-// another process may have it.
+// ErrLost is the cause of the end of fn's context if the lock is lost: from then on another
+// process may hold it.
 var ErrLost = errors.New("the lock in Redis is lost")
 
-// The scripts change a key only if it has the caller's random value.
+// The scripts change a Redis key only if its value is the caller's random text.
 var (
 	renew = redis.NewScript(`if redis.call("GET", KEYS[1]) == ARGV[1] then
 	return redis.call("PEXPIRE", KEYS[1], ARGV[2])
@@ -50,9 +52,9 @@ end
 return 0`)
 )
 
-// TryRun implements loosefk.Lock. It fails if Redis can't be reached, with Redis's address
-// in the error. Otherwise it returns the error of fn, joined with ErrLost if the lock was
-// lost while fn ran.
+// TryRun implements loosefk.Lock. If Redis can't be reached, it returns an error with
+// Redis's address. Otherwise it returns the error of fn, joined with ErrLost if fn failed
+// after the lock was lost.
 func (l *Lock) TryRun(ctx context.Context, _ *loosefk.Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
 	ttl := l.TTL
 	if ttl <= 0 {
@@ -97,8 +99,9 @@ func (l *Lock) take(ctx context.Context, key, token string, ttl time.Duration) (
 	return err == nil, err
 }
 
-// keep renews the lock until ctx ends. It returns an error when the lock is lost: Redis
-// says so, or couldn't be reached before the lock expired.
+// keep renews the lock until ctx ends. It returns ErrLost if Redis no longer has the key
+// with the caller's value, or if Redis couldn't be reached until shortly before the lock
+// expires.
 func (l *Lock) keep(ctx context.Context, key, token string, ttl time.Duration, expires time.Time) error {
 	tick := time.NewTicker(ttl / 3)
 	defer tick.Stop()
@@ -125,21 +128,22 @@ func (l *Lock) keep(ctx context.Context, key, token string, ttl time.Duration, e
 	}
 }
 
-// release deletes the lock, even if ctx has ended. If that fails the lock expires.
+// release deletes the Redis key, even if ctx has ended. If this fails, the key expires by
+// itself.
 func (l *Lock) release(ctx context.Context, key, token string, ttl time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(ttl, 5*time.Second))
 	defer cancel()
 	release.Run(ctx, l.Client, []string{key}, token) //nolint:errcheck // see above
 }
 
-// Open makes a lock of the Redis at a URL: redis://, rediss:// or unix://. It
-// connects when it is first used. The caller closes the lock's Client.
+// Open returns a Lock in the Redis at a URL: redis://, rediss:// or unix://. It connects at
+// the first use of the lock. The caller closes the lock's Client.
 func Open(url string) (*Lock, error) {
 	o, err := redis.ParseURL(url)
 	if err != nil {
 		return nil, fmt.Errorf("the URL of Redis: %w", err)
 	}
-	// No retries: the next run of the worker tries again, and reports errors.
+	// Retry little: the worker's next run tries again, and the worker reports errors.
 	o.MaxRetries, o.DialerRetries = 1, 1
 	return &Lock{Client: redis.NewClient(o)}, nil
 }

@@ -249,8 +249,9 @@ BEGIN
 END;
 `
 
-// guardInsertBody makes an INSERT fail if a parent doesn't exist. The arguments of the
-// trigger are the child's column, the parent table and its key column.
+// guardInsertBody makes an INSERT fail if a parent doesn't exist, guardUpdateBody an
+// UPDATE. The arguments of their triggers are the child's column, the parent table and its
+// key column.
 const guardInsertBody = `
 DECLARE
     parent regclass := to_regclass(TG_ARGV[1]);
