@@ -59,8 +59,8 @@ func BenchmarkEvaluate(b *testing.B) {
 	}
 }
 
-// millionTags returns a million tags pushed within the last 100 days, in random order. If
-// signed, half of them are signatures of the other half.
+// millionTags returns a million tags that were pushed within the last 100 days, in random
+// order. If signed is set, every second tag is a signature of the tag before it.
 func millionTags(signed bool) []autoprune.Tag {
 	tags := make([]autoprune.Tag, 0, million)
 	for i := range million {

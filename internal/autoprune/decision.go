@@ -35,7 +35,7 @@ const (
 	PolicyUnreadable Code = "policy_unreadable" // a policy that might take it can't be read
 )
 
-// Decision says whether a tag is deleted, and why. [Verdict.Reason] puts it in words.
+// Decision says whether a tag is deleted, and why. [Verdict.Reason] describes it in words.
 type Decision struct {
 	Delete bool
 	Code   Code

@@ -5,8 +5,8 @@
 // rule, [Combine] returns the policies that apply to a repository, and [Evaluate] judges
 // the repository's tags. The rules of evaluation:
 //
-//   - Policies by age and by last use come first. Policies by number count the tags that
-//     remain after them. A tag is deleted if any policy selects it.
+//   - Policies by age and by last use are applied first. Policies by number count the tags
+//     that these leave. A tag is deleted if any policy selects it.
 //   - A policy that can't be judged never makes another policy delete more. If pull
 //     statistics are missing, a last_pulled policy can't be judged; the tags that it might
 //     select are then left out of the count of policies by number. If a policy can't be
@@ -30,12 +30,12 @@
 //
 // A run prunes a namespace, as follows, in one or more time slices:
 //
-//  1. claim (tasks.go) takes the namespace's task, and load (rules_load.go) reads its
+//  1. claim (tasks.go) leases the namespace's task, and load (rules_load.go) reads its
 //     policies and protection rules.
 //  2. namespace (time_slice.go) goes through the repositories in the order of their ids.
 //  3. readSnapshot (snapshot.go) opens a snapshot of the repository. tagReader
-//     (tag_reader.go) reads the tags from it, with their images, exemptions and last uses,
-//     and Evaluate (evaluate.go) judges them.
+//     (tag_reader.go) reads the tags from it, with their images, exemptions and last-used
+//     times, and Evaluate (evaluate.go) judges them.
 //  4. Tags that the verdict deletes are gathered in batches. Each batch is deleted in one
 //     transaction (delete.go), which locks the task and the versions of the policies
 //     (lockTaskAndPolicies), locks the repository and the tags, compares the tags with

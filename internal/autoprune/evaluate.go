@@ -138,8 +138,8 @@ func (p PullRecord) problem(age Age, cutoff time.Time) string {
 	return ""
 }
 
-// survey finds the oldest tag that each number_of_tags policy keeps, and returns
-// the attached tags.
+// survey reads all tags. It finds the oldest tag that each number_of_tags policy keeps, and
+// returns the attached tags.
 func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 	counters := make([]newest, len(v.rules))
 	for i := range v.rules {

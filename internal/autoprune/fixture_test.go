@@ -114,7 +114,8 @@ func prefixOf(name string) oci.DigestPrefix {
 	return d
 }
 
-// manifest makes a manifest and returns its id; subject may be "".
+// manifest creates a manifest, if it doesn't exist, and returns its id. subject is the name
+// of its subject, or "".
 func (r *registry) manifest(t catalog.Repository, name, subject string) int64 {
 	r.t.Helper()
 	var about []byte
@@ -127,7 +128,7 @@ func (r *registry) manifest(t catalog.Repository, name, subject string) int64 {
 	return value[int64](r, "SELECT id FROM manifests WHERE repository_id = $1 AND digest = $2", t.ID, digestOf(name).Bytes())
 }
 
-// tag makes or moves a tag, as if it had been pushed the time age ago.
+// tag creates or moves a tag, as if a client had pushed it the time age ago.
 func (r *registry) tag(t catalog.Repository, name, manifest string, age time.Duration) {
 	r.t.Helper()
 	id := r.manifest(t, manifest, "")
@@ -173,7 +174,7 @@ func (r *registry) policy(t autoprune.Target, text string) string {
 	return id
 }
 
-// run lets the worker work until it has pruned every namespace once more.
+// run makes all tasks due, and lets the worker prune until every namespace was pruned once.
 func (r *registry) run() {
 	r.t.Helper()
 	r.exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")
@@ -187,7 +188,8 @@ func (r *registry) run() {
 	r.t.Fatal("there is always more to do")
 }
 
-// ensure lets the worker make tasks for the namespaces to which the defaults apply.
+// ensure lets the worker create tasks for the namespaces to which the default policies
+// apply.
 func (r *registry) ensure() {
 	r.t.Helper()
 	_, err := r.pruner.Work(r.t.Context())

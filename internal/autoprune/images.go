@@ -12,7 +12,9 @@ type images struct {
 	dead     []int32 // nodes without references, whose own references have yet to be released
 }
 
-// node is a manifest. Lists are linked by index; -1 ends a list.
+// node is a manifest in the graph. Its lists of children and attached tags are linked
+// lists: firstChild is an index in images.edges, firstAttached one in images.attached, and
+// -1 ends a list.
 type node struct {
 	tags, released  int32     // number of its tags, and of those that are deleted
 	references      int32     // number of tags, and of indexes that stay
@@ -32,7 +34,8 @@ type attachedTag struct {
 	next            int32 // next attached tag of the same image
 }
 
-// parentsBatch is how many manifests the parents function is asked about at once.
+// parentsBatch is the largest number of manifests that newImages passes to one call of
+// parents.
 const parentsBatch = 1000
 
 // newImages builds the graph upwards from the images of attached tags: it asks parents for
@@ -75,7 +78,8 @@ func newImages(attached []attachedTag, parents func([]int64) ([]Reference, error
 	return g, nil
 }
 
-// place returns the index of a manifest's node, and whether the node is new.
+// place returns the index of the manifest's node in nodes, which it creates if there is
+// none. added says that it has created the node.
 func (g *images) place(manifest int64) (place int32, added bool) {
 	place, known := g.places[manifest]
 	if !known {

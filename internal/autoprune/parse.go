@@ -60,7 +60,7 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - tagPattern: the pattern of the tags that the policy looks at, see
 //     [oci.ParseTagPattern]. Left out or null: every tag.
 //   - tagPatternMatches: true if the policy looks at the tags that match tagPattern, false
-//     if at those that don't. Left out or null: true. False needs a tagPattern.
+//     if it looks at the other tags. Left out or null: true. False needs a tagPattern.
 //   - removeOrphans: true for a policy that also deletes orphans, see
 //     [Policy.RemovesOrphans]. Left out or null: false.
 //
@@ -294,7 +294,8 @@ func readPattern(raw json.RawMessage, parse func(string) (oci.TagPattern, error)
 	return pattern, nil
 }
 
-// readFlag returns a boolean field, or otherwise if the field is left out or null.
+// readFlag returns the value of a boolean field. If the field is left out or null, it
+// returns the parameter otherwise.
 func readFlag(field string, raw json.RawMessage, otherwise bool) (bool, error) {
 	switch string(raw) {
 	case "", "null":

@@ -24,7 +24,7 @@ type Saved struct {
 	Created time.Time
 	Updated time.Time
 	// Setting says that this is the default policy of the configuration (Options.Default),
-	// which applies in every namespace that doesn't refuse the defaults.
+	// which applies in every namespace except those that refuse the defaults.
 	Setting bool
 	// Problem says why this version of the program can't read the stored policy, which a
 	// newer version or a person with psql wrote. Policy is then the zero value, and Stored
@@ -101,7 +101,8 @@ func (t Target) find(ctx context.Context, q db.Querier, lock bool) (owner, error
 	return o, nil
 }
 
-// List returns the policies of the target itself, oldest first. Error: NAME_UNKNOWN.
+// List returns the policies of the target itself, oldest first. Error: NAME_UNKNOWN if the
+// target doesn't exist.
 func (p *Pruner) List(ctx context.Context, t Target) ([]Saved, error) {
 	o, err := t.find(ctx, p.db.Pool, false)
 	if err != nil {

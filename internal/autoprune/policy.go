@@ -13,7 +13,7 @@ type Method string
 
 // The methods. CreationDate and NumberOfTags are Quay's.
 const (
-	// CreationDate selects tags that were last pushed longer ago than an age.
+	// CreationDate selects tags whose last push is longer ago than an age.
 	CreationDate Method = "creation_date"
 	// NumberOfTags selects all tags but a number of the newest.
 	NumberOfTags Method = "number_of_tags"
@@ -107,7 +107,8 @@ func (p Policy) String() string {
 	return fmt.Sprintf("%s, tags that match %q", text, p.pattern)
 }
 
-// policyJSON is how a policy is written. TagPatternSearch is in the stored form alone.
+// policyJSON is the JSON form of a policy. Only the form in the database has
+// TagPatternSearch.
 type policyJSON struct {
 	Method            Method `json:"method"`
 	OlderThan         string `json:"olderThan,omitempty"`

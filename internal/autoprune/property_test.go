@@ -39,7 +39,8 @@ func drawScene(t *rapid.T) scene {
 	for _, name := range names {
 		s.tags = append(s.tags, drawTag(t, name))
 	}
-	// An index has a higher number than its children, so there is no cycle.
+	// Each drawn index has a higher number than its children, so the references contain no
+	// cycle.
 	for range rapid.IntRange(0, 10).Draw(t, "references") {
 		parent := rapid.Int64Range(2, 12).Draw(t, "parent")
 		child := rapid.Int64Range(1, parent-1).Draw(t, "child")
@@ -128,7 +129,8 @@ func (s scene) protected(name string) bool {
 	return slices.ContainsFunc(s.rules.Protection, func(p autoprune.Protection) bool { return p.Pattern.Match(name) })
 }
 
-// counts returns whether policy i counts the tags that other policies leave.
+// counts returns whether policy i is a number_of_tags policy, which counts the tags that
+// other policies leave.
 func (s scene) counts(i int) bool {
 	p := s.rules.Policies[i]
 	return p.Problem != "" && p.Counts || p.Policy.Method() == autoprune.NumberOfTags
@@ -221,7 +223,7 @@ func (s scene) selected(i int) []autoprune.Tag {
 	})
 }
 
-// reaches returns whether the manifest from is the manifest to, or an index above to.
+// reaches returns whether "from" is the manifest "to" itself, or an index above it.
 func (s scene) reaches(from, to int64) bool {
 	if from == to {
 		return true

@@ -72,7 +72,8 @@ type Pruner struct {
 	log     *slog.Logger
 	metrics *metrics
 	loop    *worker.Loop
-	// previews bounds how many previews run at once, since each uses a connection.
+	// previews limits the number of previews that run at once, since each uses a database
+	// connection.
 	previews chan struct{}
 
 	configured         bool          // used by the loop alone: configure has been done
@@ -109,7 +110,8 @@ func New(o Options) (*Pruner, error) {
 	return p, nil
 }
 
-// Run prunes until ctx ends, and returns nil when the last batch is over.
+// Run prunes until ctx ends. It returns nil when the time slice that was under way has
+// ended.
 func (p *Pruner) Run(ctx context.Context) error { return p.loop.Run(ctx) }
 
 // Target is what a policy belongs to: the whole registry (the zero value), a namespace, or

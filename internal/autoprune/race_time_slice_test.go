@@ -71,7 +71,8 @@ func inTheMiddle(t *testing.T, scope autoprune.Target) *middle {
 	return m
 }
 
-// timeSlice runs one time slice of the worker, which must be interrupted.
+// timeSlice lets the worker prune for one time slice, which calls do between the judgement
+// and the first deletion. It fails the test if do isn't called.
 func (m *middle) timeSlice(do func(ctx context.Context, tags []*autoprune.Tag) error) {
 	m.t.Helper()
 	m.m.do = do

@@ -124,7 +124,8 @@ func (u *timeSlice) recordFailure(ctx context.Context, t catalog.Repository, fai
 	return nil
 }
 
-// shorten cuts the text of an error to the length that its column may have.
+// shorten cuts the text of an error to 500 bytes, the length that the error columns of runs
+// allow.
 func shorten(text string) string {
 	const most = 500
 	if len(text) > most {

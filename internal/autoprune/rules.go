@@ -32,7 +32,7 @@ const (
 	RepositoryScope Scope = "repository"
 )
 
-// Applied is a policy that applies to a repository, and where it comes from.
+// Applied is a policy that applies to a repository, and the scope that it belongs to.
 type Applied struct {
 	ID     string // the policy's uuid
 	Scope  Scope
@@ -63,7 +63,7 @@ func Combine(defaults, namespace, repository []Applied, off bool) []Applied {
 	return slices.Concat(defaults, namespace, repository)
 }
 
-// Protection is a rule that protects the tags which its pattern matches.
+// Protection is a rule that protects the tags that match its pattern from deletion.
 type Protection struct {
 	ID      string
 	Pattern oci.TagPattern
@@ -72,9 +72,9 @@ type Protection struct {
 
 // PullRecord says how far pull statistics can be trusted.
 type PullRecord struct {
-	// Since is when they began; the zero value says that there are none.
+	// Since is when pull statistics began; the zero value says that there are none.
 	Since time.Time
-	// Behind is the age of the oldest pull that they don't include yet.
+	// Behind is the age of the oldest pull that the statistics don't include yet.
 	Behind time.Duration
 	// Unknown says why last-used times can't be determined at all; "" if they can.
 	Unknown string
@@ -91,7 +91,8 @@ type Rules struct {
 	Pulls      PullRecord
 }
 
-// validate refuses rules that only a mistake of the caller can produce.
+// validate returns an error for rules that are incomplete or too many, which only a mistake
+// of the caller can cause.
 func (r *Rules) validate() error {
 	if r.Now.IsZero() {
 		return errors.New("autoprune: rules without a time")

@@ -75,7 +75,8 @@ func (l *policies) none() bool {
 	return len(l.namespace) == 0 && len(l.repositories) == 0 && (l.off || len(l.defaults) == 0)
 }
 
-// unreadable returns the policies that this version can't read, with the reason.
+// unreadable returns the ids of the policies that this version of the program can't read,
+// each with the reason.
 func (l *policies) unreadable() map[string]string {
 	out := make(map[string]string)
 	add := func(list []Saved) {

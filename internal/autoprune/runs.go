@@ -55,7 +55,8 @@ func scanRun(row pgx.CollectableRow) (r RunSummary, err error) {
 	return r, err
 }
 
-// MaxRuns is the maximum number of runs on a page, DefaultRuns the default.
+// DefaultRuns and MaxRuns are the default and the largest number of runs that one call of
+// Runs lists.
 const (
 	DefaultRuns = 50
 	MaxRuns     = 500

@@ -12,7 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// repositories lists up to n repositories of a namespace whose ids are above
+// repositories returns up to n repositories of a namespace whose ids are greater than
 // after, in the order of their ids.
 func (p *Pruner) repositories(ctx context.Context, namespace, after int64, n int) ([]catalog.Repository, error) {
 	rows, err := p.opt.Background.Pool.Query(ctx, `
@@ -183,8 +183,8 @@ func (s *snapshot) Manifests(ctx context.Context, digests []oci.DigestPrefix) (m
 // garbage collection: an index keeps its child, and a subject keeps its referrer.
 type link struct{ Keeper, Kept int64 }
 
-// Parents returns the links from indexes to the given manifests.
-// For OFFSET 0 see "Plans" in package db.
+// Parents returns the links from image indexes to the given manifests. For OFFSET 0 see
+// "Plans" in package db.
 func (s *snapshot) Parents(ctx context.Context, manifests []int64) ([]link, error) {
 	return s.links(ctx, `
 		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)

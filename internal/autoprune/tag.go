@@ -14,7 +14,8 @@ const MissingImage = -1
 // above 0 that identify a manifest within the repository, such as ids.
 type Tag struct {
 	Name string
-	// Created is when the tag was last pushed: created, or moved to another manifest.
+	// Created is when the tag was last pushed: created, moved to another manifest, or
+	// pushed again unchanged.
 	Created  time.Time
 	Manifest int64
 	// Image is the manifest that the tag belongs to: the manifest that AttachedTo finds in
@@ -46,7 +47,8 @@ func (t *Tag) used() time.Time {
 	return latest
 }
 
-// attached returns whether the tag belongs to an image of the repository.
+// attached returns whether the tag is attached to another manifest that is in the
+// repository.
 func (t *Tag) attached() bool {
 	if t.Image != 0 {
 		return t.Image != t.Manifest && !t.orphan()
@@ -76,7 +78,7 @@ func (t *Tag) validate() error {
 	return nil
 }
 
-// Reference is a link from an index to one of its manifests.
+// Reference is a link from an image index (Parent) to a manifest that it lists (Child).
 type Reference struct{ Parent, Child int64 }
 
 // Repository gives evaluation a repository's tags.

@@ -11,7 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// timeSlice is the work that a worker does for one namespace without interruption.
+// timeSlice is the work that a worker does for one namespace before it takes the next
+// namespace.
 type timeSlice struct {
 	p        *Pruner
 	task     *task
@@ -123,8 +124,8 @@ func (p *Pruner) tellUnreadable(ctx context.Context, t *task, problems map[strin
 	}
 }
 
-// namespace prunes the namespace's repositories in id order, starting at task.next. done is
-// false when the time slice ran out.
+// namespace prunes the namespace's repositories in the order of their ids, starting after
+// task.next. done is false if the time slice ended before the last repository.
 func (u *timeSlice) namespace(ctx context.Context) (done bool, err error) {
 	page := min(u.p.opt.Page, 1000)
 	for {
@@ -156,7 +157,7 @@ func (u *timeSlice) over() bool { return time.Since(u.slice) >= u.p.opt.Turn }
 // other namespaces (shared).
 func (u *timeSlice) busy() time.Duration { return time.Since(u.began) - u.shared }
 
-// errSliceOver says that the time slice must end in the middle of a repository.
+// errSliceOver says that the time slice must end before the repository is finished.
 var errSliceOver = errors.New("the time slice is over")
 
 // share pauses this time slice and gives other namespaces their time slices, for about the
@@ -285,7 +286,7 @@ func (v *repositoryRun) findEarlier(ctx context.Context) error {
 	return nil
 }
 
-// uncounted returns how many tags of the repository the run hasn't counted yet.
+// uncounted returns how many tags of the repository the run's row doesn't include yet.
 func (v *repositoryRun) uncounted() int64 { return max(0, v.tags-v.earlierTags) }
 
 // alive renews the lease on the task. From the second page of tags on, it also returns

@@ -18,7 +18,7 @@ type deletedTag struct {
 	Updated time.Time // zero: the tag was never moved or pushed again
 }
 
-// restoredTag is the result for one tag that was to be restored.
+// restoredTag is the result of restore for one tag.
 type restoredTag struct {
 	Name string
 	// ID and Pushed are the id and push time of the tag's new row; 0 and the zero time if

@@ -9,8 +9,8 @@ import (
 )
 
 // special are the networks that contain no public server, from IANA's registries of
-// special-purpose addresses and of multicast. The first network that contains an address
-// gives the reason for refusing it.
+// special-purpose addresses and of multicast addresses. If several networks contain an
+// address, the first of them gives the reason for refusing the address.
 var special = []struct {
 	prefix netip.Prefix
 	why    string
@@ -37,8 +37,9 @@ var special = []struct {
 	{netip.MustParsePrefix("fe80::/10"), "link-local"},
 	{netip.MustParsePrefix("fec0::/10"), "private (site-local)"},
 	{netip.MustParsePrefix("ff00::/8"), "multicast"},
-	// Teredo, benchmarks, ORCHID and other protocols. Teredo and 6to4 addresses contain
-	// IPv4 addresses; both protocols are out of use, so all their addresses are refused.
+	// This network contains Teredo, benchmarks, ORCHID and other protocols. Teredo and 6to4
+	// addresses contain IPv4 addresses, which may be private. Both protocols are out of
+	// use, so all their addresses are refused.
 	{netip.MustParsePrefix("2001::/23"), "of Teredo or another protocol"},
 	{netip.MustParsePrefix("2001:db8::/32"), "for documentation"},
 	{netip.MustParsePrefix("2002::/16"), "of 6to4"},
@@ -73,8 +74,8 @@ func refused(addr netip.Addr, why string) error {
 	return fmt.Errorf("the address %s is %s, not public; name another host, or, if the receiver is meant to be there, set allow_private (autoprune.webhook.allow_private, or webhooks.allow_private for webhooks of namespaces and callbacks)", addr, why)
 }
 
-// control is called with each address that is about to be dialled, after its name
-// was resolved.
+// control refuses addresses that aren't public. The dialler calls it with each IP address
+// that it is about to dial, after the host's name was resolved.
 func control(_ context.Context, network, address string, _ syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return fmt.Errorf("the network %s isn't TCP", network)
@@ -86,7 +87,7 @@ func control(_ context.Context, network, address string, _ syscall.RawConn) erro
 	return check(a.Addr())
 }
 
-// literal returns the address in a URL's host, if the host is an address.
+// literal returns the IP address in a URL's host. ok is false if the host is a name.
 func literal(host string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(host)
 	return addr, err == nil

@@ -66,8 +66,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// listening starts a server that counts connections, on loopback's IPv4 address and, if
-// there is one, on its IPv6 address.
+// listening starts a server on a loopback address, and returns its port and a counter of
+// the connections to it.
 func listening(t *testing.T) (port string, connections *atomic.Int64) {
 	t.Helper()
 	connections = new(atomic.Int64)
@@ -84,7 +84,9 @@ func listening(t *testing.T) (port string, connections *atomic.Int64) {
 	return port, connections
 }
 
-// A loopback address is never dialled, however the URL writes it.
+// TestLoopbackIsNotDialled: a client sends requests to URLs that write a loopback address
+// in various ways. The dialler must refuse all of them, so that the server gets no
+// connection.
 func TestLoopbackIsNotDialled(t *testing.T) {
 	t.Parallel()
 	port, connections := listening(t)
@@ -117,7 +119,8 @@ func TestLoopbackIsNotDialled(t *testing.T) {
 	}
 }
 
-// When a notice is sent to a name, the addresses that the name resolves to are checked.
+// TestNameOfLoopback: a webhook's URL has a name that resolves to a loopback address. The
+// sender must check the resolved address, and must not connect to it.
 func TestNameOfLoopback(t *testing.T) {
 	t.Parallel()
 	port, connections := listening(t)

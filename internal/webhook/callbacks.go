@@ -17,13 +17,13 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// maxCallbacks is how many callbacks may wait, so that a client can't make the registry
-// send an unlimited number of requests.
+// maxCallbacks is how many callbacks may wait at a time. Without this limit, clients could
+// make the registry send any number of requests.
 const maxCallbacks = 1000
 
-// Callback is a request to a URL that a client has named, sent like a notice: at least
-// once, with retries, and never to a refused address. It isn't signed, since its receiver
-// has no key.
+// Callback is a request to a URL that a client has named. It is sent like a notice: at
+// least once, with retries, and never to an address that is refused. It isn't signed, since
+// its receiver has no key.
 type Callback struct {
 	ID    uuid.UUID   // its webhook-id
 	URL   string      // http or https
@@ -32,9 +32,9 @@ type Callback struct {
 	Entry audit.Entry // is written into the audit log in the same transaction
 }
 
-// CheckCallback returns an error if no callback can be sent to a URL, as far as that is
-// known without looking up its host. Error: UNSUPPORTED with status 400, which names the
-// field.
+// CheckCallback returns an error if no callback may be sent to the given URL. It doesn't
+// look up the URL's host. The error is UNSUPPORTED with status 400, and names the given
+// field of the client's request.
 func (s *Sender) CheckCallback(field, address string) error {
 	if len(address) > maxURL {
 		return invalid(field, "it has %d bytes, %d are possible", len(address), maxURL)
@@ -45,7 +45,8 @@ func (s *Sender) CheckCallback(field, address string) error {
 	return nil
 }
 
-// Call queues a callback. CheckCallback must have accepted its URL. Error: TOOMANYREQUESTS.
+// Call queues a callback, and writes its audit entry in the same transaction. CheckCallback
+// must have accepted the URL before. Error: TOOMANYREQUESTS if too many callbacks wait.
 func (s *Sender) Call(ctx context.Context, c Callback) error {
 	body, err := json.Marshal(c.Body)
 	if err != nil {
@@ -81,7 +82,7 @@ type claimedCallback struct {
 	url string
 }
 
-// callbackBatch claims callbacks that are due and sends them, all at once.
+// callbackBatch claims callbacks that are due, and sends them in parallel.
 func (s *Sender) callbackBatch(ctx context.Context) (more bool, err error) {
 	lease := uuid.New()
 	list, err := s.claimCallbacks(ctx, lease)
@@ -97,7 +98,8 @@ func (s *Sender) callbackBatch(ctx context.Context) (more bool, err error) {
 	return len(list) == s.opt.Parallel, errors.Join(errs...)
 }
 
-// call sends a claimed callback. The dialler refuses private addresses.
+// call sends a claimed callback and records the outcome. Private addresses are refused when
+// they are dialled.
 func (s *Sender) call(ctx context.Context, lease uuid.UUID, c claimedCallback) error {
 	to, err := newTarget(c.url, "", true)
 	if err != nil { // not possible for URLs that CheckCallback accepts

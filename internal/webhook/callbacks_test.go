@@ -25,7 +25,9 @@ func call(t testing.TB, s *Sender, address string) uuid.UUID {
 	return id
 }
 
-// A callback is sent, and retried after failures, by any process that runs a Sender.
+// TestCallback: the receiver of a callback fails at first. The sender must try again until
+// the callback is delivered. Any process that runs a Sender must be able to send a callback
+// that another process has queued.
 func TestCallback(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -59,8 +61,9 @@ func TestCallback(t *testing.T) {
 	eventually(t, "delivered", func() bool { return read(t, d, second).Delivered })
 }
 
-// If a name resolves to a private address, the dialler refuses it. The callback is given up
-// in the end, which is logged once.
+// TestCallbackToPrivateAddress: the URL of a callback has a name that resolves to a private
+// address. The dialler must refuse the address. The callback must be given up after the
+// last attempt, and that must be logged once.
 func TestCallbackToPrivateAddress(t *testing.T) {
 	t.Parallel()
 	d, rec := dbtest.New(t), receive(t, nil)
@@ -79,7 +82,8 @@ func TestCallbackToPrivateAddress(t *testing.T) {
 	}
 }
 
-// A process that is told to stop while it sends a callback makes the callback due again.
+// TestCallbackWhileStopping: a process is told to stop while it sends a callback. It must
+// make the callback due again.
 func TestCallbackWhileStopping(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

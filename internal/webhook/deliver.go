@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// recordTimeout bounds recording an outcome, which happens even while the process stops.
+// recordTimeout is the time limit for recording the outcome of an attempt. The outcome is
+// recorded even while the process is being stopped.
 const recordTimeout = 5 * time.Second
 
 // delivery is a claimed notice.
@@ -25,7 +26,7 @@ type delivery struct {
 	Attempts int // including this one
 }
 
-// batch claims notices that are due and sends them, all at once.
+// batch claims notices for the configured URL that are due, and sends them in parallel.
 func (s *Sender) batch(ctx context.Context) (more bool, err error) {
 	lease := uuid.New()
 	list, err := s.claim(ctx, lease)
@@ -41,8 +42,9 @@ func (s *Sender) batch(ctx context.Context) (more bool, err error) {
 	return len(list) == s.opt.Parallel, errors.Join(errs...)
 }
 
-// claim leases notices that are due. It returns no rows if no notice is due, or if other
-// processes have claimed all that are.
+// claim leases due notices for the configured URL, at most Options.Parallel, and returns
+// them. It returns none if no notice is due, or if other processes have locked all that
+// are.
 func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
 		UPDATE webhooknotices
@@ -58,7 +60,7 @@ func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[delivery])
 }
 
-// next returns how long it is until a notice is due.
+// next returns how long it is until a notice for the configured URL is due.
 func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	var seconds *float64
 	err := s.opt.DB.Pool.QueryRow(ctx, `
@@ -73,8 +75,9 @@ func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	return time.Duration(max(*seconds, 0) * float64(time.Second)), nil
 }
 
-// deliver sends a claimed notice to a receiver and records the outcome. Its errors are
-// those of the database; after an error, the notice is sent again when the lease has ended.
+// deliver sends a claimed notice to a receiver and records the outcome. It returns an error
+// only if the outcome couldn't be recorded; the notice is then sent again when the lease
+// has ended.
 func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d delivery) error {
 	failure := to.attempt(ctx, d, s.opt.Timeout)
 	stopping := ctx.Err() != nil
@@ -97,8 +100,8 @@ func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d del
 	return nil
 }
 
-// delivered records that a notice was delivered, whoever has the lease now: see the package
-// comment.
+// delivered records that a notice was delivered, even if another process has the lease now:
+// see the package comment.
 func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhooknotices
@@ -109,7 +112,8 @@ func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	return err
 }
 
-// giveBack makes a notice due again if sending it was prevented or interrupted.
+// giveBack makes a notice due again, and doesn't count the attempt, because the stop of the
+// process has interrupted it.
 func (s *Sender) giveBack(ctx context.Context, lease uuid.UUID, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhooknotices SET attempts = attempts - 1, next_attempt = clock_timestamp(), lease = NULL
@@ -141,8 +145,8 @@ func (s *Sender) postpone(ctx context.Context, lease uuid.UUID, to *target, d de
 	return err
 }
 
-// backoff returns the pause after a notice has failed attempts times; attempts is at least
-// 1.
+// backoff returns the pause before the next attempt, after a notice has failed the given
+// number of times, which is at least 1.
 func (s *Sender) backoff(attempts int) time.Duration {
 	d := s.opt.RetryMin
 	for i := 1; i < attempts && d < s.opt.RetryMax; i++ {

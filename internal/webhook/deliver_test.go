@@ -18,7 +18,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// A sender that runs sends the queued notices when it is woken, and no others.
+// TestRun: a process queues a notice and wakes the sender. The sender must send this
+// notice, and no other, to the receiver.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	d, rec := dbtest.New(t), receive(t, nil)
@@ -74,8 +75,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// After a failure a notice waits, at least as long as the receiver asks; other notices are
-// sent without waiting for it.
+// TestFailureWaits: a notice has failed. It must wait for its next attempt, at least as
+// long as the receiver's Retry-After asks; other notices must be sent meanwhile.
 func TestFailureWaits(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -151,9 +152,9 @@ func TestGivingUp(t *testing.T) {
 	}
 }
 
-// A process dies after the receiver has answered, before the process has recorded the
-// delivery. When the lease is over another process sends the notice again, with the same
-// id.
+// TestCrashBeforeTheRecord: a process dies after the receiver has answered, and before the
+// process has recorded the delivery. Once the lease has ended, another process must send
+// the notice again, with the same webhook-id.
 func TestCrashBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -163,7 +164,7 @@ func TestCrashBeforeTheRecord(t *testing.T) {
 			first.Close() // the process can't send statements any more, as if it had died
 		}
 	})
-	// A crash doesn't give up a notice, not even during the last attempt.
+	// A crash must not give up a notice, even if it happens during the last attempt.
 	a := newSender(t, Options{DB: first, URL: rec.URL, MaxAttempts: 1})
 	b := newSender(t, Options{DB: second, URL: rec.URL, MaxAttempts: 1})
 	id := queue(t, a, second, Event{})
@@ -188,7 +189,9 @@ func TestCrashBeforeTheRecord(t *testing.T) {
 	}
 }
 
-// A sender that is delayed beyond its lease doesn't undo the record of the next sender.
+// TestLateRecords: a sender is delayed beyond its lease, and another sender sends the
+// notice meanwhile. The outcome that the delayed sender records must not undo the outcome
+// that the other has recorded.
 func TestLateRecords(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -235,8 +238,9 @@ func TestLateRecords(t *testing.T) {
 	}
 }
 
-// While the next sender has the lease, the delayed sender's failure must not make the
-// notice due.
+// TestLateFailureLeavesTheLease: a sender is delayed beyond its lease, and another sender
+// has claimed the notice. If the delayed sender then records a failure, the notice must
+// stay claimed by the other.
 func TestLateFailureLeavesTheLease(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -261,7 +265,8 @@ func TestLateFailureLeavesTheLease(t *testing.T) {
 	}
 }
 
-// A process that is told to stop interrupts its requests and makes their notices due again.
+// TestStopping: a process is told to stop while it sends a notice. It must interrupt the
+// request and make the notice due again.
 func TestStopping(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -287,7 +292,8 @@ func TestStopping(t *testing.T) {
 	}
 }
 
-// Several processes send the notices between them: each notice once.
+// TestSharing: several processes send notices from the same database at the same time. Each
+// notice must be sent once.
 func TestSharing(t *testing.T) {
 	t.Parallel()
 	const senders, notices = 4, 300
@@ -328,7 +334,8 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// A claim skips rows that another transaction has locked, instead of waiting for them.
+// TestClaimSkipsLockedRows: another transaction has locked the row of a notice. A claim
+// must skip this row and not wait for the lock.
 func TestClaimSkipsLockedRows(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

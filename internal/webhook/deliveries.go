@@ -35,15 +35,16 @@ type Delivery struct {
 	Body                 string     // set by Sender.Delivery only
 }
 
-// ErrCursor says that Deliveries didn't issue this cursor.
+// ErrCursor says that the cursor that a client has sent isn't one that Deliveries returned.
 var ErrCursor = errors.New("the cursor is not valid: begin again without one")
 
 // MaxDeliveries is the largest page.
 const MaxDeliveries = 1000
 
-// Deliveries lists up to n notices of a webhook, newest first, and returns the cursor of
-// the next page, "" when there is none. state selects the notices in that state; "" selects
-// all. Errors: those of Hook, and ErrCursor.
+// Deliveries lists up to n notices of a webhook, newest first. If state isn't "", it lists
+// only the notices in that state. cursor is "" for the first page, and otherwise the result
+// next of the page before; next is "" after the last page. Errors: those of Hook, and
+// ErrCursor.
 func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID, state, cursor string, n int) (list []Delivery, next string, err error) {
 	if _, err := s.Hook(ctx, namespace, id); err != nil {
 		return nil, "", err
@@ -77,8 +78,9 @@ func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID,
 	return list, next, nil
 }
 
-// parseCursor returns the place of a cursor. An empty cursor is the place before the newest
-// notice.
+// parseCursor returns the creation time and id of the notice that a cursor contains: the
+// last notice of the page before. For an empty cursor it returns values that come before
+// the newest notice.
 func parseCursor(text string) (at time.Time, id uuid.UUID, err error) {
 	if text == "" {
 		return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), uuid.Max, nil
@@ -96,7 +98,7 @@ func parseCursor(text string) (at time.Time, id uuid.UUID, err error) {
 }
 
 // Delivery returns a notice to a webhook, with its body. Errors: those of Hook, and
-// UNSUPPORTED with status 404 when the webhook has no such notice.
+// UNSUPPORTED with status 404 if the webhook has no such notice.
 func (s *Sender) Delivery(ctx context.Context, namespace string, hook, id uuid.UUID) (d Delivery, err error) {
 	if _, err := s.Hook(ctx, namespace, hook); err != nil {
 		return d, err
@@ -123,10 +125,10 @@ func noDelivery(hook, id uuid.UUID) error {
 		WithStatus(http.StatusNotFound).WithDetail(map[string]string{"delivery": id.String()})
 }
 
-// Redeliver makes a notice due now, whatever its state: with the same webhook-id, and as
-// many attempts as a new one. If the notice is being sent at this moment, Redeliver leaves
-// it to that attempt. Errors: those of Delivery, and UNSUPPORTED with status 409 if the
-// webhook is disabled.
+// Redeliver makes a notice due now, even if it was delivered or given up. It is sent with
+// the same webhook-id, and gets as many attempts as a new notice. If a process is sending
+// the notice at this moment, Redeliver doesn't change the notice. Errors: those of
+// Delivery, and UNSUPPORTED with status 409 if the webhook is disabled.
 func (s *Sender) Redeliver(ctx context.Context, namespace string, hook, id uuid.UUID) error {
 	return s.change(ctx, namespace, "redelivering a notice", func(tx pgx.Tx, owner int64) error {
 		h, err := enabledHook(ctx, tx, namespace, owner, hook)
@@ -153,11 +155,13 @@ func (s *Sender) Redeliver(ctx context.Context, namespace string, hook, id uuid.
 	})
 }
 
-// redeliverRows bounds the rows that one statement of RedeliverGivenUp changes.
+// redeliverRows is the largest number of notices that one statement of RedeliverGivenUp
+// changes.
 const redeliverRows = 1000
 
-// RedeliverGivenUp makes all notices due that were given up for a webhook, and returns
-// their number. Errors: those of Redeliver.
+// RedeliverGivenUp makes all notices of a webhook that were given up due again, and returns
+// their number. Errors: those of Hook, and UNSUPPORTED with status 409 if the webhook is
+// disabled.
 func (s *Sender) RedeliverGivenUp(ctx context.Context, namespace string, hook uuid.UUID) (total int64, err error) {
 	for n := int64(redeliverRows); n == redeliverRows && err == nil; total += n {
 		err = s.change(ctx, namespace, "redelivering notices", func(tx pgx.Tx, owner int64) error {
@@ -182,7 +186,8 @@ func (s *Sender) RedeliverGivenUp(ctx context.Context, namespace string, hook uu
 	return total, err
 }
 
-// enabledHook returns a webhook if it is enabled.
+// enabledHook returns a webhook. Error: UNSUPPORTED with status 409 if the webhook is
+// disabled.
 func enabledHook(ctx context.Context, tx pgx.Tx, namespace string, owner int64, id uuid.UUID) (Hook, error) {
 	h, err := findHook(ctx, tx, namespace, owner, id, "FOR KEY SHARE")
 	if err == nil && !h.Enabled {
@@ -192,8 +197,9 @@ func enabledHook(ctx context.Context, tx pgx.Tx, namespace string, owner int64, 
 	return h, err
 }
 
-// Ping queues a notice without content, by which a client can test a webhook, and returns
-// its id. Errors: those of Redeliver.
+// Ping queues a notice with the event ping, by which a client can test a webhook, and
+// returns the notice's id. Errors: those of Hook, and UNSUPPORTED with status 409 if the
+// webhook is disabled.
 func (s *Sender) Ping(ctx context.Context, namespace string, hook uuid.UUID) (id uuid.UUID, err error) {
 	id = uuid.New()
 	err = s.change(ctx, namespace, "testing a webhook", func(tx pgx.Tx, owner int64) error {

@@ -23,8 +23,8 @@ const (
 	maxDue       = 1000
 )
 
-// dispatchBatch queues notices for webhooks of namespaces about a part of what has happened
-// since the last batch, if there is anything.
+// dispatchBatch reads some of the events since the last batch, and queues notices of them
+// for the webhooks of namespaces. It does nothing if there is no work.
 func (s *Sender) dispatchBatch(ctx context.Context) (more bool, err error) {
 	work, err := s.lookAround(ctx)
 	if err != nil || !work {
@@ -44,9 +44,9 @@ func (s *Sender) dispatchBatch(ctx context.Context) (more bool, err error) {
 	return more, nil
 }
 
-// nextLook returns how long it is until the dispatcher looks at the log again: long while
-// no webhook is enabled. When a client of this process enables the first one, that wakes
-// the dispatcher.
+// nextLook returns how long the dispatcher waits before it looks at the audit log again:
+// Options.Look while a webhook is enabled, otherwise worker.MaxIdle. When a client of this
+// process enables a webhook, change wakes the dispatcher.
 func (s *Sender) nextLook(context.Context) (time.Duration, error) {
 	if s.watching.Load() {
 		return s.opt.Look, nil
@@ -54,14 +54,16 @@ func (s *Sender) nextLook(context.Context) (time.Duration, error) {
 	return worker.MaxIdle, nil
 }
 
-// position says up to where the dispatcher has read the log.
+// position says up to which entry the dispatcher has read the audit log, for changes and
+// for pulls.
 type position struct {
 	changes, pulls audit.Position
 	since          time.Time
 	foreign        bool // transaction ids have begun anew since, so the log's order is invalid
 }
 
-// scan reads the columns of the position and then more.
+// scan reads the columns of the row of webhookposition into p, and the columns that follow
+// them into more.
 func (p *position) scan(row pgx.Row, more ...any) (err error) {
 	var xid, pullsXID string
 	if err := row.Scan(append([]any{&xid, &p.changes.ID, &pullsXID, &p.pulls.ID, &p.since, &p.foreign}, more...)...); err != nil {
@@ -73,8 +75,8 @@ func (p *position) scan(row pgx.Row, more ...any) (err error) {
 	return err
 }
 
-// lookAround returns whether there is work for a dispatcher. It changes nothing and locks
-// nothing. Without webhooks it is one statement on two small tables.
+// lookAround returns whether a dispatcher has work to do. It changes and locks nothing.
+// While no webhook is enabled it needs only one statement, on small tables.
 func (s *Sender) lookAround(ctx context.Context) (work bool, err error) {
 	var p position
 	var changes, pulls, enabled bool
@@ -93,8 +95,8 @@ func (s *Sender) lookAround(ctx context.Context) (work bool, err error) {
 	if work || !enabled || p.foreign {
 		return work || enabled, nil
 	}
-	// If no webhook asks for these events, the log needn't be searched for them: no entry
-	// is behind End.
+	// If no webhook asks for these events, the search can leave them out: no entry comes
+	// after audit.End.
 	if !changes {
 		p.changes = audit.End
 	}
@@ -121,9 +123,10 @@ type notice struct {
 	body    string
 }
 
-// dispatchOnce handles a batch of each kind of work in one transaction, which locks the row
-// of webhookposition. If another dispatcher has locked it, dispatchOnce does nothing. told
-// is how many notices it wrote.
+// dispatchOnce writes notices for a limited number of changes, pulls, collected manifests
+// and due counts, in one transaction that locks the row of webhookposition. If another
+// dispatcher has locked this row, dispatchOnce does nothing. told is the number of notices
+// that it wrote; more says that there may be further work.
 func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told int, err error) {
 	var p position
 	err = p.scan(tx.QueryRow(ctx, `
@@ -170,8 +173,8 @@ func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told i
 	return moreChanges || morePulls || moreCollected || len(due) == maxDue, len(notices), err
 }
 
-// beginAnew moves the position to the end of the log. No notices are sent of earlier
-// entries.
+// beginAnew moves the position to the end of the audit log, so that no notices are sent of
+// entries before it.
 func (s *Sender) beginAnew(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE webhookposition SET xid = pg_snapshot_xmin(pg_current_snapshot()), id = 0,
@@ -179,7 +182,7 @@ func (s *Sender) beginAnew(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// watchersOf returns the enabled webhooks, locked so that they aren't deleted before the
+// watchersOf returns the enabled webhooks, and locks them against deletion until the
 // transaction ends.
 func watchersOf(ctx context.Context, tx pgx.Tx, since time.Time) ([]watcher, error) {
 	rows, err := tx.Query(ctx, `
@@ -192,7 +195,8 @@ func watchersOf(ctx context.Context, tx pgx.Tx, since time.Time) ([]watcher, err
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[watcher])
 }
 
-// readChanges makes notices of the changes after the position, and moves p beyond them.
+// readChanges reads entries of changes after the position p, and moves p past them. It
+// returns the notices of these changes for the webhooks that ask for them.
 func readChanges(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher) (list []notice, more bool, err error) {
 	in := make(map[string][]watcher)
 	for _, w := range watchers {
@@ -224,7 +228,8 @@ func readChanges(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher
 	return list, more, nil
 }
 
-// countPulls adds the pulls after the position to webhookcounts, and moves p beyond them.
+// countPulls reads entries of pulls after the position p, adds their numbers to
+// webhookcounts for the webhooks that ask for pulls, and moves p past the entries.
 func (s *Sender) countPulls(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher) (more bool, err error) {
 	var of []audit.Watch
 	var ids []uuid.UUID
@@ -258,7 +263,8 @@ func (s *Sender) countPulls(ctx context.Context, tx pgx.Tx, p *position, watcher
 	return more, err
 }
 
-// countCollected adds the deletions by garbage collection to webhookcounts.
+// countCollected moves rows of webhookcollected, which garbage collection has written, to
+// the counts in webhookcounts.
 func (s *Sender) countCollected(ctx context.Context, tx pgx.Tx) (more bool, err error) {
 	var n int
 	err = tx.QueryRow(ctx, `
@@ -279,7 +285,8 @@ func (s *Sender) countCollected(ctx context.Context, tx pgx.Tx) (more bool, err 
 	return n == maxCollected, err
 }
 
-// dueCounts removes the counts whose window is over, and returns a notice of each.
+// dueCounts deletes the counts whose window is over, and returns a notice of each, for the
+// caller to queue.
 func dueCounts(ctx context.Context, tx pgx.Tx) ([]notice, error) {
 	rows, err := tx.Query(ctx, `
 		WITH gone AS (

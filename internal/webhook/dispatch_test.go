@@ -16,7 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Each event is sent in the documented form, to the webhooks that ask for it.
+// TestEventsOfANamespace: for each kind of event, the webhooks that ask for it must get a
+// notice in the documented form, and other webhooks none.
 func TestEventsOfANamespace(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -73,8 +74,9 @@ func TestEventsOfANamespace(t *testing.T) {
 	}
 }
 
-// However often dispatchers die, and however many run at once, each push gives one notice
-// and each pull is counted once.
+// TestDispatchersDie: several dispatchers run at once, and their transactions often fail.
+// Each push must nevertheless give exactly one notice, and each pull must be counted
+// exactly once.
 func TestDispatchersDie(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -108,7 +110,8 @@ func TestDispatchersDie(t *testing.T) {
 			}
 		})
 	}
-	// The trigger kills every third statement that writes notices or moves the position.
+	// The triggers make every third statement fail that writes notices or moves the
+	// position, as if the dispatcher had died.
 	exec(t, d, 0, `
 		CREATE FUNCTION kill() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN
@@ -176,7 +179,9 @@ func TestDispatchersDie(t *testing.T) {
 	t.Logf("%v rounds, %v deaths", rounds, deaths)
 }
 
-// An open transaction delays the entries behind it; none is lost.
+// TestOpenTransactionIsWaitedFor: a transaction has written an audit entry and is still
+// open, while a later transaction has committed one. The dispatcher must make notices of
+// both entries once the first transaction has committed, and of neither before.
 func TestOpenTransactionIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -196,8 +201,9 @@ func TestOpenTransactionIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A transaction with more entries than a batch is dispatched completely, in several parts;
-// a smaller transaction is dispatched in one.
+// TestLargeTransactions: one transaction has written more audit entries than a batch may
+// have. The dispatcher must make notices of all of them, in several parts. It must make one
+// notice of a smaller transaction.
 func TestLargeTransactions(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -227,8 +233,8 @@ func TestLargeTransactions(t *testing.T) {
 	}
 }
 
-// If one transaction moves tags to different manifests, as an undo does, the events name
-// the manifest of each.
+// TestTagsOfOneTransaction: one transaction moves tags to different manifests, as an undo
+// does. Each manifest must get a notice of its own, with its tags.
 func TestTagsOfOneTransaction(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -247,7 +253,8 @@ func TestTagsOfOneTransaction(t *testing.T) {
 	}
 }
 
-// After a restore transaction ids begin anew: notices are sent of new entries only.
+// TestRestoredLog: the database was restored, and its transaction ids have begun anew. The
+// dispatcher must make notices only of entries that are written afterwards.
 func TestRestoredLog(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -263,7 +270,8 @@ func TestRestoredLog(t *testing.T) {
 	}
 }
 
-// Without webhooks a dispatcher doesn't look at the log, and sleeps for a minute.
+// TestIdleDispatcher: there are no webhooks. The dispatcher must not read the audit log,
+// and must sleep for a minute.
 func TestIdleDispatcher(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})

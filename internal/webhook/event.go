@@ -19,20 +19,21 @@ const MaxBody = 256 << 10
 
 // Event is what a notice reports.
 type Event struct {
-	// ID identifies the notice, so that receivers recognise repeats. Zero: a new id is
-	// made. While a notice with this ID is kept, another one with the same ID isn't queued.
+	// ID identifies the notice, so that receivers recognise repeats. Zero: Queue makes a
+	// new id. If a notice with this ID already exists in the table, Queue queues no second
+	// one.
 	ID uuid.UUID
-	// Type names the event and the form of Data: words of letters, digits and _,
-	// with dots between them, "autoprune.started".
+	// Type names the event, and thereby the form of Data. It consists of words of letters,
+	// digits and _, with dots between them, such as "autoprune.started".
 	Type string
 	Time time.Time // when it happened; zero: now
 	Data any       // a JSON object; nil: an empty one
 }
 
-// Queue writes the notice in the caller's transaction, so that the notice is sent exactly
-// if the transaction commits. Call Wake after the commit. Without a configured URL Queue
-// does nothing. If the notice's type is invalid or its body too large, Queue returns an
-// error and writes nothing.
+// Queue writes the notice in the caller's transaction, so the notice is sent exactly if
+// this transaction commits. The caller should call Wake after the commit. If no URL is
+// configured, Queue does nothing. If the event's type is invalid or the notice's body too
+// large, Queue returns an error and writes nothing.
 func (s *Sender) Queue(ctx context.Context, tx db.Querier, e Event) error {
 	if !s.Configured() {
 		return nil
@@ -55,7 +56,8 @@ func (s *Sender) Queue(ctx context.Context, tx db.Querier, e Event) error {
 
 var eventType = regexp.MustCompile(`^[a-zA-Z0-9_]+(\.[a-zA-Z0-9_]+)*$`)
 
-// body returns the JSON that is sent. It is made once, since its bytes are signed.
+// body returns the JSON that is sent. The database stores it, so that every attempt sends
+// and signs the same bytes.
 func (e Event) body() (string, error) {
 	if len(e.Type) > 128 || !eventType.MatchString(e.Type) {
 		return "", errors.New("its type must be up to 128 letters, digits and _, with single dots between them")
@@ -77,6 +79,7 @@ func (e Event) body() (string, error) {
 	if len(b) > MaxBody {
 		return "", fmt.Errorf("it has %d bytes, %d are possible; send less data, and where to ask for the rest", len(b), MaxBody)
 	}
-	// PostgreSQL takes valid UTF-8 only, which a json.RawMessage may not be.
+	// PostgreSQL accepts only valid UTF-8 as text, and a json.RawMessage in Data may
+	// contain other bytes.
 	return strings.ToValidUTF8(string(b), "\uFFFD"), nil
 }

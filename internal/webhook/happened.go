@@ -22,19 +22,21 @@ const (
 	EventPing = "ping"
 )
 
-// Events returns the events that a webhook may subscribe to, in the order in which they are
-// listed.
+// Events returns the events that a webhook may ask for, in the order in which the API lists
+// them.
 func Events() []string {
 	return []string{EventPush, EventTag, EventPull, EventDelete, EventPrune, EventGC}
 }
 
-// ofChanges are the events that are made from the audit log's entries of changes.
+// ofChanges are the events that are made from entries of changes in the audit log. Pulls
+// have a position of their own, and gc comes from another table.
 var ofChanges = []string{EventPush, EventTag, EventDelete, EventPrune}
 
 // maxNames bounds each list of names in a notice.
 const maxNames = 100
 
-// place says where something happened. The fields have the names of Quay's notices.
+// place says in which namespace and repository an event happened. The JSON fields have the
+// names that Quay's notices use.
 type place struct {
 	Namespace  string `json:"namespace"`
 	Name       string `json:"name"`
@@ -49,7 +51,8 @@ func placeOf(namespace, repository string) place {
 	return place{namespace, name, repository}
 }
 
-// by says who did something, in the form of the Distribution project's notifications.
+// by says which user or worker caused an event. Its JSON has the form of the notifications
+// of the Distribution project.
 type by struct {
 	Actor   actor     `json:"actor"`
 	Request requester `json:"request"`
@@ -99,7 +102,7 @@ type counted struct {
 	To        time.Time `json:"to"`
 }
 
-// happened is an event in a namespace, before its webhooks are looked up.
+// happened is an event in a namespace, before the webhooks that ask for it are known.
 type happened struct {
 	namespace string
 	event     string
@@ -107,10 +110,10 @@ type happened struct {
 	data      any
 }
 
-// happenings combines the entries that one transaction has written for one repository into
-// one event where they belong together: a push with several tags, tags that were moved to
-// the same manifest, the deletion of a manifest with its tags, a transaction of
-// auto-pruning.
+// happenings converts audit entries to events. It combines entries that one transaction has
+// written for one repository into one event, if they belong together: a push with several
+// tags, several tags that were moved to the same manifest, the deletion of a manifest with
+// its tags, or the tags that one transaction of auto-pruning deleted.
 func happenings(list []audit.Change) []happened {
 	type key struct {
 		xid        uint64

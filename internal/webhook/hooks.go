@@ -28,23 +28,22 @@ const (
 	maxTitle = 256  // bytes
 )
 
-// Hook is a webhook of a namespace. It doesn't have the secret, which only CreateHook
-// returns.
+// Hook is a webhook of a namespace, without its secret: only CreateHook returns the secret.
 type Hook struct {
 	ID      uuid.UUID
 	Title   string
 	URL     string
 	Events  []string // in the order of Events
 	Enabled bool
-	// DisabledReason says why the registry has disabled the webhook. "": a client did, or
-	// it is enabled.
+	// DisabledReason says why the registry has disabled the webhook. It is "" if the
+	// webhook is enabled or a client has disabled it.
 	DisabledReason   string
 	Created, Updated time.Time
 }
 
-// HookChange has the fields of a new webhook, or the changes to an existing one. Nil fields
-// of an existing webhook stay as they are; a new webhook is by default enabled, with a
-// random secret.
+// HookChange has the fields of a new webhook, or the changes to an existing one. A nil
+// field of an existing webhook isn't changed. A new webhook is enabled and gets a random
+// secret, unless the fields say otherwise.
 type HookChange struct {
 	Title, URL, Secret *string
 	Events             []string // nil: unchanged
@@ -56,8 +55,8 @@ func invalid(field, format string, args ...any) error {
 		WithDetail(map[string]string{"field": field})
 }
 
-// check validates the fields that are set, and sorts the events. Errors don't repeat URL
-// and secret.
+// check validates the fields that are set, and puts the events in the order of Events. Its
+// errors don't repeat the URL and the secret.
 func (s *Sender) check(c *HookChange) error {
 	if c.Title != nil && (len(*c.Title) > maxTitle || clean(*c.Title) != *c.Title) {
 		return invalid("title", "it should be one line of up to %d bytes", maxTitle)
@@ -93,7 +92,8 @@ func cmpErr(err error) error {
 	return err
 }
 
-// checkEvents returns the events in order, each once. It accepts Quay's name of a push.
+// checkEvents returns the given events in the order of Events, each once. It accepts Quay's
+// name repo_push for a push. Error: UNSUPPORTED with status 400.
 func (s *Sender) checkEvents(given []string) (list []string, err error) {
 	for _, name := range given {
 		if name != "repo_push" && !slices.Contains(Events(), name) {
@@ -121,8 +121,9 @@ func newSecret() string {
 	return secretPrefix + base64.StdEncoding.EncodeToString(key[:])
 }
 
-// namespaceID returns the id of a namespace. lock may be a lock clause that keeps the
-// namespace from being deleted until the transaction ends. Error: NAME_UNKNOWN.
+// namespaceID returns the id of a namespace. lock may be an SQL lock clause, such as FOR
+// KEY SHARE, which keeps the namespace from being deleted until the transaction ends.
+// Error: NAME_UNKNOWN if the namespace doesn't exist.
 func namespaceID(ctx context.Context, q db.Querier, name, lock string) (id int64, err error) {
 	err = q.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 "+lock, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -135,7 +136,8 @@ func namespaceID(ctx context.Context, q db.Querier, name, lock string) (id int64
 	return id, nil
 }
 
-// Hooks lists the webhooks of a namespace, oldest first. Error: NAME_UNKNOWN.
+// Hooks lists the webhooks of a namespace, oldest first. Error: NAME_UNKNOWN if the
+// namespace doesn't exist.
 func (s *Sender) Hooks(ctx context.Context, namespace string) ([]Hook, error) {
 	id, err := namespaceID(ctx, s.opt.DB.Pool, namespace, "")
 	if err != nil {
@@ -150,8 +152,8 @@ func (s *Sender) Hooks(ctx context.Context, namespace string) ([]Hook, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Hook])
 }
 
-// Hook returns a webhook of a namespace. Errors: NAME_UNKNOWN, and UNSUPPORTED with status
-// 404 when there is no such webhook.
+// Hook returns a webhook of a namespace. Errors: NAME_UNKNOWN if the namespace doesn't
+// exist, and UNSUPPORTED with status 404 if it has no such webhook.
 func (s *Sender) Hook(ctx context.Context, namespace string, id uuid.UUID) (Hook, error) {
 	owner, err := namespaceID(ctx, s.opt.DB.Pool, namespace, "")
 	if err != nil {
@@ -177,8 +179,8 @@ func findHook(ctx context.Context, q db.Querier, namespace string, owner int64, 
 	return h, nil
 }
 
-// change runs fn in a transaction that locks the namespace against deletion, and afterwards
-// wakes the dispatcher and the lanes.
+// change runs fn in a transaction that locks the namespace against deletion. After the
+// commit it wakes the dispatcher and the lanes.
 func (s *Sender) change(ctx context.Context, namespace, doing string, fn func(tx pgx.Tx, owner int64) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -199,9 +201,10 @@ func (s *Sender) change(ctx context.Context, namespace, doing string, fn func(tx
 	return err
 }
 
-// CreateHook makes a webhook and returns it with its secret, which is never returned again.
-// The webhook is told of what happens from now on. Errors: NAME_UNKNOWN, and UNSUPPORTED
-// with status 400, whose detail names the field.
+// CreateHook creates a webhook, and returns it with its secret, which is never returned
+// again. The webhook gets notices of events from now on. Errors: NAME_UNKNOWN if the
+// namespace doesn't exist, and UNSUPPORTED with status 400 if a field is invalid or the
+// namespace has too many webhooks.
 func (s *Sender) CreateHook(ctx context.Context, namespace string, c HookChange) (h Hook, secret string, err error) {
 	if c.URL == nil {
 		return h, "", invalid("url", "it is missing; give the URL that is to be told, https://host/path")
@@ -245,9 +248,11 @@ func (s *Sender) CreateHook(ctx context.Context, namespace string, c HookChange)
 	return h, *c.Secret, err
 }
 
-// follow keeps the dispatcher from running until the transaction ends. If no enabled
-// webhook asks for changes yet, it moves the position for changes to the end of the log;
-// likewise the position for pulls.
+// follow prepares the position of the dispatcher for a webhook that the transaction creates
+// or enables. It locks the row of webhookposition, so that no dispatcher works until the
+// transaction ends. If no enabled webhook asks for changes yet, it moves the position for
+// changes to the end of the audit log; likewise the position for pulls. Otherwise the
+// dispatcher would read entries from before the webhook existed.
 func (s *Sender) follow(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, "SELECT FROM webhookposition FOR UPDATE"); err != nil {
 		return err
@@ -263,9 +268,9 @@ func (s *Sender) follow(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// UpdateHook changes a webhook. If it enables the webhook, notices are made for events
-// from now on. Waiting notices are sent to the new URL. Errors: those of Hook and of
-// CreateHook.
+// UpdateHook changes a webhook. If it enables the webhook, notices are made for events from
+// now on. If it changes the URL, waiting notices are sent to the new URL. Errors: those of
+// Hook and of CreateHook.
 func (s *Sender) UpdateHook(ctx context.Context, namespace string, id uuid.UUID, c HookChange) error {
 	if err := s.check(&c); err != nil {
 		return err
@@ -288,7 +293,7 @@ func (s *Sender) UpdateHook(ctx context.Context, namespace string, id uuid.UUID,
 		if err != nil {
 			return err
 		}
-		// Delete the counts of events that the webhook no longer asks for.
+		// Delete the counts of those events that the webhook no longer asks for.
 		_, err = tx.Exec(ctx, "DELETE FROM webhookcounts WHERE webhook = $1 AND NOT ($2 AND event = ANY ($3::text[]))", id, h.Enabled, h.Events)
 		if err != nil {
 			return err
@@ -297,8 +302,8 @@ func (s *Sender) UpdateHook(ctx context.Context, namespace string, id uuid.UUID,
 	})
 }
 
-// apply makes the changes to a webhook, and returns the names of the fields that differ. It
-// can't compare the secret, which Hook doesn't have.
+// apply makes the changes to h, and returns the names of the fields that differ. It reports
+// a new secret always as different, since h doesn't have the old secret.
 func (c HookChange) apply(h *Hook) (changed []string) {
 	changed = []string{}
 	if c.Title != nil && *c.Title != h.Title {
@@ -319,7 +324,8 @@ func (c HookChange) apply(h *Hook) (changed []string) {
 	return changed
 }
 
-// DeleteHook deletes a webhook. Its waiting notices are not sent. Errors: those of Hook.
+// DeleteHook deletes a webhook. Notices that still wait for it are not sent. Errors: those
+// of Hook.
 func (s *Sender) DeleteHook(ctx context.Context, namespace string, id uuid.UUID) error {
 	return s.change(ctx, namespace, "deleting a webhook", func(tx pgx.Tx, owner int64) error {
 		h, err := findHook(ctx, tx, namespace, owner, id, "FOR UPDATE")
@@ -333,8 +339,8 @@ func (s *Sender) DeleteHook(ctx context.Context, namespace string, id uuid.UUID)
 	})
 }
 
-// hookEntry returns the audit entry of a webhook's change. It contains only the host of the
-// URL, since the rest may be a secret.
+// hookEntry returns the audit entry of a change of a webhook. Of the URL it contains only
+// the host, since the rest may be a secret.
 func hookEntry(kind audit.Kind, namespace string, h Hook, detail map[string]any) audit.Entry {
 	if detail == nil {
 		detail = map[string]any{}

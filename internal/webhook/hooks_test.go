@@ -60,8 +60,8 @@ func entryOf(kind audit.Kind, repository, tag string) audit.Entry {
 	return audit.Entry{Kind: kind, Repository: repository, Tag: tag, Digest: someDigest, Actor: "ada", Address: "192.0.2.7", RequestID: "r-1", UserAgent: "docker"}
 }
 
-// dispatchAll dispatches until all entries that were committed before the call have their
-// notices.
+// dispatchAll lets the dispatcher work until it has made notices of all entries that were
+// committed before the call.
 func dispatchAll(t testing.TB, s *Sender) {
 	t.Helper()
 	var last string
@@ -73,7 +73,8 @@ func dispatchAll(t testing.TB, s *Sender) {
 	dispatchReadable(t, s)
 }
 
-// dispatchReadable dispatches until no readable entry is left.
+// dispatchReadable lets the dispatcher work until no entry is left that it can read
+// already: entries that are newer than an open transaction can't be read yet.
 func dispatchReadable(t testing.TB, s *Sender) {
 	t.Helper()
 	for {
@@ -89,7 +90,8 @@ func dispatchReadable(t testing.TB, s *Sender) {
 	}
 }
 
-// bodies returns the notices of a webhook, waiting or sent, in the order of their events.
+// bodies returns the bodies of all notices of a webhook, waiting or sent, in the order of
+// their timestamps.
 func bodies(t testing.TB, d *db.DB, hook uuid.UUID) (list []map[string]any) {
 	t.Helper()
 	rows, err := d.Pool.Query(t.Context(), "SELECT body FROM webhooknotices WHERE webhook = $1 ORDER BY body::json->>'timestamp', body", hook)
@@ -104,8 +106,9 @@ func bodies(t testing.TB, d *db.DB, hook uuid.UUID) (list []map[string]any) {
 	return list
 }
 
-// A receiver that fails, a receiver that doesn't answer and a third receiver don't delay
-// each other. Given-up notices are sent again on request.
+// TestReceiversDontWaitForEachOther: of three receivers, one fails, one doesn't answer, and
+// one answers normally. None may delay the notices of another. If a client asks for it,
+// notices that were given up must be sent again.
 func TestReceiversDontWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, MaxAttempts: 3})
@@ -175,8 +178,8 @@ func listed(t testing.TB, s *Sender, hook uuid.UUID) []Delivery {
 	return list
 }
 
-// Notices are signed with the webhook's own secret, which no list, notice or audit entry
-// shows.
+// TestSecretsOfWebhooks: the sender must sign a webhook's notices with the webhook's own
+// secret. No list of webhooks, notice or audit entry may contain this secret.
 func TestSecretsOfWebhooks(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -275,9 +278,10 @@ func TestWebhooksRefused(t *testing.T) {
 	}
 }
 
-// A disabled webhook gets no events; after it is enabled again, it gets later events only.
-// Too many waiting notices disable a webhook. Deleting a webhook, or its namespace, deletes
-// its waiting notices.
+// TestWebhooksEnd: a disabled webhook must get no notices, and after it was enabled again,
+// only notices of later events. If too many notices wait for a webhook, the registry must
+// disable it. When a webhook or its namespace is deleted, its waiting notices must be
+// deleted.
 func TestWebhooksEnd(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{MaxWaiting: 3})

@@ -22,9 +22,10 @@ const (
 )
 
 // lanes sends the notices of namespaces' webhooks. Each webhook with due notices gets a
-// lane: a goroutine that claims and sends a few of its notices at a time. So a receiver
-// that doesn't answer delays its own notices only. If there are more such webhooks than
-// lanes, lanes end after some rounds, and the next webhooks are chosen at random.
+// lane: a goroutine that claims and sends up to laneWidth of the webhook's notices at a
+// time. So a receiver that doesn't answer delays only its own notices. At most maxLanes
+// lanes run at once. If more webhooks have due notices, each lane ends after laneRounds
+// claims, and the webhooks that get the next lanes are chosen at random.
 type lanes struct {
 	s      *Sender
 	client *http.Client
@@ -44,7 +45,8 @@ func newLanes(s *Sender) *lanes {
 	return l
 }
 
-// run sends notices until ctx ends, and returns when the last attempt is recorded.
+// run sends notices until ctx ends. It returns when the outcome of the last attempt is
+// recorded.
 func (l *lanes) run(ctx context.Context) error {
 	defer l.client.CloseIdleConnections()
 	defer l.going.Wait()
@@ -61,7 +63,8 @@ type hook struct {
 	Secret string
 }
 
-// open starts lanes for webhooks that have due notices and no lane, up to maxLanes.
+// open starts a lane for each webhook that has due notices and no lane yet, until maxLanes
+// lanes run.
 func (l *lanes) open(ctx context.Context) (more bool, err error) {
 	rows, err := l.s.opt.DB.Pool.Query(ctx, `
 		SELECT w.uuid, w.url, w.secret FROM webhooks w
@@ -99,8 +102,8 @@ func (l *lanes) busy() []uuid.UUID {
 	return list
 }
 
-// next returns how long it is until a notice of a webhook without a lane is due. While all
-// lanes are taken it returns the maximum, since a lane that ends wakes the loop.
+// next returns how long it is until a notice is due for a webhook that has no lane. If
+// maxLanes lanes run, it returns worker.MaxIdle, since a lane that ends wakes the loop.
 func (l *lanes) next(ctx context.Context) (time.Duration, error) {
 	busy := l.busy()
 	if len(busy) == maxLanes {
@@ -147,7 +150,8 @@ func (l *lanes) lane(ctx context.Context, h hook) {
 	}
 }
 
-// round claims some notices of a webhook and sends them. It returns how many it claimed.
+// round claims up to laneWidth due notices of a webhook, sends them, and returns how many
+// it claimed.
 func (l *lanes) round(ctx context.Context, id uuid.UUID, to *target) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.s.opt.Lease)
 	defer cancel()

@@ -21,8 +21,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestMain also looks for goroutines that are left when all tests are over and the
-// server is stopped.
+// TestMain runs the tests, and then fails if a goroutine is left after the end of all tests
+// and of the database server.
 func TestMain(m *testing.M) {
 	code := dbtest.Run(m)
 	if code == 0 {
@@ -41,7 +41,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// exec runs a statement and checks how many rows it changed.
+// exec runs a statement and fails the test unless the statement changed the given number of
+// rows.
 func exec(t testing.TB, d *db.DB, rows int64, sql string, args ...any) {
 	t.Helper()
 	tag, err := d.Pool.Exec(t.Context(), sql, args...)
@@ -83,7 +84,8 @@ func start(t testing.TB, fn func(context.Context) error) (stop func()) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// newSender makes a sender that may reach the test's receivers.
+// newSender makes a sender that may send to the tests' receivers, which have private
+// addresses.
 func newSender(t testing.TB, o Options) *Sender {
 	t.Helper()
 	o.AllowPrivate = true
@@ -100,7 +102,7 @@ func newSender(t testing.TB, o Options) *Sender {
 	return s
 }
 
-// queue queues an event in a transaction, as a caller of the package does.
+// queue queues an event in a transaction of its own, as callers of this package do.
 func queue(t testing.TB, s *Sender, d *db.DB, e Event) uuid.UUID {
 	t.Helper()
 	if e.ID == uuid.Nil {
@@ -157,8 +159,8 @@ type receiver struct {
 	list []request
 }
 
-// receive starts a receiver. answer writes the answer to the n-th request, from 1; nil:
-// every answer is 204.
+// receive starts a receiver. answer writes the answer to the n-th request, where the first
+// has the number 1. If answer is nil, the receiver answers every request with 204.
 func receive(t testing.TB, answer func(w http.ResponseWriter, r *http.Request, n int)) *receiver {
 	t.Helper()
 	rec := &receiver{}
@@ -195,7 +197,7 @@ func once(t testing.TB, s *Sender) {
 	}
 }
 
-// lockedBuffer is a buffer that a logger and a test may use at once.
+// lockedBuffer is a buffer to which a logger writes while a test reads it.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -6,8 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Statements of the first release, which knows one webhook only: processes of it may run
-// beside newer ones during an upgrade.
+// Statements of the first release, which knows only the webhook of the configuration.
+// Processes of the first release may run beside newer processes during an upgrade.
 const (
 	claimOfFirstRelease = `
 		UPDATE webhookdeliveries
@@ -34,9 +34,10 @@ const (
 	queueOfFirstRelease = "INSERT INTO webhookdeliveries (id, event, body) VALUES ($1, $2, $3)"
 )
 
-// A process of the first release doesn't see notices of namespaces' webhooks, which it
-// would send to autoprune.webhook.url or delete. It continues to send the notices of the
-// registry's webhook.
+// TestFirstReleaseSeesNoNoticeOfANamespace: during an upgrade, a process of the first
+// release runs its statements. It must not see notices of namespaces' webhooks, because it
+// would delete them or send them to autoprune.webhook.url. It must still see and send the
+// notices for the configured URL.
 func TestFirstReleaseSeesNoNoticeOfANamespace(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{URL: "http://127.0.0.1:1/registry"})

@@ -29,7 +29,8 @@ type target struct {
 	client *http.Client
 }
 
-// newTarget checks a URL and a secret. Its errors repeat neither of them.
+// newTarget checks a URL and a secret, and returns a target with them. Its errors repeat
+// neither of the two.
 func newTarget(address, secret string, allowPrivate bool) (r target, err error) {
 	var problems []error
 	if address != "" {
@@ -48,7 +49,8 @@ func newTarget(address, secret string, allowPrivate bool) (r target, err error) 
 	return r, errors.Join(problems...)
 }
 
-// newClient makes a client that keeps some connections to each receiver.
+// newClient makes an HTTP client. It keeps up to Options.Parallel idle connections to each
+// receiver, and refuses private addresses unless allowPrivate is set.
 func newClient(o Options, allowPrivate bool) *http.Client {
 	dialer := &net.Dialer{Timeout: o.Timeout}
 	if !allowPrivate {
@@ -80,7 +82,7 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// detail returns the text that is kept in the row.
+// detail returns the text that is stored as last_error of the notice.
 func (f *failure) detail() string {
 	text := f.text
 	if f.excerpt != "" {
@@ -89,8 +91,8 @@ func (f *failure) detail() string {
 	return cut(text, maxError)
 }
 
-// attempt sends a notice once, within timeout. It returns nil when the receiver answered
-// 2xx.
+// attempt sends a notice once, within timeout. It returns nil if the receiver answered with
+// a status 2xx.
 func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration) *failure {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -103,7 +105,7 @@ func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration)
 		return r.failed(err, timeout)
 	}
 	defer resp.Body.Close()
-	// A body that can't be read doesn't change the outcome.
+	// The status alone decides the outcome, so an error while reading the body is ignored.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if resp.StatusCode/100 == 2 {
 		return nil
@@ -120,7 +122,8 @@ func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration)
 	return f
 }
 
-// answer describes a status in Go's words, not in the receiver's.
+// answer describes a status with Go's standard text, and doesn't use the text that the
+// receiver sent.
 func answer(status int) string {
 	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
 }
@@ -140,7 +143,8 @@ func (r *target) request(ctx context.Context, d delivery, now time.Time) (*http.
 	return req, nil
 }
 
-// failed returns the failure of a client's error, without the URL that url.Error contains.
+// failed returns the failure for an error of the HTTP client, without the URL that a
+// url.Error contains.
 func (r *target) failed(err error, timeout time.Duration) *failure {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		if err = e.Err; e.Timeout() {
@@ -150,7 +154,8 @@ func (r *target) failed(err error, timeout time.Duration) *failure {
 	return &failure{text: cut(clean(r.scrub(err.Error())), maxError)}
 }
 
-// retryAfter reads the header of that name: seconds or a date.
+// retryAfter returns the pause that the value of a Retry-After header asks for, in seconds
+// or as a date; 0 if the value is neither.
 func retryAfter(value string, now time.Time) time.Duration {
 	if n, err := strconv.ParseUint(value, 10, 32); err == nil {
 		return min(time.Duration(n)*time.Second, maxRetry)
@@ -161,9 +166,9 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// scrubber returns a function that hides the parts of a URL that may be secret. Receivers
-// often repeat the URL in their answers, and a path can be a password as well as a query
-// can.
+// scrubber returns a function that replaces those parts of the URL u in a text that may be
+// secret. It is needed because receivers often repeat the URL in their answers, which are
+// stored and logged. Not only the query but also the path may contain a password.
 func scrubber(u *url.URL) func(string) string {
 	parts := []string{u.String(), u.RequestURI(), u.RawQuery, u.EscapedPath(), u.Path}
 	for key, values := range u.Query() {
@@ -176,7 +181,8 @@ func scrubber(u *url.URL) func(string) string {
 	parts = append(parts, strings.Split(u.Path, "/")...)
 	var pairs []string
 	for _, p := range parts {
-		// Shorter parts are no secrets, and hiding them would hide half of any text.
+		// Parts of less than 6 bytes are no secrets, and replacing them would hide much of
+		// any text.
 		if len(p) >= 6 {
 			pairs = append(pairs, p, "(hidden)")
 		}
@@ -184,7 +190,8 @@ func scrubber(u *url.URL) func(string) string {
 	return strings.NewReplacer(pairs...).Replace
 }
 
-// clean returns text as one line that PostgreSQL accepts.
+// clean returns the text as one line, without characters that PostgreSQL refuses or that
+// can't be printed.
 func clean(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -195,7 +202,7 @@ func clean(text string) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// cut shortens text to n bytes at most.
+// cut shortens text to at most n bytes, without dividing a character.
 func cut(text string, n int) string {
 	if len(text) <= n {
 		return text

@@ -34,7 +34,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// A receiver that doesn't answer, or doesn't end its answer, doesn't block the sender.
+// TestSlowReceiver: a receiver sends no answer, or doesn't end its answer. The attempt must
+// end nevertheless, and its outcome must be recorded.
 func TestSlowReceiver(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -84,7 +85,8 @@ func TestSlowReceiver(t *testing.T) {
 	}
 }
 
-// A server without a valid certificate for the URL's host receives no notice.
+// TestCertificatesAreVerified: the receiver's certificate isn't valid for the host of the
+// URL. It must receive no notice.
 func TestCertificatesAreVerified(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -101,8 +103,9 @@ func TestCertificatesAreVerified(t *testing.T) {
 	}
 }
 
-// Neither the row nor the log contains the secret, or a part of the URL that may be secret,
-// even if the receiver repeats it in its answer.
+// TestSecretsAreNotTold: a receiver repeats the webhook's URL in its answer. Neither the
+// notice's row in the database nor the process's log may contain the secret, or a part of
+// the URL that may be secret.
 func TestSecretsAreNotTold(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -23,8 +23,8 @@ const (
 	minKey, maxKey, maxText = 24, 64, 512 // bytes; the first two are the specification's
 )
 
-// signer returns a function that signs notices, nil without a secret. Only the function
-// holds the key, so that printing a Sender can't show it.
+// signer returns a function that signs notices with the secret; nil if there is no secret.
+// Only this function has the key, so that printing a Sender can't reveal it.
 func signer(secret string) (func(id string, at time.Time, body string) string, error) {
 	if secret == "" {
 		return nil, nil
@@ -40,7 +40,7 @@ func signer(secret string) (func(id string, at time.Time, body string) string, e
 	}, nil
 }
 
-// parseSecret returns the key. Its errors don't repeat the text.
+// parseSecret returns the key that a secret stands for. Its errors don't repeat the secret.
 func parseSecret(secret string) ([]byte, error) {
 	if strings.TrimSpace(secret) != secret {
 		return nil, errors.New("it begins or ends with white space; remove it")

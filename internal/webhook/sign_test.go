@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// The secret, the notice and the signature are those of the test of the specification's
+// TestSignatureOfTheSpecification signs a notice with a known secret. The secret, the
+// notice and the expected signature are those in the tests of the specification's
 // libraries.
 func TestSignatureOfTheSpecification(t *testing.T) {
 	t.Parallel()
@@ -26,8 +27,8 @@ func TestSignatureOfTheSpecification(t *testing.T) {
 	}
 }
 
-// verify checks a signature as a receiver does, by code that doesn't share anything with
-// the signer.
+// verify checks a signature in the way in which a receiver does. It shares no code with the
+// signer.
 func verify(t *testing.T, r request, key []byte) {
 	t.Helper()
 	stamp := r.header.Get("Webhook-Timestamp")

@@ -10,15 +10,15 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// tidyRows bounds the rows that one statement deletes, and pendingMost how many rows are
-// counted for the gauge.
+// tidyRows is the largest number of rows that one statement deletes. pendingMost is the
+// largest number of waiting notices that are counted for the metric.
 const (
 	tidyRows    = 1000
 	pendingMost = 100_000
 )
 
-// tidyBatch deletes some of the notices that were delivered or given up long ago, and sets
-// the gauge of pending notices.
+// tidyBatch deletes some of the notices that were delivered or given up longer ago than
+// Options.Keep, and sets the metric of pending notices.
 func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
@@ -50,10 +50,10 @@ func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// abandon deletes notices for the configured URL that have been due for as long as settled
-// notices are kept: no process tries them, because the URL was removed from the
-// configuration. A process that has a URL doesn't call abandon, so after an outage of any
-// length it still sends its notices.
+// abandon deletes notices for the configured URL that have been due for longer than
+// Options.Keep. Such notices exist if the URL was removed from the configuration, so that
+// no process sends them. A process that has a URL doesn't call abandon; so even after a
+// long outage it still sends its notices.
 func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
@@ -69,9 +69,9 @@ func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 	return tag.RowsAffected() == tidyRows, nil
 }
 
-// tidyHooks deletes notices of deleted webhooks, and notices that have waited for a
-// disabled webhook for as long as settled ones are kept. It disables webhooks for which too
-// many notices wait.
+// tidyHooks deletes notices of webhooks that were deleted, and notices that have been due
+// for a disabled webhook for longer than Options.Keep. It disables webhooks for which
+// Options.MaxWaiting notices wait.
 func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
@@ -107,7 +107,7 @@ func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 	return false, err
 }
 
-// disable disables a webhook until a client enables it.
+// disable disables a webhook, until a client enables it again.
 func (s *Sender) disable(ctx context.Context, namespace string, h Hook) error {
 	reason := fmt.Sprintf("%d notices waited for it", s.opt.MaxWaiting)
 	return s.opt.DB.Tx(ctx, func(tx pgx.Tx) error {

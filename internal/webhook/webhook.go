@@ -1,96 +1,105 @@
-// Package webhook sends notices of what happens to URLs: to the configured one, and to the
-// webhooks of namespaces. A queued notice is sent at least once, whatever crashes, or given
-// up after many attempts.
+// Package webhook sends notices of events to URLs: to the URL in the configuration, and to
+// the webhooks that clients create in namespaces. A queued notice is sent at least once,
+// even if processes crash, or is given up after many attempts.
 //
 // # The protocol
 //
 // The table webhooknotices is an outbox. [Sender.Queue] writes a row in the transaction of
 // the event, so the row exists exactly if the event happened. Every process runs a
-// [Sender], which repeats the steps below. (The view webhookdeliveries has only the rows
-// for the configured URL: processes of the first release use the view, and would send any
-// row that they see to that URL.)
+// [Sender], which repeats the steps below. (The view webhookdeliveries contains only the
+// notices for the configured URL. Processes of the first release, which may run during an
+// upgrade, use this view; they would send any notice that they see to that URL.)
 //
-//  1. Claim: one statement takes rows that are due, FOR UPDATE SKIP LOCKED, writes
-//     a lease of its own into them, and moves next_attempt to the lease's end.
-//     It is committed by itself.
-//  2. Send, outside of any transaction. Sending ends before the lease does.
-//  3. Record: 2xx, and the row is delivered. Else next_attempt becomes the time of
-//     the next attempt; after the last one, or 410 Gone, the row is given up. A
-//     process that is told to stop gives its rows back at once.
+//  1. Claim: one statement selects notices that are due, FOR UPDATE SKIP LOCKED, writes a
+//     new random lease id into them, and sets next_attempt to the end of the lease. It is a
+//     transaction of its own.
+//  2. Send the notices, outside of any transaction. Sending ends before the lease does.
+//  3. Record the outcome. If the receiver answered 2xx, the notice is delivered. Otherwise
+//     next_attempt becomes the time of the next attempt; after the last attempt, or after
+//     410 Gone, the notice is given up. A process that is told to stop makes the notices
+//     that it has claimed due again at once.
 //
 // # Why it is at least once
 //
-// A row leaves the reach of claims in two ways only. It is recorded as delivered after the
-// receiver answered 2xx. It is recorded as given up after a failure, by the holder of the
-// lease; a crash gives nothing up, even during the last attempt. In all other states
-// next_attempt is a time, and once that time has come the row is claimed, in the order of
-// these times. So a process may die at any point: before the claim's commit nothing has
-// changed, and after it the row is due again when the lease ends.
+// A notice is no longer sent in two cases only: it was recorded as delivered, after the
+// receiver answered 2xx; or it was recorded as given up, after a failure, by the process
+// that has the lease. (A crash doesn't give a notice up, even during the last attempt.) In
+// all other states next_attempt is a time, and a process claims the notice once that time
+// has come, earliest time first. So a process may die at any point: before the claim's
+// commit nothing has changed, and after it the notice is due again when the lease ends.
 //
-// Two processes may send the same notice: when the first dies between the answer and the
-// record, or is delayed beyond its lease. Both use the row's id as webhook-id, by which the
-// receiver recognises repeats. Their records don't conflict: a delivery is a fact, so it is
-// recorded whoever has the lease by then, and overrides a given-up state; a failure is
-// recorded only by the holder of the lease, so a late one changes nothing.
+// Two processes may send the same notice, if the first dies between the receiver's answer
+// and step 3, or is delayed beyond its lease. Both send the row's id as webhook-id, by
+// which the receiver recognises repeats. What the two processes record doesn't conflict. A
+// delivery is a fact: a process records it even if another process has the lease by then,
+// and even if the notice was given up. A failure is recorded only by the process that has
+// the lease, so the late failure of the other changes nothing.
 //
-// Order isn't kept: while one notice waits for its next attempt, later ones are
-// sent. Each says when its event was.
+// Notices may arrive in another order than that of their events: while one notice waits for
+// its next attempt, later notices are sent. Each notice contains the time of its event.
 //
 // # Webhooks of namespaces
 //
 // A namespace's webhooks are rows of the table webhooks. Their events come from the audit
-// log, where each push, pull and deletion has an entry exactly if it happened. A dispatcher
-// in every process reads the log in the order of (xid, id), and only entries of
-// transactions older than every open one: nothing can be inserted between two of these any
-// more. In one transaction it
+// log, which has an entry for a push, pull or deletion exactly if it happened. In every
+// process a dispatcher reads the log's entries in the order of (xid, id), where xid is the
+// id of the transaction that wrote the entry. It reads only entries of transactions that
+// are older than every open transaction, because no entry can be inserted between two of
+// these any more. In one transaction it
 //
 //  1. locks the only row of webhookposition, or does nothing if another process has locked it;
-//  2. reads the enabled webhooks, which it locks against deletion, and the entries behind the
-//     position;
-//  3. writes a notice into webhooknotices for each webhook that asks for the event or, for pulls,
-//     adds their number to webhookcounts;
-//  4. removes the counts that are due from webhookcounts, and writes a notice of each;
-//  5. moves the position behind the entries that it has read.
+//  2. reads the enabled webhooks, which it locks against deletion, and the log's entries
+//     after the position;
+//  3. writes a notice into webhooknotices for each webhook that asks for the event or, for
+//     pulls, adds their number to the webhook's row in webhookcounts;
+//  4. deletes the rows of webhookcounts that are due, and writes a notice for each of them;
+//  5. moves the position past the entries that it has read.
 //
-// So each entry leads to one notice per webhook, or is in one count, which leads to one
-// notice. If a process dies, all of the transaction has happened or nothing of it: the
-// notice exists exactly if the position is behind its entry. Two processes can't read the
-// same entry, since the second gets the lock after the first one's commit and then reads
-// the new position. An entry that is committed late belongs to a transaction that was still
-// open, so the position can't be behind it yet.
+// So each entry of the log leads to one notice per webhook, or is part of one count, which
+// leads to one notice. If a process dies, either all of the transaction has happened or
+// nothing: a notice for an entry exists exactly if the position is past the entry. Two
+// processes can't read the same entry, since the second process gets the lock after the
+// first one's commit and then reads the new position. The position can't be past an entry
+// that is committed late, because the transaction of this entry was still open when the
+// dispatcher read the log.
 //
-// Garbage collection writes no entries into the log. Its transactions write what they
-// delete into webhookcollected if a webhook asks for that. The dispatcher
-// deletes these rows in the transaction that adds them to webhookcounts.
+// Garbage collection writes no entries into the audit log. If a webhook asks for the event
+// gc, the transactions of garbage collection write the number of deleted manifests into the
+// table webhookcollected. The dispatcher adds these rows to webhookcounts and deletes them
+// from webhookcollected, in one transaction.
 //
-// A webhook is told of what happens after it was enabled (active_since). The position has
-// one part for changes and one for pulls. While no webhook asks for changes, the first part
-// isn't moved; while none asks for pulls, the second isn't. The transaction that makes the
-// first such webhook locks the row of webhookposition and moves that part to the end of the
-// log. Entries of transactions that begin after the client's answer are behind that end,
-// and a dispatcher that reads them sees the webhook.
+// A webhook gets notices of events after it was enabled (active_since). The row of
+// webhookposition has two positions, one for changes and one for pulls. While no webhook
+// asks for changes, the dispatcher doesn't move the position for changes; likewise for
+// pulls. The transaction that creates or enables the first such webhook locks the row and
+// moves the position to the end of the log. Entries of transactions that begin after the
+// client got its answer are past this end, and a dispatcher that reads them already sees
+// the webhook.
 //
-// While a webhook is enabled the dispatcher looks at the log every second (two statements
-// on indexes); otherwise it looks at two small tables once a minute. Webhooks cause no
-// other work in the registry, except for the rows of webhookcollected.
+// While a webhook is enabled, the dispatcher looks for new entries in the log every second,
+// with two statements that use database indexes. While none is enabled, it only looks at
+// two small tables once a minute. Webhooks cause no other work in the registry, except for
+// the rows of webhookcollected.
 //
-// Each webhook has a lane of its own in each process (see lanes), so that receivers don't
-// wait for each other. Claiming, sending and recording follow the protocol above.
+// In each process, each webhook with due notices has a goroutine of its own, its lane, so
+// that a slow receiver delays no other webhook (see lanes). A lane claims, sends and
+// records notices by the protocol above.
 //
 // # Callbacks
 //
-// A client can name a URL that is to be called when an operation that it asked for is done
-// (Call). The notice is a row like the others, with that URL. A separate loop claims and
-// sends these by the same protocol. At most maxCallbacks wait at a time.
+// A client can name a URL that Purser calls when an operation that the client asked for is
+// done ([Sender.Call]). Such a callback is a row of webhooknotices with its own URL. A loop
+// of its own claims and sends callbacks by the same protocol. At most maxCallbacks of them
+// may wait at a time.
 //
 // # Where requests go
 //
-// A user who can set a URL could make Purser send requests to servers that only Purser
-// reaches. Therefore addresses that aren't public are refused unless allowed. The check is
-// made on the address that is about to be dialled, so it doesn't depend on how the URL
-// writes it or what its name resolved to before. Redirects aren't followed, and proxies of
-// the environment aren't used, since a proxy would dial instead of Purser. See check in
-// address.go.
+// A user who can set a webhook's URL could make Purser send requests to servers that only
+// Purser can reach. Therefore Purser refuses addresses that aren't public, unless the
+// configuration allows them. It checks the IP address that is about to be dialled. So the
+// check doesn't depend on how the URL writes the address, nor on what the host's name
+// resolved to before. Purser doesn't follow redirects, and doesn't use the proxies of the
+// environment, since a proxy would dial instead of Purser. See check in address.go.
 //
 // Errors and logs never contain the secret, nor any part of the URL except its host.
 package webhook
@@ -116,44 +125,47 @@ import (
 // Options configures a Sender.
 type Options struct {
 	DB *db.DB // required
-	// URL receives the notices: http or https, without a user. Empty: no notices are queued
-	// for the configured URL, and Run only removes those that are left from before.
+	// URL is the configured URL to which notices are sent: http or https, without a user.
+	// Empty: Queue queues no notices, and Run only deletes notices that were queued for an
+	// earlier URL.
 	URL string
-	// Secret is the key that signs the notices to URL: "whsec_" and base64 of 24 to 64
-	// bytes, or other text of 24 to 512 bytes that is the key itself. Empty: the notices
-	// aren't signed.
+	// Secret is the key that signs the notices to URL. It is "whsec_" followed by base64 of
+	// 24 to 64 bytes, or any other text of 24 to 512 bytes, which then is the key itself.
+	// Empty: the notices aren't signed.
 	Secret string
-	// AllowPrivate permits receivers at addresses that aren't public.
+	// AllowPrivate allows URL to have an address that isn't public.
 	AllowPrivate bool
-	// AllowPrivateHooks is like AllowPrivate, for the webhooks of namespaces.
+	// AllowPrivateHooks allows the URLs of namespaces' webhooks and of callbacks to have
+	// addresses that aren't public.
 	AllowPrivateHooks bool
-	// Pulls says that pulls are written to the audit log. Otherwise webhooks that ask for
-	// pulls are refused.
+	// Pulls says that the registry writes pulls to the audit log. If it is false, clients
+	// can't create webhooks that ask for pulls.
 	Pulls bool
-	// Window is how long pulls, and deletions by garbage collection, are counted before a
-	// notice of them is sent. Default 1 min.
+	// Window is how long the dispatcher counts pulls, and deletions by garbage collection,
+	// before it sends one notice with their number. Default 1 min.
 	Window time.Duration
-	// Look is how often the audit log is looked at while a webhook is enabled. Default
-	// 1 s.
+	// Look is how often the dispatcher looks for new entries in the audit log while a
+	// webhook is enabled. Default 1 s.
 	Look time.Duration
-	// MaxWaiting is how many notices may wait for a webhook before it is disabled.
-	// Default 100,000.
+	// MaxWaiting is the number of waiting notices at which a webhook is disabled. Default
+	// 100,000.
 	MaxWaiting int
-	// Timeout bounds one attempt, from looking up the host to the end of the
-	// answer. Default 10 s.
+	// Timeout is the limit for one attempt, from looking up the host to the end of the
+	// receiver's answer. Default 10 s.
 	Timeout time.Duration
-	// MaxAttempts is how often a notice is tried. Default 12.
+	// MaxAttempts is the number of attempts to send a notice before it is given up. Default
+	// 12.
 	MaxAttempts int
-	// RetryMin is the pause after the first attempt, RetryMax the longest one; each
-	// pause is three times the one before, less up to a fifth at random. Defaults:
-	// 5 s and 24 h; the most: 30 days.
+	// RetryMin is the pause after the first attempt, RetryMax the longest pause. Each pause
+	// is three times as long as the pause before it, less up to a fifth at random.
+	// Defaults: 5 s and 24 h. RetryMax is at most 30 days.
 	RetryMin, RetryMax time.Duration
 	// Parallel is how many notices this process sends at once. Default 8.
 	Parallel int
-	// Lease is how long a claimed notice is kept from other processes. Default, and
-	// the least, is twice Timeout and 5 s.
+	// Lease is how long other processes can't claim a notice that this process has claimed.
+	// The default, which is also the least value, is twice Timeout plus 5 s.
 	Lease time.Duration
-	// Keep is how long delivered notices, and those given up, are kept. Default 7
+	// Keep is how long notices are kept after they were delivered or given up. Default 7
 	// days.
 	Keep    time.Duration
 	Log     *slog.Logger    // default slog.Default()
@@ -185,8 +197,8 @@ func def[T int | time.Duration](p *T, value T) {
 	}
 }
 
-// Sender queues and sends notices. Its methods may be called concurrently. A nil Sender's
-// Queue, Wake and Configured behave like those of a Sender without a URL.
+// Sender queues and sends notices. Its methods may be called concurrently. On a nil Sender,
+// the methods Queue, Wake and Configured behave as on a Sender without a URL.
 type Sender struct {
 	target                // the configured receiver; its url is nil if there is none
 	opt      Options      // without URL and Secret
@@ -199,8 +211,8 @@ type Sender struct {
 	watching  *atomic.Bool // a webhook of a namespace was enabled when last looked
 }
 
-// New makes a sender. It starts nothing: see Run. Its errors say what is wrong with
-// the URL, the secret, or both, and don't repeat them.
+// New makes a sender, which does nothing before Run. Its errors say what is wrong with the
+// URL or the secret, and repeat neither of them.
 func New(o Options) (*Sender, error) {
 	o.defaults()
 	to, err := newTarget(o.URL, o.Secret, o.AllowPrivate)
@@ -215,7 +227,8 @@ func New(o Options) (*Sender, error) {
 	s.tidy = worker.New(worker.Options{Name: "webhook tidy", Batch: s.tidyBatch, Log: o.Log, Metrics: o.Worker})
 	if s.url != nil {
 		s.client = newClient(o, o.AllowPrivate)
-		// A batch must end before its lease does. The lease begins later than the batch.
+		// A batch must end before the lease on its notices does. The lease begins later
+		// than the batch, so the duration of the lease is a limit for the batch.
 		s.send = worker.New(worker.Options{
 			Name: "webhook", Batch: s.batch, Next: s.next, Timeout: o.Lease, Log: o.Log, Metrics: o.Worker,
 		})
@@ -233,7 +246,7 @@ func New(o Options) (*Sender, error) {
 // Configured returns whether a URL is configured.
 func (s *Sender) Configured() bool { return s != nil && s.url != nil }
 
-// Run sends notices until ctx ends. Any number of processes may do so at once.
+// Run sends notices until ctx ends. Any number of processes may call it at the same time.
 func (s *Sender) Run(ctx context.Context) error {
 	var g errgroup.Group
 	if s.send != nil {
@@ -247,16 +260,16 @@ func (s *Sender) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Wake makes an idle sender look for notices now. Call it after the commit of a transaction
-// that queued a notice; otherwise the notice is sent within a minute.
+// Wake makes an idle sender look for due notices now. Callers of Queue should call it after
+// their transaction has committed; otherwise the notice is sent within a minute.
 func (s *Sender) Wake() {
 	if s.Configured() {
 		s.send.Wake()
 	}
 }
 
-// parseURL checks a URL as far as possible without looking up its host. Its errors don't
-// repeat the text, which may contain credentials.
+// parseURL checks and parses a URL, without looking up its host. Its errors don't repeat
+// the URL, which may contain credentials.
 func parseURL(text string, allowPrivate bool) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {

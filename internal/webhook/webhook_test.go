@@ -56,7 +56,8 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// Printing a sender in any format doesn't show the secret.
+// TestSenderHoldsNoSecretToPrint prints a sender in several formats. The text must not
+// contain the secret.
 func TestSenderHoldsNoSecretToPrint(t *testing.T) {
 	t.Parallel()
 	secret := "hunter2" + strings.Repeat("k", 32)
@@ -89,7 +90,7 @@ func TestQueueIsPartOfTheTransaction(t *testing.T) {
 	if r.Body != want || r.Event != "autoprune.finished" || r.Attempts != 0 || r.Wait > 0 {
 		t.Errorf("got %+v, want the body %s, due", r, want)
 	}
-	// Queuing the same ID again makes no second notice.
+	// Queue must queue no second notice with the same ID.
 	queue(t, s, d, Event{ID: id, Type: "b"})
 	if n := count(t, d, "true"); n != 1 {
 		t.Errorf("%d rows, want 1", n)
@@ -183,7 +184,9 @@ func TestTidy(t *testing.T) {
 			t.Errorf("%s: %d rows, want %d", where, n, want)
 		}
 	}
-	// Notices that were queued before the webhook was removed are not sent.
+	// off is a sender without a URL, so notices for the configured URL can't be sent any
+	// more. It must delete those that have been due for too long, and keep those that are
+	// due now.
 	must(t, s.Queue(t.Context(), d.Pool, Event{Type: "due"}))
 	_, err := off.tidyBatch(t.Context())
 	must(t, err)
