@@ -1,34 +1,35 @@
-// Package check compares the database with the store, and repairs what a repair can mend,
-// while registries run on both. It also compares the sizes that manifests declare with the
-// stored ones, and corrects the total sizes that the first release stored.
+// Package check compares the database with the blob store, and repairs differences if asked
+// to, while registries run on both. It also compares the sizes that manifests declare with
+// the stored sizes, and corrects the total sizes of manifests that the first release stored.
 //
 // Storage keys are random, so [Run] divides them into 16 parts by their first hexadecimal
-// digit. For each part it merges the rows that own objects with the store's listing, both in
-// key order. Rows and listing are read at different moments, so a difference is only a
-// suspicion. A second look decides, in an order that misses nothing that changes meanwhile.
-// The argument rests on these facts: every object has exactly one owner row, which is
-// inserted before the object's first byte and deleted after the object; a key is never
-// reused; a key only moves from an upload to a blob to the objects waiting for deletion,
-// never back.
+// digit. For each part it compares two lists, both in key order: the database rows that own
+// objects, and the store's objects. Rows and objects are read at different moments, so a
+// difference is only a suspicion. Run then looks at the object and the row a second time, in
+// an order that makes the result certain whatever changes meanwhile. The proof rests on
+// three facts. Every object has exactly one owner row, which is inserted before the object's
+// first byte and deleted after the object. A storage key is never used twice. A key moves
+// only from an upload to a blob to a pending deletion, never back.
 //
-//   - A blob without its object, or whose object has another size: Run looks at the
-//     object, then at the row. If the row still gives the blob this key, it did so all the
-//     time, since a key can't leave a blob and come back. So the blob owned the key when
-//     Run looked at the object, and the object should have existed with the size that it
-//     had when the blob was committed.
-//   - A blob whose content has another hash: the same order, and the object is read twice.
-//   - An object for which Run saw no owner row: one statement looks for all possible
-//     owners. If there is none, the object was deleted before that statement, or has no
-//     owner; so Run looks at the object again after the rows. If it still exists, no row
-//     will ever own it. Only a request that lost its upload can write such an object, and
-//     that request deletes it again: so objects younger than the longest request aren't
-//     judged.
-//   - A multipart upload is checked like an object.
-//   - A key with two owners: one statement read both, at one moment.
+//   - A blob without its object, or whose object has another size: Run looks at the object,
+//     then at the blob's row. If the row still names this key, it has named the key all the
+//     time, since a key can't leave a blob and come back. So the blob owned the key when Run
+//     looked at the object, and the object should have existed with the size that it had when
+//     the blob was committed.
+//   - A blob whose object has content with another digest: Run reads the object a second time
+//     and then the row, as above.
+//   - An object for which Run saw no owner row: one statement looks for an owner in all
+//     tables. If it finds none, the object was deleted before that statement, or has no
+//     owner; so Run looks at the object again afterwards. If the object still exists, no row
+//     will ever own it. Such an object can be written only by a request whose upload was
+//     deleted, and that request deletes the object itself. So Run reports no object that is
+//     younger than the longest request.
+//   - A multipart upload without an owner row: checked like an object.
+//   - A key with two owner rows: one statement has read both, so they existed at one moment.
 //
-// At the end Run compares the sizes that manifests declare with those in the database. The
-// registry accepts manifests with wrong sizes, since other registries store them too: Run
-// reports a difference as a note and never repairs it.
+// At the end Run compares the sizes that manifests declare with the stored sizes in the
+// database. The registry accepts manifests with wrong sizes, since other registries store
+// such manifests too. So Run reports a difference as a note and never repairs it.
 package check
 
 import (
@@ -47,12 +48,13 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Problem is a way in which the database and the store disagree.
+// Problem is a kind of disagreement between the database and the store.
 type Problem string
 
-// The problems that a check finds, and what a repair does about each. "Marked as lost" sets
-// blobs.lost_at: the registry then reports the blob as missing, and the next push stores it
-// again. "Doomed" objects become pending deletions, which the sweeper deletes.
+// The problems that a check finds, and what a repair does about each. "Marked as lost" means
+// that blobs.lost_at is set: the registry then answers that the blob doesn't exist, and the
+// next push stores it again. "Doomed" means that the object becomes a pending deletion (a
+// row of gc_doomed_objects), so that the sweeper deletes it.
 const (
 	Missing    Problem = "missing"    // a blob has no object: the blob is marked as lost
 	WrongSize  Problem = "wrong-size" // a blob's object has another size: the blob is marked as lost
@@ -68,26 +70,28 @@ const (
 	DeclaredSize Problem = "declared-size" // a manifest declares other sizes than are stored: no repair, only a note
 )
 
-// Problems lists them all, the worst first.
+// Problems has all problems, the worst first.
 var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload, DeclaredSize}
 
-// Note says whether the problem is only informative: a check that finds nothing but notes
-// counts as successful.
+// Note says whether the problem is for information only: a check that finds nothing but
+// notes counts as successful.
 func (p Problem) Note() bool { return p == DeclaredSize }
 
-// Finding is one problem, confirmed by a second look at the row or the object.
+// Finding is one problem of one blob, object, upload or manifest. A second look at the row
+// or the object has confirmed it.
 type Finding struct {
 	Problem Problem `json:"problem"`
-	// Key is the object's storage key, or the base of a multipart upload. It is empty if the
-	// finding is about a manifest.
+	// Key is the object's storage key or, for a multipart upload, the prefix of the keys of
+	// the upload's objects (its base). It is empty if the finding is about a manifest.
 	Key    string     `json:"key"`
 	Digest oci.Digest `json:"digest,omitzero"` // of the blob or manifest, if the finding is about one
 	Size   int64      `json:"size"`            // bytes: the blob's, else the object's
 	Detail string     `json:"detail,omitempty"`
-	// Repositories are up to three of the repositories that have the blob, or the manifest's
-	// repository.
+	// Repositories has up to three of the repositories that have the blob, or the repository
+	// of the manifest.
 	Repositories []string `json:"repositories,omitempty"`
-	// Contradiction describes where a manifest's declared sizes differ from the stored ones.
+	// Contradiction says which declared sizes of a manifest differ from the stored ones; nil
+	// if the finding isn't about declared sizes.
 	Contradiction *Contradiction `json:"contradiction,omitempty"`
 	Repaired      bool           `json:"repaired"` // a repair has changed the row
 }
@@ -107,19 +111,20 @@ type CheckReport struct {
 	Hashed      int64 `json:"hashed"`
 	HashedBytes int64 `json:"hashed_bytes"`
 	// Manifests counts the manifests whose declared sizes were compared. UnreadableManifests
-	// were skipped: this version's parser refuses them, though another version accepted
-	// them.
+	// counts those that were skipped because this version can't parse them, although another
+	// version accepted them.
 	Manifests           int64 `json:"manifests"`
 	UnreadableManifests int64 `json:"unreadable_manifests"`
-	// Young counts objects without an owner that may belong to a request in progress. They
-	// are no findings.
+	// Young counts objects without an owner that are so young that a running request may
+	// have written them. They are no findings.
 	Young int64 `json:"young"`
-	// Kept counts objects without an owner that are younger than gc.keep_doomed: after a
-	// restore the database doesn't know what was pushed since its backup. They are no
-	// findings, and a repair leaves them alone.
+	// Kept counts objects without an owner that are younger than gc.keep_doomed. After a
+	// restore of the database they may be blobs that were pushed after the backup. They are
+	// no findings, and a repair leaves them alone.
 	Kept      int64 `json:"kept"`
 	KeptBytes int64 `json:"kept_bytes"`
-	// Doomed counts objects that wait for deletion, including those kept for gc.keep_doomed.
+	// Doomed counts objects of pending deletions, including those that are kept for
+	// gc.keep_doomed.
 	Doomed      int64              `json:"doomed"`
 	DoomedBytes int64              `json:"doomed_bytes"`
 	Problems    map[Problem]*Tally `json:"problems"`
@@ -145,7 +150,7 @@ func (r CheckReport) Remaining() bool {
 	return false
 }
 
-// Progress is how far a check has come.
+// Progress says how far a check has come.
 type Progress struct {
 	Share       float64 // of all keys, from 0 to 1
 	Objects     int64
@@ -159,33 +164,35 @@ type Progress struct {
 type Options struct {
 	Catalog *catalog.Catalog // required
 	Store   blob.Store       // required
-	// KeepDoomed is how long objects of deleted blobs are kept, by the setting gc.keep_doomed.
+	// KeepDoomed is the setting gc.keep_doomed: how long the objects of deleted blobs are
+	// kept. A repair leaves younger objects without an owner alone.
 	KeepDoomed time.Duration
 	Deep       bool // read and hash every blob
 	Repair     bool // else nothing is changed
-	// Force repairs even when more than half of what was looked at is wrong. Without Force
-	// such a repair stops with ErrImplausible.
+	// Force allows a repair even if more than half of the blobs or objects that were looked
+	// at are wrong. Without Force such a repair stops with ErrImplausible.
 	Force bool
-	// Parallel bounds how many parts of the key space are listed and hashed at once.
+	// Parallel bounds how many of the 16 parts of the keys are compared at the same time.
 	// Default 4, maximum 16.
 	Parallel int
-	// Found is called for each finding, one after the other; it should be quick.
+	// Found is called for each finding, never concurrently; it should return quickly.
 	Found func(Finding)
 	// Progress is called every second, and at the end.
 	Progress func(Progress)
 }
 
-// ErrImplausible says that a repair was refused: so much is wrong that the database and the
-// store probably belong to different registries, or one of them is incomplete.
+// ErrImplausible says that a repair was stopped because so much is wrong that the database
+// and the store probably belong to different registries, or one of them is incomplete.
 var ErrImplausible = errors.New("more than half of what was looked at is wrong, so this is probably another registry's database, another bucket, or a volume that isn't mounted: nothing more was repaired")
 
-// unownedDelay is the time between recording an object without an owner for deletion and its
-// deletion: an operator who repaired against the wrong database has a day to notice.
+// unownedDelay is the time from the repair that records an object without an owner for
+// deletion to the deletion. So an operator who repaired with the wrong database has a day to
+// notice.
 const unownedDelay = 24 * time.Hour
 
-// Run compares the database with the store; the package comment says how. It hands its
-// findings to o.Found. The report is valid as far as the check got, also if Run returns an
-// error.
+// Run compares the database with the store; the package comment says how. It passes its
+// findings to o.Found. If Run returns an error, the report is valid for what was compared
+// until then.
 func Run(ctx context.Context, o Options) (CheckReport, error) {
 	if o.Catalog == nil || o.Store == nil {
 		return CheckReport{}, errors.New("check: a check needs a catalog and a store")
@@ -207,7 +214,7 @@ func Run(ctx context.Context, o Options) (CheckReport, error) {
 	return k.report, errors.Join(err, k.refused)
 }
 
-// refuseRepair returns an error if a repair is requested and the store carries another
+// refuseRepair returns an error if a repair is requested but the store has another
 // database's identity.
 func refuseRepair(ctx context.Context, o Options) error {
 	if !o.Repair {
@@ -219,23 +226,23 @@ func refuseRepair(ctx context.Context, o Options) error {
 // checker is the state of one check.
 type checker struct {
 	opt   Options
-	young time.Time // objects modified after this aren't judged
-	kept  time.Time // objects modified after this aren't recorded for deletion
+	young time.Time // objects modified after this time are only counted (report.Young)
+	kept  time.Time // objects modified after this time aren't recorded for deletion
 
 	hashedBytes atomic.Int64
 	done        [parts]atomic.Uint32 // progress of each part, in 65536ths
 
 	mu      sync.Mutex
 	report  CheckReport
-	strays  []blob.Object // suspected to have no owner
-	marks   []Finding     // about blobs whose lost mark is to be set or removed before they are reported
+	strays  []blob.Object // objects suspected to have no owner
+	marks   []Finding     // findings to be reported once the blobs' lost marks are set or removed
 	refused error         // why repairing stopped
 }
 
 const (
 	parts = 16
-	// maxStrays bounds the suspected objects held in memory. Their owners are looked up by
-	// one statement, which reads every blob.
+	// maxStrays bounds the number of suspected objects in memory. The owners of all of them
+	// are looked up by one statement, which reads the whole table of blobs.
 	maxStrays = 100_000
 	maxMarks  = 1000
 )
@@ -268,7 +275,8 @@ func (k *checker) run(ctx context.Context) error {
 	return k.manifests(ctx)
 }
 
-// tell starts a goroutine that reports progress every second, until stop is called.
+// tell starts a goroutine that calls opt.Progress every second and once more when stop is
+// called.
 func (k *checker) tell() (stop func()) {
 	if k.opt.Progress == nil {
 		return func() {}
@@ -305,8 +313,8 @@ func (k *checker) progress() Progress {
 	return p
 }
 
-// reached records a part's progress. Keys are random, so the digits of the key that the
-// part has reached tell which share of the part is done.
+// reached records the progress of a part, whose comparison has come to key. Keys are random,
+// so the digits of key after the first show which share of the part is done.
 func (k *checker) reached(part int, key string) {
 	if len(key) < 5 {
 		return
@@ -316,7 +324,7 @@ func (k *checker) reached(part int, key string) {
 	}
 }
 
-// add counts findings and hands them to opt.Found.
+// add counts findings in the report and passes them to opt.Found.
 func (k *checker) add(list ...Finding) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -337,10 +345,10 @@ func (k *checker) add(list ...Finding) {
 	}
 }
 
-// mayRepair says whether a repair may change n more findings of the given problems. seen is
-// how many objects or blobs were looked at. Without opt.Force it refuses, for the rest of
-// the check, as soon as more than half of them are wrong; keys are random, so what was
-// looked at is a fair sample.
+// mayRepair says whether n more findings of the given problems may be repaired. seen is how
+// many objects or blobs were looked at so far; keys are random, so these are a fair sample.
+// If more than half of them are wrong, mayRepair returns false for the rest of the check,
+// unless opt.Force is set.
 func (k *checker) mayRepair(n int, seen int64, problems ...Problem) bool {
 	const few = 100 // below this the share says nothing, as in a small registry
 	if !k.opt.Repair || n == 0 {

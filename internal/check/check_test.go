@@ -60,8 +60,8 @@ func TestCheckFindsExactlyWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: %v", o.Digest, err)
 		}
 	}
-	// A blob that is marked as lost stays marked until it is pushed again, also after a
-	// deep check and a second one.
+	// The blobs are marked as lost. They must stay marked until they are pushed again,
+	// however many checks run.
 	for _, deep := range []bool{false, true} {
 		report = b.finds(check.Options{Repair: true, Deep: deep}, "lost "+missing.Key, "lost "+short.Key, "lost "+flipped.Key)
 		if !report.Remaining() {
@@ -72,8 +72,8 @@ func TestCheckFindsExactlyWhatIsWrong(t *testing.T) {
 	b.push("shortened")
 	b.push("flipped")
 	b.finds(check.Options{Deep: true})
-	// The sweeper deletes the objects of the blobs that were marked as lost at once, and
-	// the object without an owner a day later.
+	// The sweeper must at once delete the objects of the blobs that were marked as lost and
+	// pushed again. It must delete the object without an owner only a day after the repair.
 	b.sweep()
 	if !slices.Contains(b.stored(), stray) {
 		t.Error("an object that nothing owned is deleted at once")
@@ -92,8 +92,9 @@ func TestCheckFindsExactlyWhatIsWrong(t *testing.T) {
 	b.finds(check.Options{Deep: true})
 }
 
-// A lost object that comes back, with a volume, is served again; one that comes back damaged
-// isn't, even if the check isn't a deep one.
+// The objects of two blobs vanish, and both blobs are marked as lost. Then one object comes
+// back, and the other one comes back damaged. A repair must make the registry serve the
+// first blob again, and leave the second marked, even without Deep.
 func TestCheckFindsLostBlobsAgain(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -116,8 +117,9 @@ func TestCheckFindsLostBlobsAgain(t *testing.T) {
 	b.finds(check.Options{Repair: true}, "lost "+damaged.Key)
 }
 
-// Objects of other programs aren't reported; a blob may own such an object all the same, and
-// is lost when the object is gone.
+// Objects of another program are in the store, with names that Purser doesn't make. A check
+// must not report them. But if a blob's row names such an object and the object is missing,
+// the check must report the blob.
 func TestCheckLeavesForeignObjectsAlone(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -160,11 +162,11 @@ func TestCheckDoomsMultipartUploads(t *testing.T) {
 	b.finds(check.Options{Store: store, Repair: true}, "unowned-upload "+base+" repaired", "unowned-upload "+stray+" repaired")
 	b.finds(check.Options{Store: store, Repair: true})
 	b.exec("UPDATE gc_doomed_objects SET delete_after = now()")
-	b.sweep() // must spare the blob of the same upload
+	b.sweep() // must not delete the blob that belongs to the same upload
 	b.finds(check.Options{Deep: true})
 }
 
-// If the store can't be read, its objects aren't reported as wrong.
+// The store can't be read. A check must not report its objects as missing or wrong.
 func TestCheckChangesNothingWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -182,8 +184,8 @@ func TestCheckChangesNothingWhenTheStoreFails(t *testing.T) {
 	}
 }
 
-// A repair with another registry's database, or without the store's volume, is refused; it
-// still reports its findings.
+// A repair uses another registry's database, or another store. It must report its findings
+// and repair nothing, unless Force is set.
 func TestCheckRefusesToRepairEverything(t *testing.T) {
 	t.Parallel()
 	const n = 120
@@ -220,14 +222,15 @@ func TestCheckRefusesToRepairEverything(t *testing.T) {
 		if _, _, err := b.check(check.Options{Repair: true, Force: true, Store: other.store}); err != nil || lost() != n {
 			t.Errorf("forced: %v, %d marked", err, lost())
 		}
-		// With the right store everything is as before.
+		// With the right store, a repair must remove all lost marks.
 		if _, report, err := b.check(check.Options{Repair: true}); err != nil || lost() != 0 || report.Remaining() {
 			t.Errorf("%v, %d marked, %+v", err, lost(), report)
 		}
 	})
 }
 
-// Findings name repositories that have the blob, and the progress ends at 1.
+// A finding must name a repository that has the blob, the last report of progress must have
+// the share 1, and a cancelled check must return the context's error.
 func TestCheckTells(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

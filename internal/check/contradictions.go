@@ -13,12 +13,12 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Contradiction is a manifest that declares a size other than the stored one for something
-// that it refers to.
+// Contradiction describes a manifest that declares a size for a blob or manifest to which it
+// refers, and the stored size differs.
 type Contradiction struct {
 	Repository string     `json:"-"`
 	Manifest   oci.Digest `json:"-"`
-	// Descriptor is the first descriptor with a wrong size: "config", "layers[2]",
+	// Descriptor says where in the manifest the first wrong size is: "config", "layers[2]",
 	// "manifests[0]" or "subject".
 	Descriptor string     `json:"descriptor"`
 	Digest     oci.Digest `json:"digest"`        // of the described content
@@ -27,28 +27,29 @@ type Contradiction struct {
 	Others     int        `json:"others"`        // further descriptors of the manifest that are wrong
 }
 
-// contradictionsPage is the result for a page of manifests.
+// contradictionsPage is the result of comparing one batch of manifests.
 type contradictionsPage struct {
 	Compared   int64 // manifests, including unreadable ones
-	Unreadable int64 // manifests that another version accepted and this one can't parse
+	Unreadable int64 // manifests that another version accepted and this version can't parse
 	Found      []Contradiction
 }
 
 const (
-	// contradictionPageBytes bounds the payloads of a page. A page ends with the payload
-	// that reaches the bound, so it exceeds the bound by less than one manifest.
+	// contradictionPageBytes bounds the payloads that one batch reads. A batch ends with the
+	// manifest that reaches the bound, so it exceeds the bound by less than one manifest.
 	contradictionPageBytes = 4 << 20
 	// contradictionSizes is how many stored sizes one statement looks up.
 	contradictionSizes = 10_000
 )
 
 // contradictions compares the sizes that the manifests of all repositories declare with the
-// stored ones. It reads every payload, in pages in key order. No snapshot spans the pages,
-// so a manifest that is put while it runs may be left out. An error ends the sequence.
+// stored sizes. It reads the payload of every manifest, in batches in the order of the
+// primary key. No snapshot spans the batches, so it may miss a manifest that is pushed
+// meanwhile. An error ends the sequence.
 //
-// Foreign layers, and subjects that haven't been pushed yet, aren't in the registry, so
-// there is nothing to compare. The sizes of manifests and blobs never change, so findings
-// needn't be checked again.
+// Foreign layers, and subjects that haven't been pushed yet, aren't stored in the registry,
+// so contradictions doesn't compare their sizes. The sizes of stored manifests and blobs
+// never change, so its findings needn't be checked again.
 func contradictions(ctx context.Context, c *catalog.Catalog) iter.Seq2[contradictionsPage, error] {
 	return func(yield func(contradictionsPage, error) bool) {
 		var after manifestKey
@@ -73,13 +74,13 @@ func contradictions(ctx context.Context, c *catalog.Catalog) iter.Seq2[contradic
 	}
 }
 
-// manifestKey is the primary key of a manifest, which begins with id.
+// manifestKey is the primary key of a manifest: id, repository and namespace.
 type manifestKey struct {
 	id int64
 	in catalog.Repository // without its path
 }
 
-// storedManifest is a manifest as it is stored.
+// storedManifest is a manifest as its row in the table manifests has it.
 type storedManifest struct {
 	manifestKey
 	digest    oci.Digest
@@ -87,12 +88,13 @@ type storedManifest struct {
 	payload   []byte
 }
 
-// payloads returns the manifests after the key after, in key order: at most 500, and at
-// least one if there is any.
+// payloads returns the next manifests after the key after, in key order: at most 500, and at
+// most contradictionPageBytes of payloads, but at least one if there is any.
 //
-// It disables sorting, so that PostgreSQL merges the primary keys of the partitions and
-// stops at the limit. With old statistics the planner may believe that few manifests follow,
-// and would read and sort all of them for each page.
+// payloads disables sorting and scans of whole tables. PostgreSQL then merges the
+// primary-key indexes of the partitions and stops at the limit. Otherwise, with outdated
+// statistics, the planner may believe that few manifests follow, and would read and sort all
+// of them for each batch.
 func payloads(ctx context.Context, pool *db.DB, after manifestKey) (list []storedManifest, err error) {
 	err = pool.Tx(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
@@ -130,7 +132,7 @@ func scanManifest(row pgx.CollectableRow) (m storedManifest, err error) {
 	return m, err
 }
 
-// compare compares some manifests.
+// compare compares the declared sizes in each manifest of list with the stored sizes.
 func compare(ctx context.Context, c *catalog.Catalog, list []storedManifest) (contradictionsPage, error) {
 	page := contradictionsPage{Compared: int64(len(list))}
 	type parsed struct {
@@ -177,8 +179,9 @@ func compare(ctx context.Context, c *catalog.Catalog, list []storedManifest) (co
 	return page, err
 }
 
-// contradiction compares every descriptor of a manifest, including repeated ones, with what
-// is stored.
+// contradiction compares every descriptor of a manifest, including repeated ones, with the
+// stored sizes. It returns the first wrong descriptor and the number of other wrong ones;
+// wrong is false if there is none.
 func contradiction(m *oci.Manifest, stored map[oci.Digest]int64) (found Contradiction, wrong bool) {
 	compare := func(d oci.Descriptor, name string, at int) {
 		size, there := stored[d.Digest]
@@ -209,8 +212,9 @@ func contradiction(m *oci.Manifest, stored map[oci.Digest]int64) (found Contradi
 	return found, wrong
 }
 
-// nameRepositories fills in the names of the contradictions' repositories, given by ids. It
-// leaves out contradictions in deleted repositories, whose manifests are being removed.
+// nameRepositories fills in the repository's path in each contradiction; ids has the
+// repositories' ids in the same order. It leaves out contradictions in deleted repositories,
+// whose manifests are being removed.
 func nameRepositories(ctx context.Context, pool *db.DB, list []Contradiction, ids []int64) ([]Contradiction, error) {
 	if len(list) == 0 {
 		return nil, nil

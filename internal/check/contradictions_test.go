@@ -16,10 +16,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// manyRows is enough rows for a plan by a wrong index to be seen.
+// manyRows is so many manifests that the test notices if a statement reads all of them.
 const manyRows = 3000
 
-// described returns a descriptor with a size that needn't be right.
+// described returns a descriptor. Its size needn't be right.
 func described(mediaType string, d oci.Digest, size int64) map[string]any {
 	return map[string]any{"mediaType": mediaType, "digest": d.String(), "size": size}
 }
@@ -34,8 +34,8 @@ func encoded(t *testing.T, mediaType string, fields map[string]any) []byte {
 	return payload
 }
 
-// contradictions returns all contradictions as text, in order, and the numbers of compared
-// and of unreadable manifests.
+// contradictions returns all contradictions as text, sorted, and the numbers of compared and
+// of unreadable manifests.
 func (b bundle) contradictions(t *testing.T) (found []string, compared, unreadable int64) {
 	t.Helper()
 	for page, err := range check.Contradictions(t.Context(), b.Catalog) {
@@ -52,8 +52,8 @@ func (b bundle) contradictions(t *testing.T) (found []string, compared, unreadab
 	return found, compared, unreadable
 }
 
-// Every kind of descriptor is compared, in every repository; content that isn't stored isn't
-// compared.
+// Manifests of several repositories declare wrong sizes in every kind of descriptor. A check
+// must find them all, and must not compare content that isn't stored.
 func TestContradictions(t *testing.T) { catalogtest.AtBoth(t, testContradictions) }
 
 func testContradictions(t *testing.T, dsn string) {
@@ -124,19 +124,20 @@ func testContradictions(t *testing.T, dsn string) {
 		}
 	}
 	check(0)
-	// A manifest that only another version could parse is skipped; findings in later
-	// manifests are reported.
+	// Manifests that only another version could parse must be skipped, and contradictions in
+	// later manifests must still be found.
 	b.Exec(t, `UPDATE manifests SET payload = '{"schemaVersion": 1}' WHERE media_type = $1 AND subject_digest IS NOT NULL`, oci.MediaTypeImageIndex)
 	want = slices.DeleteFunc(want, func(w string) bool { return strings.Contains(w, "subject") && strings.Contains(w, "declared 1 ") })
 	check(int64(len(repos)))
-	// A deleted repository's rows stay for a while.
+	// A repository is deleted, and the rows of its manifests stay for a while. Their
+	// contradictions must not be reported.
 	b.Exec(t, "DELETE FROM repositories WHERE path = 'two/a'")
 	want = slices.DeleteFunc(want, func(w string) bool { return strings.HasPrefix(w, "two/a@") })
 	check(int64(len(repos)))
 }
 
-// Pages are bounded by the size of their payloads and by their number of manifests; together
-// they contain every manifest once.
+// Five manifests have 3 MiB of payload each, and 1,200 further ones have little. The batches
+// must be bounded by bytes and by number, and together contain every manifest once.
 func TestContradictionsInPages(t *testing.T) {
 	t.Parallel()
 	b := replica(t, dbtest.DSN(t))
@@ -162,8 +163,8 @@ func TestContradictionsInPages(t *testing.T) {
 	}
 }
 
-// No page reads more of a table than its own manifests and their references, whatever the
-// statistics say about the number of manifests that follow.
+// The planner's statistics are missing, outdated or right. In each case the batches must not
+// read more of a table than the batches' own manifests and their references.
 func TestContradictionsReadEachManifestOnce(t *testing.T) {
 	t.Parallel()
 	for name, analyzed := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed small": 20, "analyzed whole": manyRows} {

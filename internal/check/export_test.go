@@ -16,7 +16,8 @@ var (
 	RecordUnownedUploads = recordUnownedUploads
 )
 
-// Contradictions compares the sizes that all manifests declare with the stored ones.
+// Contradictions exports contradictions: it compares the sizes that all manifests declare
+// with the stored ones.
 func Contradictions(ctx context.Context, c *catalog.Catalog) iter.Seq2[ContradictionsPage, error] {
 	return contradictions(ctx, c)
 }

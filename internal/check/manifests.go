@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// manifests reports, as notes, the manifests that declare other sizes than are stored.
+// manifests reports each manifest that declares other sizes than the stored ones, as a note.
 func (k *checker) manifests(ctx context.Context) error {
 	for page, err := range contradictions(ctx, k.opt.Catalog) {
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// put stores a manifest in team/app.
+// put stores a manifest in the repository team/app and returns its digest and size.
 func (b *storeBundle) put(mediaType, format string, args ...any) (oci.Digest, int64) {
 	b.t.Helper()
 	payload := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,`+format+`}`, append([]any{mediaType}, args...)...)
@@ -26,8 +26,8 @@ func (b *storeBundle) put(mediaType, format string, args ...any) (oci.Digest, in
 	return d, int64(len(payload))
 }
 
-// A manifest may declare wrong sizes. A check reports it once, changes nothing, and counts
-// as successful, with a repair too.
+// Four manifests declare wrong sizes. A check must report each of them once, as a note, and
+// change nothing, even with Repair; it must count as successful.
 func TestCheckNotesDeclaredSizes(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

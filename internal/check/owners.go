@@ -16,13 +16,13 @@ import (
 // Owner is a database row that owns objects in the store.
 type Owner struct {
 	Kind OwnerKind
-	// Key is the key of the object; for a row that owns all objects of an upload, their
-	// base.
+	// Key is the storage key of the object. If the row owns all objects of an upload, Key is
+	// the prefix of their keys (the upload's base).
 	Key    string
 	Digest oci.Digest // of a blob
 	Size   int64      // of a blob, in bytes
-	Lost   bool       // of a blob: the store is known to have lost its object
-	Keep   string     // the object of a doomed upload that isn't deleted; "" for none
+	Lost   bool       // of a blob: it is marked as lost (lost_at)
+	Keep   string     // of a doomed upload: the one object that isn't to be deleted; "" for none
 }
 
 // OwnerKind says from which table an Owner comes.
@@ -36,21 +36,22 @@ const (
 	OwnerDoomedUpload OwnerKind = "doomed upload"
 )
 
-// OfUpload says that Key is the base of the objects.
+// OfUpload says whether the row owns all objects of an upload, so that Key is a prefix.
 func (o Owner) OfUpload() bool { return o.Kind == OwnerUpload || o.Kind == OwnerDoomedUpload }
 
-// ownersPage is how many owners are fetched at once.
+// ownersPage is how many owner rows one FETCH reads from the cursor.
 const ownersPage = 1000
 
-// readOwners returns every row that owns an object whose key is >= from and < to ("": no limit),
-// in byte order of the keys, so that an upload comes before the objects that it owns. An
-// error ends the sequence.
+// readOwners returns the rows of blobs, uploads and pending deletions whose storage keys are
+// at least from and less to ("": no upper limit), in byte order of the keys. So the row of
+// an upload comes before rows of objects of this upload, whose keys begin with the upload's
+// key. An error ends the sequence.
 //
-// All rows belong to one moment, at which every object had one owner: when the sequence
-// begins. The database has no index in this order: maintaining it would cost each push
-// another page write, for a query that runs once a week. So PostgreSQL reads the blobs once,
-// sorts those in the range, and keeps the result as a cursor WITH HOLD of one connection, in
-// temporary files if it is large. No snapshot is held while the caller works.
+// All rows are read in one snapshot, when the sequence begins; at that moment every object
+// had one owner row. There is no index on blobs in this order: each push would have to
+// update it, for a query that runs about once a week. So PostgreSQL reads the table of blobs
+// once, sorts the rows in the range, and keeps the result in a cursor WITH HOLD of one
+// connection, in temporary files if it is large. No snapshot is held while the caller works.
 func readOwners(ctx context.Context, pool *db.DB, from, to string) iter.Seq2[Owner, error] {
 	return func(yield func(Owner, error) bool) {
 		conn, err := pool.Pool.Acquire(ctx)
@@ -87,8 +88,8 @@ func readOwners(ctx context.Context, pool *db.DB, from, to string) iter.Seq2[Own
 	}
 }
 
-// declareOwners makes the cursor. Its query runs when the transaction commits, and may take
-// longer than the usual time limit of statements.
+// declareOwners declares the cursor from which readOwners reads. The cursor's query runs
+// when the transaction commits, and may take longer than the usual time limit of statements.
 func declareOwners(ctx context.Context, conn *pgx.Conn, from, to string) error {
 	ctx = db.Unhurried(ctx)
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -123,11 +124,12 @@ func scanOwner(row pgx.CollectableRow) (Owner, error) {
 	return o, err
 }
 
-// FindUnowned returns those of the keys, each of an object of an upload, that no row owns.
-// One statement reads all owners, and so sees one moment: an object that moves from one
-// owner to another while the statement runs is seen with one of them.
+// FindUnowned returns those of the storage keys that no row owns; each must be the key of an
+// object of an upload (BASE-N). It looks for owners in all tables with one statement, and so
+// in one snapshot: an object that moves from one owner to another meanwhile is found with
+// one of the two.
 //
-// It reads all blobs once, so call it with many keys.
+// The statement reads the whole table of blobs, so call it with many keys.
 func FindUnowned(ctx context.Context, pool *db.DB, keys []string) ([]string, error) {
 	list, err := scan(ctx, pool, `
 		WITH k AS MATERIALIZED (
@@ -147,8 +149,8 @@ func FindUnowned(ctx context.Context, pool *db.DB, keys []string) ([]string, err
 	return list, nil
 }
 
-// findUnownedUploads returns those of the bases that belong neither to an upload in progress nor
-// to one that is waiting for deletion.
+// findUnownedUploads returns those of the bases (key prefixes of uploads) that belong
+// neither to an upload in progress nor to a pending deletion of an upload.
 func findUnownedUploads(ctx context.Context, pool *db.DB, bases []string) ([]string, error) {
 	list, err := scan(ctx, pool, `
 		SELECT base FROM unnest($1::text[]) AS base
@@ -161,9 +163,9 @@ func findUnownedUploads(ctx context.Context, pool *db.DB, bases []string) ([]str
 	return list, nil
 }
 
-// recordUnowned records objects that FindUnowned returned for deletion after delay. It checks
-// nothing again: an object without an owner never gets one, since a key gets its owner
-// before the object's first byte.
+// recordUnowned inserts a pending deletion, due after delay, for each object; FindUnowned
+// must have returned the objects' keys. It needn't look for owners again: an object without
+// an owner never gets one, since a key gets its owner before the object's first byte.
 func recordUnowned(ctx context.Context, pool *db.DB, objects []blob.Object, delay time.Duration) error {
 	keys, sizes := make([]string, len(objects)), make([]int64, len(objects))
 	for i, o := range objects {
@@ -181,10 +183,11 @@ func recordUnowned(ctx context.Context, pool *db.DB, objects []blob.Object, dela
 	return nil
 }
 
-// recordUnownedUploads records the uploads that findUnownedUploads returned for deletion after
-// delay. If an object of such an upload is a blob's, that object stays.
+// recordUnownedUploads inserts a pending deletion, due after delay, for all objects of each
+// upload that findUnownedUploads returned. If a blob owns one of an upload's objects, that
+// object is kept.
 //
-// It reads all blobs once, so call it with many bases.
+// The statement reads the whole table of blobs, so call it with many bases.
 func recordUnownedUploads(ctx context.Context, pool *db.DB, bases []string, delay time.Duration) error {
 	_, err := scan(ctx, pool, `
 		WITH k AS MATERIALIZED (
@@ -205,8 +208,8 @@ func recordUnownedUploads(ctx context.Context, pool *db.DB, bases []string, dela
 }
 
 // scan runs a statement that reads whole tables, and returns its rows. It lifts the time
-// limits, and has the planner read each table once: a nested loop over all rows would never
-// end.
+// limits, and forbids nested loops, so that the planner reads each table once: a nested loop
+// over all blobs and all keys would never end.
 func scan(ctx context.Context, pool *db.DB, sql string, args ...any) (list []string, err error) {
 	ctx = db.Unhurried(ctx)
 	err = pool.Tx(ctx, func(tx pgx.Tx) error {

@@ -22,7 +22,7 @@ func replica(t *testing.T, dsn string) bundle {
 	return bundle{catalogtest.Replica(t, dsn)}
 }
 
-// key returns the key of a blob's object.
+// key returns the storage key of a blob.
 func (b bundle) key(t *testing.T, d oci.Digest) string {
 	t.Helper()
 	row, there, err := b.StoredBlob(t.Context(), d)
@@ -32,7 +32,7 @@ func (b bundle) key(t *testing.T, d oci.Digest) string {
 	return row.Key
 }
 
-// begun starts an upload and returns the base of its objects' keys.
+// begun starts an upload and returns its base, the prefix of its objects' keys.
 func (b bundle) begun(t *testing.T) string {
 	t.Helper()
 	list, err := b.StartUploads(t.Context(), 1)
@@ -42,8 +42,8 @@ func (b bundle) begun(t *testing.T) string {
 	return list[0].StorageKey
 }
 
-// doomedKeys lists the keys waiting for deletion: "BASE*" for all objects of an upload,
-// "BASE* but KEY" if one of them is kept.
+// doomedKeys returns the storage keys of all pending deletions: "BASE*" for all objects of
+// an upload, "BASE* but KEY" if the object KEY is to be kept.
 func (b bundle) doomedKeys(t *testing.T) []string {
 	t.Helper()
 	var keys []string
@@ -55,7 +55,7 @@ func (b bundle) doomedKeys(t *testing.T) []string {
 	return keys
 }
 
-// owners collects what ReadOwners returns.
+// owners returns the rows that ReadOwners returns, as a list.
 func (b bundle) owners(t *testing.T, from, to string) []check.Owner {
 	t.Helper()
 	var list []check.Owner
@@ -68,8 +68,8 @@ func (b bundle) owners(t *testing.T, from, to string) []check.Owner {
 	return list
 }
 
-// ReadOwners returns all owners in the order of keys, as of one moment, even if they are
-// more than a page.
+// ReadOwners must return all owners in the order of keys, as they were at one moment, even
+// if there are more than one FETCH reads.
 func TestOwners(t *testing.T) { catalogtest.AtBoth(t, testOwners) }
 
 func testOwners(t *testing.T, dsn string) {
@@ -110,7 +110,8 @@ func testOwners(t *testing.T, dsn string) {
 	if !slices.Equal(parts, all) {
 		t.Errorf("%d owners in parts, %d at once", len(parts), len(all))
 	}
-	// Changes after the first row aren't seen, and a caller may stop early.
+	// All blobs are deleted after ReadOwners has returned the first row. ReadOwners must
+	// still return every row. A caller may also stop early.
 	n := 0
 	for o, err := range check.ReadOwners(t.Context(), b.DB, "", "") {
 		if err != nil {
@@ -134,7 +135,7 @@ func testOwners(t *testing.T, dsn string) {
 	}
 }
 
-// Every kind of row owns its objects, and no others.
+// Each kind of row must own its objects, and no others.
 func TestUnowned(t *testing.T) { catalogtest.AtBoth(t, testUnowned) }
 
 func testUnowned(t *testing.T, dsn string) {
@@ -176,7 +177,8 @@ func testUnowned(t *testing.T, dsn string) {
 	}
 }
 
-// Owners are found by reading the blobs once, however many keys are asked for.
+// FindUnowned and RecordUnownedUploads must read the table of blobs once, however many keys
+// they are given.
 func TestUnownedReadsBlobsOnce(t *testing.T) {
 	t.Parallel()
 	b := replica(t, dbtest.DSN(t))

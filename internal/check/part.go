@@ -12,16 +12,19 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// part is the check of the keys that begin with one hexadecimal digit.
+// part is the state of the check of one of the 16 parts: the storage keys that begin with
+// one hexadecimal digit.
 type part struct {
 	*checker
 	index int
-	above []Owner // rows of the upload seen last, which own all objects below its base key
+	above []Owner // the rows of the last upload, which own all objects whose keys begin with its key
 	buf   []byte  // for hashing
 }
 
-// bounds returns the key prefix of the objects of part i and the key range of their owners.
-// The ranges together cover every key, including keys of other programs' objects.
+// bounds returns, for part i, the prefix with which its objects are listed, and the range of
+// storage keys (from, to) with which their owner rows are read. The ranges of all parts
+// together cover every key, including keys of objects of other programs that a blob's row
+// names.
 func bounds(i int) (prefix, from, to string) {
 	const digits = "0123456789abcdef"
 	prefix = digits[i : i+1]
@@ -34,7 +37,8 @@ func bounds(i int) (prefix, from, to string) {
 	return prefix, from, to
 }
 
-// merge walks the owners and the objects of the part together, in key order.
+// merge compares the owner rows and the objects of the part: it reads both in key order and
+// calls settle for each key.
 func (p *part) merge(ctx context.Context) error {
 	prefix, from, to := bounds(p.index)
 	owners, stopOwners := iter.Pull2(readOwners(ctx, p.opt.Catalog.DB(), from, to))
@@ -69,7 +73,8 @@ func (p *part) merge(ctx context.Context) error {
 	return errors.Join(rowErr, objectErr)
 }
 
-// settle judges one key by the rows that name it and by its object, which is nil if there is none.
+// settle checks one storage key. same has the rows with this key; object is the object with
+// this key, nil if the store has none.
 func (p *part) settle(ctx context.Context, key string, same []Owner, object *blob.Object) error {
 	owners := same
 	base, _ := blob.UploadOf(key)
@@ -121,8 +126,8 @@ func (p *part) count(owners []Owner, object *blob.Object) {
 	}
 }
 
-// shared reports a key with several owners. Several owners that all want the object deleted
-// are no problem.
+// shared reports a key that has several owner rows. It reports nothing if all of them are
+// pending deletions.
 func (p *part) shared(key string, owners []Owner, object *blob.Object) error {
 	if len(owners) < 2 {
 		return nil
@@ -150,8 +155,9 @@ func (p *part) shared(key string, owners []Owner, object *blob.Object) error {
 	return nil
 }
 
-// blob judges a blob by the object that was listed under its key. Before it reports a
-// problem, it looks at the object and at the row again.
+// blob checks a blob. listed is the object that the store's listing has under the blob's
+// key, nil if it has none. Before blob reports a problem, it looks at the object and at the
+// blob's row a second time.
 func (p *part) blob(ctx context.Context, b Owner, listed *blob.Object) error {
 	if listed != nil && listed.Size == b.Size && !b.Lost {
 		if !p.opt.Deep {
@@ -188,8 +194,9 @@ func (p *part) blob(ctx context.Context, b Owner, listed *blob.Object) error {
 	return p.mark(ctx, f)
 }
 
-// look compares a blob with its object's present state, and with the object's content if
-// read is set. It returns the problem and what is wrong; "" means that the object is right.
+// look compares a blob with its object as the store has it now; if read is set, it also
+// reads the object and compares the content with the digest. It returns the problem and a
+// description of it; "" if the object is right.
 func (p *part) look(ctx context.Context, b Owner, read bool) (Problem, string, error) {
 	o, err := p.opt.Store.Stat(ctx, b.Key)
 	switch {
@@ -216,7 +223,7 @@ func (p *part) look(ctx context.Context, b Owner, read bool) (Problem, string, e
 	return "", "", nil
 }
 
-// hash reads a blob's object and returns the digest of what it reads.
+// hash reads a blob's object and returns the digest of the content.
 func (p *part) hash(ctx context.Context, b Owner) (oci.Digest, error) {
 	r, err := p.opt.Store.Open(ctx, b.Key, 0, -1)
 	if err != nil {

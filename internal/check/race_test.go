@@ -21,7 +21,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// hooked is a store that calls a function before a call, once for each key.
+// hooked is a store that calls a function of the test before it lists, stats or opens
+// objects.
 type hooked struct {
 	blob.Store
 	list       func(prefix string)
@@ -52,8 +53,8 @@ func (h hooked) Open(ctx context.Context, key string, off, length int64) (io.Rea
 	}
 	r, err := h.Store.Open(ctx, key, off, length)
 	if err == nil && h.read != nil && h.read(key) {
-		// Behave like a store that keeps no files open: reading ends in the middle when the
-		// object is deleted.
+		// Behave like a store that keeps no files open: if the object is deleted while it is
+		// read, reading fails in the middle.
 		r.Close() //nolint:errcheck // only read
 		return io.NopCloser(io.MultiReader(strings.NewReader("some"), failing{})), nil
 	}
@@ -80,8 +81,8 @@ func once[T any](f func(T)) func(T) {
 	return func(v T) { o.Do(func() { f(v) }) }
 }
 
-// after runs f after the check has read the rows of the part of key, and before it lists the
-// part's objects.
+// after returns a hook that runs f when the check has read the owner rows of the part to
+// which key belongs, but hasn't listed the part's objects yet.
 func after(key string, f func()) func(prefix string) {
 	return func(prefix string) {
 		if strings.HasPrefix(key, prefix) {
@@ -90,7 +91,8 @@ func after(key string, f func()) func(prefix string) {
 	}
 }
 
-// first calls f until it returns a key that belongs to the first part.
+// first returns a hook that calls f, before the first part's objects are listed, until f
+// returns a key that belongs to the first part.
 func first(f func() (key string)) func(prefix string) {
 	return after("0", func() {
 		for !strings.HasPrefix(f(), "0") {
@@ -98,11 +100,13 @@ func first(f func() (key string)) func(prefix string) {
 	})
 }
 
-// A check reports no problem, whatever changes while it runs.
+// Clients and garbage collection change blobs and uploads at the worst moments of a check.
+// The check must report no problem.
 func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(b *storeBundle) check.Options{
-		// The rows are read, then the objects are listed. In between:
+		// These changes happen after the check has read the rows and before it lists the
+		// objects.
 		"a blob is deleted and swept": func(b *storeBundle) check.Options {
 			o := b.push("blob")
 			return check.Options{Store: hooked{Store: b.store, list: after(o.Key, func() { b.collect(o.Digest); b.sweep() })}}
@@ -132,7 +136,8 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 				return u.StorageKey
 			})}}
 		},
-		// The objects are listed, then an owner is looked for, then the object.
+		// These changes happen after the check has listed the objects, before it looks for
+		// an owner or looks at the object again.
 		"an object without an owner is deleted by who wrote it": func(b *storeBundle) check.Options {
 			key := b.old(b.object(5))
 			return check.Options{Store: hooked{Store: b.store, stat: once(func(string) {
@@ -147,7 +152,8 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 				stat: once(func(string) { b.t.Error("the object of a blob was taken for one without an owner") }),
 			}}
 		},
-		// The check has seen that an object is missing, then it looks at the row again.
+		// These changes happen after the check has found that an object is missing, before
+		// it looks at the blob's row again.
 		"a blob whose object is missing is deleted": func(b *storeBundle) check.Options {
 			o := b.push("blob")
 			return check.Options{Store: hooked{Store: b.store, list: after(o.Key, func() {
@@ -166,7 +172,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 			}
 			return check.Options{Store: hooked{Store: b.store, stat: once(func(string) { b.push("blob") })}}
 		},
-		// While the check reads a blob:
+		// These changes happen while the check reads a blob's content.
 		"a blob is deleted before it is read": func(b *storeBundle) check.Options {
 			o := b.push("blob")
 			return check.Options{Deep: true, Store: hooked{Store: b.store, open: once(func(string) { b.collect(o.Digest); b.sweep() })}}
@@ -181,7 +187,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 				return key == o.Key
 			}}}
 		},
-		// A multipart upload is listed, then its owner is looked for.
+		// These multipart uploads have an owner, or are young.
 		"multipart uploads have owners": func(b *storeBundle) check.Options {
 			long := time.Now().Add(-3 * time.Hour)
 			u, v := b.upload(), b.upload()
@@ -204,8 +210,9 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 	}
 }
 
-// Clients push, cancel and push again while others delete and a sweeper sweeps, and all
-// objects look old; checks with repair find nothing all the while.
+// Clients push, cancel and push again, others delete blobs, and a sweeper deletes objects.
+// All objects look old, so their age doesn't protect them. Meanwhile checks with Repair run,
+// and must find nothing.
 func TestCheckBesideARegistry(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -243,7 +250,7 @@ func TestCheckBesideARegistry(t *testing.T) {
 	b.finds(check.Options{Store: store, Deep: true})
 }
 
-// live makes one client request or one step of garbage collection.
+// live makes one random request of a client, or deletes a blob as garbage collection does.
 func (b *storeBundle) live(r *mrand.Rand) error {
 	ctx := context.Background()
 	content := fmt.Sprint("content ", r.IntN(40))
@@ -267,7 +274,8 @@ func (b *storeBundle) live(r *mrand.Rand) error {
 	return b.catalog.CommitUpload(ctx, u, d, key, r.IntN(2) == 0)
 }
 
-// aged is a store whose objects all look old, so that their age doesn't protect them.
+// aged is a store that lists all objects as a day older than they are, so that their age
+// doesn't protect them.
 type aged struct{ blob.Store }
 
 func (a aged) List(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {

@@ -13,8 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// stray handles an object for which the check has seen no owner. It counts young and kept
-// objects, and collects the others, which settleStrays looks at again.
+// stray treats an object for which the check has seen no owner row. It counts the object if
+// it is so young that it isn't a finding (report.Young, report.Kept). Otherwise it adds the
+// object to k.strays, which settleStrays looks at again.
 func (k *checker) stray(ctx context.Context, o blob.Object) error {
 	if o.Modified.After(k.young) {
 		k.mu.Lock()
@@ -35,8 +36,9 @@ func (k *checker) stray(ctx context.Context, o blob.Object) error {
 	return k.settleStrays(ctx, maxStrays)
 }
 
-// settleStrays looks again at the collected objects without an owner, if there are at least
-// atLeast of them: first for an owner, then for the object.
+// settleStrays checks the objects in k.strays a second time, if there are at least atLeast
+// of them: it looks for an owner of each and then for the object. It reports those without
+// an owner that still exist and, if it may repair, records them for deletion.
 func (k *checker) settleStrays(ctx context.Context, atLeast int) error {
 	k.mu.Lock()
 	list, seen := k.strays, k.report.Objects
@@ -75,7 +77,8 @@ func (k *checker) settleStrays(ctx context.Context, atLeast int) error {
 	return nil
 }
 
-// stillThere returns those of the objects that the store still has, in the order of keys.
+// stillThere returns those of the objects with these keys that the store still has, in the
+// order of keys.
 func (k *checker) stillThere(ctx context.Context, keys []string) ([]blob.Object, error) {
 	objects := make([]blob.Object, len(keys))
 	group, ctx := errgroup.WithContext(ctx)
@@ -94,8 +97,9 @@ func (k *checker) stillThere(ctx context.Context, keys []string) ([]blob.Object,
 	return slices.DeleteFunc(objects, func(o blob.Object) bool { return o.Key == "" }), err
 }
 
-// mark takes a finding about a blob. If a repair changes the blob's lost mark, the finding
-// is collected and reported by settleMarks, many at once; otherwise it is reported now.
+// mark reports a finding about a blob. If a repair is to change the blob's lost mark, mark
+// only adds the finding to k.marks; settleMarks then changes the marks of many blobs at once
+// and reports their findings.
 func (k *checker) mark(ctx context.Context, f Finding) error {
 	if !k.opt.Repair || !loses(f) && f.Problem != Recovered {
 		k.add(f)
@@ -107,13 +111,13 @@ func (k *checker) mark(ctx context.Context, f Finding) error {
 	return k.settleMarks(ctx, maxMarks)
 }
 
-// loses says whether a repair marks the blob as lost.
+// loses says whether a repair of this finding marks the blob as lost.
 func loses(f Finding) bool {
 	return f.Problem == Missing || f.Problem == WrongSize || f.Problem == Damaged
 }
 
-// settleMarks sets and removes the lost marks of the collected findings, if there are at
-// least atLeast of them.
+// settleMarks sets or removes the lost marks of the blobs in k.marks and reports the
+// findings, if there are at least atLeast of them.
 func (k *checker) settleMarks(ctx context.Context, atLeast int) error {
 	k.mu.Lock()
 	list, seen := k.marks, k.report.Blobs
@@ -138,8 +142,9 @@ func (k *checker) settleMarks(ctx context.Context, atLeast int) error {
 	return k.marked(ctx, found, k.opt.Catalog.MarkFound)
 }
 
-// marked calls mark for the blobs and reports those whose row was changed. The others have
-// been pushed again, deleted or marked since they were looked at.
+// marked calls mark, which sets or removes lost marks, for the blobs in list. It reports the
+// findings of the blobs whose rows mark has changed. The other blobs have been pushed again,
+// deleted or marked since the check looked at them.
 func (k *checker) marked(ctx context.Context, list []Finding, mark func(context.Context, []catalog.StoredBlob) (map[oci.Digest]bool, error)) error {
 	if len(list) == 0 {
 		return nil
@@ -160,7 +165,7 @@ func (k *checker) marked(ctx context.Context, list []Finding, mark func(context.
 	return nil
 }
 
-// unfinished reports multipart uploads without an owner.
+// unfinished reports unfinished multipart uploads that have no owner row.
 func (k *checker) unfinished(ctx context.Context) error {
 	var bases []string
 	for m, err := range k.opt.Store.Unfinished(ctx, "") {
@@ -180,8 +185,9 @@ func (k *checker) unfinished(ctx context.Context) error {
 	return k.settleUnfinished(ctx, bases)
 }
 
-// settleUnfinished looks for the owners of multipart uploads, then checks whether the store
-// still has those without an owner, and reports these.
+// settleUnfinished looks for the owner rows of multipart uploads, given by their bases. It
+// reports those without an owner that the store still has and, if it may repair, records
+// them for deletion.
 func (k *checker) settleUnfinished(ctx context.Context, bases []string) error {
 	if len(bases) == 0 {
 		return nil
@@ -203,7 +209,8 @@ func (k *checker) settleUnfinished(ctx context.Context, bases []string) error {
 	if err := refuseRepair(ctx, k.opt); err != nil {
 		return err
 	}
-	// There is no total to compare with, so MaxInt64 turns the plausibility limit off.
+	// The number of multipart uploads that were looked at isn't known, so math.MaxInt64
+	// makes mayRepair skip the comparison with half of them.
 	repair := k.mayRepair(len(there), math.MaxInt64)
 	if repair {
 		if err := recordUnownedUploads(ctx, k.opt.Catalog.DB(), there, unownedDelay); err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/purser-registry/purser/internal/check"
 )
 
-// away is a store that carries another database's identity.
+// away is a store that has another database's identity.
 type away struct{ blob.Store }
 
 func (away) Check(context.Context) error { return fmt.Errorf("the volume: %w", blob.ErrWrongStore) }
 
-// While the store is the wrong one, nothing is repaired, though the store would accept
-// changes.
+// The store has another database's identity, and its objects could be changed all the same.
+// A repair must change nothing, even with Force. A check without repair must succeed.
 func TestNothingIsRepairedWithAWrongStore(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

@@ -13,7 +13,8 @@ import (
 const (
 	// sizePage is how many manifests are compared at once.
 	sizePage = 1000
-	// sizeShare is the share of time that the corrector works; it sleeps for the rest.
+	// sizeShare is the share of time in which the corrector works; for the rest it sleeps,
+	// to spare the database.
 	sizeShare = 0.25
 )
 
@@ -24,8 +25,9 @@ type SizeCorrectorOptions struct {
 	Worker *worker.Metrics // nil: none
 }
 
-// SizeCorrector corrects, once and in the background, the manifest sizes that the first
-// release stored: that release took them from what manifests declare.
+// SizeCorrector corrects, once and in the background, total_size of the manifests that the
+// first release stored. The first release computed it from the sizes that the manifests
+// declare, which may be wrong.
 type SizeCorrector struct {
 	opt   SizeCorrectorOptions
 	loop  *worker.Loop
@@ -35,7 +37,7 @@ type SizeCorrector struct {
 	began bool
 }
 
-// NewSizeCorrector makes a corrector. It starts nothing: see Run.
+// NewSizeCorrector makes a corrector. It changes nothing until Run is called.
 func NewSizeCorrector(o SizeCorrectorOptions) (*SizeCorrector, error) {
 	if o.DB == nil {
 		return nil, errors.New("check: the corrector of sizes needs a database")
@@ -51,16 +53,16 @@ func NewSizeCorrector(o SizeCorrectorOptions) (*SizeCorrector, error) {
 	return s, nil
 }
 
-// Run corrects sizes until all are right or ctx ends. Any number of processes may call it
-// at once.
+// Run corrects sizes until both passes over all manifests are finished or ctx ends. Any
+// number of processes may call it at once.
 func (s *SizeCorrector) Run(ctx context.Context) error {
 	ctx, s.over = context.WithCancel(ctx)
 	defer s.over()
 	return s.loop.Run(ctx)
 }
 
-// batch compares one page of manifests, and halves the page when a statement was cancelled
-// by its timeout.
+// batch compares the next s.page manifests. If the statement exceeds its time limit, batch
+// halves s.page for the next attempt.
 func (s *SizeCorrector) batch(ctx context.Context) (more bool, err error) {
 	began := time.Now()
 	done, err := CorrectSizes(ctx, s.opt.DB, s.page)

@@ -8,9 +8,9 @@ import (
 	"github.com/purser-registry/purser/internal/check"
 )
 
-// TestSizesAreCorrected: the corrector replaces the sizes that the first release recorded
-// by the true ones, also if it is stopped and started again in between, and ends after the
-// second pass.
+// 2,500 manifests have total sizes that the first release computed wrongly. The corrector is
+// stopped and started again in the middle. It must correct all of the sizes, and end by
+// itself after its second pass.
 func TestSizesAreCorrected(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

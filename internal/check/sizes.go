@@ -13,38 +13,39 @@ import (
 )
 
 // The first release computed total_size of a manifest from the sizes that the manifest
-// declares. CorrectSizes compares the total_size of all manifests with the stored sizes, in
-// the order of the manifests' ids, and updates those that differ. The sizes of manifests
-// and blobs never change, so a manifest may be compared at any time, by any of several
-// processes. One process at a time locks the row with the progress, and advances it in the
-// transaction that corrects. CorrectSizes waits for no lock: it skips a manifest that
-// another transaction has locked, such as one being deleted, and compares it again in the
-// second pass.
+// declares. CorrectSizes compares total_size of all manifests with the stored sizes, in the
+// order of the manifests' ids, and updates the rows that differ. The stored sizes of
+// manifests and blobs never change, so any process may compare a manifest at any time. The
+// row of manifest_size_corrections has the progress. One process at a time locks this row,
+// and advances it in the transaction that corrects. CorrectSizes waits for no lock: it skips
+// a manifest that another transaction has locked, for example to delete it, and compares
+// that manifest again in the second pass.
 
 const (
-	// sizePasses is how often all manifests are compared: a process of the first release
-	// that is still running may store a manifest behind the first pass's position.
+	// sizePasses is how often all manifests are compared. A second pass is needed because a
+	// process of the first release may still run and store a manifest whose id the first
+	// pass has already passed.
 	sizePasses = 2
-	// sizePassAfter is the pause between two passes. By its end an upgrade has replaced all
-	// processes.
+	// sizePassAfter is the pause between the two passes. By its end the upgrade must have
+	// replaced all processes of the first release.
 	sizePassAfter = 24 * time.Hour
-	// sizePageBytes bounds the payloads of a page of manifests, and thereby the number of
-	// their references. A page has at least one manifest.
+	// sizePageBytes bounds the payloads of the manifests that one call compares, and thereby
+	// the number of their references. A call compares at least one manifest.
 	sizePageBytes = 4 << 20
 )
 
-// SizeCorrection is what one call of CorrectSizes did.
+// SizeCorrection is the result of one call of CorrectSizes.
 type SizeCorrection struct {
 	Compared, Corrected int64 // manifests, by this call
-	// Next is the time until there is more to do; 0: now.
+	// Next is the time until the next call has something to do; 0: at once.
 	Next time.Duration
-	// Over says that all passes are finished; ComparedInAll and CorrectedInAll are their
-	// totals.
+	// Over says that all passes are finished. ComparedInAll and CorrectedInAll are the
+	// totals of all calls.
 	Over                          bool
 	ComparedInAll, CorrectedInAll int64
 }
 
-// sizePass is the row with the progress.
+// sizePass is the row of manifest_size_corrections: the progress of the passes.
 type sizePass struct {
 	pass                int
 	after               int64 // the id of the last manifest that was compared
@@ -53,8 +54,8 @@ type sizePass struct {
 	finished            bool
 }
 
-// CorrectSizes compares the total_size of up to n further manifests with the stored sizes.
-// It does nothing while another process compares manifests.
+// CorrectSizes compares total_size of up to n further manifests with the stored sizes and
+// corrects it. It does nothing while another process does so.
 func CorrectSizes(ctx context.Context, pool *db.DB, n int) (done SizeCorrection, err error) {
 	err = pool.Tx(ctx, func(tx pgx.Tx) error {
 		done = SizeCorrection{}
@@ -103,11 +104,12 @@ func lockSizePass(ctx context.Context, tx pgx.Tx) (p sizePass, err error) {
 	return p, err
 }
 
-// wrongSize is a manifest and what its total_size should be.
+// wrongSize is a manifest whose total_size is wrong, with the right size.
 type wrongSize struct{ namespace, repository, id, size int64 }
 
-// wrongSizesSQL compares a page of manifests, each by index lookups of its own.
-// For OFFSET 0 see "Plans" in package db.
+// wrongSizesSQL computes the right total_size of the next manifests. For each manifest it
+// looks up the sizes of its blobs and children by index. The section "Plans" of package db
+// explains OFFSET 0.
 const wrongSizesSQL = `
 	WITH page AS MATERIALIZED (
 		SELECT *, sum(own) OVER (ORDER BY id) - own AS before FROM (
@@ -137,8 +139,9 @@ const wrongSizesSQL = `
 	WHERE p.before < @bytes
 	ORDER BY p.id`
 
-// wrongSizes compares up to n manifests after the id after. It returns those whose
-// total_size is wrong, the id of the last one compared, and the number compared.
+// wrongSizes compares up to n manifests with ids greater than after. It returns those whose
+// total_size is wrong, the id of the last manifest compared, and the number of manifests
+// compared.
 func wrongSizes(ctx context.Context, tx pgx.Tx, after int64, n int) (wrong []wrongSize, last, compared int64, err error) {
 	rows, err := tx.Query(ctx, wrongSizesSQL, pgx.NamedArgs{"after": after, "n": n, "bytes": sizePageBytes})
 	if err != nil {
@@ -156,8 +159,8 @@ func wrongSizes(ctx context.Context, tx pgx.Tx, after int64, n int) (wrong []wro
 	return wrong, last, compared, err
 }
 
-// writeSizes corrects those rows that no other transaction has locked, and returns their
-// number.
+// writeSizes corrects the total_size of the manifests in wrong, except of rows that another
+// transaction has locked, and returns the number of corrected rows.
 func writeSizes(ctx context.Context, tx pgx.Tx, wrong []wrongSize) (corrected int64, err error) {
 	b := new(pgx.Batch)
 	for _, w := range wrong {
@@ -178,7 +181,8 @@ func writeSizes(ctx context.Context, tx pgx.Tx, wrong []wrongSize) (corrected in
 	return corrected, err
 }
 
-// endSizePass ends a pass, or all passes.
+// endSizePass ends a pass; the next one is due after sizePassAfter. If all is set, it was
+// the last pass.
 func endSizePass(ctx context.Context, tx pgx.Tx, all bool) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE manifest_size_corrections SET pass = pass + CASE WHEN $1 THEN 0 ELSE 1 END, manifest_id = 0,

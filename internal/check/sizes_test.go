@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestSizesOfTheFirstRelease: total sizes that were added up from what manifests declare,
-// negative and plausible ones, equal the stored sizes after both passes.
+// Two manifests have wrong total sizes, as the first release stored them: a negative one and
+// one that looks right. After both passes the total sizes must equal the stored sizes.
 func TestSizesOfTheFirstRelease(t *testing.T) {
 	catalogtest.AtBoth(t, func(t *testing.T, dsn string) {
 		s := replica(t, dsn)

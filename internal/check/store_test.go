@@ -26,7 +26,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// storeBundle is a catalog and a store that only this test uses.
+// storeBundle is a catalog, with a database of its own, and a store for one test.
 type storeBundle struct {
 	t       *testing.T
 	db      *db.DB
@@ -58,14 +58,15 @@ func (b *storeBundle) exec(sql string, args ...any) {
 	}
 }
 
-// object stores an object of size bytes that no row owns.
+// object stores an object of size bytes that no row owns, and returns its key.
 func (b *storeBundle) object(size int) (key string) {
 	b.t.Helper()
 	_, key = b.write(blob.NewBase(), size)
 	return key
 }
 
-// write writes one complete object of the upload base.
+// write writes one complete object of an upload; base is the prefix of the upload's keys. It
+// returns the object's key.
 func (b *storeBundle) write(base string, size int) (blob.Writer, string) {
 	b.t.Helper()
 	var next int64
@@ -86,7 +87,7 @@ func (b *storeBundle) write(base string, size int) (blob.Writer, string) {
 	return w, key
 }
 
-// stored lists the objects in the store.
+// stored returns the keys of all objects in the store.
 func (b *storeBundle) stored() []string {
 	b.t.Helper()
 	var keys []string
@@ -102,7 +103,7 @@ func (b *storeBundle) stored() []string {
 	return keys
 }
 
-// doomed counts the rows of doomed objects.
+// doomed returns the number of pending deletions.
 func (b *storeBundle) doomed() (n int) {
 	b.t.Helper()
 	if err := b.db.Pool.QueryRow(b.t.Context(), "SELECT count(*) FROM gc_doomed_objects").Scan(&n); err != nil {
@@ -111,8 +112,8 @@ func (b *storeBundle) doomed() (n int) {
 	return n
 }
 
-// eventually polls for a state of the database or the store, since these send no signal when
-// they reach it.
+// eventually waits until ok returns true. It has to poll, since the database and the store
+// don't say when they have reached a state. After two minutes it fails the test.
 func (b *storeBundle) eventually(what string, ok func() bool) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
@@ -144,7 +145,7 @@ func (b *storeBundle) start(run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// sweeper makes a sweeper on the bundle.
+// sweeper returns a sweeper for this store.
 func (b *storeBundle) sweeper() *gc.Sweeper {
 	b.t.Helper()
 	s, err := gc.NewSweeper(gc.SweeperOptions{
@@ -167,7 +168,8 @@ func (b *storeBundle) upload() catalog.Upload {
 	return list[0]
 }
 
-// doom stores n objects of 10 bytes and records them for deletion.
+// doom stores n objects of 10 bytes, inserts pending deletions for them, and returns their
+// keys.
 func (b *storeBundle) doom(n int) []string {
 	b.t.Helper()
 	keys := make([]string, n)
@@ -178,7 +180,8 @@ func (b *storeBundle) doom(n int) []string {
 	return keys
 }
 
-// begun starts an upload and writes content to one of its objects.
+// begun starts an upload, writes content to one of its objects, and returns the object's
+// key.
 func (b *storeBundle) begun(ctx context.Context, content string) (u catalog.Upload, key string, err error) {
 	list, err := b.catalog.StartUploads(ctx, 1)
 	if err != nil {
@@ -226,8 +229,8 @@ func (b *storeBundle) push(content string) catalog.StoredBlob {
 
 func (b *storeBundle) file(key string) string { return filepath.Join(b.dir, "objects", key[:2], key) }
 
-// old sets an object's file time so far back that no request can still be writing the
-// object.
+// old sets the time of an object's file so far back that no running request can have written
+// the object.
 func (b *storeBundle) old(key string) string {
 	b.t.Helper()
 	long := time.Now().Add(-3 * time.Hour)
@@ -237,14 +240,14 @@ func (b *storeBundle) old(key string) string {
 	return key
 }
 
-// collect deletes a blob by running a review.
+// collect deletes a blob as a review does: it replaces the blob's row by a pending deletion.
 func (b *storeBundle) collect(d oci.Digest) {
 	b.t.Helper()
 	b.exec(`WITH d AS (DELETE FROM blobs WHERE digest = $1 RETURNING storage_key)
 		INSERT INTO gc_doomed_objects (storage_key) SELECT storage_key FROM d`, d.Bytes())
 }
 
-// sweep deletes all objects that are due for deletion.
+// sweep deletes the objects of all pending deletions that are due.
 func (b *storeBundle) sweep() {
 	b.t.Helper()
 	list, err := b.gc.ClaimPending(b.t.Context(), 1000, time.Minute)
@@ -266,7 +269,8 @@ func (b *storeBundle) sweep() {
 	}
 }
 
-// check runs a check and returns its findings, as "problem key" in order.
+// check runs a check and returns its findings as "PROBLEM KEY", sorted; " repaired" follows
+// if the finding was repaired.
 func (b *storeBundle) check(o check.Options) ([]string, check.CheckReport, error) {
 	b.t.Helper()
 	o.Catalog = b.catalog
@@ -286,7 +290,7 @@ func (b *storeBundle) check(o check.Options) ([]string, check.CheckReport, error
 	return found, report, err
 }
 
-// finds runs a check, which must succeed and find exactly what is wanted.
+// finds runs a check, which must succeed and have exactly the findings want.
 func (b *storeBundle) finds(o check.Options, want ...string) check.CheckReport {
 	b.t.Helper()
 	found, report, err := b.check(o)
