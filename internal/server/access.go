@@ -10,8 +10,8 @@ import (
 // Access is a permission that a request needs.
 type Access uint8
 
-// Accesses that routes require. The zero value isn't among them: Authorize refuses every
-// request to a route that was declared without an access.
+// A route requires one of these accesses. The zero value isn't one of them: Authorize
+// refuses every request to a route that was declared without an access.
 const (
 	_ Access = iota
 	AccessAny

@@ -36,9 +36,9 @@ func Bounded(s string) string {
 	return strings.Clone(s[:MaxKept])
 }
 
-// needsSource says whether the handler of the request may write audit entries, so that the
-// request's context must carry the client that the entries will name. It is false for
-// pulls, the most frequent requests: recordPull fills in the client itself.
+// needsSource says whether the request's context must carry the audit source, that is, the
+// client that audit entries name. It must if the handler may write audit entries. Pulls,
+// the most frequent requests, don't need it: recordPull fills in the client itself.
 func (s *Server) needsSource(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead || s.mounted(r).ReadsAreLogged
 }

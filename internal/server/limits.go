@@ -52,7 +52,8 @@ func (s *Server) admit(client string) error {
 	return nil
 }
 
-// pace measures the rate of a body over the time that was spent waiting for it.
+// pace measures at which rate the bytes of a body arrive. It counts only the time that the
+// server spends waiting for them.
 type pace struct {
 	least  int64 // bytes per second
 	window time.Duration

@@ -303,7 +303,8 @@ func (r *registry) roundTrips(t *testing.T, method, path, body string, status in
 	return n.Count(), w
 }
 
-// TestRoundTrips: a pull costs at most one query, and none when cached.
+// TestRoundTrips: a pull must make at most one round trip to the database, and none if the
+// answer is in the cache.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	first := setup(t)

@@ -47,10 +47,10 @@ func (s *Server) Body(w http.ResponseWriter, r *http.Request) *RequestBody {
 // firstStep is the initial size of a body's buffer, in bytes.
 const firstStep = 8 << 10
 
-// Hold reads the body into memory: the whole body, or its first most bytes. Each byte of
-// the buffer counts as factor bytes in the request's share of the memory budget (b.Lease).
-// The buffer grows as bytes arrive, so a client that sends nothing uses hardly any memory.
-// If the body ends early, Hold returns the bytes that arrived, and b.Lost is the reason.
+// Hold reads the body into memory, up to the limit most. Each byte of the buffer counts as
+// factor bytes in the request's share of the memory budget (b.Lease). The buffer grows as
+// bytes arrive, so a client that sends nothing uses hardly any memory. If the body ends
+// early, Hold returns the bytes that arrived, and b.Lost is the reason.
 func (b *RequestBody) Hold(most int, factor int64) []byte {
 	if b.Length >= 0 {
 		most = int(min(b.Length, int64(most)))

@@ -37,10 +37,10 @@ func (r *registry) orphans(t *testing.T) []string {
 	return list
 }
 
-// TestAttackUploadRememberedTooLong: another process cancels an upload that this process
-// still keeps in its memory, and garbage collection deletes the upload's objects, including
-// its second attempt for objects that came late. A request to this process for the same
-// upload must not store an object, which no worker would delete.
+// TestAttackUploadRememberedTooLong: a client cancels an upload through another process,
+// while this process still remembers the upload. Garbage collection has already deleted the
+// upload's objects and won't look for others. A later request to this process for the
+// upload must fail and store no object, since no worker would ever delete it.
 func TestAttackUploadRememberedTooLong(t *testing.T) {
 	t.Parallel()
 	one := setup(t)

@@ -142,10 +142,10 @@ func (a *API) endedEarly(c *call, b catalog.Blob) {
 	}
 }
 
-// redirect answers with a redirect to a presigned URL of the store; false means that the
-// store has no such URLs. Purser never sees how the store answers the client. Therefore
-// redirect checks first that the object exists, unless it has checked the same object less
-// than redirectedAge ago.
+// redirect answers with a redirect to a presigned URL of the store and returns true. It
+// returns false if the store doesn't support such URLs. Purser never sees how the store
+// answers the client. Therefore redirect checks first that the object exists, unless it has
+// checked the same object less than redirectedAge ago.
 func (a *API) redirect(c *call, b catalog.Blob) (bool, error) {
 	if at, seen := a.redirected.GetIfPresent(b.StorageKey); !seen || time.Since(at) >= redirectedAge {
 		var err error

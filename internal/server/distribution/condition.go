@@ -19,8 +19,9 @@ func condition(r *http.Request) catalog.Condition {
 	}
 }
 
-// validators parses the lines of one header, which list entity tags. opaque removes a
-// prefix from a tag before it is parsed. Without lines validators returns nil.
+// validators parses the lines of one header, which list entity tags. It applies opaque to
+// each tag before it parses the tag; for If-None-Match, opaque removes the prefix W/ of
+// weak tags. Without lines validators returns nil.
 func validators(lines []string, opaque func(tag string) string) *catalog.Validators {
 	if len(lines) == 0 {
 		return nil
@@ -39,9 +40,9 @@ func validators(lines []string, opaque func(tag string) string) *catalog.Validat
 	return v
 }
 
-// matches returns status 412 if the request's condition doesn't hold for the manifest d,
-// which the request names by digest. It needs no query: the manifest's entity tag is the
-// same digest.
+// matches returns an error with status 412 if the request's condition doesn't hold for the
+// manifest d, which the request names by digest. It needs no query, since the manifest's
+// entity tag is this digest.
 func matches(c catalog.Condition, d oci.Digest) error {
 	has := func(v *catalog.Validators) bool { return v.Any || slices.Contains(v.Digests, d) }
 	if c.IfMatch != nil && !has(c.IfMatch) || c.IfNoMatch != nil && has(c.IfNoMatch) {

@@ -52,7 +52,8 @@ func TestConditionalPut(t *testing.T) {
 	is(first)
 	put(one, "If-Match", quoted(first)).Want(t, 201, "") // as it is
 
-	// A request that is refused without a condition is refused with one too.
+	// The first two requests are invalid in themselves, so they must get the same error as
+	// without a condition.
 	put("{}", "If-Match", "*").Want(t, 400, oci.ManifestInvalid)
 	put(image(t, digest("nowhere"), nil, nil), "If-None-Match", "*").Want(t, 400, oci.ManifestBlobUnknown)
 	r.Do(t, "PUT", "/v2/none/manifests/v1", index(t), "If-Match", "*").Want(t, 412, oci.Denied)
@@ -93,8 +94,8 @@ func TestConditionalDelete(t *testing.T) {
 }
 
 // TestConditionRace: twelve clients of two replicas push to one tag at the same time, on
-// the condition that the tag is still in the state that the round before has left. Exactly
-// one must succeed; the others must get 412.
+// the condition that the tag is still in the state in which the previous round left it.
+// Exactly one must succeed; the others must get 412.
 func TestConditionRace(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// hashingReader passes on the data of r and hashes it. A goroutine of its own hashes what
-// one Read returned until the next Read, while the caller writes the data, so that on two
-// cores hashing a large layer takes no extra time. The caller must not change the buffer
-// before its next Read or finish.
+// hashingReader reads from r and hashes what it reads. A goroutine hashes the bytes of each
+// Read while the caller writes them to the store, and the next Read waits until they are
+// hashed. So on two cores, hashing a large layer takes no extra time. The caller must not
+// change the buffer before its next Read or finish.
 type hashingReader struct {
 	r       io.Reader
 	pieces  chan []byte

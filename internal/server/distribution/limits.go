@@ -13,8 +13,9 @@ const (
 	maxHeavy = 4
 	// heavyManifest is the size in bytes from which maxHeavy applies to a manifest.
 	heavyManifest = 256 << 10
-	// manifestFactor is how many bytes each byte of a pushed manifest counts in the memory
-	// budget: one for its text and one for its parsed form, both kept until it is stored.
+	// manifestFactor is how many bytes of the memory budget each byte of a pushed manifest
+	// takes: one for its text and one for its parsed form. Both are kept until the manifest
+	// is stored.
 	manifestFactor = 2
 	// largeAnswer is the size in bytes above which an answer counts in the memory budget.
 	// Smaller answers fit in the connection's buffer.

@@ -153,8 +153,8 @@ func (a *API) listReferrers(c *call) error {
 }
 
 // maxReferrerBytes limits the size in bytes of a page of the list of referrers. Clients
-// read such a page as a manifest, of which oras, for example, reads at most 4 MiB: with a
-// longer page it would fail, and find no signature at all.
+// read such a page like a manifest, and oras, for example, reads at most 4 MiB of a
+// manifest: it would fail on a longer page, and find no signature at all.
 const maxReferrerBytes = 3 << 20
 
 // referrerPage is one page of the list of referrers, an image index. It is encoded entry by

@@ -15,9 +15,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// sizes are sizes of uploads that the server treats differently: none, up to the limit of
-// what is kept in the upload's row (catalog.MaxTail), one byte more, which is written to
-// the store as it arrives, and more than several buffers.
+// sizes are sizes of uploads that the server stores in different ways: an empty upload,
+// uploads that fit in the upload's row (up to catalog.MaxTail bytes), and longer uploads,
+// which are written to the store as they arrive, through one or several buffers.
 var sizes = []int{0, 1, catalog.MaxTail - 1, catalog.MaxTail, catalog.MaxTail + 1, 3*catalog.MaxTail + 7, 5<<20 + 1}
 
 var locationForm = regexp.MustCompile(`^/v2/a/b/blobs/uploads/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
@@ -305,7 +305,8 @@ func TestSHA512(t *testing.T) {
 				r.Do(t, "GET", "/v2/"+repository+"/blobs/"+digest(content).String(), "").Want(t, 404, oci.BlobUnknown)
 			}
 		}
-		// The upload is announced with one algorithm and finished with the other.
+		// The client announces sha512 when it starts the upload, and finishes the upload
+		// with a sha256 digest.
 		at := r.StartUpload(t, "x", "?digest-algorithm=sha512")
 		r.Do(t, "PATCH", at, content).Want(t, 202, "")
 		r.Do(t, "PUT", at+"?digest="+digest(content).String(), "").Want(t, 201, "")

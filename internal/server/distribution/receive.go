@@ -23,15 +23,16 @@ import (
 //
 // To save a query, a session begins with the copy of the upload's row that this process
 // remembers, if there is one. If the copy is outdated, the session's first write to the row
-// fails, before any byte of the body is used up. Then a new session begins with the row
-// from the database.
+// fails. At that time all bytes of the body that were read are still in memory, so a new
+// session can begin with the row from the database.
 type session struct {
 	api  *API
 	u    catalog.Upload
 	in   *uploadBody
 	hash hash.Hash
 	w    blob.Writer
-	// tail has all bytes of the upload, as long as they fit in the row.
+	// tail has the whole content of the upload while that fits in the row, which means up
+	// to catalog.MaxTail bytes.
 	tail []byte
 	// claimed says that this request has claimed the row.
 	claimed bool
@@ -209,8 +210,8 @@ func (ss *session) hold(p []byte) error {
 	return nil
 }
 
-// store writes an upload to the store: first held, the bytes from the upload's row, then
-// first, the beginning of the request's body, then the rest of the body.
+// store writes an upload to the store in three parts: the bytes from the upload's row
+// (held), the beginning of the request's body (first), and the rest of the body.
 func (ss *session) store(ctx context.Context, held, first []byte) error {
 	if ss.in.Length >= 0 {
 		ss.in.Lease.Expect(int64(len(held)) + ss.in.Length)

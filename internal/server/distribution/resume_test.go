@@ -13,9 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// stands waits until GET of the upload at the URL at says that n bytes are saved. It has to
-// wait because the registry saves the bytes of a disconnected client only when it notices
-// the disconnection.
+// stands waits until a GET of the upload's URL says that n bytes are saved. If a client
+// disconnects, the registry saves the bytes that arrived only when it notices the
+// disconnection.
 func (r *registry) stands(t *testing.T, at string, n int) {
 	t.Helper()
 	want := fmt.Sprintf("0-%d", max(n-1, 0))

@@ -21,7 +21,7 @@ import (
 type nopStore struct{ blob.Store }
 
 // requests returns one request of every kind that needs the database, as "METHOD path",
-// with its body. d is the digest of a manifest, at the URL of an upload.
+// with its body. d must be the digest of a manifest, and at the URL of an upload.
 func requests(d, at string) map[string]string {
 	return map[string]string{
 		"GET /v2/a/manifests/v1": "", "HEAD /v2/a/manifests/v1": "", "GET /v2/a/manifests/" + d: "", "HEAD /v2/a/manifests/" + d: "",
@@ -95,8 +95,8 @@ func TestNoDatabase(t *testing.T) {
 }
 
 // TestLostObject: a blob's object is truncated, and the answer to the first GET of the blob
-// ends early. From then on the blob must be reported as unknown. If the object is missing,
-// already the first GET must be answered with 404.
+// ends early. From then on the blob must be reported as unknown. If the object is missing
+// altogether, even the first GET must be answered with 404.
 func TestLostObject(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

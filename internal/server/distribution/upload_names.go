@@ -46,13 +46,13 @@ func (n *uploadNames) of(ctx context.Context, path string) (repositoryNames, err
 // so a client that changes some bits of it gets an unpredictable other id.
 type repositoryNames struct{ block cipher.Block }
 
-// name returns the id for the URL of the upload whose row has the id id.
+// name encrypts the id of an upload's row. The result is the id in the upload's URL.
 func (n repositoryNames) name(id uuid.UUID) (name uuid.UUID) {
 	n.block.Encrypt(name[:], id[:])
 	return name
 }
 
-// id returns the id of the row of the upload whose URL has the id name.
+// id decrypts the id in an upload's URL. The result is the id of the upload's row.
 func (n repositoryNames) id(name uuid.UUID) (id uuid.UUID) {
 	n.block.Decrypt(id[:], name[:])
 	return id

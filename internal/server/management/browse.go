@@ -16,8 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// cursor encodes a position in a list as the value of next_page. of names the list and its
-// order, so that parseCursor can refuse a cursor of another list.
+// cursor encodes a position in a list (place) as the value of next_page. The cursor also
+// contains the name of the list and its order (of), so that parseCursor can refuse a cursor
+// of another list.
 func cursor(of string, place any) string {
 	b, err := json.Marshal(struct {
 		Of    string `json:"o"`
@@ -29,8 +30,9 @@ func cursor(of string, place any) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCursor decodes a cursor into place. It returns false if text is empty, which asks
-// for the first page, and an error if the cursor is of another list or order than of.
+// parseCursor decodes a cursor into place. It returns false for an empty text, which asks
+// for the first page. It returns an error if the cursor is of another list, or of another
+// order, than the parameter of says.
 func parseCursor(text, of string, place any) (bool, error) {
 	if text == "" {
 		return false, nil

@@ -189,8 +189,8 @@ func (p platform) String() string {
 	return p.OS + "/" + p.Architecture
 }
 
-// builtImage has the members of an image's configuration that are read. The pusher chose
-// the content, so Config, which is only passed on, accepts JSON of any type.
+// builtImage has those members of an image's configuration that the API reads. The pusher
+// chose the content, so Config, which is only passed on, accepts JSON of any type.
 type builtImage struct {
 	platform
 	Created string `json:"created"`

@@ -222,8 +222,8 @@ type movedTag struct {
 // client sent.
 type tagExpiration []byte
 
-// UnmarshalJSON keeps the JSON text. encoding/json doesn't call it for null, which
-// movedTag.UnmarshalJSON therefore treats.
+// UnmarshalJSON keeps the JSON text. encoding/json doesn't call it for null; therefore
+// movedTag.UnmarshalJSON sets the expiration in this case.
 func (e *tagExpiration) UnmarshalJSON(b []byte) error {
 	*e = bytes.Clone(b)
 	return nil

@@ -19,7 +19,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// onDatabase is like setup. change also gets a connection pool, for options that need one.
+// onDatabase starts a registry like setup. It passes a connection pool to change, for
+// options that need a pool of their own.
 func onDatabase(t *testing.T, change func(o *servertest.Options, d *db.DB)) *registry {
 	t.Helper()
 	dsn := dbtest.DSN(t)

@@ -73,8 +73,8 @@ func describeError(status int, text string) *apiError {
 func MarshalError(e *oci.Error) []byte { return newAPIError(e).marshal() }
 
 // ErrorBody encodes an error in the format of the API to which the path belongs. It is for
-// errors that the server answers before there is an http.Request, such as a malformed
-// header.
+// errors that the server answers before there is an http.Request, for example because the
+// request's header is malformed.
 func ErrorBody(path string, status int, message string) []byte {
 	e := server.Refusal(status, "%s", message)
 	if strings.HasPrefix(path, prefix) {

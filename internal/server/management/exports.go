@@ -96,7 +96,7 @@ func (a *API) addExports() {
 }
 
 // addExport adds the request to export one scope of the audit log: the whole registry, a
-// namespace or a repository. of converts the operation's input.
+// namespace or a repository. The function of converts the operation's input.
 func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportRequest)) {
 	type queuedExport struct {
 		ExportID uuid.UUID `json:"export_id" format:"uuid" doc:"Names the export in the callback, in the audit log and in the registry's log"`
@@ -116,8 +116,8 @@ func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportReq
 	})
 }
 
-// queueExport queues the request to the callback URL that tells where the exported entries
-// can be fetched, and returns the export's id.
+// queueExport queues a request to the callback URL, which tells the receiver where the
+// exported entries can be fetched. It returns the export's id.
 func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *ExportRequest) (id uuid.UUID, err error) {
 	if a.opt.Audit == nil {
 		return id, errNoLog

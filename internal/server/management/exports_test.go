@@ -44,8 +44,8 @@ func exportReceiver(t *testing.T) (*httptest.Server, chan exportTold) {
 }
 
 // TestQuayExportLogs: a client requests exports of several scopes, kinds and times. Each
-// answer must have the export's id, and the callback must get a URL with exactly the
-// entries of the scope and the time.
+// answer must have the export's id, and the callback must get a URL with the entries of
+// this scope and time.
 func TestQuayExportLogs(t *testing.T) {
 	t.Parallel()
 	r, s := hooked(t)

@@ -238,7 +238,8 @@ func TestHostileHeaders(t *testing.T) {
 			t.Errorf("Content-Type %q: %d %s", value, a.StatusCode, a.Content)
 		}
 	}
-	// Such text inside a manifest must not cause a server error either.
+	// Text inside a manifest that PostgreSQL can't store must not cause a server error
+	// either.
 	for _, text := range []string{"a\x00b", "\xff", "\xed\xa0\x80"} {
 		b, err := json.Marshal(text)
 		if err != nil {

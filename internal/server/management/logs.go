@@ -100,10 +100,10 @@ func parseUUID(name, text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// either parses a time that the client gives in one of two parameters. Purser's parameter
-// has the name name and the value text, a time or a day. Quay's has the name quays and the
-// value day, to which either adds days: 0 if the day's beginning is meant, 1 if its end is.
-// It returns an error if both have a value.
+// either parses a time that the client gives either in Purser's parameter (name, text), as
+// a time or a day, or in Quay's parameter (quays, day), as a day. It adds days to Quay's
+// day: 0 if the beginning of the day is meant, 1 if its end is. It returns an error if both
+// parameters have a value.
 func either(name, text, quays, day string, days int) (time.Time, error) {
 	switch {
 	case text != "" && day != "":

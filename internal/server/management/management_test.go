@@ -264,8 +264,8 @@ func (op apiOperation) check(path string) (wrong []string) {
 	if op.OperationID == "" || op.Summary == "" || len(op.Tags) == 0 {
 		add("identifier %q, summary %q, tags %q", op.OperationID, op.Summary, op.Tags)
 	}
-	// Authentication must be optional, since there are no accounts yet. That is so if the
-	// first alternative is empty.
+	// Authentication must be optional, since there are no accounts yet. The document says
+	// so by an empty first alternative.
 	if op.Access != "any" && (len(op.Security) < 2 || len(op.Security[0]) != 0) {
 		add("security %v, want one that is optional", op.Security)
 	}

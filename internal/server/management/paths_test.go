@@ -37,7 +37,8 @@ func TestAPIUnknownSubPaths(t *testing.T) {
 		r.Manage(t, "DELETE", path, "").WantStatus(t, map[bool]int{true: 405, false: 404}[path == ""])
 	}
 	// If a repository of this name exists, the path stands for the repository. A path in
-	// which the slashes of the name are written as %2F always does.
+	// which the slashes of the name are written as %2F does so even if no repository of
+	// this name exists.
 	r.Put(t, "acme/app/frobnicate", "v1", r.Simple(t, "acme/app/frobnicate", 1, nil))
 	r.Manage(t, "GET", "/repository/acme/app/frobnicate", "").WantStatus(t, 200)
 	r.Manage(t, "GET", "/repository/acme/app/frobnicate/logs", "").WantStatus(t, 200)

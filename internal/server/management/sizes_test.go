@@ -56,8 +56,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	}
 	checkTags()
 	checkDeclared(t, r, child, image, about, top)
-	// The first release stored negative total sizes in such rows. Only the size of the
-	// manifest itself is then known.
+	// The first release stored negative total sizes for manifests like these. Then only the
+	// size of the manifest itself is known.
 	r.Exec(t, "UPDATE manifests SET total_size = -9223372036854775238")
 	want["v1"], want["all"] = len(payload), len(list)+len(payload)
 	checkTags()

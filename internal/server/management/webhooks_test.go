@@ -146,8 +146,8 @@ func TestWebhooksAPI(t *testing.T) {
 }
 
 // TestWebhookMadeIsDescribed: the OpenAPI document must have all members of the answer to
-// the creation of a webhook. It would lack those of the embedded type if this type weren't
-// exported.
+// the creation of a webhook. It would lack the members of the embedded type WebhookView if
+// that type weren't exported.
 func TestWebhookMadeIsDescribed(t *testing.T) {
 	t.Parallel()
 	r, _ := hooked(t)

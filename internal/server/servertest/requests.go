@@ -127,7 +127,7 @@ func (a Answer) WantStatus(t testing.TB, status int) Answer {
 }
 
 // Refused checks that the answer is an error of the management API with the given status
-// and kind, and that its text matches the regular expression text.
+// and kind, and that the error's text matches a regular expression (text).
 func (a Answer) Refused(t testing.TB, status int, kind, text string) Answer {
 	t.Helper()
 	what := a.Request.Method + " " + a.Request.URL.RequestURI()

@@ -126,7 +126,8 @@ func (r *Registry) open(t testing.TB, o *Options) {
 }
 
 // Listen receives notifications of other processes' changes until the test ends, and waits
-// until the registry uses its caches. Without these notifications it doesn't.
+// until the registry uses its caches. Before Listen, the registry reads everything from the
+// database.
 func (r *Registry) Listen(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
