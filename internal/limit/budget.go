@@ -20,15 +20,16 @@ type BudgetOptions struct {
 	Metrics *Metrics
 }
 
-// Budget is the memory that all requests together may use. It only counts: a caller
-// takes from the budget before it allocates, and gives back afterwards.
+// Budget is the memory that the bodies of all requests together may use. It only counts: code
+// takes bytes from the budget before it allocates memory, and gives them back when the memory
+// is free again.
 //
-// A client may use Share/(100-Share) times the free memory: with 50 percent, as much as
-// is left for others. So one client gets half of the total, two get a third each, and
-// however many there are, some memory is left for the next. Streams, which reuse their
-// buffers, may use three quarters of the total. The rest is reserved for bodies that
-// are read completely into memory, so that uploads can't block the manifest that refers
-// to them.
+// One client may have Share/(100-Share) times as much as is free: with 50 percent, as much as
+// is left for others. So one client gets at most half of the total, two get a third each, and
+// some memory is always left for the next client. Streams, which reuse their buffers, may use
+// three quarters of the total. The last quarter is reserved for bodies that are read
+// completely into memory, so that uploads of blobs can't block the manifest that refers to
+// them.
 type Budget struct {
 	o BudgetOptions
 
@@ -54,7 +55,7 @@ func NewBudget(o BudgetOptions) *Budget {
 	return &Budget{o: o, clients: map[string]int64{}}
 }
 
-// FullError says that memory didn't become free in time.
+// FullError says that memory didn't become free within the time that the caller waited.
 type FullError struct {
 	Client bool // the client itself uses all that one client may
 }
@@ -67,7 +68,7 @@ func (e *FullError) Error() string {
 	return "requests have all the memory that they may have"
 }
 
-// total returns how much memory streams, or all requests, may use.
+// total returns how many bytes all streams together, or all requests together, may use.
 func (b *Budget) total(stream bool) int64 {
 	if stream {
 		return b.o.Total / 4 * 3
@@ -75,8 +76,8 @@ func (b *Budget) total(stream bool) int64 {
 	return b.o.Total
 }
 
-// fits says which limit, if any, prevents the client from taking n more bytes. The
-// caller holds the lock.
+// fits returns AllFull or ClientFull if the total, or the client's share, doesn't allow the
+// client n more bytes; else NotFull. The caller holds the lock b.mu.
 func (b *Budget) fits(client string, n int64, stream bool) Full {
 	free := b.total(stream) - b.used - n
 	if free < 0 {
@@ -89,7 +90,8 @@ func (b *Budget) fits(client string, n int64, stream bool) Full {
 	return NotFull
 }
 
-// change adds n bytes, which may be negative, to a lease. The caller holds the lock.
+// change adds n bytes, which may be negative, to what the lease holds. The caller holds the
+// lock b.mu.
 func (b *Budget) change(l *Lease, n int64) {
 	l.held += n
 	b.used += n
@@ -101,7 +103,8 @@ func (b *Budget) change(l *Lease, n int64) {
 	}
 }
 
-// grant gives free memory to waiters. The caller holds the lock.
+// grant gives free memory, in the order of their arrival, to those waiting requests for which
+// there is enough. The caller holds the lock b.mu.
 func (b *Budget) grant() {
 	b.waiters = slices.DeleteFunc(b.waiters, func(w *waiter) bool {
 		if b.fits(w.lease.client, w.n, w.stream) != NotFull {
@@ -120,17 +123,18 @@ func (b *Budget) tellWaiting() {
 	}
 }
 
-// Lease is the memory that one request has taken from a budget. A nil Lease has no
-// limit. Only one goroutine at a time may use it.
+// Lease is the memory that one request has taken from a Budget. A nil Lease counts nothing and
+// sets no limit. Only one goroutine at a time may use it.
 type Lease struct {
 	b      *Budget
 	client string
 	held   int64
-	// expected is how many bytes the request will stream, -1 if unknown.
+	// expected is how many bytes the request's body will have, -1 if unknown.
 	expected int64
 }
 
-// Lease returns a lease for a request of a client. Close ends it.
+// Lease returns a lease for one request of a client; it returns nil if the budget has no
+// limit. Close gives all of the lease's memory back.
 func (b *Budget) Lease(client string) *Lease {
 	if b == nil || b.o.Total <= 0 {
 		return nil
@@ -138,8 +142,8 @@ func (b *Budget) Lease(client string) *Lease {
 	return &Lease{b: b, client: client, expected: -1}
 }
 
-// Expect says how many bytes the request will stream, for the code that chooses buffer
-// sizes.
+// Expect tells the lease how many bytes the request will stream. Code that allocates buffers
+// reads this number by Expected.
 func (l *Lease) Expect(n int64) {
 	if l != nil {
 		l.expected = n
@@ -154,10 +158,10 @@ func (l *Lease) Expected() int64 {
 	return l.expected
 }
 
-// Take takes n bytes for a body that is read into memory. It waits up to
-// BudgetOptions.Wait and then fails with a FullError. If n exceeds what one client may
-// ever have, only that much is counted. Take returns how much it counted; the caller
-// must give back that number.
+// Take takes n bytes from the budget for a body that is read into memory. It waits for them up
+// to BudgetOptions.Wait and then returns a FullError. If n is more than one client may ever
+// have, Take takes only that much. It returns how many bytes it took, which the caller must
+// give back.
 func (l *Lease) Take(ctx context.Context, n int64) (int64, error) {
 	if l == nil {
 		return n, nil
@@ -165,7 +169,7 @@ func (l *Lease) Take(ctx context.Context, n int64) (int64, error) {
 	return l.take(ctx, n, false, l.b.o.Wait)
 }
 
-// TakeStream is like Take, for a stream's buffer, and waits up to wait for the memory.
+// TakeStream is like Take, but for the buffer of a stream; it waits for at most the time wait.
 func (l *Lease) TakeStream(ctx context.Context, n int64, wait time.Duration) (int64, error) {
 	if l == nil {
 		return n, nil
@@ -173,7 +177,8 @@ func (l *Lease) TakeStream(ctx context.Context, n int64, wait time.Duration) (in
 	return l.take(ctx, n, true, wait)
 }
 
-// TryStream takes n bytes for a stream's buffer if they are available without waiting.
+// TryStream takes n bytes for the buffer of a stream, if they are free now. It returns whether
+// it took them.
 func (l *Lease) TryStream(n int64) bool {
 	if l == nil {
 		return true

@@ -1,12 +1,12 @@
-// Package limit bounds the resources of this process that clients may use: memory for
-// the bodies of requests, connections, and requests.
+// Package limit limits how much of this process's resources clients may use: memory for the
+// bodies of requests, connections, and concurrent requests.
 //
-// Each resource has a limit for all clients together and one per client, so that no
-// client can take what others need. A client is identified by its address; since all
-// hosts behind a NAT count as one client, the limits per client are large. For a
-// trusted proxy (Proxies), the address is that of the client that the proxy names, in a
-// header of the request or of the connection. Nothing is recorded about a client longer
-// than it uses a resource.
+// Each resource has a limit for all clients together and a limit per client, so that no client
+// can take what others need. A client is identified by its address. All hosts behind a NAT
+// count as one client, so the limits per client are large. If a request comes through a
+// trusted proxy (Proxies), the client is the one that the proxy names, in a header of the
+// request or at the beginning of the connection. The package remembers nothing about a client
+// that uses no resource any more.
 package limit
 
 import (
@@ -15,9 +15,9 @@ import (
 	"sync"
 )
 
-// Client returns the name of the client at a remote address, HOST:PORT: the host's
-// address, or for IPv6 the /64 network, since a host usually has a whole one. Text that
-// isn't such an address is returned unchanged.
+// Client returns the name under which the client at a remote address, HOST:PORT, is counted:
+// the host's address, or for IPv6 its /64 network, since a host usually has a whole one. Text
+// that isn't such an address is returned unchanged.
 func Client(remote string) string {
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {
@@ -47,8 +47,8 @@ type Counter struct {
 	clients map[string]int
 }
 
-// NewCounter returns a counter with the limits most in total and mostOfClient per
-// client. 0 is no limit.
+// NewCounter returns a counter that allows at most `most` resources in total and at most
+// mostOfClient per client; 0 means no limit.
 func NewCounter(most, mostOfClient int) *Counter {
 	return &Counter{most: most, mostOfClient: mostOfClient, clients: map[string]int{}}
 }
@@ -63,8 +63,9 @@ const (
 	AllFull
 )
 
-// Add counts one resource of the client, unless a limit is reached. Done reverses it.
-// The client "" is unknown, so only the total limit applies to it.
+// Add counts one resource for the client and returns NotFull. If a limit is reached, it counts
+// nothing and returns which limit it is. Done reverses it. The client "" means that the client
+// isn't known yet; only the total limit applies to it.
 func (c *Counter) Add(client string) Full {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,8 +84,8 @@ func (c *Counter) clientFull(client string) bool {
 	return client != "" && c.mostOfClient > 0 && c.clients[client] >= c.mostOfClient
 }
 
-// Name assigns a resource that was added for the client "" to a client, unless that
-// client's limit is reached.
+// Name moves one resource that was added for the client "" to a client that is now known. If
+// that client's limit is reached, it changes nothing and returns ClientFull.
 func (c *Counter) Name(client string) Full {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -59,8 +59,8 @@ func take(t *testing.T, l *limit.Lease, n int64) error {
 	return err
 }
 
-// TestBudgetIsShared: one client gets half of the memory, another one a part of the rest,
-// and each learns which limit it has reached.
+// Several clients take memory from a budget. The test expects that one client gets half of it
+// and another a part of the rest, and that each error says which limit was reached.
 func TestBudgetIsShared(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 1000})
@@ -88,8 +88,9 @@ func TestBudgetIsShared(t *testing.T) {
 	}
 }
 
-// TestBudgetWaits: waiters get freed memory in order of arrival, and no memory is lost
-// if a wait ends at the moment of a grant.
+// Requests wait for memory. The test expects that they get it in the order of their arrival,
+// and that no memory is lost if a request stops waiting at the moment when it is granted
+// memory.
 func TestBudgetWaits(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 100, Share: 100, Wait: time.Minute})
@@ -123,8 +124,9 @@ func TestBudgetWaits(t *testing.T) {
 	}
 }
 
-// TestBudgetOfStreams: streams leave a quarter of the memory to other bodies, and a request
-// for more than a client's share is counted as a request for the share.
+// A client takes memory for streams and for other bodies. The test expects that streams leave
+// a quarter of the memory to other bodies, and that Take takes a client's whole share if it is
+// asked for more.
 func TestBudgetOfStreams(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 800})
@@ -147,7 +149,7 @@ func TestBudgetOfStreams(t *testing.T) {
 	none.Close()
 }
 
-// failing is a listener whose first Accepts fail.
+// failing is a listener whose first calls of Accept fail.
 type failing struct {
 	net.Listener
 	errs int
@@ -181,8 +183,8 @@ func dial(t *testing.T, l net.Listener) net.Conn {
 	return c
 }
 
-// TestListenerOutOfDescriptors: the error is logged once and counted each time, and
-// later connections are accepted.
+// The process has no free file descriptors for three connections. The test expects one line in
+// the log, three counted errors, and that a later connection is accepted.
 func TestListenerOutOfDescriptors(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -223,8 +225,9 @@ func TestListenerOutOfDescriptors(t *testing.T) {
 	}
 }
 
-// TestListenerLimits: a connection beyond the limit gets an explanation. An idle
-// connection is closed to make room, and a connection that ends makes room too.
+// A client opens more connections than its limit. The test expects that the surplus connection
+// gets an answer that says why, and that an idle connection is closed, or one that has ended
+// is used, to make room for a new one.
 func TestListenerLimits(t *testing.T) {
 	t.Parallel()
 	l := limit.Listen(listen(t), limit.ListenerOptions{MostOfClient: 2, Plain: true, Log: slog.New(slog.DiscardHandler)})

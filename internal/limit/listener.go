@@ -16,31 +16,33 @@ import (
 // ListenerOptions configure a Listener.
 type ListenerOptions struct {
 	Most, MostOfClient int // 0: no limit
-	// Plain says that connections begin with HTTP, not TLS, so that a refused client
-	// can be told why.
+	// Plain says that clients send HTTP without TLS. Then a refused client gets an answer that
+	// says why.
 	Plain bool
-	// Proxies are the trusted proxies. The limit per client doesn't apply to their
-	// connections, which carry requests of many clients.
+	// Proxies are the trusted proxies. The limit per client doesn't apply to a proxy's
+	// connections, which carry the requests of many clients.
 	Proxies *Proxies
-	// ProxyProtocol says that connections of proxies begin with a PROXY protocol
-	// header, version 1 or 2, which names the client. The limit of that client applies
-	// then.
+	// ProxyProtocol says that connections of trusted proxies begin with a PROXY protocol
+	// header, version 1 or 2, which names the client. Then that client's limit applies to the
+	// connection.
 	ProxyProtocol bool
-	// ProxyHeaderTime limits the wait for the PROXY protocol header. Default 5 s.
+	// ProxyHeaderTime is how long the listener waits for the PROXY protocol header. Default 5
+	// s.
 	ProxyHeaderTime time.Duration
-	// ErrorBody encodes the JSON body of an error that no handler answers, for a
-	// request for a path. Nil: the format of the OCI Distribution Specification.
+	// ErrorBody returns the JSON body of an error answer that no handler writes, for a request
+	// with this path. If it is nil, the body has the format of the OCI Distribution
+	// Specification.
 	ErrorBody func(path string, status int, message string) []byte
 	Log       *slog.Logger
 	Metrics   *Metrics
 }
 
-// Listener accepts connections up to its limits. When a limit is reached, it closes the
-// connection that has been idle for longest (of the client, or of all) to make room for
-// the new one. If no connection is idle, it refuses the new one.
+// Listener accepts connections up to its limits. If a limit is reached, it closes the
+// connection (of the client, or of all) that has been idle for longest and accepts the new
+// one. If no connection is idle, it refuses the new one.
 //
-// Accepted connections embed *net.TCPConn, so that the kernel can still send files
-// (sendfile).
+// An accepted connection embeds a *net.TCPConn, so that package net still uses sendfile to
+// send files.
 type Listener struct {
 	net.Listener
 	o       ListenerOptions
@@ -57,7 +59,7 @@ func Listen(l net.Listener, o ListenerOptions) *Listener {
 	return &Listener{Listener: l, o: o, counter: NewCounter(o.Most, o.MostOfClient), idle: list.New()}
 }
 
-// conn is a connection that counts until it is closed.
+// conn is an accepted connection; it counts for the limits until it is closed.
 type conn struct {
 	*net.TCPConn
 	l     *Listener
@@ -90,12 +92,13 @@ const (
 	acceptDescriptors = "descriptors"
 	acceptOther       = "other"
 	acceptProxyHeader = "proxy_header"
-	// logEvery is the least time between two log lines about errors of Accept.
+	// logEvery is the least time between two lines in the log about connections that can't be
+	// served.
 	logEvery = 10 * time.Second
 )
 
-// Accept implements net.Listener. After an error net/http calls it again, with pauses
-// of up to a second.
+// Accept implements net.Listener. If it returns an error, http.Server calls it again, after a
+// pause of up to a second.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -120,7 +123,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// failed counts an error of Accept, and logs it unless one was logged recently.
+// failed counts an error of Accept in the metrics, and logs it unless such an error was logged
+// in the last logEvery.
 func (l *Listener) failed(err error) {
 	if errors.Is(err, net.ErrClosed) {
 		return
@@ -136,8 +140,8 @@ func (l *Listener) failed(err error) {
 	l.report(slog.LevelError, reason, text, err)
 }
 
-// report counts an event that prevents connections from being served, and logs it
-// unless one was logged recently.
+// report counts an event that prevents a connection from being served, and logs it unless such
+// an event was logged in the last logEvery.
 func (l *Listener) report(level slog.Level, reason, text string, err error) {
 	if l.o.Metrics != nil {
 		l.o.Metrics.acceptErrors.WithLabelValues(reason).Inc()
@@ -152,7 +156,8 @@ func (l *Listener) report(level slog.Level, reason, text string, err error) {
 	l.logged, l.missed = time.Now(), 0
 }
 
-// admit counts the connection. It returns false if it refused the connection.
+// admit counts a new connection and returns true. If a limit is reached and no idle connection
+// can be closed, it refuses the new connection and returns false.
 func (l *Listener) admit(c *conn) bool {
 	full := l.counter.Add(c.client)
 	if full != NotFull && l.closeIdle(c.client, full) {
@@ -169,7 +174,7 @@ func (l *Listener) admit(c *conn) bool {
 	return false
 }
 
-// refused counts a refused connection, and tells the client why.
+// refused counts a refused connection in the metrics and, without TLS, tells the client why.
 func (l *Listener) refused(c *conn, full Full) {
 	if full == ClientFull {
 		l.o.Metrics.Refused(ClientConnections)
@@ -181,8 +186,8 @@ func (l *Listener) refused(c *conn, full Full) {
 	}
 }
 
-// tell writes an answer as the connection's first data. It doesn't block, since a new
-// socket's buffer has room for it.
+// tell writes an answer as the first data of a connection. It doesn't block, since the send
+// buffer of a new socket has enough space.
 func (c *conn) tell(answer []byte) {
 	c.TCPConn.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // best effort
 	c.TCPConn.Write(answer)                                 //nolint:errcheck // likewise
@@ -192,8 +197,8 @@ var tooMany = []byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConn
 	"Content-Type: application/json\r\nContent-Length: 78\r\n\r\n" +
 	`{"errors":[{"code":"UNAVAILABLE","message":"there are too many connections"}]}`)
 
-// closeIdle closes the connection that has been idle for longest: of all connections if
-// full is AllFull, else of the client's. It returns false if none is idle.
+// closeIdle closes the connection that has been idle for longest: among all connections if
+// full is AllFull, else among those of the client. It returns false if none of them is idle.
 func (l *Listener) closeIdle(client string, full Full) bool {
 	l.mu.Lock()
 	var found *conn
@@ -222,8 +227,8 @@ func (l *Listener) setIdle(c *conn, idle bool) {
 	}
 }
 
-// ConnState is for http.Server.ConnState: it tells the listener which connections are
-// idle.
+// ConnState must be set as http.Server.ConnState: from it the listener learns which
+// connections are idle.
 func (l *Listener) ConnState(nc net.Conn, state http.ConnState) {
 	if t, ok := nc.(*tls.Conn); ok {
 		nc = t.NetConn()

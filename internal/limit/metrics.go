@@ -2,7 +2,7 @@ package limit
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Names of limits in the metric of refusals.
+// These are the values of the label "limit" in the metric of refusals.
 const (
 	Connections       = "connections"
 	ClientConnections = "client_connections"
@@ -16,7 +16,7 @@ const (
 	AnswerIdle        = "answer_idle"
 )
 
-// Metrics are the metrics of limits. A nil Metrics records nothing.
+// Metrics are the metrics of this package's limits. A nil *Metrics records nothing.
 type Metrics struct {
 	refused      *prometheus.CounterVec
 	acceptErrors *prometheus.CounterVec
@@ -64,7 +64,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Refused counts a refusal because of a limit.
+// Refused counts that a request or connection was refused because of this limit.
 func (m *Metrics) Refused(limit string) {
 	if m != nil {
 		m.refused.WithLabelValues(limit).Inc()

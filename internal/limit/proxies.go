@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// ForwardedHeader is the header in which proxies name the client.
+// ForwardedHeader says in which header the trusted proxies name the client.
 type ForwardedHeader uint8
 
-// AnyForwarded accepts whichever of the two headers a request has. A proxy that writes
-// one of them passes on the other as its client sent it. So if they name different
-// clients, neither is trusted.
+// AnyForwarded accepts both headers. But a proxy that writes one of them passes the other on
+// as its client sent it. So if a request has both and they name different clients, neither is
+// trusted.
 const (
 	AnyForwarded ForwardedHeader = iota
 	XForwardedFor
 	Forwarded // RFC 7239
 )
 
-// Proxies are the trusted proxies, whose headers name the client of a request. A nil
-// Proxies contains none.
+// Proxies are the trusted proxies, from which a header that names the client is accepted. A
+// nil *Proxies trusts no address.
 type Proxies struct {
 	networks []netip.Prefix
 	header   ForwardedHeader
@@ -34,7 +34,7 @@ func NewProxies(networks []netip.Prefix, header ForwardedHeader) *Proxies {
 	return &Proxies{networks: networks, header: header}
 }
 
-// Trust says whether addr is a trusted proxy's.
+// Trust returns whether addr is the address of a trusted proxy.
 func (p *Proxies) Trust(addr netip.Addr) bool {
 	if p == nil {
 		return false
@@ -48,18 +48,16 @@ func (p *Proxies) Trust(addr netip.Addr) bool {
 	return false
 }
 
-// plain normalizes an address for comparison: IPv4 not mapped to IPv6, and without a
-// zone.
+// plain normalizes an address for comparisons: it converts an IPv4 address mapped to IPv6 to
+// IPv4, and removes the zone.
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
-// Client returns the address and port of a request's client. Each proxy appends the address
-// of its peer to the header, so the client is the rightmost address that isn't a trusted
-// proxy's, or the leftmost if all are. The port is 0 if no proxy names it. If an entry
-// isn't an address, the entries to its left can't be trusted, and the proxy that wrote it
-// counts as the client. disagree says that the request has both X-Forwarded-For and
-// Forwarded, that either is accepted, and that they name different clients; client is then
-// the peer.
-// neither can be trusted.
+// Client returns the address and port of a request's client. Each proxy appends the address of
+// its peer to the header, so the client is the rightmost address that isn't a trusted proxy's;
+// if all are, it is the leftmost one. The port is 0 if no proxy names it. An entry that isn't
+// an address makes the entries to its left untrustworthy; then the proxy that wrote it counts
+// as the client. disagree is true if both headers are accepted, the request has both, and they
+// name different clients; then client is the peer of the connection.
 func (p *Proxies) Client(r *http.Request) (client netip.AddrPort, disagree bool) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -90,8 +88,8 @@ func (p *Proxies) Client(r *http.Request) (client netip.AddrPort, disagree bool)
 	return x, false
 }
 
-// walk reads the entries of a header from right to left, starting at the peer, and returns
-// the client. split splits a line of the header into its entries.
+// walk returns the client that the header's lines name. It reads the entries from right to
+// left, starting at the peer. split splits a line into its entries.
 func (p *Proxies) walk(peer netip.AddrPort, lines []string, split func(line string) ([]string, bool)) netip.AddrPort {
 	at := peer
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -112,9 +110,9 @@ func (p *Proxies) walk(peer netip.AddrPort, lines []string, split func(line stri
 	return at
 }
 
-// parseNode parses an address from a header: IPv6 with or without brackets, all with or
-// without a port or a zone. An obfuscated port (RFC 7239, section 6.3) counts as no
-// port.
+// parseNode parses an entry of a header: an IPv4 address or an IPv6 address with or without
+// brackets, each with or without a port or a zone. The port is 0 if there is none or if it is
+// obfuscated (RFC 7239, section 6.3).
 func parseNode(text string) (netip.AddrPort, bool) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return netip.AddrPortFrom(plain(addr), 0), true
@@ -133,8 +131,8 @@ func parseNode(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(plain(node.Addr()), node.Port()), err == nil
 }
 
-// splitXForwardedFor splits a line of X-Forwarded-For. It removes the quotes that some
-// proxies write around entries.
+// splitXForwardedFor splits a line of X-Forwarded-For into its entries, and removes the quotes
+// that some proxies write around an entry.
 func splitXForwardedFor(line string) ([]string, bool) {
 	nodes := strings.Split(line, ",")
 	for i, node := range nodes {
@@ -147,9 +145,9 @@ func splitXForwardedFor(line string) ([]string, bool) {
 	return nodes, true
 }
 
-// splitForwarded returns the "for" parameter of each element in a line of Forwarded, ""
-// for elements without one (RFC 7239, section 4). ok is false if any part of the line
-// is malformed, since then it isn't certain where elements begin.
+// splitForwarded returns the parameter "for" of each element in a line of Forwarded (RFC 7239,
+// section 4), "" for an element without one. If any part of the line is malformed, it returns
+// false, since then it isn't certain where elements begin.
 func splitForwarded(line string) (nodes []string, ok bool) {
 	node, seen := "", false
 	for rest := strings.Trim(line, " \t"); ; rest = strings.TrimLeft(rest, " \t") {
@@ -176,8 +174,8 @@ func splitForwarded(line string) (nodes []string, ok bool) {
 	}
 }
 
-// cutPair cuts a name with its value, which may be quoted, from the beginning of a line
-// of Forwarded. The rest is empty or begins with a comma or semicolon.
+// cutPair cuts a name and its value, which may be quoted, from the beginning of a line of
+// Forwarded. The rest is empty or begins with a comma or semicolon.
 func cutPair(line string) (name, value, rest string, ok bool) {
 	name, rest, ok = strings.Cut(line, "=")
 	if !ok || name == "" || strings.ContainsAny(name, " \t\",;") {
@@ -207,7 +205,7 @@ func cutPair(line string) (name, value, rest string, ok bool) {
 	return "", "", "", false
 }
 
-// trustedPeer says whether a connection comes from a trusted proxy.
+// trustedPeer returns whether a connection comes from a trusted proxy.
 func (p *Proxies) trustedPeer(c net.Conn) bool {
 	a, ok := c.RemoteAddr().(*net.TCPAddr)
 	return ok && p.Trust(a.AddrPort().Addr())

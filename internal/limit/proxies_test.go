@@ -8,14 +8,14 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// proxies trusts the proxies in 10.0.0.0/8, 2001:db8:f::/48 and on loopback.
+// proxies returns Proxies that trust 10.0.0.0/8, 127.0.0.0/8 and 2001:db8:f::/48.
 func proxies(header limit.ForwardedHeader) *limit.Proxies {
 	return limit.NewProxies([]netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("2001:db8:f::/48"),
 	}, header)
 }
 
-// request returns a request from remote with the given pairs of header and value.
+// request returns a request from the address remote; headers are pairs of a name and a value.
 func request(remote string, headers ...string) *http.Request {
 	r := &http.Request{RemoteAddr: remote, Header: http.Header{}}
 	for i := 0; i < len(headers); i += 2 {
@@ -29,7 +29,8 @@ const (
 	fwd = "Forwarded"
 )
 
-// TestClientBehindProxies: only entries that trusted proxies have written count.
+// Requests come through proxies with various headers. The test expects that only entries which
+// trusted proxies have written determine the client.
 func TestClientBehindProxies(t *testing.T) {
 	t.Parallel()
 	const proxy = "10.0.0.1:4000"
@@ -98,9 +99,9 @@ func TestClientBehindProxies(t *testing.T) {
 	}
 }
 
-// TestTwoHeadersDisagree: a proxy that writes one header passes on the other as its
-// client sent it, so neither is trusted until the setting says which one the proxy
-// writes.
+// A request has both headers, and they name different clients: a proxy that writes one header
+// passes on the other as its client sent it. The test expects that neither is trusted, unless
+// the setting says which one the proxy writes.
 func TestTwoHeadersDisagree(t *testing.T) {
 	t.Parallel()
 	r := request("10.0.0.1:4000", xff, "198.51.100.1", fwd, "for=203.0.113.5")
@@ -129,8 +130,8 @@ func TestNoProxies(t *testing.T) {
 	}
 }
 
-// FuzzForwarded: entries that a client writes, to the left of its proxy's, have no
-// effect.
+// A client sends any text as a header, and its proxy appends the client's address to it. The
+// text must have no effect on the result.
 func FuzzForwarded(f *testing.F) {
 	for _, text := range []string{"", "for=203.0.113.5", `for="`, `for=203.0.113.5;x="`, "10.0.0.1", `a="\`, "for=10.0.0.1,"} {
 		f.Add(text)

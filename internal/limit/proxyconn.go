@@ -19,12 +19,12 @@ const (
 	// proxyHeaderTime is the default of ListenerOptions.ProxyHeaderTime. Proxies send
 	// the header immediately.
 	proxyHeaderTime = 5 * time.Second
-	// turnAwayTime limits how long the client's remaining data is read, so that the client
-	// sees the answer before the connection ends.
+	// turnAwayTime is how long the server reads the remaining data of a refused client. If the
+	// server closed the connection with unread data, the client might not see the answer.
 	turnAwayTime = 500 * time.Millisecond
 )
 
-// proxyConn parses the PROXY protocol header at the beginning of a proxy's connection.
+// proxyConn reads the PROXY protocol header at the beginning of a proxy's connection.
 type proxyConn struct {
 	once   sync.Once
 	in     *bufio.Reader // nil once its buffered bytes are read
@@ -36,8 +36,9 @@ func newProxyConn(c *net.TCPConn) *proxyConn {
 	return &proxyConn{in: bufio.NewReaderSize(c, 256)} // longer than a header without extensions
 }
 
-// RemoteAddr returns the client's address. It waits for the proxy's header, which is
-// safe because http.Server calls it in the connection's goroutine.
+// RemoteAddr returns the client's address, which the PROXY protocol header names. It waits for
+// the header. This blocks no other connection, since http.Server calls it in the connection's
+// own goroutine.
 func (c *conn) RemoteAddr() net.Addr {
 	if c.proxy != nil {
 		c.proxy.once.Do(c.readHeader)
@@ -48,7 +49,7 @@ func (c *conn) RemoteAddr() net.Addr {
 	return c.TCPConn.RemoteAddr()
 }
 
-// readBehindHeader reads the data after the proxy's header.
+// readBehindHeader reads the data that follows the PROXY protocol header.
 func (c *conn) readBehindHeader(p []byte) (int, error) {
 	x := c.proxy
 	x.once.Do(c.readHeader)
@@ -66,8 +67,9 @@ func (c *conn) readBehindHeader(p []byte) (int, error) {
 	return x.in.Read(p[:n])
 }
 
-// readHeader reads the proxy's header, and counts the connection for the client that it
-// names. If there is no valid header, later reads fail.
+// readHeader reads the PROXY protocol header, and counts the connection for the client that
+// the header names. If there is no valid header, later reads from the connection return an
+// error.
 func (c *conn) readHeader() {
 	x := c.proxy
 	c.TCPConn.SetReadDeadline(time.Now().Add(cmp.Or(c.l.o.ProxyHeaderTime, proxyHeaderTime))) //nolint:errcheck // without deadlines it waits
@@ -85,8 +87,8 @@ func (c *conn) readHeader() {
 		return
 	}
 	c.TCPConn.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
-	// The command in the header is LOCAL for a proxy's health checks, and for connections
-	// whose client the proxy doesn't know.
+	// A proxy sends the command LOCAL for its health checks and for connections whose client
+	// it doesn't know.
 	if source, _, ok := header.TCPAddrs(); ok && header.Command.IsProxy() {
 		x.client = source
 	}
@@ -95,7 +97,8 @@ func (c *conn) readHeader() {
 	}
 }
 
-// badHeader refuses a connection that doesn't begin with the required header.
+// badHeader refuses a proxy's connection that doesn't begin with a valid PROXY protocol
+// header.
 func (c *conn) badHeader(err error) {
 	c.l.report(slog.LevelWarn, acceptProxyHeader,
 		"a connection of a proxy (http.trusted_proxies) is refused, since http.proxy_protocol is set and it doesn't begin with a header of the PROXY protocol that can be read",
@@ -107,7 +110,8 @@ func (c *conn) badHeader(err error) {
 	c.turnAway()
 }
 
-// named counts the connection for the client, or refuses it.
+// named counts the connection for the client, whose name is now known. If the client's limit
+// is reached and none of its connections is idle, it refuses the connection.
 func (c *conn) named(client string) {
 	l := c.l
 	full := l.name(c, client)
@@ -133,7 +137,8 @@ func (l *Listener) name(c *conn, client string) Full {
 	return full
 }
 
-// turnAway ends a connection after its client was told why.
+// turnAway ends a connection after its client was told why. It reads what the client still
+// sends, for a short time.
 func (c *conn) turnAway() {
 	c.proxy.err = io.EOF
 	c.TCPConn.CloseWrite()                                  //nolint:errcheck // it ends anyway

@@ -21,8 +21,9 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// behindProxy starts a server that answers with the client's address as it sees it.
-// Proxies in network are trusted.
+// behindProxy starts a server, with TLS or without, that trusts proxies in network and expects
+// the PROXY protocol from them. It answers each request with the client's address as the
+// server sees it.
 func behindProxy(t *testing.T, network string, useTLS bool, change func(*limit.ListenerOptions)) string {
 	t.Helper()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,8 +55,8 @@ func behindProxy(t *testing.T, network string, useTLS bool, change func(*limit.L
 	return raw.Addr().String()
 }
 
-// say sends a header and a request, and returns the status and body of the answer, "" if
-// there is none.
+// say sends a PROXY protocol header and a request on a new connection. It returns the answer's
+// status and body; 0 and "" if there is no answer.
 func say(t *testing.T, addr string, useTLS bool, header string) (status int, body string, c net.Conn) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -102,8 +103,8 @@ var (
 	someServer = &net.TCPAddr{IP: net.ParseIP("203.0.113.1").To4(), Port: 443}
 )
 
-// TestProxyProtocol: the header of a trusted proxy names the client, in both versions of
-// the protocol, whether the connection then uses TLS or not.
+// A trusted proxy sends a PROXY protocol header, in version 1 or 2, with TLS behind it or not.
+// The test expects that the server takes the client's address from the header.
 func TestProxyProtocol(t *testing.T) {
 	t.Parallel()
 	long := proxyproto.TLV{Type: proxyproto.PP2_TYPE_NOOP, Value: bytes.Repeat([]byte{'x'}, 1000)}
@@ -125,8 +126,8 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// TestProxyProtocolRefused: a connection of a trusted proxy without a valid header is
-// refused, with an explanation if possible.
+// A trusted proxy's connection doesn't begin with a valid PROXY protocol header. The test
+// expects that it is refused, without TLS by an answer that says why.
 func TestProxyProtocolRefused(t *testing.T) {
 	t.Parallel()
 	addr, withTLS := behindProxy(t, "127.0.0.0/8", false, nil), behindProxy(t, "127.0.0.0/8", true, nil)
@@ -149,8 +150,8 @@ func TestProxyProtocolRefused(t *testing.T) {
 	}
 }
 
-// TestProxyProtocolOfOthers: a header from an untrusted address isn't accepted, and the
-// answer names the settings.
+// A PROXY protocol header comes from an address that isn't a trusted proxy's. The test expects
+// that the request is refused by an answer that names the settings.
 func TestProxyProtocolOfOthers(t *testing.T) {
 	t.Parallel()
 	addr := behindProxy(t, "10.0.0.0/8", false, nil)
@@ -171,8 +172,9 @@ func TestProxyProtocolOfOthers(t *testing.T) {
 	}
 }
 
-// TestConnectionsBehindProxies: the limit per client counts the connections of the
-// client that the header names, and not the proxy's.
+// A trusted proxy opens connections for several clients. The test expects that the limit per
+// client counts the connections of the client that the header names, and not those of the
+// proxy.
 func TestConnectionsBehindProxies(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -195,11 +197,11 @@ func TestConnectionsBehindProxies(t *testing.T) {
 		}
 		return c
 	}
-	// until sends requests until an answer has the status want. Earlier answers may have
-	// another status: a client may have its answer before the server counts the connection
-	// as idle; a connection that the test holds open starts to count when its header was
-	// read, and counts until the server has noticed its end; and a refusal is lost (status
-	// 0) if the client is still writing.
+	// until sends requests until an answer has the status want. Before that, answers may have
+	// another status for several reasons. A client may have its answer before the server
+	// counts the connection as idle. A connection that the test keeps open begins to count
+	// when the server has read its header, and counts until the server notices its end. The
+	// client doesn't see a refusal (status 0) if it is still writing.
 	until := func(header string, want int) {
 		t.Helper()
 		for {
@@ -213,9 +215,9 @@ func TestConnectionsBehindProxies(t *testing.T) {
 			c.Close() //nolint:errcheck
 		}
 	}
-	// A connection whose header hasn't been read counts for no client. A connection
-	// whose request was answered is idle, and is closed to make room for the client's
-	// next one.
+	// A connection whose PROXY protocol header wasn't read yet counts for no client. A
+	// connection whose request was answered is idle, and is closed when the client opens
+	// another one.
 	for range 3 {
 		until(first, 200)
 	}
@@ -224,8 +226,7 @@ func TestConnectionsBehindProxies(t *testing.T) {
 	until(first, 200)
 	held.Close() //nolint:errcheck
 	until(second, 200)
-	// Without the PROXY protocol the limit per client doesn't apply to the proxy's
-	// connections.
+	// Without the PROXY protocol, a proxy may have more connections than the limit per client.
 	plain := behindProxy(t, "127.0.0.0/8", false, func(o *limit.ListenerOptions) { o.ProxyProtocol, o.MostOfClient = false, 1 })
 	for range 3 {
 		c, err := net.Dial("tcp", plain)
@@ -239,7 +240,8 @@ func TestConnectionsBehindProxies(t *testing.T) {
 	}
 }
 
-// TestSilentProxy: the wait for a header is limited.
+// A proxy opens connections and doesn't send a complete header. The test expects the server to
+// close them after ProxyHeaderTime.
 func TestSilentProxy(t *testing.T) {
 	t.Parallel()
 	addr := behindProxy(t, "127.0.0.0/8", false, func(o *limit.ListenerOptions) { o.ProxyHeaderTime = 20 * time.Millisecond })
@@ -258,8 +260,8 @@ func TestSilentProxy(t *testing.T) {
 	}
 }
 
-// TestChecksOfBalancers: a connection that ends without data, as a load balancer's check
-// does, gets no answer and isn't logged as an error.
+// A load balancer checks the server by a connection without data. The test expects no answer
+// and no error in the log.
 func TestChecksOfBalancers(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

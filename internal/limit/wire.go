@@ -14,14 +14,15 @@ import (
 	"sync"
 )
 
-// net/http answers some requests itself, before any handler: those that it can't parse,
-// that have too long headers, or that have an unknown expectation. It also drops the
-// Content-Length of a request that has a Transfer-Encoding too, so that no handler sees the
-// Content-Length. Therefore a conn parses what passes between the end of one answer and the
-// beginning of the next: the header of a request, and possibly an answer that no handler
-// has written. On connections with TLS a conn can't do so.
+// net/http itself answers requests that it can't parse, that have too long headers, or that
+// have an unknown value in Expect; no handler sees these requests. It also drops the
+// Content-Length of a request that has a Transfer-Encoding too, so handlers don't see that it
+// had both. Therefore a conn parses what passes over the connection between the end of one
+// answer and the beginning of the next: a request's header, and an answer of net/http if there
+// is one. On connections with TLS a conn can't do this.
 
-// wire is the state of the request that a conn is reading or answering.
+// wire is the state of parsing: how much of the current request's header a conn has seen, and
+// whether a handler is answering it.
 type wire struct {
 	used      bool // the listener serves an http.Server with ConnContext and ConnState; set before the first byte
 	mu        sync.Mutex
@@ -36,8 +37,9 @@ type wire struct {
 	coding    bool // the header has a Transfer-Encoding
 }
 
-// keepLine is how many bytes of a header line are kept: more than the names that matter
-// have. firstLine is how many bytes of the first line are kept, whose end matters too.
+// keepLine is how many bytes of a header line are kept, which is more than the header names
+// that matter have. firstLine is how many bytes of the request's first line are kept; this
+// limit is larger because the end of that line matters too.
 const (
 	keepLine  = 32
 	firstLine = 16 << 10
@@ -51,7 +53,7 @@ func (w *wire) next() {
 	w.ended, w.begun, w.proxied, w.length, w.coding = false, false, false, false, false
 }
 
-// read parses bytes that were read from the connection.
+// read parses bytes that net/http has read from the connection.
 func (w *wire) read(p []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,8 +79,8 @@ func (w *wire) endLine() {
 	w.line = w.line[:0]
 	w.lines++
 	if w.lines == 1 {
-		// The line's first byte may be missing: net/http may have read it ahead, while
-		// it wrote the previous answer. Therefore only the line's end is checked.
+		// The first byte of the line may be missing, since net/http may have read it ahead
+		// while it wrote the previous answer. Therefore only the end of the line is checked.
 		version := line[max(0, len(line)-len(" HTTP/1.1")):]
 		w.begun = version == " HTTP/1.1" || version == " HTTP/1.0"
 		w.target = targetOf(line)
@@ -97,7 +99,8 @@ func (w *wire) endLine() {
 	}
 }
 
-// targetOf returns the target in a request's first line, possibly truncated.
+// targetOf returns the target (path and query) in a request's first line. The target is
+// truncated if the line is.
 func targetOf(line string) string {
 	_, rest, _ := strings.Cut(line, " ")
 	target, _, _ := strings.Cut(rest, " ")
@@ -119,8 +122,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. It converts an answer that net/http wrote itself to the
-// registry's error format.
+// Write implements net.Conn. If net/http itself has written the answer, Write converts it to
+// the registry's error format.
 func (c *conn) Write(p []byte) (int, error) {
 	if !c.wire.used {
 		return c.TCPConn.Write(p)
@@ -143,16 +146,16 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.TCPConn.Write(p)
 }
 
-// reasons explain statuses whose names aren't clear enough.
+// reasons has texts for statuses whose standard text doesn't say what is wrong.
 var reasons = map[string]string{
 	"417": "the header Expect names something other than 100-continue",
 	"431": "the headers of the request are too long",
 	"501": "the Transfer-Encoding of the request isn't chunked",
 }
 
-// errorAnswer converts an error answer of net/http to a request for target, to the
-// format of the OCI Distribution Specification ("Error Codes") or that of
-// ListenerOptions.ErrorBody.
+// errorAnswer converts an error answer that net/http has written for a request for target. The
+// result has the format of the OCI Distribution Specification ("Error Codes") or of
+// ListenerOptions.ErrorBody. It returns false if p isn't an error answer.
 func (l *Listener) errorAnswer(p []byte, target string, proxied bool) ([]byte, bool) {
 	first, _, ok := bytes.Cut(p, []byte("\r\n"))
 	status, isAnswer := strings.CutPrefix(string(first), "HTTP/1.1 ")
@@ -174,8 +177,8 @@ func (l *Listener) errorAnswer(p []byte, target string, proxied bool) ([]byte, b
 	return l.errorText(target, status, message), true
 }
 
-// errorText returns an answer with this status and message, after which the connection
-// ends.
+// errorText returns a complete HTTP answer with this status and message, which also closes the
+// connection.
 func (l *Listener) errorText(target, status, message string) []byte {
 	text, err := json.Marshal(message)
 	if err != nil {
@@ -191,8 +194,8 @@ func (l *Listener) errorText(target, status, message string) []byte {
 
 type connKey struct{}
 
-// ConnContext is for http.Server.ConnContext: it lets Begin find the connection of a
-// request.
+// ConnContext must be set as http.Server.ConnContext: it puts the connection into the context
+// of its requests, where Begin finds it.
 func (l *Listener) ConnContext(ctx context.Context, nc net.Conn) context.Context {
 	if c, ok := nc.(*conn); ok && l.o.Plain {
 		c.wire.used = true
@@ -201,11 +204,10 @@ func (l *Listener) ConnContext(ctx context.Context, nc net.Conn) context.Context
 	return ctx
 }
 
-// Begin must be called first when a request is handled. Its error says that the
-// request's end is ambiguous, since it has both a Content-Length and a
-// Transfer-Encoding: something between client and registry could take a part of the
-// body for another request (RFC 9112, section 6.1). The request must be refused and its
-// connection closed.
+// Begin must be called before a handler handles the request. It returns an error if the
+// request has both a Content-Length and a Transfer-Encoding: then its end is ambiguous, and a
+// proxy between client and registry could take a part of the body for another request (RFC
+// 9112, section 6.1). The caller must refuse the request and close its connection.
 func Begin(r *http.Request) error {
 	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok || r.ProtoMajor != 1 {

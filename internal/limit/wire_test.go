@@ -14,8 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// bare starts a server, behind a Listener, that answers each request with the request's
-// content.
+// bare starts a server behind a Listener. It answers each request with the request's body.
 func bare(t *testing.T, errorBody ...func(path string, status int, message string) []byte) string {
 	t.Helper()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,7 +54,7 @@ func bare(t *testing.T, errorBody ...func(path string, status int, message strin
 	return raw.Addr().String()
 }
 
-// exchange sends text at once and reads n answers.
+// exchange sends text over a new connection and reads n answers.
 func exchange(t *testing.T, addr, text string, n int) (answers []*http.Response, bodies []string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -81,8 +80,8 @@ func exchange(t *testing.T, addr, text string, n int) (answers []*http.Response,
 	return answers, bodies
 }
 
-// TestAnswersBelowHandlers: errors that net/http answers itself have the registry's
-// format, also after another request on the connection.
+// Clients send requests that net/http itself refuses. The test expects answers in the
+// registry's error format, also for the second request on a connection.
 func TestAnswersBelowHandlers(t *testing.T) {
 	t.Parallel()
 	addr := bare(t)
@@ -119,8 +118,8 @@ func TestAnswersBelowHandlers(t *testing.T) {
 	}
 }
 
-// TestErrorBody: errors that net/http answers have the format of the API that the path
-// belongs to, even if the path can't be parsed.
+// Clients send requests that net/http itself refuses. The test expects answers in the error
+// format of the API to which the path belongs, even if the path can't be parsed.
 func TestErrorBody(t *testing.T) {
 	t.Parallel()
 	addr := bare(t, func(path string, status int, message string) []byte {
@@ -165,8 +164,8 @@ func TestErrorBody(t *testing.T) {
 	}
 }
 
-// TestContentLikeAnAnswer: content that looks like an error answer of net/http is sent
-// unchanged, wherever a write begins.
+// A handler sends content that looks like an error answer of net/http. The test expects that
+// it reaches the client unchanged, however it is divided into writes.
 func TestContentLikeAnAnswer(t *testing.T) {
 	t.Parallel()
 	addr := bare(t)
@@ -184,8 +183,8 @@ func TestContentLikeAnAnswer(t *testing.T) {
 	}
 }
 
-// TestTwoLengths: a request with Content-Length and Transfer-Encoding is refused and
-// its connection closed, however the bytes arrive.
+// A client sends requests with both Content-Length and Transfer-Encoding, in pieces of
+// different sizes. The test expects that they are refused and their connections closed.
 func TestTwoLengths(t *testing.T) {
 	t.Parallel()
 	addr := bare(t)
@@ -210,7 +209,7 @@ func TestTwoLengths(t *testing.T) {
 			t.Errorf("after another request: %d %q", answers[1].StatusCode, bodies[1])
 		}
 	}
-	// Requests with one of the two headers are accepted, one after the other on a
+	// Requests with only one of the two headers are accepted, several of them on one
 	// connection.
 	c, err := net.Dial("tcp", addr)
 	if err != nil {

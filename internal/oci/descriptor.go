@@ -10,11 +10,11 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Platform is the platform that an index names for a manifest.
+// Platform is the platform for which a manifest of an index is meant.
 type Platform = v1.Platform
 
-// Descriptor names content by type, digest and size (OCI Image Specification,
-// "OCI Content Descriptors"). It marshals to the specification's JSON.
+// Descriptor describes content by media type, digest and size (OCI Image Specification, "OCI
+// Content Descriptors"). Its JSON is that of the specification.
 type Descriptor struct {
 	MediaType    string            `json:"mediaType"`
 	Digest       Digest            `json:"digest"`
@@ -25,24 +25,24 @@ type Descriptor struct {
 	Platform     *Platform         `json:"platform,omitempty"`
 }
 
-// Foreign says whether the content is stored elsewhere, so that it needn't exist in the
-// registry: the descriptor has URLs, or its type is that of a layer that may not be
+// Foreign returns whether the content is stored elsewhere, so that the registry needn't have
+// it: the descriptor has URLs, or its media type is that of a layer that may not be
 // redistributed.
 func (d Descriptor) Foreign() bool {
 	return len(d.URLs) > 0 || d.MediaType == MediaTypeDockerForeignLayer ||
 		strings.HasPrefix(d.MediaType, nonDistributablePrefix)
 }
 
-// maxTextLength limits media types, in bytes: two names of 127 and a slash (RFC 6838,
-// section 4.2).
+// maxTextLength is the largest length of a media type, in bytes: two names of 127 and a slash
+// (RFC 6838, section 4.2).
 const maxTextLength = 255
 
 var descriptorKeys = []string{
 	"mediaType", "digest", "size", "urls", "artifactType", "annotations", "platform",
 }
 
-// readDescriptor reads the descriptor at path. Media type, digest and size are
-// required.
+// readDescriptor parses the descriptor raw, which is the manifest's field path. Media type,
+// digest and size are required.
 func readDescriptor(path string, raw []byte) (Descriptor, error) {
 	fields, err := readObject(raw, descriptorKeys)
 	if err != nil {
@@ -76,8 +76,8 @@ func readDescriptor(path string, raw []byte) (Descriptor, error) {
 	return d, nil
 }
 
-// readDescriptors reads a list of descriptors. If a digest occurs twice, both must
-// declare the same size.
+// readDescriptors parses a list of descriptors. If a digest occurs twice in it, both
+// descriptors must have the same size.
 func readDescriptors(path string, f field) ([]Descriptor, error) {
 	if !f.present() {
 		return nil, nil
@@ -133,8 +133,8 @@ func readSize(path string, f field) (int64, error) {
 	return size, nil
 }
 
-// readText reads an optional media type. It refuses control characters: no media type
-// has any, and PostgreSQL can't store NUL.
+// readText parses an optional media type. It refuses control characters, which no media type
+// has and of which PostgreSQL can't store NUL.
 func readText(path string, f field) (string, error) {
 	if !f.present() {
 		return "", nil
@@ -154,8 +154,8 @@ func readText(path string, f field) (string, error) {
 	return s, nil
 }
 
-// readAnnotations reads an optional map of strings. It refuses NUL, which PostgreSQL
-// can't store in text or jsonb.
+// readAnnotations parses an optional map of strings. It refuses NUL characters, which
+// PostgreSQL can't store in text or jsonb.
 func readAnnotations(path string, f field) (map[string]string, error) {
 	var annotations map[string]string
 	if err := readInto(path, f, &annotations); err != nil {
@@ -172,8 +172,8 @@ func readAnnotations(path string, f field) (map[string]string, error) {
 	return annotations, nil
 }
 
-// readInto decodes an optional member on which no decision of the registry depends, so
-// encoding/json is strict enough.
+// readInto decodes an optional field of the manifest with encoding/json. This is strict enough
+// for fields on which no decision of the registry depends.
 func readInto(path string, f field, target any) error {
 	if !f.present() {
 		return nil
@@ -184,7 +184,7 @@ func readInto(path string, f field, target any) error {
 	return nil
 }
 
-// typeError rewords an error of encoding/json in terms of JSON rather than Go.
+// typeError rewords an error of encoding/json so that it names JSON types and not Go types.
 func typeError(err error) error {
 	if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("a JSON %s doesn't fit here", mismatch.Value)

@@ -11,20 +11,20 @@ import (
 )
 
 var (
-	// ErrDigestInvalid matches errors for text that isn't a digest.
+	// ErrDigestInvalid is the error for text that isn't a digest.
 	ErrDigestInvalid = errors.New("invalid digest")
-	// ErrDigestUnsupported matches errors for a well-formed digest or algorithm name
-	// that is neither sha256 nor sha512.
+	// ErrDigestUnsupported is the error for a well-formed digest or algorithm name whose
+	// algorithm is neither sha256 nor sha512.
 	ErrDigestUnsupported = errors.New("unsupported digest algorithm")
 )
 
-// Algorithm is a hash that content is addressed by. Its value is the first
-// byte of [Digest.Bytes], so it is stored and never changes. The zero value is
-// no algorithm.
+// Algorithm is a hash algorithm by which content is addressed. The database stores its value
+// as the first byte of a digest ([Digest.Bytes]), so the values never change. The zero value
+// is no algorithm.
 type Algorithm uint8
 
-// The algorithms that the OCI Image Specification registers ("Registered
-// algorithms"; every implementation has sha256).
+// These are the algorithms that the OCI Image Specification registers ("Registered
+// algorithms"); every implementation has sha256.
 const (
 	SHA256 Algorithm = 1
 	SHA512 Algorithm = 2
@@ -64,9 +64,9 @@ func (a Algorithm) Size() int {
 	return 0
 }
 
-// New returns a fresh hash. Both kinds implement encoding.BinaryMarshaler, so
-// an upload's state can be kept between requests. New panics when a is neither
-// [SHA256] nor [SHA512].
+// New returns a new hash. The hashes of both algorithms implement encoding.BinaryMarshaler, so
+// an upload can keep the hash's state between requests. New panics if a is neither [SHA256]
+// nor [SHA512].
 func (a Algorithm) New() hash.Hash {
 	switch a {
 	case SHA256:
@@ -77,19 +77,18 @@ func (a Algorithm) New() hash.Hash {
 	panic("oci: New of " + a.String())
 }
 
-// Digest is the address of content: an algorithm and the hash it gave. Digests
-// are comparable and serve as map keys; equal content under one algorithm has
-// equal digests. The zero value is no digest. Every other value came from this
-// package and is valid.
+// Digest is the address of content: an algorithm and the content's hash. Digests are
+// comparable, so they can be map keys; equal content has equal digests under the same
+// algorithm. The zero value is no digest. Every other value was checked by this package and is
+// valid.
 type Digest struct {
 	text string // canonical: "sha256:" and 64 lower-case hexadecimal digits
 }
 
-// ParseDigest parses "sha256:…" or "sha512:…" with lower-case hexadecimal digits of the
-// exact length (OCI Image Specification, "Digests"). The error matches
-// [ErrDigestUnsupported] if s is well formed by the specification's grammar but has
-// another algorithm, else [ErrDigestInvalid]. The digest refers to s and copies
-// nothing.
+// ParseDigest parses "sha256:…" or "sha512:…" with lower-case hexadecimal digits of the exact
+// length (OCI Image Specification, "Digests"). It returns [ErrDigestUnsupported] if s is well
+// formed by the specification's grammar but has another algorithm, else [ErrDigestInvalid].
+// The digest shares the memory of s.
 func ParseDigest(s string) (Digest, error) {
 	var encoded string
 	switch {
@@ -109,7 +108,7 @@ func ParseDigest(s string) (Digest, error) {
 	return Digest{text: s}, nil
 }
 
-// digestError says why s isn't a supported digest.
+// digestError returns the error that says why s isn't a supported digest.
 func digestError(s string) error {
 	name, encoded, found := strings.Cut(s, ":")
 	if !found || name == "" {
@@ -125,8 +124,8 @@ func digestError(s string) error {
 	return err
 }
 
-// isAlgorithmName checks the grammar's algorithm: components of [a-z0-9]+ with
-// one of + . _ - between them.
+// isAlgorithmName returns whether s is an algorithm name by the specification's grammar:
+// components of [a-z0-9]+ with one of + . _ - between them.
 func isAlgorithmName(s string) bool {
 	component := false
 	for i := 0; i < len(s); i++ {
@@ -153,8 +152,9 @@ func isEncoded(s string) bool {
 	return s != ""
 }
 
-// DigestFromBytes reads what [Digest.Bytes] wrote. The error matches
-// [ErrDigestInvalid], or [ErrDigestUnsupported] for an unknown first byte.
+// DigestFromBytes parses the bytes that [Digest.Bytes] returns. It returns
+// [ErrDigestUnsupported] for an unknown first byte, and [ErrDigestInvalid] for other wrong
+// bytes.
 func DigestFromBytes(b []byte) (Digest, error) {
 	if len(b) == 0 {
 		return Digest{}, fmt.Errorf("%w: no bytes", ErrDigestInvalid)
@@ -169,9 +169,9 @@ func DigestFromBytes(b []byte) (Digest, error) {
 	return digestOf(alg, b[1:]), nil
 }
 
-// digestOf makes a digest from a raw hash of the right length.
+// digestOf makes a digest from a raw hash, which must have the algorithm's length.
 func digestOf(alg Algorithm, raw []byte) Digest {
-	// A buffer for the longest digest, so that the string is the only allocation.
+	// The buffer is large enough for every digest, so only the string is allocated.
 	var buf [len("sha512:") + 2*sha512.Size]byte
 	n := copy(buf[:], alg.String())
 	buf[n] = ':'
@@ -180,8 +180,8 @@ func digestOf(alg Algorithm, raw []byte) Digest {
 	return Digest{text: string(buf[:n])}
 }
 
-// FromHash returns the digest of what was written to h, a hash made by alg.New.
-// h may be written to afterwards. FromHash panics when h is not alg's.
+// FromHash returns the digest of what was written to h, a hash made by alg.New. The caller may
+// write more to h afterwards. FromHash panics if the size of h isn't that of alg.
 func FromHash(alg Algorithm, h hash.Hash) Digest {
 	if h.Size() != alg.Size() {
 		panic(fmt.Sprintf("oci: FromHash: a hash of %d bytes is not of %s", h.Size(), alg))
@@ -190,8 +190,7 @@ func FromHash(alg Algorithm, h hash.Hash) Digest {
 	return digestOf(alg, h.Sum(buf[:0]))
 }
 
-// Compute returns the digest of content. It panics when alg is neither
-// [SHA256] nor [SHA512].
+// Compute returns the digest of content. It panics if alg is neither [SHA256] nor [SHA512].
 func Compute(alg Algorithm, content []byte) Digest {
 	switch alg {
 	case SHA256:
@@ -229,8 +228,8 @@ func (d Digest) Hex() string {
 	return d.text[len("sha256:"):]
 }
 
-// Bytes returns the format that the database stores: one byte for the algorithm, then
-// the raw hash. It is nil for the zero value, which the database stores as NULL.
+// Bytes returns the digest as the database stores it: one byte for the algorithm, then the raw
+// hash. It returns nil for the zero value, which the database stores as NULL.
 func (d Digest) Bytes() []byte {
 	alg := d.Algorithm()
 	if alg == 0 {
@@ -244,11 +243,10 @@ func (d Digest) Bytes() []byte {
 	return b
 }
 
-// MarshalText returns the digest as text, so that it stands as a string in JSON.
+// MarshalText returns the digest as text, so that JSON has it as a string.
 func (d Digest) MarshalText() ([]byte, error) { return []byte(d.text), nil }
 
-// UnmarshalText parses the text that [ParseDigest] accepts. Empty text becomes the zero
-// value.
+// UnmarshalText parses the text that [ParseDigest] accepts. Empty text gives the zero value.
 func (d *Digest) UnmarshalText(b []byte) error {
 	if len(b) == 0 {
 		*d = Digest{}

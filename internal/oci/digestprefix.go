@@ -7,17 +7,17 @@ import (
 )
 
 // DigestPrefix is the beginning of a digest: the algorithm and the first 64 hexadecimal
-// digits, which are all digits of a sha256 and half of a sha512. Tags that stand in for
-// the referrers API contain digests in this form ("Unavailable Referrers API" of the
-// OCI Distribution Specification). It is comparable; the zero value is no prefix.
+// digits, which are all digits of a sha256 and half of those of a sha512. Clients use digests
+// in this form in the names of tags that replace the referrers API (OCI Distribution
+// Specification, "Unavailable Referrers API"). It is comparable; the zero value is no prefix.
 type DigestPrefix struct {
 	text string // "sha256:" or "sha512:", and 64 lower-case hexadecimal digits
 }
 
 const prefixDigits = 64
 
-// CutDigest parses the digest at the beginning of a tag's name, as in sha256-….sig, and
-// returns the rest of the name.
+// CutDigest parses the digest at the beginning of a tag's name such as sha256-….sig, and
+// returns it with the rest of the name. ok is false if the name doesn't begin with a digest.
 func CutDigest(tag string) (d DigestPrefix, rest string, ok bool) {
 	name, encoded, found := strings.Cut(tag, "-")
 	if !found || len(encoded) < prefixDigits {
@@ -35,11 +35,11 @@ func CutDigest(tag string) (d DigestPrefix, rest string, ok bool) {
 	return DigestPrefix{name + ":" + digits}, rest, true
 }
 
-// String returns algorithm and digits in the form of a digest.
+// String returns the prefix in the form of a digest: the algorithm, a colon and the digits.
 func (d DigestPrefix) String() string { return d.text }
 
-// Range returns the lowest and highest digest with this prefix, in the form of
-// [Digest.Bytes].
+// Range returns the lowest and the highest digest with this prefix, as [Digest.Bytes] would
+// return them.
 func (d DigestPrefix) Range() (first, last []byte) {
 	name, encoded, _ := strings.Cut(d.text, ":")
 	alg, err := ParseAlgorithm(name)

@@ -10,7 +10,7 @@ import (
 // Code is an error code of the OCI Distribution Specification ("Error Codes").
 type Code string
 
-// The codes of the specification, and two more that are common among registries.
+// These are the specification's codes, and two more that other registries use too.
 const (
 	BlobUnknown         Code = "BLOB_UNKNOWN"
 	BlobUploadInvalid   Code = "BLOB_UPLOAD_INVALID"
@@ -31,15 +31,15 @@ const (
 	Unavailable Code = "UNAVAILABLE"
 )
 
-// codeFacts has the defaults for errors with a code.
+// codeFacts has the default HTTP status and message for errors with a code.
 type codeFacts struct {
 	status  int
 	message string
 }
 
-// The specification fixes most statuses. For MANIFEST_BLOB_UNKNOWN it only requires a
-// 4XX. It is 400 here, as in distribution: the request is at fault, while 404 on this
-// route would say that the repository doesn't exist.
+// The specification fixes most of these statuses. For MANIFEST_BLOB_UNKNOWN it only requires a
+// 4XX. Purser answers 400, as the registry distribution does: the request is wrong, while a
+// 404 for this request would say that the repository doesn't exist.
 var codes = map[Code]codeFacts{
 	BlobUnknown:         {http.StatusNotFound, "blob unknown to registry"},
 	BlobUploadInvalid:   {http.StatusBadRequest, "blob upload invalid"},
@@ -59,7 +59,7 @@ var codes = map[Code]codeFacts{
 	Unavailable:         {http.StatusServiceUnavailable, "the service is unavailable"},
 }
 
-// HTTPStatus returns the default status for errors with this code, 500 for an unknown
+// HTTPStatus returns the default HTTP status for errors with this code, 500 for an unknown
 // code.
 func (c Code) HTTPStatus() int {
 	if facts, ok := codes[c]; ok {
@@ -68,7 +68,7 @@ func (c Code) HTTPStatus() int {
 	return http.StatusInternalServerError
 }
 
-// Message returns the specification's description of the code.
+// Message returns the description of the code in the specification.
 func (c Code) Message() string {
 	if facts, ok := codes[c]; ok {
 		return facts.message
@@ -76,9 +76,8 @@ func (c Code) Message() string {
 	return codes[Unknown].message
 }
 
-// Error is an error for a client. Everything in it is sent to the client, except the
-// wrapped error. An Error is immutable, so goroutines can share it: the With methods
-// return a changed copy.
+// Error is an error for a client. The client gets everything in it except the wrapped error.
+// An Error never changes, so goroutines can share it: the methods With… return a changed copy.
 type Error struct {
 	Code    Code
 	Message string // for the client; empty: the code's message
@@ -94,16 +93,15 @@ func NewError(code Code) *Error {
 }
 
 // Errorf returns an error with a message for the client, formatted by [fmt.Errorf].
-// Errors that are wrapped with %w are found by [errors.Is] and [errors.As], but their
-// text becomes part of the message. For errors that must stay internal use
-// [Error.WithCause].
+// [errors.Is] and [errors.As] find errors that are wrapped with %w, but the text of such an
+// error becomes part of the message. Use [Error.WithCause] for errors that the client mustn't
+// see.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Message: err.Error(), err: err}
 }
 
-// WithDetail returns a copy with a detail, which can be any value that JSON can
-// represent.
+// WithDetail returns a copy with a detail, which may be any value that encodes to JSON.
 func (e *Error) WithDetail(detail any) *Error {
 	c := *e
 	c.Detail = detail
@@ -117,16 +115,16 @@ func (e *Error) WithStatus(status int) *Error {
 	return &c
 }
 
-// WithCause returns a copy that wraps err. Only Error(), which is for the log, contains
-// err's text; the client never sees it.
+// WithCause returns a copy that wraps err. Only Error(), which is for the log, contains the
+// text of err; the client never gets it.
 func (e *Error) WithCause(err error) *Error {
 	c := *e
 	c.err = err
 	return &c
 }
 
-// Error returns code and message, and the cause if the message doesn't contain it. It
-// is for the log.
+// Error returns the code, the message, and the text of the wrapped error unless that is the
+// message. It is for the log.
 func (e *Error) Error() string {
 	text := string(e.Code) + ": " + e.message()
 	if e.err != nil && e.err.Error() != e.Message {
@@ -138,7 +136,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, nil when there is none.
 func (e *Error) Unwrap() error { return e.err }
 
-// HTTPStatus returns the error's status if set, else its code's.
+// HTTPStatus returns the error's own status if it is set, else the default status of its code.
 func (e *Error) HTTPStatus() int {
 	if e.Status != 0 {
 		return e.Status
@@ -153,8 +151,8 @@ func (e *Error) message() string {
 	return e.Code.Message()
 }
 
-// CodeOf returns the code of the first [Error] in err's chain, [Unknown]
-// when there is none and "" for nil.
+// CodeOf returns the code of the first [Error] in err's chain, [Unknown] if there is none, and
+// "" if err is nil.
 func CodeOf(err error) Code {
 	if err == nil {
 		return ""
@@ -166,8 +164,8 @@ func CodeOf(err error) Code {
 	return Unknown
 }
 
-// ErrorBody is the JSON body of an error response (OCI Distribution
-// Specification, "Error Codes").
+// ErrorBody is the JSON body of an error answer (OCI Distribution Specification, "Error
+// Codes").
 type ErrorBody struct {
 	Errors []ErrorEntry `json:"errors"`
 }
@@ -179,8 +177,8 @@ type ErrorEntry struct {
 	Detail  any    `json:"detail,omitempty"`
 }
 
-// MarshalErrors encodes the body of an error response. It leaves out details that JSON
-// can't represent.
+// MarshalErrors returns the JSON body of an error answer with these errors. It leaves out all
+// details if one of them can't be encoded as JSON.
 func MarshalErrors(errs ...*Error) []byte {
 	body := ErrorBody{Errors: make([]ErrorEntry, 0, len(errs))}
 	for _, e := range errs {
@@ -194,7 +192,7 @@ func MarshalErrors(errs ...*Error) []byte {
 		body.Errors[i].Detail = nil
 	}
 	if b, err = json.Marshal(body); err != nil {
-		// Only strings are left, which can always be encoded.
+		// Without details the body has only strings, which can always be encoded.
 		panic(fmt.Sprintf("oci: marshalling errors: %v", err))
 	}
 	return b

@@ -15,11 +15,11 @@ var (
 	ErrCountInvalid = errors.New("invalid number of results")
 )
 
-// ParseContentRange parses the Content-Range of an upload's chunk: two offsets in
-// bytes, both inclusive, "0-99" (OCI Distribution Specification, "Pushing a blob in
-// chunks"). It also accepts the forms of clients that follow RFC 9110, "bytes 0-99" and
-// "bytes=0-99", each optionally followed by "/200" or "/*". The length of the chunk is
-// end-start+1 and always fits an int64. The error matches [ErrRangeInvalid].
+// ParseContentRange parses the Content-Range of an upload's chunk: the offsets of its first
+// and last byte, "0-99" (OCI Distribution Specification, "Pushing a blob in chunks"). It also
+// accepts the forms of clients that follow RFC 9110, "bytes 0-99" and "bytes=0-99", each with
+// or without "/200" or "/*" at the end. The length of the chunk is end-start+1, which always
+// fits an int64. It returns [ErrRangeInvalid] for anything else.
 func ParseContentRange(s string) (start, end int64, err error) {
 	text := s
 	if rest, ok := strings.CutPrefix(text, "bytes"); ok {
@@ -53,10 +53,10 @@ func rangeError(s string) error {
 	return fmt.Errorf("%w %.100q: it must be two offsets, start-end, both inclusive", ErrRangeInvalid, s)
 }
 
-// ParseCount parses the query parameter n, the number of results wanted: a decimal
-// number from 0 (OCI Distribution Specification, "Listing Tags"). The error matches
-// [ErrCountInvalid]. An empty s is an error: callers must handle a missing parameter
-// themselves.
+// ParseCount parses the query parameter n, the number of results that a client wants: a
+// decimal number from 0 (OCI Distribution Specification, "Listing Tags"). It returns
+// [ErrCountInvalid] for anything else, also for an empty s; callers must check first whether
+// the parameter is there.
 func ParseCount(s string) (int, error) {
 	n, ok := parseDecimal(s)
 	if !ok || n > math.MaxInt32 {
@@ -65,8 +65,8 @@ func ParseCount(s string) (int, error) {
 	return int(n), nil
 }
 
-// parseDecimal parses a number that consists of ASCII digits only; strconv would also
-// accept a sign.
+// parseDecimal parses a number that consists of ASCII digits only; strconv would also accept a
+// sign before them.
 func parseDecimal(s string) (int64, bool) {
 	for i := 0; i < len(s); i++ {
 		if s[i] < '0' || s[i] > '9' {

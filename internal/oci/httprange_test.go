@@ -65,7 +65,7 @@ func FuzzContentRange(f *testing.F) {
 			if !errors.Is(err, ErrRangeInvalid) || start != 0 || end != 0 {
 				t.Fatalf("ParseContentRange(%q) = %d, %d, %v", s, start, end, err)
 			}
-			// Text that matches the specification's expression can only fail because of
+			// Text that matches the specification's expression can only be refused because of
 			// its numbers.
 			var a, b int64
 			if n, scanErr := fmt.Sscanf(s, "%d-%d", &a, &b); plain.MatchString(s) && n == 2 && scanErr == nil && a <= b && b < 1<<62 {

@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// encoding/json ignores the case of keys, and if a key occurs twice, the last one wins.
-// Other parsers behave differently. A manifest that two parsers read differently could
-// pass the registry as one thing and reach a client as another, so this file parses
-// objects itself. All functions expect text that json.Valid has accepted.
+// encoding/json ignores the case of keys, and if a key occurs twice, it uses the last one.
+// Other parsers behave differently, so a manifest could mean one thing to the registry and
+// another to a client. Therefore this file parses JSON objects itself, and refuses such keys.
+// All its functions expect text that json.Valid has accepted.
 
-// field is a member of an object, as raw text.
+// field is a member of a JSON object; value is its unparsed text.
 type field struct {
 	key   string
 	value []byte
 }
 
-// present says whether the member exists and isn't null. Go's encoders write null for an
-// empty list.
+// present returns whether the member exists and isn't null: Go's encoders write null for an
+// empty list, so null counts as missing.
 func (f field) present() bool {
 	return f.value != nil && string(f.value) != "null"
 }
 
-// readObject returns those members of the object raw whose keys are in known, which
-// must match exactly. Other members are skipped. A known key that occurs twice, or with
-// different case, is an error.
+// readObject returns those members of the JSON object raw whose keys are in known, and skips
+// the others. A key must match exactly: it is an error if a known key occurs twice, or with
+// different case.
 func readObject(raw []byte, known []string) (map[string]field, error) {
 	if len(raw) == 0 || raw[0] != '{' {
 		return nil, fmt.Errorf("it must be a JSON object, not %s", typeName(raw))
@@ -55,8 +55,7 @@ func readObject(raw []byte, known []string) (map[string]field, error) {
 	return fields, nil
 }
 
-// matchKey returns the known key that equals key when case is ignored, "" if there is
-// none.
+// matchKey returns the known key that equals key if case is ignored, "" if there is none.
 func matchKey(key string, known []string) string {
 	for _, name := range known {
 		if strings.EqualFold(key, name) {
@@ -66,7 +65,8 @@ func matchKey(key string, known []string) string {
 	return ""
 }
 
-// readArray returns the elements of the array raw, at most limit of them.
+// readArray returns the elements of the JSON array raw. It is an error if there are more than
+// limit.
 func readArray(raw []byte, limit int) ([][]byte, error) {
 	if len(raw) == 0 || raw[0] != '[' {
 		return nil, fmt.Errorf("it must be a JSON array, not %s", typeName(raw))
@@ -83,7 +83,7 @@ func readArray(raw []byte, limit int) ([][]byte, error) {
 	return elements, nil
 }
 
-// nextMember skips the comma after a member. At the closing bracket it stops.
+// nextMember returns the index of the next member, after the comma, or of the closing bracket.
 func nextMember(raw []byte, i int) int {
 	i = skipSpace(raw, i)
 	if raw[i] == ',' {
@@ -99,7 +99,7 @@ func skipSpace(raw []byte, i int) int {
 	return i
 }
 
-// skipString returns the index after the string that starts at i.
+// skipString returns the index after the JSON string that starts at i.
 func skipString(raw []byte, i int) int {
 	for i++; raw[i] != '"'; i++ {
 		if raw[i] == '\\' {
@@ -109,8 +109,8 @@ func skipString(raw []byte, i int) int {
 	return i + 1
 }
 
-// skipValue returns the index after the value that starts at i. It counts brackets
-// instead of recursing, so deep nesting uses no stack.
+// skipValue returns the index after the JSON value that starts at i. It counts brackets and
+// doesn't recurse, so deep nesting uses no stack.
 func skipValue(raw []byte, i int) int {
 	depth := 0
 	for {
@@ -135,7 +135,7 @@ func skipValue(raw []byte, i int) int {
 	}
 }
 
-// skipLiteral returns the index after a number, true, false or null.
+// skipLiteral returns the index after the number, true, false or null that starts at i.
 func skipLiteral(raw []byte, i int) int {
 	for i < len(raw) && !strings.ContainsRune(",:]} \t\n\r", rune(raw[i])) {
 		i++
@@ -143,7 +143,7 @@ func skipLiteral(raw []byte, i int) int {
 	return i
 }
 
-// typeName names the JSON type of raw for messages.
+// typeName returns the name of raw's JSON type for error messages.
 func typeName(raw []byte) string {
 	if len(raw) == 0 {
 		return "nothing"
@@ -163,7 +163,8 @@ func typeName(raw []byte) string {
 	return "a number"
 }
 
-// readString parses a string. It decodes only strings with escapes, which are rare.
+// readString parses a JSON string. It decodes only strings with escapes, which are rare, and
+// copies others.
 func readString(raw []byte) (string, error) {
 	if raw[0] != '"' {
 		return "", fmt.Errorf("it must be a string, not %s", typeName(raw))

@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// MaxManifestSize limits a manifest, in bytes. It is the size that the
-	// specification expects registries to accept ("Pushing Manifests"), and bounds the
-	// memory that one request uses.
+	// MaxManifestSize is the largest size of a manifest, in bytes. It is the size that the
+	// specification expects registries to accept ("Pushing Manifests"), and limits the memory
+	// that one request uses.
 	MaxManifestSize = 4 << 20
-	// MaxDescriptors limits the layers of an image, and the manifests of an index. It
-	// bounds the rows that one push may write.
+	// MaxDescriptors is the largest number of layers in an image and of manifests in an index.
+	// It limits how many rows one push can write to the database.
 	MaxDescriptors = 10_000
 )
 
-// Manifest has the data of a manifest that a registry needs. It is valid: its digests
-// are supported, its sizes aren't negative, and it is either an image or an index.
+// Manifest has the contents of a manifest that a registry needs. It has been checked: its
+// digests are supported, its sizes aren't negative, and it is either an image or an index.
 type Manifest struct {
 	MediaType string // one of [ManifestTypes]
 	Kind      Kind
@@ -36,23 +36,22 @@ type Manifest struct {
 	Annotations  map[string]string // nil if there are none
 }
 
-// manifestKeys are the top-level keys that determine what a manifest is.
+// manifestKeys are the top-level keys of a manifest that the registry reads.
 var manifestKeys = []string{
 	"schemaVersion", "mediaType", "artifactType", "config", "layers",
 	"manifests", "subject", "annotations", "fsLayers",
 }
 
-// ParseManifest parses and checks a manifest that was sent with contentType, whose
-// parameters are ignored. If contentType is empty, the manifest's mediaType determines
-// the type, and without that its fields do. Ambiguous content is refused: a content
-// type that differs from the mediaType, manifests beside config or layers
-// (CVE-2021-41190), and keys that occur twice or with different case. Members that the
-// OCI Image Specification doesn't define are ignored.
+// ParseManifest parses and checks a manifest that a client sent with contentType; it ignores
+// that type's parameters. If contentType is empty, the manifest's field mediaType determines
+// the type, and without that field its other fields do. ParseManifest refuses ambiguous
+// content: a content type that differs from mediaType, manifests together with config or
+// layers (CVE-2021-41190), and keys that occur twice or with different case. It ignores fields
+// that the OCI Image Specification doesn't define.
 //
-// The error is an [*Error] with code MANIFEST_INVALID whose message begins with the
-// offending field, "layers[2].digest: …". Its status is 413 if body has more than
-// [MaxManifestSize] bytes, else 400. The result doesn't refer to body, so that body can
-// be reused.
+// The error is an [*Error] with code MANIFEST_INVALID, whose message begins with the wrong
+// field, "layers[2].digest: …". Its status is 413 if body has more than [MaxManifestSize]
+// bytes, else 400. The result doesn't share memory with body, so the caller may reuse body.
 func ParseManifest(contentType string, body []byte) (*Manifest, error) {
 	if len(body) > MaxManifestSize {
 		return nil, Errorf(ManifestInvalid, "the manifest has more than %d bytes", MaxManifestSize).
@@ -79,14 +78,14 @@ func ParseManifest(contentType string, body []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// invalid returns a MANIFEST_INVALID error about the field at path, or about the whole
+// invalid returns a MANIFEST_INVALID error about the manifest's field path, or about the whole
 // manifest if path is empty.
 func invalid(path, format string, args ...any) *Error {
 	path = cmp.Or(path, "manifest")
 	return Errorf(ManifestInvalid, path+": "+format, args...)
 }
 
-// syntaxError says where text is invalid that json.Valid refused.
+// syntaxError returns the error that says where body, which json.Valid has refused, is wrong.
 func syntaxError(body []byte) error {
 	var v json.RawMessage
 	if err := json.Unmarshal(body, &v); err != nil {
@@ -95,8 +94,8 @@ func syntaxError(body []byte) error {
 	return fmt.Errorf("there is no JSON value")
 }
 
-// readSchema refuses media types that aren't supported, with specific messages for
-// types that once were common, and schema versions other than 2. It checks the media
+// readSchema returns an error for a media type that isn't supported, with a message of its own
+// for types that once were common, and for schema versions other than 2. It checks the media
 // type first, since manifests of other types may have no schema version.
 func (m *Manifest) readSchema(contentType string, fields map[string]field) error {
 	const schema1 = "Docker schema 1 manifests aren't supported: push the image with a current client, which sends schema 2 or OCI"
@@ -130,7 +129,7 @@ func unsupportedType(mediaType string) error {
 	return invalid("mediaType", "%.200q isn't supported: it must be one of %s", mediaType, strings.Join(ManifestTypes(), ", "))
 }
 
-// readKind determines media type and kind from the content type, the mediaType field
+// readKind sets the manifest's media type and kind from the content type, the field mediaType
 // and the other fields.
 func (m *Manifest) readKind(contentType string, fields map[string]field) error {
 	declared, err := readText("mediaType", fields["mediaType"])
@@ -170,8 +169,8 @@ func (m *Manifest) readKind(contentType string, fields map[string]field) error {
 	return nil
 }
 
-// readConfig reads an image's configuration, which is required. Artifacts without a
-// configuration use OCI's empty descriptor.
+// readConfig parses an image's configuration, which is required. Artifacts without a
+// configuration have OCI's empty descriptor there.
 func (m *Manifest) readConfig(_ string, fields map[string]field) error {
 	if m.Kind != KindImage {
 		return nil
@@ -187,9 +186,9 @@ func (m *Manifest) readConfig(_ string, fields map[string]field) error {
 	return nil
 }
 
-// readLists reads layers or manifests. null counts as an empty list, since some
-// encoders write it. An index must have the field manifests, since otherwise any object
-// would be an index.
+// readLists parses the layers of an image or the manifests of an index. null counts as an
+// empty list, since some encoders write it. An index must have the field manifests, since
+// otherwise every JSON object would be an index.
 func (m *Manifest) readLists(_ string, fields map[string]field) error {
 	var err error
 	if m.Kind == KindImage {
@@ -203,7 +202,7 @@ func (m *Manifest) readLists(_ string, fields map[string]field) error {
 	return err
 }
 
-// readCommon reads the members that both kinds have.
+// readCommon parses the fields that images and indexes both have.
 func (m *Manifest) readCommon(_ string, fields map[string]field) error {
 	var err error
 	if m.ArtifactType, err = readText("artifactType", fields["artifactType"]); err != nil {
@@ -223,13 +222,12 @@ func (m *Manifest) readCommon(_ string, fields map[string]field) error {
 	return err
 }
 
-// DistinctLayers returns the layers without repeated digests, in order of first
-// occurrence. If a digest is listed both as a foreign and as an ordinary layer, the
-// ordinary one is returned, because then the blob must exist.
+// DistinctLayers returns the layers in their order, each digest once. If a digest is listed
+// both as a foreign and as an ordinary layer, it returns the ordinary one, since then the
+// registry must have the blob.
 func (m *Manifest) DistinctLayers() []Descriptor { return distinct(m.Layers) }
 
-// DistinctManifests returns an index's manifests without repeated digests, in order of
-// first occurrence.
+// DistinctManifests returns the manifests of an index in their order, each digest once.
 func (m *Manifest) DistinctManifests() []Descriptor { return distinct(m.Manifests) }
 
 func distinct(list []Descriptor) []Descriptor {

@@ -300,7 +300,8 @@ func FuzzManifest(f *testing.F) {
 			return
 		}
 		checkConsistent(t, m)
-		// Parsing again with the resulting type gives the same manifest.
+		// If the manifest is parsed again with the type that the first parse found, the result
+		// must be the same.
 		again, err := ParseManifest(m.MediaType, body)
 		if err != nil || !reflect.DeepEqual(m, again) {
 			t.Fatalf("read again: %+v, %v", again, err)
@@ -334,8 +335,9 @@ func checkConsistent(t *testing.T, m *Manifest) {
 	}
 }
 
-// checkAgainstStandardLibrary compares our parser with encoding/json. Both must read an
-// accepted manifest in the same way: it has no two keys that differ only in case.
+// checkAgainstStandardLibrary parses a manifest that ParseManifest has accepted with
+// encoding/json too, and expects the same result. This is possible because an accepted
+// manifest has no two keys that differ only in case.
 func checkAgainstStandardLibrary(t *testing.T, m *Manifest, body []byte) {
 	t.Helper()
 	var std struct {

@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// MaxNameLength is the longest repository name in bytes. The specification
-	// sets no limit of its own, but many clients refuse a registry host, a
-	// slash and a name that together exceed 255 characters.
+	// MaxNameLength is the longest repository name in bytes. The specification sets no limit
+	// of its own, but says that many clients limit the registry's host, a slash and the name
+	// to 255 characters together.
 	MaxNameLength = 255
 	// MaxTagLength is the longest tag in bytes (OCI Distribution
 	// Specification, "Pulling manifests").
@@ -16,17 +16,17 @@ const (
 )
 
 var (
-	// ErrNameInvalid is matched by every error of [ValidateName].
+	// ErrNameInvalid is the error of [ValidateName], which wraps it in a text.
 	ErrNameInvalid = errors.New("invalid repository name")
-	// ErrTagInvalid is matched by every error of [ValidateTag].
+	// ErrTagInvalid is the error of [ValidateTag], which wraps it in a text.
 	ErrTagInvalid = errors.New("invalid tag")
 )
 
-// ValidateName reports whether s is a repository name: components of lower-case
-// letters and digits, which '.', '_', '__' or any number of '-' may separate,
-// joined by '/', at most [MaxNameLength] bytes in all (OCI Distribution
-// Specification, "Pulling manifests"). The error matches [ErrNameInvalid] and
-// says which byte is wrong.
+// ValidateName returns an error unless s is a repository name (OCI Distribution Specification,
+// "Pulling manifests"). A name consists of components joined by '/', at most [MaxNameLength]
+// bytes in all. A component consists of lower-case letters and digits, between which '.', '_',
+// '__' or any number of '-' may stand. The error wraps [ErrNameInvalid] and says which byte is
+// wrong.
 func ValidateName(s string) error {
 	if s == "" {
 		return fmt.Errorf("%w: it is empty", ErrNameInvalid)
@@ -42,7 +42,7 @@ func ValidateName(s string) error {
 			i++
 			continue
 		}
-		// Separators and slashes must stand between two letters or digits.
+		// A separator or slash is allowed only between two letters or digits.
 		width := separatorWidth(s[i:])
 		if width == 0 {
 			return fmt.Errorf("%w %q: %q at byte %d is not allowed (lower-case letters, digits, '.', '_', '-' and '/' are)", ErrNameInvalid, s, s[i:i+1], i)
@@ -56,9 +56,9 @@ func ValidateName(s string) error {
 	return nil
 }
 
-// separatorWidth returns the length of the separator at the start of s in bytes, 0 if
-// there is none. For more than two '_' it returns 2, and the caller then refuses the
-// next '_', since it isn't a letter or digit.
+// separatorWidth returns the length in bytes of the separator at the beginning of s, 0 if
+// there is none. For more than two '_' it returns 2; the caller then refuses the third '_',
+// since it isn't a letter or digit.
 func separatorWidth(s string) int {
 	switch s[0] {
 	case '/', '.':
@@ -82,9 +82,9 @@ func isLowerAlnum(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9'
 }
 
-// ValidateTag reports whether s is a tag: a letter, digit or '_', followed by up to 127
-// letters, digits, '_', '.' and '-' (OCI Distribution Specification, "Pulling
-// manifests"). The error matches [ErrTagInvalid].
+// ValidateTag returns an error unless s is a tag: a letter, digit or '_', followed by up to
+// 127 letters, digits, '_', '.' and '-' (OCI Distribution Specification, "Pulling manifests").
+// The error wraps [ErrTagInvalid].
 func ValidateTag(s string) error {
 	if s == "" {
 		return fmt.Errorf("%w: it is empty", ErrTagInvalid)

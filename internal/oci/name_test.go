@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The specification's own expressions, anchored. ValidateName and ValidateTag must agree
-// with them.
+// These are the regular expressions of the specification, anchored. ValidateName and
+// ValidateTag must accept the same texts.
 var (
 	nameRegexp = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*\z`)
 	tagRegexp  = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}\z`)

@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// MaxTagPattern limits the length of tag patterns, in characters, not counting a
-	// surrounding ^(?:…)$.
+	// MaxTagPattern is the largest length of a tag pattern, in characters, not counting
+	// ^(?:…)$ around it.
 	MaxTagPattern = 256
-	// maxProgram limits how many instructions a pattern may compile to. Up to this size
-	// Go's regexp uses its backtracker, which visits each pair of instruction and byte
-	// once: well under a millisecond for the longest tag. The limit is necessary
-	// because repetitions can make a short pattern large, and a pattern is matched
-	// against every tag of a namespace.
+	// maxProgram is how many instructions a pattern may compile to. Up to this size Go's
+	// regexp uses its backtracker, which visits each pair of instruction and byte once, so
+	// matching the longest tag takes well under a millisecond. The limit is necessary because
+	// a short pattern with repetitions can become large, and a pattern is matched against
+	// every tag of a namespace.
 	maxProgram = 500
 
 	wholeOpen, wholeClose = "^(?:", ")$"
 )
 
-// TagPattern selects tags by name with a regular expression in RE2's syntax, which
-// takes linear time. As in Quay, a match anywhere in the name suffices; ^ and $ anchor
-// it. The zero value matches nothing; every other value came from [ParseTagPattern] or
-// [ParseWholeTagPattern]. A pattern may be used by several goroutines.
+// TagPattern selects tags by name with a regular expression in RE2's syntax, which takes
+// linear time. As in Quay, the expression may match any part of the name; ^ and $ anchor it.
+// The zero value matches no tag; other values come from [ParseTagPattern],
+// [ParseWholeTagPattern] or [EveryTag]. Several goroutines may use a pattern.
 type TagPattern struct {
 	text string
 	re   *regexp.Regexp
 }
 
-// ParseTagPattern compiles a pattern. It removes surrounding spaces, which no tag
+// ParseTagPattern checks and compiles a pattern. It removes spaces around it, which no tag
 // contains. The error says what to change.
 func ParseTagPattern(text string) (TagPattern, error) {
 	if !utf8.ValidString(text) {
@@ -61,7 +61,7 @@ func ParseTagPattern(text string) (TagPattern, error) {
 	return TagPattern{text: text, re: re}, nil
 }
 
-// unwrap removes a surrounding ^(?:…)$ from the pattern.
+// unwrap removes ^(?: and )$ from the beginning and end of the pattern, if both are there.
 func unwrap(text string) string {
 	if inner, ok := strings.CutPrefix(text, wholeOpen); ok {
 		if inner, ok = strings.CutSuffix(inner, wholeClose); ok {
@@ -71,9 +71,9 @@ func unwrap(text string) string {
 	return text
 }
 
-// ParseWholeTagPattern compiles a pattern that the first release stored. There a
-// pattern had to match the whole name. The result selects the same tags; its text is
-// the pattern inside ^(?:…)$.
+// ParseWholeTagPattern compiles a pattern that was stored by the first release, where a
+// pattern had to match the whole name. The result selects the same tags; its text is the old
+// pattern inside ^(?:…)$.
 func ParseWholeTagPattern(text string) (TagPattern, error) {
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -85,15 +85,15 @@ func ParseWholeTagPattern(text string) (TagPattern, error) {
 	return ParseTagPattern(wholeOpen + text + wholeClose)
 }
 
-// EveryTag returns a pattern that matches every tag, with text as its String. It
-// replaces the unreadable pattern of a protection rule, so that the rule protects
-// everything.
+// EveryTag returns a pattern that matches every tag and whose String is text. It replaces a
+// protection rule's pattern that this version can't read, so that the rule protects all tags.
 func EveryTag(text string) TagPattern { return TagPattern{text: text, re: everyTag} }
 
 var everyTag = regexp.MustCompile("")
 
-// WholeText returns an equivalent pattern for the first release, where a pattern must
-// match the whole name. During an upgrade that release's processes may still run.
+// WholeText returns a pattern that selects the same tags in the first release, where a pattern
+// must match the whole name. It is needed during an upgrade, while processes of that release
+// still run.
 func (p TagPattern) WholeText() string {
 	if p.re == nil {
 		return ""
@@ -109,7 +109,7 @@ func patternError(err error) error {
 	return fmt.Errorf("it isn't a regular expression (RE2 syntax): %w", err)
 }
 
-// checkSize refuses an expression that compiles to more than maxProgram instructions.
+// checkSize returns an error if an expression compiles to more than maxProgram instructions.
 func checkSize(expression string) error {
 	parsed, err := syntax.Parse(expression, syntax.Perl)
 	if err != nil {
@@ -125,11 +125,11 @@ func checkSize(expression string) error {
 	return nil
 }
 
-// Match says whether the pattern matches a part of the tag's name.
+// Match returns whether the pattern matches the tag's name or a part of it.
 func (p TagPattern) Match(tag string) bool { return p.re != nil && p.re.MatchString(tag) }
 
-// String returns the pattern as it was written, without surrounding space, and "" for
-// the zero value.
+// String returns the pattern as its author wrote it, without spaces around it; "" for the zero
+// value.
 func (p TagPattern) String() string { return p.text }
 
 // IsZero says whether p is the zero value.

@@ -8,9 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestTagPatternIsSearchedFor: as in Quay, from which users bring their policies, a
-// pattern may match anywhere in a name unless it is anchored, and surrounding spaces
-// are ignored.
+// The test expects that a pattern may match any part of a name unless it is anchored, as in
+// Quay, from which users bring their policies, and that spaces around it are ignored.
 func TestTagPatternIsSearchedFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -92,8 +91,8 @@ func TestTagPatternWarnings(t *testing.T) {
 	}
 }
 
-// FuzzWholeTagPattern checks the conversions between patterns that match anywhere and
-// patterns that must match the whole name.
+// FuzzWholeTagPattern converts patterns between the form that may match any part of a name and
+// the form that must match the whole name, and expects that both select the same tags.
 func FuzzWholeTagPattern(f *testing.F) {
 	for _, seed := range [][2]string{{"v.*", "v1"}, {"a|ab", "xab"}, {`\Qa`, "a"}, {`\Qa\Eb`, "xab"}, {"(?i)x$|^y", "X"}, {"(?s-m)a{2,3}?", "aa"}, {`\bq\B`, "q"}, {"(?m)^a$", "a"}} {
 		f.Add(seed[0], seed[1])

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Warnings describes tags that the pattern may match unintentionally, and how to write
-// the pattern instead. A pattern with warnings is still valid.
+// Warnings returns texts about tags that the author probably doesn't want to select but that
+// the pattern matches, and how to write the pattern instead. A pattern with warnings is valid.
 func (p TagPattern) Warnings() []string {
 	if p.re == nil {
 		return nil
@@ -30,14 +30,14 @@ func (p TagPattern) Warnings() []string {
 	return warnings
 }
 
-// spansName says whether the author has explicitly allowed any text around the pattern, by
-// .* at both ends.
+// spansName returns whether the pattern has .* at both ends: then its author has explicitly
+// allowed any text around the rest.
 func spansName(text string) bool {
 	return strings.HasPrefix(text, ".*") && strings.HasSuffix(text, ".*")
 }
 
-// anchored says whether every match begins (OpBeginText) or ends (OpEndText) at the
-// name's boundary.
+// anchored returns whether every match begins at the beginning of the name (at is OpBeginText)
+// or ends at its end (OpEndText).
 func anchored(re *syntax.Regexp, at syntax.Op) bool {
 	switch re.Op {
 	case at:
@@ -61,7 +61,7 @@ func anchored(re *syntax.Regexp, at syntax.Op) bool {
 	return false
 }
 
-// dotBetweenDigits says whether an unescaped dot has digits on both sides, as in v1.2
+// dotBetweenDigits returns whether the pattern has an unescaped dot between digits, as in v1.2
 // or [0-9]+.[0-9]+.
 func dotBetweenDigits(re *syntax.Regexp) bool {
 	for i, sub := range re.Sub {
@@ -76,7 +76,8 @@ func dotBetweenDigits(re *syntax.Regexp) bool {
 	return false
 }
 
-// digitAt says whether every match of re ends, or begins, with a digit.
+// digitAt returns whether every match of re ends with a digit (end is true) or begins with
+// one.
 func digitAt(re *syntax.Regexp, end bool) bool {
 	switch re.Op {
 	case syntax.OpLiteral:
