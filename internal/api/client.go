@@ -17,15 +17,16 @@ import (
 )
 
 const (
-	// ServerVariable is the environment variable that names the registry's URL for the
-	// command line, if the flag --server isn't given; without both it is DefaultServer.
+	// ServerVariable is the environment variable with the registry's URL for the command line.
+	// The flag --server has priority over it. If neither is given, the URL is DefaultServer.
 	ServerVariable = "PURSER_SERVER"
 	DefaultServer  = "http://127.0.0.1:5000"
-	// maxAnswer limits how much of an answer is read into memory, in bytes.
+	// maxAnswer is the most bytes of an answer that the client reads into memory.
 	maxAnswer = 64 << 20
 )
 
-// Client calls the management API of a registry, which may run on another machine.
+// Client calls the management API of a registry, which may run on another machine. It sends no
+// request before its methods are called.
 type Client struct {
 	server *url.URL
 	http   *http.Client
@@ -37,13 +38,14 @@ func NewClient(server *url.URL) *Client {
 	transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 	return &Client{server: server, http: &http.Client{
 		Transport: transport,
-		// Redirects aren't followed: net/http would turn a redirected POST into a GET.
+		// The client doesn't follow redirects, since net/http would turn a redirected POST
+		// into a GET.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// ParseServer parses a registry's address. Without a scheme it is http for this machine
-// and https for others, as with docker.
+// ParseServer parses the address of a registry. If it has no scheme, the scheme is http for
+// this machine and https for other machines, as docker does it.
 func ParseServer(text string) (*url.URL, error) {
 	full := text
 	if !strings.Contains(text, "://") {
@@ -69,7 +71,8 @@ func ParseServer(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Path returns the path below /api/v1 that consists of the escaped parts.
+// Path returns a path for the client's methods, below /api/v1: the parts are escaped and
+// joined by slashes.
 func Path(parts ...string) string {
 	path := ""
 	for _, part := range parts {
@@ -78,13 +81,14 @@ func Path(parts ...string) string {
 	return path
 }
 
-// Get reads from the API into out. path comes from Path; query may be nil.
+// Get sends a GET request and decodes the JSON answer into out. path comes from Path; query
+// may be nil.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
 	return c.Do(ctx, http.MethodGet, path, query, nil, out)
 }
 
-// Post sends in as JSON, and reads the answer into out. If in is nil the request has no
-// body; if out is nil the answer is ignored.
+// Post sends in as JSON and decodes the answer into out. If in is nil, the request has no
+// body; if out is nil, the answer is ignored.
 func (c *Client) Post(ctx context.Context, path string, in, out any) error {
 	return c.Do(ctx, http.MethodPost, path, nil, in, out)
 }
@@ -94,12 +98,13 @@ func (c *Client) Put(ctx context.Context, path string, in, out any) error {
 	return c.Do(ctx, http.MethodPut, path, nil, in, out)
 }
 
-// Delete sends DELETE for a path. query may be nil.
+// Delete sends a DELETE request and ignores the answer's body. query may be nil.
 func (c *Client) Delete(ctx context.Context, path string, query url.Values) error {
 	return c.Do(ctx, http.MethodDelete, path, query, nil, nil)
 }
 
-// Do sends a request with a method, and reads the answer into out, like Post.
+// Do sends a request with any method. It sends in and decodes the answer into out as Post
+// does.
 func (c *Client) Do(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	body, err := c.Open(ctx, method, path, query, in)
 	if err != nil {
@@ -119,9 +124,9 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	return nil
 }
 
-// Open sends a request and returns the body of the answer, which the caller must close.
-// An error status becomes an error. It is for answers that are too long to hold in
-// memory.
+// Open sends a request and returns the body of the answer, which the caller must close. If the
+// answer has an error status, Open returns an error. It is for answers that are too large to
+// be held in memory.
 func (c *Client) Open(ctx context.Context, method, path string, query url.Values, in any) (io.ReadCloser, error) {
 	var content io.Reader
 	if in != nil {
@@ -154,7 +159,8 @@ func (c *Client) Open(ctx context.Context, method, path string, query url.Values
 	return nil, c.refused(res)
 }
 
-// unreachable explains why there was no answer, and what to do.
+// unreachable returns the error for a request that got no answer: why, and what the user can
+// do.
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
@@ -175,7 +181,7 @@ func (e *UnreachableError) Unwrap() error { return e.error }
 // Name returns the registry's URL for people.
 func (c *Client) Name() string { return c.server.Redacted() }
 
-// Error is an error in the registry's answer.
+// Error is the error that a registry has sent as its answer.
 type Error struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
@@ -185,7 +191,7 @@ type Error struct {
 // Error returns the registry's text.
 func (e *Error) Error() string { return e.Detail }
 
-// refused converts an answer with an error status, or a redirect, to an error.
+// refused returns the error for an answer with an error status or a redirect.
 func (c *Client) refused(res *http.Response) error {
 	if location := res.Header.Get("Location"); res.StatusCode < 400 && location != "" {
 		return fmt.Errorf("%s sends to %s: name that with --server", c.server.Redacted(), location)
@@ -201,9 +207,10 @@ func (c *Client) refused(res *http.Response) error {
 	return e
 }
 
-// Collect fetches pages until it has limit items (0: all) or there are no more. It
-// returns whether more exist. fetch gets the page at a cursor, of up to n items, and
-// returns the cursor of the next page, "" at the end.
+// Collect fetches a list page by page until it has limit items (0: all) or there are no more
+// pages. It returns the items, and whether the registry has more. fetch returns a page of up
+// to n items that begins at a cursor, "" for the first page, and the cursor of the next page,
+// "" if there is none.
 func Collect[T any](limit int, fetch func(cursor string, n int) (page []T, next string, err error)) (list []T, more bool, err error) {
 	const most = 100 // per page
 	list = []T{}

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// answering returns the client of a server that answers with handler.
+// answering returns a client of a test server that answers requests by handler.
 func answering(t *testing.T, handler http.HandlerFunc) *Client {
 	t.Helper()
 	s := httptest.NewServer(handler)
@@ -48,8 +48,9 @@ func TestParseServer(t *testing.T) {
 	}
 }
 
-// TestRequests checks what the server sees of a request: names keep their slashes, question
-// marks and dots, and credentials of the URL aren't part of the path.
+// The client calls methods with unusual names and a URL with credentials. The test expects
+// that the server sees slashes, question marks and dots of names unchanged, and no credentials
+// in the path.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	type seen struct{ Method, URI, Type, Body string }

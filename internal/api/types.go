@@ -1,8 +1,8 @@
-// Package api has the parts that the management API and its callers share: types of requests
-// and answers, and the client of the command line.
+// Package api has the types that the management API and the command line share, for requests
+// and answers, and the client that the command line uses.
 //
-// The names of the types are the names of the schemas in the OpenAPI document, and the tags
-// of their fields are the descriptions in the document.
+// In the OpenAPI document, the schemas have the names of these types, and descriptions come
+// from the tags of the fields.
 package api
 
 import (
@@ -12,7 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// PolicyView is a policy in answers: Quay's members first, then Purser's.
+// PolicyView is an auto-prune policy in answers: first the members that Quay has too, then
+// Purser's own.
 type PolicyView struct {
 	UUID              string    `json:"uuid"`
 	Method            string    `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`

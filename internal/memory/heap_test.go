@@ -20,7 +20,8 @@ func TestShare(t *testing.T) {
 
 var garbage []byte
 
-// collections returns how many garbage collections half a gigabyte of garbage causes.
+// collections allocates half a gigabyte of garbage and returns how often Go collected
+// meanwhile.
 func collections() uint32 {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -61,8 +62,8 @@ func TestHoldHeapChosen(t *testing.T) {
 
 const fresh = "PURSER_TEST_FRESH"
 
-// TestHoldHeapCostsNothing runs in a new process, since this one's heap has been used
-// already.
+// The test runs itself in a new process, since the heap of this process has been used already.
+// It expects that HoldHeap doesn't increase the physical memory of the process.
 func TestHoldHeapCostsNothing(t *testing.T) {
 	if os.Getenv(fresh) == "" {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
@@ -80,8 +81,7 @@ func TestHoldHeapCostsNothing(t *testing.T) {
 	}
 }
 
-// rss returns the memory that the system has assigned to this process, in bytes; 0 if
-// it doesn't say.
+// rss returns the physical memory of this process in bytes; 0 if the system doesn't report it.
 func rss(t *testing.T) int64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/statm")

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// Limit returns how much memory this process may use, in bytes: the machine's memory,
-// or the limit of its cgroup or of GOMEMLIMIT if that is lower. It returns 0 if the
-// system doesn't say.
+// Limit returns how many bytes of memory this process may use: the machine's memory, or the
+// limit of the process's cgroup or of GOMEMLIMIT if that is lower. It returns 0 if the system
+// reports none of them.
 func Limit() int64 {
 	limit := int64(math.MaxInt64)
 	for line := range strings.SplitSeq(readText("/proc/meminfo"), "\n") {
@@ -34,10 +34,10 @@ func Limit() int64 {
 	return limit
 }
 
-// groupLimit returns the lowest limit of this process's cgroup and those above it, 0:
-// no limit. It supports both versions of cgroups. root is the directory with /proc and
-// /sys. In a container the cgroup's name may be that on the host, while the cgroup
-// itself is at the top, so groupLimit looks there too.
+// groupLimit returns the lowest memory limit of this process's cgroup and of the cgroups above
+// it, in bytes; 0 means no limit. It supports versions 1 and 2 of cgroups. root is the
+// directory with /proc and /sys. In a container, /proc may show the cgroup's path on the host,
+// while the cgroup's files are at the top of /sys/fs/cgroup, so groupLimit looks there too.
 func groupLimit(root string) int64 {
 	limit := int64(math.MaxInt64)
 	look := func(top, group, file string) {
@@ -67,7 +67,7 @@ func groupLimit(root string) int64 {
 	return limit
 }
 
-// readText reads a small file of the kernel. A missing file counts as empty.
+// readText returns the content of a small file in /proc or /sys, "" if the file doesn't exist.
 func readText(name string) string {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -76,7 +76,8 @@ func readText(name string) string {
 	return string(text)
 }
 
-// parseBytes parses a number of units. Text that isn't a number ("max") means no limit.
+// parseBytes parses a number and multiplies it by unit. For text that isn't a number, such as
+// "max", it returns the largest int64, which means no limit.
 func parseBytes(s string, unit int64) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n <= 0 || n > math.MaxInt64/unit {

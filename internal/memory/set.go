@@ -5,11 +5,11 @@ import (
 	"runtime/debug"
 )
 
-// SetLimit sets Go's soft memory limit to nine tenths of what the process's cgroup
-// allows, or to six tenths if the built-in PostgreSQL runs in the same cgroup. It
-// returns the limit in bytes. It returns 0 and changes nothing if no cgroup limits the
-// process, or if GOMEMLIMIT is set. HoldHeap's memory is added to the limit, since Go
-// counts it and the system doesn't.
+// SetLimit sets Go's soft memory limit to nine tenths of the memory that the process's cgroup
+// allows, or to six tenths if the built-in PostgreSQL runs in the same cgroup. It returns the
+// limit in bytes. If no cgroup limits the process, or GOMEMLIMIT is set, it changes nothing
+// and returns 0. It adds HoldHeap's memory to the limit, since Go counts that memory although
+// it isn't physical memory.
 func SetLimit(withPostgres bool) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return 0
@@ -23,8 +23,8 @@ func SetLimit(withPostgres bool) int64 {
 	return n
 }
 
-// softLimit returns the limit for a process in a cgroup that may use so many bytes, 0:
-// no limit.
+// softLimit returns Go's memory limit, without HoldHeap's memory, for a process in a cgroup
+// that allows group bytes; 0 means no limit.
 func softLimit(group int64, withPostgres bool) int64 {
 	if withPostgres {
 		return group / 10 * 6

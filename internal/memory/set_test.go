@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestGroupLimit: the lowest limit of the cgroup and those above it counts, in both
-// versions.
+// The test's cgroups, of both versions, have limits at several levels. groupLimit must return
+// the lowest limit of the process's cgroup and of those above it.
 func TestGroupLimit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -22,7 +22,7 @@ const (
 	codeNoPrivilege          = "42501"
 )
 
-// explained is an error with a text for operators.
+// explained is an error with a text for operators in place of its own text.
 type explained struct {
 	text string
 	err  error
@@ -31,9 +31,9 @@ type explained struct {
 func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.err }
 
-// Explain returns err with a one-line text that says which server refused or failed a
-// connection, why, and what helps. setting is the name of the setting with the DSN, for
-// the text; it may be empty. Other errors are returned unchanged.
+// Explain returns err with a one-line text for operators if err is about a connection to
+// PostgreSQL: which server refused it or failed, why, and what helps. The text names setting,
+// the setting with the DSN, unless it is empty. Explain returns other errors unchanged.
 func Explain(err error, setting string) error {
 	if err == nil {
 		return nil
@@ -51,8 +51,8 @@ func Explain(err error, setting string) error {
 	return err
 }
 
-// Misconfigured says whether err is a connection error that lasts until somebody
-// changes a setting: the server doesn't offer TLS, or its certificate isn't trusted.
+// Misconfigured returns whether err is a connection error that remains until somebody changes
+// the configuration: the server doesn't offer TLS, or its certificate isn't trusted.
 func Misconfigured(err error) bool {
 	c, ok := errors.AsType[*pgconn.ConnectError](err)
 	if !ok {
@@ -89,7 +89,7 @@ func explainConnect(c *pgconn.ConnectError, setting string) string {
 	return fmt.Sprintf("%s refuses user %q: %s (SQLSTATE %s)", at, cfg.User, e.Message, e.Code)
 }
 
-// dsn names the setting with the DSN in a text.
+// dsn returns the name of the setting with the DSN for a text, "the DSN" if it isn't known.
 func dsn(setting string) string {
 	if setting == "" {
 		return "the DSN"
@@ -104,7 +104,8 @@ func address(cfg *pgconn.Config) string {
 	return net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
 }
 
-// refusedTLS says whether all attempts failed because the server doesn't offer TLS.
+// refusedTLS returns whether all attempts to connect failed because the server doesn't offer
+// TLS.
 func refusedTLS(c *pgconn.ConnectError) bool {
 	list := attempts(c)
 	return len(list) > 0 && strings.Contains(list[0], noTLS)
@@ -112,15 +113,16 @@ func refusedTLS(c *pgconn.ConnectError) bool {
 
 const noTLS = "server refused TLS connection" // pgconn exports no such error
 
-// distrusted says whether verification of the server's certificate failed.
+// distrusted returns whether the connection failed because the server's certificate isn't
+// trusted.
 func distrusted(c *pgconn.ConnectError) bool {
 	_, ok := errors.AsType[*tls.CertificateVerificationError](c)
 	return ok
 }
 
-// attempts returns the distinct errors of a connection's attempts. If sslmode allows
-// connections with and without TLS, it leaves out the error that the server refused TLS,
-// which is irrelevant then.
+// attempts returns the errors of all attempts to connect, each text once. If sslmode allows
+// connections with and without TLS, both are tried; then attempts leaves out the error that
+// the server doesn't offer TLS, since it isn't the reason for the failure.
 func attempts(c *pgconn.ConnectError) []string {
 	list := strings.Split(c.Unwrap().Error(), "\n")
 	others := slices.DeleteFunc(slices.Clone(list), func(s string) bool { return strings.Contains(s, noTLS) })
@@ -131,7 +133,7 @@ func attempts(c *pgconn.ConnectError) []string {
 	return slices.Compact(list)
 }
 
-// reasons returns the system's error of each attempt.
+// reasons returns the operating system's error of each attempt to connect, as one text.
 func reasons(c *pgconn.ConnectError) string {
 	list := attempts(c)
 	for i, text := range list {

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// refusing starts a server that answers each connection, with or without TLS, with one
-// error. It returns the server's port.
+// refusing starts a server that accepts connections, with TLS or without, and sends the same
+// PostgreSQL error to each. It returns the server's port.
 func refusing(t *testing.T, code, message string) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,8 +51,9 @@ func refuse(conn net.Conn, code, message string) {
 	}
 }
 
-// TestExplain: a connection error says in one line what failed, which setting may be
-// the cause, and whether waiting may help.
+// Connections fail in different ways. The test expects that Explain says in one line what
+// failed and which setting may be the cause, and that Misconfigured says whether waiting can't
+// help.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -1,24 +1,24 @@
-// Package pgsession sets up connections to PostgreSQL so that neither end waits for the
-// other without limit.
+// Package pgsession configures connections to PostgreSQL so that neither the client nor the
+// server waits for the other without a time limit.
 //
-// A process that vanishes (its machine loses power, or a firewall drops the connection)
-// doesn't close its connections. PostgreSQL keeps their transactions, with all row
-// locks, and by default notices only after two hours. Likewise, a client waits
-// indefinitely for a server that has vanished.
+// If a client's machine loses power, or a firewall drops a connection, nobody closes the
+// connection. PostgreSQL then keeps the client's transaction with all its row locks, and by
+// default notices only after two hours. A client also waits without limit for a server that
+// has vanished. The following limits prevent this:
 //
 // Each wait has its own limit:
 //
-//   - The peer's machine doesn't answer at all: TCP keepalives and the user timeout
+//   - The other machine doesn't answer at all: TCP keepalives and the user timeout
 //     end the connection at both ends, after [Silence].
 //   - The client stalls between two statements of a transaction:
-//     idle_in_transaction_session_timeout.
+//     idle_in_transaction_session_timeout ends the connection.
 //   - The client stalls within a batch of statements: transaction_timeout, which
-//     PostgreSQL has since version 17.
-//   - The client is gone while its statement runs: client_connection_check_interval,
-//     and statement_timeout at the latest.
+//     PostgreSQL has since version 17, ends the connection.
+//   - The client is gone while its statement runs: client_connection_check_interval
+//     ends the statement, and statement_timeout at the latest.
 //   - The server accepts a statement and never answers: [Tracer] ends the call some
-//     seconds after the server should have ended the statement. A pool waits for an
-//     idle connection to answer for [PingTimeout].
+//     seconds after the server should have ended the statement. If an idle connection
+//     doesn't answer a ping within [PingTimeout], a pool uses another one.
 package pgsession
 
 import (
@@ -36,40 +36,41 @@ import (
 )
 
 const (
-	// Silence is how long a peer's machine may leave packets unacknowledged before
-	// either end takes the connection for lost.
+	// Silence is how long packets may stay unacknowledged before the machine that sent them
+	// takes the connection for lost and closes it. It applies to client and server.
 	Silence = keepIdle + keepCount*keepInterval
 
 	keepIdle     = 10 * time.Second
 	keepInterval = 5 * time.Second
 	keepCount    = 3
 
-	// checkInterval is how often PostgreSQL checks that the client of a running
-	// statement is still connected.
+	// checkInterval is how often PostgreSQL checks, while a statement runs, that its client is
+	// still connected.
 	checkInterval = 5 * time.Second
-	// connectTimeout limits the time to connect, including authentication.
+	// connectTimeout is how long a client tries to connect, including authentication.
 	connectTimeout = 15 * time.Second
-	// PingTimeout limits how long a pool waits for an idle connection to answer before
-	// it uses another one. It is for pgxpool.Config, since [Tracer] doesn't see pings.
+	// PingTimeout is how long a pool waits for an idle connection to answer a ping before it
+	// uses another connection. It is meant for pgxpool.Config, since [Tracer] doesn't see
+	// pings.
 	PingTimeout = 5 * time.Second
 )
 
-// Limits are the time limits of a session on the server. A limit of 0 leaves the DSN's
-// limit, or else the server's.
+// Limits are the time limits that the server applies to a session. A limit of 0 isn't set:
+// then the limit in the DSN applies, or else the server's own.
 type Limits struct {
 	// Statement limits the duration of a statement.
 	Statement time.Duration
-	// Lock limits how long a statement waits for a lock.
+	// Lock is how long a statement may wait for a lock.
 	Lock time.Duration
-	// Idle limits how long a client may stall between two statements of a transaction.
-	// The server then ends the transaction and its connection.
+	// Idle is how long a client may stall between two statements of a transaction; then the
+	// server rolls back the transaction and closes the connection.
 	Idle time.Duration
-	// Transaction limits the duration of a transaction, whatever it is doing. The
-	// server then ends it and its connection. It has no effect before PostgreSQL 17.
+	// Transaction is how long a transaction may last; then the server rolls it back and closes
+	// the connection. It has no effect before PostgreSQL 17.
 	Transaction time.Duration
 }
 
-// detection has the settings by which PostgreSQL detects that a client has vanished.
+// detection has PostgreSQL's settings by which the server detects that a client has vanished.
 var detection = map[string]string{
 	"tcp_keepalives_idle":              strconv.Itoa(int(keepIdle / time.Second)),
 	"tcp_keepalives_interval":          strconv.Itoa(int(keepInterval / time.Second)),
@@ -78,12 +79,12 @@ var detection = map[string]string{
 	"client_connection_check_interval": milliseconds(checkInterval),
 }
 
-// Detects says whether a setting is among those by which PostgreSQL detects that a
-// client has vanished. A DSN may override these.
+// Detects returns whether PostgreSQL's setting of this name is one of those by which the
+// server detects that a client has vanished. A DSN may override these settings.
 func Detects(setting string) bool { _, ok := detection[setting]; return ok }
 
-// Settings returns the settings for [Set]: the limits, and those by which PostgreSQL
-// detects that a client has vanished.
+// Settings returns the settings for [Set]: those limits that aren't 0, and the settings by
+// which PostgreSQL detects that a client has vanished.
 func Settings(l Limits) map[string]string {
 	all := maps.Clone(detection)
 	for name, d := range map[string]time.Duration{
@@ -99,8 +100,8 @@ func Settings(l Limits) map[string]string {
 	return all
 }
 
-// Apply sets the limits on every connection of cfg, except those through a pooler,
-// where a session is shared with other clients. Settings in the DSN have priority.
+// Apply sets the limits on every new connection of cfg, except connections through a pooler,
+// since a pooler's session is shared with other clients. Settings in the DSN have priority.
 func Apply(cfg *pgconn.Config, l Limits) {
 	Dialing(cfg)
 	settings := Settings(l)
@@ -117,12 +118,12 @@ func Apply(cfg *pgconn.Config, l Limits) {
 	}
 }
 
-// Set applies settings to a session. It returns whether the connection leads directly
-// to PostgreSQL rather than to a pooler, which is detected by the process ID, since
-// poolers make up their own.
+// Set applies settings to a session. It returns whether the connection leads directly to
+// PostgreSQL and not to a pooler. It learns this by comparing the process ID of the session
+// with the one that the connection got when it was opened, since a pooler invents the latter.
 //
-// Settings that a server doesn't support are left out: transaction_timeout before
-// PostgreSQL 17, and on Windows client_connection_check_interval.
+// Set leaves out settings that the server doesn't support: transaction_timeout before
+// PostgreSQL 17, and client_connection_check_interval on Windows.
 func Set(ctx context.Context, conn *pgconn.PgConn, settings map[string]string) (direct bool, err error) {
 	list, err := json.Marshal(settings)
 	if err != nil {
@@ -142,14 +143,14 @@ func Set(ctx context.Context, conn *pgconn.PgConn, settings map[string]string) (
 	return isOf(conn, r), nil
 }
 
-// isOf says whether the first column of a result is the process ID that the server
-// reported when conn was made.
+// isOf returns whether the first column of a result is the process ID that the server reported
+// when conn was opened.
 func isOf(conn *pgconn.PgConn, r *pgconn.Result) bool {
 	return len(r.Rows) == 1 && string(r.Rows[0][0]) == strconv.FormatUint(uint64(conn.PID()), 10)
 }
 
-// Dialing limits the time to connect, and makes the client detect that the server's
-// machine has vanished.
+// Dialing limits the time to connect, and lets the client detect that the server's machine has
+// vanished.
 func Dialing(cfg *pgconn.Config) {
 	cfg.ConnectTimeout = connectTimeout
 	cfg.DialFunc = dial
@@ -159,8 +160,8 @@ func Dialing(cfg *pgconn.Config) {
 }
 
 // finish is how much longer a statement may run after its context has ended; almost all
-// end within that time. Cancelling a statement closes its connection, and PostgreSQL
-// logs an error, each time that a client hangs up.
+// statements end within that time. If the statement were cancelled at once, each client that
+// hangs up would cost a connection and an error in PostgreSQL's log.
 const finish = time.Second
 
 func dial(ctx context.Context, network, address string) (net.Conn, error) {

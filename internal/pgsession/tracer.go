@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// grace is how much longer than the server the client waits for a statement to end.
+	// grace is how much longer than the server's time limit the client waits for a statement.
 	grace = 5 * time.Second
 	// unhurried limits calls that may take long.
 	unhurried = 24 * time.Hour
 )
 
-// Tracer ends calls that a server accepts and doesn't answer: a statement after
-// Statement, which is its time limit on the server, and a batch after Batch, the limit
-// of its transaction, each plus 5 s. The connection is closed then, and the call fails
-// with context.DeadlineExceeded. 0 means a day.
+// Tracer ends calls that a server accepts and doesn't answer. Statement is the server's time
+// limit for a statement, and Batch that for the transaction of a batch of statements; Tracer
+// ends a call 5 s after its limit. It closes the connection, and the call fails with
+// context.DeadlineExceeded. A limit of 0 means a day.
 type Tracer struct{ Statement, Batch time.Duration }
 
 type (
@@ -25,8 +25,8 @@ type (
 	unhurriedKey struct{}
 )
 
-// Unhurried exempts calls under the context, so that they may take a day. It is for
-// statements whose limits on the server have been lifted.
+// Unhurried returns a context under which calls may take a day. It is for statements whose
+// limits on the server were lifted.
 func Unhurried(ctx context.Context) context.Context {
 	return context.WithValue(ctx, unhurriedKey{}, true)
 }

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout ends a connection when sent data stays unacknowledged for [Silence].
-// Keepalives alone don't do that, since none are sent while data is unacknowledged.
+// setUserTimeout makes the kernel end a connection when sent data stays unacknowledged for
+// [Silence]. Keepalives don't do that: the kernel sends none while data is unacknowledged.
 func setUserTimeout(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {

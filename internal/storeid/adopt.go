@@ -12,16 +12,17 @@ import (
 
 // AdoptOptions says what an adoption may override.
 type AdoptOptions struct {
-	// From is the identity that the store has now. A caller who takes the store away from
-	// another database must name it.
+	// From is the identity that the store has now. It must be given if this identity belongs
+	// to another database, from which the adoption takes the store away.
 	From string
-	// New gives the database a new identity; a copy of a database needs one.
+	// New gives database and store a new identity. A copy of a database needs one, since it
+	// has the original's identity.
 	New bool
-	// Force adopts the store even if it lacks the database's blobs, or its identity is
-	// damaged.
+	// Force adopts the store even if it doesn't have the database's blobs, or if its identity
+	// can't be parsed.
 	Force bool
-	// Begin is called before anything is changed, with what is about to be done; its error
-	// stops the adoption. May be nil.
+	// Begin is called before anything is changed, with the adoption that follows. If it
+	// returns an error, nothing is changed and Adopt returns the error. It may be nil.
 	Begin func(Adoption) error
 }
 
@@ -34,8 +35,8 @@ type Adoption struct {
 	Sample
 }
 
-// Adopt gives the store the identity of the database. Error: blob.ErrWrongStore, with the
-// reason why it refuses.
+// Adopt gives the store the identity of the database. If it refuses, it returns
+// blob.ErrWrongStore with the reason.
 func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
 	known, err := read(ctx, s.opt.DB, s.opt.Lease)
 	if err != nil {
@@ -77,8 +78,9 @@ func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
 	return a, s.adopt(ctx, known, a.Identity)
 }
 
-// adopt writes the id to the database, unconfirmed, and then to the store. If it is cut off
-// in between, the next start refuses, and another adoption succeeds.
+// adopt writes the id to the database, as unconfirmed, then to the store, and confirms it in
+// the database. If the process dies in between, the next start refuses the store, and Adopt
+// can be called again.
 func (s *Store) adopt(ctx context.Context, known Known, id string) error {
 	if id != known.ID {
 		done, err := s.opt.DB.Pool.Exec(ctx, `

@@ -12,9 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// Establish verifies that the store belongs to the database or, at the first start of a
-// registry, gives both an identity. While another process gives them one, Establish waits.
-// Error: blob.ErrWrongStore.
+// Establish verifies that the store belongs to the database. At the first start of a registry
+// it gives both a new identity; if another process is doing that, it waits. It returns
+// blob.ErrWrongStore if store and database don't belong together.
 func (s *Store) Establish(ctx context.Context) error {
 	mine := ""
 	for {
@@ -35,7 +35,8 @@ func (s *Store) Establish(ctx context.Context) error {
 		case known.Confirmed || there != "":
 			return s.mismatch(known, there)
 		case known.ID != "" && known.ID == mine:
-			// The store has no identity, neither this nor another: the write was lost.
+			// The store has no identity although this process has written one: the write was
+			// lost.
 			return fmt.Errorf("the blob store at %s didn't keep the identity that it was given", s.opt.Place)
 		case known.ID != "" && !known.chosen:
 			if err := worker.Sleep(ctx, poll); err != nil {
@@ -52,8 +53,8 @@ func (s *Store) Establish(ctx context.Context) error {
 	}
 }
 
-// choose chooses a new id in the database and writes it to the store. It returns the id, or
-// "" if another process was first.
+// choose stores a new id in the database, as unconfirmed, and then writes it to the store. It
+// returns the id, or "" if another process has stored one first.
 func (s *Store) choose(ctx context.Context, known Known) (string, error) {
 	id := uuid.NewString()
 	sql := `INSERT INTO store_identity (id, place) SELECT $1::uuid, $2 WHERE $3 = '' ON CONFLICT DO NOTHING`
@@ -71,16 +72,16 @@ func (s *Store) choose(ctx context.Context, known Known) (string, error) {
 	return id, s.write(ctx, id, false)
 }
 
-// write writes an identity to the store within writeTimeout, which is shorter than the time
-// that other processes wait for it.
+// write writes an identity to the store. It has at most writeTimeout for this, which is
+// shorter than the time after which another process may choose another id.
 func (s *Store) write(ctx context.Context, id string, replace bool) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	return s.Store.SetIdentity(ctx, id, replace)
 }
 
-// confirm records in the database that the store has the identity, and where the store is.
-// It returns false if the database has another identity by now.
+// confirm records in the database that the store has the identity known.ID, and the place of
+// the store. It returns false if the database has another identity by now.
 func (s *Store) confirm(ctx context.Context, known Known) (bool, error) {
 	if !known.Confirmed || known.Place != s.opt.Place {
 		done, err := s.opt.DB.Pool.Exec(ctx, `
@@ -100,8 +101,8 @@ func (s *Store) confirm(ctx context.Context, known Known) (bool, error) {
 	return true, nil
 }
 
-// mismatch returns the error that says how the identities of store and database differ, and
-// what to do about it.
+// mismatch returns the error for a store whose identity there isn't that of the database. The
+// text says how they differ and what the operator can do.
 func (s *Store) mismatch(known Known, there string) error {
 	at, was := s.opt.Place, ""
 	if known.Place != "" && known.Place != at {
@@ -122,15 +123,16 @@ func (s *Store) mismatch(known Known, there string) error {
 		`run "purser store adopt --from %[3]s"`, blob.ErrWrongStore, at, there, known.ID, was)
 }
 
-// unfit returns the error for a store without an identity whose contents don't show that it
-// is the database's.
+// unfit returns the error for a store without an identity whose objects don't show that it
+// belongs to the database.
 func (s *Store) unfit(err error) error {
 	return fmt.Errorf("%w: neither the store at %s nor the database has an identity yet, and they don't seem to belong together: %w: "+
 		`correct the path, bucket or database; if they do belong together, run "purser store adopt --force"`,
 		blob.ErrWrongStore, s.opt.Place, err)
 }
 
-// mayBegin says whether a store without an identity may be given one unasked.
+// mayBegin returns nil if a store without an identity may get the database's without an
+// operator's command, because their contents fit together.
 func (s *Store) mayBegin(ctx context.Context) error {
 	err := s.fits(ctx)
 	if errors.Is(err, errUnfit) {

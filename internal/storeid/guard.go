@@ -16,14 +16,14 @@ const (
 	lookEvery      = 5 * time.Second // for stores other than a directory in use
 	lookEveryLocal = time.Second
 	localRest      = 5 * time.Second // after Wrong was last called
-	// lookWait bounds the time that Wrong waits for a directory that hangs.
+	// lookWait is how long Wrong waits for a check of a directory that doesn't answer.
 	lookWait = time.Second
 )
 
-// Wrong says whether the last check found that the store isn't the database's. For a
-// directory the check is at most a second old, unless the directory hangs; for other stores
-// Wrong returns the result of Run's last check at no cost. A store that can't be reached
-// doesn't count as wrong.
+// Wrong returns whether the last check found that the store isn't the database's. For a
+// directory this check is at most a second old, unless the directory doesn't answer. For other
+// stores it is the last check that Run made, so Wrong costs nothing. A store that can't be
+// reached doesn't count as wrong.
 func (s *Store) Wrong() bool {
 	if !s.opt.Local {
 		return s.wrong.Load()
@@ -41,7 +41,8 @@ func (s *Store) Wrong() bool {
 	return s.wrong.Load()
 }
 
-// lookShortly checks the store, or joins the running check, and waits at most lookWait.
+// lookShortly checks the store, or waits for a check that is already running, but at most
+// lookWait.
 func (s *Store) lookShortly() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookWait)
 	defer cancel()
@@ -56,11 +57,11 @@ func (s *Store) lookShortly() {
 	}
 }
 
-// now is the time since the store was made.
+// now returns the time since the Store was created.
 func (s *Store) now() time.Duration { return time.Since(s.made) }
 
-// Run checks the store regularly until ctx ends, so that Wrong is up to date and it is
-// logged when the store goes away or comes back.
+// Run checks the store regularly until ctx ends. So Wrong returns a recent result, and the log
+// says when the wrong store appears and when the right one is back.
 func (s *Store) Run(ctx context.Context) error {
 	for worker.Sleep(ctx, s.lookAfter()) == nil {
 		s.verify(ctx, time.Now()) //nolint:errcheck // lookNow logs it
@@ -68,9 +69,9 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// lookAfter returns the pause before Run's next check: one second for a directory about
-// which Wrong was called lately, else five. When Wrong is called after a pause, it makes a
-// check of its own.
+// lookAfter returns the pause before Run's next check: one second for a directory if Wrong was
+// called recently, else five. If Wrong is called after it wasn't called for a while, it makes
+// a check itself.
 func (s *Store) lookAfter() time.Duration {
 	if used := s.used.Load(); s.opt.Local && used != 0 && s.now()-time.Duration(used) < localRest {
 		return lookEveryLocal
@@ -78,7 +79,7 @@ func (s *Store) lookAfter() time.Duration {
 	return lookEvery
 }
 
-// Collector exports as a gauge whether the store is the wrong one.
+// Collector returns a gauge that says whether the store is the wrong one.
 func (s *Store) Collector() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "purser_storage_wrong_store",
@@ -91,8 +92,9 @@ func (s *Store) Collector() prometheus.Collector {
 	})
 }
 
-// verify returns nil if a check that began at since or later has found the database's
-// identity in the store. Concurrent callers share a check.
+// verify returns nil if a check that began at since or later has found the database's identity
+// in the store. If there was no such check, it runs one or waits for one that another
+// goroutine runs.
 func (s *Store) verify(ctx context.Context, since time.Time) error {
 	for {
 		s.mu.Lock()
@@ -113,13 +115,13 @@ func (s *Store) verify(ctx context.Context, since time.Time) error {
 	}
 }
 
-// lookNow runs a check. Its caller has locked s.mu; lookNow unlocks it.
+// lookNow checks the store's identity. Its caller has locked s.mu; lookNow unlocks it.
 func (s *Store) lookNow(ctx context.Context) error {
 	done := make(chan struct{})
 	s.running = done
 	id := s.id
 	s.mu.Unlock()
-	// Other callers wait for this check too, so it goes on when its caller's context ends.
+	// Other goroutines wait for this check too, so it continues if this caller's context ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	l := look{began: time.Now()}
@@ -136,15 +138,16 @@ func (s *Store) lookNow(ctx context.Context) error {
 	return l.err
 }
 
-// compare compares the store's identity with id, and after an adoption with the database's
-// new identity. It returns the identity that both share or, if they differ, id and an
-// error.
+// compare reads the store's identity and compares it with id, and after an adoption with the
+// database's new identity. It returns the identity that store and database share. If they
+// differ, it returns id and an error.
 func (s *Store) compare(ctx context.Context, id string) (string, error) {
 	there, err := s.Store.Identity(ctx)
 	if err != nil || there == id && id != "" {
 		return id, err
 	}
-	// An adoption may have given database and store a new identity.
+	// The store has another identity than id. An adoption may have given database and store a
+	// new one since.
 	known, err := read(ctx, s.opt.DB, s.opt.Lease)
 	if err != nil {
 		known = Known{ID: id}
@@ -155,7 +158,7 @@ func (s *Store) compare(ctx context.Context, id string) (string, error) {
 	return id, s.mismatch(known, there)
 }
 
-// tell records whether the store is wrong, and logs when that changes.
+// tell records whether the store is wrong, and logs if this has changed.
 func (s *Store) tell(err error) {
 	wrong := errors.Is(err, blob.ErrWrongStore)
 	switch was := s.wrong.Swap(wrong); {
@@ -168,11 +171,12 @@ func (s *Store) tell(err error) {
 	}
 }
 
-// before returns nil if a recent enough check allows a write.
+// before returns nil if a check that is recent enough allows a write or delete.
 func (s *Store) before(ctx context.Context) error { return s.verify(ctx, time.Now().Add(-s.fresh)) }
 
-// after returns the error err of a write or, if there is none, checks the store's identity
-// again as before does. For a directory, where fresh is 0, that is always a new check.
+// after is called after a write, with its error. It returns that error if there is one; else
+// it checks the identity as before does. For a directory, where fresh is 0, this is always a
+// new check.
 func (s *Store) after(ctx context.Context, err error) error {
 	if err != nil {
 		return err
@@ -180,8 +184,9 @@ func (s *Store) after(ctx context.Context, err error) error {
 	return s.before(ctx)
 }
 
-// missing returns a "not found" or "lost" error of the store only if a new check finds the
-// identity; else it returns that check's error.
+// missing is called with the error of a storage operation. If the error says that an object is
+// missing or lost, missing checks the store's identity, and returns the check's error if the
+// store isn't the database's. Otherwise it returns the error unchanged.
 func (s *Store) missing(ctx context.Context, err error) error {
 	if !errors.Is(err, blob.ErrNotFound) && !errors.Is(err, blob.ErrLost) {
 		return err

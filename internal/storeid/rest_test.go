@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A directory is checked each second only while Wrong is called.
+// The test expects a directory to be checked each second only while Wrong is being called.
 func TestLooksRest(t *testing.T) {
 	t.Parallel()
 	began := time.Now().Add(-time.Minute)

@@ -22,19 +22,20 @@ const (
 	sampleParallel = 8
 )
 
-// Sample counts some of the database's blobs, and those whose objects the store has in full size.
+// Sample has the number of blobs that were drawn from the database, and how many of these have
+// an object of the right size in the store.
 type Sample struct {
 	Sampled int `json:"sampled"`
 	Found   int `json:"found"`
 }
 
-// errUnfit says that a store and a database probably don't belong together.
+// errUnfit says that the contents of the store and the database don't fit together.
 var errUnfit = errors.New("the store and the database don't seem to belong together")
 
-// fits checks that the contents of the store and the database match: either the store has at
+// fits returns nil if the contents of store and database fit together: either the store has at
 // least half of a sample of the database's blobs; or the database has no blob, and knows at
-// least half of a sample of the store's objects. Keys are random, so another registry's store has
-// none of them. Error: errUnfit.
+// least half of a sample of the store's objects. Storage keys are random, so another
+// registry's store has none of them. Otherwise it returns errUnfit.
 func (s *Store) fits(ctx context.Context) error {
 	sample, err := s.sample(ctx)
 	switch {
@@ -67,7 +68,7 @@ func (s *Store) fits(ctx context.Context) error {
 	return nil
 }
 
-// sample looks up some of the database's blobs in the store.
+// sample draws some of the database's blobs and looks for their objects in the store.
 func (s *Store) sample(ctx context.Context) (Sample, error) {
 	rows, err := s.sampleBlobs(ctx, sampleSize)
 	if err != nil {
@@ -83,7 +84,8 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 				found.Add(1)
 			}
 			if errors.Is(err, blob.ErrNotFound) {
-				// The blob may have been deleted since it was drawn.
+				// The blob or its object may have been deleted since the blob was drawn; then
+				// it doesn't count.
 				var now catalog.StoredBlob
 				var there bool
 				if now, there, err = s.opt.Catalog.StoredBlob(ctx, row.Digest); err == nil && (!there || now.Key != row.Key) {
@@ -98,8 +100,8 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 	return Sample{int(sampled.Load()), int(found.Load())}, err
 }
 
-// sampleBlobs returns up to n blobs drawn at random. It leaves out lost blobs, and imported
-// ones, whose keys other stores may have too.
+// sampleBlobs returns up to n of the database's blobs, drawn at random. It leaves out lost
+// blobs, and imported blobs, whose keys another store may have too.
 func (s *Store) sampleBlobs(ctx context.Context, n int) ([]catalog.StoredBlob, error) {
 	const draws = 5 // starting points in the order of digests
 	var list []catalog.StoredBlob

@@ -1,30 +1,30 @@
-// Package storeid prevents a registry from using a blob store that isn't its own: an empty
-// mount point, another bucket, another registry's directory.
+// Package storeid prevents a registry from using a blob store that isn't its own, such as an
+// empty mount point, another bucket, or another registry's directory.
 //
-// The database (table store_identity) and the store (an object) carry the same id. Every
-// writer compares them first: Establish does it when a process starts; afterwards the type
-// Store, which wraps the blob store, does it for each operation that a wrong store could
-// spoil:
+// The database (table store_identity) and the store (one object) have the same id. Every
+// process compares them before it writes: Establish does this at the start of the process.
+// After that, the type Store, which wraps the blob store, does it for each operation that
+// would do harm in a wrong store:
 //
-//   - Before a write or a delete, Store checks the identity, unless a check that began less
-//     than 10 s ago succeeded. In a directory, where a volume can be unmounted at any time,
-//     Store checks it each time, and again after a write. After a delete Store checks the
+//   - Before a write or a delete, Store checks the store's identity, unless a check that began
+//     less than 10 s ago succeeded. In a directory, where a volume can be unmounted at any time,
+//     Store checks it each time, and again after a write. After a delete, Store checks the
 //     identity of every kind of store.
-//   - Store returns "not found" only if a check that began afterwards finds the identity:
-//     then the object is missing from the right store.
+//   - Store returns "not found" only if a check that began after the failed operation finds the
+//     identity: then the object is missing from the right store.
 //
-// At the first start of a registry both sides get an identity, which must not happen if they
-// don't belong together. So one process first chooses an id in the database, unconfirmed; it
-// writes the id to the store, reads it back and confirms it. A process that dies in between
-// leaves an unconfirmed id. If the store has that id too, any process confirms it; if not,
-// another process chooses a new id after a pause longer than the first process could have
-// needed. If two registries start on one store at once, the store decides: it takes an
-// identity only while it has none. An upgrade from a version without identities is a first
-// start with blobs: the store must have most of a sample of them.
+// At the first start of a registry, store and database both get an identity, but only if they
+// belong together. One process first stores an id in the database, as unconfirmed; then it
+// writes the id to the store, reads it back and confirms it in the database. If the process
+// dies in between, an unconfirmed id remains. If the store has this id too, any process
+// confirms it; if not, another process chooses a new id, after a pause longer than the first
+// process could have needed. If two registries start on one store at the same time, the store
+// decides: it accepts only the first identity. An upgrade from a version without identities is
+// a first start with blobs: the store must have at least half of a sample of them.
 //
-// Later a missing or different identity is never accepted, except by Adopt. Adopt writes the
-// database's id to the store; registries on the database that the store belonged to before
-// then stop writing.
+// After the first start, Store never accepts a missing or different identity; only Adopt
+// changes it. Adopt writes the database's id to the store; then registries on the database to
+// which the store belonged before stop writing.
 package storeid
 
 import (
@@ -45,8 +45,8 @@ import (
 )
 
 const (
-	// writeTimeout bounds the write of an identity. lease is the time after which another
-	// process may replace an id that was chosen and not confirmed.
+	// writeTimeout limits the time for writing an identity. lease is the time after which
+	// another process may replace an unconfirmed id.
 	writeTimeout = 10 * time.Second
 	lease        = 15 * time.Second
 	poll         = 250 * time.Millisecond
@@ -60,17 +60,18 @@ type Options struct {
 	Catalog *catalog.Catalog // of the same database; required
 	Store   blob.Store       // required
 	Place   string           // where the store is, as messages show it
-	// Local says that the store is a directory: checking its identity costs next to nothing,
+	// Local says that the store is a directory: a check of its identity costs almost nothing,
 	// and a volume may be unmounted and mounted again at any time.
 	Local bool
-	// Lease replaces the default pause (15 s) after which another process may choose a new
-	// id.
+	// Lease replaces the default pause (15 s) after which another process may replace an
+	// unconfirmed id.
 	Lease time.Duration
 	Log   *slog.Logger // default slog.Default()
 }
 
-// Store wraps a blob store and refuses operations while the store isn't the database's.
-// Error: blob.ErrWrongStore, with what is wrong and what to do.
+// Store wraps a blob store and refuses operations while the store isn't the database's: it
+// returns blob.ErrWrongStore, with a text that says what is wrong and what the operator can
+// do.
 type Store struct {
 	blob.Store
 	opt   Options
@@ -79,8 +80,9 @@ type Store struct {
 
 	wrong atomic.Bool // the result of the last check
 	made  time.Time
-	// In nanoseconds since made, 0 for never: used is when Wrong was last called, looked
-	// when the last finished check began, looking when the running check began.
+	// These are times in nanoseconds since made; 0 means never. used is when Wrong was last
+	// called, looked is when the last finished check began, and looking is when the running
+	// check began.
 	used, looked, looking atomic.Int64
 
 	mu      sync.Mutex
@@ -89,13 +91,14 @@ type Store struct {
 	last    look
 }
 
-// look is the result of one check of the store's identity.
+// look is the result of one check of the store's identity, and when the check began.
 type look struct {
 	began time.Time
 	err   error
 }
 
-// New wraps o.Store. The Store refuses all writes until Establish or Adopt succeeds.
+// New returns a Store that wraps o.Store. It refuses all writes until Establish or Adopt has
+// succeeded.
 func New(o Options) (*Store, error) {
 	if o.DB == nil || o.Catalog == nil || o.Store == nil {
 		return nil, errors.New("storeid: a database, a catalog and a store are required")
@@ -109,7 +112,7 @@ func New(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Known is the database's information about its blob store.
+// Known is what the database has stored about its blob store.
 type Known struct {
 	ID        string // "" before the first start
 	Place     string // where the store was when it was last confirmed
@@ -140,10 +143,10 @@ type State struct {
 	Sample           // of the database's blobs, looked up in the store
 }
 
-// Same says whether database and store have the same identity.
+// Same returns whether database and store have the same identity.
 func (s State) Same() bool { return s.Store != "" && s.Store == s.Database }
 
-// Show compares the database with the store and changes nothing.
+// Show returns the identities of database and store and a sample of blobs; it changes nothing.
 func (s *Store) Show(ctx context.Context) (State, error) {
 	known, err := read(ctx, s.opt.DB, s.opt.Lease)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// bundle is a database, with which a test combines stores.
+// bundle is a database with its catalog; a test uses it with several blob stores.
 type bundle struct {
 	t       *testing.T
 	db      *db.DB
@@ -48,7 +48,7 @@ func dir(t *testing.T, path string) *blob.Dir {
 	return d
 }
 
-// on makes a Store of this database that wraps another store.
+// on returns a Store that guards a blob store for this database.
 func (b *bundle) on(store blob.Store, place string) *storeid.Store {
 	b.t.Helper()
 	s, err := storeid.New(storeid.Options{DB: b.db, Catalog: b.catalog, Store: store, Place: place, Local: true,
@@ -59,7 +59,7 @@ func (b *bundle) on(store blob.Store, place string) *storeid.Store {
 	return s
 }
 
-// push commits content as a blob of the database, whose object is in store.
+// push stores content as an object in store, and makes it a blob of the database.
 func (b *bundle) push(store blob.Store, content string) (oci.Digest, string) {
 	b.t.Helper()
 	list, err := b.catalog.StartUploads(b.t.Context(), 1)
@@ -75,7 +75,7 @@ func (b *bundle) push(store blob.Store, content string) (oci.Digest, string) {
 	return d, key
 }
 
-// object stores content under a name of the upload base.
+// object stores content in the store as an object of the upload base, and returns its key.
 func object(t *testing.T, store blob.Store, base, content string) string {
 	t.Helper()
 	key, err := tryObject(t.Context(), store, base, content)
@@ -118,7 +118,8 @@ func identity(t *testing.T, s blob.Store) string {
 	return id
 }
 
-// refused fails the test unless err is ErrWrongStore and contains all of the words.
+// refused fails the test unless err wraps ErrWrongStore and its text contains all of the
+// words.
 func refused(t *testing.T, err error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, blob.ErrWrongStore) {
@@ -131,7 +132,7 @@ func refused(t *testing.T, err error, words ...string) {
 	}
 }
 
-// backends are the stores that the protocol is tested on.
+// backends runs a test once with a directory and once with S3 as the blob store.
 func backends(t *testing.T, test func(t *testing.T, open func(t *testing.T) blob.Store)) {
 	t.Helper()
 	for name, open := range map[string]func(t *testing.T) blob.Store{
@@ -151,8 +152,8 @@ func backends(t *testing.T, test func(t *testing.T, open func(t *testing.T) blob
 	}
 }
 
-// The first start gives both sides the same identity, however many processes start at once,
-// and later starts compare it.
+// Several processes start at once on a new database and a new store. The test expects that all
+// succeed, that both sides have the same identity, and that later starts compare it.
 func TestFirstStart(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
@@ -181,8 +182,8 @@ func TestFirstStart(t *testing.T) {
 	})
 }
 
-// Two replicas of one database that start at once on stores of their own (a volume
-// that isn't shared): one is refused.
+// Two replicas of one database start at the same time on two different stores, since their
+// volume isn't shared. The test expects that one of them is refused.
 func TestFirstStartOnTwoStores(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -199,7 +200,8 @@ func TestFirstStartOnTwoStores(t *testing.T) {
 	refused(t, errors.Join(errs...), "has no identity", b.known().ID)
 }
 
-// Two databases that start at once on one empty store: one is refused.
+// Several databases' registries start at the same time on one empty store. The test expects
+// that only one succeeds.
 func TestTwoDatabasesOnOneStore(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
@@ -225,7 +227,8 @@ func TestTwoDatabasesOnOneStore(t *testing.T) {
 	})
 }
 
-// failing is a store whose SetIdentity fails, after writing the identity or before.
+// failing is a store whose SetIdentity returns an error, before it writes the identity or
+// after.
 type failing struct {
 	blob.Store
 	after bool
@@ -240,7 +243,8 @@ func (f failing) SetIdentity(ctx context.Context, id string, replace bool) error
 	return errors.New("the process died here")
 }
 
-// A first start that is cut off between its steps is completed by the next one.
+// The first start of a registry fails between two of its steps. The test expects that the next
+// start completes it.
 func TestFirstStartIsCompleted(t *testing.T) {
 	t.Parallel()
 	for _, after := range []bool{false, true} {
@@ -264,9 +268,9 @@ func TestFirstStartIsCompleted(t *testing.T) {
 	}
 }
 
-// TestUpgrade: a database with blobs and the store that has the blobs get an identity. With
-// another store the database gets none, nor does a new database with a store that has
-// objects.
+// A registry without identities is upgraded. Its database and the store with its blobs must
+// get an identity. The database must get none with another store, nor a new database with a
+// store that has objects.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
@@ -288,8 +292,8 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// Adopt accepts a store that has the database's blobs, and any other store only with an
-// option.
+// Adopt must accept a store that has the database's blobs, and any other store only with one
+// of the options.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -352,8 +356,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// While the store is the wrong one nothing is written or deleted, and nothing is reported as
-// missing.
+// While the store has another identity, Store must refuse writes and deletes, and must not
+// report an object as missing.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
@@ -402,7 +406,8 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// Wrong reports a volume that went away while nobody checked.
+// The store becomes the wrong one, and later the right one again, while nobody calls Store.
+// The next call of Wrong must report this each time.
 func TestWrongLooks(t *testing.T) {
 	t.Parallel()
 	b, ctx := setup(t), t.Context()
@@ -427,7 +432,7 @@ func TestWrongLooks(t *testing.T) {
 	}
 }
 
-// If a volume goes away while an upload is written, the write isn't reported as successful.
+// A volume is unmounted while an upload is written to it. The write must return an error.
 func TestGuardLooksAfterTheWrite(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts batches by the name of their loop.
+// Metrics counts batches, by the name of their loop, and measures how long they take.
 type Metrics struct {
 	batches *prometheus.CounterVec
 	seconds *prometheus.HistogramVec

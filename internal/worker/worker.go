@@ -1,9 +1,9 @@
-// Package worker runs background work in bounded batches until its context ends.
+// Package worker runs background work in a loop of bounded batches until its context ends.
 //
-// A loop doesn't sleep while work is due. Every sleep is jittered, lasts at most a minute
-// when idle, and ends with the context. A batch that fails or panics is logged, and the
-// loop backs off and continues. When the context ends, the running batch is cancelled, and
-// Run returns when that batch has ended.
+// A loop starts the next batch at once while work is due. Otherwise it sleeps, at most a
+// minute; each sleep varies at random and ends with the context. If a batch fails or panics,
+// the loop logs it, waits for a while and continues. When the context ends, the running batch
+// is cancelled, and Run returns when that batch has ended.
 package worker
 
 import (
@@ -18,37 +18,37 @@ import (
 	"time"
 )
 
-// MaxIdle limits a loop's sleep while nothing fails.
+// MaxIdle is the longest sleep of a loop whose batches don't fail.
 const MaxIdle = time.Minute
 
-// minIdle is the least sleep after a batch that found no work, even if Next says that
-// work is due: another process has it locked at this moment.
+// minIdle is the shortest sleep after a batch that found no work. It applies even if Next says
+// that work is due, since another process may have locked that work.
 const minIdle = 50 * time.Millisecond
 
-// ErrRunning says that a loop was started twice.
+// ErrRunning says that Run was called while the loop was already running.
 var ErrRunning = errors.New("the loop is already running")
 
 // Options configure a Loop.
 type Options struct {
 	Name string // for logs and metrics; required
-	// Batch does a bounded piece of work and returns whether more work is due now. It
-	// must obey its context. Required.
+	// Batch does a bounded piece of work and returns whether more work is due now. It must end
+	// when its context ends. Required.
 	Batch func(ctx context.Context) (more bool, err error)
-	// Next returns how long it is until work is due. Nil: always Idle.
+	// Next returns the time until work is due. If it is nil, the loop always sleeps for Idle.
 	Next func(ctx context.Context) (time.Duration, error)
-	// Idle is the sleep if there is no work and Next is nil. Default and maximum:
-	// MaxIdle.
+	// Idle is how long the loop sleeps if there is no work and Next is nil. Default and
+	// maximum: MaxIdle.
 	Idle time.Duration
 	// Timeout limits the duration of a batch. Default 5 min.
 	Timeout time.Duration
-	// BackoffMin and BackoffMax limit the sleep after a failure, which doubles with
-	// each consecutive failure. Defaults: 1 s, 1 min.
+	// BackoffMin and BackoffMax limit the sleep after a batch that failed. The sleep doubles
+	// with each further failure in a row. Defaults: 1 s, 1 min.
 	BackoffMin, BackoffMax time.Duration
 	Log                    *slog.Logger // default slog.Default()
 	Metrics                *Metrics     // nil: none
 }
 
-// Loop runs batches. Its methods may be called concurrently.
+// Loop runs batches one after the other. Its methods may be called concurrently.
 type Loop struct {
 	opt     Options
 	log     *slog.Logger
@@ -69,9 +69,9 @@ func New(o Options) *Loop {
 	return &Loop{opt: o, log: o.Log.With("worker", o.Name), wake: make(chan struct{}, 1)}
 }
 
-// Wake makes an idle loop look for work immediately. A loop that runs a batch looks for
-// work once more before it sleeps; a loop that backs off looks after its back-off. Wake
-// never blocks.
+// Wake ends the sleep of an idle loop, so that it runs a batch immediately. A loop that is
+// running a batch runs one more before it sleeps; a loop that sleeps after a failure runs one
+// after that sleep. Wake never blocks.
 func (l *Loop) Wake() {
 	select {
 	case l.wake <- struct{}{}:
@@ -79,8 +79,8 @@ func (l *Loop) Wake() {
 	}
 }
 
-// Run runs batches until ctx ends, and returns nil after the last one. Error:
-// ErrRunning.
+// Run runs batches until ctx ends and the last batch has ended; then it returns nil. It
+// returns ErrRunning if the loop is already running.
 func (l *Loop) Run(ctx context.Context) error {
 	if !l.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("worker %s: %w", l.opt.Name, ErrRunning)
@@ -109,12 +109,12 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
-// step runs one batch. It returns whether more work is due, and how long to sleep if
-// not.
+// step runs one batch. It returns whether more work is due now and, if not, how long the loop
+// should sleep.
 func (l *Loop) step(ctx context.Context) (more bool, idle time.Duration, err error) {
 	start := time.Now()
 	more, err = l.call(ctx, l.opt.Batch)
-	// A batch that was cancelled because ctx ended hasn't failed.
+	// A batch that was cancelled because ctx has ended doesn't count as failed.
 	if ctx.Err() == nil {
 		l.opt.Metrics.observe(l.opt.Name, time.Since(start), err)
 	}
@@ -131,7 +131,7 @@ func (l *Loop) step(ctx context.Context) (more bool, idle time.Duration, err err
 	return false, jitter(idle), err
 }
 
-// call runs fn with the timeout and turns a panic into an error.
+// call calls fn with the loop's time limit, and converts a panic into an error.
 func (l *Loop) call(ctx context.Context, fn func(context.Context) (bool, error)) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opt.Timeout)
 	defer cancel()
@@ -144,15 +144,14 @@ func (l *Loop) call(ctx context.Context, fn func(context.Context) (bool, error))
 	return fn(ctx)
 }
 
-// backoff returns the sleep after that many consecutive failures. Up to half of it is
-// random, so that processes that failed together don't retry together.
+// backoff returns how long the loop sleeps after so many failures in a row.
 func (l *Loop) backoff(failures int) time.Duration {
 	return Backoff(failures, l.opt.BackoffMin, l.opt.BackoffMax)
 }
 
-// Backoff returns an exponential delay after the given number of consecutive failures
-// (1 or more). It doubles from least to most; then up to half of it is subtracted at
-// random.
+// Backoff returns how long to wait after the given number of failures in a row (1 or more).
+// The time doubles from least to most; then up to half of it is subtracted at random, so that
+// processes that failed at the same time don't retry at the same time.
 func Backoff(failures int, least, most time.Duration) time.Duration {
 	d := least
 	for i := 1; i < failures && d < most; i++ {
@@ -162,9 +161,8 @@ func Backoff(failures int, least, most time.Duration) time.Duration {
 	return d - rand.N(d/2+1)
 }
 
-// jitter lengthens a sleep by up to a tenth, within minIdle and MaxIdle. It shortens only
-// sleeps of MaxIdle and more: if it shortened others, the loop would wake before work is
-// due.
+// jitter lengthens a sleep by up to a tenth at random, within minIdle and MaxIdle. It shortens
+// only sleeps of MaxIdle and more: a shortened shorter sleep would end before work is due.
 func jitter(d time.Duration) time.Duration {
 	d = max(d, minIdle)
 	if d >= MaxIdle {
@@ -173,13 +171,13 @@ func jitter(d time.Duration) time.Duration {
 	return min(d+rand.N(d/10+1), MaxIdle)
 }
 
-// Sleep returns after d, or with the context's error when ctx ends first.
+// Sleep returns nil after the time d, or the context's error if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) error {
 	sleep(ctx, d, nil)
 	return ctx.Err()
 }
 
-// sleep waits for d, the end of ctx, or a value in wake.
+// sleep waits until the time d has passed, ctx ends, or wake has a value.
 func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()

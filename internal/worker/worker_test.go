@@ -17,7 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// running is a loop in a goroutine of the test's bubble.
+// running is a loop that runs in a goroutine with the test's artificial clock (synctest).
 type running struct {
 	*worker.Loop
 	stop func() // ends the loop and waits for it
@@ -111,8 +111,8 @@ func TestLoopSleepsUntilWorkIsDue(t *testing.T) {
 		})
 		time.Sleep(22 * time.Second)
 		synctest.Wait()
-		// The second batch runs when the work is due, and not before. After that the loop
-		// doesn't spin, although Next keeps returning 0.
+		// The second batch must run when the work is due and not before. After that, Next says
+		// that work is due, but the loop must sleep between batches.
 		if len(late) < 2 || late[1] < 0 || late[1] > 2*time.Second {
 			t.Errorf("batches at %v after the work was due", late)
 		}
