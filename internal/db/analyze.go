@@ -7,14 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AnalyzeGrown runs ANALYZE on those of Purser's tables whose rows are mostly newer than
-// their last ANALYZE, and returns the tables' names. With the statistics of a nearly empty
-// table, the planner takes an index that finds a whole repository for as cheap as one that
-// finds a single row. That misleads the plans of foreign key checks too, whose SQL is
-// PostgreSQL's and can't be changed. Autovacuum would analyze the tables within a minute if
-// it is on and not busy with other tables.
+// AnalyzeGrown runs ANALYZE on those of Purser's tables most of whose rows were changed since
+// their last ANALYZE, and returns the tables' names. If a table's statistics are from when it
+// was nearly empty, the planner takes an index that leads to a whole repository for as cheap
+// as one that leads to a single row. This also misleads the plans of foreign key checks, whose
+// SQL is PostgreSQL's and can't be changed. Autovacuum would analyze the tables within a
+// minute, but it may be off or busy with other tables.
 //
-// It skips tables that another session analyzes or vacuums, and tables of other owners.
+// AnalyzeGrown skips tables that another session analyzes or vacuums, and tables of other
+// owners.
 func (d *DB) AnalyzeGrown(ctx context.Context) ([]string, error) {
 	rows, err := d.Pool.Query(ctx, `
 		SELECT format('%I.%I', n.nspname, c.relname)

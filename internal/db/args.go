@@ -10,16 +10,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Args are a statement's arguments by name: the text has @name where a positional argument
-// would have $1. They are the only argument of Query, QueryRow, Exec or Batch.Queue. A name
-// that only the text or only Args has is an error.
+// Args are the named arguments of a statement. Where a positional argument would have $1, the
+// SQL text has @name. Args is the only argument to pass to Query, QueryRow, Exec or
+// Batch.Queue. A name that is in the text and not in Args, or the other way round, is an
+// error.
 //
-// The text must be a constant, or one of a few: each text is translated once and kept.
-// Translating a long one each time costs more than encoding its arguments.
+// The text must be a constant, or one of a few, since each different text stays in memory in
+// its translated form. Translating a long text each time would cost more than encoding its
+// arguments.
 type Args map[string]any
 
-// SharedArgs is like Args, for several statements, each of which uses some of the
-// arguments. A name that only the text has is an error.
+// SharedArgs is like Args, but for several statements, each of which uses some of the
+// arguments. Only a name that is in the text and not in SharedArgs is an error.
 type SharedArgs map[string]any
 
 // RewriteQuery implements pgx.QueryRewriter.
@@ -69,8 +71,8 @@ func rewrite(values map[string]any, sql string, more []any) (string, []any, erro
 	return s.sql, args, nil
 }
 
-// translate replaces the names in a text by numbers. It finds the names with the help of
-// values, which must have them all.
+// translate replaces the names in a statement's text by $1, $2 and so on. values must have all
+// names of the text, since they are how translate tells a name from other text with an @.
 func translate(sql string, values map[string]any) (*numbered, error) {
 	names := make(pgx.NamedArgs, len(values))
 	for name := range values {
@@ -89,9 +91,10 @@ func translate(sql string, values map[string]any) (*numbered, error) {
 	return s, nil
 }
 
-// Statements splits a file of SQL into its statements. A line "-- name: x" begins the
-// statement x, which ends with a semicolon. Comments fill lines of their own and aren't sent
-// to the database. The returned function panics when the file has no statement of that name.
+// Statements splits the text of an SQL file into its statements and returns a function that
+// returns a statement by its name. A line "-- name: x" begins the statement x, which ends with
+// a semicolon. Comments must be on lines of their own and aren't sent to the database. The
+// function panics if the file has no statement of that name.
 func Statements(file string) func(name string) string {
 	statements := make(map[string]string)
 	var current string

@@ -11,8 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestArgs: each name stands for its own value, at the first use of a text and at later
-// ones, and a name that only the text or only the arguments have is an error each time.
+// TestArgs checks that each name in the text gets its own value, the first time that a text is
+// used and later. A name that only the text or only the arguments have must be an error each
+// time.
 func TestArgs(t *testing.T) {
 	t.Parallel()
 	const text = "SELECT @b || '@c' || @a::text || @b::text -- @d"
@@ -52,7 +53,8 @@ func TestArgs(t *testing.T) {
 	}
 }
 
-// TestStatements: comments aren't sent, and a name that the file doesn't have panics.
+// TestStatements checks that comments aren't part of a statement, and that asking for a name
+// that the file doesn't have panics.
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	statement := db.Statements("-- About the file; it isn't SQL.\n\n-- name: one\n-- Says why.\nSELECT 1\n\t-- here\n\t+ 1;\n\n-- name: two\nSELECT 2;\n")
@@ -70,7 +72,7 @@ func TestStatements(t *testing.T) {
 	statement("three")
 }
 
-// BenchmarkArgs compares the translation of a long statement each time with the kept one.
+// BenchmarkArgs compares translating a long statement at each use with translating it once.
 func BenchmarkArgs(b *testing.B) {
 	const text = "SELECT @a::bigint, @b::bigint, @c::text, @d::bytea, @e::text[] FROM things WHERE namespace = @a AND repository = @b AND name = @c "
 	long := strings.Repeat(text, 30)

@@ -1,28 +1,29 @@
-// Package db opens the metadata database, runs transactions on it and brings
-// its schema up to date.
+// Package db opens the metadata database, runs transactions on it and brings its schema up to
+// date.
 //
-// These rules hold inside: every connection runs READ COMMITTED, because the registry's
-// locking depends on each statement seeing what committed before it; each connection has a
-// PostgreSQL session of its own, else connecting fails; the waits for a client or server
-// that vanished are bounded (see pgsession); a transaction that fails with a deadlock or a
-// serialization failure is run again from its beginning; the round trips of a request are
-// counted; the schema only moves forward, under a lock; and functions and triggers from
-// routines/ are applied whenever they differ from those in the database.
+// The package keeps these rules. Every connection runs READ COMMITTED, because the registry's
+// locking depends on each statement seeing what committed before it. Each connection has a
+// PostgreSQL session of its own, otherwise connecting fails. Waits for a client or server that
+// has vanished are bounded (see pgsession). A transaction that fails with a deadlock or a
+// serialization failure is run again from its beginning. The round trips of a request are
+// counted. The schema only moves forward, and only one process migrates at a time. Functions
+// and triggers from routines/ are applied whenever they differ from those in the database.
 //
 // # Plans
 //
-// Three settings or habits keep PostgreSQL from reading whole tables or repositories:
+// Three measures keep PostgreSQL from reading whole tables or repositories to find a few rows:
 //
-//   - plan_cache_mode = force_generic_plan. For partitioned tables PostgreSQL would plan a
-//     prepared statement anew for each set of arguments, which costs more than running
-//     most of them. Partitions are still pruned when a generic plan runs.
+//   - plan_cache_mode = force_generic_plan. For partitioned tables PostgreSQL would otherwise
+//     plan a prepared statement anew for each set of arguments, which costs more than running
+//     most of these statements. PostgreSQL still prunes partitions when a generic plan runs.
 //   - enable_seqscan = off. PostgreSQL keeps a plan until the plan's tables are analyzed
-//     again, and a plan made for an empty table would read all of it. The queues are empty
-//     most of the time, and can grow to a million rows within a minute.
+//     again. A plan made for an empty table would read all of the table, also after it has
+//     grown. The queues are empty most of the time, and can grow to a million rows within a
+//     minute.
 //   - OFFSET 0 at the end of a LATERAL or EXISTS subquery that looks up a few rows by an
-//     index. The planner can't turn such a subquery into a join, so it runs once for each
-//     outer row. As a join it would read the whole repository when that is much larger
-//     than the others, even with good statistics. OFFSET 0 skips no rows.
+//     index. OFFSET 0 skips no rows, but the planner can't turn such a subquery into a join,
+//     so it runs once for each outer row. A join would read the whole repository when that is
+//     much larger than the others, even with good statistics.
 package db
 
 import (
@@ -61,25 +62,28 @@ type Options struct {
 	DSN string // URL or key=value; required
 	// MaxConns bounds the pool. Default 20.
 	MaxConns int
-	// Replica is set as the session setting purser.replica of every connection, so that
-	// triggers don't notify this process of its own changes. Empty: the changes of these
-	// connections are sent to every process that keeps a cache.
+	// Replica is the id of this process if it keeps a cache. Every connection has it as the
+	// session setting purser.replica, so that triggers don't notify this process of its own
+	// changes. Empty: changes by these connections are sent to every process that keeps a
+	// cache.
 	Replica string
 	// ApplicationName is shown in pg_stat_activity. Default "purser".
 	ApplicationName string
-	// StatementTimeout ends a statement on the server, even if the client is gone. Default
-	// 30 s; negative: none.
+	// StatementTimeout is the time after which the server ends a statement, even if the client
+	// is gone. Default 30 s; negative: no limit.
 	StatementTimeout time.Duration
-	// LockTimeout ends a statement that waits longer for a lock. Default: none. Background
-	// work sets it below PostgreSQL's deadlock_timeout, so that in a deadlock the background
-	// statement fails and not the client's.
+	// LockTimeout is the time after which the server ends a statement that waits for a lock.
+	// Default: no limit. Background work sets it below PostgreSQL's deadlock_timeout, so that
+	// in a deadlock with a client's statement the background statement fails first.
 	LockTimeout time.Duration
-	// IdleTimeout ends a transaction, with its connection, whose client has been idle that
-	// long. Default 20 s: shorter than StatementTimeout, so that statements waiting for the
-	// locks of a stalled process get them before they time out.
+	// IdleTimeout is the time without a statement after which the server ends an open
+	// transaction and its connection. Default 20 s, which is shorter than StatementTimeout: if
+	// a process stalls in a transaction, statements that wait for its locks get them before
+	// they time out.
 	IdleTimeout time.Duration
-	// TransactionTimeout ends a transaction, with its connection, on PostgreSQL 17
-	// and newer. Default 2 min. [LiftLimits] lifts it.
+	// TransactionTimeout is the time after which the server ends a transaction and its
+	// connection, on PostgreSQL 17 and newer. Default 2 min. [LiftLimits] removes this limit
+	// from one transaction.
 	TransactionTimeout time.Duration
 	// Connected is called for each new connection with the process id of its PostgreSQL
 	// backend. May be nil.
@@ -164,13 +168,13 @@ func (d *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Unhurried returns a context under which the client waits for the server's answers without
-// limit. Transactions that call LiftLimits run under it, their commit included.
+// Unhurried returns a context under which the client waits without limit for the server's
+// answers. A transaction that calls LiftLimits must run under it, its commit included.
 func Unhurried(ctx context.Context) context.Context { return pgsession.Unhurried(ctx) }
 
-// LiftLimits removes the pool's time limits for the rest of a long transaction, except the
-// limits on waiting: LockTimeout and IdleTimeout stay. The transaction must run under the
-// context of [Unhurried].
+// LiftLimits removes StatementTimeout and TransactionTimeout from the rest of a long
+// transaction. The limits on waiting, LockTimeout and IdleTimeout, stay. The transaction must
+// run under the context of [Unhurried].
 func LiftLimits(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
 		SELECT set_config('statement_timeout', '0', true),
@@ -181,18 +185,20 @@ func LiftLimits(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// txAttempts bounds how often a transaction is run. It is run again after it lost a race;
-// each lost race has a winner, so the bound is reached only when something else is wrong.
+// txAttempts bounds how often a transaction is run. It is run again if another transaction won
+// a race against it (a deadlock, for example). So the bound is reached only when something
+// else is wrong.
 const txAttempts = 10
 
-// ErrLostRace marks an error (by wrapping it, or by its Is method) after which the whole
-// transaction should be run again, though PostgreSQL has raised no error.
+// ErrLostRace marks errors after which the whole transaction should be run again, although
+// PostgreSQL has raised no error. An error is marked by wrapping ErrLostRace or by its Is
+// method.
 var ErrLostRace = errors.New("the transaction lost a race")
 
-// Tx runs fn in a READ COMMITTED transaction and commits it. When the transaction loses a
-// deadlock, fails to serialize, or violates a foreign key because the referenced row was
-// just deleted, Tx rolls it back and runs fn again. So fn must set its results anew each
-// time and do nothing but SQL.
+// Tx runs fn in a READ COMMITTED transaction and commits it. If the error is Retryable (a
+// deadlock, a serialization failure, or a foreign key whose target was just deleted), Tx rolls
+// the transaction back and runs fn again. So fn must set its results anew each time and do
+// nothing but SQL.
 func (d *DB) Tx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return Retry(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, fn)
@@ -200,7 +206,7 @@ func (d *DB) Tx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 }
 
 // Retry runs fn until it succeeds or fails with an error that isn't Retryable, at most 10
-// times, with a short random pause in between.
+// times, with a short random pause between two runs.
 func Retry(ctx context.Context, fn func() error) error {
 	var err error
 	for attempt := range txAttempts {
@@ -214,8 +220,9 @@ func Retry(ctx context.Context, fn func() error) error {
 	return fmt.Errorf("gave up after %d attempts: %w", txAttempts, err)
 }
 
-// Pause waits a short random time, longer after more attempts, before a transaction that
-// failed with cause runs again. If the context ends, it returns the context's error and cause.
+// Pause waits before a transaction that failed with the error cause runs again: a short random
+// time, which grows with attempt. If the context ends first, it returns the context's error
+// and cause.
 func Pause(ctx context.Context, attempt int, cause error) error {
 	if err := worker.Sleep(ctx, rand.N(5*time.Millisecond<<min(attempt, 5))); err != nil {
 		return errors.Join(err, cause)
@@ -223,9 +230,9 @@ func Pause(ctx context.Context, attempt int, cause error) error {
 	return nil
 }
 
-// Retryable says whether err may go away when the whole transaction runs again: a deadlock,
-// a serialization failure, a foreign key whose target another transaction deleted while this
-// one waited for it, or ErrLostRace.
+// Retryable says whether a transaction that failed with err may succeed when it runs again
+// from the beginning: after a deadlock, a serialization failure, a violated foreign key
+// (another transaction has deleted its target meanwhile), or ErrLostRace.
 func Retryable(err error) bool {
 	switch Code(err) {
 	case CodeDeadlockDetected, CodeSerializationFailure, CodeForeignKeyViolation:
@@ -261,8 +268,8 @@ func Unavailable(err error) bool {
 	case len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:3] == "57P"):
 		return true
 	}
-	// 25006: the server is read-only, as a standby or a demoted primary is.
-	// CodeQueryCanceled: the statement exceeded its timeout. 25P03 and 25P04: this process
-	// stalled in a transaction, which the server ended.
+	// 25006 means that the server is read-only, as a standby or a demoted primary is.
+	// CodeQueryCanceled means that the statement exceeded its timeout. 25P03 and 25P04 mean
+	// that the server ended a transaction because this process stalled in it.
 	return code == "25006" || code == CodeQueryCanceled || code == "25P03" || code == "25P04"
 }

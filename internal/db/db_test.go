@@ -61,7 +61,8 @@ func TestMigrateTogether(t *testing.T) {
 	}
 }
 
-// The number of partitions is chosen at the first migration, and kept.
+// The number of partitions is set by the first migration. A later Migrate with another number
+// must not change it.
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	const sql = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'blobs'::regclass"
@@ -106,8 +107,8 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	}
 }
 
-// A function that differs from the one in routines/ is replaced at the next start of another
-// version; each trigger exists once.
+// The database has a function that differs from the one in routines/, and the hash of another
+// version. Migrate must replace the function, and make no trigger twice.
 func TestRoutinesAreReapplied(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -133,8 +134,8 @@ func TestRoutinesAreReapplied(t *testing.T) {
 	}
 }
 
-// A process of an older version, starting during an upgrade, leaves the newer
-// functions alone.
+// A process of an older version starts during an upgrade. It must not replace the functions of
+// the newer version.
 func TestNewerRoutinesStay(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -196,7 +197,8 @@ func TestTxRunsAgain(t *testing.T) {
 	}
 }
 
-// Two transactions that deadlock both succeed, and neither caller gets an error.
+// Two transactions deadlock. Tx must run the one that PostgreSQL ends again, so that both
+// succeed and no caller gets an error.
 func TestTxSurvivesDeadlock(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -8,9 +8,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// The migration keeps the review delays in the database of an earlier version. Only where
-// an event still has its former default of a minute, which two events had, the delay
-// becomes the new default.
+// The migration must keep the review delays in a database of an earlier version, with one
+// exception. Two events had a default delay of a minute; where they still have it, the delay
+// must become the new default of a day.
 func TestDelaysOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -19,9 +19,10 @@ var looseForeignKeys []byte
 // statsTables are the tables of the statistics' database.
 var statsTables = []string{"tagpullstatistics", "manifestpullstatistics"}
 
-// LooseForeignKeys returns the registry's loose foreign keys and the databases that they
-// span. stats is the pool of the statistics' database, and equals main if the statistics
-// live there too; its server may be unavailable.
+// LooseForeignKeys returns the registry's loose foreign keys and the databases that their
+// tables are in: the main one and, if the statistics of pulls are elsewhere, theirs. stats is
+// the pool of the statistics' database; it equals main if the statistics are in the main
+// database. A separate server of statistics may be unavailable.
 func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.Databases, loosefk.Definitions, error) {
 	defs, err := loosefk.Parse("loose_foreign_keys.yml", bytes.NewReader(looseForeignKeys))
 	if err != nil {
@@ -43,8 +44,8 @@ func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.D
 	return list, defs, nil
 }
 
-// likelySchema returns the schema in which a database that can't be queried now probably has
-// its tables: the first schema of the search_path in its DSN, or else public.
+// likelySchema guesses the schema of the tables in a database that can't be queried now: the
+// first schema of the search_path in the pool's DSN, or else public.
 func likelySchema(pool *pgxpool.Pool) loosefk.Schema {
 	cfg, err := pgx.ParseConfig(pool.Config().ConnString())
 	if err != nil {

@@ -31,13 +31,13 @@ var statsMigrations embed.FS
 //go:embed routines/*.sql
 var routines embed.FS
 
-// DefaultPartitions is the default number of hash partitions of each large table. Few
-// partitions insert faster; 64 are for billions of rows.
+// DefaultPartitions is the default number of hash partitions of each large table. Inserts are
+// faster with few partitions; 64 are meant for tables of billions of rows.
 const DefaultPartitions = 4
 
-// RoutinesVersion numbers the states of routines/. It is raised with every change there
-// after a release, so that an older version that starts during an upgrade doesn't replace
-// newer functions and triggers with its own.
+// RoutinesVersion is the version number of the functions and triggers in routines/. It is
+// raised with every change of them after a release. A process of an older version that starts
+// during an upgrade compares it, and leaves newer functions and triggers alone.
 const RoutinesVersion = 2
 
 // MigrateOptions says how to migrate.
@@ -57,9 +57,9 @@ type MigrationStatus struct {
 // ErrNewerSchema says that the database was migrated by a newer Purser.
 var ErrNewerSchema = errors.New("the database's schema is newer than this version of Purser: use the version that migrated it, or a newer one")
 
-// Migrate applies the missing migrations, then the routines if they differ from those
-// applied last. Processes that start together migrate one after the other. It returns the
-// number of migrations that it applied.
+// Migrate applies the missing migrations, then the routines if they differ from those applied
+// last. If several processes start together, only one of them migrates at a time. Migrate
+// returns the number of migrations that it applied.
 func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	o.Partitions = cmp.Or(o.Partitions, DefaultPartitions)
 	if o.Partitions < 1 || o.Partitions > 1024 {
@@ -89,9 +89,9 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	return n, err
 }
 
-// MigrateStats does for the statistics' tables what Migrate does for all others, in the
-// statistics' database. These tables have versions of their own, since they may be in another
-// database.
+// MigrateStats migrates the tables of the statistics of pulls, as Migrate does for all other
+// tables. Their migrations have version numbers of their own, since these tables may be in
+// another database. dsn is that database.
 func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	conn, done, err := migrationConn(ctx, dsn)
 	if err != nil {
@@ -117,8 +117,8 @@ func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	return n, err
 }
 
-// Status lists every migration that this version knows. It changes nothing, even if there is
-// no schema yet.
+// Status lists every migration that this version of Purser knows, with the time at which it
+// was applied. It changes nothing in the database, even if there is no schema yet.
 func Status(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 	p, done, err := gooseProvider(dsn, DefaultPartitions)
 	if err != nil {
@@ -142,8 +142,8 @@ func StatusStats(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 	return list, err
 }
 
-// statusOf lists the migrations of p. The statement applied returns the versions that were
-// applied: asking goose would create its table if there is none.
+// statusOf lists the migrations of p. applied is the SQL of a query for the versions that were
+// applied. statusOf doesn't ask goose for them, which would create its table if there is none.
 func statusOf(ctx context.Context, dsn string, p *goose.Provider, applied string) ([]MigrationStatus, error) {
 	conn, done, err := migrationConn(ctx, dsn)
 	if err != nil {
@@ -206,7 +206,8 @@ func migrationConn(ctx context.Context, dsn string) (*pgx.Conn, func(), error) {
 	}, nil
 }
 
-// migrationConfig configures connections whose statements have no time limit.
+// migrationConfig returns the configuration of a connection whose statements have no time
+// limit.
 func migrationConfig(dsn string, params map[string]string) (*pgx.ConnConfig, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -229,8 +230,9 @@ func requireVersion(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// upToDate says whether there is nothing to migrate. It takes no lock and needs one query,
-// so it makes the usual start cheap.
+// upToDate says whether the schema is that of this version, so that there is nothing to
+// migrate. It takes no lock and makes two short queries, which keeps the usual start of a
+// process cheap.
 func upToDate(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var known bool
 	if err := conn.QueryRow(ctx, "SELECT to_regclass('settings') IS NOT NULL").Scan(&known); err != nil {
@@ -257,8 +259,8 @@ func statsProvider(dsn string) (*goose.Provider, func(), error) {
 	return provider(dsn, statsMigrations, "stats", "goose_stats_version", nil)
 }
 
-// provider makes a goose provider for the migrations in dir, whose versions goose keeps in
-// table.
+// provider makes a goose provider for the migrations in the directory dir of files. goose
+// stores the versions that were applied in the given table.
 func provider(dsn string, files embed.FS, dir, table string, settings map[string]string) (*goose.Provider, func(), error) {
 	cfg, err := migrationConfig(dsn, settings)
 	if err != nil {
@@ -308,15 +310,16 @@ func upTo(ctx context.Context, p *goose.Provider) (int, error) {
 	return len(applied), nil
 }
 
-// While applyRoutines waits for a lock on a busy table, other statements queue behind it. It
-// therefore waits at most routinesLockWait, and tries up to routinesLockTries times.
+// While applyRoutines waits for a lock on a busy table, the statements of clients queue behind
+// it. So it waits at most routinesLockWait for a lock, and tries up to routinesLockTries
+// times.
 const (
 	routinesLockWait  = "1s"
 	routinesLockTries = 30
 )
 
-// applyRoutines replaces functions and triggers by those in routines/, in one transaction,
-// unless the database has those of a newer version.
+// applyRoutines replaces the functions and triggers in the database by those in routines/, in
+// one transaction. It does nothing if the database has those of a newer version.
 func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
 	var err error
 	for range routinesLockTries {

@@ -16,25 +16,25 @@ const (
 	migrateLock = 0x70757273 // "purs"
 
 	lockRetry = 200 * time.Millisecond
-	// The lock's holder runs a statement every lockRenewal. If the holder stalls,
-	// PostgreSQL ends its transaction and with it the lock.
+	// The process that has the lock runs a statement every lockRenewal. If it stalls,
+	// PostgreSQL ends its transaction after lockLoss and so releases the lock.
 	lockRenewal  = 5 * time.Second
 	lockLoss     = 30 * time.Second
 	lockAnswer   = 10 * time.Second // the time within which PostgreSQL must answer
 	closeTimeout = 5 * time.Second
 )
 
-// errLockLost says that this process lost the lock and had to stop migrating: another
-// process may be migrating now.
+// errLockLost says that this process lost the advisory lock and had to stop migrating, since
+// another process may be migrating now.
 var errLockLost = errors.New("the lock that lets one process migrate was lost")
 
-// alone runs fn while no other process migrates. It cancels fn's context when the lock is
-// lost.
+// alone runs fn while no other process migrates. If this process loses the advisory lock,
+// alone cancels fn's context.
 //
-// The lock belongs to a transaction that is otherwise idle. So PostgreSQL releases it after
-// 30 s if this process stalls, and at once if the process dies, and the next process can
-// continue. A session-level lock would last as long as the connection, which nobody might
-// close.
+// The lock belongs to a transaction that does nothing else. If this process stalls, PostgreSQL
+// ends the idle transaction after 30 s (loss); if the process dies, at once. Both release the
+// lock, and the next process can migrate. A session-level lock would last as long as the
+// connection, which nobody might close.
 func alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx context.Context) error) error {
 	conn, done, err := lockConn(ctx, dsn, loss)
 	if err != nil {
@@ -62,8 +62,9 @@ func alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx cont
 	return err
 }
 
-// lockConn opens a connection on which each statement is answered within lockAnswer or
-// fails.
+// lockConn opens the connection for the lock's transaction. Each statement on it fails if it
+// isn't answered within lockAnswer. loss is the time without a statement after which
+// PostgreSQL ends the transaction.
 func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, func(), error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -78,8 +79,8 @@ func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, f
 	return conn, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		// The transaction holds nothing but the lock, which ends with the connection in any
-		// case. The COMMIT only keeps PostgreSQL from counting a rollback.
+		// The transaction only has the lock, which ends with the connection in any case. The
+		// COMMIT keeps PostgreSQL from counting a rollback.
 		if !conn.IsClosed() && conn.PgConn().TxStatus() == 'T' {
 			conn.Exec(ctx, "COMMIT") //nolint:errcheck // see above
 		}
@@ -87,7 +88,7 @@ func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, f
 	}, nil
 }
 
-// takeLock begins the lock's transaction and waits until it has the lock.
+// takeLock begins the transaction of the advisory lock and waits until it gets the lock.
 func takeLock(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
 		return err
@@ -107,7 +108,7 @@ func takeLock(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// renew runs a statement in the lock's transaction again and again until ctx ends, so that
+// renew runs a statement in the lock's transaction every lockRenewal until ctx ends, so that
 // PostgreSQL doesn't end the transaction as idle.
 func renew(ctx context.Context, conn *pgx.Conn) error {
 	tick := time.NewTicker(lockRenewal)

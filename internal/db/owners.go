@@ -8,15 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrForeignObject says that an object in the schema that Purser would use belongs to a role
-// that Purser's role doesn't trust.
+// ErrForeignObject says that the schema that Purser is about to use has an object, such as a
+// table or function, that belongs to a role which Purser's role doesn't trust.
 var ErrForeignObject = errors.New("whoever owns it could have Purser run code of theirs")
 
-// requireOwners returns ErrForeignObject if another role owns an object that Purser is about
-// to create or replace: CREATE OR REPLACE would leave that role the owner, and a trigger on
-// that role's table would run with Purser's rights. Trusted owners are Purser's own role,
-// roles that it is a member of, superusers, and the owners of the schema and of the
-// database.
+// requireOwners returns ErrForeignObject if an untrusted role owns an object that Purser is
+// about to create or replace. CREATE OR REPLACE would leave that role the owner, who could
+// change a function afterwards; and triggers on a table of that role would run with Purser's
+// rights. Trusted are Purser's own role, roles that it is a member of, superusers, and the
+// owners of the schema and of the database.
 func requireOwners(ctx context.Context, conn *pgx.Conn) error {
 	var name, owner string
 	err := conn.QueryRow(ctx, `

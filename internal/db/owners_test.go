@@ -56,8 +56,8 @@ const openFunctions = `
 	WHERE a.grantee = 0 AND n.nspname NOT IN ('pg_catalog', 'information_schema')
 		AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e')`
 
-// Only the owner may execute the schema's functions, whatever the default privileges are; an
-// upgrade revokes the rights on an older schema's functions.
+// PUBLIC must have no right to execute the schema's functions, even if default privileges
+// grant it. Migrating a schema that has such rights must revoke them.
 func TestNobodyExecutes(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -78,8 +78,8 @@ func TestNobodyExecutes(t *testing.T) {
 	}
 }
 
-// A member of the migrating role can do all that the owner does: triggers fire for it, and
-// it may execute the functions that they call.
+// A member of the role that owns the schema must be able to do all that the owner does.
+// Triggers must fire for its changes and be able to call their functions.
 func TestMemberOfOwner(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -109,7 +109,8 @@ func TestMemberOfOwner(t *testing.T) {
 	}
 }
 
-// Purser doesn't use objects that an untrusted role has made in its schema.
+// An untrusted role has made a table, function or schema in Purser's schema. Migrate must
+// refuse to use it.
 func TestForeignObjects(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{

@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestLongAnnotationsAreDropped: the upgrade of a database that kept annotations of
-// any length leaves those that the list of referrers shows, and drops the others.
+// TestLongAnnotationsAreDropped runs a migration on a database that has annotations of any
+// length. The migration must keep those of up to 64 KiB and clear the longer ones.
 func TestLongAnnotationsAreDropped(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -6,16 +6,17 @@ import (
 	"math"
 )
 
-// Room is the number of connections that a server allows to the role and database of a pool.
+// Room is the number of connections that the server allows to the role and database of this
+// pool.
 type Room struct {
 	Connections int
-	// Of names the limit that would be reached first: "role NAME", "database NAME" or
-	// "max_connections".
+	// Of names the limit that is lowest and so is reached first: "role NAME", "database NAME"
+	// or "max_connections".
 	Of string
 }
 
-// Room queries the limits on connections. For a superuser, whom the other limits don't bind,
-// it returns max_connections.
+// Room reads the limits on connections from the server and returns the lowest. For a
+// superuser, to whom the limits of role and database don't apply, it returns max_connections.
 func (d *DB) Room(ctx context.Context) (Room, error) {
 	var r Room
 	var role, database string

@@ -14,16 +14,17 @@ import (
 	"github.com/purser-registry/purser/internal/pgsession"
 )
 
-// ErrSharedSessions says that a pooler between Purser and PostgreSQL lets several
-// connections share one PostgreSQL session.
+// ErrSharedSessions says that a connection pooler between Purser and PostgreSQL lets several
+// client connections share one PostgreSQL session.
 var ErrSharedSessions = errors.New("a connection pooler stands before PostgreSQL and shares sessions (PgBouncer's pool_mode = transaction or statement): " +
 	"Purser's settings, locks and notifications belong to sessions. Give it a pool of its own with pool_mode = session, for this database or this user, or connect to PostgreSQL directly")
 
-// configure makes every connection of cfg set its parameters, including those of the DSN, by
-// a statement after connecting, since poolers refuse most of them in the startup message.
-// Where params doesn't name a setting of pgsession, the DSN's value counts. Connecting fails
-// with ErrSharedSessions if a pooler shares sessions: the settings would soon apply to
-// another client.
+// configure prepares cfg so that every connection sets params, and the parameters of the DSN,
+// by a statement after connecting: poolers refuse most parameters in the startup message. If
+// both have a parameter, the value in params is used, except for the settings by which
+// PostgreSQL detects a vanished client: there the DSN's value is used. Connecting fails with
+// ErrSharedSessions if a pooler shares sessions, since the settings would soon apply to another
+// client's statements.
 func configure(cfg *pgx.ConnConfig, params map[string]string) {
 	pgsession.Dialing(&cfg.Config)
 	for name, value := range cfg.RuntimeParams {
@@ -48,17 +49,19 @@ func configure(cfg *pgx.ConnConfig, params map[string]string) {
 	}
 }
 
-// ownSessions holds the poolers that were found to give each connection a session of its
-// own.
+// ownSessions has, as keys, the poolers (host, port, database, user) that were found to give
+// each connection a session of its own.
 var ownSessions sync.Map
 
-// comparisonPatience bounds the wait for a second connection to compare with. A pooler that
-// has no connection left to give doesn't share sessions.
+// comparisonPatience bounds the wait for the second connection of requireOwnSession. If the
+// pooler has no free connection for it, each client has a connection of its own, so the pooler
+// doesn't share sessions.
 const comparisonPatience = 3 * time.Second
 
-// requireOwnSession opens a second connection through a pooler and compares the PostgreSQL
-// sessions of the two, in an order that exposes sharing both by poolers that hand out the
-// session used last and by those that hand out the one idle longest.
+// requireOwnSession returns ErrSharedSessions if the pooler behind conn shares sessions. It
+// opens a second connection and asks each of the two several times for its PostgreSQL process.
+// The order of the questions exposes sharing both by poolers that hand out the session used
+// last and by poolers that hand out the session that was idle longest.
 func requireOwnSession(ctx context.Context, cfg *pgconn.Config, conn *pgconn.PgConn) error {
 	key := fmt.Sprintf("%s:%d/%s/%s", cfg.Host, cfg.Port, cfg.Database, cfg.User)
 	if _, ok := ownSessions.Load(key); ok {
@@ -102,11 +105,12 @@ func backend(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 	return string(r.Rows[0][0]), nil
 }
 
-// codeProtocolViolation is the SQLSTATE with which a pooler refuses a parameter that it
-// doesn't know.
+// codeProtocolViolation is the SQLSTATE with which a pooler refuses a startup parameter that
+// it doesn't know.
 const codeProtocolViolation = "08P01"
 
-// explain adds a hint for the operator to the error of a connection that a pooler refused.
+// explain adds a hint for the operator to a connection error, if a pooler has refused a
+// startup parameter of the DSN. It returns other errors unchanged.
 func explain(err error) error {
 	if Code(err) == codeProtocolViolation && strings.Contains(err.Error(), "startup parameter") {
 		return fmt.Errorf("%w (a connection pooler stands before PostgreSQL: leave the parameter out of the DSN, or have PgBouncer take it with ignore_startup_parameters, which leaves it unset)", err)

@@ -31,8 +31,8 @@ func settings(t *testing.T, d *db.DB, names ...string) map[string]string {
 	return got
 }
 
-// Behind a pooler that keeps a session for each client everything works without configuring
-// the pooler: migrations run, and each connection has its settings.
+// PgBouncer keeps a session for each client. Purser must work without further configuration of
+// PgBouncer: migrations must run, and each connection must have its settings.
 func TestSessionPooling(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session", "default_pool_size = 5")
@@ -82,8 +82,8 @@ func TestSessionPooling(t *testing.T) {
 	}
 }
 
-// If a pooler shares sessions among clients, settings, LISTEN and locks would get lost or
-// mixed up: connecting fails at once with an error that says so.
+// PgBouncer shares sessions among clients, so settings, LISTEN and locks would get lost or
+// mixed up. Connecting must fail at once with ErrSharedSessions.
 func TestSharedSessions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, mode, setting string }{
@@ -110,8 +110,8 @@ func TestSharedSessions(t *testing.T) {
 	}
 }
 
-// If a pooler refuses a setting of the DSN, the error names the setting, and comes without a
-// wait.
+// PgBouncer refuses a setting of the DSN. Connecting must fail without retries, with an error
+// that tells the operator what to configure.
 func TestRefusedParameter(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session")

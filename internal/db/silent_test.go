@@ -33,8 +33,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// A process that goes silent while it has a row locked loses the lock when its transaction
-// has been idle long enough, whatever state its connection is in.
+// A process has locked a row and then vanishes without closing its connection. Its transaction
+// must be ended, and the lock released, after the idle timeout.
 func TestSilentClientGivesItsLocksUp(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -60,8 +60,9 @@ func TestSilentClientGivesItsLocksUp(t *testing.T) {
 	}
 }
 
-// A process that goes silent while it migrates doesn't block others: the lock isn't a
-// session-level lock, which would last as long as the connection.
+// A process vanishes while it migrates, without closing its connection. Its lock must be
+// released after the idle timeout, so that another process can migrate. A session-level lock
+// would last as long as the connection.
 func TestSilentMigrationGivesTheLockUp(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -87,7 +88,8 @@ func TestSilentMigrationGivesTheLockUp(t *testing.T) {
 	}
 }
 
-// Calls to a server that goes silent fail instead of hanging forever.
+// The server stops answering without closing connections. Calls must fail after their time
+// limits instead of hanging forever.
 func TestSilentServerFailsCalls(t *testing.T) {
 	t.Parallel()
 	proxy := dbtest.NewProxy(t, dbtest.DSN(t))
@@ -125,8 +127,8 @@ func TestSilentServerFailsCalls(t *testing.T) {
 	}
 }
 
-// A connection that was idle when the server went silent is closed: the pool pings it before
-// it hands it out.
+// The server stopped answering while a connection of the pool was idle. The pool pings such a
+// connection before it hands it out; it must close it, and the caller must get an error.
 func TestSilentIdleConnection(t *testing.T) {
 	t.Parallel()
 	proxy := dbtest.NewProxy(t, dbtest.DSN(t))
@@ -143,8 +145,8 @@ func TestSilentIdleConnection(t *testing.T) {
 	}
 }
 
-// Client and server are configured to notice that the other's machine has vanished.
-// Settings in the DSN take precedence.
+// The settings of connections must let client and server notice that the other's machine has
+// vanished. If the DSN has such a setting, the DSN's value must be used.
 func TestKeepalivesAreAskedFor(t *testing.T) {
 	t.Parallel()
 	set := pgsession.Settings(pgsession.Limits{Idle: 20 * time.Second, Transaction: time.Minute})
@@ -190,8 +192,8 @@ func TestSettingsOfNewerServers(t *testing.T) {
 	}
 }
 
-// When a client disconnects while its statement is about to end, the statement isn't
-// cancelled, which PostgreSQL would log as an error, and the connection stays open.
+// A client disconnects while its statement is about to end. The statement must not be
+// cancelled, since PostgreSQL would log an error, and the connection must stay open.
 func TestStatementOfGoneClientEnds(t *testing.T) {
 	t.Parallel()
 	d := openWith(t, db.Options{DSN: dbtest.DSN(t), MaxConns: 1})

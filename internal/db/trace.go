@@ -17,8 +17,8 @@ import (
 
 type counterKey struct{}
 
-// Counter counts the round trips to the database made under a context. A batch counts as
-// one.
+// Counter counts the round trips to the database that are made under its context. A batch is
+// one round trip.
 type Counter struct{ n atomic.Int64 }
 
 // Count returns the number of round trips so far.
@@ -30,7 +30,8 @@ func WithCounter(ctx context.Context) (context.Context, *Counter) {
 	return context.WithValue(ctx, counterKey{}, c), c
 }
 
-// tracer counts round trips and, if the context's trace is recorded, makes a span of each.
+// tracer counts round trips. If the trace in the context is recorded, it also makes a span for
+// each round trip.
 type tracer struct{}
 
 func begin(ctx context.Context, name, sql string) context.Context {

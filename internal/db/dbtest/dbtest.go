@@ -1,8 +1,8 @@
-// Package dbtest gives each test a migrated database of its own on a real
-// PostgreSQL, that of pgtest.
+// Package dbtest gives each test a migrated database of its own on a real PostgreSQL server,
+// which package pgtest starts.
 //
-// A test process migrates one template database per number of partitions, and clones it for
-// each test that asks for a database. A package that uses dbtest has
+// A test process migrates one template database for each number of partitions, and clones it
+// for every test that asks for a database. A package that uses dbtest has
 //
 //	func TestMain(m *testing.M) { dbtest.Main(m) }
 package dbtest
@@ -24,10 +24,12 @@ var (
 	templates   = map[int]string{}
 )
 
-// Main runs a package's tests and exits, stopping the server if one started.
+// Main runs a package's tests and exits. Before that, it stops the PostgreSQL server if one
+// was started.
 func Main(m *testing.M) { pgtest.Main(m) }
 
-// Run is like Main, but returns the exit code, for a TestMain that has more to do.
+// Run is like Main, but returns the exit code instead of exiting, for a TestMain that has more
+// to do.
 func Run(m *testing.M) int { return pgtest.Run(m) }
 
 // DSN creates a migrated database with the default number of partitions, drops it when the

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// Proxy forwards connections to PostgreSQL, and can go silent: then it drops what either end
-// sends and closes nothing, as a network does when a machine has vanished. The accepted
-// connections stay open.
+// Proxy forwards connections to PostgreSQL. It can go silent: then it drops all data from both
+// ends and closes nothing, as a network does when a machine has vanished.
 type Proxy struct {
 	// DSN connects through the proxy.
 	DSN string
@@ -53,14 +52,14 @@ func NewProxy(t testing.TB, dsn string) *Proxy {
 	return p
 }
 
-// Silence makes the proxy drop all data from now on, also of later connections.
+// Silence makes the proxy drop all data from now on, on existing and on later connections.
 func (p *Proxy) Silence() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.silent)
 }
 
-// Refuse makes the proxy close new connections at once, as if no server were there.
+// Refuse makes the proxy close each new connection at once, as if there were no server.
 func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,8 +98,8 @@ func (p *Proxy) accept() {
 	}
 }
 
-// copy forwards data from one end until either closes. While the proxy is silent, copy
-// forwards nothing, not even the end of a connection.
+// copy forwards data from one end to the other until one of them closes. While the proxy is
+// silent, copy forwards nothing and doesn't pass on that an end has closed.
 func (p *Proxy) copy(to, from net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
@@ -134,8 +133,8 @@ func (p *Proxy) isSilent() bool {
 	}
 }
 
-// Stop closes all connections and accepts no more. A test calls it before it closes
-// pools, which otherwise wait for a silent server.
+// Stop closes all connections and accepts no more. A test calls it before it closes its pools,
+// since closing a pool would wait for the answers of a silent server.
 func (p *Proxy) Stop() {
 	p.mu.Lock()
 	p.ended = true

@@ -1,18 +1,19 @@
 -- The metadata of the registry.
 --
--- Small tables (namespaces, repositories, queues, uploads, doomed objects) are
--- plain. The others are hash-partitioned, by digest where a digest is the key
--- and by top-level namespace where a repository is; how many partitions there
--- are is decided once, here, by the session setting purser.partitions, and is
--- kept in the table settings. Partitions stand in a schema of their own.
+-- Small tables (namespaces, repositories, queues, uploads, doomed objects) are plain. The
+-- other tables are hash-partitioned: by digest if a digest is their key, by top-level
+-- namespace if their rows belong to a repository. The session setting purser.partitions sets
+-- the number of partitions in this migration; it is stored in the table settings and never
+-- changes. Partitions are in a schema of their own.
 --
--- Foreign keys onto something that garbage collection may delete (layer and
--- configuration to blob, tag to manifest, child to manifest) are NO ACTION:
--- they are the lock that keeps a referenced row alive. Those onto the owner of
--- a row cascade. Rows below a repository carry no foreign key to it: they are
--- drained in bounded batches after it is gone.
+-- Foreign keys to rows that garbage collection may delete (from layer and configuration to
+-- blob, from tag to manifest, from index to child) are NO ACTION: they are the lock that keeps
+-- a referenced row alive. Foreign keys to the owner of a row, such as from a layer to its
+-- manifest, cascade. Rows of a repository have no foreign key to it: after the repository's
+-- row is deleted, they are deleted in bounded batches.
 --
--- A digest is one byte for the algorithm (1: sha256, 2: sha512) and the hash.
+-- A digest is stored as one byte for the algorithm (1: sha256, 2: sha512), followed by the
+-- hash.
 
 -- +goose Up
 CREATE SCHEMA IF NOT EXISTS partitions;
@@ -62,8 +63,8 @@ CREATE INDEX repository_blobs_blob_digest_idx ON repository_blobs (blob_digest, 
 
 CREATE SEQUENCE manifests_id_seq;
 
--- annotations are kept for manifests with a subject only: the list of
--- referrers shows them without reading payloads.
+-- annotations are stored only for manifests with a subject. The list of referrers reads them
+-- from this column instead of parsing payloads.
 CREATE TABLE manifests (
     top_level_namespace_id    bigint NOT NULL,
     repository_id             bigint NOT NULL,
@@ -92,8 +93,9 @@ CREATE INDEX manifests_configuration_blob_digest_idx
     ON manifests (configuration_blob_digest, repository_id)
     WHERE configuration_blob_digest IS NOT NULL;
 
--- The child's key is checked at the commit, so that one statement can delete an
--- index together with its children. Who inserts has locked the child before.
+-- The foreign key to the child is checked at the commit, so that one statement can delete an
+-- index together with its children. A transaction that inserts a reference has locked the
+-- child before.
 CREATE TABLE manifest_references (
     top_level_namespace_id bigint NOT NULL,
     repository_id          bigint NOT NULL,
@@ -149,11 +151,12 @@ ALTER SEQUENCE tags_id_seq OWNED BY tags.id;
 
 CREATE INDEX tags_manifest_id_idx ON tags (top_level_namespace_id, repository_id, manifest_id);
 
--- uploads owns every object under storage_key (a prefix) until one of them
--- becomes a blob or all are doomed. attempt is the fencing token: a request
--- that writes raises it first, and saves only while it is still its own.
--- numbers counts what was given out for names and parts, never twice the same.
--- tail holds the bytes of an upload so small that no object was made for it.
+-- A row of uploads owns every object of the store whose key begins with storage_key, until one
+-- of the objects becomes a blob's or all become pending deletions.
+-- attempt  the fencing token: a request that writes first raises it, and saves its state only
+--          while the row still has this value
+-- numbers  how many numbers for the names of objects and parts were given out, each only once
+-- tail     the bytes of an upload so small that no object was made for it
 CREATE TABLE uploads (
     id          uuid PRIMARY KEY,
     repository  text COLLATE "C" NOT NULL,
@@ -171,9 +174,10 @@ CREATE TABLE uploads (
 
 CREATE INDEX uploads_updated_at_idx ON uploads (updated_at);
 
--- gc_doomed_objects owns objects that are to be deleted. Where of_upload is
--- set, storage_key is a prefix, and everything below it but keep goes. again_at
--- asks for a second sweep, after the longest request that may still write.
+-- A row of gc_doomed_objects owns objects that are to be deleted from the store. If of_upload
+-- is set, storage_key is a prefix, and all objects whose keys begin with it are deleted,
+-- except the one named keep. again_at is the time of a second deletion, for writes that come
+-- late: it is after the end of the longest request that may still write such an object.
 CREATE TABLE gc_doomed_objects (
     storage_key text COLLATE "C" PRIMARY KEY,
     of_upload   boolean NOT NULL DEFAULT false,
@@ -214,8 +218,9 @@ CREATE TABLE gc_blobs_layers (
 CREATE INDEX gc_blobs_layers_layer_id_idx
     ON gc_blobs_layers (top_level_namespace_id, repository_id, layer_id);
 
--- The review queues carry no foreign keys: a reviewer that finds nothing drops
--- the row, and nobody waits for anybody because of one.
+-- The review queues have no foreign keys, so that no transaction waits for a lock because of
+-- one. If a reviewer finds that a queued blob or manifest is gone, it deletes the row from the
+-- queue.
 CREATE TABLE gc_blob_review_queue (
     digest       bytea PRIMARY KEY,
     review_after timestamptz NOT NULL DEFAULT now() + interval '1 day',
@@ -248,8 +253,8 @@ CREATE TABLE gc_review_after_defaults (
     value interval NOT NULL CHECK (value >= interval '0')
 );
 
--- replicas lists the processes that keep caches. A change is told to the
--- others by NOTIFY only when there are others.
+-- replicas has a row for each process that keeps a cache. Triggers notify the other processes
+-- of a change only if there are any.
 CREATE TABLE replicas (
     id         uuid PRIMARY KEY,
     name       text NOT NULL,

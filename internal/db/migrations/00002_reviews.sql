@@ -1,13 +1,13 @@
 -- What the review of the queues needs besides the queues themselves.
 --
--- The order of the indexes is the order in which rows are claimed. A queue is
--- written and emptied all the time, so it is vacuumed after a number of dead
--- rows and not after a share of them: else each claim walks over what earlier
--- ones have left behind.
+-- The new indexes of the review queues have the order in which reviewers claim rows. A queue
+-- is filled and emptied all the time, so autovacuum is set to vacuum it after a fixed number
+-- of dead rows and not after a share of its rows: otherwise each claim would scan the dead
+-- rows that earlier claims have left.
 --
--- blobs.lost_at says that the store no longer has the blob's content, as a
--- check found out. Clients are told that there is no such blob, so the next push
--- uploads it, and its commit gives the row the new object.
+-- blobs.lost_at is when a check found that the store no longer has the blob's content. Clients
+-- are then told that the blob doesn't exist, so the next push uploads it, and the commit of
+-- that upload gives the row the new object.
 --
 -- gc_activity counts what was collected, minute by minute, for all replicas.
 
@@ -46,12 +46,12 @@ CREATE TABLE gc_activity (
     bytes_swept        bigint NOT NULL DEFAULT 0
 );
 
--- Lookups by digest, name or manifest must not have a second index to choose
--- that begins with namespace and repository: the planner takes that pair for
--- nearly unique, since it multiplies the two, and may read a whole repository
--- for one row. So other keys begin with what they are searched by, and the pair
--- has statistics of its own. Foreign keys onto a primary key are made anew with
--- it.
+-- A lookup by digest, name or manifest must not have a second index to choose from that begins
+-- with namespace and repository. The planner assumes that the two columns are independent,
+-- multiplies their selectivities and takes the pair for nearly unique; so it may read a whole
+-- repository through that index to find one row. So the other keys now begin with the column
+-- that is searched, and the pair has extended statistics. Foreign keys that reference a
+-- changed primary key are dropped and made again.
 -- +goose StatementBegin
 DO $$
 DECLARE

@@ -1,14 +1,14 @@
--- What a repository leaves behind is drained by loose foreign keys, which look
--- for it by the repository's id alone: each table below a repository needs an
--- index that begins with it. Rows were looked up by namespace and repository;
--- with the two swapped the same indexes serve both.
+-- Loose foreign keys delete the rows of a deleted repository, and look for them by the
+-- repository's id alone. So each table of a repository's rows needs an index that begins with
+-- this id. The primary keys began with the namespace and then the repository; with the two
+-- columns swapped, the same indexes serve lookups by both and by the repository alone.
 --
--- An upload knows its repository once it has saved to it. When that goes, the
--- upload is cancelled (status 2; 1 is active), and the reaper takes its objects.
+-- An upload's repository_id is set when its state is first saved. When the repository is
+-- deleted, loose foreign keys cancel the upload (status 2; 1 is active), and the reaper then
+-- deletes its row and objects.
 --
--- live_repositories are those whose namespace exists: when it goes, its
--- repositories are gone with it for everybody who looks here, though their rows
--- follow later.
+-- The view live_repositories shows the repositories whose namespace exists. When a namespace
+-- is deleted, its repositories vanish from the view at once; their rows are deleted later.
 
 -- +goose Up
 ALTER TABLE uploads ADD COLUMN repository_id bigint;

@@ -1,19 +1,22 @@
 -- The audit log: who did what to which repository, from where.
 --
--- It is partitioned by month, so that old months are dropped whole. A keeper
--- makes the months ahead; the default partition takes what has none, so that a
--- month that is missing is never an outage. Each entry keeps its repository's
--- name; repository_id is cleared by a loose foreign key when the repository goes.
+-- The audit log is partitioned by month, so that an old month is dropped as a whole. A worker
+-- makes partitions ahead. The default partition receives the entries of a month whose
+-- partition is missing, so that no insert fails. Each entry keeps its repository's name; when
+-- the repository is deleted, a loose foreign key clears repository_id.
 --
--- xid is the transaction that wrote the entry. Pulls are read in the order of
--- (xid, id), up to the oldest transaction that is still open: an id or a time
--- alone would pass over entries that are committed late. counted_by says whose
--- part it is to count a pull: audit or redis; NULL: nobody's yet.
+-- xid is the transaction that wrote the entry. Pulls are read in the order of (xid, id), up to
+-- the oldest transaction that is still open; in the order of id or time alone, a reader would
+-- pass over entries that are committed late. counted_by says which worker counts a pull for
+-- the statistics: audit or redis; NULL: none is chosen yet.
 --
--- Inserts are what the log is for, so each index has its reader: the primary key
--- lists everything by time; by repository, and by namespace, lists theirs; by kind
--- finds the rare ones, and leaves out pulls, which are most; (xid, id) is for the
--- statistics of pulls and holds nothing else. Any entry is in four at most.
+-- Inserts into the log must be fast, so each index exists for a reader. An entry is in four
+-- indexes at most.
+-- primary key    lists all entries by time
+-- repository_id  lists the entries of a repository
+-- namespace      lists the entries of a namespace
+-- kind           finds rare kinds; it leaves out pulls, which are most entries
+-- (xid, id)      is for the statistics of pulls, and has only pulls
 
 -- +goose Up
 CREATE SEQUENCE auditlog_id_seq;

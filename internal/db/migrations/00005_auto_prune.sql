@@ -1,14 +1,14 @@
--- Auto-pruning: what is to be deleted by which rule, whose turn it is, what was
--- done, and what no rule may touch.
+-- The tables of auto-pruning: policies, tasks, runs with what they deleted, and the rules that
+-- protect tags from policies.
 --
--- Policies and tasks hang on their namespace by a hard key and go with it. Times
--- in milliseconds, and the types of the columns that are published, are as
--- published. What a run has done outlives the namespace, like the audit log.
+-- Policies and tasks have a foreign key to their namespace and are deleted with it. Columns
+-- for times in milliseconds, and the types of other columns, are those of Quay's published
+-- schema. The rows of a run stay when the namespace is deleted, like the audit log.
 --
--- policies_version of a task changes with each policy that applies below its
--- namespace, those of its repositories included; that of the registry's defaults,
--- and that of the protection rules, are in settings. A worker locks them while it
--- deletes, so that nothing goes by a rule that is no more.
+-- policies_version of a task changes with each change of a policy of its namespace or of one
+-- of its repositories. The versions of the registry's default policies and of the protection
+-- rules are in the table settings. A worker locks these versions while it deletes tags, so
+-- that it deletes none by a policy that was changed meanwhile.
 
 -- +goose Up
 CREATE TABLE namespaceautoprunepolicy (
@@ -49,8 +49,9 @@ CREATE TABLE autoprunewithoutdefaults (
     namespace_id bigint PRIMARY KEY REFERENCES top_level_namespaces (id) ON DELETE CASCADE
 );
 
--- lease and leased_until say which worker has the task; it is free when the time
--- is over. A run that takes several turns goes on behind next_repository.
+-- lease and leased_until say which worker has the task; after leased_until any worker may take
+-- it. A run that takes several time slices goes on with the repositories whose ids are greater
+-- than next_repository.
 CREATE TABLE autoprunetaskstatus (
     namespace_id     bigint PRIMARY KEY REFERENCES top_level_namespaces (id) ON DELETE CASCADE,
     last_ran_ms      bigint,
@@ -64,8 +65,8 @@ CREATE TABLE autoprunetaskstatus (
 
 CREATE INDEX autoprunetaskstatus_last_ran_ms_idx ON autoprunetaskstatus (last_ran_ms NULLS FIRST);
 
--- times counts how often a namespace was gone through in a row with nothing to
--- do: such runs share a row.
+-- times counts successive runs of a namespace that found nothing to delete: they share one
+-- row.
 CREATE TABLE autopruneruns (
     id           uuid PRIMARY KEY,
     namespace_id bigint NOT NULL,
@@ -88,7 +89,8 @@ CREATE TABLE autopruneruns (
 CREATE INDEX autopruneruns_namespace_idx ON autopruneruns (namespace, started_at, id);
 CREATE INDEX autopruneruns_started_at_idx ON autopruneruns (started_at, id);
 
--- What a run did to a repository: only those where it did something or failed.
+-- What a run did in a repository. There are rows only for repositories in which the run
+-- deleted tags or failed.
 CREATE TABLE autopruneruns_repositories (
     run           uuid NOT NULL REFERENCES autopruneruns (id) ON DELETE CASCADE,
     repository_id bigint NOT NULL,
@@ -99,8 +101,8 @@ CREATE TABLE autopruneruns_repositories (
     PRIMARY KEY (run, repository_id)
 );
 
--- A tag that an undo restored isn't taken again by the policies that took it, as
--- long as it stays as it is and they do.
+-- When an undo restores a tag that a run deleted, the policies that selected the tag don't
+-- select it again, as long as neither the tag nor the policy changes.
 CREATE TABLE autopruneexemptions (
     repository_id bigint NOT NULL,
     tag_id        bigint NOT NULL,
@@ -110,8 +112,8 @@ CREATE TABLE autopruneexemptions (
     PRIMARY KEY (repository_id, tag_id, policy)
 );
 
--- Tags that match the pattern of a rule aren't deleted by any policy, nor deleted
--- or moved by clients. A rule is the registry's, a namespace's or a repository's.
+-- No policy deletes a tag that matches the pattern of a rule, and no client may delete or move
+-- it. A rule applies to one repository, to one namespace, or to the whole registry.
 CREATE TABLE tagprotectionrules (
     uuid          uuid PRIMARY KEY,
     namespace_id  bigint REFERENCES top_level_namespaces (id) ON DELETE CASCADE,

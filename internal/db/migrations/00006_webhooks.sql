@@ -1,12 +1,13 @@
--- Notices to a webhook: what is still to be told, and what was.
+-- Notices to a webhook: those that are still to be sent, and those that were sent.
 --
--- A notice is written by the transaction that it tells of. next_attempt is when it
--- is sent next; who sends it moves that ahead by a lease, so that it comes back if
--- its sender dies. lease is the sender's claim: only its holder may say that an
--- attempt failed. body is text and not jsonb, because its bytes are signed and
--- must be the same each time. attempts counts claims.
+-- The transaction that a notice reports also inserts the notice. next_attempt is when the
+-- notice is sent next. A sender that claims the notice moves next_attempt ahead by a lease, so
+-- that another sender takes the notice if the first one dies. lease identifies this claim:
+-- only the sender that has it may record that the attempt failed. body is text and not jsonb,
+-- because its bytes are signed and must be the same at each attempt. attempts counts claims.
 --
--- There is no URL: what waits is sent to where the setting points by then.
+-- The table has no URL: a waiting notice is sent to the URL that the configuration has at that
+-- time.
 
 -- +goose Up
 CREATE TABLE webhookdeliveries (

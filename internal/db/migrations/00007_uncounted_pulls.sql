@@ -1,5 +1,6 @@
--- Pulls that aren't to be counted, of scanners and mirrors, are logged as such.
--- The new check holds less tightly than the old one, so no row needs to be looked at.
+-- Pulls that aren't counted, such as those of scanners and mirrors, are logged with counted_by
+-- = 'none'. The new check allows all that the old one allows, so existing rows needn't be
+-- checked.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

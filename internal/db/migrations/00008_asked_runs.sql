@@ -1,5 +1,5 @@
--- Whoever asks for a run, or changes a policy, in the middle of a run that takes
--- several turns, gets another one after it.
+-- If somebody asks for a run, or changes a policy, while a run of the namespace is in
+-- progress, this column is set, and the namespace gets another run after it.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

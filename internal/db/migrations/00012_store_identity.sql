@@ -1,16 +1,17 @@
--- Which blob store belongs to this database, how long deleted objects are kept,
--- and which blobs are lost.
+-- This migration records which blob store belongs to this database, how long the objects of
+-- deleted blobs are kept, and which blobs are lost.
 --
--- store_identity has at most one row. The store keeps the same id in an object of
--- its own, and whoever writes to the store compares the two first. confirmed_at is
--- NULL from when a process has chosen the id until it has seen it in the store: a
--- process that finds such a row and no id in the store may take over after a while.
--- place is where the store was last, for error messages.
+-- store_identity has at most one row. The store has the same id in an object of its own, and
+-- every process compares the two before it writes to the store. confirmed_at is NULL after a
+-- process has chosen the id and until it has seen the id in the store. A process that finds
+-- such a row and no id in the store may choose a new id after a while. place is the store's
+-- last known location, for error messages.
 --
--- gc_doomed_objects.sweeping says that a sweeper has claimed the object before.
--- An object that was a blob's is kept for gc.keep_doomed after delete_after until
--- it is claimed first; from then on, and for all others, delete_after alone
--- decides. So there is an index for each of the two.
+-- gc_doomed_objects.sweeping says that a sweeper has claimed the object before. Objects of
+-- deleted blobs are kept for the time gc.keep_doomed: such an object may be claimed for the
+-- first time only when this time has passed since delete_after. An object of an upload, or one
+-- that was claimed before, may be claimed from delete_after on. So each of the two cases has
+-- an index.
 
 -- +goose Up
 CREATE TABLE store_identity (

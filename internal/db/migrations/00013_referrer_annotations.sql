@@ -1,6 +1,6 @@
--- The annotations of a referrer are kept for the list of referrers, which has no more
--- than 64 KiB of each. Those that are longer made a list of sixty entries read 240 MB,
--- and a page longer than clients read. They are still in the payload.
+-- The column annotations is for the list of referrers, which shows at most 64 KiB for each
+-- referrer. Longer annotations are cleared here; they are still in the payload. With them a
+-- list of sixty referrers read 240 MB, and a page of the list was longer than clients read.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -1,13 +1,15 @@
--- Pulls in two requests: a client asks for a tag by HEAD and fetches what it points
--- to by digest. Who counts from the log joins the two, whichever processes answered
--- them, so the log has the HEAD as well. It isn't a pull: it stays out of auditlog, and
--- goes as soon as it was read.
+-- Some clients pull in two requests: HEAD asks for a tag, and GET fetches by digest the
+-- manifest to which the tag points. Different processes may answer them. The worker that
+-- counts pulls from the audit log joins the two, so HEADs are stored in the database too. A
+-- HEAD isn't a pull: it is in pullheads and not in auditlog, and is deleted as soon as the
+-- worker has read it.
 --
--- client names who asked, and for which manifest: a digest of account, address,
--- User-Agent, repository and manifest. port is the client's, of the connection; a pull by
--- digest has it too. Pulls and heads are read together in the order of (xid, id), so
--- their ids are of one sequence. used marks the other half: a pull by digest that Redis has
--- joined with a HEAD before it went away, which is therefore not to be joined again.
+-- client identifies the client and the manifest: it is a hash of account, address, User-Agent,
+-- repository and manifest. port is the port of the client's connection; entries of pulls by
+-- digest have it too. Pulls and HEADs are read together in the order of (xid, id), so their
+-- ids are from one sequence. A row with used = true isn't a HEAD but a pull by digest, which
+-- Redis joined with a HEAD before Redis became unavailable; it tells the worker not to join
+-- this pull again.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -1,5 +1,6 @@
--- The number that Redis has given a pull which it counts: by it can be told whether the
--- pull is in the statistics, so that what Redis has lost can be counted from the log.
+-- redis_seq is the number that Redis gave a pull when it counted the pull. It tells whether
+-- the statistics have the pull already. So if Redis loses counts, the missing pulls can be
+-- counted from the audit log.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

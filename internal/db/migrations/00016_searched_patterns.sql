@@ -1,12 +1,15 @@
--- Patterns of tags are searched for; the first release matched them with the whole name.
+-- A pattern now matches a tag if it matches any part of the tag's name. In the first release
+-- it had to match the whole name.
 --
--- What is stored keeps its meaning. A policy that the first release has stored has no
--- "tagPatternSearch": true, and is read as it was meant. A rule has what was written in
--- searched, and in pattern the same for whoever matches the whole name: a process of the
--- first release that still runs, for which a rule without searched is made as before.
+-- Stored patterns keep their meaning. A policy of the first release has no "tagPatternSearch":
+-- true, and its pattern is still matched with the whole name. A new protection rule has its
+-- pattern as written in searched, and in pattern an equivalent one that matches the whole
+-- name, for processes of the first release that still run during an upgrade. A rule without
+-- searched is one that such a process made.
 --
--- tags of a run's repository is how many tags it had when the run came to it: a run that
--- comes back counts them once.
+-- autopruneruns_repositories.tags is how many tags the repository had when the run first came
+-- to it. If the run continues in the repository in another time slice, it doesn't count them
+-- again.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -1,9 +1,11 @@
--- A start wrote the delays of its configuration over those that an operator had set in
--- the table. Now each row says which configuration it had last: a start changes only
--- what the configuration has changed since. NULL: not known, the value stays.
+-- Each start of a process wrote the review delays of its configuration into this table, over
+-- the delays that an operator had set there. Now the column configured has the delay from the
+-- configuration that was written last, and a start changes only the delays that differ from it
+-- in the configuration. NULL: it isn't known, and the delay stays.
 --
--- The configuration's default for two events was a minute, where it is a day for all
--- others; a value of a minute is taken for that default.
+-- The default delay of two events was a minute; it is now a day, as for all other events.
+-- Where one of the two has a delay of a minute, it is taken for the old default and changed to
+-- a day.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

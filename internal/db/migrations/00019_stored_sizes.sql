@@ -1,9 +1,9 @@
--- manifests.total_size was added up from the sizes that a manifest declares, which may
--- be anything: layers of 2^63-1 bytes made it negative. It is the size of what is stored
--- now. Older rows are corrected in the background, a bounded page at a time, since a
--- registry may have hundreds of millions of them: this table has one row, how far that
--- has come. There are two passes. The second one finds what processes of the first
--- release stored while they were being replaced.
+-- manifests.total_size was the sum of the sizes that a manifest declares, which may be wrong:
+-- with layers of 2^63-1 bytes it was negative. From now on it is the size of what is stored. A
+-- background worker corrects older rows, a bounded number at a time, since a registry may have
+-- hundreds of millions of them. This table has one row, which says how far the worker has
+-- come. It goes through all manifests twice: the second pass finds those that processes of the
+-- first release stored while they were being replaced.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

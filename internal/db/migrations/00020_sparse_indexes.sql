@@ -1,7 +1,8 @@
--- What a sparse index lists and the repository doesn't have: a mirror of one platform
--- pushes an index without its other manifests, where manifests.sparse_indexes allows it.
--- A row goes with its index, or becomes one of manifest_references when the manifest
--- comes, so that the manifest isn't collected while an index lists it.
+-- missing_children has the manifests that a sparse index lists and that its repository doesn't
+-- have. For example, a client that mirrors one platform pushes an index without its other
+-- manifests, if manifests.sparse_indexes allows it. A row is deleted with its index. When the
+-- manifest is pushed, its row becomes a row of manifest_references, so that garbage collection
+-- keeps the manifest while an index lists it.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -1,5 +1,5 @@
--- What Quay's calls say of a tag and of a repository: the date at which a tag is
--- deleted, whether a repository is meant to be public, and whether it has a star.
+-- These columns are for Quay's API: the date at which a tag is deleted, whether its owner
+-- wants a repository to be public, and whether the repository has a star.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -1,10 +1,11 @@
--- Webhooks of namespaces: who is told of pushes, pulls, deletions and garbage collection
--- there, and how far these were told. Notices themselves stay in webhookdeliveries.
+-- Webhooks of namespaces: which URLs get notices of pushes, pulls, deletions and garbage
+-- collection in a namespace, and up to which audit entry notices were written. The notices
+-- themselves are in webhookdeliveries.
 --
--- A dispatcher reads the audit log in the order of (xid, id), up to the oldest
--- transaction that is still open, as the statistics of pulls do. It writes notices, or
--- adds to counters, in the transaction that moves webhookposition behind what it has
--- read. Pulls have an index of that order already; other entries get one here.
+-- A dispatcher reads the audit log in the order of (xid, id), up to the oldest transaction
+-- that is still open, as the statistics of pulls do. In one transaction it writes notices, or
+-- adds to counts, and moves webhookposition to the last entry that it has read. An index of
+-- that order exists for pulls already; this migration adds one for other entries.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';
@@ -28,7 +29,8 @@ COMMENT ON COLUMN webhooks.disabled_reason IS 'why the registry disabled it; NUL
 
 CREATE INDEX webhooks_namespace_id_idx ON webhooks (namespace_id);
 
--- The one row is the dispatcher's lock. since: what happened before isn't told.
+-- webhookposition has one row. A dispatcher locks it while it works, so that only one works at
+-- a time. No notices are written of events before since.
 CREATE TABLE webhookposition (
     one       boolean PRIMARY KEY DEFAULT true CHECK (one),
     xid       xid8 NOT NULL DEFAULT '0',
@@ -39,7 +41,8 @@ CREATE TABLE webhookposition (
 );
 INSERT INTO webhookposition DEFAULT VALUES;
 
--- What is counted before it is told: one row for each webhook, event and repository.
+-- Some events are counted for a while and then reported by one notice: a row has the count of
+-- one webhook, event and repository.
 CREATE TABLE webhookcounts (
     webhook    uuid NOT NULL REFERENCES webhooks (uuid) ON DELETE CASCADE,
     event      text COLLATE "C" NOT NULL,
@@ -52,8 +55,9 @@ CREATE TABLE webhookcounts (
 );
 CREATE INDEX webhookcounts_due_at_idx ON webhookcounts (due_at);
 
--- What garbage collection has deleted, written by its transactions where a webhook wants
--- to know, and deleted by the transaction that adds it to webhookcounts.
+-- How many manifests garbage collection has deleted. Its transactions write these rows for
+-- namespaces with a webhook for this event. The dispatcher adds them to webhookcounts and
+-- deletes them in one transaction.
 CREATE TABLE webhookcollected (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     namespace_id bigint NOT NULL,
@@ -62,9 +66,9 @@ CREATE TABLE webhookcollected (
     at           timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- NULL: the notice is for the URL of the configuration. There is no foreign key, so that
--- a deletion doesn't take all of a queue along: nobody sends what is left, and it is
--- deleted in pieces.
+-- webhook is the webhook that the notice is for; NULL: the URL of the configuration. It has no
+-- foreign key, so that deleting a webhook doesn't delete a long queue of notices in one
+-- statement: nobody sends them, and they are deleted in batches.
 ALTER TABLE webhookdeliveries ADD COLUMN webhook uuid;
 
 DROP INDEX webhookdeliveries_next_attempt_idx;

@@ -1,6 +1,6 @@
--- Pulls of one thing by one client within a second are one entry, which says how many
--- they are. An entry of an older process is of one pull, as the default says; adding it
--- changes no row.
+-- Pulls of the same manifest by one client within a second are one audit entry, whose column
+-- pulls says how many they are. Entries of older processes have the default of one pull;
+-- adding the column rewrites no row.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

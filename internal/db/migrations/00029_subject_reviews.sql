@@ -1,6 +1,6 @@
 -- A deleted manifest may be the subject of any number of referrers. The transaction that
--- deletes it queues the first few of them for review and leaves a row here for the others,
--- which garbage collection queues page by page.
+-- deletes it queues the first of them for review, up to a hundred. For the others it leaves a
+-- row in this table, and garbage collection later queues them in batches.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

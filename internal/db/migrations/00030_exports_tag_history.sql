@@ -1,14 +1,16 @@
 -- Three things that clients of Quay ask for.
 --
--- Callbacks of exports of the audit log: notices in webhookdeliveries that have a URL of
--- their own. webhook has their own id, so that nothing that looks for a webhook's
--- notices, or for those of the configuration, finds them.
+-- Callbacks of exports of the audit log are notices in webhookdeliveries with a URL of their
+-- own. In their column webhook they have their own id, so that queries for the notices of a
+-- webhook, or of the URL in the configuration, don't find them.
 --
--- The history of tags, which is read from the audit log: one index leads through what
--- ended in a repository, the other through all that a tag was.
+-- The history of tags is read from the audit log. auditlog_tag_ends_idx finds the entries in
+-- which a tag of a repository was moved or deleted; auditlog_tags_idx finds all entries of one
+-- tag.
 --
--- A default policy of the configuration. It is kept with the registry's other defaults,
--- so that older versions apply it as one of these, and changes with their version.
+-- The default policy of the configuration is stored with the registry's other default
+-- policies. So older versions apply it like these, and a change of it raises the same version
+-- number.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

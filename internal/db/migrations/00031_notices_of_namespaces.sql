@@ -1,9 +1,9 @@
--- Notices of namespaces' webhooks, and callbacks, stand in the same table as notices of the
+-- One table has the notices of namespaces' webhooks, callbacks, and the notices of the
 -- registry's own webhook. A process of the first release, which may run beside newer ones
--- during an upgrade, knows the latter only: it would claim any notice and send it to
--- autoprune.webhook.url. So the table gets another name, and the old name is a view of the
--- notices that such a process may see. PostgreSQL passes on what is inserted, updated,
--- deleted and locked through it. A prepared statement is parsed anew after the change.
+-- during an upgrade, knows only the last kind: it would claim any notice and send it to
+-- autoprune.webhook.url. So the table gets another name, and the old name becomes a view of
+-- the notices that such a process may send. PostgreSQL applies an INSERT, UPDATE, DELETE or
+-- row lock on this view to the table, and parses prepared statements anew after the change.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

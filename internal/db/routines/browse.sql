@@ -1,13 +1,14 @@
--- purser_sized_manifest returns a manifest with its size, which is that of an image with its
--- layers, or of an index with its children. For an index of more than most_children children
--- the rest isn't counted.
+-- purser_sized_manifest returns a manifest with its size in bytes: for an image, the
+-- manifest's payload, configuration and layers; for an index, its payload and blobs and the
+-- sizes of its children. Only the first most_children children of an index are counted.
 --
--- The size of an index is the length of its payload plus its own blobs, which are its entries
--- that aren't manifests, plus its children. Its total_size isn't used: it includes the lengths
--- of the children's payloads, which the children's sizes include too. If the first release
--- has stored a negative total_size, the length of the payload counts instead.
+-- The column total_size isn't used for an index, since it includes the lengths of the
+-- children's payloads, which the children's own sizes include too. An index's blobs are its
+-- entries that aren't manifests, rows of layers. If the first release has stored a negative
+-- total_size, the length of the payload is used instead.
 --
--- The planner inlines the function. For OFFSET 0 see "Plans" in package db.
+-- The planner inlines the function into the statement that calls it. For OFFSET 0 see "Plans"
+-- in package db.
 CREATE OR REPLACE FUNCTION purser_sized_manifest (namespace bigint, repository bigint, manifest bigint, most_children bigint)
     RETURNS TABLE (
         id bigint,

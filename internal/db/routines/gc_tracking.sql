@@ -1,23 +1,27 @@
--- Triggers that fill the review queues: they queue the blobs and manifests that a change may
--- have left without a reference, with the time from which a review may look at them.
+-- These triggers fill the review queues of garbage collection. When a change may have left a
+-- blob or manifest without a reference, they queue it with the time from which it may be
+-- reviewed.
 --
--- Triggers are statement-level with transition tables, so that a statement that deletes a
--- thousand rows queues them by one insert. The inserted rows are distinct and ordered by
--- key: so ON CONFLICT never meets a row of its own statement, and two statements lock rows
--- in the same order. GREATEST everywhere: no event shortens the delay that another event has
--- granted. A new event also brings a row back that was marked as failed (set_aside_at).
+-- The triggers are statement-level with transition tables, so that for a statement that
+-- deletes a thousand rows one INSERT queues all of their blobs or manifests. The inserted rows
+-- are distinct and ordered by key. So ON CONFLICT never meets a row of its own statement, and
+-- two statements lock rows in the same order. GREATEST makes sure that no event makes a review
+-- earlier than another event has set it. A new event clears set_aside_at, so that failed
+-- reviews are tried again.
 --
--- Each trigger has the upsert itself. As one function that all of them call it made inserting
--- and deleting a single tag 6 % dearer (CPU time of the backend, 3,000 rounds), and 10,000
--- tags not dearer: pushes are what must be fast.
+-- Each trigger function contains the same INSERT … ON CONFLICT. With one function that all of
+-- them call, inserting and deleting a single tag cost 6 % more (CPU time of the backend, 3,000
+-- rounds); 10,000 tags in one statement cost the same. Pushes of single tags are what must be
+-- fast.
 --
--- A trigger with transition tables can have neither a column list nor several events. So
--- each event has its own trigger, and the trigger on updated tags compares old and new rows.
+-- PostgreSQL allows a trigger with transition tables neither a column list nor several events.
+-- So each event has its own trigger, and the trigger on updated tags compares old and new rows
+-- to find the tags that were moved.
 
--- gc_review_after returns the time from which an object may be reviewed after event e: now
--- plus the configured delay (default one day), plus a random part of up to a tenth of it, at
--- most an hour, so that a burst of events doesn't become a burst of reviews. A delay of zero
--- is exact. Triggers call it once per statement.
+-- gc_review_after returns the time from which a blob or manifest may be reviewed after the
+-- event e. That is now plus the event's configured delay (default one day) plus a random time
+-- of up to a tenth of the delay, at most an hour, so that a burst of events doesn't become a
+-- burst of reviews. Nothing is added to a delay of zero. Triggers call it once per statement.
 CREATE OR REPLACE FUNCTION gc_review_after (e text)
     RETURNS timestamptz
     LANGUAGE plpgsql VOLATILE
@@ -79,11 +83,12 @@ BEGIN
 END;
 $$;
 
--- gc_link_missing_children makes manifests, given by their keys, children of the indexes
--- that list them and were pushed before them. It locks the indexes in a fixed order; it
--- waits for an index that is being deleted, and then makes no row for it. A row of
--- missing_children that was inserted after the function's first statement stays; the
--- manifest's review handles it.
+-- gc_link_missing_children is for manifests that are pushed after an index that lists them. It
+-- turns their rows in missing_children into rows of manifest_references, which make them
+-- children of the index. Element i of the three arrays is the key of the i-th manifest. The
+-- function locks the indexes in a fixed order. It waits for an index that is being deleted,
+-- and then inserts no row for it. It overlooks rows of missing_children that are inserted
+-- after its first statement; the manifest's review finds them.
 CREATE OR REPLACE FUNCTION gc_link_missing_children (namespaces bigint[], repositories bigint[], ids bigint[])
     RETURNS void
     LANGUAGE plpgsql
@@ -125,8 +130,8 @@ BEGIN
 END;
 $$;
 
--- A manifest inserted by the same statement as its tag isn't queued: the tag's deletion will
--- queue it.
+-- This trigger function doesn't queue a manifest that the same statement has tagged: when the
+-- tag is deleted, the manifest will be queued.
 CREATE OR REPLACE FUNCTION gc_track_manifest_uploads ()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -166,9 +171,10 @@ BEGIN
 END;
 $$;
 
--- gc_queue_referrers queues the referrers of deleted subjects whose manifest ids are >=
--- first and < next (next NULL: no upper bound). Each subject is given by namespace,
--- repository, digest, first, next and the time of the review.
+-- gc_queue_referrers queues for review the referrers of deleted subjects. Element i of the
+-- arrays describes the i-th subject: its namespace, repository and digest, the range of the
+-- referrers' manifest ids (firsts[i] <= id < nexts[i]; NULL: no upper bound), and the time of
+-- the review.
 CREATE OR REPLACE FUNCTION gc_queue_referrers (namespaces bigint[], repositories bigint[], subjects bytea[], firsts bigint[], nexts bigint[], times timestamptz[])
     RETURNS void
     LANGUAGE plpgsql
@@ -193,14 +199,16 @@ BEGIN
 END;
 $$;
 
--- gc_page_of_referrers returns the bounds of a page of a subject's referrers: the lowest id
--- that is >= first, and the id of the first referrer behind the page, or NULL. It returns no
--- row if there is no such referrer.
+-- gc_page_of_referrers finds the next "page" referrers of a subject, in the order of their
+-- manifest ids, from the id "first" on. It returns the id of the first of them, and the id of
+-- the first referrer after them, or NULL if there is none. If no referrer has an id >= first,
+-- it returns no row.
 --
--- The conditions and the order are written so that only the index on subjects can serve
--- both. With "subject =" and an order by id alone, the planner might read the manifests of
--- all repositories through their primary key. The row comparison gives the index scan only
--- its start, not its end.
+-- The conditions and the order of its queries are written so that only the index on
+-- subject_digest serves both. With "subject_digest =" and an order by id alone, the planner
+-- might read the manifests of all repositories through their primary key. The comparison of
+-- rows, (subject_digest, id) >= …, tells the index scan where to start; subject_digest <= …
+-- tells it where to end.
 CREATE OR REPLACE FUNCTION gc_page_of_referrers (namespace bigint, repository bigint, subject bytea, first bigint, page integer)
     RETURNS TABLE (first_id bigint, next_id bigint)
     LANGUAGE plpgsql STABLE ROWS 1
@@ -221,12 +229,14 @@ BEGIN
 END;
 $$;
 
--- gc_queue_more_referrers queues the next page of the referrers of one deleted subject, and
--- returns false if no page is due. If the subject has been pushed again, its referrers are
--- referenced again, and its next deletion will queue them from the beginning. The function
--- locks the subject's row in the queue before it looks for the manifest: so it sees the
--- effect of a concurrent deletion, or that deletion waits and writes a new row. A page whose
--- locks can't be had is postponed.
+-- gc_queue_more_referrers takes the row of gc_subject_review_queue that has been due longest,
+-- queues the next "page" referrers of this deleted subject for review, and moves the row's
+-- position. It returns false if no row is due. If the subject has been pushed again, its
+-- referrers have their subject again, and the function only deletes the row: the next deletion
+-- of the subject will queue the referrers from the beginning. The function locks the row
+-- before it looks for the subject's manifest. So either it sees the effect of a concurrent
+-- deletion, or the deletion waits for the lock and writes a new row. If a lock on a referrer's
+-- review row can't be had, the function postpones the subject's row by five seconds.
 CREATE OR REPLACE FUNCTION gc_queue_more_referrers (page integer)
     RETURNS boolean
     LANGUAGE plpgsql
@@ -276,8 +286,8 @@ BEGIN
 END;
 $$;
 
--- gc_planned_manifest_reviews is the manifests' review queue, plus the referrers of deleted
--- subjects that haven't been queued yet.
+-- gc_planned_manifest_reviews shows the rows of gc_manifest_review_queue, and also the
+-- referrers of deleted subjects that have yet to be queued.
 CREATE OR REPLACE VIEW gc_planned_manifest_reviews AS
 SELECT top_level_namespace_id, repository_id, manifest_id, review_after, review_count, created_at, event, set_aside_at, last_error
 FROM gc_manifest_review_queue
@@ -292,14 +302,14 @@ WHERE NOT EXISTS (
     SELECT FROM gc_manifest_review_queue q
     WHERE q.manifest_id = m.id AND q.repository_id = s.repository_id AND q.top_level_namespace_id = s.top_level_namespace_id);
 
--- Deleting a manifest queues its configuration blob, removes the manifest's own row from the
--- queue, and queues its referrers. It queues up to a hundred of them at once, fewer if the
--- statement deletes many manifests; for the rest it leaves a row in gc_subject_review_queue.
--- It writes that row first, because gc_queue_more_referrers takes its locks in that order
--- too.
+-- When manifests are deleted, this trigger function queues their configuration blobs, deletes
+-- the manifests' own rows from the queue, and queues their referrers. Of each subject it
+-- queues up to a hundred referrers at once, fewer if the statement deletes many manifests; for
+-- the others it writes a row into gc_subject_review_queue. It writes this row first, since
+-- gc_queue_more_referrers also locks such a row before it locks rows of referrers.
 --
--- This function, and those for deleted indexes and deleted tags below, don't queue manifests
--- of a deleted repository: all of them are deleted anyway.
+-- This function, and the two below for deleted indexes and deleted tags, don't queue manifests
+-- of a deleted repository: the loose foreign keys delete all of them anyway.
 CREATE OR REPLACE FUNCTION gc_track_deleted_manifests ()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -449,8 +459,8 @@ BEGIN
 END;
 $$;
 
--- A statement-level trigger fires for the table that the statement names. So the triggers
--- are made on the partitioned tables and, for statements that name a partition, on each
+-- A statement-level trigger fires only for statements that name the trigger's table. So each
+-- trigger is made on the partitioned table and, for statements that name a partition, on each
 -- partition too.
 DO $$
 DECLARE

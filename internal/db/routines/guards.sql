@@ -1,10 +1,11 @@
 -- purser_refuse makes the remaining statements of a batch change nothing. A statement of the
--- batch calls it when a precondition fails: a blob is missing, or a condition doesn't hold.
--- It stores the reason in a setting that lasts until the transaction ends, and returns the
--- reason that was stored first. Later statements call purser_accepted before they change
--- anything, so the transaction commits without their changes, and no error is raised (and
--- logged) for everyday refusals. What the transaction wrote before the refusal may be lost
--- in a crash, so its commit doesn't wait for the disk.
+-- batch calls it if a precondition fails, for example if a blob is missing. It stores the
+-- reason in the setting purser.refused until the transaction ends. If an earlier statement has
+-- stored a reason, it returns that one and keeps it. Later statements call purser_accepted
+-- before they change anything. So the transaction commits without their changes, and a refusal
+-- that happens every day raises no error, which PostgreSQL would log. The commit of a refused
+-- batch doesn't wait for the disk, since nothing is lost if a crash undoes what the batch
+-- wrote before.
 CREATE OR REPLACE FUNCTION purser_refuse (reason text)
     RETURNS text
     LANGUAGE plpgsql
@@ -29,7 +30,8 @@ CREATE OR REPLACE FUNCTION purser_accepted ()
     SELECT COALESCE(current_setting('purser.refused', true), '') = ''
 $$;
 
--- purser_digest_text returns the text of a digest column: its first byte names the algorithm.
+-- purser_digest_text converts a digest column, whose first byte names the algorithm, to text
+-- such as sha256:….
 CREATE OR REPLACE FUNCTION purser_digest_text (digest bytea)
     RETURNS text
     LANGUAGE sql IMMUTABLE
@@ -37,9 +39,9 @@ CREATE OR REPLACE FUNCTION purser_digest_text (digest bytea)
     SELECT CASE get_byte(digest, 0) WHEN 1 THEN 'sha256:' ELSE 'sha512:' END || encode(substring(digest FROM 2), 'hex')
 $$;
 
--- purser_require raises an error with SQLSTATE state unless ok is true. It is for cases in
--- which purser_refuse is too late, because the statement has already changed rows, and for
--- processes of the first release, whose batches call it.
+-- purser_require raises an error with the SQLSTATE state unless ok is true. Statements call it
+-- where purser_refuse would come too late, because the statement has already changed rows.
+-- Processes of the first release, which may run during an upgrade, call it too.
 CREATE OR REPLACE FUNCTION purser_require (ok boolean, state text)
     RETURNS void
     LANGUAGE plpgsql
@@ -51,9 +53,10 @@ BEGIN
 END;
 $$;
 
--- purser_condition_holds says whether a tag's current digest (NULL: no tag) meets the
--- conditions of a write: it must be one of if_match, and none of if_no_match. An empty
--- element matches every digest; a NULL array means that there is no such condition.
+-- purser_condition_holds checks the precondition of a request (If-Match, If-None-Match).
+-- current is the digest that the tag or manifest has now, NULL if it doesn't exist. It must be
+-- one of if_match, and none of if_no_match. An empty element ("*") matches every digest. A
+-- NULL array means that the request has no such header.
 CREATE OR REPLACE FUNCTION purser_condition_holds (current bytea, if_match bytea[], if_no_match bytea[])
     RETURNS boolean
     LANGUAGE sql IMMUTABLE

@@ -1,12 +1,13 @@
--- Triggers that notify the caches of other processes of changes.
+-- These triggers notify other processes of changes, so that they drop what they have cached.
 --
--- Triggers do it, and not the code that makes the change, so that every change of a row is
--- covered, whoever makes it: a push, garbage collection, pruning, psql. A process that keeps
--- a cache has a row in replicas, and sets purser.replica to its id on the connections whose
--- changes it invalidates in its own cache by itself. A notification is sent only if another
--- process keeps a cache, since each notification slows commits. A payload is one letter and
--- a list of repository paths, under 8,000 bytes: "t" means that tags changed, "a" that
--- anything may have changed. "*" means everything of every repository.
+-- Triggers send the notifications, and not the code that makes the change, so that every
+-- change of a row is covered: by a push, garbage collection, pruning or psql. A process that
+-- keeps a cache has a row in replicas. On the connections whose changes it drops from its own
+-- cache itself, it sets purser.replica to its id. A trigger sends a notification only if
+-- another process keeps a cache, since each notification slows commits. The payload is a
+-- letter and a list of repository paths, under 8,000 bytes: "t" means that tags of these
+-- repositories changed, "a" that anything in them may have changed. "*" means that anything in
+-- any repository may have.
 
 CREATE OR REPLACE FUNCTION purser_others_listen ()
     RETURNS boolean
@@ -93,8 +94,9 @@ BEGIN
 END;
 $$;
 
--- A blob's row is updated only when a check finds that the store has lost its content or has
--- it again, or when a lost blob is pushed again. So ordinary pushes never fire this trigger.
+-- A blob's row is updated only when a check finds that the store has lost the blob's object or
+-- has it again, or when a client pushes a lost blob again. So ordinary pushes never fire this
+-- trigger.
 CREATE OR REPLACE FUNCTION purser_notify_blobs ()
     RETURNS trigger
     LANGUAGE plpgsql

@@ -1,7 +1,8 @@
--- Revoke EXECUTE on the registry's functions from PUBLIC, whatever the default privileges
--- are. A trigger needs the right when it is created, not when it fires; functions that a
--- trigger function calls run with the rights of whoever changes the table, which is the
--- owner or a member of the owner's role.
+-- Revoke EXECUTE on the registry's functions from PUBLIC, whatever the default privileges of
+-- the database are. Triggers still work: PostgreSQL checks the right to a trigger function
+-- when the trigger is created, not when it fires. Functions that a trigger function calls run
+-- with the rights of the role that changes the table, which is the owner or a member of the
+-- owner's role.
 DO $$
 DECLARE
     f record;

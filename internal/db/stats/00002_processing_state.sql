@@ -1,10 +1,11 @@
--- One row tells how far the statistics' worker has read the audit log. It changes in the
--- transaction that counts the entries read. Entries are read in the order of (xid, id);
--- xid is a transaction id of the server that has the log. The newest time read is for
--- operators, and for a log whose transaction ids have begun anew.
+-- One row says up to which entry the statistics' worker has read the audit log. The
+-- transaction that counts the entries also updates this row. The worker reads entries in the
+-- order of (xid, id); xid is a transaction id of the server that has the audit log. The newest
+-- time that was read is for operators, and for a log whose transaction ids have started again
+-- from a lower number.
 --
--- manifestpullstatistics gets the time of the last pull by a tag, so that an older pull
--- which is read later doesn't overwrite a newer one.
+-- manifestpullstatistics gets the time of the last pull by tag. So if an older pull is read
+-- later than a newer one, it doesn't overwrite the newer one's data.
 
 -- +goose Up
 CREATE TABLE pullstatisticsprocessingstate (

@@ -1,14 +1,14 @@
--- Counting pulls in Redis, and signs of use that are no pulls.
+-- Columns and tables for counting pulls in Redis, and for uses of a tag that aren't pulls.
 --
--- last_check_date is when a tag or a manifest was last asked for by HEAD, or pulled
--- in a way that may not have been counted. It is exact to some minutes, and keeps
--- what is in use from being deleted by last pull.
+-- last_check_date is when a client last asked for the tag or manifest by HEAD, or pulled it in
+-- a way that may not have been counted. It is exact to some minutes. Policies that delete tags
+-- by their last pull treat it as a use, so that no tag in use is deleted.
 --
--- checks_since is the time since which all processes record HEAD requests. Before it, a
--- tag or manifest without a recorded request may have been requested all the same.
+-- checks_since is the time since which all processes record HEAD requests. If a tag or
+-- manifest has no recorded request, clients may still have asked for it before this time.
 --
--- gone_since is when the tag or the manifest of a row was first found missing: it
--- may be restored, so its statistics stay for a while.
+-- gone_since is when the tag or manifest of this row was first found missing. It may be
+-- restored, so its statistics are kept for a while.
 
 -- +goose Up
 ALTER TABLE tagpullstatistics ADD COLUMN last_check_date timestamptz, ADD COLUMN gone_since timestamptz;
@@ -16,9 +16,9 @@ ALTER TABLE manifestpullstatistics ADD COLUMN last_check_date timestamptz, ADD C
 
 ALTER TABLE pullstatisticsprocessingstate ADD COLUMN checks_since timestamptz NOT NULL DEFAULT now();
 
--- One row holds the state of flushing Redis. owner distinguishes this registry's keys from
--- those of another registry in the same Redis. redis_epoch is the newest batch that was
--- recorded in Redis: a Redis that has an older one has lost data.
+-- One row has the state of flushing counts from Redis. owner distinguishes this registry's
+-- Redis keys from those of another registry in the same Redis. redis_epoch is the number of
+-- the newest batch that was recorded in Redis: a Redis that has a lower number has lost data.
 CREATE TABLE redisprocessingstate (
     id                       bigint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
     last_processed_timestamp timestamptz NOT NULL DEFAULT 'epoch',
@@ -33,8 +33,9 @@ CREATE TABLE redisprocessingstate (
 
 INSERT INTO redisprocessingstate DEFAULT VALUES;
 
--- The batches of Redis keys that were claimed for counting. The pulls of a batch's keys are
--- added to the statistics when, and only when, the batch is applied.
+-- A row is a batch of Redis keys that a process has claimed for counting. The pulls of the
+-- batch's keys are added to the statistics in the transaction that sets the state to applied,
+-- and only then.
 CREATE TABLE redisflushbatches (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     state       text COLLATE "C" NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'applied', 'abandoned')),

@@ -1,14 +1,17 @@
--- HEAD requests by tag, and pulls by digest, that were read in the log and may still
--- belong together. A pull by digest is already counted for its manifest. Once all
--- processes have written what came before the pull, it is also counted for the tag of its
--- HEAD, and the row is deleted. id, client and port are those of the log.
+-- pullstatisticspending has HEAD requests by tag, and pulls by digest, that a worker has read
+-- from the audit log and that may still prove to be two halves of one pull. A pull by digest
+-- is already counted for its manifest. Once all processes have written the requests that came
+-- before the pull, it is also counted for the tag of its HEAD, and the row is deleted. id,
+-- client and port are those of the audit log.
 --
--- pullrecorders has a row for each process that records pulls. The process has written all
--- its pulls before written_to; NULL: it has written all, and none has come since. ended_at
--- is set when a process ends in order; the row of a killed process only stops changing.
--- redis: the process's pulls are counted by Redis, so a process that can't read Redis can't
--- know what was used. logged: all these pulls are in the log too, from which they can be
--- counted again.
+-- pullrecorders has a row for each process that records pulls.
+-- written_to  the process has written all its pulls before this time; NULL: it has written
+--             all, and none has come since
+-- ended_at    set when the process ends in order; the row of a killed process only stops
+--             changing
+-- redis       Redis counts the process's pulls, so a process that can't read Redis can't know
+--             which tags were used
+-- logged      all these pulls are in the audit log too, from which they can be counted again
 
 -- +goose Up
 CREATE TABLE pullstatisticspending (
@@ -35,7 +38,8 @@ CREATE TABLE pullrecorders (
     ended_at   timestamptz
 );
 
--- A registry that counts in Redis has uncounted pulls there: until the next complete flush
--- no other process may decide by last use.
+-- If this registry counts in Redis, Redis has pulls that aren't in the statistics yet. This
+-- row keeps processes that can't read Redis from deciding by last use until the next complete
+-- flush.
 INSERT INTO pullrecorders (redis, ended_at)
 SELECT true, now() FROM redisprocessingstate WHERE redis_epoch > 0 AND last_processed_timestamp > now() - interval '1 day';

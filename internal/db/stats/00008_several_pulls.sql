@@ -1,11 +1,12 @@
--- An entry of the audit log may stand for several pulls. A row here may stand for several
--- pulls by digest, or HEAD requests, of one client: time and port are those of the first.
--- later has, as varints, the microseconds since the one before and the port of each other.
+-- An entry of the audit log may stand for several pulls. So a row of pullstatisticspending may
+-- stand for several pulls by digest, or HEAD requests, of one client. time and port are those
+-- of the first request. later describes each further request by two varints: the microseconds
+-- since the request before it, and its port.
 --
--- A process of an older version would count such an entry as one pull. It may still run
--- during an upgrade, so the watermark moves only for who says, in the same statement, that
--- it knows the numbers: reads. Others get an error, and what they didn't count is left for
--- those who can.
+-- A process of an older version, which may still run during an upgrade, would count such an
+-- entry as one pull. So a trigger lets the watermark move only if the same UPDATE sets reads
+-- to 2, which says that the process knows such entries. An older process gets an error and
+-- counts nothing; its entries are left for newer processes.
 
 -- +goose Up
 ALTER TABLE pullstatisticspending ADD COLUMN later bytea;

@@ -1,10 +1,10 @@
--- Counters in Redis grow as long as they exist, and this database says how much of each is
--- in the statistics. A flush adds the difference, so that it may be repeated, and two
--- flushes may run at once. Before, a flush moved counts aside in Redis for a batch, whose
--- state told whether they were counted.
+-- A counter in Redis grows as long as it exists, and this table says how much of each counter
+-- the statistics have. A flush adds the difference to the statistics, so it may be repeated,
+-- and two flushes may run at once. Before this version, a flush moved counts aside in Redis
+-- into a batch, and the batch's state told whether they were counted.
 --
--- During an upgrade, processes of the older version may still flush its keys. They don't
--- know the counters, so they must not say that everything was flushed.
+-- During an upgrade, processes of the older version may still flush their keys. They don't
+-- know the counters, so a trigger keeps them from recording that everything was flushed.
 
 -- +goose Up
 CREATE TABLE redispullcounters (
