@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A push that meets a link which another transaction is deleting makes a new link: after
-// the answer 201 the blob is linked.
+// A client mounts or uploads a blob while another transaction deletes the repository's link to
+// it. The client's request makes a new link: after its success the blob must be linked.
 func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 	t.Parallel()
 	for what, again := range map[string]func(b bundle, d oci.Digest) error{
@@ -54,8 +54,8 @@ func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 	}
 }
 
-// A client asks for a blob that garbage collection has locked: the answer comes after the
-// review's end, and is right.
+// A client asks by HEAD for a blob whose row a review has locked. The answer must come only
+// after the review has deleted the blob, and be BLOB_UNKNOWN.
 func TestAttackPromiseWaitsForReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -70,8 +70,8 @@ func TestAttackPromiseWaitsForReview(t *testing.T) {
 	catalogtest.WantCode(t, catalogtest.Soon(t, "HEAD", done), oci.BlobUnknown)
 }
 
-// A promise of existence is a row of the review queue, and is inserted if the queue has
-// none. A review that begins later leaves the blob alone.
+// A client asks by HEAD for a blob that has no row in gc_blob_review_queue. PromiseBlob must
+// insert one that is due after a day, so that no review deletes the blob before.
 func TestAttackPromiseIsARow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -85,8 +85,9 @@ func TestAttackPromiseIsARow(t *testing.T) {
 	}
 }
 
-// Uploads, mounts and manifests that need a blob which is being deleted wait for the
-// deletion, and are answered according to its outcome.
+// A client uploads, mounts or puts a manifest with a blob that a review is deleting. The
+// request must wait for the end of the review, and its answer must fit the outcome: the blob
+// deleted, or kept.
 func TestAttackBlobGoes(t *testing.T) {
 	t.Parallel()
 	type outcome struct {
@@ -138,8 +139,8 @@ func TestAttackBlobGoes(t *testing.T) {
 	}
 }
 
-// While the put of a manifest isn't committed yet, garbage collection can't delete its
-// blobs.
+// While a client's put of a manifest isn't committed yet, a review of the manifest's layer
+// must find the blob locked and leave it alone.
 func TestAttackPutHoldsItsBlobs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -156,7 +157,8 @@ func TestAttackPutHoldsItsBlobs(t *testing.T) {
 	if gc.Collecting(t, layer) {
 		t.Error("a blob that a manifest is being put with could be deleted")
 	}
-	// A deletion of the link waits for the manifest and is refused.
+	// Another client deletes the layer's link meanwhile. It must wait for the put, and then be
+	// refused.
 	unlink := catalogtest.Later(func() error { return b.DeleteBlob(context.Background(), "r", layer) })
 	catalogtest.Eventually(t, "the deletion waits", func() bool {
 		return b.Count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") >= 2
@@ -185,8 +187,9 @@ func TestAttackUnlinkBeforePut(t *testing.T) {
 	catalogtest.WantCode(t, catalogtest.Soon(t, "put", done), oci.ManifestBlobUnknown)
 }
 
-// The second sweep of an upload's objects stays due until a sweep has begun after the end
-// of the longest possible request.
+// An upload's objects are deleted from the store a second time after the longest possible
+// request, for writes that came late. This second sweep must stay due if the sweep that was
+// claimed before ends after that time: it may have looked at the store before a late write.
 func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -195,8 +198,7 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
-	// A first sweep of the store runs now. A late writer could write after it, until the
-	// longest request is over.
+	// The first sweep of the store runs now. A late request may still write after it.
 	catalogtest.Eventually(t, "the longest request is over", func() bool {
 		return b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE again_at <= now()") == 1
 	})
@@ -217,7 +219,8 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	}
 }
 
-// A mount and an upload that meet a deletion of the same link don't deadlock.
+// A client mounts or uploads a blob while another client deletes the repository's link to it.
+// The two must not deadlock.
 func TestAttackLinkAndUnlink(t *testing.T) {
 	t.Parallel()
 	for what, link := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{

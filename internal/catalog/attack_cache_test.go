@@ -23,7 +23,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// network forwards data between a replica and the database, and can delay data.
+// network is a proxy between a replica and the database. It forwards data, and can hold back a
+// packet or cut a connection.
 type network struct {
 	net.Listener
 	to string // the server's socket
@@ -40,8 +41,8 @@ const (
 	fromServer
 )
 
-// between starts a network in front of the database, and returns it with a DSN that
-// connects through the network.
+// between starts a network in front of the database dsn, and returns it with the DSN that
+// connects through it.
 func between(t *testing.T, dsn string) (*network, string) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)
@@ -84,8 +85,8 @@ func between(t *testing.T, dsn string) (*network, string) {
 	return n, u.String()
 }
 
-// carry forwards one direction of a connection. Data is delivered even after the sender has
-// gone.
+// carry forwards the data of one direction of a connection. It goes on after the sender has
+// closed its end, until all data is delivered.
 func (n *network) carry(to, from net.Conn, direction int) {
 	defer func() {
 		if direction == fromServer {
@@ -127,8 +128,9 @@ func (n *network) keep(direction int, p []byte, from net.Conn) {
 	<-free
 }
 
-// keepNext holds back the next packet that contains text, and everything after it on that
-// connection, until release. kept is closed when the packet has come.
+// keepNext makes the network hold back the next packet of this direction that contains text,
+// and everything after it on the same connection, until release. The returned channel is
+// closed when the packet has come.
 func (n *network) keepNext(direction int, text string) (kept <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -147,8 +149,8 @@ func (n *network) release() {
 	}
 }
 
-// behind opens a replica whose connections go through a network. Each purpose of the test
-// uses one connection at a time.
+// behind opens a replica whose connections to the database go through a network. The test
+// makes one request at a time, so each of its requests uses the same connection.
 func behind(t *testing.T) (*network, bundle) {
 	t.Helper()
 	n, dsn := between(t, dbtest.DSN(t))
@@ -161,8 +163,9 @@ func behind(t *testing.T) (*network, bundle) {
 	return n, bundle{catalogtest.Bundle{Catalog: catalog.New(catalog.Options{DB: d, Replica: id, Log: slog.New(slog.DiscardHandler)}), DB: d}}
 }
 
-// A client disconnects after its change was sent and before the change was answered. The
-// change is made all the same, and the caches don't serve the state before the change.
+// A client disconnects, or the connection to the database breaks, after a change was sent and
+// before its answer has come. If the database makes the change, the caches must not serve the
+// state before it.
 func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	config := func(b bundle, t *testing.T) oci.Digest { return b.Push(t, "r", "config") }
@@ -190,7 +193,8 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			payload := catalogtest.Image(t, cfg, nil, nil)
 			other := catalogtest.Image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "2"}})
 			d := b.Put(t, "r", payload, "doomedtag")
-			// Prepare the statements, so that the whole change fits into one packet.
+			// Prepare the statements, so that the whole change is sent in one packet, which
+			// can be held back.
 			b.Put(t, "r", catalogtest.Image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "3"}}), "x")
 			if err := b.DeleteTag(t.Context(), "r", "x"); err != nil {
 				t.Fatal(err)
@@ -225,7 +229,7 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			select {
 			case err = <-done:
 			case <-time.After(3 * time.Second):
-				// The call may wait for the outcome although the client is gone.
+				// The call may wait for the database's answer although its client is gone.
 				n.release()
 				err = catalogtest.Soon(t, what, done)
 			}
@@ -246,8 +250,8 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// The answer to a read is delayed while a change commits. The read doesn't cache its
-// outdated result.
+// The database's answer to a read is held back while a put moves the tag. The read must not
+// cache its outdated result.
 func TestAttackLateFill(t *testing.T) {
 	t.Parallel()
 	n, b := behind(t)
@@ -282,8 +286,8 @@ func TestAttackLateFill(t *testing.T) {
 	}
 }
 
-// A cached promise ends when its manifest is deleted: if the same manifest is put again, a
-// HEAD writes a new promise.
+// PromiseManifest has cached its promise for a manifest. The manifest is then deleted and put
+// again. The next HEAD must write a new promise into the review queue.
 func TestAttackPromiseOutlivesItsManifest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -311,7 +315,8 @@ func TestAttackPromiseOutlivesItsManifest(t *testing.T) {
 	}
 }
 
-// A process that registers waits for the transactions that didn't see its registration.
+// A transaction moves a tag before process b has registered in replicas, and so doesn't notify
+// b. When b registers, it must not use its caches before that transaction has ended.
 func TestAttackRegistrationWaits(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// An upload that begins after a namespace was deleted belongs to the repository that is
-// made next: it isn't cancelled with the old repository of that name.
+// A client starts an upload to acme/app after the namespace acme was deleted, and before the
+// rows of the old acme/app are gone. Deleting these rows must not cancel the upload.
 func TestUploadAfterDeletedNamespace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -33,8 +33,8 @@ func TestUploadAfterDeletedNamespace(t *testing.T) {
 	b.NoOrphans(t)
 }
 
-// A blob that only a deleted repository uses stays until the repository's rows are removed,
-// and its explanation says so.
+// Only a deleted repository has a certain blob. Until the repository's rows are deleted, the
+// blob must stay, and ExplainBlob must give the reason.
 func TestExplainBlobOfDeletedRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -57,8 +57,8 @@ func TestExplainBlobOfDeletedRepository(t *testing.T) {
 	}
 }
 
-// A promise outlives the repository in which it was given: a client that pushes to another
-// repository finds the blob for the promised time.
+// A client is promised that a blob exists in acme/app, mounts it in acme/web, and acme/app is
+// deleted. Garbage collection must keep the blob for the promised time.
 func TestPromiseOutlivesRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -83,8 +83,9 @@ func TestPromiseOutlivesRepository(t *testing.T) {
 	b.Whole(t, "acme/web", "late", layer)
 }
 
-// A mount from a repository that is being deleted doesn't wait, and either gets the blob or
-// doesn't.
+// A client mounts a blob from a repository whose deletion isn't committed yet. The mount must
+// not wait for the deletion, and the blob must stay where it was mounted. After the commit, a
+// mount from the deleted repository must find no blob.
 func TestMountFromDyingRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -111,8 +112,9 @@ func TestMountFromDyingRepository(t *testing.T) {
 	b.Complete(t)
 }
 
-// A repository that is made while its namespace is being deleted ends up in a new
-// namespace; a repository that was made first is deleted with the old namespace.
+// A client pushes to acme/new while the namespace acme is being deleted: the push must wait,
+// and then make a new namespace. If the push makes the repository first, the repository must
+// be deleted with the old namespace.
 func TestNewRepositoryInDyingNamespace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -147,7 +149,8 @@ func TestNewRepositoryInDyingNamespace(t *testing.T) {
 	b.Empty(t, "repositories", "repository_blobs")
 }
 
-// A tag isn't restored in a repository that is being deleted, and the client is told.
+// A client restores a tag in a repository whose deletion isn't committed yet. The request must
+// wait and then fail with NAME_UNKNOWN, and the tag must not exist.
 func TestRestoreInDyingRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Two uploads of a lost blob are committed at once: the blob takes the object of one, and
-// the other's object is deleted.
+// The store has lost a blob, and two clients commit uploads of it at once. The blob must get
+// the object of one upload, and the other upload's object must be recorded for deletion.
 func TestAttackLostBlobIsPushedTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -49,14 +49,15 @@ func TestAttackLostBlobIsPushedTwice(t *testing.T) {
 	b.Owned(t)
 }
 
-// An upload meets a check that marks the blob as lost. Whichever comes first, the blob ends
-// with one object, and the other object is recorded for deletion; a blob that stays lost is
-// whole after another push.
+// A client commits an upload of a blob while a check marks the blob as lost, or removes the
+// mark. Whichever comes first, the blob must have one object at the end, and the other object
+// must be recorded for deletion. If the blob is still marked as lost, another push must repair
+// it.
 func TestAttackPushMeetsMark(t *testing.T) {
 	t.Parallel()
 	for what, meet := range map[string]func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error){
-		// The mark isn't committed when the push comes: the push waits, and the blob takes
-		// its object.
+		// The check has marked the blob as lost but not committed when the push comes. The
+		// push must wait, and the blob must get the push's object.
 		"mark first": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
 			hold.Exec(t, "BEGIN")
 			hold.Exec(t, "UPDATE blobs SET lost_at = now() WHERE digest = $1", d.Bytes())
@@ -66,8 +67,8 @@ func TestAttackPushMeetsMark(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		// The push has found the blob whole before the mark is set: the blob doesn't need
-		// the push's object.
+		// The push finds the blob whole, so its own object isn't needed; then a check marks
+		// the blob as lost. The mark must stay.
 		"push first": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
 			hold.Exec(t, "BEGIN")
 			hold.Exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR UPDATE", d.Bytes())
@@ -84,7 +85,8 @@ func TestAttackPushMeetsMark(t *testing.T) {
 			catalogtest.WantCode(t, err, oci.BlobUnknown)
 			b.Push(t, "r", "layer")
 		},
-		// A check finds the object again while the blob is about to take the push's object.
+		// The blob is marked as lost, and the push is about to give it a new object when a
+		// check finds the old object again.
 		"found again": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
 			b.lose(t, d)
 			old := b.row(t, d)
@@ -100,8 +102,8 @@ func TestAttackPushMeetsMark(t *testing.T) {
 				}
 			}
 		},
-		// A check finds the object just before the blob would have taken the push's: the
-		// blob doesn't need it.
+		// The blob is marked as lost, and a check finds its object just before the push would
+		// have given it a new one. The blob must keep its old object.
 		"found before": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
 			b.lose(t, d)
 			old := b.row(t, d)
@@ -148,8 +150,9 @@ func TestAttackPushMeetsMark(t *testing.T) {
 	}
 }
 
-// Marking a blob as lost doesn't disturb a put that has locked the blob. A put that comes
-// after the mark is refused.
+// A put of a manifest has locked a blob when a check marks the blob as lost. The check must
+// not wait for the put, and the put must succeed. A put that comes after the mark must be
+// refused.
 func TestAttackPutMeetsMark(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -13,8 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A referrer without its subject stays when the subject is put, also when the subject has a
-// subject itself.
+// A signature was pushed before the manifest that it signs, its subject, and its review is
+// due. When the subject is pushed, the review must keep the signature, although the subject
+// itself names a subject that doesn't exist.
 func TestAttackSubjectThatHasASubject(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -31,8 +32,8 @@ func TestAttackSubjectThatHasASubject(t *testing.T) {
 	}
 }
 
-// Two writes move tags between two manifests at once, in opposite directions, without a
-// deadlock.
+// Two clients at once move tags between the same two manifests, in opposite directions. They
+// must not deadlock.
 func TestAttackTagsMovedBothWays(t *testing.T) {
 	t.Parallel()
 	b := replica(t, catalogtest.PatientDSN(t))
@@ -62,14 +63,15 @@ func TestAttackTagsMovedBothWays(t *testing.T) {
 	}
 }
 
-// stuck waits until both calls wait for locks, or until the second call has ended, which
-// may not need to wait.
+// stuck waits until two calls wait for locks, or until the call that reports to second has
+// ended, which doesn't always have to wait.
 func (b bundle) stuck(t *testing.T, second <-chan error) {
 	t.Helper()
 	catalogtest.Eventually(t, "both wait or one is done", func() bool { return len(second) > 0 || b.Waiting(t) >= 2 })
 }
 
-// A manifest with several tags is deleted while these tags are moved away.
+// One client deletes a manifest that has several tags, while another moves these tags to
+// another manifest. They must not deadlock.
 func TestAttackTagsMovedWhileManifestIsDeleted(t *testing.T) {
 	t.Parallel()
 	b := replica(t, catalogtest.PatientDSN(t))
@@ -98,8 +100,8 @@ func TestAttackTagsMovedWhileManifestIsDeleted(t *testing.T) {
 	}
 }
 
-// A subject is put under the tag of one of its referrers while that tag is
-// moved elsewhere.
+// A client puts a subject under the tag that one of the subject's referrers has, while another
+// client deletes this tag. They must not deadlock.
 func TestAttackSubjectUnderItsReferrersTag(t *testing.T) {
 	t.Parallel()
 	b := replica(t, catalogtest.PatientDSN(t))
@@ -125,8 +127,8 @@ func TestAttackSubjectUnderItsReferrersTag(t *testing.T) {
 	}
 }
 
-// Two manifests are deleted at once whose blobs overlap: the layer of one is the other's
-// configuration.
+// Two clients delete two manifests at once; a layer of one manifest is the other's
+// configuration. They must not deadlock.
 func TestAttackLayerAndConfiguration(t *testing.T) {
 	t.Parallel()
 	b := replica(t, catalogtest.PatientDSN(t))
@@ -155,8 +157,9 @@ func TestAttackLayerAndConfiguration(t *testing.T) {
 	}
 }
 
-// The put of an index waits for a child that is being deleted, and then reports it as
-// missing.
+// A client puts an index while garbage collection has locked one of its children. The put must
+// wait. If the child is then deleted, the put must fail and name the child as missing; if it
+// is kept, the put must succeed.
 func TestAttackChildGoes(t *testing.T) {
 	t.Parallel()
 	for _, kept := range []bool{false, true} {
@@ -186,7 +189,8 @@ func TestAttackChildGoes(t *testing.T) {
 	}
 }
 
-// A manifest that is being deleted while it is put again is stored anew.
+// A client puts a manifest again while garbage collection is deleting it. The put must wait
+// for the deletion, and then store the manifest anew.
 func TestAttackPutAgainWhileDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -207,7 +211,8 @@ func TestAttackPutAgainWhileDeleted(t *testing.T) {
 	}
 }
 
-// A repository that is being deleted is made anew by a push that waited for it.
+// A client uploads to or mounts in a repository whose deletion isn't committed yet. The
+// request must wait for the deletion, and then make the repository anew.
 func TestAttackRepositoryGoes(t *testing.T) {
 	t.Parallel()
 	for what, push := range map[string]func(b bundle) error{
@@ -241,8 +246,8 @@ func TestAttackRepositoryGoes(t *testing.T) {
 	}
 }
 
-// A batch reports an error that occurs at its commit, and changes nothing; the same if a
-// later statement fails.
+// A batch of pgx must return an error that PostgreSQL raises at the batch's commit, and then
+// none of its statements may have changed anything. The same holds if a later statement fails.
 func TestAttackBatchReportsItsCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// begun returns an upload that a client has started and a writer has claimed.
+// begun returns the row of an upload to the repository path that a writer has claimed.
 func (b bundle) begun(t *testing.T, path string) catalog.Upload {
 	t.Helper()
 	list, err := b.StartUploads(t.Context(), 1)
@@ -33,8 +33,9 @@ func (b bundle) commit(u catalog.Upload, content string) error {
 	return b.CommitUpload(context.Background(), u, oci.Compute(oci.SHA256, []byte(content)), u.StorageKey+"-1", false)
 }
 
-// A writer that wakes up after another has claimed the upload, or after it was committed,
-// cancelled or reaped, changes nothing.
+// A writer stalls after it has claimed an upload. Meanwhile another writer claims the upload,
+// or the upload is committed, cancelled or reaped. When the first writer goes on, it must
+// change nothing.
 func TestAttackStalledWriter(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -79,8 +80,8 @@ func TestAttackStalledWriter(t *testing.T) {
 	}
 }
 
-// A reaper that has found an upload abandoned leaves it alone if a writer claims it before
-// the reaper can lock it.
+// A reaper finds an upload that nobody has touched for two days, but a writer claims it before
+// the reaper can lock its row. The reaper must leave the upload alone.
 func TestAttackReaperMeetsWriter(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -98,8 +99,8 @@ func TestAttackReaperMeetsWriter(t *testing.T) {
 	}
 }
 
-// Each way to end an upload whose object numbers were handed out also records the objects
-// that the upload may have stored as pending deletions.
+// A client cancels an upload while another request reserves an object number of it. The
+// cancellation must record all objects that the upload may have stored as pending deletions.
 func TestAttackEndsAreDoomed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -118,8 +119,8 @@ func TestAttackEndsAreDoomed(t *testing.T) {
 	}
 }
 
-// Two uploads of one blob, or two commits of one upload, run at once: there is one blob,
-// and every object has one owner.
+// Two uploads of the same blob are committed at once, and one of them twice. There must be one
+// blob at the end, and every object must have one owner.
 func TestAttackCommitsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// TestRefusals: each reason that a statement passes to purser_refuse is a constant of the
-// code, and each of these constants occurs in a statement.
+// TestRefusals compares the reasons that SQL statements pass to purser_refuse with the
+// constants of the type refusal. Each reason must be a constant, and each constant must occur
+// as a reason.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	given, known := found(t, `purser_refuse\('([^']*)'\)`), found(t, `\brefusal += "(.*)"`)
@@ -28,7 +29,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// found returns what the group of a pattern matches in the package's code, without repeats.
+// found returns, without duplicates, the texts in the package's code that the pattern's group
+// matches. It skips tests.
 func found(t *testing.T, pattern string) []string {
 	t.Helper()
 	files, err := filepath.Glob("*.*")

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// shelf is a registry with tags of known times and sizes, and a model of the expected
-// lists.
+// shelf is a registry whose tags have known times and sizes, and a model from which the test
+// computes the lists that it expects.
 type shelf struct {
 	bundle
 	model map[string]map[string]shelfTag // by repository and tag
@@ -99,7 +99,8 @@ func rankAll(_ context.Context, _ int64, names []string) (map[string]int64, erro
 	return ranks, nil
 }
 
-// useOf returns when a tag was last used; about half of them never were.
+// useOf returns when a tag was last used. About half of the tags were never used: the zero
+// time.
 func useOf(name string) time.Time {
 	if n := rankOf(name); n > 0 {
 		return time.Now().Add(-time.Duration(n-1) * 100 * 24 * time.Hour)
@@ -194,8 +195,8 @@ func tagNames(tags []catalog.TagInfo) (names []string) {
 	return names
 }
 
-// TestBrowseTagsWhileTheyChange: tags that stay unchanged are listed once, whatever tags
-// come and go between pages.
+// TestBrowseTagsWhileTheyChange lists tags page by page, and creates and deletes tags between
+// the pages. Each tag that stays unchanged must be listed once.
 func TestBrowseTagsWhileTheyChange(t *testing.T) {
 	t.Parallel()
 	for _, order := range []catalog.TagOrder{catalog.TagsByName, catalog.TagsByPush, catalog.TagsBySize} {
@@ -222,8 +223,7 @@ func TestBrowseTagsWhileTheyChange(t *testing.T) {
 					break
 				}
 				q.After = page.Next
-				// Delete every second tag, the last one of the page among them, and add
-				// others.
+				// Before the next page, delete the last tag of this page, and add another tag.
 				if err := s.DeleteTag(t.Context(), "app", page.Tags[len(page.Tags)-1].Name); err != nil {
 					t.Fatal(err)
 				}

@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// A page reads a bounded number of tags, asks for the last uses of few of them at first,
-// and the next page goes on where it ended.
+// Only one of 25,000 old tags is unused. Each page of unused tags must read a bounded number
+// of tags and first ask for the last uses of a few; the next page must go on where it ended.
 func TestUnusedTagsIsBounded(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
@@ -59,7 +59,7 @@ func TestUnusedTagsIsBounded(t *testing.T) {
 			}
 		}
 	}
-	// If the last uses can't be read, the result is an error and no list.
+	// If LastUses fails, BrowseTags must return its error.
 	failure := errors.New("no statistics")
 	for _, order := range []catalog.TagOrder{catalog.TagsByPush, catalog.TagsBySize} {
 		q := catalog.TagQuery{NameFilter: catalog.NameFilter{Prefix: "t0249"}, Order: order, Limit: 1, Unused: &catalog.UnusedTags{Since: time.Now().Add(-time.Hour),
@@ -70,7 +70,8 @@ func TestUnusedTagsIsBounded(t *testing.T) {
 	}
 }
 
-// In the order of pushes, young tags aren't even read, however many there are.
+// In the order of pushes, a list of unused tags must skip all tags pushed since
+// UnusedTags.Since without reading them: one page finds the ten old tags among 15,000.
 func TestUnusedTagsPassesOverYoungOnes(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
@@ -86,8 +87,8 @@ func TestUnusedTagsPassesOverYoungOnes(t *testing.T) {
 	}
 }
 
-// fill adds tags to the repository of the only tag until there are n. pushed is the SQL
-// expression of the time when the tag number n was pushed.
+// fill adds tags to the repository of the only existing tag until there are n. pushed is an
+// SQL expression for the time at which the tag with the number n was pushed.
 func fill(t *testing.T, s bundle, n int, pushed string) {
 	t.Helper()
 	_, err := s.DB.Pool.Exec(t.Context(), `

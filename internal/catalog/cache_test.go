@@ -68,7 +68,7 @@ func TestReplicaSeesMovedTag(t *testing.T) {
 	})
 }
 
-// The caches are notified of changes made directly in the database too.
+// Somebody deletes tags by psql. The caches must be notified of this change too.
 func TestCacheHearsOfDirectChanges(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -90,7 +90,8 @@ func TestCacheHearsOfDirectChanges(t *testing.T) {
 	})
 }
 
-// Without heartbeats the caches are disabled; they are empty when they are enabled again.
+// The listener's connection breaks, so no heartbeats come back. The caches must be disabled,
+// and be empty when they are enabled again.
 func TestCacheRestsWithoutNews(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -102,7 +103,7 @@ func TestCacheRestsWithoutNews(t *testing.T) {
 	if !cached(t, get) {
 		t.Fatal("a second read isn't cached")
 	}
-	// A change without a notification, and a listener that loses its connection.
+	// Tags are deleted without a notification, and then the connection of the listener is cut.
 	b.Exec(t, "ALTER TABLE tags DISABLE TRIGGER ALL")
 	psql := dbtest.Open(t, b.DB.Pool.Config().ConnString())
 	for _, sql := range []string{
@@ -118,7 +119,8 @@ func TestCacheRestsWithoutNews(t *testing.T) {
 	catalogtest.WantCode(t, get(t.Context()), oci.ManifestUnknown)
 }
 
-// A process whose registration was removed registers anew before it uses its caches.
+// Another process has deleted this process's row from replicas. This process must register
+// again before it uses its caches.
 func TestForgottenReplica(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -128,8 +130,8 @@ func TestForgottenReplica(t *testing.T) {
 	b.WaitCaching(t)
 }
 
-// A read that begins after a write was answered, on the replica that wrote, sees that write
-// or a newer state, whatever is cached.
+// Clients write and read one tag on one replica. A read that begins after a write was answered
+// must return what was written, or something newer, whatever is cached.
 func TestCacheNeverServesThePast(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -189,8 +191,8 @@ func TestCacheNeverServesThePast(t *testing.T) {
 	}
 }
 
-// When heartbeats come late, concurrent requests wait for one heartbeat together, instead
-// of querying the database each.
+// When heartbeats come late, concurrent requests must all wait for the next heartbeat, instead
+// of each querying the database.
 func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -230,8 +232,8 @@ func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 	}
 }
 
-// After one request has waited in vain for a heartbeat, no other waits: requests query the
-// database until heartbeats come again.
+// When no heartbeats come back, one request waits in vain for freshWait. After it, no other
+// request may wait: requests query the database until heartbeats come back.
 func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -268,8 +270,8 @@ func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 	catalogtest.Eventually(t, "the caches are used again", func() bool { return cached(t, read) })
 }
 
-// A process without requests sends no heartbeats, stays registered, and uses its caches
-// from the first requests that come.
+// A process without requests must send no heartbeats and stay registered in replicas. When
+// requests come again, it must use its caches from the first one on.
 func TestHeartRestsWhileNobodyAsks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -285,9 +287,8 @@ func TestHeartRestsWhileNobodyAsks(t *testing.T) {
 	if !cached(t, read) {
 		t.Error("the first read after a rest asked the database")
 	}
-	// A change that another process made during the pause was received all the same. When a
-	// process has had no requests for a while, and has sent its last heartbeat after that,
-	// heartbeats pause again.
+	// Heartbeats have paused again, since there were no requests. Another process now deletes
+	// the tags. The notification of this change must arrive although no heartbeats are sent.
 	catalogtest.Eventually(t, "the heart rests again", func() bool {
 		return b.Count(t, `SELECT count(*) FROM pg_stat_activity
 			WHERE application_name = 'purser heartbeat' AND datname = current_database() AND query LIKE '%AS (UPDATE replicas SET seen_at = now() WHERE id = $1 RETURNING%'

@@ -12,7 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// bundle is a catalog on a database of the test's own, with its garbage collection.
+// bundle is a catalog on a database that belongs to one test, with a garbage collector.
 type bundle struct{ catalogtest.Bundle }
 
 func setup(t *testing.T) bundle {

@@ -14,10 +14,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestConcurrentPushesAndDeletes runs pushes, tag moves, mounts and deletions of every kind
-// beside a collector that deletes blobs as garbage collection does (it locks the row first,
-// then looks for references, then deletes). Calls may fail only for reasons that a client
-// could have caused, and every successful answer must hold.
+// TestConcurrentPushesAndDeletes has clients that push, move tags, mount and delete at random,
+// beside a collector that deletes blobs as garbage collection does: it locks the queue's row
+// first, then looks for references, then deletes. A request may fail only with an error that
+// another client's request explains, and what a successful answer says must be true.
 func TestConcurrentPushesAndDeletes(t *testing.T) {
 	catalogtest.AtBoth(t, testConcurrentPushesAndDeletes)
 }
@@ -65,7 +65,8 @@ func testConcurrentPushesAndDeletes(t *testing.T, dsn string) {
 	}
 }
 
-// act makes one client request, on one of a few names so that clients collide.
+// act makes one random client request. It uses only a few names of repositories and tags, so
+// that concurrent clients collide.
 func (b bundle) act(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 	pick := func(kind string, n int) string { return fmt.Sprint(kind, rng.IntN(n)) }
 	path, tag := pick("r", 3), pick("t", 3)

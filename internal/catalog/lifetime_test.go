@@ -66,7 +66,8 @@ func testDeleteRepository(t *testing.T, dsn string) {
 	catalogtest.WantCode(t, b.DeleteRepository(t.Context(), "acme/app"), oci.NameUnknown)
 	b.Whole(t, "acme/web", "image")
 
-	// A new repository of the same name is empty before the old rows are removed.
+	// The old repository's rows still exist. A new repository of the same name must be empty
+	// all the same.
 	b.Put(t, "acme/app", catalogtest.Image(t, b.Push(t, "acme/app", "config"), nil, nil), "new")
 	if tags, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil || fmt.Sprint(tags) != "[new]" {
 		t.Errorf("the new repository has tags %v (%v), want new", tags, err)
@@ -76,8 +77,8 @@ func testDeleteRepository(t *testing.T, dsn string) {
 
 	b.Drain(t, w)
 	b.NoOrphans(t)
-	// The deletion of its tags queued no manifest for review, that of its manifests queued
-	// all their blobs.
+	// Deleting the old repository's tags must queue no manifest for review; deleting its
+	// manifests must queue all their blobs.
 	if n := b.Rows(t, "gc_manifest_review_queue"); n != 0 {
 		t.Errorf("%d manifests are queued, though all were drained", n)
 	}
@@ -118,7 +119,7 @@ func testDeleteNamespace(t *testing.T, dsn string) {
 	catalogtest.WantCode(t, b.DeleteNamespace(t.Context(), "acme"), oci.NameUnknown)
 	catalogtest.WantCode(t, b.DeleteRepository(t.Context(), "acme/web"), oci.NameUnknown)
 
-	// The row of the old acme/app is still there when a new one is made.
+	// A new acme/app is made while the row of the old one still exists.
 	b.Put(t, "acme/app", catalogtest.Image(t, b.Push(t, "acme/app", "config"), nil, nil), "new")
 	if tags, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil || fmt.Sprint(tags) != "[new]" {
 		t.Errorf("the new repository has tags %v (%v), want new", tags, err)
@@ -137,8 +138,8 @@ func testDeleteNamespace(t *testing.T, dsn string) {
 	b.Nothing(t)
 }
 
-// The deletion waits for a put that has locked the repository, and the rows of the put are
-// removed with it.
+// A put has locked the repository when a client deletes it. The deletion must wait for the
+// put, and the rows that the put has inserted must be deleted with the repository.
 func TestDeleteRepositoryWaitsForPut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -162,8 +163,8 @@ func TestDeleteRepositoryWaitsForPut(t *testing.T) {
 	b.Empty(t, "tags", "manifests")
 }
 
-// A put that meets the deletion of its repository makes a new repository; so does a put
-// that meets the deletion of its namespace.
+// A client puts a manifest while its repository, or its namespace, is being deleted. The put
+// must make a new repository.
 func TestPutDuringDeletion(t *testing.T) {
 	t.Parallel()
 	for what, sql := range map[string]string{
@@ -199,8 +200,8 @@ func TestPutDuringDeletion(t *testing.T) {
 	}
 }
 
-// An upload whose repository is deleted is cancelled: no request can continue it, and the
-// reaper deletes it whatever its age.
+// A client has begun an upload to a repository that is then deleted. The upload must be
+// cancelled: no request can continue it, and the reaper deletes it whatever its age.
 func TestUploadOfDeletedRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -233,9 +234,9 @@ func TestUploadOfDeletedRepository(t *testing.T) {
 	}
 }
 
-// TestConcurrentLifetimes deletes repositories and namespaces while others push to them,
-// remove their rows and collect garbage. At the end no row of a deleted repository is left,
-// and the existing ones are complete.
+// TestConcurrentLifetimes deletes repositories and namespaces while clients push to them, the
+// worker of loose foreign keys deletes their rows, and a collector deletes blobs. At the end
+// no row of a deleted repository may be left, and the existing repositories must be complete.
 func TestConcurrentLifetimes(t *testing.T) { catalogtest.AtBoth(t, testConcurrentLifetimes) }
 
 func testConcurrentLifetimes(t *testing.T, dsn string) {
@@ -316,8 +317,8 @@ func (b bundle) live(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 	return allowed(err)
 }
 
-// A refused put doesn't recreate a deleted repository, not even from a process that hasn't
-// been notified of the deletion.
+// A client's put is refused because blobs are missing, after its repository was deleted. The
+// put must not make the repository again, even if this process still has it in its cache.
 func TestRefusedPutMakesNoRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -326,7 +327,8 @@ func TestRefusedPutMakesNoRepository(t *testing.T) {
 	if _, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil { // fills the cache with the repository
 		t.Fatal(err)
 	}
-	// Like a change of this process's own, this change isn't notified to it.
+	// Delete the repository as if this process did it: with its id in purser.replica, the
+	// triggers don't notify it.
 	var id string
 	if err := b.DB.Pool.QueryRow(t.Context(), "SELECT id FROM replicas").Scan(&id); err != nil {
 		t.Fatal(err)

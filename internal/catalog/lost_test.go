@@ -33,8 +33,8 @@ func (b bundle) lose(t *testing.T, d oci.Digest) {
 	}
 }
 
-// doomedKeys lists the keys waiting for deletion: "BASE*" for all objects of an upload,
-// "BASE* but KEY" if one of them is kept.
+// doomedKeys lists the pending deletions: "BASE*" for all objects of the upload with the key
+// prefix BASE, "BASE* but KEY" for all except KEY, and other keys as they are.
 func (b bundle) doomedKeys(t *testing.T) []string {
 	t.Helper()
 	var keys []string
@@ -46,8 +46,8 @@ func (b bundle) doomedKeys(t *testing.T) []string {
 	return keys
 }
 
-// A lost blob is reported as unknown to every client, until somebody pushes it again: then
-// every repository that had it has it again.
+// Clients must be told that a lost blob doesn't exist, until one of them pushes it again. Then
+// every repository that had the blob must have it again.
 func TestLostBlob(t *testing.T) { catalogtest.AtBoth(t, testLostBlob) }
 
 func testLostBlob(t *testing.T, dsn string) {
@@ -103,8 +103,8 @@ func testLostBlob(t *testing.T, dsn string) {
 	b.Owned(t)
 }
 
-// When the blob takes its new object, the other objects of the upload are deleted, and the
-// former object stays if it belongs to another registry.
+// A push gives a lost blob its object. The other objects of the push's upload must be recorded
+// for deletion; the blob's former object must not be, since it is a file of another registry.
 func TestLostBlobTakesTheObjectAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -124,7 +124,7 @@ func TestLostBlobTakesTheObjectAlone(t *testing.T) {
 	if got, want := b.doomedKeys(t), []string{u.StorageKey + "* but " + key}; !slices.Equal(got, want) {
 		t.Errorf("doomed: %q, want %q", got, want)
 	}
-	// The upload's row is gone, so the upload can't be committed twice.
+	// The upload's row is gone, so a second commit of the same upload must fail.
 	catalogtest.WantCode(t, b.CommitUpload(t.Context(), u, d, key, true), oci.BlobUploadInvalid)
 }
 
@@ -148,8 +148,8 @@ func TestLostBlobRefusesAStalledUpload(t *testing.T) {
 	}
 }
 
-// A blob is marked as lost only if it still has the object that was checked. It is marked
-// once.
+// MarkLost and MarkFound must skip a blob whose row names another object than the one that was
+// checked, and a blob that is marked, or not marked, already.
 func TestMarkComparesTheObject(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -177,8 +177,8 @@ func TestMarkComparesTheObject(t *testing.T) {
 	}
 }
 
-// Marking a blob as lost notifies the caches of every process, including the one that marks
-// it: a server's own catalog may run a check.
+// MarkLost must notify the caches of every process, including the one that calls it, since a
+// server's own catalog may run a check of the store.
 func TestMarksReachCaches(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -206,7 +206,8 @@ func TestMarksReachCaches(t *testing.T) {
 	}
 }
 
-// An ordinary push updates no blob, so no trigger of updates runs for it.
+// An ordinary push must not update any row of blobs, so that triggers on such updates cost it
+// nothing.
 func TestPushesUpdateNoBlob(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -12,15 +12,15 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// manyRows is the number of manifests and tags of the repository in
+// manyRows is the number of manifests, and of tags, in the repository of
 // TestPlansOfLargeRepository.
 const manyRows = 3000
 
-// TestPlansOfLargeRepository works on a repository that is much larger than all others,
-// with statistics from when there were no repositories, or only small ones. By such
-// statistics an index that finds a whole repository looks as good as the one that finds a
-// single row. No operation may read the whole repository once tables that have grown are
-// analyzed.
+// TestPlansOfLargeRepository works in a repository that is much larger than all others. The
+// planner's statistics are from a time when there were no repositories, or only small ones.
+// With them, an index that leads to a whole repository looks as good as the one that leads to
+// a single row. After db.AnalyzeGrown has analyzed the tables that have grown, no operation
+// may read the whole repository.
 func TestPlansOfLargeRepository(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed with many repositories": 300} {
@@ -156,7 +156,8 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 	run("review of blobs", 1000, func(b bundle, i int) error { return reviewed(b.TryReview(ctx, "blob", 10)) })
 }
 
-// fillRepositories inserts a blob, a manifest and a tag into each repository named in $1.
+// fillRepositories inserts a blob, a manifest and a tag into each repository whose path is
+// LIKE $1.
 const fillRepositories = `
 	WITH r AS (SELECT * FROM repositories WHERE path LIKE $1), b AS (
 		INSERT INTO blobs (digest, size, storage_key)
@@ -174,9 +175,9 @@ const fillRepositories = `
 	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 	SELECT top_level_namespace_id, repository_id, 'latest', id FROM m`
 
-// fillLarge fills acme/large: with $1 images of a blob each, a tenth of which are indexes
-// of ten others, and a tenth referrers of one of the first; with a tag of each, and as many
-// tags of the first image; and with a few unused blobs.
+// fillLarge fills acme/large with $1 manifests: 80 % are images with a blob each, 10 % are
+// images whose subject is one of the first fifty, and 10 % are indexes of eight images. Each
+// has a tag, and the first image has as many tags again. A few blobs are unused.
 var fillLarge = []string{`
 	INSERT INTO blobs (digest, size, storage_key)
 	SELECT '\x01'::bytea || sha256(('blob ' || i)::bytea), 1, 'large' || i FROM generate_series(1, $1::int + 10) i`, `

@@ -12,8 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestTablesAreNotReadWhole: plans that were made for empty tables don't read whole tables
-// later, before anything has analyzed them. A queue is in this state again and again.
+// TestTablesAreNotReadWhole makes plans while the tables are empty, and then fills the tables
+// without analyzing them. The plans must not read whole tables then. The review queues are in
+// this state again and again.
 func TestTablesAreNotReadWhole(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -67,7 +68,7 @@ func TestTablesAreNotReadWhole(t *testing.T) {
 	}
 }
 
-// readWhole returns how many rows were read without an index, by table.
+// readWhole returns, for each table, how many of its rows were read without an index.
 func readWhole(t *testing.T, conn *pgx.Conn) map[string]int64 {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `
@@ -87,8 +88,9 @@ func readWhole(t *testing.T, conn *pgx.Conn) map[string]int64 {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestSizesAreInlined: the planner inlines purser_sized_manifest, so that one statement
-// reads many manifests with an index instead of calling a function for each.
+// TestSizesAreInlined looks at the plan of a statement that calls purser_sized_manifest for
+// many manifests. The planner must have inlined the function, so that the statement reads the
+// manifests by an index instead of calling the function for each.
 func TestSizesAreInlined(t *testing.T) {
 	t.Parallel()
 	b := catalogtest.Setup(t)

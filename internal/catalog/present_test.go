@@ -37,7 +37,7 @@ func TestPresent(t *testing.T) {
 	}
 }
 
-// The requested tags and manifests are in several repositories, some of them deleted.
+// The test looks up tags and manifests in several repositories, one of which was deleted.
 func TestPresentIn(t *testing.T) {
 	catalogtest.AtBoth(t, func(t *testing.T, dsn string) {
 		s := replica(t, dsn)

@@ -150,12 +150,13 @@ func TestProtectionScopes(t *testing.T) {
 	}
 }
 
-// A process follows the current rules, even if it wasn't notified of their change.
+// One process changes the rules that protect tags. Other processes must follow the new rules
+// at once, even if they weren't notified of the change.
 func TestProtectionIsExact(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
-	// Each process makes only one kind of request, so it learns of other processes' changes
-	// only by its own version check.
+	// Each process makes only one kind of request. So it learns of another process's change of
+	// the rules only by comparing the version in this kind of request.
 	a, b, c, d := replica(t, dsn), replica(t, dsn), replica(t, dsn), replica(t, dsn)
 	const path = "acme/app"
 	p := a.variants(t, path, 2)
@@ -186,7 +187,8 @@ func TestProtectionIsExact(t *testing.T) {
 	}
 }
 
-// Of many clients that push a new protected tag at once, one succeeds.
+// Twelve clients at once push different manifests under the same new tag, which a rule
+// protects. Exactly one of them must succeed.
 func TestProtectedTagIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -268,7 +270,8 @@ func TestProtectionRules(t *testing.T) {
 	}
 }
 
-// A push of the manifest to which the tag already points is allowed: it moves nothing.
+// A client pushes again the manifest to which a protected tag already points. The push must
+// succeed, since it doesn't move the tag.
 func TestPushedAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -299,9 +302,9 @@ func TestPushedAgain(t *testing.T) {
 	}
 }
 
-// A manifest gets a tag after its deletion has read its tags and before the deletion has
-// locked the manifest: if the tag is protected, the manifest stays with all its tags;
-// otherwise the tag is deleted too.
+// DeleteManifest reads the manifest's tags, and before it locks the manifest, another client
+// gives the manifest a further tag. If a rule protects this tag, the manifest must stay with
+// all its tags; otherwise the tag must be deleted with the manifest.
 func TestRaceTagOfDeletedManifest(t *testing.T) { catalogtest.AtBoth(t, testRaceTagOfDeletedManifest) }
 
 func testRaceTagOfDeletedManifest(t *testing.T, dsn string) {

@@ -39,9 +39,9 @@ func entry(mediaType string, d oci.Digest) map[string]any {
 	return map[string]any{"mediaType": mediaType, "digest": d.String(), "size": 1}
 }
 
-// TestCacheIndex: the index in which BuildKit exports a cache lists layers and the cache's
-// configuration. They must exist when the index is put, stay as long as the index, and are
-// deleted after it.
+// TestCacheIndex puts an index as BuildKit exports it for a build cache: it lists layers and
+// the cache's configuration instead of manifests. These blobs must exist when the index is
+// put, must stay as long as the index, and must be deleted after it.
 func TestCacheIndex(t *testing.T) { catalogtest.AtBoth(t, testCacheIndex) }
 
 func testCacheIndex(t *testing.T, dsn string) {
@@ -65,15 +65,15 @@ func testCacheIndex(t *testing.T, dsn string) {
 		if _, err := b.ManifestByDigest(ctx, "r", child); err != nil {
 			t.Error(err)
 		}
-		// Another repository has neither the layers nor the manifest, so the put is refused
-		// there.
+		// The repository "other" has neither the layers nor the manifest, so a put of the
+		// index must be refused there.
 		_, err := b.TryPut(ctx, "other", cache, "cache")
 		catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
 		if n := b.Count(t, "SELECT count(*) FROM repositories"); n != 1 {
 			t.Errorf("%d repositories, want one", n)
 		}
-		// If the index gets another tag, its blobs stay; after the index's deletion garbage
-		// collection deletes them.
+		// If the index gets a second tag and loses the first, its blobs must stay. After the
+		// index is deleted, garbage collection must delete them.
 		b.Put(t, "r", cache, "again")
 		if err := b.DeleteTag(ctx, "r", "cache"); err != nil {
 			t.Fatal(err)
@@ -90,8 +90,9 @@ func testCacheIndex(t *testing.T, dsn string) {
 	}
 }
 
-// TestListedManifestOfAnyType: an entry of an index under another media type is a child, if
-// the repository has a manifest with that digest.
+// TestListedManifestOfAnyType puts an index that lists a manifest under a media type that
+// isn't a manifest's. As the repository has a manifest with this digest, it must become a
+// child.
 func TestListedManifestOfAnyType(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -124,8 +125,8 @@ func sparse(t *testing.T, dsn string) bundle {
 	return b
 }
 
-// TestSparseIndex: manifests that are pushed after an index that lists them become its
-// children.
+// TestSparseIndex pushes manifests after a sparse index that lists them. They must become the
+// index's children.
 func TestSparseIndex(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -148,7 +149,8 @@ func TestSparseIndex(t *testing.T) {
 	outer := b.Put(t, "r", catalogtest.Index(t, oci.Compute(oci.SHA256, catalogtest.Index(t, digests[2]))), "outer")
 	_, err = b.ManifestByDigest(ctx, "r", digests[1])
 	catalogtest.WantCode(t, err, oci.ManifestUnknown)
-	// A blob that an index lists must exist, even if missing manifests are accepted.
+	// If an index lists a blob that doesn't exist, the put must be refused, even where sparse
+	// indexes are accepted.
 	_, err = b.TryPut(ctx, "r", listing(t, oci.MediaTypeImageIndex, entry(cacheLayer, digests[0])), "v2")
 	if err != nil { // the repository has it as a manifest
 		t.Error(err)
@@ -160,15 +162,15 @@ func TestSparseIndex(t *testing.T) {
 		t.Fatalf("%d manifests are missing, want 3", n)
 	}
 
-	// One of the missing manifests is pushed without a tag, by a replica that accepts no
-	// sparse indexes.
+	// Push one of the missing manifests, without a tag, by a replica that doesn't accept
+	// sparse indexes. A review must keep it, since the index lists it.
 	strict.Put(t, "r", payloads[1])
 	b.ReviewAll(t)
 	if _, err := b.ManifestByDigest(ctx, "r", digests[1]); err != nil {
 		t.Errorf("a manifest that its index had waited for: %v", err)
 	}
 	catalogtest.WantCode(t, b.DeleteManifest(ctx, "r", digests[1]), oci.Denied)
-	// A missing child is pushed that is itself an index of missing manifests.
+	// Push a missing child that is itself a sparse index.
 	b.Put(t, "r", catalogtest.Index(t, digests[2]))
 	b.ReviewAll(t)
 	if n := b.Rows(t, "missing_children"); n != 2 { // one of the first index and one of the inner one
@@ -193,9 +195,10 @@ func TestSparseIndex(t *testing.T) {
 	}
 }
 
-// TestUnlinkedChild: an index and its manifest that were put at the same time may not have
-// seen each other. The manifest's review links them, even if a tag referenced the manifest
-// for a while.
+// TestUnlinkedChild makes the state after an index and its child were put at the same time and
+// didn't see each other: a row in missing_children for a manifest that exists. The manifest's
+// review must turn the row into a reference and keep the manifest, also if the manifest had a
+// tag for a while.
 func TestUnlinkedChild(t *testing.T) {
 	t.Parallel()
 	b := sparse(t, dbtest.DSN(t))
@@ -230,9 +233,9 @@ func TestUnlinkedChild(t *testing.T) {
 }
 
 // TestConcurrentSparseIndexes puts and deletes indexes and their manifests at random while
-// reviews run without a delay. A manifest that a tagged index lists, and that was put after
-// the index, must always exist. At the end each index has each of its manifests either as a
-// reference or as missing, and no unreferenced content is left.
+// reviews run without a delay. A manifest that was put after a tagged index that lists it must
+// always exist. At the end each manifest of each index must be either a reference or a row of
+// missing_children, and no unreferenced content may be left.
 func TestConcurrentSparseIndexes(t *testing.T) { catalogtest.AtBoth(t, testConcurrentSparseIndexes) }
 
 func testConcurrentSparseIndexes(t *testing.T, dsn string) {
@@ -314,7 +317,7 @@ func testConcurrentSparseIndexes(t *testing.T, dsn string) {
 	b.checkSparse(t)
 }
 
-// allowed returns err, or nil if err has one of the codes.
+// allowed returns nil if err has one of the codes, and otherwise err.
 func allowed(err error, codes ...oci.Code) error {
 	if slices.Contains(codes, oci.CodeOf(err)) {
 		return nil

@@ -1,7 +1,7 @@
-// Package catalogtest has helpers for tests that use a catalog with a database of their
-// own: pushes, manifests, sessions that stand for concurrent clients, and checks of the
-// tables. It knows garbage collection, so that the tests of the catalog itself can have it
-// run.
+// Package catalogtest has helpers for tests that need a catalog with a database of their own:
+// for pushes and manifests, for database sessions in the place of concurrent clients, and for
+// checks of the tables. It imports package gc, so that tests of the catalog can run garbage
+// collection.
 package catalogtest
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Bundle is a catalog on a database of the test's own, with its garbage collection.
+// Bundle is a catalog on a database that belongs to one test, with a garbage collector.
 type Bundle struct {
 	*catalog.Catalog
 	*gc.Collector
@@ -35,7 +35,8 @@ func Setup(t *testing.T) Bundle {
 	return Replica(t, dbtest.DSN(t))
 }
 
-// AtBoth runs a test twice: with the default number of partitions and with many.
+// AtBoth runs a test twice: on a database with the default number of hash partitions and on
+// one with 64.
 func AtBoth(t *testing.T, test func(t *testing.T, dsn string)) {
 	t.Parallel()
 	for _, n := range []int{db.DefaultPartitions, 64} {
@@ -65,12 +66,13 @@ func Replica(t *testing.T, dsn string) Bundle {
 	return Bundle{c, gc.New(gc.Options{Catalog: c, DB: d, Reviews: reviews, Log: log}), d}
 }
 
-// CorrectSizes corrects the sizes of up to n manifests that the first release stored.
+// CorrectSizes corrects total_size of up to n manifests, which the first release may have
+// stored with wrong sizes.
 func (b Bundle) CorrectSizes(ctx context.Context, n int) (check.SizeCorrection, error) {
 	return check.CorrectSizes(ctx, b.DB, n)
 }
 
-// Listen runs Listen until the test ends, and waits until the caches are in use.
+// Listen runs Catalog.Listen until the test ends. It returns when requests may use the caches.
 func (b Bundle) Listen(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

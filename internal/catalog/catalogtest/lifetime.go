@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// LooseKeys makes the loose foreign key worker, which removes the rows of deleted
-// repositories.
+// LooseKeys returns a worker of loose foreign keys, which deletes the rows of deleted
+// repositories and namespaces when the test runs it.
 func (b Bundle) LooseKeys(t *testing.T, o loosefk.Options) *loosefk.Worker {
 	t.Helper()
 	cfg := b.DB.Pool.Config()
@@ -53,7 +53,7 @@ func (b Bundle) Drain(t *testing.T, w *loosefk.Worker) {
 	t.Fatal("there is always more to drain")
 }
 
-// NoOrphans checks that no rows of deleted repositories and namespaces are left.
+// NoOrphans checks that no rows of deleted repositories or namespaces are left in the tables.
 func (b Bundle) NoOrphans(t *testing.T) {
 	t.Helper()
 	for _, table := range []string{"tags", "manifest_references", "manifests", "repository_blobs", "layers", "gc_blobs_layers", "gc_blobs_configurations"} {
@@ -67,7 +67,8 @@ func (b Bundle) NoOrphans(t *testing.T) {
 	}
 }
 
-// Fill puts an image, an index of it and a referrer into a repository.
+// Fill puts an image, an index that lists it, and a referrer of it into the repository path.
+// It returns the image's digest.
 func (b Bundle) Fill(t *testing.T, path string) (img oci.Digest) {
 	t.Helper()
 	config, layer := b.Push(t, path, "config"), b.Push(t, path, "layer of "+path)

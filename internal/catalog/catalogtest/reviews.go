@@ -36,8 +36,8 @@ func (b Bundle) ReviewBatch(t *testing.T, kind gc.ReviewKind) gc.Review {
 	return out
 }
 
-// TryReview reviews up to limit due rows and returns the number that it claimed. To lose a
-// race for locks is no error.
+// TryReview reviews up to limit due rows of a review queue and returns the number of rows that
+// it claimed. If the review lost a race for locks, TryReview returns no error.
 func (b Bundle) TryReview(ctx context.Context, kind gc.ReviewKind, limit int) (claimed int, err error) {
 	out, err := b.Review(ctx, gc.ReviewOptions{Kind: kind, Limit: limit})
 	if e, ok := errors.AsType[*gc.ReviewError](err); ok && e.Contended() {
@@ -64,7 +64,8 @@ func (b Bundle) Linked(t *testing.T, path string, d oci.Digest) bool {
 		WHERE r.path = $1 AND rb.blob_digest = $2`, path, d.Bytes()) == 1
 }
 
-// Owned checks that every storage key has one owner, and returns the number of keys.
+// Owned checks that every storage key has one owner row, and returns the number of storage
+// keys.
 func (b Bundle) Owned(t *testing.T) int {
 	t.Helper()
 	if n := b.Count(t, `SELECT count(*) FROM (
@@ -76,7 +77,8 @@ func (b Bundle) Owned(t *testing.T) int {
 	return b.Count(t, "SELECT (SELECT count(*) FROM blobs) + (SELECT count(*) FROM uploads) + (SELECT count(*) FROM gc_doomed_objects)")
 }
 
-// Complete checks that everything a manifest names exists and is in its repository.
+// Complete checks that for each tag, index and manifest in the database, the manifests and
+// blobs to which it refers exist in the same repository.
 func (b Bundle) Complete(t *testing.T) {
 	t.Helper()
 	for what, sql := range map[string]string{
@@ -103,7 +105,8 @@ func (b Bundle) Complete(t *testing.T) {
 	}
 }
 
-// Delays sets the delays of the given events to a day and all others to zero.
+// Delays sets the review delays of the given events to a day, and those of all other events to
+// zero.
 func (b Bundle) Delays(t *testing.T, events ...string) {
 	t.Helper()
 	day := map[string]time.Duration{}
@@ -132,8 +135,8 @@ func (b Bundle) Empty(t *testing.T, tables ...string) {
 	}
 }
 
-// Nothing checks that no content and no queue row is left, and that every storage key has
-// one owner.
+// Nothing checks that no content is left and that the review queues are empty, and that every
+// storage key has one owner row.
 func (b Bundle) Nothing(t *testing.T) {
 	t.Helper()
 	b.Empty(t, "manifests", "layers", "manifest_references", "tags", "blobs", "repository_blobs",
@@ -141,7 +144,8 @@ func (b Bundle) Nothing(t *testing.T) {
 	b.Owned(t)
 }
 
-// Whole checks that the manifest of a tag exists, with its configuration and layers.
+// Whole checks that the manifest of a tag exists, and that the given blobs exist in its
+// repository.
 func (b Bundle) Whole(t *testing.T, path, tag string, blobs ...oci.Digest) {
 	t.Helper()
 	if _, err := b.ManifestByTag(t.Context(), path, tag); err != nil {

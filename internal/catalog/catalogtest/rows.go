@@ -6,7 +6,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// RowsRead returns how many rows the ended sessions have read, by index and table.
+// RowsRead returns, for each index and table, how many rows were read from it by sessions that
+// have ended. Sessions that are still open may not have reported their numbers yet.
 func RowsRead(t *testing.T, conn *pgx.Conn) map[string]int64 {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `

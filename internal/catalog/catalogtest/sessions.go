@@ -10,14 +10,15 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Session is a connection on which a test runs the statements of one concurrent client.
+// Session is a connection to the database on which a test runs, step by step, the statements
+// of one concurrent client.
 type Session struct {
 	*pgx.Conn
 	PID uint32
 }
 
-// Session connects to the test's database. The connection belongs to no replica, so every
-// cache is notified of its changes.
+// Session connects to the test's database. The connection doesn't set purser.replica, so the
+// caches of all processes are notified of its changes.
 func (b Bundle) Session(t *testing.T) Session {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -36,7 +37,7 @@ func (s Session) Exec(t *testing.T, sql string, args ...any) {
 	}
 }
 
-// Blocks waits until n backends wait for a lock that s holds.
+// Blocks waits until n database connections wait for locks that s holds.
 func (s Session) Blocks(t *testing.T, watch Session, n int) {
 	t.Helper()
 	Eventually(t, "blocked by the other Session", func() bool {
@@ -49,8 +50,9 @@ func (s Session) Blocks(t *testing.T, watch Session, n int) {
 	})
 }
 
-// Collecting begins a review as garbage collection does: it locks the queue's row, then the
-// blob's, each FOR UPDATE SKIP LOCKED, and says whether it got both.
+// Collecting begins a transaction as a review of blob d does: it locks the row in
+// gc_blob_review_queue, then the blob's row, each FOR UPDATE SKIP LOCKED. It returns whether
+// it got both.
 func (s Session) Collecting(t *testing.T, d oci.Digest) bool {
 	t.Helper()
 	s.Exec(t, "BEGIN")
@@ -85,14 +87,15 @@ func (b Bundle) Waiting(t *testing.T) int {
 	return b.Count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 }
 
-// Later runs f in a goroutine and returns the channel of its error.
+// Later runs f in a goroutine and returns a channel that delivers its error.
 func Later(f func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	return done
 }
 
-// Soon returns the error of a call that must no longer be blocked.
+// Soon returns the error of a call that nothing blocks any more. It fails the test if the call
+// hasn't ended after two minutes. what names the call.
 func Soon(t *testing.T, what string, done <-chan error) error {
 	t.Helper()
 	select {
@@ -104,8 +107,8 @@ func Soon(t *testing.T, what string, done <-chan error) error {
 	}
 }
 
-// PatientDSN connects to a database without deadlock detection, so that a test sees a
-// deadlock as two calls that don't end.
+// PatientDSN creates a database in which PostgreSQL doesn't resolve deadlocks for an hour. So
+// a test sees a deadlock as two calls that don't end.
 func PatientDSN(t *testing.T) string {
 	t.Helper()
 	dsn := dbtest.DSN(t)
