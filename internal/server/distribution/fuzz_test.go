@@ -69,9 +69,9 @@ func FuzzRouteOfName(f *testing.F) {
 
 var simpleRange = regexp.MustCompile(`^bytes=([0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})$`)
 
-// hugeNumber matches numbers that may overflow int64. In a range, RFC 9110 takes a last
-// position behind the content's end for the end, however large it is, but net/http refuses
-// a number that overflows int64.
+// hugeNumber matches numbers that may overflow int64. In such a case byteRange and net/http
+// differ: by RFC 9110 a last position behind the content's end means the end, however large
+// it is, but net/http refuses a number that overflows int64.
 var hugeNumber = regexp.MustCompile(`[0-9]{19}`)
 
 var noBytes = regexp.MustCompile(`^bytes=\s*-0+\s*$`)

@@ -31,8 +31,8 @@ func cursor(of string, place any) string {
 }
 
 // parseCursor decodes a cursor into place. It returns false for an empty text, which asks
-// for the first page. It returns an error if the cursor is of another list, or of another
-// order, than the parameter of says.
+// for the first page. It returns an error if the cursor was made for another list or order
+// (of).
 func parseCursor(text, of string, place any) (bool, error) {
 	if text == "" {
 		return false, nil

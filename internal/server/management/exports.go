@@ -96,7 +96,8 @@ func (a *API) addExports() {
 }
 
 // addExport adds the request to export one scope of the audit log: the whole registry, a
-// namespace or a repository. The function of converts the operation's input.
+// namespace or a repository. The caller passes a function (of) that converts the
+// operation's input.
 func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportRequest)) {
 	type queuedExport struct {
 		ExportID uuid.UUID `json:"export_id" format:"uuid" doc:"Names the export in the callback, in the audit log and in the registry's log"`
@@ -184,8 +185,8 @@ func (a *API) exportBase(in *ExportRequest) string {
 	return cmp.Or(a.server.ExternalURL(), in.base)
 }
 
-// exportPath returns the path and query of the URL at which the entries that f selects can
-// be fetched. path is the operation's path with placeholders.
+// exportPath returns the path and query of the URL at which the entries that the filter f
+// selects can be fetched. The given path is that of the operation, with its placeholders.
 func exportPath(path string, req logRequest, f audit.Filter) string {
 	path = strings.NewReplacer("{repository}", url.PathEscape(req.repository), "{orgname}", url.PathEscape(req.namespace)).Replace(path)
 	query := url.Values{}
@@ -202,8 +203,9 @@ func exportPath(path string, req logRequest, f audit.Filter) string {
 	return path + "/logs/export?" + query.Encode()
 }
 
-// into copies starttime and endtime from the body into the filter, since Quay's manual puts
-// them in the body, others in the query. It returns an error if both have different days.
+// into copies starttime and endtime from the body into the filter. Quay's manual puts these
+// days in the body, while Purser also accepts them in the query. It returns an error if
+// both have different days.
 func (b ExportForm) into(f *LogFilter) error {
 	given := map[string]struct {
 		query *string

@@ -133,7 +133,7 @@ func (a *API) addGCState() {
 	}
 	type manifestOutput struct{ Body explainedManifest }
 	// The explanation includes the error of a failed review, which may disclose internals
-	// of the database. Therefore it needs server.AccessAdmin.
+	// of the database. Therefore the operation needs server.AccessAdmin.
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "explainManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/explain",
 		Tags: []string{"gc", "manifest"}, Summary: "Explain why a manifest is kept, or when it will be deleted",

@@ -84,8 +84,8 @@ func (h *tagHistory) prepare(ctx context.Context) (err error) {
 const historyRounds = 20
 
 // former reads up to n former states of tags from the audit log, starting at
-// h.place.Former. next is where the following states begin, "" if there are none. If
-// endsOnly is set, it reads only when the states ended.
+// h.place.Former. It also returns where the states after them begin (next), "" if there are
+// none. If endsOnly is set, the states have no start time, which saves a lookup for each tag.
 func (h *tagHistory) former(ctx context.Context, n int, endsOnly bool) (list []audit.FormerTag, next string, err error) {
 	if h.place.FormerEnd {
 		return nil, "", nil
@@ -234,8 +234,8 @@ func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order 
 	return order
 }
 
-// formerTag returns a former state of a tag in Quay's format. described has the manifests
-// that still exist.
+// formerTag returns a former state of a tag in Quay's format. The map described contains
+// the manifests that still exist.
 func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) listedTag {
 	info, there := described[f.Digest]
 	l := listedTag{

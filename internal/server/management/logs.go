@@ -100,10 +100,10 @@ func parseUUID(name, text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// either parses a time that the client gives either in Purser's parameter (name, text), as
-// a time or a day, or in Quay's parameter (quays, day), as a day. It adds days to Quay's
-// day: 0 if the beginning of the day is meant, 1 if its end is. It returns an error if both
-// parameters have a value.
+// either parses a time that the client may give in one of two parameters: in Purser's
+// (name, text), as a time or a day, or in Quay's (quays, day), as a day. It adds days to
+// Quay's day: 0 if the beginning of the day is meant, 1 if its end is. It returns an error
+// if both parameters have a value.
 func either(name, text, quays, day string, days int) (time.Time, error) {
 	switch {
 	case text != "" && day != "":
@@ -408,7 +408,8 @@ func (a *API) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, e
 }
 
 // addLog adds the operations that list, export and count the audit entries of one scope.
-// list and export convert the input of an operation to a logRequest.
+// The caller passes functions (list, export) that convert the input of an operation to a
+// logRequest.
 func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export func(*E) logRequest) {
 	type listOutput struct{ Body *logList }
 	add(a, server.AccessAdmin, huma.Operation{

@@ -85,8 +85,8 @@ func edited(t testing.TB, body []byte, change func(object)) string {
 	return encode(t, m)
 }
 
-// sameBut checks that the resource at path still has all members as in told, except for the
-// given members.
+// sameBut checks that a GET of path returns the same JSON body as the earlier answer told,
+// except for the given members.
 func (r *registry) sameBut(t testing.TB, path string, told answer, members ...string) {
 	t.Helper()
 	drop := func(m object) {

@@ -34,8 +34,8 @@ const (
 	RunCancelled RunState = "cancelled"
 )
 
-// RunStatus has the members that the answers about all kinds of runs share. It is exported
-// because huma makes JSON schemas only of exported types.
+// RunStatus has the members that all answers about runs share, whatever the kind of run. It
+// is exported because huma makes JSON schemas only of exported types.
 type RunStatus struct {
 	ID        string     `json:"id" doc:"Identifier of the run"`
 	State     RunState   `json:"state" enum:"running,succeeded,failed,cancelled"`
