@@ -13,8 +13,8 @@ const (
 	// browseScan bounds the names that the query for one page of a list reads if no index
 	// supports the page's filter.
 	browseScan = 20_000
-	// browseCount bounds the numbers in lists: an item of a list shows the exact number of its
-	// tags or repositories up to browseCount.
+	// browseCount is the number up to which a list counts exactly the tags or repositories of
+	// each of its items.
 	browseCount = 1000
 	// browseBlobs is the maximum number of blobs whose sizes are added up for the size of a
 	// repository or namespace.

@@ -48,7 +48,7 @@ type TagQuery struct {
 	Order      TagOrder // default TagsByName
 	Descending bool
 	// Rank returns the sort keys of the named tags for TagsByRank. A tag that isn't in its
-	// result sorts before all others (0).
+	// result has the key 0.
 	Rank   func(ctx context.Context, repository int64, names []string) (map[string]int64, error)
 	Unused *UnusedTags // only these; not with Skip. Nil: all
 	After  *TagPlace   // nil: from the beginning

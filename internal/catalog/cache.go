@@ -62,8 +62,8 @@ type cache struct {
 
 const (
 	generations = 1 << 14
-	// heartbeatMaxAge: a request may use the caches if the newest heartbeat was sent at most
-	// this long before the request began.
+	// heartbeatMaxAge is the maximum age of the newest heartbeat, when a request begins, up to
+	// which the request may use the caches.
 	heartbeatMaxAge = time.Second
 	// freshWait is how long a request waits for a heartbeat that is late.
 	freshWait = 2 * time.Second

@@ -9,10 +9,12 @@
 //     upload's first byte. The commit of an upload deletes the upload's row and, in the same
 //     transaction, either inserts the blob's row or records the object for deletion. Every
 //     transaction that deletes a blob's row also records its object for deletion.
+//
 //   - A reference is a foreign key, so inserting a reference takes KEY SHARE on the target row.
 //     A transaction that deletes a target locks it FOR UPDATE first and looks for references
 //     in a later statement. Every statement sees what committed before it (READ COMMITTED), so
 //     either the deletion sees the new reference, or the insert finds the target gone.
+//
 //   - A write is one transaction with a fixed order of locks: the repository's row; the
 //     names of the tags to be put; the review row of an existing blob that is to be linked
 //     or unlinked; blobs; their links to the repository; children of an index; tags; review
@@ -20,11 +22,14 @@
 //     race all the same (a deadlock, or a target that was deleted while the write waited), it
 //     runs again from the beginning, and the client gets the answer of the last run.
 //     [Catalog.write] decides after which failures a write runs again.
+//
 //   - A sparse index lists manifests that the repository lacks. When such a manifest is
 //     pushed, it becomes the index's child. If index and manifest are pushed at the same
 //     moment, the review of the manifest does this before it decides (see sparse.go).
+//
 //   - Telling a client that a blob exists promises that the blob stays for the review delay:
 //     the promise is written before the blob is looked up (see PromiseBlob).
+//
 //   - Caches never serve data that this process has changed since (see cache), and are used
 //     only while notifications of other processes' changes arrive (see Listen).
 package catalog

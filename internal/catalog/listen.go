@@ -185,8 +185,8 @@ func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // sendBeat sends a heartbeat if this process is registered in replicas, and returns whether it
-// is. Every seenEvery it also renews this process's row, and deletes the rows of processes
-// that haven't renewed theirs for replicaForgotten.
+// is. Every 10 s (seenEvery) it also renews this process's row in replicas, and deletes the
+// rows of processes that haven't renewed theirs for replicaForgotten.
 func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
 	now := time.Now()
 	b := new(pgx.Batch)
@@ -238,9 +238,9 @@ func (c *Catalog) hear(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// changed invalidates the cached results of the paths that a notification names. Its payload
-// is a letter, then the paths: "t" if only tags have changed, "a" for everything of the paths.
-// Any other letter invalidates the results of all paths.
+// changed invalidates the cached results of the paths that a notification names. The payload
+// is a letter, then the paths: "t" if only tags have changed, "a" if anything may have
+// changed. For any other payload, changed invalidates the results of all paths.
 func (c *Catalog) changed(payload string) {
 	kind, paths, _ := strings.Cut(payload, " ")
 	drop := c.cache.dropAll

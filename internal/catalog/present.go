@@ -9,8 +9,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Present lists those of the tags and manifests for which a caller asked that exist in a
-// repository.
+// Present says which of the tags and manifests that a caller has named exist in a repository.
 type Present struct {
 	Repository int64
 	Tags       map[string]oci.Digest // with the manifests that they point to

@@ -196,8 +196,8 @@ func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, ta
 	return rules.of(r, tag).refusal(path, tag, "moved to another manifest", "push under another tag")
 }
 
-// ProtectionIn reads the current rules and returns those that apply in the namespace or in one
-// of its repositories. Which of them apply in a given repository, ProtectionRule.HoldsIn says.
+// ProtectionIn reads the current rules and returns those that apply in the namespace or in any
+// of its repositories. ProtectionRule.HoldsIn tells which of them apply in a given repository.
 func (c *Catalog) ProtectionIn(ctx context.Context, namespace int64) ([]ProtectionRule, error) {
 	if err := c.reloadRules(ctx); err != nil {
 		return nil, err

@@ -24,16 +24,17 @@ FROM (
 	FOR KEY SHARE) alive;
 
 -- name: lock_blobs
--- Locks the rows in blobs of the manifest's configuration and layers (@blobs) against
--- deletion. It refuses if one of them is gone or marked as lost from the store.
+-- @blobs are the manifest's configuration and layers. The statement locks their rows in the
+-- table blobs against deletion. It refuses if one of them is gone or marked as lost from the
+-- store.
 SELECT CASE WHEN count(*) <> cardinality(@blobs::bytea[]) THEN purser_refuse('the repository lacks a blob') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@blobs::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
 	CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest AND lost_at IS NULL FOR KEY SHARE) b) locked;
 
 -- name: lock_links
--- Locks the rows in repository_blobs that link @blobs to the repository. It refuses if one is
--- missing.
+-- Locks the rows of the table repository_blobs that link @blobs to the repository. It refuses
+-- if one is missing.
 SELECT CASE WHEN count(*) <> cardinality(@blobs::bytea[]) THEN purser_refuse('the repository lacks a blob') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@blobs::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want

@@ -233,8 +233,8 @@ func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.D
 
 // commitKnown commits an upload whose blob exists: it promises that the blob stays for the
 // review delay, locks the blob's row, and links the blob to the repository. If another
-// transaction deletes the blob while commitKnown waits for the lock, the refusal blobGone
-// makes the caller run the whole commit again.
+// transaction deletes the blob while commitKnown waits for the lock, commitKnown returns the
+// refusal blobGone, and [Catalog.write] runs the whole commit again.
 func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci.Digest) error {
 	b := new(batch)
 	b.lockRepository(r, u.Repository)
@@ -342,9 +342,9 @@ func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (in
 // was reserved.
 const TicketMaxAge = 10 * time.Minute
 
-// late returns the time, from the deletion of an upload's row, after which no request writes
-// to the upload's objects any more: the duration of the longest request, begun with the oldest
-// ticket, plus a minute for differences between clocks.
+// late returns how long requests may still write to an upload's objects after the upload's row
+// was deleted: the duration of the longest request, begun with the oldest ticket, plus a
+// minute for differences between clocks.
 func (c *Catalog) late() time.Duration { return c.opt.MaxRequest + TicketMaxAge + time.Minute }
 
 // ErrUploadMoved is wrapped by errors that tell a client that another request continued,

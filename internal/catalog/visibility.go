@@ -9,8 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// The visibilities of a repository. They only record the owner's wish: as there are no
-// accounts yet, every client that reaches the registry may pull from every repository.
+// Public and Private are the visibilities of a repository. They only record the owner's wish:
+// as there are no accounts yet, every client that reaches the registry may pull from every
+// repository.
 const (
 	Public  = "public"
 	Private = "private"

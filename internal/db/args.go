@@ -38,7 +38,8 @@ func (a SharedArgs) RewriteQuery(_ context.Context, _ *pgx.Conn, sql string, mor
 	return rewrite(a, sql, more)
 }
 
-// numbered is a translated statement: names has the name of each number.
+// numbered is a statement after translation: sql has $1 where the text had the name names[0],
+// and so on.
 type numbered struct {
 	sql   string
 	names []string

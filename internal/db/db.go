@@ -16,10 +16,12 @@
 //   - plan_cache_mode = force_generic_plan. For partitioned tables PostgreSQL would otherwise
 //     plan a prepared statement anew for each set of arguments, which costs more than running
 //     most of these statements. PostgreSQL still prunes partitions when a generic plan runs.
+//
 //   - enable_seqscan = off. PostgreSQL keeps a plan until the plan's tables are analyzed
 //     again. A plan made for an empty table would read all of the table, also after it has
 //     grown. The queues are empty most of the time, and can grow to a million rows within a
 //     minute.
+//
 //   - OFFSET 0 at the end of a LATERAL or EXISTS subquery that looks up a few rows by an
 //     index. OFFSET 0 skips no rows, but the planner can't turn such a subquery into a join,
 //     so it runs once for each outer row. A join would read the whole repository when that is

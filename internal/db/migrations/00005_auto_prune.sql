@@ -1,5 +1,5 @@
--- The tables of auto-pruning: policies, tasks, runs with what they deleted, and the rules that
--- protect tags from policies.
+-- This migration makes the tables of auto-pruning: policies, tasks, runs with what they
+-- deleted, and the rules that protect tags from policies.
 --
 -- Policies and tasks have a foreign key to their namespace and are deleted with it. Columns
 -- for times in milliseconds, and the types of other columns, are those of Quay's published
@@ -89,8 +89,8 @@ CREATE TABLE autopruneruns (
 CREATE INDEX autopruneruns_namespace_idx ON autopruneruns (namespace, started_at, id);
 CREATE INDEX autopruneruns_started_at_idx ON autopruneruns (started_at, id);
 
--- What a run did in a repository. There are rows only for repositories in which the run
--- deleted tags or failed.
+-- autopruneruns_repositories says what a run did in a repository. It has rows only for
+-- repositories in which the run deleted tags or failed.
 CREATE TABLE autopruneruns_repositories (
     run           uuid NOT NULL REFERENCES autopruneruns (id) ON DELETE CASCADE,
     repository_id bigint NOT NULL,

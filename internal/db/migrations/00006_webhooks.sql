@@ -1,4 +1,5 @@
--- Notices to a webhook: those that are still to be sent, and those that were sent.
+-- webhookdeliveries has the notices to a webhook: those that are still to be sent, and those
+-- that were sent.
 --
 -- The transaction that a notice reports also inserts the notice. next_attempt is when the
 -- notice is sent next. A sender that claims the notice moves next_attempt ahead by a lease, so

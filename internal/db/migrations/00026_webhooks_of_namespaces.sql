@@ -1,6 +1,6 @@
--- Webhooks of namespaces: which URLs get notices of pushes, pulls, deletions and garbage
--- collection in a namespace, and up to which audit entry notices were written. The notices
--- themselves are in webhookdeliveries.
+-- This migration makes the webhooks of namespaces: the URLs that get notices of pushes, pulls,
+-- deletions and garbage collection in a namespace, and the position in the audit log up to
+-- which notices were written. The notices themselves are in webhookdeliveries.
 --
 -- A dispatcher reads the audit log in the order of (xid, id), up to the oldest transaction
 -- that is still open, as the statistics of pulls do. In one transaction it writes notices, or
@@ -30,7 +30,7 @@ COMMENT ON COLUMN webhooks.disabled_reason IS 'why the registry disabled it; NUL
 CREATE INDEX webhooks_namespace_id_idx ON webhooks (namespace_id);
 
 -- webhookposition has one row. A dispatcher locks it while it works, so that only one works at
--- a time. No notices are written of events before since.
+-- a time. since is the time from which events are reported: earlier ones give no notices.
 CREATE TABLE webhookposition (
     one       boolean PRIMARY KEY DEFAULT true CHECK (one),
     xid       xid8 NOT NULL DEFAULT '0',
@@ -41,8 +41,8 @@ CREATE TABLE webhookposition (
 );
 INSERT INTO webhookposition DEFAULT VALUES;
 
--- Some events are counted for a while and then reported by one notice: a row has the count of
--- one webhook, event and repository.
+-- Some events, such as pulls, are counted for a while and then reported by one notice. A row
+-- of webhookcounts has the count for one webhook, event and repository.
 CREATE TABLE webhookcounts (
     webhook    uuid NOT NULL REFERENCES webhooks (uuid) ON DELETE CASCADE,
     event      text COLLATE "C" NOT NULL,
@@ -55,9 +55,9 @@ CREATE TABLE webhookcounts (
 );
 CREATE INDEX webhookcounts_due_at_idx ON webhookcounts (due_at);
 
--- How many manifests garbage collection has deleted. Its transactions write these rows for
--- namespaces with a webhook for this event. The dispatcher adds them to webhookcounts and
--- deletes them in one transaction.
+-- A row of webhookcollected says how many manifests garbage collection has deleted in a
+-- repository. The deleting transaction writes it if a webhook of the namespace wants to know.
+-- The dispatcher adds it to webhookcounts and deletes it, in one transaction.
 CREATE TABLE webhookcollected (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     namespace_id bigint NOT NULL,

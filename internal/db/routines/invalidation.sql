@@ -2,12 +2,12 @@
 --
 -- Triggers send the notifications, and not the code that makes the change, so that every
 -- change of a row is covered: by a push, garbage collection, pruning or psql. A process that
--- keeps a cache has a row in replicas. On the connections whose changes it drops from its own
--- cache itself, it sets purser.replica to its id. A trigger sends a notification only if
--- another process keeps a cache, since each notification slows commits. The payload is a
--- letter and a list of repository paths, under 8,000 bytes: "t" means that tags of these
--- repositories changed, "a" that anything in them may have changed. "*" means that anything in
--- any repository may have.
+-- keeps a cache has a row in replicas. It needs no notification of its own changes, since it
+-- drops them from its cache itself: on the connections that make them it sets purser.replica
+-- to its id. A trigger sends a notification only if another process keeps a cache, since each
+-- notification slows commits. The payload is a letter and a list of repository paths, under
+-- 8,000 bytes: "t" means that tags of these repositories changed, "a" that anything in them
+-- may have changed. The payload "*" means that anything in any repository may have changed.
 
 CREATE OR REPLACE FUNCTION purser_others_listen ()
     RETURNS boolean

@@ -1,4 +1,5 @@
--- Columns and tables for counting pulls in Redis, and for uses of a tag that aren't pulls.
+-- This migration adds columns and tables for counting pulls in Redis, and for uses of a tag or
+-- manifest that aren't pulls.
 --
 -- last_check_date is when a client last asked for the tag or manifest by HEAD, or pulled it in
 -- a way that may not have been counted. It is exact to some minutes. Policies that delete tags
