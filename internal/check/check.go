@@ -185,7 +185,7 @@ type Options struct {
 // and the store probably belong to different registries, or one of them is incomplete.
 var ErrImplausible = errors.New("more than half of what was looked at is wrong, so this is probably another registry's database, another bucket, or a volume that isn't mounted: nothing more was repaired")
 
-// unownedDelay is the time from the repair that records an object without an owner for
+// unownedDelay is the least time from the repair that records an object without an owner for
 // deletion to the deletion. So an operator who repaired with the wrong database has a day to
 // notice.
 const unownedDelay = 24 * time.Hour
