@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// A run processes records even if it can't rotate the partitions.
+// A run must process deleted records even if it can't rotate the partitions.
 func TestRunGoesOnWithoutRotation(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -32,7 +32,8 @@ func TestRunGoesOnWithoutRotation(t *testing.T) {
 	}
 }
 
-// If row security hides parents, the worker fails instead of taking them for deleted ones.
+// If row security hides parents or children from the worker, a run must fail: otherwise the
+// worker would take hidden parents for deleted ones.
 func TestRowSecurity(t *testing.T) {
 	t.Parallel()
 	for name, hidden := range map[string]string{"child": "builds", "parent": "projects"} {
@@ -69,8 +70,8 @@ func TestRowSecurity(t *testing.T) {
 	}
 }
 
-// The guard refuses an update that moves a child to another partition and to a deleted
-// parent, although such an update fires no trigger for updated rows.
+// An update moves a child to another partition and to a parent that doesn't exist. The
+// guard must refuse it, although such an update fires no AFTER UPDATE trigger.
 func TestGuardRowMovement(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -100,7 +101,8 @@ func TestGuardRowMovement(t *testing.T) {
 	exec(t, pool, "UPDATE builds SET project_id = 9, state = 2")
 }
 
-// Validate reports target columns that can't be set to the value, or can't be compared.
+// Validate must report target columns that can't be set to the target value, and columns
+// whose values can't be compared.
 func TestValidateTargets(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -136,8 +138,9 @@ func TestValidateTargets(t *testing.T) {
 	}
 }
 
-// If a parent is inserted again while the worker waits for locked children of one
-// definition, the worker deletes no children of another definition on another server.
+// While the worker waits for locked children of one definition, a client inserts the parent
+// again. The worker must not delete the parent's children of another definition, in another
+// database.
 func TestRemoteParentReturns(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -163,7 +166,8 @@ func TestRemoteParentReturns(t *testing.T) {
 	wantRows(t, other, "SELECT project_id FROM pulls", int64(1))
 }
 
-// The worker works with each of pgx's ways to send statements. Some poolers need special ones.
+// The worker must work with each of pgx's ways to send statements, because some connection
+// poolers allow only some of them.
 func TestExecModes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
@@ -212,8 +216,8 @@ func TestExecModes(t *testing.T) {
 	}
 }
 
-// The worker handles names that need quotes, schemas, and partitions on several levels
-// whose rows have the same ctid.
+// The worker must delete the right children although names need quotes, tables are in
+// several schemas, and rows in nested partitions have the same ctid.
 func TestNamesAndLevels(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `CREATE SCHEMA "My Parts"; CREATE SCHEMA "Shop"`, `
@@ -252,8 +256,8 @@ func TestNamesAndLevels(t *testing.T) {
 	}
 }
 
-// A run doesn't fail if a rotation moves records out of the default partition while the
-// run marks them.
+// A rotation moves records out of the default partition while a run marks them as
+// processed. The run must not fail.
 func TestMarkedWhileMoved(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -275,7 +279,7 @@ func TestMarkedWhileMoved(t *testing.T) {
 	must(t, <-done)
 }
 
-// A trigger's name is cut between letters, not inside one that has several bytes.
+// The name of a trigger must be cut between characters, not inside one of several bytes.
 func TestLongNames(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("a", 46) + strings.Repeat("ü", 8) // 62 bytes
@@ -284,7 +288,8 @@ func TestLongNames(t *testing.T) {
 	must(t, DefaultSchema.TrackRecordDeletions(t.Context(), pool, name))
 }
 
-// The guards of two columns are kept apart, even if their names are cut to the same length.
+// The columns of a child have long names that begin alike. Each column must get guards of
+// its own, although PostgreSQL limits the length of trigger names.
 func TestGuardNames(t *testing.T) {
 	t.Parallel()
 	first, second := strings.Repeat("a", 50)+"1", strings.Repeat("a", 50)+"2"
@@ -302,8 +307,8 @@ func TestGuardNames(t *testing.T) {
 	}
 }
 
-// If a child can't be deleted, only its parent's record stays pending: the same run
-// processes the other records of the batch and later ones.
+// Two children can't be deleted. Only the records of their parents may stay pending: the
+// same run must process the other records of the batch, and later batches.
 func TestUndeletableChildCostsItsParent(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `CREATE TABLE hard (build_id bigint REFERENCES builds (id))`)
@@ -329,8 +334,8 @@ func TestUndeletableChildCostsItsParent(t *testing.T) {
 	}
 }
 
-// A transaction locks children and inserts their deleted parent again. The worker, which
-// waits for the children and has seen no parent, must not delete them.
+// A client locks children, and inserts their deleted parent again in the same transaction.
+// The worker has seen no parent and waits for the children; it must not delete them.
 func TestParentReturnsWithItsChildren(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "CREATE TABLE logs (build_id bigint REFERENCES builds (id) ON DELETE CASCADE)")
@@ -360,8 +365,8 @@ func TestParentReturnsWithItsChildren(t *testing.T) {
 	wantRows(t, pool, "SELECT project_id FROM builds", int64(1), 1)
 }
 
-// Before a partition is detached, a query looks for pending records while all deleters of
-// tracked rows wait. It uses an index, whatever the table's statistics say.
+// Rotation searches a partition for pending records while all clients that delete parents
+// wait. The query must use an index, whatever PostgreSQL's statistics of the table say.
 func TestDetachReadsTheIndex(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, onlyParents)
@@ -384,8 +389,8 @@ func TestDetachReadsTheIndex(t *testing.T) {
 	}
 }
 
-// If one parent table has more records than a run may process, the next runs process
-// records of other tables too.
+// One parent table has more records than a run may process. The next runs must process
+// records of other parent tables too.
 func TestParentsTakeTurnsAcrossRuns(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -408,7 +413,8 @@ func TestParentsTakeTurnsAcrossRuns(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM keys", 0)
 }
 
-// A worker refuses a pool of one connection: it would wait for ever for a second one.
+// New must refuse a pool of one connection, since a worker would wait for a second one for
+// ever.
 func TestOneConnection(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// While a database with children is unreachable, the worker cleans up the children in the
-// other databases, and keeps the record until it has reached all.
+// A database with children can't be reached. The worker must clean up the children in the
+// other databases, and keep the deleted record pending until it has reached all databases.
 func TestDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY)", "CREATE TABLE issues (project_id bigint)", "CREATE INDEX ON issues (project_id)")

@@ -26,7 +26,7 @@ const (
 	attempts = "SELECT primary_key_value || ' ' || status || ' ' || cleanup_attempts || ' ' || (consume_after > now())::text FROM loose_foreign_keys_deleted_records ORDER BY 1"
 )
 
-// family makes a parent with n children and deletes it.
+// family inserts a parent with n children, and deletes the parent only.
 func family(t *testing.T, pool *pgxpool.Pool, id, n int) {
 	t.Helper()
 	exec(t, pool, "INSERT INTO projects VALUES ($1)", id)
@@ -34,7 +34,7 @@ func family(t *testing.T, pool *pgxpool.Pool, id, n int) {
 	exec(t, pool, "DELETE FROM projects WHERE id = $1", id)
 }
 
-// The worker doesn't process a record before its consume_after.
+// The worker must not process a deleted record before the time in its consume_after.
 func TestConsumeAfterFilters(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -47,8 +47,8 @@ func TestConsumeAfterFilters(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM builds", 3)
 }
 
-// A parent with more children than a run may delete is postponed after three runs. Each of
-// these runs also processes other parents.
+// A deleted parent has more children than a run may delete. Its record must be postponed
+// after three runs, and each of these runs must also finish another parent.
 func TestHeavyParent(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -74,8 +74,8 @@ func TestHeavyParent(t *testing.T) {
 	}
 }
 
-// The worker skips a child that another transaction has locked, later waits for it, then
-// gives up: the parent's record counts an attempt, and the other records are processed.
+// A client keeps a child locked. A run must delete the other children, count an attempt for
+// the record of the locked child's parent, and process other records.
 func TestLockedChild(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -96,8 +96,8 @@ func TestLockedChild(t *testing.T) {
 	}
 }
 
-// A statement that times out is tried again with fewer rows. If it times out even so, the
-// record counts an attempt and isn't marked as processed.
+// The worker must repeat a DELETE that times out with fewer rows. If one row times out too,
+// the run must count an attempt for the deleted record, and not mark it as processed.
 func TestStatementTimeout(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -119,7 +119,7 @@ func TestStatementTimeout(t *testing.T) {
 	wantRows(t, pool, attempts, "1 2 0 false", "2 1 1 false")
 }
 
-// A definition that doesn't fit the database fails the run, and no record is marked.
+// If a definition doesn't fit the database, a run must fail and mark no record.
 func TestWrongDefinitionMarksNothing(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -146,7 +146,7 @@ func TestWrongDefinitionMarksNothing(t *testing.T) {
 	}
 }
 
-// The worker doesn't process records of a table without the trigger.
+// The worker must not process the deleted records of a parent table without the trigger.
 func TestUntracked(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -169,7 +169,7 @@ func TestUntracked(t *testing.T) {
 	must(t, DefaultSchema.UntrackRecordDeletions(t.Context(), pool, "dropped_long_ago"))
 }
 
-// The worker keeps the children of a parent that was inserted again.
+// A client inserts a deleted parent again. The worker must keep the parent's children.
 func TestParentIsBack(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -181,8 +181,7 @@ func TestParentIsBack(t *testing.T) {
 		t.Errorf("the run says %+v", r)
 	}
 	wantRows(t, pool, "SELECT DISTINCT project_id FROM builds", int64(1))
-	// The deleting statement looks for the parent too, which may have been inserted
-	// again after the worker listed the deleted ones.
+	// The DELETE itself must leave out parents that exist again, too.
 	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
 	must(t, err)
 	_, n, err := rs[0].change(t.Context(), timeouts{time.Second, time.Second}, []parentKey{"1"}, 10, 10, false)
@@ -192,8 +191,8 @@ func TestParentIsBack(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM builds", 3)
 }
 
-// Rows in different partitions can have the same ctid. A child without a primary key is
-// found by partition and ctid.
+// Two children in different partitions, without a primary key, have the same ctid. The
+// worker must delete only the child whose parent was deleted.
 func TestPartitionedChild(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY)", `
@@ -212,8 +211,8 @@ func TestPartitionedChild(t *testing.T) {
 	wantRows(t, pool, "SELECT name FROM builds", "b")
 }
 
-// The trigger records the name of the partitioned parent, whether a statement deletes from
-// the parent or from a partition.
+// A parent table is partitioned on two levels. Whichever of its tables a DELETE names, the
+// trigger must record the name of the topmost table.
 func TestPartitionedParent(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -243,8 +242,8 @@ func TestPartitionedParent(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 0)
 }
 
-// A child that the worker deletes is recorded as a parent in its turn, and its own children
-// are cleaned up.
+// The worker deletes children that are parents of other rows. The same run must also delete
+// these other rows.
 func TestChain(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -264,7 +263,7 @@ func TestChain(t *testing.T) {
 	wantRows(t, pool, "SELECT (SELECT count(*) FROM projects) || ' ' || (SELECT count(*) FROM builds)", "10 100")
 }
 
-// A run processes urgent records first, even if it can process no others.
+// A run must process urgent records first, even if its limit lets it process no others.
 func TestUrgentLane(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -282,8 +281,8 @@ func TestUrgentLane(t *testing.T) {
 	wantRows(t, pool, "SELECT DISTINCT project_id FROM builds ORDER BY 1", int64(1), 2, 3, 5)
 }
 
-// A role that may delete parents needs no right on the table of deleted records. Objects
-// in its search path have no influence on the trigger.
+// A role that may delete parents needs no right on the table of deleted records, and
+// objects that it puts on its search path must not change what the trigger does.
 func TestTriggerRights(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -309,8 +308,8 @@ func TestTriggerRights(t *testing.T) {
 	wantRows(t, pool, "SELECT primary_key_value FROM public.loose_foreign_keys_deleted_records", int64(1))
 }
 
-// With the guard, no child can be inserted for a parent that is missing or is being
-// deleted. Without the guard, such a child would stay behind as an orphan.
+// With the triggers of GuardInserts no client can insert a child whose parent doesn't exist
+// or is being deleted. Without them the child would become an orphan.
 func TestGuardInserts(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -326,7 +325,7 @@ func TestGuardInserts(t *testing.T) {
 			t.Errorf("%s: %v, want %q", sql, err, want)
 		}
 	}
-	// An insert waits for the transaction that deletes its parent, and is then refused.
+	// While a client deletes the parent, an insert of a child must wait, then fail.
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
 	exec(t, tx, "DELETE FROM projects WHERE id = 3")
@@ -340,7 +339,8 @@ func TestGuardInserts(t *testing.T) {
 	if err := <-inserted; !pg.IsState(err, "23503") {
 		t.Errorf("an insert below a parent that was being deleted: %v", err)
 	}
-	// A delete waits for the transaction that inserts a child, and the clean-up finds it.
+	// While a client inserts a child, a delete of its parent must wait; the worker finds
+	// the child.
 	tx, err = pool.Begin(t.Context())
 	must(t, err)
 	exec(t, tx, "INSERT INTO builds (project_id) VALUES (2)")
@@ -352,7 +352,7 @@ func TestGuardInserts(t *testing.T) {
 	waitBlocked(t, pool, tx.Conn())
 	must(t, tx.Commit(t.Context()))
 	must(t, <-deleted)
-	// Other columns of a child of a deleted parent may change until it is cleaned up.
+	// Clients may update other columns of a child whose parent was deleted.
 	exec(t, pool, "UPDATE builds SET id = id + 1000 WHERE project_id = 2")
 	runOnce(t, w, "main")
 	wantRows(t, pool, "SELECT COALESCE(project_id, 0) FROM builds ORDER BY 1", int64(0), 1, 1)
@@ -360,8 +360,8 @@ func TestGuardInserts(t *testing.T) {
 	exec(t, pool, "INSERT INTO builds (project_id) VALUES (9)")
 }
 
-// The worker looks for children on another server twice, since a client that had still
-// seen the parent may have inserted one after the first look.
+// The worker must search for children in another database a second time: a client that
+// still saw the parent may insert one after the first search.
 func TestSecondLook(t *testing.T) {
 	t.Parallel()
 	pool, other := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY)"), newPool(t, "CREATE TABLE builds (project_id bigint)", "CREATE INDEX ON builds (project_id)")
@@ -386,7 +386,7 @@ func TestSecondLook(t *testing.T) {
 		t.Errorf("the second look says %+v", r)
 	}
 	wantRows(t, other, "SELECT DISTINCT project_id FROM builds", int64(2))
-	// A parent that was inserted again keeps its children on the other server.
+	// If a parent is inserted again, its children in the other database must stay.
 	exec(t, pool, "DELETE FROM projects WHERE id = 2")
 	exec(t, pool, "INSERT INTO projects VALUES (2)")
 	if r := runOnce(t, w, "main"); r.Deletes != 0 || r.Processed != 1 {
@@ -394,8 +394,8 @@ func TestSecondLook(t *testing.T) {
 	}
 }
 
-// If a locked child changes while the worker waits for it, the statement finds the child
-// but doesn't delete it: the worker must look for it again.
+// The worker waits for a child that a client then changes. So the DELETE finds the child
+// but doesn't delete it, and the worker must repeat the DELETE.
 func TestChildChangesWhileWaitedFor(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "ALTER TABLE builds ADD COLUMN name text")
@@ -420,9 +420,8 @@ func TestChildChangesWhileWaitedFor(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM builds", 0)
 }
 
-// If a foreign key forbids deleting a child, the run reports an error. The records of the
-// child's parent table count an attempt and stay pending; those of other tables are
-// processed.
+// A foreign key forbids deleting a child. The run must return an error, count an attempt
+// for the records of the child's parent table, and process the records of other tables.
 func TestErrorLeavesRecords(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -470,8 +469,8 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// Even for 500 parents the statement uses the index of the child's column and reads no more
-// rows than the limit.
+// Even for 500 parents the DELETE must find children through the index of their column, and
+// read no more rows than its limit.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "INSERT INTO builds (project_id) SELECT g % 1000 + 1 FROM generate_series(1, 50000) g", "ANALYZE")

@@ -27,7 +27,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// flat returns definitions as text, so that tests can compare them without pointers.
+// flat returns definitions as texts without pointers, so that tests can compare them.
 func flat(defs Definitions) (list []string) {
 	for _, d := range defs {
 		value := "-"

@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// exampleT is a testing.TB for helpers that need one; an Example has none.
+// exampleT implements testing.TB for helpers that need one, because an Example has none.
 type exampleT struct {
 	testing.TB
 	cleanups []func()
@@ -23,8 +23,8 @@ func (t *exampleT) Cleanup(fn func())                 { t.cleanups = append(t.cl
 func (t *exampleT) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 func (t *exampleT) Skipf(format string, args ...any)  { panic(fmt.Sprintf(format, args...)) }
 
-// openDatabase makes a database with four projects and their children. done removes the
-// database.
+// openDatabase creates a database with four projects and their children, and returns a pool
+// for it. done removes the database.
 func openDatabase() (pool *pgxpool.Pool, done func()) {
 	t := new(exampleT)
 	ctx := context.Background()

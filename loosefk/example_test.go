@@ -28,8 +28,8 @@ packages:
     target_value: 4
 `
 
-// Define: what becomes of the children of deleted projects. An application reads
-// its definitions from a file, with Load.
+// This example parses definitions, which say what happens to the children of deleted
+// projects. An application reads them from a file with Load.
 func ExampleParse() {
 	defs, err := loosefk.Parse("config/loose_foreign_keys.yml", strings.NewReader(definitions))
 	if err != nil {
@@ -49,8 +49,8 @@ func ExampleParse() {
 	// config/loose_foreign_keys.yml:2: table pipelines: on_delete is missing: want async_delete, async_nullify or update_column_to
 }
 
-// Install: the table of deleted records, and a trigger on each parent. From now on
-// deletions are recorded.
+// This example installs the table of deleted records, and a trigger on the parent table.
+// From then on deletions of projects are recorded.
 func ExampleSchema_Install() {
 	ctx := context.Background()
 	pool, done := openDatabase()
@@ -78,15 +78,15 @@ func ExampleSchema_Install() {
 	// 1 of public.projects in partition 1
 }
 
-// A tool that runs migrations gets them as SQL.
+// For a tool that runs migrations, this example prints the SQL that tracks a table.
 func ExampleSchema_TrackRecordDeletionsSQL() {
 	fmt.Println(loosefk.DefaultSchema.TrackRecordDeletionsSQL("projects"))
 	// Output:
 	// SELECT "public"."loose_foreign_keys_track"('"public"."projects"'::regclass, false);
 }
 
-// Run: a worker cleans up. An application calls Run in a goroutine, in as many processes as
-// it likes; Run calls RunOnce at each interval.
+// This example makes one run of a worker. An application calls Run instead, in a goroutine,
+// in as many processes as it likes; Run calls RunOnce at each interval.
 func ExampleWorker_RunOnce() {
 	ctx := context.Background()
 	pool, done := openDatabase()
@@ -105,7 +105,7 @@ func ExampleWorker_RunOnce() {
 	// 1 records, 100 rows deleted, 20 updated
 }
 
-// newWorker installs loose foreign keys and makes a worker.
+// newWorker installs loose foreign keys in a database and returns a worker for them.
 func newWorker(ctx context.Context, pool *pgxpool.Pool) *loosefk.Worker {
 	defs, err := loosefk.Parse("config/loose_foreign_keys.yml", strings.NewReader(definitions))
 	if err != nil {
@@ -128,7 +128,8 @@ func newWorker(ctx context.Context, pool *pgxpool.Pool) *loosefk.Worker {
 	return worker
 }
 
-// A migration that brings a foreign key back waits until nothing is pending.
+// Before a migration that adds a foreign key again, Drain cleans up all children of deleted
+// parents.
 func ExampleWorker_Drain() {
 	ctx := context.Background()
 	pool, done := openDatabase()

@@ -11,9 +11,9 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// TestKeys has parents with keys of each type and any name, in tables with and without
-// partitions. Deletions are recorded and the parents' children cleaned up, other children
-// stay, and guards and audits work.
+// TestKeys creates parents with keys of each type and of any name, in tables with and
+// without partitions. Their deletions must be recorded, only the children of deleted
+// parents be cleaned up, and guards and audits must work.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -94,8 +94,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A parent whose key can't be recorded is refused by Track and Validate, instead of failing
-// clients' deletions.
+// If a parent's key can't be recorded, tracking the table and Validate must fail. Otherwise
+// the trigger would make clients' deletes fail.
 func TestKeysThatCantBeRecorded(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -132,9 +132,9 @@ func TestKeysThatCantBeRecorded(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 2)
 }
 
-// A record whose key has another type than the parent's is marked as failed, and others are
-// processed. A parent whose trigger records another column than the key is an error, and its
-// children stay.
+// A deleted record whose key isn't of the type of the parent's key must be marked as
+// failed, and other records be processed. If a trigger records another column than the key,
+// the run must return an error and keep the children.
 func TestUnfitKeys(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `CREATE TABLE p (k uuid PRIMARY KEY); CREATE TABLE c (ref uuid); CREATE INDEX ON c (ref)`)
@@ -155,7 +155,7 @@ func TestUnfitKeys(t *testing.T) {
 	}
 }
 
-// A worker of this version can work on an installation of version 1.
+// A worker of this version must be able to work on tables and functions of version 1.
 func TestWorkerBeforeUpgrade(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, testdb.Version1, `CREATE TRIGGER projects_loose_fk_trigger AFTER DELETE ON projects REFERENCING OLD TABLE AS old_table

@@ -31,8 +31,8 @@ func wantRows[T comparable](t testing.TB, db DB, sql string, want ...T) {
 	testdb.WantRows(t, db, sql, want...)
 }
 
-// install makes a database with loose foreign keys installed, and triggers on
-// the parents.
+// install installs loose foreign keys in a database and creates the triggers on the parent
+// tables.
 func install(t testing.TB, pool *pgxpool.Pool, parents ...string) Database {
 	t.Helper()
 	must(t, DefaultSchema.Install(t.Context(), pool))

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// New refuses options that make no sense, with an error that names each of them.
+// New must refuse options that are out of their bounds, with an error that names each of
+// them.
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
 	dbs := Databases{{Name: "main", Pool: newPool(t)}}

@@ -15,10 +15,10 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// quick are options for tests: a rotation tries three times for a lock, briefly each time.
+// quick are the options of rotations in tests: three tries for each lock, of 20 ms each.
 var quick = rotationOptions{age: 24 * time.Hour, retention: time.Hour, lockWait: 20 * time.Millisecond, tries: 3}
 
-// aged makes all records of the partitions older.
+// aged sets created_at of all deleted records back by an interval.
 func aged(t *testing.T, db Database, by string) {
 	t.Helper()
 	exec(t, db.Pool, "UPDATE loose_foreign_keys_deleted_records SET created_at = created_at - $1::interval", by)
@@ -60,7 +60,8 @@ func TestRotation(t *testing.T) {
 	deletedProject(t, db.Pool, 2)
 	wantRows(t, db.Pool, records, "loose_foreign_keys_deleted_records_1 1 1", "loose_foreign_keys_deleted_records_2 2 1")
 
-	// The second partition is detached although the first has a pending record.
+	// Rotation must detach the second partition although the first one has a pending
+	// record.
 	aged(t, db, "25 hours")
 	if s := rotate(t, db); s.Added != "public.loose_foreign_keys_deleted_records_3" {
 		t.Errorf("the next day: %+v", s)
@@ -91,8 +92,9 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// If the column's default has no partition, clients can still delete: the default partition
-// takes the records, and the next rotation moves them to a new one.
+// The default of the column partition is a number without a partition. Clients must still
+// be able to delete: the default partition accepts the records, and the next rotation moves
+// them to the newest partition.
 func TestRotationRepairsWrongDefault(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, testdb.Projects)
@@ -106,16 +108,16 @@ func TestRotationRepairsWrongDefault(t *testing.T) {
 		t.Errorf("the run says %+v", r)
 	}
 	wantRows(t, pool, "SELECT DISTINCT tableoid::regclass::text || ' ' || partition FROM loose_foreign_keys_deleted_records", "loose_foreign_keys_deleted_records_1 1")
-	// Rows of the next value in the default partition don't keep a rotation from adding
-	// the partition.
+	// Records in the default partition that contain the next partition's number must not
+	// prevent a rotation from adding that partition.
 	aged(t, db, "25 hours")
 	if s := rotate(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" {
 		t.Errorf("the next day: %+v", s)
 	}
 }
 
-// A rotation repairs a column default that isn't the newest partition's value, or isn't a
-// number.
+// Rotation must correct a default of the column partition that isn't the number of the
+// newest partition, or no number at all, and then add the next partition.
 func TestRotationGoesOn(t *testing.T) {
 	t.Parallel()
 	const table = "loose_foreign_keys_deleted_records"
@@ -153,7 +155,7 @@ func TestRotationGoesOn(t *testing.T) {
 	}
 }
 
-// If there is only the default partition, a rotation makes a numbered one.
+// If there is only the default partition, rotation must add a numbered partition.
 func TestRotationWithoutPartition(t *testing.T) {
 	t.Parallel()
 	db := install(t, newPool(t, onlyParents), "projects")
@@ -166,8 +168,8 @@ func TestRotationWithoutPartition(t *testing.T) {
 	wantRows(t, db.Pool, "SELECT DISTINCT partition FROM loose_foreign_keys_deleted_records", int64(2))
 }
 
-// While the column's default can't be corrected, the worker still processes the records
-// that a wrong default has put into the default partition.
+// An open transaction prevents rotation from correcting a wrong default. The worker must
+// process the records that have gone to the default partition nevertheless.
 func TestWrongDefaultIsWorkedOff(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, testdb.Projects)
@@ -189,8 +191,9 @@ func TestWrongDefaultIsWorkedOff(t *testing.T) {
 	wantRows(t, pool, "SELECT DISTINCT project_id FROM pipelines ORDER BY 1", 3, 4)
 }
 
-// A record that is being inserted while its partition is examined isn't lost when the
-// partition is detached. Counting records first and detaching afterwards would lose it.
+// A client is inserting a record into a partition while rotation detaches it. The record
+// must not be lost, as it would be if rotation searched for records first and detached
+// afterwards.
 func TestDetachWaitsForInserts(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, onlyParents)
@@ -219,7 +222,7 @@ func TestDetachWaitsForInserts(t *testing.T) {
 	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records WHERE status = 1", int64(3))
 }
 
-// waitBlocked waits until another session waits for a lock that conn has.
+// waitBlocked waits until another session waits for a lock that the session of conn holds.
 func waitBlocked(t *testing.T, db DB, conn *pgx.Conn) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -231,10 +234,10 @@ func waitBlocked(t *testing.T, db DB, conn *pgx.Conn) {
 	}
 }
 
-// TestRotationUnderLoad rotates all the time while parents are deleted. One transaction
-// that has deleted a parent stays open until a rotation has given up; the next such
-// transaction stays open until a rotation has added a partition. No delete fails, and none
-// waits longer than the rotation's lock timeout and what a busy machine adds.
+// TestRotationUnderLoad rotates partitions again and again while clients delete parents.
+// Some deleting transactions stay open: one until a rotation has given up because of it,
+// the next until a rotation has added a partition. No delete may fail, or wait longer than
+// the rotation's lock timeout plus a margin for a busy machine.
 func TestRotationUnderLoad(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, onlyParents, "INSERT INTO projects SELECT generate_series(1, 100000)")
@@ -278,8 +281,8 @@ func TestRotationUnderLoad(t *testing.T) {
 				if _, err := tx.Exec(ctx, "DELETE FROM projects WHERE id = $1", 50_000+i); err != nil {
 					return err
 				}
-				// The newest partition now has a record, so a rotation is due to add the
-				// next partition, and has to wait for this transaction.
+				// After this delete the newest partition has a record, so a rotation wants
+				// to add the next partition, and has to wait for this transaction.
 				if err := remove(60_000 + i); err != nil {
 					return err
 				}
@@ -305,7 +308,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM projects", 100000-4*150-2*rounds)
 }
 
-// rotations counts rotations by outcome, and signals each.
+// rotations counts the rotations that added a partition and those that gave up.
 type rotations struct {
 	mu          sync.Mutex
 	added, busy int
@@ -314,7 +317,7 @@ type rotations struct {
 
 func newRotations() *rotations { return &rotations{news: make(chan struct{})} }
 
-// run rotates until ctx ends, and marks all records as processed.
+// run rotates partitions, and marks all deleted records as processed, until ctx ends.
 func (r *rotations) run(ctx context.Context, db Database, o rotationOptions) error {
 	whole := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
@@ -345,7 +348,8 @@ func (r *rotations) count() (added, busy int) {
 	return r.added, r.busy
 }
 
-// wait waits until so many partitions were added and so many rotations gave up.
+// wait waits until rotations have added at least added partitions and at least busy
+// rotations have given up.
 func (r *rotations) wait(ctx context.Context, added, busy int) error {
 	for {
 		r.mu.Lock()

@@ -8,9 +8,9 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// TestRecordsAreNotReadWhole: while the table of deleted records is empty, PostgreSQL caches
-// plans that read all of it. When a million records come, the worker must not run with such
-// plans.
+// TestRecordsAreNotReadWhole lets PostgreSQL cache plans while the table of deleted records
+// is empty; such plans read the whole table. When a million records are inserted, the
+// worker's statements must not use these plans.
 func TestRecordsAreNotReadWhole(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, testdb.Projects)

@@ -6,9 +6,10 @@ import (
 	"testing"
 )
 
-// A role that may create in a schema of the worker's search path plants operators and
-// functions there that fit the worker's arguments better than PostgreSQL's own. None
-// of them runs with the rights of the worker, doctor, audit, validate or convert.
+// An attacker may create objects in a schema of the worker's search path, and creates
+// operators and functions there that fit the worker's arguments better than PostgreSQL's
+// own. None of them may run with the rights of the worker, doctor, audit, validate or
+// convert.
 func TestPlantedOperators(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -101,7 +102,8 @@ func TestPlantedOperators(t *testing.T) {
 	}
 }
 
-// Functions that pin the search path restore it in a transaction of the caller's.
+// Install and similar functions change the search path. In a transaction of the caller,
+// each must restore the caller's search path.
 func TestSearchPathComesBack(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, "CREATE TABLE parents (id bigint PRIMARY KEY); CREATE TABLE children (ref bigint)")

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// While nothing is pending, nine of ten turns of Run only look for records. As soon as there
-// is a record, or a run has left some, the next turn is a run.
+// While no deleted record is pending, nine of ten turns of Run must only look for one. In
+// the turn after a record was written, or after a run has left one unfinished, Run must
+// make a run.
 func TestTurnsWithoutRecordsAreLooks(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -40,7 +41,7 @@ func TestTurnsWithoutRecordsAreLooks(t *testing.T) {
 	if runs, deleted := turns(1); runs != 1 || deleted != 1 {
 		t.Errorf("a run was cut off by its limit: %d runs after it, which deleted %d children", runs, deleted)
 	}
-	// One more run finds that nothing is left.
+	// After the last record, one more run finds that nothing is pending.
 	if runs, _ := turns(restTurns); runs != 1 {
 		t.Errorf("%d runs in %d turns after the last record", runs, restTurns)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// newRole makes a role that may connect and make temporary tables, and returns
-// its name and a pool of its own.
+// newRole creates a role that may connect and create temporary tables. It returns the
+// role's name, and a pool with one connection of that role.
 func newRole(t *testing.T, pool *pgxpool.Pool, name, more string) (string, *pgxpool.Pool) {
 	t.Helper()
 	role := name + "_" + strings.ReplaceAll(pool.Config().ConnConfig.Database, "-", "_")
@@ -32,9 +32,10 @@ func newRole(t *testing.T, pool *pgxpool.Pool, name, more string) (string, *pgxp
 	return role, own
 }
 
-// loot prepares an attack. It makes a role, the attacker, that may connect and make temporary
-// tables and has a schema of its own; a table loot, into which the attacker may not write; and
-// a function of the attacker's that writes into loot if a role with more rights runs it.
+// loot prepares an attack. It creates a role, the attacker, that may connect and create
+// temporary tables and that owns a schema; a table loot, to which the attacker may not
+// write; and a function of the attacker that writes to loot if another role with more
+// rights executes it.
 func loot(t *testing.T, pool *pgxpool.Pool) (role string, attacker *pgxpool.Pool) {
 	t.Helper()
 	exec(t, pool, "CREATE TABLE loot (who text)")
@@ -50,7 +51,8 @@ func loot(t *testing.T, pool *pgxpool.Pool) (role string, attacker *pgxpool.Pool
 	return role, attacker
 }
 
-// forgeries are triggers that the attacker tries to attach; $s is the attacker's schema.
+// forgeries are statements by which the attacker tries to attach the trigger functions to
+// tables; $s stands for the attacker's schema.
 var forgeries = map[string]string{
 	"temporary table": `CREATE TRIGGER forged AFTER DELETE ON temp_projects REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
 		EXECUTE FUNCTION public.insert_into_loose_foreign_keys_deleted_records()`,
@@ -95,14 +97,15 @@ var forgeries = map[string]string{
 		EXECUTE FUNCTION public.loose_foreign_keys_record_key_change('public.projects', 'id')`,
 }
 
-// uses are statements that fire those triggers. Each may fail.
+// uses are statements of the attacker that fire the triggers in forgeries. They may fail.
 var uses = []string{
 	"DELETE FROM temp_projects", "DELETE FROM $s.mine WHERE id IS NOT NULL", "INSERT INTO $s.mine VALUES (2)", "UPDATE $s.mine SET id = 3",
 	"INSERT INTO temp_projects VALUES (1)", "INSERT INTO $s.child VALUES (1)", "UPDATE $s.child SET project_id = 1", "DELETE FROM $s.mine",
 }
 
-// wantNothing checks that the attack failed: the attacker has neither run code with another
-// role's rights, nor recorded a deletion, nor made a guard read a table for him.
+// wantNothing executes the statements in uses as the attacker, and tests that the attack
+// fails: no code of the attacker ran with another role's rights, no deletion was recorded,
+// and no guard read a table for the attacker.
 func wantNothing(t *testing.T, pool, attacker *pgxpool.Pool, role string) {
 	t.Helper()
 	for _, sql := range uses {
@@ -115,7 +118,8 @@ func wantNothing(t *testing.T, pool, attacker *pgxpool.Pool, role string) {
 	wantRows[string](t, pool, "SELECT fully_qualified_table_name || primary_key_value FROM loose_foreign_keys_deleted_records")
 }
 
-// A role without rights can attach none of the functions, and call none.
+// A role without rights must be able neither to create triggers with the trigger functions
+// nor to call the functions.
 func TestStrangerAttachesNothing(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -151,8 +155,8 @@ func TestStrangerAttachesNothing(t *testing.T) {
 	wantNothing(t, pool, attacker, role)
 }
 
-// Triggers that an attacker attached to the functions of version 1, and rights that he was
-// granted then, are of no use to him after an upgrade.
+// An attacker created triggers with the functions of version 1, and was granted EXECUTE.
+// After the upgrade to this version they must be of no use to the attacker.
 func TestStrangerBeforeUpgrade(t *testing.T) {
 	t.Parallel()
 	for name, sql := range forgeries {
@@ -171,8 +175,8 @@ func TestStrangerBeforeUpgrade(t *testing.T) {
 	}
 }
 
-// The owner of a tracked table may attach the functions. With them he can record deletions
-// from his own tables only, and gets no other rights.
+// The owner of a tracked table has the right to create triggers with the functions. By them
+// the owner must be able to record deletions from the owner's own tables, and nothing else.
 func TestOwnerOfParent(t *testing.T) {
 	t.Parallel()
 	for name, sql := range forgeries {
@@ -199,7 +203,7 @@ func TestOwnerOfParent(t *testing.T) {
 	}
 }
 
-// Install doesn't adopt objects of another role that have the names of its own.
+// Install must fail if objects with its names exist and belong to another role.
 func TestInstallMeetsTraps(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
@@ -228,8 +232,8 @@ func TestInstallMeetsTraps(t *testing.T) {
 	}
 }
 
-// Records that name no table stop neither a run nor the status, and are marked as
-// failed.
+// Deleted records contain names of missing tables. They must stop neither a run nor the
+// command status, and the run must mark them as failed.
 func TestUnknownRecords(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -258,7 +262,8 @@ func TestUnknownRecords(t *testing.T) {
 	wantRows(t, pool, "SELECT DISTINCT fully_qualified_table_name FROM loose_foreign_keys_deleted_records WHERE status = 1", "public.others")
 }
 
-// A role that may delete from a parent needs no other right for the deletion to be recorded.
+// A role that may delete from a parent must need no other right for its deletions to be
+// recorded.
 func TestOrdinaryDeleter(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -276,8 +281,8 @@ func TestOrdinaryDeleter(t *testing.T) {
 	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records ORDER BY 1", int64(1), int64(2))
 }
 
-// After an upgrade tracked tables stay tracked, and records stay. The SQL of the old
-// version may run again after the upgrade.
+// An upgrade from version 1 must keep tables tracked, and must keep the deleted records.
+// The SQL of version 1 may run again after the upgrade.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, testdb.Version1, "CREATE SCHEMA apart")
@@ -301,7 +306,8 @@ func TestUpgrade(t *testing.T) {
 	wantRows(t, pool, "SELECT loose_foreign_keys_version()", 99) // Install keeps a newer version
 }
 
-// Default privileges give nobody rights on partitions that are made later.
+// Default privileges that grant rights on new tables to PUBLIC must not apply to new
+// partitions.
 func TestPartitionsStayClosed(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC")

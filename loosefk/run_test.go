@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Databases take turns by the clock: each minute one database is cleaned up, so each of two
-// databases every other minute. All processes handle the same database at the same time.
+// The clock must give each of two databases every other interval of one minute, and all
+// processes the same database at the same time.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -30,7 +30,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// Run cleans up only databases with parents, one after the other.
+// Run must make runs on the databases that have parents, in turn, and on no other database.
 func TestRunTakesTurns(t *testing.T) {
 	t.Parallel()
 	pool, other, third := newPool(t, oneChild), newPool(t, "CREATE TABLE users (id bigint PRIMARY KEY); CREATE TABLE keys (id bigserial, user_id bigint, PRIMARY KEY (user_id, id))"), newPool(t)
@@ -58,7 +58,8 @@ func TestRunTakesTurns(t *testing.T) {
 	}
 }
 
-// If the connection of an advisory lock breaks, the context of the run under it ends.
+// If the connection of an advisory lock breaks, the context of the function under the lock
+// must end.
 func TestAdvisoryLockIsLost(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)

@@ -10,9 +10,9 @@ import (
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 )
 
-// A pooler that gives transactions different sessions breaks prepared statements. Validate
-// must report a pool that prepares statements when the program starts, whichever session
-// the pooler gives out, before a statement fails.
+// A connection pooler that runs the transactions of one connection in different sessions
+// breaks prepared statements. Validate must report a pool that prepares statements before
+// one of them fails, whichever session the pooler gives out.
 func TestValidateBehindPooler(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, onlyParents+"; CREATE TABLE builds (id bigserial PRIMARY KEY, project_id bigint); CREATE INDEX ON builds (project_id)")
@@ -56,8 +56,9 @@ func TestValidateBehindPooler(t *testing.T) {
 	}
 }
 
-// If a pooler makes a prepared statement fail, because another client has prepared it or
-// nobody has, Validate doesn't report it as an error of a definition.
+// A prepared statement fails because of a connection pooler: it is missing, or its name
+// belongs to another client's statement. Validate must not report this as a mistake in a
+// definition.
 func TestValidateTellsPoolersErrors(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, onlyParents+"; CREATE TABLE builds (id bigserial PRIMARY KEY, project_id bigint, state int); CREATE INDEX ON builds (project_id)")

@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// PostgreSQL takes the lock from a worker that went silent, however long the
-// connection stays open, and the worker learns that it has lost the lock.
+// A worker stops sending while it holds an advisory lock. PostgreSQL must release the lock
+// although the connection stays open, and the worker must learn that it has lost the lock.
 func TestAdvisoryLockOfSilentWorker(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)

@@ -41,8 +41,8 @@ notes: [{table: projects, column: project_id, on_delete: async_nullify}]
 marks: [{table: projects, column: project_id, on_delete: update_column_to, target_column: state, target_value: 4}]
 pulls: [{table: projects, column: project_id, on_delete: async_delete}]`
 
-// storm is an application on two databases whose workers' connections are cut again and
-// again. It knows which rows must exist.
+// storm is an application on two databases, with several workers whose connections the test
+// keeps cutting. It records which rows must exist.
 type storm struct {
 	main, remote *pgxpool.Pool
 	groups       int
@@ -50,19 +50,22 @@ type storm struct {
 	mu       sync.Mutex
 	projects map[int]bool // whether the project exists
 	group    map[int]int
-	// epochs counts the deletions of each project and, under negative keys, of each group.
+	// epochs counts how often each project was deleted and, with the negated id as key,
+	// each group.
 	epochs map[int]int
-	// children are the children whose parent has existed ever since they were inserted.
+	// children holds, by project and child table, the ids of children whose parent has
+	// existed ever since they were inserted, so that no worker may delete them.
 	children map[int]map[string][]int64
 	next     int
-	// whole and cut count the runs of workers that were completed, and that weren't.
+	// whole counts the runs of workers that were completed, cut those that were
+	// interrupted.
 	whole, cut int
 }
 
-// TestStorm inserts and deletes parents, with children, chains and partitions,
-// while several workers with tiny limits run, have their connections cut and
-// their contexts ended, and partitions are rotated. At rest there is no orphan,
-// and no child is gone that has had a living parent all the time.
+// TestStorm lets clients insert and delete parents with children, in chains of tables and
+// in partitions. Meanwhile several workers with tiny limits run and rotate partitions; the
+// test cuts their connections and ends their contexts. In the end no orphan may be left,
+// and no child may be missing whose parent has existed all the time.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	s := &storm{
@@ -70,7 +73,7 @@ func TestStorm(t *testing.T) {
 		projects: map[int]bool{}, group: map[int]int{}, epochs: map[int]int{}, children: map[int]map[string][]int64{},
 	}
 	main := install(t, s.main, "projects", "groups")
-	// The workers have connections of their own, which can be cut.
+	// The workers get a pool of their own, so that the test can cut their connections only.
 	cfg := s.main.Config()
 	cfg.ConnConfig.RuntimeParams["application_name"] = "worker"
 	var err error
@@ -95,9 +98,8 @@ func TestStorm(t *testing.T) {
 	for n := range 3 {
 		workers.Go(func() { s.work(working, t, options, rand.New(rand.NewPCG(uint64(n), 3))) })
 	}
-	// The storm lasts until there were runs of both kinds: connections are cut until the
-	// clients are done and at least one run was interrupted; then the workers go on until
-	// another run is completed.
+	// The test cuts connections until the clients have finished and at least one run was
+	// interrupted. Then the workers continue until one more run is completed.
 	storming, calm := context.WithCancel(t.Context())
 	defer calm()
 	workers.Go(func() {
@@ -133,7 +135,8 @@ func TestStorm(t *testing.T) {
 	s.check(t)
 }
 
-// work runs a worker until ctx ends. Most of its runs have too little time.
+// work makes runs of a worker until ctx ends. The context of most runs ends after a short
+// time.
 func (s *storm) work(ctx context.Context, t *testing.T, options Options, rng *rand.Rand) {
 	w, err := New(options)
 	if err != nil {
@@ -158,14 +161,14 @@ func (s *storm) work(ctx context.Context, t *testing.T, options Options, rng *ra
 	}
 }
 
-// hadRun returns whether there was a run of the kind that is counted in *kind.
+// hadRun returns whether the counter kind, which is whole or cut, is above 0.
 func (s *storm) hadRun(kind *int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return *kind > 0
 }
 
-// cutConnections ends connections of the workers at random until enough returns true.
+// cutConnections ends random connections of the workers until enough returns true.
 func (s *storm) cutConnections(ctx context.Context, t *testing.T, enough func() bool) {
 	for !enough() && sleep(ctx, 100*time.Millisecond) == nil {
 		_, err := s.main.Exec(context.WithoutCancel(ctx), `
@@ -178,7 +181,7 @@ func (s *storm) cutConnections(ctx context.Context, t *testing.T, enough func() 
 	}
 }
 
-// act does one random thing that an application does.
+// act makes one random change, as a client of the application would.
 func (s *storm) act(ctx context.Context, rng *rand.Rand) error {
 	switch rng.IntN(10) {
 	case 0, 1:
@@ -216,7 +219,7 @@ func (s *storm) insertProject(ctx context.Context, group int) error {
 	return nil
 }
 
-// pick returns a random project that exists, or, without lives, one that was deleted.
+// pick returns a random project that exists or, if lives is false, one that was deleted.
 func (s *storm) pick(rng *rand.Rand, lives bool) (int, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,7 +249,7 @@ func (s *storm) deleteProject(ctx context.Context, rng *rand.Rand) error {
 	})
 }
 
-// forget stops expecting anything of a project and its children.
+// forget records that a project was deleted, so that its children may be missing.
 func (s *storm) forget(id int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,8 +274,8 @@ func (s *storm) reinsertProject(ctx context.Context, rng *rand.Rand) error {
 	return err
 }
 
-// replaceGroup deletes a group, forgets its projects, and inserts the group again with its
-// id.
+// replaceGroup deletes a group, and inserts it again with the same id. It removes the
+// projects of the group from the record of what must exist.
 func (s *storm) replaceGroup(ctx context.Context, group int) error {
 	s.mu.Lock()
 	s.epochs[-group]++
@@ -291,7 +294,8 @@ func (s *storm) replaceGroup(ctx context.Context, group int) error {
 	return err
 }
 
-// holdChildren changes children, of existing or deleted parents, in a long transaction.
+// holdChildren locks some children, of existing or deleted projects, in a transaction of up
+// to 60 ms.
 func (s *storm) holdChildren(ctx context.Context, rng *rand.Rand) error {
 	child := []string{"builds", "notes", "marks"}[rng.IntN(3)]
 	err := pgx.BeginFunc(ctx, s.main, func(tx pgx.Tx) error {
@@ -307,7 +311,8 @@ func (s *storm) holdChildren(ctx context.Context, rng *rand.Rand) error {
 	return err
 }
 
-// insertChildren inserts children of a project, which another goroutine may have deleted.
+// insertChildren inserts children of a project. Another goroutine may delete the project
+// first.
 func (s *storm) insertChildren(ctx context.Context, rng *rand.Rand) error {
 	id, ok := s.pick(rng, true)
 	if !ok {
@@ -350,7 +355,8 @@ func (s *storm) insertChildren(ctx context.Context, rng *rand.Rand) error {
 	return nil
 }
 
-// settle runs a worker until nothing is pending, with the same small limits.
+// settle makes runs of a worker, with the storm's small limits, until no deleted record is
+// pending.
 func (s *storm) settle(t *testing.T, o Options) {
 	t.Helper()
 	w, err := New(o)

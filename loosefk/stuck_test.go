@@ -7,8 +7,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// If more parents than fit into a batch can't be cleaned up, the same run still cleans up
-// later ones.
+// More parents than fit into a batch can't be cleaned up. The same run must still clean up
+// a later parent.
 func TestStuckParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -30,8 +30,8 @@ func TestStuckParents(t *testing.T) {
 	}
 }
 
-// Parents whose children are locked don't keep a run from the other parents: the worker
-// waits for the locks, but not for the whole run.
+// A client keeps the children of 200 parents locked. A run must wait for them only for a
+// part of its time, and clean up the other parent.
 func TestHeldParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -50,7 +50,7 @@ func TestHeldParents(t *testing.T) {
 	}
 }
 
-// families deletes parents 1 to n, each with one child.
+// families inserts the parents 1 to n with one child each, and deletes the parents only.
 func families(t *testing.T, db DB, n int) {
 	t.Helper()
 	exec(t, db, "INSERT INTO projects SELECT generate_series(1, $1::int)", n)
@@ -58,8 +58,8 @@ func families(t *testing.T, db DB, n int) {
 	exec(t, db, "DELETE FROM projects WHERE id <= $1", n)
 }
 
-// A parent that was postponed because it has many children is continued by every run in
-// which nothing else is due, and skipped by other runs.
+// A parent was postponed because it has many children. Each run in which nothing else is
+// due must continue with it; other runs must skip it.
 func TestHeavyParentGoesOn(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -76,7 +76,7 @@ func TestHeavyParentGoesOn(t *testing.T) {
 		t.Errorf("with others due the run says %+v", r)
 	}
 	wantRows(t, pool, "SELECT count(*)::int FROM builds WHERE project_id = 1", 180)
-	// A record that an operator has postponed is not touched.
+	// A record that an operator has postponed must stay as it is until its time.
 	family(t, pool, 50, 2)
 	exec(t, pool, "UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 minute' WHERE primary_key_value = 50")
 	if r := runOnce(t, w, "main"); r.Deletes != 40 || r.Incremented+r.Rescheduled != 0 {
@@ -93,7 +93,8 @@ func TestHeavyParentGoesOn(t *testing.T) {
 	wantRows(t, pool, "SELECT primary_key_value::int FROM loose_foreign_keys_deleted_records WHERE status = 1", 50)
 }
 
-// A postponed parent whose clean-up fails when it is continued waits for its time.
+// A run continues with a postponed parent of many children, and gets stuck at locked
+// children. The parent's record must then wait for the time to which it was postponed.
 func TestHeavyParentGetsStuck(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)

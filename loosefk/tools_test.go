@@ -5,13 +5,15 @@ import (
 	"testing"
 )
 
-// Tools has what the tests of this package use of the packages doctor and generate, which
-// import it. tools_external_test.go sets the fields.
+// Tools contains functions of the packages doctor and generate for the tests of this
+// package, which can't import them, because they import this package.
+// tools_external_test.go sets the fields.
 var Tools struct {
 	// Examine returns the texts of the doctor's findings.
 	Examine func(ctx context.Context, w *Worker) ([]string, error)
-	// Repair audits with repair. It returns "child pending/pending parents orphans/orphan
-	// parents examples repaired" for each definition.
+	// Repair runs an audit with the option Repair. For each definition it returns a text
+	// with the counts of the audit: "child pending/pending parents orphans/orphan parents
+	// examples repaired".
 	Repair func(ctx context.Context, w *Worker) ([]string, error)
 	// ForeignKeys lists the foreign keys.
 	ForeignKeys func(ctx context.Context, dbs Databases, defs Definitions) error

@@ -14,7 +14,8 @@ const (
 	foldersDefinition = "folders: [{table: folders, column: folder_id, on_delete: async_delete}]"
 )
 
-// drained runs a worker until nothing is pending, and returns how many runs that took.
+// drained makes runs of a worker until no deleted record is pending, and returns their
+// number.
 func drained(t *testing.T, pool *pgxpool.Pool, w *Worker) int {
 	t.Helper()
 	for runs := 1; ; runs++ {
@@ -28,8 +29,8 @@ func drained(t *testing.T, pool *pgxpool.Pool, w *Worker) int {
 	}
 }
 
-// A table that is its own child is cleaned up level by level in one run; rows that don't
-// descend from the deleted ones stay.
+// A table is its own child. One run must delete all descendants of a deleted row, level by
+// level, and no other rows.
 func TestTrees(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, rows, delete string }{
@@ -60,8 +61,8 @@ func TestTrees(t *testing.T) {
 	}
 }
 
-// Two tables are parents of each other: a delete in one cleans up a chain through both,
-// over several runs, since the limits of a run are small.
+// Two tables are parents of each other, and a row is deleted that begins a chain of 100
+// rows through both. Runs with small limits must delete the chain.
 func TestCircle(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -82,7 +83,7 @@ eggs: [{table: hens, column: hen_id, on_delete: async_delete}]`), MaxDeletes: 40
 	}
 }
 
-// With async_nullify the children of a deleted row become roots.
+// With async_nullify the worker must turn the children of a deleted row into roots.
 func TestTreeNullify(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, folders)

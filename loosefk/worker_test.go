@@ -29,7 +29,8 @@ func TestRunOnce(t *testing.T) {
 	}
 }
 
-// Two workers share the parents: the second skips parents that the first has locked.
+// While one worker holds the lock of a parent table, a run of another worker must skip the
+// table.
 func TestWorkersShareParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -50,7 +51,8 @@ func TestWorkersShareParents(t *testing.T) {
 	}
 }
 
-// A run whose context ends in the middle leaves its records as they were.
+// If its context ends while a run deletes children, the run must leave the deleted records
+// unchanged.
 func TestRunStops(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `

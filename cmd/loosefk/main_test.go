@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// tool runs command lines with an environment of its own.
+// tool runs command lines with its own environment variables.
 type tool struct {
 	t   *testing.T
 	env map[string]string
@@ -78,7 +78,7 @@ const (
 	definitions = "ci_pipelines:\n  - {table: projects, column: project_id, on_delete: async_delete}\n"
 )
 
-// TestOneDatabase runs all commands, configured by the environment alone.
+// TestOneDatabase runs all commands, configured by environment variables alone.
 func TestOneDatabase(t *testing.T) {
 	t.Parallel()
 	dsn := newDatabase(t, parents+";"+children)
@@ -95,8 +95,8 @@ func TestOneDatabase(t *testing.T) {
 	l.want(0, "nothing is pending", "status")
 }
 
-// TestTwoDatabases runs commands with parents and children in different databases, and with
-// locks in a Redis that doesn't exist.
+// TestTwoDatabases runs commands with parents and children in different databases. One of
+// the commands gets a Redis for locks that doesn't exist, and must fail.
 func TestTwoDatabases(t *testing.T) {
 	t.Parallel()
 	main, ci := newDatabase(t, parents), newDatabase(t, children)
@@ -140,8 +140,8 @@ func TestBadUsage(t *testing.T) {
 	l.want(2, "retention is -1h0m0s: it has to be from", append(db, "worker")...)
 }
 
-// TestTuning: the worker's options come from flags and environment variables; a flag has
-// priority.
+// TestTuning sets the worker's options by flags and environment variables. If both are
+// given, the flag must win.
 func TestTuning(t *testing.T) {
 	t.Parallel()
 	dsn := newDatabase(t, parents+";"+children)
@@ -158,8 +158,9 @@ func TestTuning(t *testing.T) {
 	l.want(0, "nothing of projects is pending", "drain", "--table", "projects", "--batch", "1")
 }
 
-// TestTransactionPooling runs all commands through a pooler that gives transactions different
-// sessions and doesn't support prepared statements.
+// TestTransactionPooling runs all commands through a connection pooler that runs the
+// transactions of one connection in different sessions and doesn't support prepared
+// statements.
 func TestTransactionPooling(t *testing.T) {
 	t.Parallel()
 	dsn := newDatabase(t, parents+";"+children)
@@ -179,7 +180,7 @@ func TestTransactionPooling(t *testing.T) {
 	}
 }
 
-// output is written to and read at the same time.
+// output is a buffer that may be written and read by different goroutines at the same time.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer

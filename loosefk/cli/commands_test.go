@@ -90,7 +90,8 @@ func TestRunAndDrain(t *testing.T) {
 	wantLines(t, ok(t, app, "run"), "database main: 0 of 1 records processed, 1 rows deleted, 0 updated; 1 not finished; stopped at the limit of deletes")
 }
 
-// TestRunBesideWorker runs the command while another worker has the parent's lock.
+// TestRunBesideWorker runs the command run while another worker holds the lock of a parent
+// table. The command must process the other table.
 func TestRunBesideWorker(t *testing.T) {
 	t.Parallel()
 	app, pool := newShop(t)
@@ -118,7 +119,8 @@ func TestFixDefaultPartition(t *testing.T) {
 	if n := count(t, pool, "SELECT count(*) FROM "+records+"_1"); n != 3 {
 		t.Errorf("%d rows are in partition 1, want 3", n)
 	}
-	// Without any partition deletes fail. A partition's number is never used again.
+	// Without any partition, deletes of parents fail. fix-default-partition must add a
+	// partition, with a number that no partition has had.
 	runSQL(t, pool, "DROP TABLE "+records+"_default; ALTER TABLE "+records+" DETACH PARTITION "+records+"_1; INSERT INTO projects VALUES (1)")
 	if _, err := pool.Exec(t.Context(), "DELETE FROM projects"); err == nil {
 		t.Fatal("a delete has found a partition")
@@ -155,8 +157,8 @@ func TestAuditCommand(t *testing.T) {
 	wantExit(t, app, 1, "no definition names nonsense as a child", "audit", "nonsense")
 }
 
-// TestInstallSQL compares a database in which it ran the SQL that --sql prints with one in
-// which the commands ran.
+// TestInstallSQL runs the SQL that install and track print with --sql, and compares the
+// result with a database in which the commands ran themselves.
 func TestInstallSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, shop)
@@ -185,8 +187,8 @@ func TestInstallSQL(t *testing.T) {
 	wantLines(t, ok(t, app, "track", "projects"), "database main: tracking deletions from projects")
 }
 
-// TestInstallHoldsNobodyUp installs again while a transaction is open that deletes
-// from a parent: others that delete don't wait behind it.
+// TestInstallHoldsNobodyUp runs install and track while a transaction that deletes a parent
+// stays open. Other clients that delete parents must not have to wait for the commands.
 func TestInstallHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	app, pool := newShop(t)
@@ -280,8 +282,8 @@ func TestValidate(t *testing.T) {
 	wantExit(t, app, 1, "loose.yml:7: there is no table public.steps", "run")
 }
 
-// TestFailures: a table that isn't installed, a database that can't be reached and an Env
-// that fails are errors with exit code 1, and the App is closed after an error.
+// TestFailures: if the table of deleted records is missing, a database can't be reached, or
+// Env.Open fails, commands must end with exit code 1, and close the App.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	app := oneApp(t, newPool(t, shop), shopDefinitions)
@@ -312,7 +314,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestHelp: every command has a description, an example and the flag -o.
+// TestHelp: every command must have a description, an example and the flag -o.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	root := New(Env{})

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// freshTree makes a project without a definitions' file and without its directory. If git
-// is set, the project is a work tree that has no commit yet.
+// freshTree makes a project without a file of definitions and without that file's
+// directory. If git is set, the project is a git work tree without a commit.
 func freshTree(t *testing.T, git bool) *project {
 	t.Helper()
 	s := newProject(t)
@@ -26,15 +26,15 @@ func freshTree(t *testing.T, git bool) *project {
 	return s
 }
 
-// identity sets the name and address of git commits.
+// identity sets the name and email address of git commits.
 func (s *project) identity(t *testing.T) {
 	t.Helper()
 	s.git(t, "config", "user.name", "A tester")
 	s.git(t, "config", "user.email", "tester@example.com")
 }
 
-// unchanged checks that a command fails with a message and changes neither the directory
-// nor the database.
+// unchanged runs a command that must fail with the message want, and must change neither
+// the directory nor the database.
 func (s *project) unchanged(t *testing.T, want string, args ...string) {
 	t.Helper()
 	before, status := s.state(t), s.git(t, "status", "--porcelain", "--branch")
@@ -45,7 +45,7 @@ func (s *project) unchanged(t *testing.T, want string, args ...string) {
 	if now := s.git(t, "status", "--porcelain", "--branch"); now != status {
 		t.Errorf("%q: git's status is\n%s\nand was\n%s", args, now, status)
 	}
-	// Of git's own files, compare only the index and the branches.
+	// Of the files in .git, compare only HEAD and the branches.
 	ours := func(state string) []string {
 		return slices.DeleteFunc(strings.Split(state, "\n"), func(line string) bool {
 			return strings.Contains(line, "/.git/") && !strings.Contains(line, "/.git/refs/heads/") && !strings.Contains(line, "/.git/HEAD")
@@ -56,7 +56,8 @@ func (s *project) unchanged(t *testing.T, want string, args ...string) {
 	}
 }
 
-// convert may make the first commit of a work tree, and makes missing directories.
+// convert must be able to make the first commit of a git work tree, and must create missing
+// directories.
 func TestConvertInFreshTree(t *testing.T) {
 	t.Parallel()
 	s := freshTree(t, true)
@@ -70,7 +71,7 @@ func TestConvertInFreshTree(t *testing.T) {
 	contains(t, "the next", s.ok(t, "convert", "^visits$"), "made the branch loose-fk-visits")
 }
 
-// TestConvertFindsWhatGitRefuses: convert looks for reasons of git to refuse a commit
+// TestConvertFindsWhatGitRefuses: if git would refuse the commit, convert must say so
 // before it writes anything.
 func TestConvertFindsWhatGitRefuses(t *testing.T) {
 	s := freshTree(t, true)
@@ -102,8 +103,8 @@ func TestConvertFindsWhatGitRefuses(t *testing.T) {
 	s.unchanged(t, "is outside of the git work tree", "convert", "^orders$", "--schema-dump", filepath.Join(outside, "s.sql"))
 }
 
-// TestConvertTakesBack: when git refuses in the middle, convert takes back its files, its
-// changes of the index and its branch.
+// TestConvertTakesBack lets a git hook refuse the commit. convert must undo its files, its
+// changes of the git index and its branch.
 func TestConvertTakesBack(t *testing.T) {
 	t.Parallel()
 	for _, first := range []bool{true, false} {
@@ -130,7 +131,7 @@ func TestConvertTakesBack(t *testing.T) {
 	}
 }
 
-// Outside of a work tree convert writes the files and says why it commits nothing.
+// Outside of a git work tree convert must write the files, and say why it commits nothing.
 func TestConvertWithoutTree(t *testing.T) {
 	t.Parallel()
 	s := freshTree(t, false)
@@ -140,7 +141,7 @@ func TestConvertWithoutTree(t *testing.T) {
 	}
 }
 
-// If a file can't be written, convert removes those that it has written.
+// If convert can't write a file, it must remove the files that it has written.
 func TestConvertWritesAllOrNothing(t *testing.T) {
 	t.Parallel()
 	s := freshTree(t, false)
@@ -154,7 +155,8 @@ func TestConvertWritesAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestConvertAfterTheGuide: if some steps were done by hand, convert plans only the others.
+// TestConvertAfterTheGuide: if some steps were done by hand, convert must plan the others
+// only.
 func TestConvertAfterTheGuide(t *testing.T) {
 	t.Parallel()
 	s := newProject(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// project is an application in a directory of its own, with a database.
+// project is an application of one test: a directory, a file of definitions and a database.
 type project struct {
 	dir  string
 	file string
@@ -89,7 +89,7 @@ func (s *project) ok(t *testing.T, args ...string) string {
 	return out
 }
 
-// files returns the paths of all files in the directory.
+// files returns the paths of all files in the project's directory, except git's own.
 func (s *project) files(t *testing.T) []string {
 	t.Helper()
 	var list []string
@@ -171,7 +171,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Without a filter convert lists the keys and explains filters.
+// Without a filter convert must list the foreign keys and explain filters.
 func TestConvertWithoutFilter(t *testing.T) {
 	t.Parallel()
 	s := newProject(t)
@@ -182,8 +182,8 @@ func TestConvertWithoutFilter(t *testing.T) {
 	}
 }
 
-// A dry run prints everything, and leaves every byte of the directory and the
-// database as they are.
+// A dry run must print everything that convert would write, and change nothing in the
+// directory or the database.
 func TestConvertDryRun(t *testing.T) {
 	t.Parallel()
 	s := newProject(t)
@@ -201,8 +201,8 @@ func TestConvertDryRun(t *testing.T) {
 	}
 }
 
-// state returns the contents of the directory, including git's files, and of the server's
-// databases.
+// state returns a text that describes the files in the directory, including git's own, and
+// the tables and databases.
 func (s *project) state(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -228,7 +228,7 @@ func (s *project) state(t *testing.T) string {
 	return b.String()
 }
 
-// convert commits its own change on a branch, and no other changes.
+// convert must commit its own changes on a new branch, and no other changes.
 func TestConvertCommits(t *testing.T) {
 	t.Parallel()
 	s := newProject(t)
@@ -249,7 +249,7 @@ func TestConvertCommits(t *testing.T) {
 		t.Errorf("git's status is %q", status)
 	}
 
-	// If the branch exists already, nothing is written.
+	// If the branch exists already, convert must fail and write nothing.
 	s.git(t, "checkout", "--quiet", "trunk")
 	if _, code, message := s.run(t, "convert", "^orders$"); code != 1 || !strings.Contains(message, "nothing was written: the branch loose-fk-orders exists already") {
 		t.Errorf("with the branch there: %d, %s", code, message)
@@ -265,7 +265,7 @@ func TestConvertCommits(t *testing.T) {
 		t.Errorf("without tests there are %q", got)
 	}
 
-	// convert refuses to commit a file that the user has changed.
+	// revert must refuse to commit a file of definitions that the user has changed.
 	must(t, os.WriteFile(s.file, []byte(projectDefinitions+"# mine\n"), 0o600))
 	if _, code, message := s.run(t, "revert", "visits"); code != 1 || !strings.Contains(message, "changes that are not committed") {
 		t.Errorf("with changes: %d, %s", code, message)
@@ -330,7 +330,8 @@ func TestConvertSaysWhy(t *testing.T) {
 	}
 }
 
-// The dump shows the schema after the migrations, and the temporary copy is removed.
+// The schema dump must show the schema as it is after the migrations, and convert must
+// remove the temporary database.
 func TestConvertSchemaDump(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("pg_dump"); err != nil {
@@ -364,7 +365,7 @@ func TestConvertWithoutPgDump(t *testing.T) {
 	contains(t, "convert without git", s.ok(t, "convert", "^orders$"), "git is not installed: nothing is committed")
 }
 
-// lacking skips a test whose program isn't installed; in CI it fails instead.
+// lacking skips a test that needs a missing program; in CI it fails the test.
 func lacking(t *testing.T, program string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {

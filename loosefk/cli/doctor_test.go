@@ -39,7 +39,7 @@ steps:
   - {table: p_loads, column: load_id, on_delete: async_nullify}
 `
 
-// newShop makes an application in which doctor finds nothing.
+// newShop makes an application in which doctor finds nothing wrong.
 func newShop(t testing.TB) (*App, *pgxpool.Pool) {
 	t.Helper()
 	pool := newPool(t, shop)
@@ -63,8 +63,8 @@ func TestDoctorAllIsWell(t *testing.T) {
 
 const records = "loose_foreign_keys_deleted_records"
 
-// TestDoctor breaks one thing at a time, and checks that doctor finds it and that the
-// remedy removes the finding.
+// TestDoctor breaks one thing in each case. doctor must find it, and the remedy must remove
+// the finding.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -162,8 +162,8 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// TestDoctorSession: doctor finds settings of a database or a role with which the worker
-// can't work.
+// TestDoctorSession changes settings of a database or a role so that the worker can't work.
+// doctor must find this.
 func TestDoctorSession(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ set, want string }{
@@ -190,9 +190,10 @@ func TestDoctorSession(t *testing.T) {
 	}
 }
 
-// TestDoctorPartitionAsParent defines a partition as a parent, once with its partitioned
-// table as another parent and once without. doctor reports the partition, without a remedy;
-// once the remedies of all other findings have been applied, no other finding is left.
+// TestDoctorPartitionAsParent defines a partition as a parent, once beside its partitioned
+// table as another parent and once alone. doctor must report the partition, without a
+// remedy. After the remedies of all other findings were applied, no other finding may be
+// left.
 func TestDoctorPartitionAsParent(t *testing.T) {
 	t.Parallel()
 	for _, definitions := range []string{
@@ -221,15 +222,16 @@ func TestDoctorPartitionAsParent(t *testing.T) {
 	}
 }
 
-// findings returns doctor's findings. app has the role that asks.
+// findings returns the findings of the command doctor, run with the role of app's
+// connections.
 func findings(t *testing.T, app *App) []doctor.Finding {
 	t.Helper()
 	code, _, _ := command(t, app, "doctor")
 	return decode[[]doctor.Finding](t, app, code, "doctor")
 }
 
-// wantRemedied checks that doctor reports a finding, and no longer reports it after admin,
-// who has the rights, has applied the remedy.
+// wantRemedied tests that doctor reports a finding, and no longer reports it after the
+// remedy was applied with the rights of admin.
 func wantRemedied(t *testing.T, app *App, pool *pgxpool.Pool, admin *App, severity doctor.Severity, want, remedy string) {
 	t.Helper()
 	like := regexp.MustCompile(want)
@@ -257,7 +259,7 @@ func applyRemedy(t *testing.T, app *App, pool *pgxpool.Pool, remedy string) {
 	args, isCommand := strings.CutPrefix(remedy, "loosefk ")
 	switch {
 	case strings.HasPrefix(args, "convert "):
-		// convert only writes migrations; the last one runs this statement.
+		// The remedy convert only writes migrations, so run the statement of the last one.
 		runSQL(t, pool, "ALTER TABLE jobs DROP CONSTRAINT jobs_pipeline_id_fkey")
 	case isCommand:
 		ok(t, app, strings.Fields(args)...)
@@ -266,8 +268,8 @@ func applyRemedy(t *testing.T, app *App, pool *pgxpool.Pool, remedy string) {
 	}
 }
 
-// TestDoctorDefinitions: doctor reports each definition that doesn't fit the database, and
-// examines the others.
+// TestDoctorDefinitions: doctor must report each definition that doesn't fit the database,
+// and examine the others.
 func TestDoctorDefinitions(t *testing.T) {
 	t.Parallel()
 	app, pool := newShop(t)
@@ -292,7 +294,7 @@ projects:
 	}
 }
 
-// TestDoctorRights runs doctor as a role with few rights.
+// TestDoctorRights runs doctor as a role that lacks one right in each case.
 func TestDoctorRights(t *testing.T) {
 	t.Parallel()
 	const all = `
@@ -328,7 +330,7 @@ func TestDoctorRights(t *testing.T) {
 	}
 }
 
-// as opens a pool on the same database with another role.
+// as opens a pool for the same database whose connections use another role.
 func as(t *testing.T, pool *pgxpool.Pool, role string) *pgxpool.Pool {
 	t.Helper()
 	cfg := pool.Config()
@@ -342,8 +344,9 @@ func as(t *testing.T, pool *pgxpool.Pool, role string) *pgxpool.Pool {
 	return other
 }
 
-// TestDoctorOrder has a table with a foreign key to a child that the worker deletes. doctor
-// reports it unless an earlier definition of the same parent cleans up that table first.
+// TestDoctorOrder adds a table with a foreign key to a child that the worker deletes.
+// doctor must report the foreign key unless an earlier definition of the same parent cleans
+// up the added table.
 func TestDoctorOrder(t *testing.T) {
 	t.Parallel()
 	const jobs = "jobs:\n  - {table: projects, column: project_id, on_delete: async_delete}\n"
@@ -377,7 +380,7 @@ func TestDoctorOrder(t *testing.T) {
 	}
 }
 
-// TestSchema runs the commands with everything in another schema than public.
+// TestSchema runs the commands on tables in another schema than public.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, "CREATE SCHEMA app; SET search_path = app; "+shop+"; SET search_path = DEFAULT")

@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// newPool opens a pool on an empty database of the test's own.
+// newPool creates an empty database for the test, executes setup there, and returns a pool
+// for it.
 func newPool(t testing.TB, setup ...string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
@@ -66,7 +67,7 @@ func oneApp(t testing.TB, pool *pgxpool.Pool, definitions string) *App {
 	}
 }
 
-// command runs a command line and returns the exit code and what it printed.
+// command runs a command line and returns its exit code and the texts on stdout and stderr.
 func command(t testing.TB, app *App, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -78,7 +79,7 @@ func command(t testing.TB, app *App, args ...string) (code int, out, errs string
 	return code, stdout.String(), stderr.String()
 }
 
-// ok runs a command line that has to succeed and returns what it printed.
+// ok runs a command line that must succeed, and returns its output.
 func ok(t testing.TB, app *App, args ...string) string {
 	t.Helper()
 	code, out, errs := command(t, app, args...)
@@ -88,8 +89,8 @@ func ok(t testing.TB, app *App, args ...string) string {
 	return out
 }
 
-// decode runs a command with -o json, which has to end with the exit code, and
-// returns what it printed.
+// decode runs a command with -o json, which must end with the given exit code, and returns
+// its decoded output.
 func decode[T any](t testing.TB, app *App, wantCode int, args ...string) (v T) {
 	t.Helper()
 	code, out, errs := command(t, app, append(args, "-o", "json")...)

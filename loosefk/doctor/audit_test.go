@@ -18,8 +18,8 @@ func audit(t testing.TB, w *loosefk.Worker, o AuditOptions) []Orphans {
 	return found
 }
 
-// tally returns an audit's counts: pending children and their parents, orphans and their
-// parents.
+// tally returns the counts of an audit as a text: children of parents with a pending record
+// and these parents, then orphans and their missing parents, then examples.
 func tally(o Orphans) string {
 	return fmt.Sprintf("%s %d/%d %d/%d %v", o.Child, o.Pending, o.PendingParents, o.Rows, o.Parents, o.Examples)
 }
@@ -41,8 +41,8 @@ func TestAudit(t *testing.T) {
 	w := newWorker(t, loosefk.Options{Definitions: parse(t, testdb.ProjectsDefinitions)}, install(t, pool, "projects"))
 	wantTally(t, audit(t, w, AuditOptions{}), "public.pipelines 0/0 0/0 []", "public.requests 0/0 0/0 []", "public.packages 0/0 0/0 []")
 
-	// Project 1 is deleted with a record, project 2 without. All packages of project 1 are
-	// npm, as the definition's condition wants it, and none of project 2's are.
+	// Delete project 1 with a record, and project 2 without. All packages of project 1 are
+	// of the kind npm, as the definition's condition requires, and none of project 2.
 	exec(t, pool, "DELETE FROM projects WHERE id = 1")
 	exec(t, pool, "ALTER TABLE projects DISABLE TRIGGER projects_loose_fk_trigger")
 	exec(t, pool, "DELETE FROM projects WHERE id = 2")
@@ -73,7 +73,7 @@ func TestAudit(t *testing.T) {
 	testdb.WantRows(t, pool, "SELECT name || status FROM packages WHERE project_id > 4 ORDER BY 1", "a4", "b1", "c4")
 }
 
-// TestAuditTwoDatabases has parents and children in different databases.
+// TestAuditTwoDatabases audits children in another database than their parents.
 func TestAuditTwoDatabases(t *testing.T) {
 	t.Parallel()
 	main, ci := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY); INSERT INTO projects SELECT generate_series(1, 5000, 2)"),
@@ -97,8 +97,9 @@ func TestAuditTwoDatabases(t *testing.T) {
 	testdb.WantRows(t, ci, "SELECT count(*) FROM loads", int64(5000))
 }
 
-// TestAuditRepairSparesParents: a repair writes no record for a parent that was inserted
-// again after the audit looked, and no second record if another repair has written one.
+// TestAuditRepairSparesParents: a repair must not write a record for a parent that a client
+// has inserted again after the audit looked it up, nor a second record if another repair
+// has written one.
 func TestAuditRepairSparesParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, testdb.Projects)
@@ -115,8 +116,8 @@ func TestAuditRepairSparesParents(t *testing.T) {
 	testdb.WantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records", int64(77))
 }
 
-// TestAuditReadsTheIndex: an audit costs one probe of the index for each parent, however
-// many children the parent has.
+// TestAuditReadsTheIndex: an audit must read one index entry for each parent, however many
+// children the parent has.
 func TestAuditReadsTheIndex(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `CREATE TABLE projects (id bigint PRIMARY KEY); INSERT INTO projects SELECT generate_series(1, 3);

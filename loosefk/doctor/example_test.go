@@ -11,7 +11,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/doctor"
 )
 
-// newWorker installs loose foreign keys and makes a worker for pipelines.
+// newWorker installs loose foreign keys and returns a worker that deletes the pipelines of
+// deleted projects.
 func newWorker(ctx context.Context, pool *pgxpool.Pool) *loosefk.Worker {
 	if err := loosefk.DefaultSchema.Install(ctx, pool); err != nil {
 		log.Fatal(err)
@@ -29,8 +30,9 @@ func newWorker(ctx context.Context, pool *pgxpool.Pool) *loosefk.Worker {
 	return worker
 }
 
-// Rows that were deleted before the trigger existed, or without firing it, have no record.
-// An audit finds their children and, with the option Repair, writes the records.
+// If parents were deleted before the trigger existed, or without firing it, there are no
+// deleted records of them. An audit finds their children and, with the option Repair,
+// writes the records.
 func ExampleAudit() {
 	ctx := context.Background()
 	pool, done := openDatabase()

@@ -20,7 +20,8 @@ var (
 	exec    = testdb.Exec
 )
 
-// install makes a database with loose foreign keys installed, and triggers on the parents.
+// install installs loose foreign keys in a database and creates the triggers on the parent
+// tables.
 func install(t testing.TB, pool *pgxpool.Pool, parents ...string) loosefk.Database {
 	t.Helper()
 	must(t, loosefk.DefaultSchema.Install(t.Context(), pool))

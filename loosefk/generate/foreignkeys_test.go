@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// shop is a schema with all kinds of foreign keys.
+// shop is SQL that creates tables with all kinds of foreign keys.
 const shop = `
 	CREATE SCHEMA billing;
 	CREATE TABLE customers (id bigint PRIMARY KEY, number text UNIQUE, region int, UNIQUE (region, id));
@@ -79,8 +79,9 @@ func TestForeignKeys(t *testing.T) {
 	}
 }
 
-// If two entries of Databases lead to one database, because the database is to be split,
-// its keys are listed once, and keys between tables of different entries cross.
+// Two elements of Databases lead to one database, because the database is to be split. Each
+// of its foreign keys must be listed once, and keys between tables of different elements
+// must count as crossing databases.
 func TestForeignKeysThatCross(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, shop)
@@ -101,7 +102,8 @@ func TestForeignKeysThatCross(t *testing.T) {
 			byMap = append(byMap, k.From)
 		}
 	}
-	// The parent is looked up in the schema of the child's database.
+	// Both tables are named as in the child's database: without a schema only if it is that
+	// database's.
 	if len(keys) != 10 || !slices.Equal(cross, []string{"billing invoices", "main orders", "main visits"}) {
 		t.Errorf("of %d keys these cross: %q", len(keys), cross)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// generated is a Generator with a directory of its own.
+// generated is a Generator with a directory and a database of one test.
 type generated struct {
 	Generator
 	pool *pgxpool.Pool
@@ -39,7 +39,7 @@ func newGenerated(t *testing.T, definitions string) *generated {
 	return g
 }
 
-// load reads the definitions and lists the keys that match.
+// load reads the definitions and returns the foreign keys that match the filters.
 func (g *generated) load(t *testing.T, filters ...string) []ForeignKey {
 	t.Helper()
 	var err error
@@ -70,7 +70,7 @@ func (g *generated) revert(t *testing.T, filters ...string) *Plan {
 	return p
 }
 
-// goose makes goose's provider for the migrations' directory.
+// goose returns a provider that runs the migrations of g's directory with goose.
 func (g *generated) goose(t *testing.T) *goose.Provider {
 	t.Helper()
 	db := stdlib.OpenDB(*g.pool.Config().ConnConfig)
@@ -80,7 +80,7 @@ func (g *generated) goose(t *testing.T) *goose.Provider {
 	return p
 }
 
-// work runs a worker with the definitions of the file until it has nothing to do.
+// work makes one run of a worker with the definitions of the file, and returns its result.
 func (g *generated) work(t *testing.T) loosefk.Result {
 	t.Helper()
 	defs, err := loosefk.Load(g.File)
@@ -88,7 +88,7 @@ func (g *generated) work(t *testing.T) loosefk.Result {
 	return runOnce(t, newWorker(t, loosefk.Options{Definitions: defs}, g.Databases...), "main")
 }
 
-// base returns files' names without directory and version.
+// base returns the names of files without their directory and version.
 func base(names []string) []string {
 	var list []string
 	for _, n := range names {
@@ -111,8 +111,8 @@ func paths(p *Plan) []string {
 
 const customerKeys = "SELECT conname::text || ' ' || convalidated FROM pg_constraint WHERE contype = 'f' AND conrelid IN ('orders'::regclass, 'visits'::regclass) ORDER BY 1"
 
-// Convert turns two foreign keys into loose ones, a worker cleans up after a deletion, and
-// Revert restores the keys.
+// Convert turns two foreign keys into loose ones, and a worker cleans up children of
+// deleted parents. Then Revert must restore the foreign keys.
 func TestConvertAndRevert(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -157,7 +157,7 @@ func TestConvertAndRevert(t *testing.T) {
 	}
 	testdb.WantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2000))
 
-	// Revert one key: customers stay tracked for the other.
+	// Revert one key: the table customers must stay tracked for the other key.
 	q := g.revert(t, "^orders$")
 	if got := base(paths(q)); !slices.Equal(got, []string{"loose.yml", "restore_fk_orders_customers_of_orders.sql"}) {
 		t.Fatalf("the plan of the way back is %q, refused %v", got, q.Refused)
@@ -169,8 +169,8 @@ func TestConvertAndRevert(t *testing.T) {
 	testdb.WantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_orders_customers'",
 		"FOREIGN KEY (customer_id) REFERENCES customers(id) ON UPDATE CASCADE ON DELETE CASCADE DEFERRABLE")
 
-	// Then revert the other, while the record of a deletion is pending: the deletion has
-	// left orphans, which the migration must handle before it adds the key.
+	// Revert the other key while a deleted record is pending. The deletion has left
+	// orphans, which the migration must clean up before it adds the key.
 	q = g.revert(t, "visits")
 	if got := base(paths(q)); !slices.Equal(got, []string{"loose.yml", "restore_visits_customer_id_fkey_of_visits.sql", "untrack_deletions_from_customers.sql"}) {
 		t.Fatalf("the plan of the way back is %q, refused %v", got, q.Refused)
@@ -191,7 +191,7 @@ func TestConvertAndRevert(t *testing.T) {
 		t.Errorf("the definitions are %q, %v; want none", text, err)
 	}
 
-	// The next conversion tracks the untracked parent again.
+	// The next conversion must track the parent again, which is no longer tracked.
 	g.Tests = ""
 	r := g.convert(t, "^orders$")
 	if got := base(paths(r)); !slices.Equal(got, []string{"loose.yml", "track_deletions_from_customers.sql", "drop_fk_orders_customers_from_orders.sql"}) {
@@ -199,7 +199,7 @@ func TestConvertAndRevert(t *testing.T) {
 	}
 }
 
-// Each migration's Down restores the schema as it was before its Up.
+// The down part of each migration must restore the schema as it was before its up part.
 func TestMigrationsDown(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -225,7 +225,7 @@ func TestMigrationsDown(t *testing.T) {
 	must(t, err)
 }
 
-// describeAll lists the objects in the database's schemas.
+// describeAll returns a text for each table, index, constraint, trigger and function.
 func describeAll(t *testing.T, db loosefk.DB) []string {
 	t.Helper()
 	return testdb.Query[string](t, db, `
@@ -240,8 +240,8 @@ func describeAll(t *testing.T, db loosefk.DB) []string {
 		ORDER BY 1`)
 }
 
-// A migration for a partitioned parent makes triggers that record the parent's name,
-// whichever partition a statement deletes from.
+// The migration for a partitioned parent must create triggers that record the parent's
+// name, whichever partition a DELETE names.
 func TestConvertPartitioned(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -305,8 +305,8 @@ func TestConvertPlain(t *testing.T) {
 	}
 }
 
-// While a transaction holds a lock on the table, the migration that drops a key waits only
-// briefly, gives up and tries again, so that clients don't queue behind it.
+// A client keeps a table locked. The migration that drops a foreign key must wait only
+// briefly, give up and try again, so that other clients don't queue behind it.
 func TestDropGivesWay(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -373,7 +373,8 @@ func TestConvertRefuses(t *testing.T) {
 	if len(p.Refused) != 1 {
 		t.Fatalf("a key without an index: %+v", p)
 	}
-	// Running the statement that the refusal names makes the conversion possible.
+	// After running the SQL in the reason of a refusal, the foreign key must become
+	// convertible.
 	create := regexp.MustCompile(`CREATE INDEX CONCURRENTLY .*`).FindString(p.Refused[0].Reason)
 	exec(t, g.pool, create)
 	if p := g.convert(t, "^letters$"); len(p.Keys) != 1 {
@@ -381,7 +382,7 @@ func TestConvertRefuses(t *testing.T) {
 	}
 }
 
-// Planning changes neither the database nor a file.
+// Convert and Revert must change neither the database nor a file before Write.
 func TestPlanChangesNothing(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, shopDefinitions)
@@ -428,7 +429,8 @@ orders:
 		t.Errorf("a key whose form is told: %+v", p)
 	}
 	must(t, p.Write())
-	// update_column_to leaves rows without a parent, which the migration must not delete.
+	// The action update_column_to has left orphans. The migration must fail instead of
+	// deleting them.
 	exec(t, g.pool, "INSERT INTO orders (customer_id) VALUES (5), (6)")
 	must(t, loosefk.DefaultSchema.Install(t.Context(), g.pool))
 	if _, err := g.goose(t).Up(t.Context()); err == nil || !strings.Contains(err.Error(), "2 rows of public.orders refer to rows of public.customers that are gone") {
@@ -436,7 +438,8 @@ orders:
 	}
 	testdb.WantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2))
 
-	// A definition with conditions says nothing about orphans that don't meet them.
+	// For a definition with conditions, the migration must not delete orphans, since some
+	// may not meet the conditions.
 	must(t, os.WriteFile(g.File, []byte("visits: [{table: customers, column: customer_id, on_delete: async_delete, conditions: [{column: id, value: 1}]}]\n"), 0o600))
 	g.Restore = ""
 	exec(t, g.pool, "ALTER TABLE visits DROP CONSTRAINT visits_customer_id_fkey")
@@ -452,7 +455,7 @@ orders:
 	}
 }
 
-// Convert plans no second trigger if a migration that isn't run yet makes it.
+// Convert must not plan a second trigger if a migration that hasn't run yet creates one.
 func TestConvertBeforeMigrations(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -464,7 +467,7 @@ func TestConvertBeforeMigrations(t *testing.T) {
 	}
 }
 
-// lacking skips a test whose program isn't installed; in CI it fails instead.
+// lacking skips a test that needs a missing program; in CI it fails the test.
 func lacking(t *testing.T, program string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -473,8 +476,8 @@ func lacking(t *testing.T, program string) {
 	t.Skipf("needs %s", program)
 }
 
-// The foreign key of a table to itself becomes loose and is restored. Restoring it removes
-// orphans on several levels.
+// Convert turns a foreign key of a table to itself into a loose one, and the down
+// migrations restore it. They must remove orphans on several levels.
 func TestConvertTree(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")

@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// The generated tests compile and pass, and fail when the trigger is missing.
+// The generated Go tests must compile and pass, and must fail if the trigger is missing.
 func TestGeneratedTests(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -30,8 +30,8 @@ func TestGeneratedTests(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			// The tests must be inside the module to compile; in testdata they are not
-			// part of "./...".
+			// Write the tests inside the module so that they compile, in testdata so that
+			// "./..." doesn't include them.
 			dir, err := os.MkdirTemp("testdata", "generated")
 			must(t, err)
 			t.Cleanup(func() { os.RemoveAll(dir); os.Remove("testdata") }) //nolint:errcheck // fails while another test uses testdata

@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// Foreign keys to parents' keys of each type and any name become loose, and are restored
-// as they were.
+// Parents have keys of each type and of any name. Convert must turn foreign keys to them
+// into loose ones, and Revert must restore the foreign keys as they were.
 func TestConvertKeys(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -52,7 +52,7 @@ func TestConvertKeys(t *testing.T) {
 			if r := g.work(t); r.Deletes != 2 {
 				t.Errorf("the worker says %+v", r)
 			}
-			// Run the last migration's Down, then its Up again.
+			// Run the down part of the last migration, and then its up part again.
 			exec(t, g.pool, "INSERT INTO c (ref) VALUES ("+pg.Literal(tt.rows)+")")
 			_, err = run.Down(t.Context())
 			must(t, err)
@@ -72,8 +72,8 @@ func TestConvertKeys(t *testing.T) {
 	}
 }
 
-// If no migration of the directory has the key, Revert makes it from its definition. The
-// restored key then refers to the parent's key.
+// If no migration in the directory contains the foreign key, Revert must make it from its
+// definition; it must refer to the parent's key column.
 func TestRevertKeys(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "c:\n  - {table: p, column: ref, on_delete: async_nullify}\n")
@@ -85,8 +85,8 @@ func TestRevertKeys(t *testing.T) {
 		`FOREIGN KEY (ref) REFERENCES p("Key") ON DELETE SET NULL`)
 }
 
-// A foreign key to another column than the parent's key is refused; the reason names the
-// parent's key.
+// Convert must refuse a foreign key to another column than the parent's key, with a reason
+// that names the key.
 func TestConvertOtherColumn(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")

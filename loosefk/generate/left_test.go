@@ -10,7 +10,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// left prepares a conversion that was begun by hand: done are the steps already taken.
+// left prepares a conversion of which some steps were done by hand. done are functions that
+// do these steps.
 func left(t *testing.T, definitions string, done ...func(g *generated)) *generated {
 	t.Helper()
 	g := newGenerated(t, definitions)
@@ -38,7 +39,8 @@ const (
 	dropOrders   = "ALTER TABLE orders DROP CONSTRAINT fk_orders_customers"
 )
 
-// finish runs Convert with the definitions whose foreign key is gone.
+// finish calls Convert with the foreign key of orders and with the definitions that have no
+// foreign key.
 func (g *generated) finish(t *testing.T) *Plan {
 	t.Helper()
 	keys := g.load(t, "^orders$")
@@ -53,8 +55,8 @@ func (g *generated) finish(t *testing.T) *Plan {
 	return p
 }
 
-// TestConvertWhatIsLeft: Convert repeats no step that was done by hand. After its plan the
-// database and files are as after a conversion from the beginning.
+// TestConvertWhatIsLeft: Convert must not repeat steps that were done by hand. After the
+// plan, files and database must be as after a conversion by Convert alone.
 func TestConvertWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	const drop = "drop_fk_orders_customers_from_orders.sql"
@@ -92,13 +94,15 @@ func TestConvertWhatIsLeft(t *testing.T) {
 			}
 		})
 	}
-	// Convert doesn't plan to drop a key for which a migration waits to be run.
+	// Convert must not plan to drop a foreign key if a migration that hasn't run yet drops
+	// it.
 	g := left(t, ordersByHand, withInstallation(t), trackedTable(t, "customers"))
 	must(t, g.finish(t).Write())
 	if p := g.finish(t); len(p.Files) != 0 || len(p.Skipped) != 1 || !strings.Contains(p.Skipped[0].Reason, drop+" drops it: run that") {
 		t.Errorf("with the migration there: %q, skipped %v", paths(p), p.Skipped)
 	}
-	// A definition with conditions can't replace a key, which holds for all rows.
+	// Convert must refuse a key whose definition has conditions, since the key applies to
+	// all rows.
 	must(t, os.WriteFile(g.File, []byte("orders:\n  - {table: customers, column: customer_id, on_delete: async_delete, conditions: [{column: id, value: 1}]}\n"), 0o600))
 	must(t, os.RemoveAll(g.Migrations))
 	if p := g.finish(t); len(p.Files) != 0 || len(p.Refused) != 1 || !strings.Contains(p.Refused[0].Reason, "its definition has conditions") {
@@ -106,7 +110,8 @@ func TestConvertWhatIsLeft(t *testing.T) {
 	}
 }
 
-// retreat runs Revert with the foreign keys that have no definition.
+// retreat calls Revert with all definitions and with the foreign keys that have no
+// definition.
 func (g *generated) retreat(t *testing.T) *Plan {
 	t.Helper()
 	keys := slices.DeleteFunc(g.load(t, "^orders$"), func(k ForeignKey) bool { return k.HasLooseForeignKey })
@@ -146,7 +151,7 @@ func TestRevertWhatIsLeft(t *testing.T) {
 			}
 		})
 	}
-	// The trigger of a parent that another definition names stays.
+	// Revert must keep the trigger of a parent that another definition names.
 	g := left(t, "visits:\n  - {table: customers, column: customer_id, on_delete: async_nullify}\n", withInstallation(t), trackedTable(t, "customers"))
 	g.load(t)
 	keys := g.load(t, "^orders$")

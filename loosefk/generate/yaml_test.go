@@ -88,7 +88,8 @@ func TestEditDefinitions(t *testing.T) {
 	}
 }
 
-// A text that can't be edited safely is refused, and the error says what to do by hand.
+// If a file can't be edited safely, editDefinitions must fail with an error that says what
+// to do by hand.
 func TestEditDefinitionsRefuses(t *testing.T) {
 	t.Parallel()
 	d := loosefk.Definition{Child: "a", Parent: "x", Column: "z", OnDelete: loosefk.AsyncDelete}

@@ -14,9 +14,9 @@ import (
 	"github.com/purser-registry/purser/loosefk/loosefktest"
 )
 
-// Test: parents are tracked, and children are cleaned up. In an application t is
-// the test's, pool leads to its database with all migrations run, and defs come
-// from loosefk.Load.
+// This example tests that deletions of projects are recorded and their children cleaned up.
+// In an application, t is the argument of the test, pool leads to a database with all
+// migrations applied, and defs come from loosefk.Load.
 func Example() {
 	t, pool, defs := exampleApplication()
 	defer t.done()
@@ -24,7 +24,7 @@ func Example() {
 	loosefktest.HasLooseForeignKeys(t, pool, defs, "projects")
 	loosefktest.CleanedUp(t, pool, defs, loosefktest.Child{Table: "pipelines", Column: "project_id"})
 
-	// Where a row can't be made up, the test makes it.
+	// If loosefktest can't make up a row, functions of the application insert it.
 	loosefktest.CleanedUp(t, pool, defs, loosefktest.Child{Table: "requests", Column: "project_id"},
 		loosefktest.NewParent(func(ctx context.Context, db loosefk.DB) (id int64, err error) {
 			err = db.QueryRow(ctx, "INSERT INTO projects VALUES (4711) RETURNING id").Scan(&id)
@@ -40,7 +40,7 @@ func Example() {
 	// failed: false
 }
 
-// exampleT is a testing.TB for helpers that need one; an Example has none.
+// exampleT implements testing.TB for helpers that need one, because an Example has none.
 type exampleT struct {
 	testing.TB
 	failed   bool

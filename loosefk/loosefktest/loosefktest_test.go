@@ -45,7 +45,8 @@ steps:
   - {table: p_loads, column: load_id, on_delete: async_nullify}
 `
 
-// newApp makes a database in which loose foreign keys are installed and parents tracked.
+// newApp creates a database in which loose foreign keys are installed and the parents are
+// tracked.
 func newApp(t *testing.T) (*pgxpool.Pool, loosefk.Definitions) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
@@ -84,7 +85,8 @@ var children = []loosefktest.Child{
 	{Table: "steps", Column: "load_id"},
 }
 
-// TestPasses: both tests pass on a correct database, with made-up rows.
+// TestPasses runs HasLooseForeignKeys and CleanedUp, with made-up rows, on a correct
+// database. Both must pass.
 func TestPasses(t *testing.T) {
 	t.Parallel()
 	pool, defs := newApp(t)
@@ -95,8 +97,8 @@ func TestPasses(t *testing.T) {
 			loosefktest.CleanedUp(t, pool, defs, child)
 		}
 	})
-	// The test can't find a changed row without a key again, and leaves it; it removes all
-	// other rows.
+	// CleanedUp must remove all rows that it inserted, except an updated row of a table
+	// without a primary key, since it can't find that row again.
 	for table, want := range map[string]int{"owners": 0, "projects": 0, "pipelines": 0, "requests": 0, "packages": 1, "p_loads": 0, "steps": 0} {
 		var n int
 		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil || n != want {
@@ -129,7 +131,7 @@ func TestCallbacks(t *testing.T) {
 	}
 }
 
-// recorder is a testing.TB that records why a test failed.
+// recorder implements testing.TB and records why a test failed.
 type recorder struct {
 	testing.TB
 	ctx      context.Context
@@ -149,7 +151,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	r.FailNow()
 }
 
-// record runs a test and returns why it failed, "" if it didn't.
+// record runs a test and returns the failures that it reported, or "" if it passed.
 func record(t *testing.T, test func(t testing.TB)) string {
 	t.Helper()
 	r := &recorder{TB: t, ctx: t.Context()}
@@ -167,7 +169,8 @@ func record(t *testing.T, test func(t testing.TB)) string {
 	return strings.Join(r.failures, "\n")
 }
 
-// TestFails breaks one thing at a time, and expects the tests to report it.
+// TestFails breaks one thing in the database in each case. HasLooseForeignKeys or CleanedUp
+// must fail, with a message that names the cause.
 func TestFails(t *testing.T) {
 	t.Parallel()
 	has := func(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions) {
@@ -223,7 +226,8 @@ func TestFails(t *testing.T) {
 	}
 }
 
-// TestKeys runs the tests on parents with keys of each type and any name.
+// TestKeys runs HasLooseForeignKeys and CleanedUp on parents with keys of each type and of
+// any name.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	type uuid [16]byte
@@ -317,8 +321,8 @@ func testKey(t *testing.T, name, typ string, own []loosefktest.Option) {
 	}
 }
 
-// TestIn runs the tests with parents and children in two databases, one of them with a schema
-// other than public.
+// TestIn runs HasLooseForeignKeys and CleanedUp with parent and child in two databases, one
+// of which has a schema other than public.
 func TestIn(t *testing.T) {
 	t.Parallel()
 	open := func(sql string) *pgxpool.Pool {

@@ -27,7 +27,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// newDatabase makes a database with projects, whose deletions are recorded, and builds.
+// newDatabase creates a database with the parent table projects, whose deletions are
+// recorded, and the child table builds.
 func newDatabase(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), pgtest.Empty(t))
@@ -47,7 +48,7 @@ func exec(t *testing.T, pool *pgxpool.Pool, sql string) {
 	must(t, err)
 }
 
-// deleteProject deletes a project that has n builds.
+// deleteProject inserts a project with n builds, and deletes the project only.
 func deleteProject(t *testing.T, pool *pgxpool.Pool, id, n int) {
 	t.Helper()
 	exec(t, pool, fmt.Sprintf(`INSERT INTO projects VALUES (%[1]d);
@@ -55,7 +56,7 @@ func deleteProject(t *testing.T, pool *pgxpool.Pool, id, n int) {
 		DELETE FROM projects WHERE id = %[1]d`, id, n))
 }
 
-// newWorker makes a worker whose metrics are in reg.
+// newWorker makes a worker whose metrics are registered in reg.
 func newWorker(t *testing.T, pool *pgxpool.Pool, reg prometheus.Registerer, o loosefk.Options) *loosefk.Worker {
 	t.Helper()
 	var err error
@@ -128,7 +129,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// Workers of one process share a registerer, and their counts add up.
+// Two workers of one process use the same registerer. Their counts must add up in its
+// metrics.
 func TestWorkersShareRegisterer(t *testing.T) {
 	t.Parallel()
 	pool := newDatabase(t)
@@ -143,7 +145,7 @@ func TestWorkersShareRegisterer(t *testing.T) {
 	}
 }
 
-// A registerer that has another metric of the name refuses those of the worker.
+// If the registerer has another metric of the same name, New must return an error.
 func TestNameIsTaken(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()

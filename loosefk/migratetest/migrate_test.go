@@ -1,6 +1,6 @@
-// Package migratetest runs the migrations of package generate through the libraries of goose
-// and golang-migrate. It is a module of its own, so that golang-migrate is no dependency of
-// the registry's.
+// Package migratetest tests the migrations of package generate with the libraries of goose
+// and golang-migrate. It is a Go module of its own, so that the registry doesn't depend on
+// golang-migrate.
 package migratetest
 
 import (
@@ -57,8 +57,8 @@ var tools = map[string]tool{
 	}},
 }
 
-// With each library the migrations install loose foreign keys, also in a schema of the
-// application's; deletions are recorded; the Down migrations leave nothing behind.
+// With each library the migrations must install loose foreign keys, in the schema public or
+// another one, so that deletions are recorded. The down migrations must remove everything.
 func TestInstallMigrations(t *testing.T) {
 	t.Parallel()
 	for name, tool := range tools {

@@ -16,13 +16,14 @@ import (
 	"github.com/purser-registry/purser/loosefk/redislock"
 )
 
-// server is a Redis of the test's own on a socket.
+// server is a Redis server of one test, which listens on a socket.
 type server struct {
 	socket string
 	cmd    *exec.Cmd
 }
 
-// startRedis starts a Redis. Where none is installed it skips the test; in CI it fails it.
+// startRedis starts a Redis server. If no Redis is installed, it skips the test; in CI it
+// fails the test.
 func startRedis(t *testing.T) *server {
 	t.Helper()
 	var program string
@@ -106,7 +107,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHoldRenews holds a lock for several times its TTL.
+// TestHoldRenews holds a lock for four times its TTL: the lock must not expire.
 func TestHoldRenews(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t).client(t)
@@ -126,7 +127,8 @@ func TestHoldRenews(t *testing.T) {
 	}
 }
 
-// TestHoldLost replaces the key: the context ends, and the other holder's key stays.
+// TestHoldLost replaces the lock's Redis key as if another process had taken the lock. The
+// context of fn must end, and the other process's key must stay.
 func TestHoldLost(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t).client(t)
@@ -157,8 +159,8 @@ func wait(t *testing.T, ctx context.Context) error {
 	}
 }
 
-// TestHoldUnreachable stops Redis while a lock is held: the context ends before the lock
-// would have expired.
+// TestHoldUnreachable stops Redis while a lock is held. The context of fn must end before
+// the lock would have expired.
 func TestHoldUnreachable(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
@@ -180,7 +182,7 @@ func TestHoldUnreachable(t *testing.T) {
 	}
 }
 
-// TestHoldEnds ends the caller's context: the lock is released at once.
+// TestHoldEnds ends the caller's context: TryRun must release the lock at once.
 func TestHoldEnds(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t).client(t)
