@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// unprivileged makes cmd run as another user if this process runs as root, because
-// PostgreSQL refuses to run as root, and gives the directory to that user.
+// unprivileged makes cmd run as another user if this process runs as root, because PostgreSQL
+// refuses to run as root. It also makes that user the owner of the directory dir.
 func unprivileged(t testing.TB, cmd *exec.Cmd, dir string) {
 	t.Helper()
 	cmd.SysProcAttr = endsWithParent()

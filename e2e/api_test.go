@@ -18,8 +18,9 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// api speaks the OCI Distribution API in plain HTTP. A statusError is a refusal by the
-// registry; any other error means that no complete answer came.
+// api is a client of the OCI Distribution API that uses plain HTTP. Its methods return a
+// *statusError if the registry answers with another status than expected; any other error
+// means that no complete answer came.
 type api struct {
 	base   string // http://HOST:PORT
 	client *http.Client
@@ -33,8 +34,9 @@ func newAPI(t testing.TB, base string) *api {
 	return &api{base: base, client: &http.Client{Transport: transport}}
 }
 
-// API returns a client for the address at which the registry listens now. Only the test's
-// own goroutine may call API; any goroutine may use the client.
+// API returns a client for the address at which the registry listens now, which a restart
+// changes. Only the test's own goroutine may call API; any goroutine may use the returned
+// client.
 func (r *registry) API() *api {
 	r.t.Helper()
 	if r.api == nil || r.api.base != r.URL() {
@@ -43,7 +45,7 @@ func (r *registry) API() *api {
 	return r.api
 }
 
-// statusError is an answer with a status that wasn't wanted.
+// statusError reports an answer whose status isn't the expected one.
 type statusError struct {
 	method, url string
 	status      int
@@ -55,13 +57,13 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("%s %s: %d %s: %s", e.method, e.url, e.status, http.StatusText(e.status), e.body)
 }
 
-// isStatus tells whether err is an answer with that status.
+// isStatus returns whether err reports an answer with this status.
 func isStatus(err error, status int) bool {
 	var e *statusError
 	return errors.As(err, &e) && e.status == status
 }
 
-// request is one HTTP request, with the status that it should get.
+// request is one HTTP request, with the status that its answer should have.
 type request struct {
 	method string
 	path   string // or a Location
@@ -108,8 +110,8 @@ func (a *api) do(ctx context.Context, r request) (*answer, error) {
 	return &answer{res.Header, text}, nil
 }
 
-// resolve makes a path or a Location header absolute. It replaces the host by that of this
-// api's registry, so that an upload can continue on another replica.
+// resolve returns the URL for a path or a Location header. It replaces the host of a Location
+// by that of this client's registry, so that an upload can continue on another replica.
 func (a *api) resolve(path string) (string, error) {
 	u, err := url.Parse(path)
 	if err != nil {
@@ -133,7 +135,8 @@ func (a *api) startUpload(ctx context.Context, repo string) (*upload, error) {
 	return &upload{location: res.header.Get("Location")}, nil
 }
 
-// patch sends one chunk, which begins where the registry's part of the upload ends.
+// patch sends one chunk of the upload. Its Content-Range begins at u.offset, the number of
+// bytes that the registry has.
 func (a *api) patch(ctx context.Context, u *upload, chunk []byte) error {
 	res, err := a.do(ctx, request{method: "PATCH", path: u.location, body: chunk, want: http.StatusAccepted,
 		header: map[string]string{
@@ -146,7 +149,7 @@ func (a *api) patch(ctx context.Context, u *upload, chunk []byte) error {
 	return u.follow(res)
 }
 
-// status asks how many bytes of the upload the registry has.
+// status asks the registry how many bytes of the upload it has, and sets u.offset to that.
 func (a *api) status(ctx context.Context, u *upload) error {
 	res, err := a.do(ctx, request{method: "GET", path: u.location, want: http.StatusNoContent})
 	if err != nil {
@@ -155,7 +158,7 @@ func (a *api) status(ctx context.Context, u *upload) error {
 	return u.follow(res)
 }
 
-// finish ends the upload (PUT) with a last chunk, which may be empty.
+// finish ends the upload with a PUT, whose body is the last chunk; it may be empty.
 func (a *api) finish(ctx context.Context, u *upload, last []byte, d digest.Digest) error {
 	res, err := a.do(ctx, request{method: "PUT", path: u.finishing(d), body: last, want: http.StatusCreated, header: map[string]string{"Content-Type": "application/octet-stream"}})
 	if err != nil {
@@ -167,7 +170,7 @@ func (a *api) finish(ctx context.Context, u *upload, last []byte, d digest.Diges
 	return nil
 }
 
-// finishing returns the URL of the PUT that finishes the upload with the digest.
+// finishing returns the URL of the PUT that ends the upload of the blob d.
 func (u *upload) finishing(d digest.Digest) string {
 	separator := "?"
 	if strings.Contains(u.location, "?") {
@@ -176,8 +179,8 @@ func (u *upload) finishing(d digest.Digest) string {
 	return u.location + separator + "digest=" + url.QueryEscape(d.String())
 }
 
-// follow takes the upload's URL and offset from the headers of an answer. The Range header
-// has the upload's first and last byte; "0-0" also stands for an empty upload.
+// follow sets the upload's URL and offset from the headers of an answer. The header Range has
+// the offsets of the upload's first and last byte; for an upload without bytes it is "0-0".
 func (u *upload) follow(res *answer) error {
 	if location := res.header.Get("Location"); location != "" {
 		u.location = location
@@ -194,7 +197,7 @@ func (u *upload) follow(res *answer) error {
 	return nil
 }
 
-// pushBlob pushes a blob in chunks and returns its digest.
+// pushBlob pushes a blob in the given number of chunks and returns its digest.
 func (a *api) pushBlob(ctx context.Context, repo string, content []byte, chunks int) (digest.Digest, error) {
 	d := digest.FromBytes(content)
 	u, err := a.startUpload(ctx, repo)
@@ -217,8 +220,8 @@ func (a *api) putManifest(ctx context.Context, repo, reference, mediaType string
 	return digest.FromBytes(manifest), err
 }
 
-// pushImage pushes an image of the given layers under a tag, and returns the
-// manifest's digest once the registry has acknowledged it.
+// pushImage pushes an image with the given layers under a tag. It returns the manifest's
+// digest when the registry has acknowledged the manifest.
 func (a *api) pushImage(ctx context.Context, repo, tag string, layers ...[]byte) (digest.Digest, error) {
 	config := fmt.Appendf(nil, `{"os":"linux","architecture":"amd64","rootfs":{"type":"layers"},"comment":%q}`, tag)
 	manifest := v1.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageManifest,
@@ -246,7 +249,7 @@ func descriptor(mediaType string, content []byte) v1.Descriptor {
 const manifestTypes = v1.MediaTypeImageManifest + ", " + v1.MediaTypeImageIndex +
 	", application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json"
 
-// manifest pulls a manifest and returns it with the digest that the client computed.
+// manifest pulls a manifest. It returns the manifest and its digest, which it computes itself.
 func (a *api) manifest(ctx context.Context, repo, reference string) ([]byte, digest.Digest, error) {
 	res, err := a.do(ctx, request{method: "GET", path: "/v2/" + repo + "/manifests/" + reference,
 		want: http.StatusOK, header: map[string]string{"Accept": manifestTypes}})
@@ -264,8 +267,8 @@ func (a *api) manifest(ctx context.Context, repo, reference string) ([]byte, dig
 	return res.body, d, nil
 }
 
-// pullWhole pulls a manifest and everything that it names, down to the last
-// byte, and returns the manifest's digest.
+// pullWhole pulls a manifest and everything that it names, to the last byte. It returns the
+// manifest's digest.
 func (a *api) pullWhole(ctx context.Context, repo, reference string) (digest.Digest, error) {
 	text, d, err := a.manifest(ctx, repo, reference)
 	if err != nil {
@@ -310,8 +313,8 @@ func (a *api) pullBlob(ctx context.Context, repo string, want v1.Descriptor) err
 	return nil
 }
 
-// checkWhole fails the test unless a reference is the manifest want and can be
-// pulled whole.
+// checkWhole fails the test unless the reference leads to the manifest with the digest want,
+// and everything that the manifest names can be pulled.
 func (a *api) checkWhole(t testing.TB, repo, reference, want string) {
 	t.Helper()
 	got, err := a.pullWhole(t.Context(), repo, reference)

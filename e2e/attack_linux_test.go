@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// TestUnfinishedManifests: 2,000 PUTs of manifests of 2 MB that stop after a quarter take
-// no more memory than the budget allows. Meanwhile metrics, readiness and pulls answer, and
-// another client pushes.
+// An attacker sends 2,000 PUTs of manifests of 2 MB and stops each after a quarter. The server
+// must not use more memory than the memory limit for bodies allows. Meanwhile metrics,
+// readiness and pulls must work, and another client must be able to push.
 func TestUnfinishedManifests(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{env: []string{"PURSER_HTTP_BODY_MEMORY=64MiB", "PURSER_LOG_ACCESS=false"}})
@@ -97,7 +97,7 @@ func TestUnfinishedManifests(t *testing.T) {
 	}
 }
 
-// peak is the most memory that the process had so far, bytes.
+// peak returns the most memory that the registry's process has used so far, in bytes.
 func (r *registry) peak(t testing.TB) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.p.cmd.Process.Pid))

@@ -21,7 +21,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// fetched is a request that a page makes its browser send: the arguments of fetch.
+// fetched is a request that a web page lets its browser send: the arguments of fetch.
 type fetched struct {
 	Method string `json:"method"`
 	URL    string `json:"url"`
@@ -46,9 +46,9 @@ const attackPage = `<!doctype html><title>a page</title><script>
 })();
 </script>`
 
-// rebinder is a server that imitates DNS rebinding: it serves a page under "/", as if the
-// name pointed to the attacker, and forwards all other requests to the victim as the browser
-// sent them, as if the name pointed to the victim from then on.
+// rebinder is a server that imitates DNS rebinding. It serves the attacker's page under "/",
+// as if the name pointed to the attacker. It forwards all other requests to the victim as the
+// browser sent them, as if the name pointed to the victim by then.
 func rebinder(t *testing.T, page, victim string) (port string) {
 	t.Helper()
 	forward := &httputil.ReverseProxy{
@@ -70,8 +70,8 @@ func rebinder(t *testing.T, page, victim string) (port string) {
 	return port
 }
 
-// browse loads a page under a name that points to 127.0.0.1 and returns the results of the
-// page's requests: a status, "opaque" or "failed".
+// browse loads a page in a browser, under a name that points to 127.0.0.1, and returns the
+// result of each of the page's requests: a status, "opaque" or "failed".
 func browse(t *testing.T, name, victim string, requests ...fetched) []string {
 	t.Helper()
 	answers := make(chan []string, 1)
@@ -108,8 +108,8 @@ func browse(t *testing.T, name, victim string, requests ...fetched) []string {
 	return nil
 }
 
-// chromium is the command of a browser without a window, for which every name
-// below example points to this machine.
+// chromium returns the command of a browser without a window that loads url. For this browser,
+// every name below example points to this machine.
 func chromium(t *testing.T, url string) *exec.Cmd {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -127,8 +127,9 @@ func chromium(t *testing.T, url string) *exec.Cmd {
 	return nil
 }
 
-// TestBrowserIsNoWayIn: a web page can't use a browser to reach a registry on loopback,
-// neither by a name that points to the registry (DNS rebinding) nor from another site.
+// A web page tries to use its visitor's browser to reach a registry on loopback: by a name
+// that points to the registry (DNS rebinding), and from another site. The registry must refuse
+// all requests.
 func TestBrowserIsNoWayIn(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{})
@@ -146,8 +147,8 @@ func TestBrowserIsNoWayIn(t *testing.T) {
 		{Method: "GET", URL: "/api/v1/gc/status"},
 		{Method: "POST", URL: "/api/v1/gc/run", Type: "application/json", Body: "{}"},
 	}
-	// The same page works under an allowed name, so it was Purser that refused the
-	// others.
+	// The same page works under a name that the registry allows. So the failures below are
+	// refusals of the registry.
 	if got, want := browse(t, "localhost", r.host, rebound...), []string{"200", "201", "200", "202"}; !slices.Equal(got, want) {
 		t.Fatalf("a page of localhost: %q, want %q", got, want)
 	}
@@ -189,5 +190,5 @@ func TestBrowserIsNoWayIn(t *testing.T) {
 	}
 }
 
-// unreachable stands for the victim of pages that attack nobody.
+// unreachable is the address of the victim for pages that attack nobody.
 const unreachable = "127.0.0.1:1"

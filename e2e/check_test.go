@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// objectFiles lists the files of objects below a data directory, by digest.
+// objectFiles returns the files of all objects below a data directory, by the digest of their
+// content.
 func objectFiles(t testing.TB, dataDir string) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
@@ -35,8 +36,8 @@ func objectFiles(t testing.TB, dataDir string) map[string]string {
 	return files
 }
 
-// checkFindings runs "purser check -o json" and returns the findings, as "problem
-// object" in order.
+// checkFindings runs "purser check -o json", which must exit with the given code. It returns
+// the findings in order, each as "problem object".
 func checkFindings(t testing.TB, dataDir string, code int, args ...string) []string {
 	t.Helper()
 	got, out := purser(t, nil, slices.Concat([]string{"check", "--data-dir", dataDir, "-o", "json"}, args)...)
@@ -80,8 +81,8 @@ func wantFindings(t testing.TB, got []string, want ...string) {
 	}
 }
 
-// TestCheck damages the store of a running registry in every way that a check detects, and
-// repairs it with a check and another push.
+// The test damages the store of a running registry in every way that a check detects. Then a
+// check with repairs and another push must restore the registry.
 func TestCheck(t *testing.T) {
 	beginOwn(t)
 	r, crane := startRegistry(t, options{}), toolClient(t, "crane")
@@ -137,7 +138,7 @@ func TestCheck(t *testing.T) {
 		}
 	}
 
-	// crane pushes under another tag: under the old tag it finds the manifest, and pushes
+	// crane pushes under another tag. Under the old tag it would find the manifest and push
 	// nothing.
 	crane.Run("push", layout, r.Ref("team/app", "again"))
 	crane.Run("validate", "--remote", r.Ref("team/copy", "v1"))
@@ -151,7 +152,8 @@ func TestCheck(t *testing.T) {
 	}
 	r.Restart()
 	r.API().checkWhole(t, "team/copy", "v1", digest)
-	// The sweeper deletes the damaged objects; the stray object's deletion waits for a day.
+	// The sweeper must delete the damaged objects at once. The object without an owner must
+	// stay, since it is deleted only after a day.
 	eventually(t, time.Minute, func() error {
 		if left := objectFiles(t, dir); len(left) != len(files)+1 {
 			return fmt.Errorf("%d objects, want %d and the stray", len(left), len(files))
@@ -163,7 +165,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A path without a store isn't an empty store, and isn't made one.
+// "purser check --repair" runs with a directory that has no store. It must report an error,
+// and must not create a store there or take it for an empty one.
 func TestCheckOfAnUnmountedVolume(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{})
@@ -183,7 +186,7 @@ func TestCheckOfAnUnmountedVolume(t *testing.T) {
 	}
 }
 
-// A check finds the same problems in S3.
+// The test damages a store in S3. A check must find the same problems there as in a directory.
 func TestCheckOfS3(t *testing.T) {
 	beginOwn(t)
 	env := storages["s3"](t)

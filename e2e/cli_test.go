@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestCommandsOfTheAPI runs the commands that use the management API on a registry to which
-// crane pushes and from which it pulls.
+// The test runs the commands that use the management API, on a registry to which crane pushes
+// and from which it pulls.
 func TestCommandsOfTheAPI(t *testing.T) {
 	beginOwn(t)
 	r, crane := startRegistry(t, options{}), toolClient(t, "crane")

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// client is a command line program with a home directory of its own.
+// client is a command-line client of registries, with a home directory of its own.
 type client struct {
 	t    testing.TB
 	path string
@@ -22,7 +22,8 @@ type client struct {
 	env  []string
 }
 
-// newClient returns a client that keeps nothing outside a new directory.
+// newClient returns a client for the program at path. The client writes only below a new home
+// directory.
 func newClient(t testing.TB, path string, args ...string) *client {
 	t.Helper()
 	home := newDir(t)
@@ -36,10 +37,10 @@ func newClient(t testing.TB, path string, args ...string) *client {
 		"XDG_RUNTIME_DIR="+home, "TMPDIR="+home)}
 }
 
-// toolPaths caches the paths of tools that tools/get returned.
+// toolPaths has the paths of the tools that tools/get has built or found before.
 var toolPaths sync.Map // name → func() (string, error)
 
-// toolClient returns a client program from tools/versions, and builds it if necessary.
+// toolClient returns a client for a tool in tools/versions, and builds the tool if necessary.
 func toolClient(t testing.TB, name string, args ...string) *client {
 	t.Helper()
 	get, _ := toolPaths.LoadOrStore(name, sync.OnceValues(func() (string, error) { return getTool(name) }))
@@ -65,7 +66,7 @@ func getTool(name string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// systemClient returns a client that the system has installed.
+// systemClient returns a client for a program that is installed on the system.
 func systemClient(t testing.TB, name string, args ...string) *client {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -75,13 +76,13 @@ func systemClient(t testing.TB, name string, args ...string) *client {
 	return newClient(t, path, args...)
 }
 
-// Run returns what the client prints; it must succeed.
+// Run runs the client and returns its output. If the client fails, the test fails.
 func (c *client) Run(args ...string) string {
 	c.t.Helper()
 	return c.RunInput("", args...)
 }
 
-// RunInput is Run with something on standard input.
+// RunInput is like Run, with input on the client's standard input.
 func (c *client) RunInput(input string, args ...string) string {
 	c.t.Helper()
 	out, err := c.Try(input, args...)
@@ -91,7 +92,7 @@ func (c *client) RunInput(input string, args ...string) string {
 	return out
 }
 
-// Refused runs the client, which must fail, and returns its output.
+// Refused runs the client and returns its output. If the client succeeds, the test fails.
 func (c *client) Refused(args ...string) string {
 	c.t.Helper()
 	out, err := c.Try("", args...)
@@ -101,9 +102,9 @@ func (c *client) Refused(args ...string) string {
 	return err.Error()
 }
 
-// Try runs the client; its error holds what the client printed.
+// Try runs the client and returns its output. If it fails, the error has its output.
 func (c *client) Try(input string, args ...string) (string, error) {
-	// The test's context has already ended when the test's clean-up runs.
+	// A test's clean-up may call this when the test's context has already ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.path, append(append([]string{}, c.args...), args...)...)
@@ -121,7 +122,7 @@ func (c *client) Try(input string, args ...string) (string, error) {
 // lines splits what a client prints.
 func lines(text string) []string { return strings.Fields(text) }
 
-// writeFile makes a file in a new directory and returns its path.
+// writeFile writes a file in a new directory and returns the file's path.
 func writeFile(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(newDir(t), name)

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// refused fails the test unless a command failed (code isn't 0) and its output contains all
-// of want.
+// refused fails the test unless a command failed (code isn't 0) and its output contains all of
+// want.
 func refused(t testing.TB, code int, out string, want ...string) {
 	t.Helper()
 	if code == 0 {
@@ -149,8 +149,8 @@ func TestConfigShowHidesSecrets(t *testing.T) {
 	}
 }
 
-// TestStartsFromNothingAndAgain starts a registry in an empty directory, pushes, stops and
-// starts it again, as a new user does.
+// The test does what a new user does: it starts a registry in an empty directory, pushes,
+// stops the registry and starts it again. The image must still be there.
 func TestStartsFromNothingAndAgain(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{})
@@ -168,8 +168,7 @@ func TestStartsFromNothingAndAgain(t *testing.T) {
 	}
 }
 
-// TestPostgresGoesWithPurser checks that the built-in PostgreSQL doesn't outlive
-// a Purser that was killed.
+// Purser is killed. The test expects that its built-in PostgreSQL ends too.
 func TestPostgresGoesWithPurser(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{})

@@ -53,7 +53,8 @@ func TestCraneIndex(t *testing.T) {
 	r, crane := startRegistry(t, options{}), toolClient(t, "crane")
 	index := newIndex(t, "amd64", "arm64", "riscv64")
 	digest := digestOf(t, index)
-	// crane wraps a layout in an index of its own; the test copies the inner index.
+	// crane pushes a layout as an index that contains the layout's index. The test copies the
+	// contained index.
 	crane.Run("push", "--index", writeIndex(t, index, "multi"), r.Ref("crane/multi", "outer"))
 	r.API().checkWhole(t, "crane/multi", digest, digest)
 	crane.Run("copy", r.Ref("crane/multi", digest), r.Ref("crane/copied", "multi"))

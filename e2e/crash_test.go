@@ -14,7 +14,7 @@ func splitRef(name string) (repo, tag string) {
 	return name[:i], name[i+1:]
 }
 
-// unanswered returns whether err means that no answer came, as when the server was killed.
+// unanswered returns whether err means that no answer came, as when the server is killed.
 func unanswered(err error) bool {
 	var answer *statusError
 	return !errors.As(err, &answer)
@@ -33,7 +33,8 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 				r.Restart()
 				l.Check(r.API())
 				loads = append(loads, l)
-				// Interrupted pushes can be repeated, and new ones succeed.
+				// After the restart, interrupted pushes can be repeated, and new pushes
+				// succeed.
 				if _, err := r.API().pushImage(t.Context(), "load/worker0", "after", randomBytes(1<<10)); err != nil {
 					t.Fatalf("the push after the restart: %v", err)
 				}
@@ -61,7 +62,7 @@ func TestPushWhoseBytesWereInFlightWorksAgain(t *testing.T) {
 	}
 	r.Kill9()
 	r.Restart()
-	// The acknowledged bytes of the upload are there too.
+	// The bytes of the upload that were acknowledged before the kill are still there.
 	u.offset = 0
 	if err := r.API().status(t.Context(), u); err != nil {
 		t.Fatalf("asking for the upload after the restart: %v", err)
@@ -89,7 +90,8 @@ func TestPostgresRestartedUnderLoad(t *testing.T) {
 			for range 2 {
 				l.Await(5, time.Minute)
 				pg.Stop(sig)
-				// Down for a while, in which requests wait or are turned away.
+				// PostgreSQL is down for half a second. Requests in that time wait or are
+				// refused.
 				time.Sleep(500 * time.Millisecond)
 				pg.Start()
 			}

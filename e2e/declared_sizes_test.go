@@ -19,8 +19,8 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 )
 
-// otherRegistry starts a registry of another vendor, which doesn't check declared sizes,
-// and returns its host.
+// otherRegistry starts a registry of another vendor, which doesn't check the sizes that
+// manifests declare. It returns the registry's HOST:PORT.
 func otherRegistry(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(foreign.New(foreign.Logger(log.New(io.Discard, "", 0))))
@@ -28,8 +28,8 @@ func otherRegistry(t *testing.T) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// putLying declares another size for the first layer of the manifest, puts that under
-// the tag v1 and returns its digest.
+// putLying changes the declared size of the manifest's first layer, puts the manifest under
+// the tag v1, and returns its digest.
 func putLying(t *testing.T, host, repo, manifest string, size int64) string {
 	t.Helper()
 	var m v1.Manifest
@@ -57,10 +57,10 @@ func putLying(t *testing.T, host, repo, manifest string, size int64) string {
 	return digest.FromBytes(body).String()
 }
 
-// TestClientsMoveImagesWithWrongSizes copies images that declare sizes of layers that are too
-// small, too large or the largest number possible. skopeo, which doesn't compare sizes, copies
-// them from another registry to Purser and back. crane and oras compare the sizes of what they
-// pull, from any registry; they copy such an image only if the target has its layers already.
+// Images declare wrong sizes of their layers: too small, too large or the largest possible
+// number. The test expects that skopeo, which doesn't compare sizes, copies them from another
+// registry to Purser and back. crane and oras compare the sizes of what they pull, from any
+// registry; they must be able to copy such an image if the target has its layers already.
 func TestClientsMoveImagesWithWrongSizes(t *testing.T) {
 	beginOwn(t)
 	r, crane, skopeo := startRegistry(t, options{}), toolClient(t, "crane"), skopeo(t)

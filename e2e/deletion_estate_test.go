@@ -21,16 +21,17 @@ import (
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// prompt are settings with which deleted rows are cleaned up and garbage is collected at once.
-// A client has a few seconds between pushing a blob and its manifest.
+// prompt has settings that let the registry delete the rows below a deleted repository, and
+// collect garbage, at once. But a client has a few seconds between pushing a blob and its
+// manifest.
 var prompt = []string{
 	"PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=5s",
 	"PURSER_GC_REVIEW_AFTER_EVENTS_MANIFEST_UPLOAD=5s", "PURSER_LOOSE_FOREIGN_KEYS_INTERVAL=1s",
 	"PURSER_LOG_ACCESS=false",
 }
 
-// estate is a registry whose repositories are deleted. Tests see it through its API, and
-// look into its database and store.
+// estate is a registry whose repositories a test deletes. The test uses the registry's API,
+// and also reads its database and blob store.
 type estate struct {
 	t     testing.TB
 	r     *registry
@@ -38,7 +39,8 @@ type estate struct {
 	db    *pgxpool.Pool
 }
 
-// newEstate starts a registry with the settings prompt on the database at dsn.
+// newEstate starts a registry with the settings prompt, on the database at dsn and a new
+// store.
 func newEstate(t testing.TB, dsn string, env ...string) *estate {
 	t.Helper()
 	dir := newDir(t)
@@ -64,7 +66,7 @@ func mustExec(t testing.TB, db *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// column returns the rows of a query with one column.
+// column runs a query that returns one column, and returns the column's values.
 func column[T any](t testing.TB, db *pgxpool.Pool, sql string, args ...any) []T {
 	t.Helper()
 	rows, err := db.Query(t.Context(), sql, args...)
@@ -78,7 +80,7 @@ func column[T any](t testing.TB, db *pgxpool.Pool, sql string, args ...any) []T 
 	return list
 }
 
-// property is the content that a test has put into a repository.
+// property is the content that a test has pushed to a repository.
 type property struct {
 	repo     string
 	tags     map[string]string // digest by name
@@ -88,8 +90,8 @@ type property struct {
 	blobs    []string          // digests of all configurations and layers
 }
 
-// fill puts four things into a repository: an image that no other repository has, an image
-// that others have too, an index and a referrer.
+// fill pushes to a repository: an image that no other repository has, an image that other
+// repositories have too, an index, and a referrer.
 func (e *estate) fill(repo string, shared v1.Image) property {
 	e.t.Helper()
 	crane, regctl := toolClient(e.t, "crane"), regctl(e.t, e.r)
@@ -106,7 +108,8 @@ func (e *estate) fill(repo string, shared v1.Image) property {
 	return p
 }
 
-// blobs returns the sorted digests of the blobs that the manifests name, each once.
+// blobs returns the digests of all blobs that the manifests under these references name,
+// sorted and each once.
 func (e *estate) blobs(repo string, references ...string) []string {
 	e.t.Helper()
 	found := map[string]bool{}
@@ -147,7 +150,7 @@ func (a *api) listTags(ctx context.Context, repo string) (tags []string, err err
 	return list.Tags, err
 }
 
-// listReferrers returns the digests of a manifest's referrers.
+// listReferrers returns the digests of all referrers of a manifest.
 func (a *api) listReferrers(ctx context.Context, repo, subject string) (digests []string, err error) {
 	res, err := a.do(ctx, request{method: "GET", path: "/v2/" + repo + "/referrers/" + subject, want: http.StatusOK})
 	if err != nil {
@@ -161,7 +164,7 @@ func (a *api) listReferrers(ctx context.Context, repo, subject string) (digests 
 	return digests, err
 }
 
-// whole fails the test unless each repository has exactly the content that was put into it.
+// whole fails the test unless each repository has exactly the content that was pushed to it.
 func (e *estate) whole(list ...property) {
 	e.t.Helper()
 	for _, p := range list {
@@ -186,11 +189,11 @@ func (e *estate) whole(list ...property) {
 	}
 }
 
-// question is a request about the repository REPO.
+// question is a request about a repository, whose name replaces REPO in the path.
 type question struct{ method, path string }
 
-// questions returns requests about a repository: those that read, whose answers show whether
-// the repository exists, and those that change it.
+// questions returns requests about a repository: reading ones, whose answers show whether the
+// repository exists, and ones that change it.
 func (p property) questions() (reading, changing []question) {
 	var paths []string
 	for tag, d := range p.tags {
@@ -214,8 +217,8 @@ func (p property) questions() (reading, changing []question) {
 // unknown is a repository that never was.
 const unknown = "never/was"
 
-// ask sends a request and returns the answer's status and body as one text, which differs
-// between a repository that exists and one that doesn't.
+// ask sends a request about a repository and returns the answer's status and body as one text.
+// The text must differ between a repository that exists and one that doesn't.
 func (a *api) ask(t testing.TB, q question, repo string) string {
 	t.Helper()
 	name := repo
@@ -231,11 +234,11 @@ func (a *api) ask(t testing.TB, q question, repo string) string {
 	return fmt.Sprintf("%d %s", answer.status, strings.ReplaceAll(answer.body, repo, "REPO"))
 }
 
-// noStatus is a status that no answer has.
+// noStatus is a status that no answer has, so that do always returns an error with the answer.
 const noStatus = -1
 
-// there fails the test if any request about an existing repository has the same answer as for
-// one that never existed: such a request couldn't show a deletion.
+// there tests the questions themselves: it fails the test if an existing repository and one
+// that never existed give the same answer to a question, which then couldn't show a deletion.
 func (e *estate) there(a *api, p property) {
 	e.t.Helper()
 	reading, _ := p.questions()
@@ -246,8 +249,8 @@ func (e *estate) there(a *api, p property) {
 	}
 }
 
-// gone fails the test unless every request about a repository has the same answer as for one
-// that never existed, and no blob can be mounted from it into another.
+// gone fails the test unless every request about a deleted repository has the same answer as
+// for one that never existed, and no blob of it can be mounted into the repository another.
 func (e *estate) gone(p property, another string) {
 	e.t.Helper()
 	a := e.r.API()
@@ -267,16 +270,16 @@ func (e *estate) gone(p property, another string) {
 	}
 }
 
-// mount links a blob of one repository in another. Where it can't, the answer is
-// 202.
+// mount mounts a blob of the repository from into repo. If that isn't possible, the registry
+// answers 202, which mount returns as an error.
 func (a *api) mount(ctx context.Context, repo, d, from string) error {
 	_, err := a.do(ctx, request{method: "POST", want: http.StatusCreated,
 		path: "/v2/" + repo + "/blobs/uploads/?mount=" + d + "&from=" + from})
 	return err
 }
 
-// again pushes one image of a deleted repository to a new one of the same name,
-// which must have nothing else.
+// again pushes one image of a deleted repository under the same repository name. It fails the
+// test if the new repository has anything else of the deleted one.
 func (e *estate) again(old property) property {
 	e.t.Helper()
 	toolClient(e.t, "crane").Run("push", old.layout, e.r.Ref(old.repo, "new"))
@@ -291,8 +294,8 @@ func (e *estate) again(old property) property {
 	return p
 }
 
-// stored returns the sorted digests of all objects in the store, a digest once for each
-// object that has it.
+// stored returns the digests of the contents of all objects in the store, sorted; a digest
+// occurs once for each object with this content.
 func (e *estate) stored() []string {
 	e.t.Helper()
 	paths, err := files(filepath.Join(e.store, "objects"), func(path string) string { return path })
@@ -314,8 +317,9 @@ func (e *estate) stored() []string {
 	return list
 }
 
-// drained waits until no deletion record of the loose foreign keys is pending. It doesn't
-// wait for records for which only the second look is left to be done.
+// drained waits until the loose foreign keys' worker has deleted the rows below all deleted
+// parents. It doesn't wait for deleted records that only await the second look at another
+// server.
 func (e *estate) drained(within time.Duration) {
 	e.t.Helper()
 	eventually(e.t, within, func() error {
@@ -327,9 +331,9 @@ func (e *estate) drained(within time.Duration) {
 	})
 }
 
-// atRest waits until nothing of the deleted repositories is left in the database or the
-// store. It fails the test unless the living repositories are complete and every command
-// reports that all is well.
+// atRest waits until nothing of the deleted repositories is left in the database or the store.
+// It fails the test unless the repositories in living are complete and every command reports
+// no problem.
 func (e *estate) atRest(living ...property) {
 	e.t.Helper()
 	e.drained(time.Minute)
@@ -354,7 +358,7 @@ func (e *estate) atRest(living ...property) {
 	e.noOrphans()
 }
 
-// without returns the elements of list that others doesn't have.
+// without returns the elements of list that aren't in others.
 func without(list, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(others, s) })
 }
@@ -368,18 +372,20 @@ func (e *estate) says(text string, args ...string) {
 	}
 }
 
-// orphans counts the children without a parent that "purser loosefk audit" finds for a
-// definition: those that a pending record will clean up, and those that nothing will.
+// orphans is a row of the output of "purser loosefk audit". It counts the rows without a
+// parent in one child table: those that a pending deleted record will clean up, and those that
+// nothing will clean up.
 type orphans struct {
 	Child            string
 	Pending, Orphans int
 }
 
-// children are tables that the audit must look at, at least.
+// children are the child tables that "purser loosefk audit" must look at; there may be more.
 var children = []string{"tags", "manifest_references", "manifests", "repository_blobs", "uploads",
 	"tagpullstatistics", "manifestpullstatistics", "repositories"}
 
-// audit runs "purser loosefk audit", which must exit with the given code.
+// audit runs "purser loosefk audit", which must exit with the given code, and returns its
+// output.
 func (e *estate) audit(code int) (list []orphans) {
 	e.t.Helper()
 	got, out := purser(e.t, e.r.opt.env, "loosefk", "audit", "-o", "json", "--data-dir", e.r.opt.dataDir)
@@ -406,8 +412,8 @@ func (e *estate) noOrphans() {
 	}
 }
 
-// cleanly fails the test unless a push succeeded or was refused with 4xx and a code that clean
-// matches. It returns whether the push succeeded.
+// cleanly returns whether a push succeeded. It fails the test if the push was refused
+// otherwise than with a 4xx status and one of the error codes in clean.
 func cleanly(t testing.TB, what string, err error) bool {
 	t.Helper()
 	var answer *statusError

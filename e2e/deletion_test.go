@@ -48,7 +48,7 @@ func TestNamespaceDeleted(t *testing.T) {
 	again := e.again(deleted[1])
 	e.gone(deleted[2], "acmes/app")
 	e.atRest(again, other)
-	// The namespace that was made again can be deleted too.
+	// A namespace that was deleted and created again can be deleted once more.
 	e.r.manage("DELETE", "/organization/acme", nil, nil, http.StatusNoContent)
 	e.gone(again, "acmes/app")
 	e.atRest(other)
@@ -58,9 +58,9 @@ func TestNamespaceDeleted(t *testing.T) {
 // client pushes.
 var clean = regexp.MustCompile(`\b(NAME_UNKNOWN|BLOB_UNKNOWN|MANIFEST_UNKNOWN|MANIFEST_BLOB_UNKNOWN|BLOB_UPLOAD_UNKNOWN|BLOB_UPLOAD_INVALID)\b`)
 
-// TestPushDuringDeletion deletes a repository and a namespace again and again while clients
-// push to them. An image whose push succeeded is complete, unless a later deletion took all of
-// it; and in the end nothing is left of deleted repositories.
+// The test deletes a repository and a namespace again and again while clients push to them. An
+// image whose push succeeded must be complete, unless a later deletion has deleted all of it.
+// In the end nothing of the deleted repositories may be left.
 func TestPushDuringDeletion(t *testing.T) {
 	beginOwn(t)
 	e := newEstate(t, dbtest.EmptyDSN(t))
@@ -100,8 +100,9 @@ func TestPushDuringDeletion(t *testing.T) {
 	e.atRest(living...)
 }
 
-// deleteBusily deletes acme/app and then the namespace busy, times times; before each round
-// it waits for two more pushes. It returns how many of the deletions found something.
+// deleteBusily deletes the repository acme/app and then the namespace busy, times times.
+// Before each round it waits until two more pushes have succeeded. It returns how many of its
+// deletions found something to delete.
 func (e *estate) deleteBusily(times int, pushed *atomic.Int64) (deleted int) {
 	e.t.Helper()
 	for range times {
@@ -128,8 +129,8 @@ func (e *estate) deleteBusily(times int, pushed *atomic.Int64) (deleted int) {
 	return deleted
 }
 
-// settle pushes to repositories that may or may not exist, and returns the content that they
-// have then.
+// settle pushes an image to each of these repositories, which may or may not exist, and
+// returns their content.
 func (e *estate) settle(repos []string) (list []property) {
 	e.t.Helper()
 	for _, repo := range repos {
@@ -154,9 +155,9 @@ func (e *estate) settle(repos []string) (list []property) {
 	return list
 }
 
-// TestUploadOfDeletedRepository deletes repositories at every stage of a push to them. The
-// rest of the push is refused cleanly or makes a new repository, and nothing of a refused
-// push is left in the store.
+// The test deletes repositories at every stage of a push to them. The rest of the push must be
+// refused with a proper error, or create a new repository. Nothing of a refused push may be
+// left in the store.
 func TestUploadOfDeletedRepository(t *testing.T) {
 	beginOwn(t)
 	e := newEstate(t, dbtest.EmptyDSN(t))
@@ -212,8 +213,8 @@ func TestUploadOfDeletedRepository(t *testing.T) {
 	}
 }
 
-// finishLater begins to finish an upload. If half is true it sends half of the rest now. It
-// returns a function that sends the remaining bytes and returns the result.
+// finishLater begins the PUT that ends an upload. If half is true, it sends half of the rest
+// now. It returns a function that sends the remaining bytes and returns the result.
 func (e *estate) finishLater(u *upload, rest []byte, d digest.Digest, half bool) func() error {
 	e.t.Helper()
 	a, ctx := e.r.API(), e.t.Context()
@@ -238,8 +239,9 @@ func (e *estate) finishLater(u *upload, rest []byte, d digest.Digest, half bool)
 	}
 }
 
-// afterUpload fails the test unless an upload of a deleted repository is over, and its blob
-// exists exactly if done says that the upload was finished.
+// afterUpload fails the test unless the upload to a deleted repository has ended. The blob
+// must exist if the PUT that ends the upload has succeeded (done), and must not exist
+// otherwise.
 func (e *estate) afterUpload(name, repo string, u *upload, blob oci.Descriptor, done bool) {
 	e.t.Helper()
 	a, ctx := e.r.API(), e.t.Context()
@@ -256,8 +258,8 @@ func (e *estate) afterUpload(name, repo string, u *upload, blob oci.Descriptor, 
 	}
 }
 
-// TestManifestOfDeletedRepository puts a manifest whose blobs were pushed before
-// its repository was deleted.
+// A client pushes blobs, the repository is deleted, and then the client puts the manifest for
+// these blobs.
 func TestManifestOfDeletedRepository(t *testing.T) {
 	beginOwn(t)
 	e := newEstate(t, dbtest.EmptyDSN(t))
@@ -285,9 +287,8 @@ func TestManifestOfDeletedRepository(t *testing.T) {
 	e.atRest(p)
 }
 
-// TestReplicasSeeRepositoryDeleted deletes a repository or its namespace on one replica. It
-// fails if the other replica still answers a request that began more than a second later as
-// if the repository existed.
+// The test deletes a repository or its namespace on one replica. It fails if the other replica
+// answers a request that began more than a second later as if the repository existed.
 func TestReplicasSeeRepositoryDeleted(t *testing.T) {
 	beginOwn(t)
 	var dir string
@@ -309,7 +310,8 @@ func TestReplicasSeeRepositoryDeleted(t *testing.T) {
 		on(b).gone(old, "other/app")
 		on(a).gone(old, "other/app")
 
-		// A repository that the other replica makes again is new and empty on this one.
+		// The other replica creates the repository again. On this replica, too, the repository
+		// must have only the new content.
 		again := on(b).again(old)
 		eventually(t, 2*seenWithin, func() error {
 			if tags, err := a.API().listTags(t.Context(), old.repo); err != nil || !slices.Equal(tags, []string{"new"}) {
@@ -325,7 +327,7 @@ func TestReplicasSeeRepositoryDeleted(t *testing.T) {
 	on(b).whole(living...)
 }
 
-// setting is the value of a variable in a registry's environment.
+// setting returns the value of a variable in a registry's environment.
 func setting(r *registry, name string) string {
 	for _, entry := range r.opt.env {
 		if value, ok := strings.CutPrefix(entry, name+"="); ok {
@@ -336,8 +338,8 @@ func setting(r *registry, name string) string {
 	return ""
 }
 
-// TestReplicaRefusesContentOfDeletedRepository puts a manifest on a replica that
-// may not have heard yet that the repository of its blobs was deleted on another.
+// A repository is deleted on one replica. Then a client puts a manifest with blobs of the
+// deleted repository on the other replica, which may not have been notified yet.
 func TestReplicaRefusesContentOfDeletedRepository(t *testing.T) {
 	beginOwn(t)
 	a, b := startReplicas(t, func(t testing.TB) []string { return append(storages["filesystem"](t), prompt...) })
@@ -379,9 +381,9 @@ func TestReplicaRefusesContentOfDeletedRepository(t *testing.T) {
 	}
 }
 
-// goneWithin polls until every request about a repository has the same answer as for one that
-// never existed. A request that was sent later than limit after the deletion must have such an
-// answer, or the test fails.
+// goneWithin repeats all requests about a deleted repository until every answer is the same as
+// for a repository that never existed. It fails the test if a request that was sent later than
+// limit after the deletion gets another answer.
 func (e *estate) goneWithin(limit time.Duration, deleted time.Time, p property, another string) {
 	e.t.Helper()
 	a := e.r.API()
@@ -407,9 +409,9 @@ func (e *estate) goneWithin(limit time.Duration, deleted time.Time, p property, 
 	}
 }
 
-// TestKillWhileRepositoryDrains kills the server while it cleans up after a large deleted
-// repository, once while it deletes tags and once while it deletes manifests. The next server
-// continues.
+// The test kills the server while it deletes the rows of a large deleted repository: once
+// while it deletes tags and once while it deletes manifests. The next server must delete the
+// rest.
 func TestKillWhileRepositoryDrains(t *testing.T) {
 	beginOwn(t)
 	const size = 3000
@@ -418,7 +420,7 @@ func TestKillWhileRepositoryDrains(t *testing.T) {
 	e.fill("acme/large", shared)
 	e.pushMany("acme/large", size)
 	id := column[int64](t, e.db, "SELECT id FROM repositories WHERE path = 'acme/large'")[0]
-	// Slow the deletion down, as a slow disk would.
+	// A trigger slows down the deletion of rows, as a slow disk would.
 	mustExec(t, e.db, `CREATE FUNCTION slowly () RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN PERFORM pg_sleep(0.001); RETURN OLD; END $$`)
 	for _, table := range []string{"tags", "manifests"} {
@@ -443,7 +445,7 @@ func TestKillWhileRepositoryDrains(t *testing.T) {
 	e.atRest(living...)
 }
 
-// pushMany puts n empty indexes into a repository, each with a tag.
+// pushMany pushes n empty indexes to a repository, each under a tag of its own.
 func (e *estate) pushMany(repo string, n int) {
 	e.t.Helper()
 	a := e.r.API()
@@ -465,8 +467,8 @@ func (e *estate) pushMany(repo string, n int) {
 	}
 }
 
-// killAmong kills the server when it has deleted some of a repository's rows of a table. It
-// fails the test if no row is left after the statements that the server had begun.
+// killAmong kills the server when it has deleted some of a repository's rows in a table. It
+// fails the test if the statements that were running at that moment have deleted all of them.
 func (e *estate) killAmong(table string, id int64, size int) {
 	e.t.Helper()
 	count := "SELECT count(*) FROM " + table + " WHERE repository_id = $1"

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// containerdConfig keeps containerd to one directory. The disabled plugins are for
-// Kubernetes, and for programs in /opt.
+// containerdConfig lets containerd write only below one directory. The disabled plugins are
+// for Kubernetes, and for programs in /opt.
 const containerdConfig = `version = 2
 root = "%[1]s/root"
 state = "%[1]s/state"
@@ -34,8 +34,8 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"
   gid = %[3]d
 `
 
-// startContainerd starts a containerd that ends with the test, and returns its
-// socket. It needs no root, since nothing is mounted or run.
+// startContainerd starts a containerd, which is stopped at the end of the test, and returns
+// its socket. It needs no root, since it mounts and runs nothing.
 func startContainerd(t testing.TB) string {
 	t.Helper()
 	dir := newDir(t)
@@ -46,7 +46,8 @@ func startContainerd(t testing.TB) string {
 	return socket
 }
 
-// startEngine starts a server that listens on a socket, and stops it with the test.
+// startEngine starts a server program that listens on a socket, and stops it at the end of the
+// test.
 func startEngine(t testing.TB, name string, cmd *exec.Cmd, socket string) {
 	t.Helper()
 	cmd.Env = childEnv("HOME=" + newDir(t))
@@ -72,8 +73,8 @@ func startEngine(t testing.TB, name string, cmd *exec.Cmd, socket string) {
 	}
 }
 
-// systemProgram finds a server program that is installed on the system, possibly in a
-// directory that only root has in its PATH.
+// systemProgram returns the path of a server program that is installed on the system, also in
+// a directory that only root has in PATH.
 func systemProgram(t testing.TB, name string) string {
 	t.Helper()
 	for _, candidate := range []string{name, "/usr/sbin/" + name} {
@@ -85,7 +86,7 @@ func systemProgram(t testing.TB, name string) string {
 	return ""
 }
 
-// containerdPuller pulls as a node of Kubernetes does.
+// containerdPuller returns a client that pulls with containerd, as a node of Kubernetes does.
 func containerdPuller(t testing.TB, r *registry) puller {
 	ctr := systemClient(t, "ctr", "--address", startContainerd(t))
 	return puller{
@@ -95,17 +96,17 @@ func containerdPuller(t testing.TB, r *registry) puller {
 	}
 }
 
-// docker is an engine that runs no containers.
+// docker is a Docker engine that pulls images but runs no containers.
 type docker struct {
 	t    testing.TB
 	http *http.Client
 	ctr  *client // of the containerd where it keeps manifests
 }
 
-// startDocker starts a Docker engine that ends with the test. It leaves the machine's network
-// alone and has a mount namespace of its own. A user who may not mount file systems can't run
-// Docker, whatever is installed, so then the test is skipped even in CI; containerd, which
-// any user can run, pulls by the same requests.
+// startDocker starts a Docker engine, which is stopped at the end of the test. The engine
+// doesn't change the machine's network and has a mount namespace of its own. If this user may
+// not mount file systems, Docker can't run, and the test is skipped even in CI. containerd,
+// which any user can run, pulls by the same requests.
 func startDocker(t testing.TB) *docker {
 	t.Helper()
 	try := exec.Command("true")
@@ -137,7 +138,7 @@ func dockerPuller(t testing.TB, r *registry) puller {
 		asks: true,
 		pull: func(repo, reference string) {
 			t.Helper()
-			// The parameter tag may be a digest, too.
+			// The parameter tag of this API may also be a digest.
 			d.call("POST", "/images/create?fromImage="+url.QueryEscape(r.host+"/"+repo)+"&tag="+url.QueryEscape(reference))
 		},
 		forget: func(repo, tag, digest string) {
@@ -148,8 +149,8 @@ func dockerPuller(t testing.TB, r *registry) puller {
 	}
 }
 
-// call sends a request to the engine and waits until the engine has carried it out. It
-// fails the test if the request fails.
+// call sends a request to the engine and waits until the engine has executed it. If the
+// request fails, the test fails.
 func (d *docker) call(method, path string) {
 	d.t.Helper()
 	req, err := http.NewRequestWithContext(d.t.Context(), method, "http://docker"+path, nil)
@@ -173,7 +174,7 @@ func (d *docker) call(method, path string) {
 	}
 }
 
-// failedProgress finds the failure in a stream of messages.
+// failedProgress returns the error in a stream of progress messages, nil if there is none.
 func failedProgress(text string) error {
 	for d := json.NewDecoder(strings.NewReader(text)); ; {
 		var message struct{ Error string }

@@ -12,13 +12,13 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// operator runs the commands of garbage collection beside a server.
+// operator runs the commands of garbage collection while a server runs.
 type operator struct {
 	t testing.TB
 	r *registry
 }
 
-// gc runs a command that must succeed, and returns what it printed.
+// gc runs "purser gc" with these arguments. It must succeed; gc returns its output.
 func (o operator) gc(args ...string) string {
 	o.t.Helper()
 	code, out := o.try(args...)
@@ -33,7 +33,7 @@ func (o operator) try(args ...string) (int, string) {
 	return purser(o.t, o.r.opt.env, append([]string{"gc", "--data-dir", o.r.opt.dataDir}, args...)...)
 }
 
-// gcNumbers has the members of "purser gc status -o json" that the tests use.
+// gcNumbers has those members of "purser gc status -o json" that the tests use.
 type gcNumbers struct {
 	Manifests, Blobs struct {
 		Due      struct{ Count int }
@@ -51,7 +51,7 @@ func (o operator) status() (s gcNumbers) {
 	return s
 }
 
-// says fails the test unless a command succeeds and prints all of want.
+// says fails the test unless the command succeeds and its output contains all of want.
 func (o operator) says(want []string, args ...string) {
 	o.t.Helper()
 	out := o.gc(args...)
@@ -62,8 +62,8 @@ func (o operator) says(want []string, args ...string) {
 	}
 }
 
-// TestGCCommands uses the commands as an operator does, to look at garbage, to see what would
-// be deleted and to collect it, beside a server that does no reviews itself.
+// An operator uses the commands to look at garbage, to see what would be deleted, and to
+// collect it. Meanwhile a server runs that does no reviews itself.
 func TestGCCommands(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{env: []string{
@@ -108,7 +108,8 @@ func TestGCCommands(t *testing.T) {
 		t.Errorf("after a dry run: %+v, want one manifest due and none deleted", s)
 	}
 
-	// The blobs of the image are due for review as soon as the image is deleted.
+	// When the review has deleted the image, the reviews of its blobs are due at once, so the
+	// same run does them.
 	o.says([]string{"deleted 1; reviewed 4 blobs, deleted 2", "Nothing is left to do now."}, "run")
 	if s := o.status(); s.Manifests.Due.Count+s.Blobs.Due.Count != 0 || s.LastHour.Manifests != 1 || s.LastHour.Blobs != 2 {
 		t.Errorf("after a run: %+v, want nothing due, one manifest and two blobs deleted", s)
@@ -117,7 +118,8 @@ func TestGCCommands(t *testing.T) {
 		code, out := o.try("explain", what)
 		refused(t, code, out, "is not known")
 	}
-	// The server's caches are notified of what another process deleted.
+	// The server must notice that another process has deleted the image, although the image
+	// was in the server's caches.
 	eventually(t, time.Minute, func() error {
 		_, err := a.do(ctx, request{method: "GET", path: "/v2/library/app/manifests/" + gone.String(), want: http.StatusNotFound})
 		return err
@@ -125,8 +127,8 @@ func TestGCCommands(t *testing.T) {
 	a.checkWhole(t, "library/app", "v1", kept.String())
 }
 
-// setAside marks the queued review of the manifest as failed for good, as a reviewer does
-// after too many failures.
+// setAside marks the queued review of a manifest as failed, as a reviewer does after too many
+// failures, so that no worker tries it again.
 func (o operator) setAside() {
 	o.t.Helper()
 	code, out := purser(o.t, nil, "postgres", "url", "--data-dir", o.r.opt.dataDir)
@@ -144,8 +146,7 @@ func (o operator) setAside() {
 	}
 }
 
-// TestGCCommandsWithoutServer starts the built-in PostgreSQL for a command and
-// stops it again.
+// No server runs. The commands must start the built-in PostgreSQL and stop it again.
 func TestGCCommandsWithoutServer(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{env: []string{"PURSER_GC_REVIEW_AFTER=100h"}})

@@ -17,11 +17,11 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// tagAnnotation names a manifest of an OCI layout.
+// tagAnnotation is the annotation that has the tag of a manifest in an OCI layout.
 const tagAnnotation = "org.opencontainers.image.ref.name"
 
-// newImage returns a new image with OCI media types and random layers, each of which has one
-// file of size bytes.
+// newImage returns a new image with OCI media types. Each of its layers has one file with size
+// random bytes.
 func newImage(t testing.TB, layers, size int) v1.Image {
 	t.Helper()
 	return newPlatformImage(t, layers, size, "amd64")
@@ -53,7 +53,7 @@ func newPlatformImage(t testing.TB, layers, size int, architecture string) v1.Im
 	return img
 }
 
-// newIndex returns an index of an image per architecture.
+// newIndex returns an index with one image for each architecture.
 func newIndex(t testing.TB, architectures ...string) v1.ImageIndex {
 	t.Helper()
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
@@ -66,7 +66,7 @@ func newIndex(t testing.TB, architectures ...string) v1.ImageIndex {
 	return index
 }
 
-// writeImage writes an OCI layout that holds the image under a tag.
+// writeImage writes an OCI layout that has the image under a tag, and returns its directory.
 func writeImage(t testing.TB, img v1.Image, tag string) string {
 	t.Helper()
 	dir, path := newLayout(t)
@@ -76,7 +76,7 @@ func writeImage(t testing.TB, img v1.Image, tag string) string {
 	return dir
 }
 
-// writeIndex writes an OCI layout that holds the index under a tag.
+// writeIndex writes an OCI layout that has the index under a tag, and returns its directory.
 func writeIndex(t testing.TB, index v1.ImageIndex, tag string) string {
 	t.Helper()
 	dir, path := newLayout(t)
@@ -96,7 +96,7 @@ func newLayout(t testing.TB) (string, layout.Path) {
 	return dir, path
 }
 
-// layoutDigests returns the digests that a layout's index names.
+// layoutDigests returns the digests of the manifests that a layout's index.json lists.
 func layoutDigests(t testing.TB, dir string) []string {
 	t.Helper()
 	index, err := layout.ImageIndexFromPath(dir)
@@ -126,7 +126,7 @@ func digestOf(t testing.TB, d digester) string {
 	return digest.String()
 }
 
-// layerOpener returns how to read a layer of one file.
+// layerOpener returns a function that opens a layer, a tar archive with one file.
 func layerOpener(name string, content []byte) tarball.Opener {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)

@@ -12,8 +12,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// load pushes images from several workers until it is stopped, and records the acknowledged
-// pushes.
+// load is a number of workers that push images until they are stopped. It records which pushes
+// the registry has acknowledged.
 type load struct {
 	t    testing.TB
 	stop context.CancelFunc
@@ -26,8 +26,8 @@ type load struct {
 	failures []error
 }
 
-// startLoad begins to push. An error counts as a failure unless tolerate returns true for
-// it. A 503 with Retry-After never counts as one.
+// startLoad starts the workers. An error of a push is a failure unless tolerate returns true
+// for it. A 503 with Retry-After is never a failure.
 func startLoad(t testing.TB, a *api, workers int, tolerate func(error) bool) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -46,8 +46,8 @@ func startLoad(t testing.TB, a *api, workers int, tolerate func(error) bool) *lo
 }
 
 func (l *load) push(ctx context.Context, a *api, repo, tag string, shared []byte, tolerate func(error) bool) {
-	// A push that has begun is finished, so that the test knows whether it was
-	// acknowledged.
+	// When the load is stopped, a push that has begun still continues to its end, so that the
+	// test knows whether the registry has acknowledged it.
 	d, err := a.pushImage(context.WithoutCancel(ctx), repo, tag, shared, randomBytes(64<<10), randomBytes(16<<10))
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *load) push(ctx context.Context, a *api, repo, tag string, shared []byte
 	}
 }
 
-// Await waits until n more images were acknowledged.
+// Await waits until the registry has acknowledged n more images.
 func (l *load) Await(n int, within time.Duration) {
 	l.t.Helper()
 	timeout := time.After(within)
@@ -98,8 +98,8 @@ func (l *load) Stop() {
 	l.wg.Wait()
 }
 
-// Check stops the load, reports failed requests, and pulls every image whose push was
-// acknowledged completely from a.
+// Check stops the load, fails the test for each failed push, and pulls from a every image that
+// the registry has acknowledged, with all of its content.
 func (l *load) Check(a *api) {
 	l.t.Helper()
 	l.Stop()
@@ -114,7 +114,8 @@ func (l *load) Check(a *api) {
 	l.CheckWhole(a)
 }
 
-// CheckWhole pulls every image whose push was acknowledged completely from a.
+// CheckWhole pulls from a every image that the registry has acknowledged, with all of its
+// content.
 func (l *load) CheckWhole(a *api) {
 	l.t.Helper()
 	var wg sync.WaitGroup

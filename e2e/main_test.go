@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// scratch is the directory of everything that the tests write. Other users may enter it,
-// because PostgreSQL runs as another user if the tests run as root.
+// scratch is the directory below which the tests write all their files. Other users may enter
+// it, because PostgreSQL runs as another user if the tests run as root.
 var scratch string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 func testMain(m *testing.M) int {
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		// The tests wait for processes more than they compute.
+		// More tests than CPUs run in parallel, since the tests mostly wait for processes.
 		if err := parallel.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0))); err != nil {
 			panic(err)
 		}
@@ -50,7 +50,7 @@ func testMain(m *testing.M) int {
 	return dbtest.Run(m)
 }
 
-// build makes the binary that all tests start.
+// build builds the purser binary that all tests start.
 func build() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
@@ -65,8 +65,8 @@ func build() error {
 	return nil
 }
 
-// givenBinary is the environment variable that names a built purser to test, such as a
-// release.
+// givenBinary is the environment variable with the path of a purser binary to test, such as a
+// release's.
 const givenBinary = "PURSER_TEST_BINARY"
 
 // binary returns the path of the purser binary.
@@ -77,10 +77,10 @@ func binary() string {
 	return filepath.Join(scratch, "purser")
 }
 
-// target returns the registry that is tested instead of Purser, "" for none.
+// target returns the registry that is tested instead of Purser, "" if it is Purser.
 func target() string { return os.Getenv("PURSER_TEST_TARGET") }
 
-// begin is called first in each test: the test then runs in parallel with others, and is
+// begin must be called first in each test: the test then runs in parallel with others, and is
 // skipped with -short.
 func begin(t *testing.T) {
 	t.Helper()
@@ -90,8 +90,8 @@ func begin(t *testing.T) {
 	}
 }
 
-// beginOwn is like begin, for a test that starts and stops Purser, and so can't run on
-// another registry.
+// beginOwn is like begin, for a test that starts and stops Purser. Such a test is skipped if
+// another registry is tested.
 func beginOwn(t *testing.T) {
 	t.Helper()
 	begin(t)
@@ -100,8 +100,8 @@ func beginOwn(t *testing.T) {
 	}
 }
 
-// lacking skips a test because a program that it needs is missing. In CI it fails the test,
-// since a skipped test would look like one that passed.
+// lacking skips a test because a program that it needs isn't installed. In CI it fails the
+// test, since a skipped test would look like one that passed.
 func lacking(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -112,8 +112,8 @@ func lacking(t testing.TB, format string, args ...any) {
 
 var dirs atomic.Int64
 
-// newDir makes a directory that any user may enter and that is removed when the test ends. Its
-// path is short, because sockets are put in it.
+// newDir creates a directory that any user may enter, and removes it when the test ends. Its
+// path is short, because tests create sockets in it, and the path of a socket is limited.
 func newDir(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(scratch, fmt.Sprint(dirs.Add(1)))

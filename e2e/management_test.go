@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// manage sends a request to the management API and decodes its answer.
+// manage sends a request to the management API, expects the status want, and decodes the
+// answer into answer.
 func (r *registry) manage(method, path string, body, answer any, want int) {
 	r.t.Helper()
 	q := request{method: method, path: "/api/v1" + path, want: want}
@@ -33,7 +34,7 @@ func (r *registry) manage(method, path string, body, answer any, want int) {
 	}
 }
 
-// collect runs garbage collection to its end and returns the run's result.
+// collect starts a run of garbage collection, waits for its end and returns its result.
 func (r *registry) collect(dry bool) (run gcRun) {
 	r.t.Helper()
 	r.manage("POST", "/gc/run", map[string]bool{"dry_run": dry}, &run, http.StatusAccepted)
@@ -59,7 +60,8 @@ type gcRun struct {
 	Findings []struct{ Kind, Repository, Digest string }
 }
 
-// A tag that was deleted comes back while its manifest is there.
+// A tag is deleted. As long as its manifest exists, the management API must be able to restore
+// it.
 func TestManagementRestoresTag(t *testing.T) {
 	beginOwn(t)
 	r, crane := startRegistry(t, options{}), toolClient(t, "crane")
@@ -91,8 +93,8 @@ func TestManagementRestoresTag(t *testing.T) {
 	}
 }
 
-// Reviews are due at once and no workers run, so only the runs that the test requests find and
-// delete garbage.
+// Reviews are due at once, but no worker does them. Only the runs of garbage collection that
+// the test requests find and delete garbage.
 func TestManagementCollects(t *testing.T) {
 	beginOwn(t)
 	r, crane := startRegistry(t, options{env: []string{

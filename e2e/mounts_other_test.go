@@ -4,5 +4,5 @@ package e2e
 
 import "os/exec"
 
-// ownMounts does nothing: only Linux has namespaces of mounts.
+// ownMounts does nothing on this system: only Linux has mount namespaces.
 func ownMounts(*exec.Cmd) {}

@@ -30,15 +30,15 @@ func orasRepository(t testing.TB, r *registry, name string) *remote.Repository {
 	}
 	repo.PlainHTTP = true
 	repo.TagListPageSize, repo.ReferrerListPageSize = 2, 2 // so that Link is followed
-	// oras must not fall back to the referrers tag: the registry must have the referrers
-	// API.
+	// oras must use the referrers API and not fall back to the referrers tag, so that the test
+	// fails if the registry doesn't have the API.
 	if err := repo.SetReferrersCapability(true); err != nil {
 		t.Fatal(err)
 	}
 	return repo
 }
 
-// pack pushes a manifest with one layer, whose content is text.
+// pack pushes a manifest with one layer, whose content is text, and with the given subject.
 func pack(t testing.TB, to content.Pusher, artifactType, text string, subject *v1.Descriptor) v1.Descriptor {
 	t.Helper()
 	layer, err := oras.PushBytes(t.Context(), to, "text/plain", []byte(text))
@@ -118,7 +118,7 @@ func TestORASReferrers(t *testing.T) {
 			t.Errorf("referrers of type %q: %q (%v), want %q", kind, got, err, want)
 		}
 	}
-	// The whole graph goes to a repository beside it.
+	// oras copies the manifest with all its referrers to another repository.
 	other := orasRepository(t, r, "oras/graph")
 	if err := oras.ExtendedCopyGraph(ctx, repo, other, subject, oras.DefaultExtendedCopyGraphOptions); err != nil {
 		t.Fatalf("copying the graph: %v", err)
@@ -128,9 +128,8 @@ func TestORASReferrers(t *testing.T) {
 	}
 }
 
-// TestORASSeesEveryReferrer: oras reads at most 4 MiB of a page of referrers. It must see every
-// referrer, even if annotations are long or consist of characters that JSON writes in six
-// bytes each.
+// oras reads at most 4 MiB of a page of the referrers listing. It must see every referrer,
+// even if annotations are long or consist of characters that JSON encodes in six bytes each.
 func TestORASSeesEveryReferrer(t *testing.T) {
 	begin(t)
 	r := startRegistry(t, options{})

@@ -7,14 +7,15 @@ import (
 	"testing"
 )
 
-// podman returns a podman with a storage directory of its own.
+// podman returns a client for podman, with a storage directory of its own.
 func podman(t testing.TB) *client {
 	t.Helper()
 	dir := newDir(t)
 	c := systemClient(t, "podman", "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"),
 		"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "none")
 	t.Cleanup(func() {
-		// Files of other users of a namespace can only be removed inside it.
+		// In podman's user namespace, files belong to other users, so they can only be removed
+		// inside it.
 		if os.Getuid() != 0 {
 			c.Try("", "unshare", "rm", "-rf", filepath.Join(dir, "root")) //nolint:errcheck // newDir reports what stays
 		}

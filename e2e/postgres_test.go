@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// postgres is a PostgreSQL that a test can stop and start.
+// postgres is a PostgreSQL server that a test can stop and start.
 type postgres struct {
 	t   testing.TB
 	bin string // directory of PostgreSQL's programs
@@ -25,7 +25,8 @@ type postgres struct {
 
 var initializedOnce prepared
 
-// startPostgres starts a new, empty PostgreSQL that ends with the test.
+// startPostgres starts a new, empty PostgreSQL server, which is stopped at the end of the
+// test.
 func startPostgres(t testing.TB) *postgres {
 	t.Helper()
 	s := &postgres{t: t, bin: postgresPrograms(t)}
@@ -52,7 +53,8 @@ func startPostgres(t testing.TB) *postgres {
 
 var versionNumber = regexp.MustCompile(`\d+`)
 
-// postgresPrograms finds a PostgreSQL of at least 15, the newest first.
+// postgresPrograms returns the directory of the programs of a PostgreSQL of at least version
+// 15. It prefers PURSER_POSTGRES_BIN, then PATH, then the newest version.
 func postgresPrograms(t testing.TB) string {
 	t.Helper()
 	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
@@ -102,8 +104,8 @@ func (s *postgres) Start() {
 	}
 }
 
-// Stop ends the server: SIGINT closes its connections and shuts down, SIGQUIT
-// is a crash that the next start recovers from.
+// Stop ends the server. With SIGINT the server closes its connections and shuts down; SIGQUIT
+// is a crash, after which the next start runs recovery.
 func (s *postgres) Stop(sig syscall.Signal) {
 	s.t.Helper()
 	if err := s.p.signal(sig, stopWithin); err != nil && sig != syscall.SIGQUIT {

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// prepared is a directory that is made once, of which tests use copies.
+// prepared is a directory that is made once and that tests then copy.
 type prepared struct {
 	once sync.Once
 	dir  string
 }
 
-// copy returns a copy of the directory, which the first caller makes with fn, in a new
-// directory of the test.
+// copy copies the prepared directory into a new directory of the test, and returns the copy.
+// The first caller makes the directory by fn.
 func (p *prepared) copy(t testing.TB, name string, fn func(dir string)) string {
 	t.Helper()
 	p.once.Do(func() {
@@ -37,11 +37,10 @@ func (p *prepared) copy(t testing.TB, name string, fn func(dir string)) string {
 
 var startedOnce prepared
 
-// dataDir returns the data directory for a new registry with these settings. If the
-// settings name neither database nor store, the directory is a copy of one in which a
-// registry has started and stopped, since creating a database takes ten times as long as
-// starting with an existing one. TestStartsFromNothingAndAgain starts in an empty
-// directory.
+// dataDir returns the data directory for a new registry with these settings. If the settings
+// name neither a database nor a store, the directory is a copy of one in which a registry was
+// started and stopped before, since creating a database takes ten times as long as starting
+// with an existing one. Only TestStartsFromNothingAndAgain starts in an empty directory.
 func dataDir(t testing.TB, env []string) string {
 	t.Helper()
 	if slices.ContainsFunc(env, func(v string) bool {

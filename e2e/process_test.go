@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// process is a server that a test started.
+// process is a server process that a test has started.
 type process struct {
 	name   string
 	cmd    *exec.Cmd
@@ -23,19 +23,19 @@ type process struct {
 	err    error // of Wait, once exited is closed
 }
 
-// startProcess starts cmd, which ends with the test process.
+// startProcess starts cmd. The kernel kills it when the test process ends.
 func startProcess(name string, cmd *exec.Cmd) (*process, error) {
 	p := &process{name: name, cmd: cmd, out: newOutput(), exited: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = p.out, p.out
-	// Wait must return even if a grandchild still holds the output pipe open.
+	// Wait must return even if a child of the process still has the output pipe open.
 	cmd.WaitDelay = 10 * time.Second
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = endsWithParent()
 	}
 	started := make(chan error)
 	go func() {
-		// For the kernel a child's parent is the thread that started it, so this
-		// thread must live as long as the child.
+		// The kernel kills the child when the thread that started it ends. Therefore this
+		// goroutine keeps its thread until the child has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := cmd.Start(); err != nil {
@@ -52,7 +52,7 @@ func startProcess(name string, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// running returns whether the process hasn't ended yet.
+// running returns whether the process is still running.
 func (p *process) running() bool {
 	select {
 	case <-p.exited:
@@ -62,7 +62,7 @@ func (p *process) running() bool {
 	}
 }
 
-// signal sends sig and waits until the process has ended; it returns the result of Wait.
+// signal sends sig to the process and waits until it has ended. It returns the result of Wait.
 func (p *process) signal(sig os.Signal, within time.Duration) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("sending %v to %s: %w", sig, p.name, err)
@@ -75,13 +75,14 @@ func (p *process) signal(sig os.Signal, within time.Duration) error {
 	}
 }
 
-// kill ends the process at once and waits for it.
+// kill kills the process (SIGKILL) and waits until it has ended.
 func (p *process) kill() {
 	p.cmd.Process.Kill() //nolint:errcheck // it has ended already
 	<-p.exited
 }
 
-// waitFor polls ready until it returns nil, the process ends or the time is up.
+// waitFor calls ready again and again until it returns nil. It returns an error if the process
+// ends before, or after the time within.
 func (p *process) waitFor(ctx context.Context, within time.Duration, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -135,8 +136,8 @@ func (o *output) tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// childEnv returns the environment for a process: this process's without Purser's settings,
-// and extra.
+// childEnv returns the environment for a child process: this process's environment without
+// Purser's settings, and extra.
 func childEnv(extra ...string) []string {
 	var env []string
 	for _, entry := range os.Environ() {
@@ -149,8 +150,8 @@ func childEnv(extra ...string) []string {
 	return append(env, extra...)
 }
 
-// eventually polls what until it returns nil, and fails the test when it
-// doesn't in time.
+// eventually calls what again and again until it returns nil. If that takes longer than
+// within, the test fails.
 func eventually(t testing.TB, within time.Duration, what func() error) {
 	t.Helper()
 	deadline := time.Now().Add(within)

@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// remote runs a command against a server, as from another machine.
+// remote runs a command against this registry over the network, as from another machine. The
+// command must succeed; remote returns its output.
 func (r *registry) remote(args ...string) string {
 	r.t.Helper()
 	code, out := purser(r.t, []string{"PURSER_SERVER=" + r.URL()}, args...)
@@ -24,7 +25,7 @@ func (r *registry) remote(args ...string) string {
 	return out
 }
 
-// says fails the test unless a text has all of want.
+// says fails the test unless text contains all of want.
 func says(t testing.TB, text string, want ...string) {
 	t.Helper()
 	for _, w := range want {
@@ -34,8 +35,8 @@ func says(t testing.TB, text string, want ...string) {
 	}
 }
 
-// TestPruneFromPreviewToUndo previews a policy, saves it, lets it delete tags and undoes the
-// run, with commands and clients.
+// With commands and clients, the test previews an auto-prune policy, saves it, waits until it
+// has deleted tags, and undoes the run.
 func TestPruneFromPreviewToUndo(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{env: []string{"PURSER_AUTOPRUNE_INTERVAL=1s"}})
@@ -87,9 +88,9 @@ func TestPruneFromPreviewToUndo(t *testing.T) {
 	}
 }
 
-// TestPruneSurvivesKill9: two replicas prune many namespaces, and one of them is killed
-// meanwhile. In the end every repository has its newest tags, the audit log has every deleted
-// tag once, and every run has ended.
+// Two replicas prune many namespaces, and one of them is killed meanwhile. In the end every
+// repository must have its newest tags, the audit log must have every deleted tag once, and
+// every run must have ended.
 func TestPruneSurvivesKill9(t *testing.T) {
 	beginOwn(t)
 	const namespaces, repositories, tags, keep = 6, 4, 1500, 20
@@ -143,7 +144,8 @@ func TestPruneSurvivesKill9(t *testing.T) {
 	says(t, b.remote("prune", "status", "n0"), "success")
 }
 
-// fillForPruning makes tags, each a minute older than the one before.
+// fillForPruning inserts namespaces, repositories and tags. In each repository, tag i was
+// pushed i minutes ago.
 func fillForPruning(t testing.TB, db *pgxpool.Pool, namespaces, repositories, tags int) {
 	t.Helper()
 	mustExec(t, db, "INSERT INTO top_level_namespaces (name) SELECT 'n' || i FROM generate_series(0, $1::int - 1) AS i", namespaces)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// send sends a HEAD or GET for a manifest, as a client with the User-Agent agent.
+// send sends a HEAD or GET for a manifest, with the User-Agent agent.
 func (s *pullScene) send(method, agent, repo, reference string) {
 	s.t.Helper()
 	_, err := s.r.API().do(s.t.Context(), request{method: method, path: "/v2/" + repo + "/manifests/" + reference,
@@ -15,8 +15,9 @@ func (s *pullScene) send(method, agent, repo, reference string) {
 	}
 }
 
-// TestPullsThatAreJoined sends the requests of Docker and containerd as other clients do,
-// or in another order: they don't count as a pull of a tag unless they are one.
+// The test sends the requests of Docker and containerd from other clients, or in another
+// order. A HEAD of a tag and a GET by digest must count as one pull of the tag only if they
+// belong together.
 func TestPullsThatAreJoined(t *testing.T) {
 	beginOwn(t)
 	s := newPullScene(t, 1)
@@ -44,8 +45,8 @@ func TestPullsThatAreJoined(t *testing.T) {
 	s.expect("a GET by digest from another repository", "other", "v1", 0, map[string]int64{digest: 1})
 }
 
-// TestPullsOfACrowd pulls as the nodes of a cluster do that have one address and pull
-// at the same time.
+// Several nodes with the same address pull at the same time, so all HEADs come before all
+// GETs. The test expects that each node's pull counts once.
 func TestPullsOfACrowd(t *testing.T) {
 	beginOwn(t)
 	s := newPullScene(t, 1)

@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// redisServer is a Redis, or a Valkey, that a test can kill and start again. It keeps all
-// writes that it has acknowledged.
+// redisServer is a Redis or Valkey that a test can kill and start again. It keeps all writes
+// that it has acknowledged.
 type redisServer struct {
 	t       testing.TB
 	program string
@@ -30,7 +30,7 @@ type redisServer struct {
 	p       *process
 }
 
-// startRedis starts an empty Redis that ends with the test.
+// startRedis starts an empty Redis, which is stopped at the end of the test.
 func startRedis(t testing.TB) *redisServer {
 	t.Helper()
 	s := &redisServer{t: t, dir: newDir(t)}
@@ -67,7 +67,7 @@ func (s *redisServer) Start() {
 	}
 }
 
-// ready returns nil if Redis answers, which it does when its data is loaded.
+// ready returns nil if Redis answers, which means that it has loaded its data.
 func (s *redisServer) ready(ctx context.Context) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", s.socket())
 	if err != nil {
@@ -101,8 +101,8 @@ func (s *redisServer) env() []string {
 	return []string{"PURSER_PULL_STATISTICS_REDIS=true", "PURSER_REDIS_URL=unix://" + s.socket()}
 }
 
-// splitHeads returns a proxy in front of two registries, which sends HEAD requests to
-// one and all other requests to the other.
+// splitHeads returns a proxy in front of two registries. It sends HEAD requests to heads and
+// all other requests to rest.
 func splitHeads(t testing.TB, heads, rest *registry) *registry {
 	t.Helper()
 	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
@@ -121,8 +121,8 @@ func splitHeads(t testing.TB, heads, rest *registry) *registry {
 	return &registry{t: t, host: u.Host}
 }
 
-// TestPullsThroughReplicas has clients pull through a balancer that sends the two
-// requests of a pull to two replicas.
+// Clients pull through a load balancer that sends the HEAD and the GET of a pull to different
+// replicas. The test expects that both together count as one pull.
 func TestPullsThroughReplicas(t *testing.T) {
 	for _, name := range []string{"crane", "regctl", "containerd"} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestPullsThroughReplicas(t *testing.T) {
 	}
 }
 
-// metric returns the value of a metric, written with its labels.
+// metric returns the current value of a metric; name includes the labels.
 func (r *registry) metric(name string) int64 {
 	r.t.Helper()
 	res, err := http.Get("http://" + r.debug + "/metrics")
@@ -161,7 +161,7 @@ func (r *registry) metric(name string) int64 {
 	return 0
 }
 
-// events returns how many pulls had the given result, in all replicas together.
+// events returns how many pulls had this result, summed over all replicas.
 func (s *pullScene) events(result string) (n int64) {
 	s.t.Helper()
 	for _, r := range s.replicas {
@@ -170,10 +170,10 @@ func (s *pullScene) events(result string) (n int64) {
 	return n
 }
 
-// TestPullsSurviveRedisKill9 kills Redis while clients pull through two replicas, lets the
-// replicas go on without it, and starts it again. It also suspends Redis for so long that no
-// replica waits for its answers any more, which Redis sends when it resumes. No pull fails, and
-// each is counted once, except those to which Redis didn't answer in time.
+// Clients pull through two replicas. The test kills Redis, lets the replicas continue without
+// it, and starts it again. It also suspends Redis for so long that no replica waits for its
+// answers any more; when Redis resumes, it executes these requests. No pull may fail, and each
+// must be counted once, except pulls for which Redis didn't answer in time.
 func TestPullsSurviveRedisKill9(t *testing.T) {
 	beginOwn(t)
 	redis := startRedis(t)
@@ -244,7 +244,7 @@ func TestPullsSurviveRedisKill9(t *testing.T) {
 		all, s.events("recorded"), s.events("logged"), s.events("unanswered"), s.manifestPulls("app", digest))
 }
 
-// tryFlush makes the first replica count the pulls that Redis has.
+// tryFlush lets the first replica count the pulls that are in Redis.
 func (s *pullScene) tryFlush() error {
 	s.t.Helper()
 	if code, out := purser(s.t, []string{"PURSER_SERVER=" + s.r.URL()}, "pulls", "flush"); code != 0 {
@@ -253,8 +253,7 @@ func (s *pullScene) tryFlush() error {
 	return nil
 }
 
-// pullAlways pulls v1 through all replicas again and again. The returned function ends
-// this.
+// pullAlways pulls the tag v1 through all replicas again and again, until stop is called.
 func (s *pullScene) pullAlways(repo string, pulled *atomic.Int64) (stop func()) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())

@@ -20,19 +20,18 @@ import (
 
 // puller is a client that pulls.
 type puller struct {
-	// pull fetches a tag or a digest, with all content that it refers to for this platform.
+	// pull pulls a tag or digest, with all content that it names for this machine's platform.
 	pull func(repo, reference string)
-	// forget makes the client drop its copy, so that it fetches the content again. Nil: the
-	// client keeps no copies.
+	// forget makes the client delete its copy, so that it pulls the content again. It is nil
+	// if the client keeps no copies.
 	forget func(repo, tag, digest string)
-	// asks says that the client only asks, by HEAD, for the digest of a tag whose
-	// content it has.
+	// asks says that the client sends only a HEAD for a tag whose content it already has.
 	asks bool
-	// all says that the client fetches an index with the children of all platforms.
+	// all says that the client pulls an index with its children for all platforms.
 	all bool
 }
 
-// pullers are the clients. Each uses different requests to pull.
+// pullers has a constructor for each client. The clients pull by different requests.
 var pullers = map[string]func(t testing.TB, r *registry) puller{
 	"crane":      cranePuller,
 	"skopeo":     skopeoPuller,
@@ -64,7 +63,8 @@ func podmanPuller(t testing.TB, r *registry) puller {
 	}}
 }
 
-// regctl doesn't fetch content that the target directory already has.
+// regctlPuller returns a client that copies images with regctl. regctl doesn't pull content
+// that the target directory already has.
 func regctlPuller(t testing.TB, r *registry) puller {
 	regctl, dir := regctl(t, r), newDir(t)
 	return puller{
@@ -85,8 +85,7 @@ func orasPuller(t testing.TB, r *registry) puller {
 	}}
 }
 
-// TestPullsOfClients: although clients pull by different requests, each pull of a user counts
-// as one.
+// Clients pull by different requests. The test expects that each pull of a user counts as one.
 func TestPullsOfClients(t *testing.T) {
 	for name, client := range pullers {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +103,7 @@ func TestPullsOfClients(t *testing.T) {
 	}
 }
 
-// pullScene is a registry whose pulls are counted.
+// pullScene is a registry that counts pulls, with its database.
 type pullScene struct {
 	t        testing.TB
 	r        *registry
@@ -113,7 +112,8 @@ type pullScene struct {
 	fences   int64 // the number of pulls that settle has made
 }
 
-// newPullScene starts a registry with the given number of replicas.
+// newPullScene starts a registry with the given number of replicas. It also pushes the image
+// "fence", which settle pulls.
 func newPullScene(t testing.TB, replicas int, env ...string) *pullScene {
 	t.Helper()
 	dsn := dbtest.EmptyDSN(t)
@@ -127,8 +127,8 @@ func newPullScene(t testing.TB, replicas int, env ...string) *pullScene {
 	return s
 }
 
-// byTag pulls a tag once, again when the client has the content, and again after the tag
-// has moved.
+// byTag pulls a tag three times: once, once more when the client already has the content, and
+// once after the tag has moved to another image.
 func (s *pullScene) byTag(p puller) {
 	s.t.Helper()
 	img, next := newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH), newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH)
@@ -149,7 +149,7 @@ func (s *pullScene) byTag(p puller) {
 	s.expect("a pull of a tag that moved", "tag", "v1", n+1, map[string]int64{first: n, second: 1})
 }
 
-// byTagThenDigest pulls the manifest of a tag by its digest too, soon after the tag.
+// byTagThenDigest pulls a tag and soon afterwards the tag's manifest by its digest.
 func (s *pullScene) byTagThenDigest(p puller) {
 	s.t.Helper()
 	img := newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH)
@@ -163,7 +163,7 @@ func (s *pullScene) byTagThenDigest(p puller) {
 	s.expect("a pull by tag, and then one by digest", "both", "v1", 1, map[string]int64{digest: 2})
 }
 
-// byDigest pulls by digest a manifest that also has a tag.
+// byDigest pulls a manifest that has a tag by its digest.
 func (s *pullScene) byDigest(p puller) {
 	s.t.Helper()
 	img := newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH)
@@ -186,13 +186,13 @@ func (s *pullScene) index(p puller) {
 	s.expect("a pull of an index by tag", "index", "v1", 1, want)
 }
 
-// manifest has the methods that an image and an index share.
+// manifest has the methods that images and indexes both have.
 type manifest interface {
 	RawManifest() ([]byte, error)
 	MediaType() (types.MediaType, error)
 }
 
-// put pushes a manifest under a reference, without any request that might count as a pull.
+// put pushes a manifest under a reference, and sends no request that might count as a pull.
 func (s *pullScene) put(repo, reference string, m manifest) {
 	s.t.Helper()
 	text, err := m.RawManifest()
@@ -239,7 +239,7 @@ func (s *pullScene) push(repo, reference string, img v1.Image) {
 	s.put(repo, reference, img)
 }
 
-// pushIndex pushes an index, and returns the digests of its children.
+// pushIndex pushes an index with its children, and returns the children's digests.
 func (s *pullScene) pushIndex(repo, reference string, index v1.ImageIndex) (children []string) {
 	s.t.Helper()
 	list, err := index.IndexManifest()
@@ -258,8 +258,8 @@ func (s *pullScene) pushIndex(repo, reference string, index v1.ImageIndex) (chil
 	return children
 }
 
-// settle waits until all pulls up to now are counted. For this it pulls through each replica,
-// and waits until these last pulls are counted.
+// settle waits until all earlier pulls are counted. For this it makes a last pull through each
+// replica, and waits until these are counted.
 func (s *pullScene) settle() {
 	s.t.Helper()
 	for _, r := range s.replicas {
@@ -297,9 +297,9 @@ func (s *pullScene) manifestPulls(repo, digest string) int64 {
 	return got.Count
 }
 
-// expect fails the test unless a tag and manifests reach exactly these counts. A pull by digest
-// counts for the tag of the HEAD before it once all processes have written their earlier
-// pulls, which takes a few seconds.
+// expect fails the test unless the counts of a tag and of manifests reach exactly these
+// numbers. It waits for them, since a pull by digest counts for the tag of the HEAD before it
+// only when all processes have written their earlier pulls, which takes a few seconds.
 func (s *pullScene) expect(after, repo, tag string, count int64, manifests map[string]int64) {
 	s.t.Helper()
 	s.settle()
@@ -317,7 +317,8 @@ func (s *pullScene) expect(after, repo, tag string, count int64, manifests map[s
 	})
 }
 
-// checked fails the test unless the statistics have recorded that a HEAD asked for the tag.
+// checked fails the test unless the statistics show that a HEAD has recently asked for the
+// tag.
 func (s *pullScene) checked(repo, tag string) {
 	s.t.Helper()
 	eventually(s.t, time.Minute, func() error {

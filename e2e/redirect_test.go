@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// With redirects on, clients get blobs from the S3 server itself.
+// The registry redirects clients to the store. The test expects that they get blobs from the
+// S3 server itself.
 func TestRedirectsToS3(t *testing.T) {
 	begin(t)
 	env := append(startS3(t), "PURSER_STORAGE_S3_REDIRECT=true")

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// readyWithin is long enough for a first start, which downloads PostgreSQL.
+	// readyWithin is the time limit for a start; the first start may download PostgreSQL.
 	readyWithin = 3 * time.Minute
 	stopWithin  = time.Minute
 )
@@ -26,7 +26,7 @@ type options struct {
 	args    []string // more arguments of serve
 }
 
-// registry is a running Purser, or the target.
+// registry is a running Purser, or the other registry that is tested (target).
 type registry struct {
 	t     testing.TB
 	opt   options
@@ -36,7 +36,7 @@ type registry struct {
 	api   *api     // client of the API at host
 }
 
-// startRegistry starts a registry that stops with the test.
+// startRegistry starts a registry, which is stopped at the end of the test.
 func startRegistry(t testing.TB, o options) *registry {
 	t.Helper()
 	if target() != "" {
@@ -81,7 +81,8 @@ var (
 	debugLine    = regexp.MustCompile(`(?m)^\s*debug\s+http://(\S+)$`)
 )
 
-// readAddresses takes the addresses from the text that the server prints when it is ready.
+// readAddresses reads the registry's addresses from the text that the server prints when it is
+// ready. It returns an error if the server hasn't printed that yet.
 func (r *registry) readAddresses() error {
 	text := r.p.out.String()
 	main, debug := registryLine.FindStringSubmatch(text), debugLine.FindStringSubmatch(text)
@@ -95,7 +96,7 @@ func (r *registry) readAddresses() error {
 // URL returns the root of the API.
 func (r *registry) URL() string { return "http://" + r.host }
 
-// Ref returns the reference of a tag or digest for clients.
+// Ref returns the reference HOST/REPO:TAG or HOST/REPO@DIGEST that clients use.
 func (r *registry) Ref(repo, reference string) string {
 	if strings.Contains(reference, ":") {
 		return r.host + "/" + repo + "@" + reference
@@ -110,7 +111,7 @@ func (r *registry) Kill9() {
 	r.p.kill()
 }
 
-// Stop ends the process as an operator does; it must exit with 0.
+// Stop stops the process with SIGTERM, as an operator does. It must exit with status 0.
 func (r *registry) Stop() {
 	r.t.Helper()
 	if err := r.p.signal(syscall.SIGTERM, stopWithin); err != nil {
@@ -118,14 +119,15 @@ func (r *registry) Stop() {
 	}
 }
 
-// Restart starts a registry that was stopped or killed on the same data.
+// Restart starts a registry again that was stopped or killed, with the same data.
 func (r *registry) Restart() {
 	r.t.Helper()
 	r.checkRaces()
 	r.start()
 }
 
-// checkRaces fails the test if the race detector has reported a race.
+// checkRaces fails the test if the registry's output has a report of the race detector or a
+// panic.
 func (r *registry) checkRaces() {
 	r.t.Helper()
 	if r.p == nil {
@@ -156,7 +158,7 @@ func (r *registry) cleanup() {
 	}
 }
 
-// getStatus returns the status of a GET, 0 if there is no answer.
+// getStatus returns the status of the answer to a GET, 0 if there is no answer.
 func getStatus(ctx context.Context, url string) int {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -170,8 +172,8 @@ func getStatus(ctx context.Context, url string) int {
 	return res.StatusCode
 }
 
-// purser runs a command of the binary to its end and returns its exit status
-// and everything it printed.
+// purser runs the binary with a command until it ends. It returns the exit status and
+// everything that it printed.
 func purser(t testing.TB, env []string, args ...string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

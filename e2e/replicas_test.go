@@ -15,11 +15,11 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// seenWithin is how long an answer of another replica may be out of date.
+// seenWithin is how old the data may be that a replica answers with.
 const seenWithin = time.Second
 
-// startReplicas starts two registries at once, on one database without a schema
-// and one storage.
+// startReplicas starts two registries at the same time, on one database without a schema and
+// one storage.
 func startReplicas(t *testing.T, storage func(testing.TB) []string) (a, b *registry) {
 	t.Helper()
 	env := append(storage(t), "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t))
@@ -55,9 +55,8 @@ func eachStorage(t *testing.T, test func(t *testing.T, a, b *registry)) {
 	}
 }
 
-// TestReplicasSeeMovedTag changes a tag on one replica. It fails if the other replica
-// answers a request that began more than a second after the acknowledgement with the old
-// state.
+// The test changes a tag on one replica. It fails if the other replica answers with the old
+// manifest to a request that began more than a second after the change was acknowledged.
 func TestReplicasSeeMovedTag(t *testing.T) {
 	beginOwn(t)
 	a, b := startReplicas(t, storages["filesystem"])
@@ -85,7 +84,7 @@ func TestReplicasSeeMovedTag(t *testing.T) {
 	}
 }
 
-// warm sends a request to a replica so often that the replica caches the answer.
+// warm asks a replica for a tag so often that the replica caches the answer.
 func warm(t *testing.T, r *registry, repo, tag string) {
 	t.Helper()
 	for range 5 {
@@ -137,7 +136,7 @@ func TestUploadContinuesOnAnotherReplica(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Chunks that don't end where S3's parts end, sent to both replicas in turn.
+		// Chunks go to both replicas in turn. Their ends aren't those of S3's parts.
 		cut := []int{0, 3<<20 + 17, 3<<20 + 18, 9 << 20, 12<<20 + 5}
 		for i := range len(cut) - 1 {
 			if err := a.API().patch(ctx, u, content[cut[i]:cut[i+1]]); err != nil {
@@ -169,8 +168,9 @@ func TestConcurrentPushesOfTheSame(t *testing.T) {
 			for worker := range 8 {
 				api := []*registry{a, b}[worker%2].API()
 				wg.Go(func() {
-					// Push the same bytes to a repository that all workers share and to
-					// others, with a tag that all share and one of the worker's own.
+					// Each worker pushes the same layers to a repository that all workers
+					// share and to others, under a tag that all share and under one of its
+					// own.
 					for _, repo := range []string{"same/app", fmt.Sprintf("same/app%d", worker%3)} {
 						if _, err := api.pushImage(ctx, repo, "latest", layers...); err != nil {
 							t.Errorf("worker %d, %s: %v", worker, repo, err)

@@ -22,7 +22,8 @@ func TestSkopeo(t *testing.T) {
 	skopeo.Run("copy", "--dest-tls-verify=false", "oci:"+dir+":v1", docker("skopeo/app", "v1"))
 	r.API().checkWhole(t, "skopeo/app", "v1", digest)
 
-	// skopeo copies from one repository to another, and mounts the layers.
+	// skopeo copies an image from one repository to another, and mounts the layers instead of
+	// uploading them.
 	skopeo.Run("copy", "--src-tls-verify=false", "--dest-tls-verify=false", docker("skopeo/app", "v1"), docker("skopeo/other", "v2"))
 	r.API().checkWhole(t, "skopeo/other", "v2", digest)
 
@@ -65,7 +66,8 @@ func TestSkopeoIndexTagsAndDelete(t *testing.T) {
 	ref := func(tag string) string { return "docker://" + r.Ref("skopeo/multi", tag) }
 	dir := writeIndex(t, index, "v1")
 	skopeo.Run("copy", "--all", "--dest-tls-verify=false", "oci:"+dir+":v1", ref("v1"))
-	// Some versions of skopeo write an index of their own with the same children.
+	// Some versions of skopeo don't copy the index itself, but write a new one with the same
+	// children.
 	_, digest, err := r.API().manifest(t.Context(), "skopeo/multi", "v1")
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +91,8 @@ func TestSkopeoIndexTagsAndDelete(t *testing.T) {
 	if !slices.Equal(listed.Tags, []string{"v1", "v2"}) {
 		t.Errorf("skopeo list-tags: %q, want v1 and v2", listed.Tags)
 	}
-	// skopeo deletes the manifest to which the tag points, and with it both of its tags.
+	// skopeo deletes the manifest of the tag, and not the tag. So both tags of the manifest
+	// are deleted.
 	skopeo.Run("delete", "--tls-verify=false", ref("v1"))
 	for _, tag := range []string{"v1", "v2"} {
 		if _, err := r.API().pullWhole(t.Context(), "skopeo/multi", tag); !isStatus(err, 404) {

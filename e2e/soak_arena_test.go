@@ -11,9 +11,9 @@ import (
 
 const arenaRepo = "contested/app"
 
-// arena is a repository whose tags several workers write. The tests don't know to which
-// manifest a tag points, only that it is one of those that were put, and that it can be pulled
-// completely while no worker writes.
+// arena is a repository whose tags several workers write at the same time ("contested tags").
+// The tests don't know to which manifest such a tag points. They know only that it is one of
+// those that were put, and that it can be pulled completely while no worker writes.
 type arena struct {
 	mu      sync.Mutex
 	writes  int       // writes that were begun so far
@@ -22,7 +22,7 @@ type arena struct {
 	put     map[string]map[digest.Digest]*image
 }
 
-// unknownFor is how long after the death of its client a write may still be carried out.
+// unknownFor is how long after the death of a client its write may still be executed.
 const unknownFor = 15 * time.Second
 
 func newArena() *arena { return &arena{put: map[string]map[digest.Digest]*image{}} }
@@ -54,8 +54,8 @@ func (a *arena) end(known bool) {
 	}
 }
 
-// still returns the number of writes so far, and whether no write has run for the time that
-// an answer may be out of date.
+// still returns the number of writes so far. It also returns true if no write has been running
+// for at least the time by which a replica's answer may be out of date.
 func (a *arena) still() (writes int, still bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,14 +68,14 @@ func (a *arena) image(tag string, d digest.Digest) *image {
 	return a.put[tag][d]
 }
 
-// Time is divided into bouts. Workers write contested tags only during brawling, the first
-// part of each bout, so that the tags can be checked in the rest of it.
+// Time is divided into periods of length bout. Workers write contested tags only in the first
+// part of each, of length brawling, so that the tags can be checked in the rest.
 const (
 	bout     = 8 * time.Second
 	brawling = 3 * time.Second
 )
 
-// brawl alternates between writing contested tags and checking them.
+// brawl writes contested tags in the first part of each period and checks them in the rest.
 func (w *worker) brawl() {
 	began := time.Now()
 	for w.traffic.Err() == nil {
@@ -111,7 +111,7 @@ func (w *worker) strike(tag string) {
 	w.arena.end(status != 0)
 }
 
-// checkArena pulls the contested tags that exist. A failure doesn't count if a tag was
+// checkArena pulls the contested tags that exist. A failed check doesn't count if a tag was
 // written meanwhile.
 func (w *worker) checkArena() {
 	for i := range 3 {
@@ -130,7 +130,7 @@ func (w *worker) checkArena() {
 	}
 }
 
-// checkContested pulls a contested tag and returns what is wrong, "" if nothing is.
+// checkContested pulls a contested tag completely. It returns what is wrong, "" if nothing is.
 func (w *worker) checkContested(at endpoint, tag string) (what string) {
 	res, status := w.ask(at, call{request: request{method: "GET", path: manifestPath(arenaRepo, tag),
 		header: map[string]string{"Accept": manifestTypes}, want: http.StatusOK}, also: []int{http.StatusNotFound}})

@@ -11,11 +11,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// drainTime is how long workers may take to do all the work that is due.
+// drainTime is how long the registry's workers may take to do all the work that is due.
 const drainTime = 90 * time.Second
 
-// finish checks the registry when the traffic is over: first as the traffic left it, then
-// after all garbage was collected, and at last, with all tags deleted, that nothing is
+// finish checks the registry when the traffic is over: first as the traffic has left it, then
+// after all garbage was collected. At last it deletes all tags, and checks that nothing is
 // left.
 func (s *soak) finish() {
 	defer func() { s.t.Log(&s.stats) }()
@@ -40,7 +40,7 @@ func (s *soak) finish() {
 	}
 }
 
-// calm waits until the store answers without failures.
+// calm waits until the proxy in front of the store lets no more requests fail.
 func (s *soak) calm() {
 	if s.store.proxy == nil {
 		return
@@ -54,7 +54,7 @@ func (s *soak) calm() {
 	s.t.Logf("the store's answers, by what went wrong: %v", s.store.proxy.answers())
 }
 
-// checkAll pulls all images that must exist, from every replica.
+// checkAll pulls all images that must exist from every replica.
 func (s *soak) checkAll() {
 	time.Sleep(stale)
 	w := s.worker("checker", 30)
@@ -78,8 +78,8 @@ func (s *soak) checkAll() {
 	}
 }
 
-// checkDoubtful checks that a tag points to one of the images that it may point to, and that
-// the image is complete.
+// checkDoubtful checks that a tag whose value isn't known points to one of the given images,
+// and that this image is complete.
 func (w *worker) checkDoubtful(at endpoint, r *ownRepo, tag string, images []*image) {
 	res, status := w.ask(at, call{request: request{method: "GET", path: manifestPath(r.name, tag),
 		header: map[string]string{"Accept": manifestTypes}, want: http.StatusOK}, also: []int{http.StatusNotFound}})
@@ -105,17 +105,17 @@ func (s *soak) deleteTags() {
 	}
 }
 
-// hurry makes pending deletions due that the store failed to delete or that a killed sweeper
-// had claimed, and all uploads abandoned, since no request is under way any more. It restarts
-// the replicas, so that every worker looks for work at once.
+// hurry makes work due that would otherwise wait: pending deletions that the store failed to
+// execute or that a killed sweeper had claimed, and the end of all uploads, since no client
+// continues them. It restarts the replicas, so that their workers look for work at once.
 func (s *soak) hurry() {
 	s.restart("UPDATE gc_doomed_objects SET delete_after = now() WHERE again_at IS NULL OR delete_after <> again_at",
 		"UPDATE uploads SET updated_at = '-infinity'")
 }
 
-// secondSweep makes the second deletion of objects due, which normally waits for the
-// longest possible request; no request is under way any more. If the store can fail, it
-// fails once more, so that the sweeper has to repeat deletions.
+// secondSweep makes the second deletion of objects due. Normally that waits for the longest
+// time that a request can take, but no request is running any more. If the store can fail, it
+// fails again for a while, so that the sweeper must repeat deletions.
 func (s *soak) secondSweep() {
 	if s.store.proxy != nil {
 		s.store.proxy.fail(0.5)
@@ -128,7 +128,7 @@ func (s *soak) secondSweep() {
 	}
 }
 
-// restart stops the replicas, changes the database, and starts them again.
+// restart stops all replicas, executes SQL statements, and starts the replicas again.
 func (s *soak) restart(changes ...string) {
 	for _, r := range s.replicas {
 		s.endReplica(r, true)
@@ -148,7 +148,8 @@ func (s *soak) exec(sql string) {
 	}
 }
 
-// Queries for the rows of the database that garbage collection must delete.
+// These queries return the rows of the database that garbage collection must delete: garbage
+// after the traffic, and everything after all tags were deleted.
 const (
 	garbage = `
 		SELECT 'review of a manifest: ' || manifest_id || ' ' || event || COALESCE(': ' || last_error, '') FROM gc_manifest_review_queue
@@ -179,7 +180,7 @@ func (s *soak) drain(query string) {
 	s.violate(nil, "%d things are left after %v:\n%s", len(left), drainTime, strings.Join(left[:min(len(left), 20)], "\n"))
 }
 
-// list returns the rows of a query with one column.
+// list runs a query that returns one column, and returns the column's values.
 func (s *soak) list(query string, args ...any) []string {
 	s.t.Helper()
 	rows, err := s.db.Query(s.t.Context(), query, args...)
@@ -193,8 +194,8 @@ func (s *soak) list(query string, args ...any) []string {
 	return list
 }
 
-// auditDeadlocks logs the number of deadlocks. No client has seen one, or the soak would have
-// ended.
+// auditDeadlocks logs how many deadlocks PostgreSQL has ended. Clients didn't notice them,
+// since an error would have ended the test.
 func (s *soak) auditDeadlocks() {
 	n := s.list("SELECT deadlocks::text FROM pg_stat_database WHERE datname = current_database()")
 	s.t.Logf("deadlocks that PostgreSQL ended: %v", n)
@@ -209,8 +210,8 @@ func (s *soak) auditDeadlocks() {
 	}
 }
 
-// auditWork checks that each kind of event that the soak is meant to test has happened. A
-// short soak may lack some of them.
+// auditWork fails the test if a kind of request or event that the soak is meant to test never
+// occurred. Some may be missing in a short soak.
 func (s *soak) auditWork() {
 	work := []string{"put", "pulled", "uploaded"}
 	if s.round >= longestRound {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// kill ends one replica or all of them at random, by SIGKILL or as an operator does, and
-// starts them again.
+// kill ends one replica or all of them, at random times, by SIGKILL or SIGTERM, and starts
+// them again.
 func (s *soak) kill(rng *rand.Rand) {
 	for s.sleep(s.pace + time.Duration(rng.Int64N(int64(s.pace)))) {
 		first, n := rng.IntN(len(s.replicas)), 1
@@ -40,8 +40,8 @@ func (s *soak) endReplica(r *replica, gently bool) {
 	r.reg.p.kill()
 }
 
-// startAgain starts a replica. It tries again as long as a start fails while the store has
-// trouble.
+// startAgain starts a replica again. If the start fails while the store has trouble, it tries
+// once more; else a failed start ends the soak.
 func (s *soak) startAgain(r *replica) {
 	for {
 		from := time.Now()
@@ -57,7 +57,8 @@ func (s *soak) startAgain(r *replica) {
 	}
 }
 
-// ail makes the store fail now and then, sometimes altogether.
+// ail makes the proxy let a share of the requests to the store fail now and then, sometimes
+// all.
 func (s *soak) ail(rng *rand.Rand) {
 	defer s.store.proxy.fail(0)
 	for s.sleep(time.Duration(rng.Int64N(int64(s.pace)))) {
@@ -69,7 +70,7 @@ func (s *soak) ail(rng *rand.Rand) {
 	}
 }
 
-// sleep waits, and returns whether the traffic goes on.
+// sleep waits for the time d. It returns false if the traffic ends before.
 func (s *soak) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// waitBound is the longest time that an answer may take which doesn't need the
-	// store: the time limit of a review, and some time for a busy machine.
+	// waitBound is the longest time that an answer may take if it doesn't need the store: the
+	// time limit of a review's transaction, and some time for a busy machine.
 	waitBound = 12 * time.Second
-	// Clients wait for an answer for patience or, if the request needs the store, for
-	// storePatience, which is longer than Purser itself waits for the store.
+	// Clients wait for an answer for at most patience, or storePatience if the request needs
+	// the store. The latter is longer than Purser itself waits for the store.
 	patience      = 30 * time.Second
 	storePatience = longestRequest + 2*time.Second
 )
 
-// troubles records the periods in which requests may fail, because the soak has disturbed a
-// replica or the store.
+// troubles records the periods in which requests may fail, since the soak has stopped a
+// replica or made the store fail.
 type troubles struct {
 	mu   sync.Mutex
 	list []window
@@ -30,7 +30,7 @@ type troubles struct {
 
 type window struct{ from, to time.Time } // to is zero while the trouble lasts
 
-// begin starts a period of trouble, unless one has begun already.
+// begin starts a period of trouble, unless one is running.
 func (t *troubles) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,8 +47,8 @@ func (t *troubles) end() {
 	}
 }
 
-// met returns whether there was trouble at any time between from and to, while a request
-// was under way.
+// met returns whether there was trouble at any time between from and to, the beginning and end
+// of a request.
 func (t *troubles) met(from, to time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,7 +60,7 @@ func (t *troubles) met(from, to time.Time) bool {
 	return false
 }
 
-// replica is one of the registries, which the soak kills and starts again.
+// replica is one of the soak's registries; the soak kills it and starts it again.
 type replica struct {
 	name     string
 	reg      *registry
@@ -71,7 +71,7 @@ type replica struct {
 	life int  // counts its starts
 }
 
-// endpoint is a replica as it was when it was chosen.
+// endpoint is a replica between one start and its next end; life counts the replica's starts.
 type endpoint struct {
 	*replica
 	api  *api
@@ -84,7 +84,7 @@ func (r *replica) reach() (endpoint, bool) {
 	return endpoint{r, r.api, r.life}, r.api != nil
 }
 
-// up says that the replica may be chosen for requests.
+// up records that the replica has started, so that workers may send requests to it.
 func (r *replica) up() {
 	r.mu.Lock()
 	r.api, r.life = newAPI(r.reg.t, r.reg.URL()), r.life+1
@@ -92,7 +92,7 @@ func (r *replica) up() {
 	r.troubles.end()
 }
 
-// down says that the replica may not be chosen for requests any more, before it is ended.
+// down is called before a replica is ended, so that workers send no more requests to it.
 func (r *replica) down() {
 	r.troubles.begin()
 	r.mu.Lock()
@@ -100,7 +100,7 @@ func (r *replica) down() {
 	r.api = nil
 }
 
-// call is one request and what the soak knows of it.
+// call is one request, with the answers that are correct for it.
 type call struct {
 	request
 	also   []int  // statuses besides want that are an answer
@@ -108,9 +108,9 @@ type call struct {
 	about  string // the request's object, if the path doesn't name it
 }
 
-// ask sends a request to a replica. It returns status 0 if there was trouble and no answer
-// came, or one that reports the trouble: then nobody knows whether the request was carried
-// out. Any other failure ends the soak.
+// ask sends a request to a replica. If there was trouble and no answer came, or an answer that
+// reports the trouble, it returns status 0: then nobody knows whether the request was
+// executed. Any other failure ends the soak.
 func (w *worker) ask(at endpoint, c call) (res *answer, status int) {
 	wait := patience
 	if c.stored {
@@ -141,8 +141,8 @@ func (w *worker) ask(at endpoint, c call) (res *answer, status int) {
 		}
 		return res, status
 	}
-	// A request that reaches its time limit while the store hangs is answered with an error
-	// about its body.
+	// If a request reaches its time limit while the store hangs, Purser answers with an error
+	// about the request's body.
 	late := c.stored && status == http.StatusBadRequest && to.Sub(from) >= longestRequest
 	if inTrouble && (status == 0 || status >= 500 || late) {
 		w.stats.count("no answer")
@@ -157,7 +157,8 @@ func (w *worker) ask(at endpoint, c call) (res *answer, status int) {
 	return nil, 0
 }
 
-// any chooses a replica that is up. It waits for one, until the traffic ends.
+// any returns a random replica that is running. If none is, it waits for one; it returns false
+// if the traffic ends before.
 func (w *worker) any() (endpoint, bool) {
 	for w.traffic.Err() == nil {
 		i := w.rng.IntN(len(w.replicas))
@@ -172,7 +173,7 @@ func (w *worker) any() (endpoint, bool) {
 	return endpoint{}, false
 }
 
-// anywhere sends a request to a replica that is up.
+// anywhere sends a request to a random replica that is running.
 func (w *worker) anywhere(c call) (res *answer, status int) {
 	at, ok := w.any()
 	if !ok {
@@ -184,7 +185,7 @@ func (w *worker) anywhere(c call) (res *answer, status int) {
 func manifestPath(repo, reference string) string { return "/v2/" + repo + "/manifests/" + reference }
 func blobPath(repo, digest string) string        { return "/v2/" + repo + "/blobs/" + digest }
 
-// event is an entry of the trace: one request and its result.
+// event is one request with its result, an entry of the trace.
 type event struct {
 	at     time.Time
 	took   time.Duration
@@ -228,7 +229,8 @@ func (t *trace) add(e event) {
 	t.next = (t.next + 1) % traced
 }
 
-// about returns the last requests that mention one of the words, oldest first.
+// about returns the last requests, at most `most`, that mention one of the words, oldest
+// first.
 func (t *trace) about(words []string, most int) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

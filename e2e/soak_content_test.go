@@ -16,7 +16,7 @@ type blobContent struct {
 	bytes []byte
 }
 
-// image is a manifest or an index with all that it refers to.
+// image is a manifest or an index, with everything that it refers to.
 type image struct {
 	v1.Descriptor
 	text     []byte
@@ -24,7 +24,7 @@ type image struct {
 	children []*image
 }
 
-// each calls fn with the image and everything below it.
+// each calls fn with the image and with all its children at any depth.
 func (m *image) each(fn func(*image)) {
 	fn(m)
 	for _, child := range m.children {
@@ -37,16 +37,17 @@ func (m *image) has(d digest.Digest) (found bool) {
 	return found
 }
 
-// universe has all content that workers may push: so little that different workers often
-// push the same.
+// universe has all blobs and images that workers may push. There are so few that different
+// workers often push the same.
 type universe struct {
 	blobs  []*blobContent
 	images []*image
 	empty  *blobContent
 }
 
-// blobSizes has n blobs of up to most bytes each: most blobs fit in an upload's row, some
-// are written to the store in one piece, and the last ones to S3 in parts.
+// blobSizes says that there are n blobs of up to most bytes each. Most blobs fit in an
+// upload's row, some are written to the store in one piece, and the last ones are uploaded to
+// S3 in parts.
 var blobSizes = []struct{ n, most int }{{100, 2 << 10}, {36, 60 << 10}, {12, 300 << 10}, {2, 17 << 20}}
 
 func newUniverse(seed uint64) *universe {
@@ -81,7 +82,7 @@ func newManifest(mediaType string, manifest any, blobs []*blobContent, children 
 	return &image{descriptor(mediaType, text), text, blobs, children}
 }
 
-// blob chooses a blob at random, the first ones more often.
+// blob returns a random blob; the first ones are more likely.
 func (u *universe) blob(rng *rand.Rand) *blobContent {
 	x := rng.Float64()
 	return u.blobs[int(x*x*x*float64(len(u.blobs)))]
@@ -102,7 +103,7 @@ func (u *universe) newImage(rng *rand.Rand, i int) *image {
 	return newManifest(v1.MediaTypeImageManifest, m, blobs, nil)
 }
 
-// newIndex makes an index of images, or of indexes and images.
+// newIndex makes an index of images and indexes.
 func (u *universe) newIndex(rng *rand.Rand, i int) *image {
 	index := v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex,
 		Annotations: map[string]string{"number": fmt.Sprint(i)}}
@@ -117,7 +118,7 @@ func (u *universe) newIndex(rng *rand.Rand, i int) *image {
 	return newManifest(v1.MediaTypeImageIndex, index, nil, children)
 }
 
-// newReferrer makes one of the few manifests that refer to a subject.
+// newReferrer makes a manifest with the given subject. Only a few different ones exist.
 func (u *universe) newReferrer(rng *rand.Rand, subject v1.Descriptor) *image {
 	layer := u.blobs[rng.IntN(40)]
 	subject = v1.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size}

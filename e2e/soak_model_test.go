@@ -10,34 +10,35 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ownRepo is a repository whose tags only one worker writes, so the worker knows to which
-// manifests they point, whatever all others do at the same time.
+// ownRepo is a repository whose tags only one worker writes. So this worker knows to which
+// manifests they point, whatever other workers do at the same time.
 //
-// If the outcome of a request isn't known, the server may even carry the request out later.
-// Then the tags of the request are doubtful and not used again; everything else stays
-// known.
+// If a request got no answer, the server may still execute it later. Then the value of the
+// request's tags isn't known, and the worker doesn't use these tags again; it still knows
+// everything else.
 type ownRepo struct {
 	name string
 
 	mu        sync.Mutex
 	tags      map[string]*hold
 	referrers map[digest.Digest]*hold
-	// doubtful has, for each tag whose value isn't known, the manifests to which it may
+	// doubtful has the tags whose value isn't known, with the manifests to which each may
 	// point (nil: the tag may not exist).
 	doubtful map[string][]*image
-	// spoiled are manifests that an earlier request may still delete, and indexes of
-	// such manifests. unlinked are blobs that an earlier request may still delete from
-	// the repository.
+	// spoiled are manifests that an earlier request may still delete, and indexes that list
+	// such manifests. unlinked are blobs that an earlier request may still remove from the
+	// repository.
 	spoiled, unlinked map[digest.Digest]bool
 	names             int
 }
 
-// hold is a manifest that must exist completely: a tagged one, or the referrer of a held one.
+// hold is the claim that a manifest must exist completely, because it has a tag or is a
+// referrer of another manifest that must exist. Such a manifest is called held.
 type hold struct {
 	repo  *ownRepo
 	tag   string // "" for a referrer
 	image *image
-	// subject is the subject, if the manifest is held as a referrer.
+	// subject is the digest of the manifest's subject, if the manifest is held as a referrer.
 	subject digest.Digest
 	since   time.Time
 	by      endpoint // the replica that has acknowledged the manifest
@@ -49,21 +50,21 @@ func newOwnRepo(name string) *ownRepo {
 		doubtful: map[string][]*image{}, spoiled: map[digest.Digest]bool{}, unlinked: map[digest.Digest]bool{}}
 }
 
-// lasts returns whether the manifest has been held without a break since h began.
+// lasts returns whether the manifest has been held ever since h was created.
 func (h *hold) lasts() bool {
 	h.repo.mu.Lock()
 	defer h.repo.mu.Unlock()
 	return !h.over
 }
 
-// set records that a tag points to an image, as the replica by has acknowledged.
+// set records that a tag points to an image; by is the replica that has acknowledged it.
 func (r *ownRepo) set(tag string, m *image, by endpoint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tags[tag] = &hold{repo: r, tag: tag, image: m, since: time.Now(), by: by}
 }
 
-// refer records that a referrer was put; it is held if its subject is.
+// refer records that a referrer was put. The referrer is held if its subject is held.
 func (r *ownRepo) refer(m *image, subject digest.Digest, by endpoint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,8 +73,9 @@ func (r *ownRepo) refer(m *image, subject digest.Digest, by endpoint) {
 	}
 }
 
-// release records that tags are about to change: from now on they, and the manifests that only
-// they hold, may be deleted. It returns the manifests to which the tags pointed.
+// release records that tags are about to change. From now on, the manifests to which they
+// point may be deleted, with everything that only these tags hold. It returns what the tags
+// held.
 func (r *ownRepo) release(tags ...string) []*hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,7 +91,7 @@ func (r *ownRepo) release(tags ...string) []*hold {
 	return released
 }
 
-// drop records that a referrer is about to be deleted.
+// drop records that a referrer is about to be deleted, so that it is held no longer.
 func (r *ownRepo) drop(d digest.Digest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,8 +112,8 @@ func (r *ownRepo) prune() {
 	}
 }
 
-// held returns every manifest that tags hold: the tagged ones, those that they list, and the
-// referrers of all these.
+// held returns all manifests that the repository's tags hold: those with a tag, those that an
+// index among them lists, and the referrers of all these.
 func (r *ownRepo) held() map[digest.Digest]bool {
 	held := map[digest.Digest]bool{}
 	for _, h := range r.tags {
@@ -128,15 +130,16 @@ func (r *ownRepo) held() map[digest.Digest]bool {
 	return held
 }
 
-// restore records that released tags haven't changed after all.
+// restore records that tags which release has released haven't changed after all.
 func (r *ownRepo) restore(released []*hold, by endpoint) {
 	for _, h := range released {
 		r.set(h.tag, h.image, by)
 	}
 }
 
-// doubt records that the outcome of a request isn't known. The request was to point
-// released tags, or a new tag, to the image m, or, if m is nil, to delete the tags.
+// doubt records that it isn't known whether a request was executed. The request was to point
+// the released tags, or a new tag, to the image m, or, if m is nil, to delete the released
+// tags.
 func (r *ownRepo) doubt(released []*hold, tag string, m *image) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -148,14 +151,15 @@ func (r *ownRepo) doubt(released []*hold, tag string, m *image) {
 	}
 }
 
-// spoil records that a manifest may be deleted at any time.
+// spoil records that an earlier request may still delete the manifest.
 func (r *ownRepo) spoil(d digest.Digest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.spoiled[d] = true
 }
 
-// usable returns whether an image can be put with a known outcome.
+// usable returns whether a put of the image has a known outcome: no earlier request may still
+// delete the image or a part of it.
 func (r *ownRepo) usable(m *image) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,10 +171,10 @@ func (r *ownRepo) usable(m *image) bool {
 	return true
 }
 
-// mostTags is how many tags of a known value a repository has.
+// mostTags is the largest number of tags of known value in a repository.
 const mostTags = 5
 
-// pick chooses a tag to write: a new one, or one whose value is known.
+// pick returns a tag to write: a new one or one whose value is known.
 func (r *ownRepo) pick(rng *rand.Rand) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,7 +185,7 @@ func (r *ownRepo) pick(rng *rand.Rand) string {
 	return r.someTag(rng).tag
 }
 
-// sample returns a random held manifest, or nil if none is held.
+// sample returns a random held manifest, nil if there is none.
 func (r *ownRepo) sample(rng *rand.Rand) *hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,7 +200,7 @@ func (r *ownRepo) sample(rng *rand.Rand) *hold {
 	return list[rng.IntN(len(list))]
 }
 
-// tagged returns the manifest of a random tag, or nil if there is no tag.
+// tagged returns a random tag's held manifest, nil if there is no tag.
 func (r *ownRepo) tagged(rng *rand.Rand) *hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,7 +233,7 @@ func (r *ownRepo) all() []*hold {
 	return list
 }
 
-// tagsOf returns the tags that point to the manifest.
+// tagsOf returns the tags that point to the manifest with this digest.
 func (r *ownRepo) tagsOf(d digest.Digest) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,7 +246,7 @@ func (r *ownRepo) tagsOf(d digest.Digest) []string {
 	return list
 }
 
-// inIndex returns whether a tag holds an index that lists the manifest.
+// inIndex returns whether a tag points to an index that lists the manifest with this digest.
 func (r *ownRepo) inIndex(d digest.Digest) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -254,7 +258,7 @@ func (r *ownRepo) inIndex(d digest.Digest) bool {
 	return false
 }
 
-// uses returns whether a held manifest uses the blob.
+// uses returns whether a held manifest uses the blob with this digest.
 func (r *ownRepo) uses(d digest.Digest) (found bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

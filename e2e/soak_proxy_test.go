@@ -35,10 +35,11 @@ const (
 	faults
 )
 
-// longestHang limits how long the proxy lets a client wait that never gives up.
+// longestHang is how long the proxy keeps a connection without an answer if its client doesn't
+// give up.
 const longestHang = 20 * time.Second
 
-// faultyStore is a proxy in front of an S3 server that fails at random.
+// faultyStore is a proxy in front of an S3 server that makes requests fail at random.
 type faultyStore struct {
 	server *httptest.Server
 	target string // HOST:PORT
@@ -65,7 +66,7 @@ func startFaultyStore(t testing.TB, target, bucket string, seed uint64) *faultyS
 	return p
 }
 
-// fail makes the given share of requests fail from now on; 0: none.
+// fail makes the given share of requests fail from now on; 0 means none.
 func (p *faultyStore) fail(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,23 +77,23 @@ func (p *faultyStore) fail(share float64) {
 	p.settle()
 }
 
-// settle ends the period of trouble once no request fails any more and the last failing one
-// is over.
+// settle ends the period of trouble if no more requests are to fail and the last failing
+// request has ended.
 func (p *faultyStore) settle() {
 	if p.share == 0 && p.wrong == 0 {
 		p.window.end()
 	}
 }
 
-// quiet returns whether no request fails any more.
+// quiet returns whether no request fails now and none will fail.
 func (p *faultyStore) quiet() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.share == 0 && p.wrong == 0
 }
 
-// answers returns how many requests were answered so far, by fault. The last number counts
-// deletions of which only a part was done.
+// answers returns how many requests had each fault so far. The last number counts requests to
+// delete many objects of which only a part was executed.
 func (p *faultyStore) answers() [faults + 1]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,8 +122,8 @@ func (p *faultyStore) over() {
 	p.settle()
 }
 
-// ServeHTTP forwards a request unchanged, Host header included, since the signature covers
-// it.
+// ServeHTTP forwards a request unchanged to the S3 server, also its Host header, which the
+// request's signature covers, or lets it fail.
 func (p *faultyStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -174,7 +175,7 @@ func (p *faultyStore) goWrong(w http.ResponseWriter, r *http.Request, body []byt
 	}
 }
 
-// send sends the request to the server; nil means that the server couldn't be reached.
+// send sends the request to the S3 server; it returns nil if the server can't be reached.
 func (p *faultyStore) send(ctx context.Context, r *http.Request, body []byte) *http.Response {
 	out := r.Clone(ctx)
 	out.URL.Scheme, out.URL.Host, out.Host, out.RequestURI = "http", p.target, r.Host, ""
@@ -189,7 +190,7 @@ func (p *faultyStore) send(ctx context.Context, r *http.Request, body []byte) *h
 	return res
 }
 
-// done has the server carry the request out, even if its client has gone.
+// done lets the S3 server execute the request, even if the client has closed its connection.
 func (p *faultyStore) done(r *http.Request, body []byte) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), longestHang)
 	defer cancel()
@@ -199,7 +200,8 @@ func (p *faultyStore) done(r *http.Request, body []byte) {
 	}
 }
 
-// answer forwards the server's answer, all of it or half.
+// answer forwards the S3 server's answer to the client; if half is true, only half of its
+// body.
 func (p *faultyStore) answer(w http.ResponseWriter, res *http.Response, half bool) {
 	if res == nil {
 		panic(http.ErrAbortHandler)
@@ -236,8 +238,8 @@ func reset(w http.ResponseWriter) {
 	conn.Close()
 }
 
-// deleteSome answers a request to delete many objects: it deletes about half of them, and
-// reports errors for the others, some of which it has deleted all the same.
+// deleteSome answers a request to delete many objects. It deletes about half of them and
+// reports errors for the others, although it has deleted some of these too.
 func (p *faultyStore) deleteSome(w http.ResponseWriter, body []byte) {
 	var asked struct {
 		Object []struct{ Key string }

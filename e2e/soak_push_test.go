@@ -27,15 +27,16 @@ const (
 	putDone
 )
 
-// promised is a promise of existence: until when a client may rely on a blob.
+// promised is a promise of existence that a client was given for a blob, and its end.
 type promised struct {
 	b     *blobContent
 	until time.Time
 }
 
-// put pushes the missing parts of an image, and then its manifest under reference. It tries
-// again as long as garbage collection deletes a part in between. It calls before when it is
-// about to put the manifest for the first time.
+// put pushes the missing blobs and children of an image, and then its manifest under
+// reference. If the manifest is refused because garbage collection has deleted a blob or child
+// in between, put tries again. Just before it puts the manifest for the first time, it calls
+// before.
 func (w *worker) put(repo, reference string, m *image, before func()) (by endpoint, o outcome) {
 	for range 60 {
 		told, ok := w.ensure(repo, m)
@@ -70,7 +71,7 @@ func (w *worker) put(repo, reference string, m *image, before func()) (by endpoi
 	return by, putNot
 }
 
-// dawdle waits before a put, at most until the promises for the blobs end.
+// dawdle waits before the put of a manifest, at most until the first promise for a blob ends.
 func (w *worker) dawdle(m *image, told []promised) {
 	if w.promise == 0 || len(m.children) > 0 || w.rng.IntN(2) == 0 {
 		return
@@ -85,8 +86,8 @@ func (w *worker) dawdle(m *image, told []promised) {
 	}
 }
 
-// checkPromises fails the soak if a put was refused although the promises for all blobs of the
-// manifest had not ended yet.
+// checkPromises is called when a put was refused because of a missing blob. It fails the soak
+// if the promises for all blobs of the manifest were still valid.
 func (w *worker) checkPromises(repo string, m *image, told []promised, now time.Time) {
 	if w.promise == 0 || len(m.children) > 0 || repo == arenaRepo {
 		return
@@ -101,8 +102,8 @@ func (w *worker) checkPromises(repo string, m *image, told []promised, now time.
 	w.violate(words, "%s was refused in %s, although all of its blobs were said to be there", m.Digest, repo)
 }
 
-// ensure puts everything that an image refers to into the repository. It returns the promises
-// for the image's blobs, or false if it gave up.
+// ensure pushes everything that an image refers to, as far as the repository doesn't have it.
+// It returns the promises for the image's blobs, or false if it gave up.
 func (w *worker) ensure(repo string, m *image) (told []promised, ok bool) {
 	for _, b := range m.blobs {
 		p, ok := w.ensureBlob(repo, b)
@@ -119,7 +120,7 @@ func (w *worker) ensure(repo string, m *image) (told []promised, ok bool) {
 	return told, true
 }
 
-// ensureBlob makes sure that a repository has a blob: it asks for the blob, mounts it or
+// ensureBlob makes sure that a repository has a blob: it asks for it by HEAD, mounts it or
 // uploads it.
 func (w *worker) ensureBlob(repo string, b *blobContent) (promised, bool) {
 	for range 20 {
@@ -129,7 +130,8 @@ func (w *worker) ensureBlob(repo string, b *blobContent) (promised, bool) {
 				want: http.StatusOK}, also: []int{http.StatusNotFound}})
 			if status == http.StatusOK {
 				w.stats.count("known")
-				// Purser may answer from memory while half of a promise is left.
+				// Purser may answer from its cache as long as half of an earlier promise is
+				// left.
 				return promised{b, asked.Add(w.promise / 2)}, true
 			}
 		}
@@ -143,7 +145,8 @@ func (w *worker) ensureBlob(repo string, b *blobContent) (promised, bool) {
 	return promised{}, false
 }
 
-// mount asks the registry to mount a blob from another repository that may have it.
+// mount asks the registry to mount a blob from another repository, which may or may not have
+// it.
 func (w *worker) mount(repo string, b *blobContent) bool {
 	from := arenaRepo
 	for range 20 {
@@ -168,12 +171,12 @@ func (w *worker) cancel(location string, b *blobContent) {
 		also: []int{http.StatusNotFound}, about: b.Digest.String()})
 }
 
-// gone are the statuses of answers about an upload that the registry has ended: the client
-// has to begin another.
+// gone has the statuses for requests to an upload that the registry has already ended. The
+// client then begins another upload.
 var gone = []int{http.StatusNotFound, http.StatusRequestedRangeNotSatisfiable}
 
-// upload pushes a blob in one of the ways that the specification allows. It returns whether
-// the push was acknowledged.
+// upload pushes a blob in one of the ways that the specification allows, at random. It returns
+// whether the registry has acknowledged the blob.
 func (w *worker) upload(repo string, b *blobContent) bool {
 	start := "/v2/" + repo + "/blobs/uploads/"
 	if w.rng.IntN(4) == 0 {
@@ -224,8 +227,8 @@ func (w *worker) chunk(u *upload, p []byte, b *blobContent) bool {
 	return true
 }
 
-// dangle leaves garbage behind: a blob that nothing will reference, or an upload that is
-// cancelled, abandoned or cut off.
+// dangle leaves garbage behind: a blob that no manifest will use, or an upload that the client
+// cancels or abandons, or during which its connection breaks.
 func (w *worker) dangle(repo string) {
 	b := w.universe.blob(w.rng)
 	how := w.rng.IntN(5)
@@ -250,8 +253,7 @@ func (w *worker) dangle(repo string) {
 	w.stats.count("abandoned")
 }
 
-// breakOff ends a connection in the middle of a chunk, and never asks for the upload's
-// state.
+// breakOff breaks the connection in the middle of a chunk, and never continues the upload.
 func (w *worker) breakOff(u *upload, b *blobContent) {
 	at, ok := w.any()
 	if !ok {

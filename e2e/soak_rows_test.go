@@ -10,8 +10,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// auditObjects checks that every object has an owner and every blob its object. It reads
-// the rows before and after it lists the objects, since some rows may change meanwhile.
+// auditObjects checks that every object in the store has an owner row and every blob has its
+// object. It reads the rows before and after it lists the objects, since some may change
+// meanwhile.
 func (s *soak) auditObjects() {
 	before := s.ownerRows()
 	objects, err := s.store.objects()
@@ -67,8 +68,8 @@ func (s *soak) ownerRows() ownerRows {
 	return r
 }
 
-// auditRows checks that the database has no row that nothing references, and exactly the
-// tags that it must have.
+// auditRows checks that the database has no row that nothing refers to, and exactly the tags
+// that it must have.
 func (s *soak) auditRows() {
 	for what, query := range map[string]string{
 		"manifest that nothing holds": `
@@ -101,7 +102,7 @@ func (s *soak) auditRows() {
 	s.auditTags()
 }
 
-// auditTags compares the tags of the owners' repositories with the model.
+// auditTags compares the database's tags with those that the workers have recorded.
 func (s *soak) auditTags() {
 	want, doubtful := map[string]bool{}, map[string]bool{}
 	for _, o := range s.owners {
@@ -131,7 +132,8 @@ func (s *soak) auditTags() {
 	}
 }
 
-// auditEmpty checks that a registry without tags has no content left, only repositories.
+// auditEmpty checks that, when all tags are deleted and all garbage is collected, the database
+// and the store have no content any more, only repositories.
 func (s *soak) auditEmpty() {
 	for _, table := range []string{"tags", "manifests", "manifest_references", "layers", "blobs", "repository_blobs",
 		"gc_blobs_layers", "gc_blobs_configurations", "uploads", "gc_doomed_objects"} {
@@ -158,7 +160,7 @@ func (s *soak) auditEmpty() {
 	}
 }
 
-// For each word that is a digest, rowsAbout returns the rows about it as text.
+// rowsAbout returns, as text, the database's rows about each word that is a digest.
 func (s *soak) rowsAbout(words []string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

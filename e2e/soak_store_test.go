@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// soakStore is the store of the soak's registries, with direct access to its objects.
+// soakStore is the blob store of the soak's registries, and gives the test direct access to
+// it.
 type soakStore struct {
 	env []string
-	// objects lists the keys of all objects, unfinished the multipart uploads.
+	// objects returns the keys of all objects, and unfinished those of all multipart uploads.
 	objects, unfinished func() ([]string, error)
 	remove              func(key string) error
 	proxy               *faultyStore // nil for a store that doesn't fail
@@ -40,8 +41,8 @@ func soakDirectory(t testing.TB, _ uint64) soakStore {
 	}
 }
 
-// soakS3 starts an S3 server behind a proxy that fails at random. The server keeps objects
-// as files in a directory for the bucket, and multipart uploads below .sgwtmp.
+// soakS3 starts an S3 server behind a proxy that makes requests fail at random. The server
+// keeps objects as files in a directory for the bucket, and multipart uploads below .sgwtmp.
 func soakS3(t testing.TB, seed uint64) soakStore {
 	t.Helper()
 	dir := newDir(t)
@@ -92,8 +93,8 @@ func startGateway(t testing.TB, root, meta string) (addr string) {
 	return addr
 }
 
-// files lists the files below a directory, without hidden directories. A file that is removed
-// meanwhile may be in the list or not.
+// files returns the files below a directory, except those in hidden directories. A file that
+// is removed meanwhile may be in the list or not.
 func files(dir string, name func(path string) string) ([]string, error) {
 	var list []string
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {

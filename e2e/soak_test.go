@@ -15,24 +15,24 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// How long the soak's traffic lasts, and where its random numbers begin. The same seed
-// repeats the content that is pushed and each worker's choices, but not the timing between
-// workers.
+// These variables set how long the soak's traffic lasts, and the seed of its random numbers.
+// The same seed repeats the content that is pushed and each worker's choices, but not the
+// timing between workers.
 const (
 	soakTimeVariable = "PURSER_TEST_SOAK"
 	soakSeedVariable = "PURSER_TEST_SOAK_SEED"
 
-	// soakTime is the default duration of the soak. After longestRound a round ends, and
-	// the next one begins with a new registry.
+	// soakTime is the default duration of the soak. A round lasts at most longestRound; the
+	// next one begins with a new registry.
 	soakTime     = 24 * time.Second
 	longestRound = time.Minute
 )
 
-// longestRequest is the longest that a request to the soak's registries may take,
-// and the age at which they give an upload up.
+// longestRequest is the longest time that the soak's registries allow for a request, and the
+// age at which they end an unfinished upload.
 const longestRequest = 8 * time.Second
 
-// soakVariant is a kind of registry that is soaked.
+// soakVariant is a configuration of the registry in which the soak runs.
 type soakVariant struct {
 	name    string
 	store   func(t testing.TB, seed uint64) soakStore
@@ -47,19 +47,20 @@ var soakVariants = []soakVariant{
 	{name: "promises", store: soakS3, workers: 14, promise: true},
 }
 
-// TestSoak lets many clients send every kind of request at once to a registry of two
-// replicas whose garbage collection has no delays, kills the replicas and makes their store
-// fail, and compares the registry with a model:
+// Many clients send every kind of request at once to a registry of two replicas whose garbage
+// collection has no delays. The test kills the replicas, makes their store fail, and compares
+// the registry with a model:
 //
-//   - Tagged manifests, those that they list, and referrers of these can always be
-//     pulled completely.
+//   - Tagged manifests, the manifests that they list, and the referrers of all these can
+//     always be pulled completely.
 //   - A client that was told that a blob exists can put a manifest with the blob
-//     while the promise lasts.
+//     while the promise of existence lasts.
 //   - Everything that nothing refers to is deleted: rows, objects, multipart uploads.
 //   - No request fails because of garbage collection, or waits for it longer
 //     than one of its transactions may take.
 //
-// It runs alone: it needs the machine, and would disturb tests that measure time.
+// The test doesn't run in parallel with others, since it uses the whole machine and would
+// disturb tests that measure time.
 func TestSoak(t *testing.T) {
 	if testing.Short() || target() != "" {
 		t.Skip("the soak needs registries of its own, and doesn't run with -short")
@@ -145,9 +146,9 @@ func newSoak(t *testing.T, v soakVariant, seed uint64, round time.Duration) *soa
 	return s
 }
 
-// openDatabase opens a pool and makes PostgreSQL log only its failures, since many statements
-// are cancelled on purpose. PostgreSQL itself doesn't crash in this test, so it need not wait
-// for its disk, which makes the traffic denser.
+// openDatabase opens a pool of connections. It configures PostgreSQL to log only its own
+// failures, since many statements are cancelled on purpose, and not to wait for its disk,
+// which gives more traffic. PostgreSQL doesn't crash in this test.
 func (s *soak) openDatabase() {
 	s.t.Helper()
 	var err error
@@ -164,7 +165,7 @@ func (s *soak) worker(name string, stream int) *worker {
 	return &worker{s, name, rand.New(rand.NewPCG(s.seed, uint64(stream)))}
 }
 
-// run makes traffic for a while, and then checks the registry.
+// run sends requests for the time s.round, and then checks the registry.
 func (s *soak) run() {
 	s.t.Logf("%v of traffic; again with %s=%d -run 'TestSoak/%s'", s.round, soakSeedVariable, s.seed, s.variant.name)
 	s.traffic, s.stop = context.WithTimeout(s.t.Context(), s.round)
@@ -187,8 +188,8 @@ func (s *soak) run() {
 	s.finish()
 }
 
-// violate reports that something happened which must not happen, with the requests that
-// mention one of the words, and ends the traffic.
+// violate fails the test because of something that must not happen. It logs the last requests
+// that mention one of the words, and ends the traffic.
 func (s *soak) violate(words []string, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +203,7 @@ func (s *soak) violate(words []string, format string, args ...any) {
 	s.stop()
 }
 
-// stats counts the requests of the soak and their results.
+// stats counts the soak's requests by their results.
 type stats struct {
 	mu      sync.Mutex
 	counts  map[string]int

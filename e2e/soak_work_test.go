@@ -11,7 +11,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// owner is a worker with repositories of its own.
+// owner is a worker that has repositories of its own.
 type owner struct {
 	*worker
 	repos []*ownRepo
@@ -20,7 +20,7 @@ type owner struct {
 
 func (o *owner) some(rng *rand.Rand) *ownRepo { return o.repos[rng.IntN(len(o.repos))] }
 
-// work does one thing after another until the traffic ends.
+// work sends one kind of request after the other, at random, until the traffic ends.
 func (o *owner) work() {
 	for o.traffic.Err() == nil {
 		r := o.some(o.rng)
@@ -45,7 +45,8 @@ func (o *owner) work() {
 	}
 }
 
-// choose returns a random image, or the one that is about to be collected.
+// choose returns a random image; with some probability that is the image that lost a tag last,
+// which is about to be collected.
 func (o *owner) choose() *image {
 	if o.lost != nil && o.rng.IntN(3) == 0 {
 		return o.lost
@@ -53,7 +54,7 @@ func (o *owner) choose() *image {
 	return o.universe.images[o.rng.IntN(len(o.universe.images))]
 }
 
-// push points a tag to an image, perhaps to the one that it points to already.
+// push points a tag of the repository to an image; the tag may already point to it.
 func (o *owner) push(r *ownRepo, m *image) {
 	if !r.usable(m) {
 		return
@@ -69,7 +70,7 @@ func (o *owner) push(r *ownRepo, m *image) {
 	o.settle(r, tag, m, released, by, became, same)
 }
 
-// settle records the outcome of a tag's put.
+// settle records the outcome of the put of a tag.
 func (o *owner) settle(r *ownRepo, tag string, m *image, released []*hold, by endpoint, became outcome, same bool) {
 	for _, h := range released {
 		o.lost = h.image
@@ -89,7 +90,7 @@ func (o *owner) settle(r *ownRepo, tag string, m *image, released []*hold, by en
 }
 
 // tagAgain gives another tag to a held manifest. The repository has everything that the
-// manifest refers to, so the put can't be refused.
+// manifest refers to, so the registry must not refuse the put.
 func (o *owner) tagAgain(r *ownRepo) {
 	h := r.tagged(o.rng)
 	by, ok := o.any()
@@ -111,7 +112,7 @@ func (o *owner) tagAgain(r *ownRepo) {
 	o.settle(r, tag, h.image, released, by, became, same)
 }
 
-// pushReferrer puts a manifest whose subject is held, is pushed later, or is never pushed.
+// pushReferrer puts a manifest whose subject is held, is pushed later, or never exists.
 func (o *owner) pushReferrer(r *ownRepo) {
 	subject := v1.Descriptor{MediaType: v1.MediaTypeImageManifest, Digest: digest.FromString("never"), Size: 5}
 	var later *image
@@ -151,7 +152,7 @@ func (o *owner) deleteTag(r *ownRepo) {
 	}
 }
 
-// deleteManifest deletes a manifest by digest: a tagged one, a referrer, or any other.
+// deleteManifest deletes a manifest by its digest: one with a tag, a referrer, or any other.
 func (o *owner) deleteManifest(r *ownRepo) {
 	m := o.universe.images[o.rng.IntN(len(o.universe.images))]
 	if h := r.sample(o.rng); h != nil && o.rng.IntN(3) > 0 {
@@ -182,7 +183,7 @@ func (o *owner) deleteManifest(r *ownRepo) {
 	}
 }
 
-// deleteBlob removes a blob from the repository; the registry refuses that while a manifest
+// deleteBlob removes a blob from a repository. The registry must refuse this while a manifest
 // uses the blob.
 func (o *owner) deleteBlob(r *ownRepo) {
 	b := o.universe.blob(o.rng)
@@ -202,7 +203,7 @@ func (o *owner) deleteBlob(r *ownRepo) {
 	}
 }
 
-// mayBeUnlinked returns whether an earlier request may still delete the blob from the
+// mayBeUnlinked returns whether an earlier request may still remove the blob from the
 // repository.
 func (s *soak) mayBeUnlinked(repo string, b *blobContent) bool {
 	for _, o := range s.owners {
@@ -217,7 +218,7 @@ func (s *soak) mayBeUnlinked(repo string, b *blobContent) bool {
 	return false
 }
 
-// verify pulls images that must exist, until the traffic ends.
+// verify pulls random images that must exist, until the traffic ends.
 func (w *worker) verify() {
 	for w.traffic.Err() == nil {
 		o := w.owners[w.rng.IntN(len(w.owners))]
@@ -226,12 +227,12 @@ func (w *worker) verify() {
 	}
 }
 
-// stale is how long an answer of another replica may be out of date, with a margin for a
-// busy machine.
+// stale is how old the data may be that a replica answers with, and a margin for a busy
+// machine.
 const stale = 2 * seenWithin
 
-// check pulls a held manifest from any replica, and fails the soak unless the manifest is
-// complete or no longer held.
+// check pulls a held manifest from a random replica. It fails the soak if the manifest isn't
+// complete although it is still held.
 func (w *worker) check(h *hold) {
 	at, ok := w.any()
 	if !ok || h == nil {
@@ -259,8 +260,8 @@ func (w *worker) checkAt(at endpoint, h *hold) {
 		h.image.Digest, h.since.Format("15:04:05.000"), at.name, what)
 }
 
-// isTag checks that a tag points to h's manifest. It returns what is wrong: an empty text if
-// nothing is, or if no answer came.
+// isTag checks that h's tag points to h's manifest. It returns a text that says what is wrong,
+// and whether nothing is wrong; the text is empty if no answer came.
 func (w *worker) isTag(at endpoint, h *hold, known bool) (what string, ok bool) {
 	res, status := w.ask(at, call{request: request{method: "GET", path: manifestPath(h.repo.name, h.tag),
 		header: map[string]string{"Accept": manifestTypes}, want: http.StatusOK}, also: []int{http.StatusNotFound}})
@@ -275,8 +276,8 @@ func (w *worker) isTag(at endpoint, h *hold, known bool) (what string, ok bool) 
 	return "the tag", false
 }
 
-// listed asks for the referrers of h's subject, and returns whether h is among them; what names
-// the missing thing.
+// listed asks for the referrers of h's subject and returns whether h's manifest is among them.
+// what names what is missing.
 func (w *worker) listed(at endpoint, h *hold) (what string, ok bool) {
 	res, status := w.ask(at, call{request: request{method: "GET", want: http.StatusOK,
 		path: "/v2/" + h.repo.name + "/referrers/" + h.subject.String()}})
@@ -294,7 +295,8 @@ func (w *worker) listed(at endpoint, h *hold) (what string, ok bool) {
 	return "the list of referrers", false
 }
 
-// pull pulls an image completely and compares its content.
+// pull pulls an image completely and checks the digests of its content. If something is
+// missing, it returns its digest and false.
 func (w *worker) pull(at endpoint, repo string, m *image) (what string, ok bool) {
 	get := func(path string, want v1.Descriptor, stored bool) (string, bool) {
 		res, status := w.ask(at, call{request: request{method: "GET", path: path, want: http.StatusOK,

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// statsEstate is an estate whose statistics are on a PostgreSQL of their own.
+// statsEstate is an estate whose pull statistics are on a PostgreSQL server of their own.
 type statsEstate struct {
 	*estate
 	main, stats *postgres
@@ -29,11 +29,11 @@ func newStatsEstate(t testing.TB) *statsEstate {
 	return &statsEstate{e, main, stats, openPool(t, stats.DSN())}
 }
 
-// pulls is the number of tags of each repository that have statistics in these tests, and
-// also the number of manifests.
+// pulls is the number of tags, and also of manifests, for which each repository has statistics
+// in these tests.
 const pulls = 300
 
-// pulled writes statistics of repositories directly into the tables.
+// pulled inserts statistics of the repositories ids directly into the tables.
 func (e *statsEstate) pulled(ids []int64, name string, n int) {
 	e.t.Helper()
 	mustExec(e.t, e.statsDB, `INSERT INTO tagpullstatistics (repository_id, tag_name, tag_pull_count)
@@ -42,7 +42,7 @@ func (e *statsEstate) pulled(ids []int64, name string, n int) {
 		SELECT id, $2 || i, i FROM unnest($1::bigint[]) AS id, generate_series(1, $3::int) AS i`, ids, name, n)
 }
 
-// statsTables are the tables on the second server.
+// statsTables are the tables on the PostgreSQL server for statistics.
 var statsTables = []string{"tagpullstatistics", "manifestpullstatistics"}
 
 // left counts the statistics of repositories.
@@ -57,7 +57,7 @@ func (e *statsEstate) left(ids []int64) (rows int, err error) {
 	return rows, nil
 }
 
-// ids are the repositories whose path is like pattern.
+// ids returns the ids of the repositories whose path is LIKE pattern.
 func (e *statsEstate) ids(pattern string) []int64 {
 	e.t.Helper()
 	list := column[int64](e.t, e.db, "SELECT id FROM repositories WHERE path LIKE $1 ORDER BY id", pattern)
@@ -67,8 +67,7 @@ func (e *statsEstate) ids(pattern string) []int64 {
 	return list
 }
 
-// slowly slows down each statement that deletes statistics, until the returned function is
-// called.
+// slowly makes every statement that deletes statistics wait for 0.3 s, until stop is called.
 func (e *statsEstate) slowly() (stop func()) {
 	e.t.Helper()
 	mustExec(e.t, e.statsDB, `CREATE FUNCTION slowly () RETURNS trigger LANGUAGE plpgsql AS $$
@@ -82,7 +81,7 @@ func (e *statsEstate) slowly() (stop func()) {
 	}
 }
 
-// pending is a row of the output of "purser loosefk status".
+// pending is one row of the output of "purser loosefk status".
 type pending struct {
 	Database, Table string
 	Count           int
@@ -101,9 +100,9 @@ func (e *statsEstate) pending() (list []pending) {
 	return list
 }
 
-// TestStatsServer crashes one of the two PostgreSQL servers while Purser cleans up the
-// statistics of many deleted repositories. When the server is back, Purser must clean up
-// the rest, and keep all statistics of the other repositories.
+// One of the two PostgreSQL servers crashes while Purser deletes the statistics of many
+// deleted repositories. When the server is back, Purser must delete the rest, and keep all
+// statistics of the other repositories.
 func TestStatsServer(t *testing.T) {
 	for name, victim := range map[string]func(e *statsEstate) *postgres{
 		"main":  func(e *statsEstate) *postgres { return e.main },
@@ -127,11 +126,11 @@ func TestStatsServer(t *testing.T) {
 	}
 }
 
-// repositories is how many repositories of each kind the tests make.
+// repositories is how many repositories of each kind the tests create.
 const repositories = 10
 
-// populate makes repositories that stay (mixed/even…) and repositories that the test
-// deletes.
+// populate creates repositories that stay (mixed/even…) and others that the test deletes
+// (gone/app…, mixed/odd…). It returns those that stay.
 func (e *statsEstate) populate() (living []property) {
 	e.t.Helper()
 	layer := randomBytes(1 << 10)
@@ -150,7 +149,7 @@ func (e *statsEstate) populate() (living []property) {
 	return living
 }
 
-// deleteAll deletes the repositories that populate made for deletion: a whole namespace,
+// deleteAll deletes those repositories that populate has created for that: a whole namespace,
 // and single repositories.
 func (e *statsEstate) deleteAll() {
 	e.t.Helper()
@@ -160,8 +159,8 @@ func (e *statsEstate) deleteAll() {
 	e.r.manage("DELETE", "/organization/gone", nil, nil, http.StatusNoContent)
 }
 
-// killWhileCleaning crashes a server when some statistics of the repositories are deleted and
-// some aren't, and starts it again.
+// killWhileCleaning crashes a PostgreSQL server when some, but not all, statistics of the
+// deleted repositories are deleted, and starts it again.
 func (e *statsEstate) killWhileCleaning(victim *postgres, gone []int64) {
 	e.t.Helper()
 	whole := 2 * pulls * len(gone)
@@ -179,13 +178,13 @@ func (e *statsEstate) killWhileCleaning(victim *postgres, gone []int64) {
 	e.t.Logf("killed with %d of %d rows left", n, whole)
 	time.Sleep(1500 * time.Millisecond) // meanwhile the worker can't reach the server
 	victim.Start()
-	// The crash has broken all open connections, also those of the test.
+	// The crash has broken the connections in the test's own pools.
 	e.db.Reset()
 	e.statsDB.Reset()
 }
 
-// cleaned waits until the statistics of the deleted repositories are gone, and fails the
-// test unless all statistics of the kept repositories exist.
+// cleaned waits until the statistics of the deleted repositories (gone) are deleted. It fails
+// the test unless the kept repositories still have all their statistics.
 func (e *statsEstate) cleaned(gone, kept []int64) {
 	e.t.Helper()
 	eventually(e.t, time.Minute, func() error {
@@ -205,8 +204,9 @@ func (e *statsEstate) allThere(kept []int64) {
 	}
 }
 
-// lookedAgain inserts statistics of deleted repositories, as a process does that had still
-// seen the repositories, and makes the worker's second look, which is for such rows, due now.
+// lookedAgain inserts statistics of deleted repositories, as a process does that hasn't
+// noticed the deletion yet. The worker's second look exists for such rows; lookedAgain makes
+// it due now and expects that it deletes them.
 func (e *statsEstate) lookedAgain(gone, kept []int64) {
 	e.t.Helper()
 	rows := e.pending()
@@ -237,7 +237,8 @@ func (e *statsEstate) lookedAgain(gone, kept []int64) {
 	e.allThere(kept)
 }
 
-// TestStatsServerDown uses a registry while the server of its statistics is down.
+// The PostgreSQL server for statistics is down. The test expects that the registry works
+// otherwise.
 func TestStatsServerDown(t *testing.T) {
 	beginOwn(t)
 	e := newStatsEstate(t)
@@ -275,7 +276,7 @@ func TestStatsServerDown(t *testing.T) {
 	a.checkWhole(t, "acme/app", "new", digestOf(t, img))
 }
 
-// tells returns an error unless a line of the log has all the words.
+// tells returns an error unless the log has a line that contains all of the words.
 func tells(log string, words ...string) error {
 line:
 	for line := range strings.Lines(log) {
@@ -289,8 +290,8 @@ line:
 	return fmt.Errorf("no line of the log has all of %q:\n%s", words, log[max(0, len(log)-4000):])
 }
 
-// TestServeBeforeStatsServer starts a registry before its statistics' server: it serves,
-// and counts pulls when the server comes.
+// The registry starts while the PostgreSQL server for statistics is down. It must serve
+// requests, and count pulls when that server is up.
 func TestServeBeforeStatsServer(t *testing.T) {
 	beginOwn(t)
 	stats := startPostgres(t)
@@ -328,7 +329,8 @@ func TestServeBeforeStatsServer(t *testing.T) {
 	})
 }
 
-// TestMigrateBothServers migrates both servers and lists their migrations.
+// TestMigrateBothServers migrates the main database and that for statistics with one command.
+// It expects the tables and the list of migrations on both servers.
 func TestMigrateBothServers(t *testing.T) {
 	beginOwn(t)
 	main, stats := dbtest.EmptyDSN(t), startPostgres(t)

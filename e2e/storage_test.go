@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// storages maps each kind of blob storage to a function that makes a new, empty storage which
-// several instances can share, and returns the environment variables for it.
+// storages has, for each kind of blob store, a function that creates a new, empty store which
+// several registries can share. It returns the environment variables for this store.
 var storages = map[string]func(t testing.TB) []string{
 	"filesystem": func(t testing.TB) []string {
 		return []string{"PURSER_STORAGE_FILESYSTEM_PATH=" + newDir(t)}
@@ -19,7 +19,8 @@ var storages = map[string]func(t testing.TB) []string{
 	"s3": startS3,
 }
 
-// startS3 starts an S3 server with one bucket, which ends with the test.
+// startS3 starts an S3 server with one bucket, which is stopped at the end of the test, and
+// returns the environment variables for a registry.
 func startS3(t testing.TB) []string {
 	t.Helper()
 	path := toolClient(t, "versitygw").path
@@ -31,7 +32,8 @@ func startS3(t testing.TB) []string {
 		}
 	}
 	addr := freeAddr(t)
-	// Without --sidecar the file system would need extended attributes.
+	// With --sidecar the server keeps metadata in files, so the file system needs no extended
+	// attributes.
 	cmd := exec.Command(path, "--port", addr, "--region", "us-east-1", "--keep-alive", "--quiet", "posix", "--sidecar", meta, root)
 	cmd.Env = childEnv("ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=test-secret")
 	p, err := startProcess("versitygw", cmd)
@@ -56,7 +58,7 @@ func startS3(t testing.TB) []string {
 	}
 }
 
-// freeAddr returns an address on which no process listens.
+// freeAddr returns a loopback address with a port on which no process listens.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// ledger records what clients did with a registry, so that the test can compare it with the
-// registry's reports.
+// ledger records what a test's clients have pushed, pulled and deleted, so that the test can
+// compare it with the registry's reports.
 type ledger struct {
 	t    testing.TB
 	r    *registry
@@ -52,7 +52,7 @@ func (l *ledger) delete(tag string) error {
 	return err
 }
 
-// must fails the test unless do succeeds n times.
+// must calls do n times and fails the test if it returns an error.
 func (l *ledger) must(n int, do func() error) {
 	l.t.Helper()
 	for range n {
@@ -73,8 +73,8 @@ func (l *ledger) pushes(n int) (tags []string) {
 	return tags
 }
 
-// audited fails the test unless the audit log has exactly the pushes and deletions
-// that were acknowledged.
+// audited fails the test unless the audit log has exactly those pushes and deletions that the
+// registry has acknowledged.
 func (l *ledger) audited(when string) {
 	l.t.Helper()
 	for kind, want := range map[string]int{"push_repo": l.pushed, "delete_tag": l.deleted} {
@@ -84,8 +84,8 @@ func (l *ledger) audited(when string) {
 	}
 }
 
-// counted fails the test unless the statistics reach the number of pulls that were
-// answered, and stay at it.
+// counted fails the test unless the statistics reach the number of pulls that the registry has
+// answered, and don't exceed it.
 func (l *ledger) counted(when string) {
 	l.t.Helper()
 	for tag, want := range l.pulls {
@@ -117,7 +117,7 @@ func (l *ledger) command(args ...string) (int, string) {
 	return purser(l.t, l.r.opt.env, append(args, "--data-dir", l.r.opt.dataDir)...)
 }
 
-// well fails the test unless "purser check" finds no problem.
+// well fails the test unless "purser check --deep" finds no problem.
 func (l *ledger) well(when string) {
 	l.t.Helper()
 	if code, out := l.command("check", "--deep"); code != 0 || !strings.Contains(out, "All is well.") {
@@ -125,8 +125,8 @@ func (l *ledger) well(when string) {
 	}
 }
 
-// fails fails the test unless a command fails and its output contains want, which names the
-// stopped service.
+// fails fails the test unless a command fails with exit status 1 and its output contains want,
+// which names the service that is stopped.
 func (l *ledger) fails(when, want string, args ...string) {
 	l.t.Helper()
 	if code, out := l.command(args...); code != 1 || !strings.Contains(out, want) || strings.Contains(out, "All is well") {
@@ -134,7 +134,7 @@ func (l *ledger) fails(when, want string, args ...string) {
 	}
 }
 
-// doomed returns what "purser gc status" says about pending deletions.
+// doomed returns the part of "purser gc status" about pending deletions.
 func (l *ledger) doomed() (s struct {
 	Doomed struct {
 		Objects, Failing struct{ Count int }
@@ -150,7 +150,7 @@ func (l *ledger) doomed() (s struct {
 	return s
 }
 
-// surroundings are the services that a registry depends on. A test can stop each of them and
+// surroundings are the services on which a registry depends. A test can stop each of them and
 // start it again.
 type surroundings struct {
 	env                   []string
@@ -160,8 +160,8 @@ type surroundings struct {
 	redis                 *redisServer // nil if pulls are counted from the audit log
 }
 
-// onOneMachine returns surroundings with a directory as store, where pulls are counted from
-// the audit log.
+// onOneMachine returns surroundings in which the store is a directory and pulls are counted
+// from the audit log.
 func onOneMachine(t testing.TB) surroundings {
 	dir := filepath.Join(newDir(t), "blobs")
 	rename := func(from, to string) func() {
@@ -179,7 +179,7 @@ func onOneMachine(t testing.TB) surroundings {
 	}
 }
 
-// onServices returns surroundings with S3 as store, where pulls are counted in Redis.
+// onServices returns surroundings in which the store is S3 and pulls are counted in Redis.
 func onServices(t testing.TB) surroundings {
 	env, redis := startS3(t), startRedis(t)
 	target := strings.TrimPrefix(env[0], "PURSER_STORAGE_S3_ENDPOINT=http://")
@@ -203,10 +203,10 @@ func onServices(t testing.TB) surroundings {
 	}
 }
 
-// TestReportsStayTrue: clients push, pull and delete while garbage waits, and while the store,
-// Redis and the database are stopped one after the other. The audit log, the statistics of
-// pulls, a check, a dry run and "gc explain" must report what happened, or that they can't
-// know it now.
+// Clients push, pull and delete while garbage waits to be collected, and while the store,
+// Redis and the database are stopped one after the other. The audit log, the pull statistics,
+// a check, a dry run and "gc explain" must report what has happened, or that they can't know
+// it now.
 func TestReportsStayTrue(t *testing.T) {
 	for name, surround := range map[string]func(testing.TB) surroundings{"one machine": onOneMachine, "services": onServices} {
 		t.Run(name, func(t *testing.T) {
@@ -237,8 +237,7 @@ func (s surroundings) idle(l *ledger, tag string) {
 	operator{l.t, l.r}.says([]string{"would delete 0 manifests of 0 reviewed"}, "run", "--dry-run")
 }
 
-// backlog deletes images, checks the reports while garbage waits, and then has it
-// collected.
+// backlog deletes images, checks the reports while their garbage waits, and then collects it.
 func (s surroundings) backlog(l *ledger, tag string) {
 	l.t.Helper()
 	const images = 100

@@ -27,9 +27,9 @@ func TestUploadResumesAfterDroppedConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 			sendAndDrop(t, r, u.location, content, 11<<20)
-			// The registry reports the upload's offset and continues there. If it
-			// was still saving the broken request, it refuses the offset, and the
-			// client asks for it again.
+			// The client asks for the upload's offset and continues there. If the registry was
+			// still saving the broken request, it refuses the offset, and the client asks
+			// again.
 			eventually(t, time.Minute, func() error {
 				u.offset = 0
 				if err := r.API().status(ctx, u); err != nil {
@@ -51,8 +51,7 @@ func TestUploadResumesAfterDroppedConnection(t *testing.T) {
 	}
 }
 
-// sendAndDrop begins a PATCH of all of content and cuts the connection after n
-// bytes.
+// sendAndDrop begins a PATCH with all of content and closes the connection after n bytes.
 func sendAndDrop(t testing.TB, r *registry, location string, content []byte, n int) {
 	t.Helper()
 	u, err := url.Parse(location)
@@ -123,8 +122,8 @@ func TestSIGTERMDrainsSlowRequest(t *testing.T) {
 	if _, err := writer.Write(content[:512<<10]); err != nil {
 		t.Fatal(err)
 	}
-	// Wait until the server has received the request: it closes connections without a
-	// request at once.
+	// The test waits until the server has received the request, since at SIGTERM the server
+	// closes connections without a request at once.
 	eventually(t, time.Minute, func() error { return r.inFlight(ctx, 1) })
 	if err := r.p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -154,7 +153,7 @@ func TestSIGTERMDrainsSlowRequest(t *testing.T) {
 	}
 }
 
-// inFlight checks that the registry is answering n requests.
+// inFlight returns an error unless the registry is answering exactly n requests.
 func (r *registry) inFlight(ctx context.Context, n int) error {
 	req, err := http.NewRequestWithContext(ctx, "GET", "http://"+r.debug+"/metrics", nil)
 	if err != nil {
