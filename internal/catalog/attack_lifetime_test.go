@@ -33,8 +33,8 @@ func TestUploadAfterDeletedNamespace(t *testing.T) {
 	b.NoOrphans(t)
 }
 
-// Only a deleted repository has a certain blob. Until the repository's rows are deleted, the
-// blob must stay, and ExplainBlob must give the reason.
+// A blob is linked only to a repository that was deleted. Until the repository's rows are
+// deleted, the blob must stay, and ExplainBlob must give the reason.
 func TestExplainBlobOfDeletedRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

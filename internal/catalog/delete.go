@@ -170,10 +170,10 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 }
 
 // deleteLocked adds statements to b that delete a manifest and its tags and write the audit
-// entries. Earlier statements of b have locked the manifest and the tags. Before the manifest,
-// deleteLocked locks the rows of its blobs in gc_blob_review_queue in the order of digests.
-// Otherwise the triggers of the manifest's deletion would lock the configuration's row before
-// those of the layers, which might be another order.
+// entries. Earlier statements of b have locked the manifest and the tags. Before the manifest
+// is deleted, one statement locks the rows of its blobs in gc_blob_review_queue in the order
+// of digests, as every transaction must. The triggers of the deletion would lock the
+// configuration's row before the layers' rows, which may be another order.
 //
 // The last statement writes all audit entries, since the audit log is locked last (see package
 // audit). It reads the names of the deleted tags from the setting purser.deleted_tags, in

@@ -27,9 +27,9 @@ func (c *Catalog) TagPlaces(ctx context.Context, path string, q TagQuery) (place
 	return places, next, nil
 }
 
-// DescribeManifests returns the details of those of the manifests that the repository has, in
-// no particular order and without names of tags. Error: NAME_UNKNOWN. For OFFSET 0 see "Plans"
-// in package db.
+// DescribeManifests returns the details of the given manifests, without names of tags and in
+// no particular order. It leaves out manifests that the repository doesn't have. Error:
+// NAME_UNKNOWN. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) DescribeManifests(ctx context.Context, path string, digests []oci.Digest) ([]TagInfo, error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil || len(digests) == 0 {

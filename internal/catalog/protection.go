@@ -17,8 +17,8 @@ import (
 // MaxProtectionRules is how many rules a scope may have.
 const MaxProtectionRules = 100
 
-// ProtectionScope says to which tags a rule applies: those of one repository, those of a whole
-// namespace or, for the zero value, those of the whole registry.
+// ProtectionScope says to which tags a rule applies: to the tags of one repository, of one
+// namespace or, for the zero value, of the whole registry.
 type ProtectionScope struct {
 	Namespace  string
 	Repository string // path; Namespace is empty then
@@ -159,7 +159,8 @@ func (p *protection) protected(r repository, tags []string) []string {
 
 // refusal returns the error for a client that tried to move or delete a protected tag. what
 // says in the message what can't be done ("deleted"); wayOut says what the client can do
-// instead. The status is 409 and not that of missing rights, since logging in wouldn't help.
+// instead. The status is 409 and not the one for missing rights, since logging in wouldn't
+// help.
 func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 	why := ""
 	if r.Problem != "" {

@@ -7,11 +7,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AnalyzeGrown runs ANALYZE on those of Purser's tables most of whose rows were changed since
-// their last ANALYZE, and returns the tables' names. If a table's statistics are from when it
-// was nearly empty, the planner takes an index that leads to a whole repository for as cheap
-// as one that leads to a single row. This also misleads the plans of foreign key checks, whose
-// SQL is PostgreSQL's and can't be changed. Autovacuum would analyze the tables within a
+// AnalyzeGrown runs ANALYZE on each of Purser's tables if most of its rows were changed since
+// its last ANALYZE. It returns the names of these tables. If a table's statistics are from
+// when it was nearly empty, the planner takes an index that leads to a whole repository for as
+// cheap as one that leads to a single row. This also misleads the plans of foreign key checks,
+// whose SQL is PostgreSQL's and can't be changed. Autovacuum would analyze the tables within a
 // minute, but it may be off or busy with other tables.
 //
 // AnalyzeGrown skips tables that another session analyzes or vacuums, and tables of other

@@ -20,9 +20,9 @@ var looseForeignKeys []byte
 var statsTables = []string{"tagpullstatistics", "manifestpullstatistics"}
 
 // LooseForeignKeys returns the registry's loose foreign keys and the databases that their
-// tables are in: the main one and, if the statistics of pulls are elsewhere, theirs. stats is
-// the pool of the statistics' database; it equals main if the statistics are in the main
-// database. A separate server of statistics may be unavailable.
+// tables are in: the main database and, if the statistics of pulls are in another database,
+// that one too. stats is the pool of the statistics' database; it equals main if that is the
+// main database. A separate server of statistics may be unavailable.
 func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.Databases, loosefk.Definitions, error) {
 	defs, err := loosefk.Parse("loose_foreign_keys.yml", bytes.NewReader(looseForeignKeys))
 	if err != nil {

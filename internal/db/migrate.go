@@ -230,8 +230,8 @@ func requireVersion(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// upToDate says whether the schema is that of this version, so that there is nothing to
-// migrate. It takes no lock and makes two short queries, which keeps the usual start of a
+// upToDate says whether the database has the schema of this version, so that there is nothing
+// to migrate. It takes no lock and makes two short queries, which keeps the usual start of a
 // process cheap.
 func upToDate(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var known bool

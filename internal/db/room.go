@@ -10,7 +10,7 @@ import (
 // pool.
 type Room struct {
 	Connections int
-	// Of names the limit that is lowest and so is reached first: "role NAME", "database NAME"
+	// Of is the name of the lowest limit, which is reached first: "role NAME", "database NAME"
 	// or "max_connections".
 	Of string
 }

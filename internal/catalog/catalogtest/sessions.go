@@ -37,7 +37,8 @@ func (s Session) Exec(t *testing.T, sql string, args ...any) {
 	}
 }
 
-// Blocks waits until n database connections wait for locks that s holds.
+// Blocks waits until n database connections wait for locks that session s has. It asks through
+// the session watch.
 func (s Session) Blocks(t *testing.T, watch Session, n int) {
 	t.Helper()
 	Eventually(t, "blocked by the other Session", func() bool {

@@ -218,9 +218,9 @@ CREATE TABLE gc_blobs_layers (
 CREATE INDEX gc_blobs_layers_layer_id_idx
     ON gc_blobs_layers (top_level_namespace_id, repository_id, layer_id);
 
--- The review queues have no foreign keys, so that no transaction waits for a lock because of
--- one. If a reviewer finds that a queued blob or manifest is gone, it deletes the row from the
--- queue.
+-- The review queues have no foreign keys, so that no transaction waits for the row lock of a
+-- foreign key check. If a reviewer finds that a queued blob or manifest is gone, it deletes
+-- the row from the queue.
 CREATE TABLE gc_blob_review_queue (
     digest       bytea PRIMARY KEY,
     review_after timestamptz NOT NULL DEFAULT now() + interval '1 day',

@@ -2,7 +2,7 @@
 -- from the audit log and that may still prove to be two halves of one pull. A pull by digest
 -- is already counted for its manifest. Once all processes have written the requests that came
 -- before the pull, it is also counted for the tag of its HEAD, and the row is deleted. id,
--- client and port are those of the audit log.
+-- client and port are copied from the audit log.
 --
 -- pullrecorders has a row for each process that records pulls.
 -- written_to  the process has written all its pulls before this time; NULL: it has written
