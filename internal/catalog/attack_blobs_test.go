@@ -157,8 +157,8 @@ func TestAttackPutHoldsItsBlobs(t *testing.T) {
 	if gc.Collecting(t, layer) {
 		t.Error("a blob that a manifest is being put with could be deleted")
 	}
-	// Another client deletes the layer's link meanwhile. It must wait for the put, and then be
-	// refused.
+	// Meanwhile another client deletes the layer's link. Its request must wait for the put,
+	// and then be refused.
 	unlink := catalogtest.Later(func() error { return b.DeleteBlob(context.Background(), "r", layer) })
 	catalogtest.Eventually(t, "the deletion waits", func() bool {
 		return b.Count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") >= 2

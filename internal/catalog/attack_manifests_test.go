@@ -13,9 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A signature was pushed before the manifest that it signs, its subject, and its review is
-// due. When the subject is pushed, the review must keep the signature, although the subject
-// itself names a subject that doesn't exist.
+// A signature was pushed before the manifest that it signs, its subject. The signature is due
+// for review when a client pushes the subject. The review must keep the signature, although
+// the subject itself names a subject that doesn't exist.
 func TestAttackSubjectThatHasASubject(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

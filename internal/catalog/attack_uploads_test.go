@@ -99,7 +99,7 @@ func TestAttackReaperMeetsWriter(t *testing.T) {
 	}
 }
 
-// A client cancels an upload while another request reserves an object number of it. The
+// A client cancels an upload while another request reserves one more object number for it. The
 // cancellation must record all objects that the upload may have stored as pending deletions.
 func TestAttackEndsAreDoomed(t *testing.T) {
 	t.Parallel()

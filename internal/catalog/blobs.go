@@ -16,7 +16,7 @@ import (
 // Mount links blob d of the repository named from to the repository path, and promises that
 // the blob stays for the review delay. It returns false if from doesn't have the blob.
 //
-// It locks the blob's row in gc_blob_review_queue first, as every transaction does that
+// Mount locks the blob's row in gc_blob_review_queue first, as every transaction does that
 // inserts or removes a link of an existing blob; then the blob's row; then it looks for from's
 // link. So a concurrent deletion of the blob either waits for the mount, or was first, and
 // then the mount finds the blob's row gone. For OFFSET 0 see "Plans" in package db.
@@ -87,10 +87,10 @@ func (b *batch) promiseBlob(d oci.Digest) {
 // NAME_UNKNOWN, BLOB_UNKNOWN, and DENIED with status 409 while a manifest of the repository
 // uses the blob.
 //
-// It locks the blob's row in gc_blob_review_queue before the link, as garbage collection does,
-// and locks the link before it looks for manifests that use the blob. So a concurrent put of a
-// manifest either has locked the link already, and DeleteBlob waits for it, or will find the
-// link gone.
+// DeleteBlob locks the blob's row in gc_blob_review_queue before the link, as garbage
+// collection does, and locks the link before it looks for manifests that use the blob. So a
+// concurrent put of a manifest either has locked the link already, and DeleteBlob waits for
+// it, or will find the link gone.
 func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) error {
 	return c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("deleting blob %s of %s", d, path), drop: c.cache.dropAll,

@@ -40,8 +40,8 @@ type cache struct {
 	// started by the monotonic clock; 0: no heartbeat has come back. See Listen.
 	lastHeartbeat atomic.Int64
 	started       time.Time
-	// clock is the time at which the heartbeat of lastHeartbeat was sent by the wall clock,
-	// which, unlike the monotonic clock, goes on while the machine is suspended.
+	// clock is the wall-clock time at which the heartbeat of lastHeartbeat was sent. Unlike
+	// the monotonic clock, the wall clock goes on while the machine is suspended.
 	clock atomic.Int64
 	// late says that a request has waited for a heartbeat for freshWait, and none has come
 	// back since.

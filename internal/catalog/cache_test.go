@@ -119,7 +119,7 @@ func TestCacheRestsWithoutNews(t *testing.T) {
 	catalogtest.WantCode(t, get(t.Context()), oci.ManifestUnknown)
 }
 
-// Another process has deleted this process's row from replicas. This process must register
+// Somebody has deleted this process's row from the table replicas. The process must register
 // again before it uses its caches.
 func TestForgottenReplica(t *testing.T) {
 	t.Parallel()

@@ -123,8 +123,9 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest)
 // statement of its own after the lock, so that it sees what committed before.
 //
 // If any rule applies to the repository, deleteManifest reads the manifest's tags and compares
-// them with the rules before it locks anything. If the manifest then turns out to have got
-// another tag, the refusal tagsChanged makes the caller begin again.
+// them with the rules before it locks anything. If the locked manifest turns out to have a
+// further tag, deleteManifest returns the refusal tagsChanged, and [Catalog.write] runs it
+// again.
 func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string, d oci.Digest, rules *protection) error {
 	var deletable []string // nil: every tag
 	if rules.in(r) {

@@ -18,7 +18,8 @@ import (
 // NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED with status 409 if a rule protects the tag, since a
 // protected tag can't have a date.
 //
-// It locks the tag's row before it changes the date, as puts and deletions of tags do.
+// SetTagExpiration locks the tag's row before it changes the date, as puts and deletions of
+// tags do.
 func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at time.Time) error {
 	return c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("setting the expiration of tag %s of %s", tag, path),
@@ -98,10 +99,10 @@ type Expired struct {
 // and loses the date. Several processes may call ExpireTags at once: each skips tags that
 // another transaction has locked; that transaction, or the next call, deletes them.
 //
-// It deletes the tags of each repository in one transaction. The transaction locks the
+// ExpireTags deletes the tags of each repository in one transaction. The transaction locks the
 // repository's row against deletion, then the tags in the order of their names, as a put does,
-// and decides by the locked rows. So if a put of a tag came first, the put has removed the
-// date, and the tag stays.
+// and decides by the locked rows. So if a client's put of a tag came first, the put has
+// removed the date, and the tag stays.
 func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 	type due struct {
 		Repository

@@ -21,11 +21,11 @@ const lookTimeout = 5 * time.Second
 // lost: all replicas then tell clients that the blob doesn't exist in any repository, and the
 // next push gives the blob a new object.
 //
-// It checks the object first, and marks the blob only if the blob's row still names this
-// object. Storage keys are never used twice, so the row has named the object ever since the
-// check. Before a store reports an object as missing, it checks its identity: that it is the
-// store that belongs to this database. If the store fails, VerifyBlob reports the object as
-// whole. Error: blob.ErrWrongStore.
+// VerifyBlob checks the object first, and marks the blob only if the blob's row still names
+// this object. Storage keys are never used twice, so the row has named the object ever since
+// the check. Before a store reports an object as missing, it checks its own identity: that it
+// is the store that belongs to this database. If the check fails because of the store,
+// VerifyBlob reports the object as whole. Error: blob.ErrWrongStore.
 func (c *Catalog) VerifyBlob(ctx context.Context, path string, b Blob) (whole bool, err error) {
 	if c.opt.Look == nil {
 		return true, nil

@@ -104,8 +104,8 @@ CROSS JOIN LATERAL (
 -- manifest exists. One statement inserts manifest and tags, so that the trigger that queues
 -- untagged manifests for review sees the tags.
 --
--- The statement refuses, before it writes anything, in three cases: the protection rules have
--- another version than @rules, by which the caller decided; one of the tags in @protected
+-- insert_manifest refuses, before it writes anything, in three cases: the protection rules
+-- have another version than @rules, by which the caller decided; one of the tags in @protected
 -- exists and points to another manifest; or the request's precondition (@if_match,
 -- @if_no_match) doesn't hold. The precondition is about the tag @condition_tag or, if
 -- @condition_tag is '', about the manifest.

@@ -20,9 +20,9 @@ import (
 // process to continue the upload.
 //
 // Attempt is the fencing token. A writer first claims the upload: it raises Attempt in the
-// row. The row then hands out object numbers, saves the upload's state and lets the blob be
-// committed only for a writer that names the current Attempt. So if a writer stalls, and
-// another one claims the upload meanwhile, the first can't change anything when it wakes.
+// row. From then on, only a writer that names the current Attempt can reserve object numbers,
+// save the upload's state or commit its blob. So if a writer stalls, and another one claims
+// the upload meanwhile, the first can't change anything when it wakes.
 type Upload struct {
 	ID         uuid.UUID
 	Repository string

@@ -1,5 +1,5 @@
--- This migration records which blob store belongs to this database, how long the objects of
--- deleted blobs are kept, and which blobs are lost.
+-- This migration makes the table that says which blob store belongs to this database, a column
+-- for keeping the objects of deleted blobs for a while, and an index that finds lost blobs.
 --
 -- store_identity has at most one row. The store has the same id in an object of its own, and
 -- every process compares the two before it writes to the store. confirmed_at is NULL after a

@@ -1,5 +1,5 @@
--- These columns are for Quay's API: the date at which a tag is deleted, whether its owner
--- wants a repository to be public, and whether the repository has a star.
+-- This migration adds columns for Quay's API: the date at which a tag is deleted, whether a
+-- repository's owner wants it to be public, and whether the repository has a star.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -130,8 +130,8 @@ BEGIN
 END;
 $$;
 
--- This trigger function doesn't queue a manifest that the same statement has tagged: when the
--- tag is deleted, the manifest will be queued.
+-- gc_track_manifest_uploads doesn't queue a manifest that the same statement has tagged: when
+-- the tag is deleted, the manifest will be queued.
 CREATE OR REPLACE FUNCTION gc_track_manifest_uploads ()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -308,8 +308,8 @@ WHERE NOT EXISTS (
 -- the others it writes a row into gc_subject_review_queue. It writes this row first, since
 -- gc_queue_more_referrers also locks such a row before it locks rows of referrers.
 --
--- This function, and the two below for deleted indexes and deleted tags, don't queue manifests
--- of a deleted repository: the loose foreign keys delete all of them anyway.
+-- gc_track_deleted_manifests, and the functions for deleted indexes and deleted tags below,
+-- don't queue manifests of a deleted repository: loose foreign keys delete all of them anyway.
 CREATE OR REPLACE FUNCTION gc_track_deleted_manifests ()
     RETURNS trigger
     LANGUAGE plpgsql
