@@ -198,7 +198,8 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
-	// The first sweep of the store runs now. A late request may still write after it.
+	// Now the sweeper deletes the upload's objects from the store for the first time. A late
+	// request may still write an object after that.
 	catalogtest.Eventually(t, "the longest request is over", func() bool {
 		return b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE again_at <= now()") == 1
 	})

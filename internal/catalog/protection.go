@@ -53,11 +53,11 @@ type ProtectionRule struct {
 
 // Each process caches all rules in memory, with a version number: the setting
 // tag_protection_version, which each change of the rules raises. A write that moves or deletes
-// tags uses the cached rules to decide which tags are protected. Its last statement compares
-// the cached version with the one in the database, and the tags about which it decided with
-// the tags that it has locked. If the version has changed, the process reads the rules again
-// and the write runs again. So every write follows the current rules, however many processes
-// there are, without an extra round trip.
+// tags uses the cached rules to decide which tags are protected. The write's last statement
+// compares the cached version with the one in the database, and the tags about which the write
+// decided with the tags that it has locked. If the version has changed, the process reads the
+// rules again and the write runs again. So every write follows the current rules, however many
+// processes there are, without an extra round trip.
 
 // protection holds all rules of one version.
 type protection struct {

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Upload is the row in the table uploads of an upload in progress. The row suffices for any
-// process to continue the upload.
+// Upload is the state of an upload in progress, as the upload's row in the table uploads has
+// it. With this state any process can continue the upload.
 //
 // Attempt is the fencing token. A writer first claims the upload: it raises Attempt in the
 // row. From then on, only a writer that names the current Attempt can reserve object numbers,

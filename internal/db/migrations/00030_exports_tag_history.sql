@@ -8,9 +8,9 @@
 -- which a tag of a repository was moved or deleted; auditlog_tags_idx finds all entries of one
 -- tag.
 --
--- The default policy of the configuration is stored with the registry's other default
--- policies. So older versions apply it like these, and a change of it raises the same version
--- number.
+-- The default policy that the configuration sets is a row of defaultautoprunepolicy, like the
+-- registry's other default policies. So older versions apply it too, and a change of it raises
+-- the version number that all default policies share.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -204,11 +204,11 @@ $$;
 -- the first referrer after them, or NULL if there is none. If no referrer has an id >= first,
 -- it returns no row.
 --
--- The conditions and the order of its queries are written so that only the index on
--- subject_digest serves both. With "subject_digest =" and an order by id alone, the planner
--- might read the manifests of all repositories through their primary key. The comparison of
--- rows, (subject_digest, id) >= …, tells the index scan where to start; subject_digest <= …
--- tells it where to end.
+-- The conditions and the ORDER BY of this function's queries are written so that only the
+-- index on subject_digest serves both. With "subject_digest =" and an order by id alone, the
+-- planner might read the manifests of all repositories through their primary key. The
+-- comparison of rows, (subject_digest, id) >= …, tells the index scan where to start;
+-- subject_digest <= … tells it where to end.
 CREATE OR REPLACE FUNCTION gc_page_of_referrers (namespace bigint, repository bigint, subject bytea, first bigint, page integer)
     RETURNS TABLE (first_id bigint, next_id bigint)
     LANGUAGE plpgsql STABLE ROWS 1

@@ -1,6 +1,6 @@
--- Statistics of pulls. These tables may be in a database of their own, so they name
--- repositories by id and have no foreign keys. Loose foreign keys delete the rows of a deleted
--- repository.
+-- These tables have the statistics of pulls. They may be in a database of their own, so they
+-- name repositories by id and have no foreign keys. Loose foreign keys delete the rows of a
+-- deleted repository.
 
 -- +goose Up
 CREATE TABLE tagpullstatistics (
