@@ -18,7 +18,7 @@ const (
 	EventDelete = "delete" // tags, manifests or a repository were deleted, by a client or at their expiration date
 	EventPrune  = "prune"  // tags were deleted by policies
 	EventGC     = "gc"     // garbage collection deleted manifests; the notice has their number
-	// EventPing is sent when a client asks for it. Webhooks can't subscribe to it.
+	// EventPing is the event of the notice that Ping queues. Webhooks can't ask for it.
 	EventPing = "ping"
 )
 
@@ -169,7 +169,7 @@ func eventOf(k audit.Kind) string {
 	}
 }
 
-// newData returns the data of an event whose first entry is e.
+// newData returns the data of an event whose first audit entry is e.
 func newData(event string, e audit.Entry) any {
 	where := placeOf(e.Namespace, e.Repository)
 	switch event {

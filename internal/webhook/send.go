@@ -21,7 +21,7 @@ const (
 	maxError   = 1 << 10  // bytes of last_error
 )
 
-// target is a receiver of notices. Its methods may be called concurrently.
+// target is a receiver to which notices are sent. Its methods may be called concurrently.
 type target struct {
 	url    *url.URL
 	sign   func(id string, at time.Time, body string) string // nil: notices aren't signed

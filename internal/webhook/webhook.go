@@ -45,15 +45,17 @@
 // process a dispatcher reads the log's entries in the order of (xid, id), where xid is the
 // id of the transaction that wrote the entry. It reads only entries of transactions that
 // are older than every open transaction, because no entry can be inserted between two of
-// these any more. In one transaction it
+// these any more. One transaction of the dispatcher takes these steps:
 //
-//  1. locks the only row of webhookposition, or does nothing if another process has locked it;
-//  2. reads the enabled webhooks, which it locks against deletion, and the log's entries
-//     after the position;
-//  3. writes a notice into webhooknotices for each webhook that asks for the event or, for
-//     pulls, adds their number to the webhook's row in webhookcounts;
-//  4. deletes the rows of webhookcounts that are due, and writes a notice for each of them;
-//  5. moves the position past the entries that it has read.
+//  1. It locks the only row of webhookposition. If another process has locked the row, the
+//     dispatcher does nothing.
+//  2. It reads the enabled webhooks, which it locks against deletion, and the audit log's
+//     entries after the position.
+//  3. It writes a notice into webhooknotices for each webhook that asks for an entry's
+//     event. Pulls it only counts, in the webhook's row of webhookcounts.
+//  4. It deletes the rows of webhookcounts that are due, and writes a notice for each of
+//     them.
+//  5. It moves the position past the entries that it has read.
 //
 // So each entry of the log leads to one notice per webhook, or is part of one count, which
 // leads to one notice. If a process dies, either all of the transaction has happened or
@@ -101,7 +103,8 @@
 // resolved to before. Purser doesn't follow redirects, and doesn't use the proxies of the
 // environment, since a proxy would dial instead of Purser. See check in address.go.
 //
-// Errors and logs never contain the secret, nor any part of the URL except its host.
+// Errors and logs of this package contain neither the secret nor any part of a URL except
+// its host.
 package webhook
 
 import (
@@ -160,7 +163,8 @@ type Options struct {
 	// is three times as long as the pause before it, less up to a fifth at random.
 	// Defaults: 5 s and 24 h. RetryMax is at most 30 days.
 	RetryMin, RetryMax time.Duration
-	// Parallel is how many notices this process sends at once. Default 8.
+	// Parallel is how many notices for the configured URL this process sends at once. It is
+	// also the limit for callbacks. Default 8.
 	Parallel int
 	// Lease is how long other processes can't claim a notice that this process has claimed.
 	// The default, which is also the least value, is twice Timeout plus 5 s.
