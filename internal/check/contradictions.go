@@ -88,8 +88,8 @@ type storedManifest struct {
 	payload   []byte
 }
 
-// payloads returns the next manifests after the key after, in key order: at most 500, and at
-// most contradictionPageBytes of payloads, but at least one if there is any.
+// payloads returns the next manifests in key order, those after the key `after`: at most
+// 500, and at most contradictionPageBytes of payloads, but at least one if there is any.
 //
 // payloads disables sorting and scans of whole tables. PostgreSQL then merges the
 // primary-key indexes of the partitions and stops at the limit. Otherwise, with outdated

@@ -87,7 +87,8 @@ func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
 	return w, nil
 }
 
-// Run flushes until ctx ends, and returns nil when the last batch is over.
+// Run flushes Redis once in each interval until ctx ends, and returns nil when the last
+// flush is over.
 func (w *FlushWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
 // round flushes Redis if a flush is due and no other process is flushing. The worker's loop
@@ -163,7 +164,8 @@ func (w *FlushWorker) failed(ctx context.Context, cause error) {
 	}
 }
 
-// flush counts the keys of all counters in Redis, one batch after another.
+// flush adds the pulls of all counters in Redis to the statistics, one page of keys after
+// another.
 func (w *FlushWorker) flush(ctx context.Context) error {
 	if err := w.reconcileEpochs(ctx); err != nil {
 		return err
@@ -195,10 +197,11 @@ func (w *FlushWorker) flush(ctx context.Context) error {
 	return w.complete(ctx, n, begun)
 }
 
-// scan calls fn with the keys that match a pattern, on all Redis servers, at most Batch keys
-// at a time, and returns their number. It ends when fn returns an error as err. If a server
-// can't be read, scan skips that server and stores the reason in *left; it also stores there
-// the reason for which fn skipped keys (left).
+// scan reads from all Redis servers the names of the keys that match pattern, calls fn with
+// at most Batch of them at a time, and returns their number. If fn returns an error as err,
+// scan ends with this error. If fn skips keys, it returns the reason as left, which scan
+// stores in *left. If a server can't be read, scan also stores the reason in *left, and goes
+// on with the next server.
 func (w *FlushWorker) scan(ctx context.Context, pattern string, left *error, fn func(keys []string) (left, err error)) (n int, err error) {
 	var failed error
 	err = w.opt.Redis.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
@@ -265,9 +268,10 @@ func (w *FlushWorker) forget(ctx context.Context) error {
 	})
 }
 
-// page counts one page of counters, with retries. If the connection fails during the commit
-// of an attempt, the next attempt finds in redispullcounters which pulls were counted. left
-// is the reason why some keys couldn't be read, nil if all were.
+// page adds the pulls of one page of counters to the statistics, with retries. If the
+// connection fails during the commit of an attempt, the next attempt finds in
+// redispullcounters which pulls were counted. left is the reason why some keys couldn't be
+// read, nil if all were.
 func (w *FlushWorker) page(ctx context.Context, n int64, keys []string) (left, err error) {
 	begun := time.Now()
 	var p counting
@@ -306,9 +310,9 @@ type counting struct {
 	flushed, gone int   // counters with pulls, and those whose repositories are deleted
 }
 
-// count counts one page of counters in one transaction: it adds those of their pulls to the
-// statistics that the statistics don't have yet. It reads the counters while it holds the
-// lock of lockCounters.
+// count adds the pulls of one page of counters to the statistics, as far as the statistics
+// don't have them yet, in one transaction. It reads the counters while it holds the lock of
+// lockCounters.
 func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p counting, err error) {
 	keys = distinct(keys)
 	repositories := make([]int64, len(keys))

@@ -18,9 +18,9 @@ const (
 	// DefaultJoin is how long after a HEAD by tag a GET by digest counts as the second half
 	// of the same pull.
 	DefaultJoin = 30 * time.Second
-	// joinLag is the least age at which a pull by digest is joined, so that other processes
-	// have time to write their HEADs. A process that has something to write reports that
-	// within busyTick, which is shorter.
+	// joinLag is the least age at which a pull by digest is joined with a HEAD by tag, that
+	// is, counted as a pull of the tag. By then other processes have written their HEADs or
+	// reported that they have some to write: they report every busyTick, which is shorter.
 	joinLag = 3 * time.Second
 	// joinLate is how long after its time a HEAD or GET may be written to the database and
 	// still be joined. A process that hasn't reported for longer doesn't delay joining any
@@ -28,7 +28,8 @@ const (
 	joinLate = 2 * time.Minute
 )
 
-// head is a HEAD by tag that may be the first half of a pull.
+// head is a client's HEAD by tag that may be the first half of a pull, if a GET by digest
+// follows.
 type head struct {
 	id   int64
 	tag  string
@@ -141,8 +142,8 @@ func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 	return at, nil
 }
 
-// joinPending joins the GETs by digest that came before the time before with their HEADs by
-// tag, in the order of the GETs' times, and adds each joined GET to sum as a pull of the
+// joinPending joins the GETs by digest that came before the time `before` with their HEADs
+// by tag, in the order of the GETs' times, and adds each joined GET to sum as a pull of the
 // HEAD's tag. Then it deletes these GETs from pullstatisticspending, and also the HEADs that
 // no GET can use any more. alive has the repositories that exist; they can't be deleted
 // before tx ends. more says that further GETs before that time are left.
@@ -220,7 +221,7 @@ func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.
 
 // forget writes changes of rows to pullstatisticspending: it updates the rows of which some
 // requests are left, deletes the rows without requests, and deletes all rows of HEADs whose
-// first HEAD came before the time before.
+// first HEAD came before the time `before`.
 func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time) error {
 	var done, ids []int64
 	var times []time.Time
@@ -251,8 +252,8 @@ func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time
 	return nil
 }
 
-// ripeGets returns up to n rows of pullstatisticspending with GETs by digest, those whose
-// first GET came before the time before, oldest first.
+// ripeGets returns up to n rows of pullstatisticspending with GETs by digest, oldest first.
+// The first GET of each row came before the time `before`.
 func ripeGets(ctx context.Context, tx pgx.Tx, before time.Time, n int) ([]*pendingRow, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT id, client, repository_id, tag, digest, time, port, later FROM pullstatisticspending

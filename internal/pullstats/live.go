@@ -15,7 +15,8 @@ const liveTimeout = 2 * time.Second
 // ErrNotLive says that the pulls in Redis that aren't flushed yet couldn't be read.
 var ErrNotLive = errors.New("pulls that aren't counted yet can't be read now")
 
-// Live are the pulls of a repository that are in Redis and not yet in the statistics.
+// Live has the pulls of a repository that Redis has counted and that aren't in the
+// statistics yet.
 type Live struct{ tags, manifests map[string]pulled }
 
 // Tag returns a tag's statistics with its live pulls added.
@@ -48,7 +49,7 @@ func added(r Row, p pulled) Row {
 	return r
 }
 
-// Live has the function read read a repository's statistics, and returns the pulls of the
+// Live calls read, which reads a repository's statistics, and returns the pulls of the
 // repository that are only in Redis. read must use the Reader that it is given, so that the
 // statistics and redispullcounters are read in one snapshot. Error: that of read, or
 // ErrNotLive. After ErrNotLive, the statistics that read has read are valid, but there are

@@ -48,7 +48,8 @@ const (
 	keyInvalid = "invalid"
 )
 
-// Results of an audit-log entry that was read, values of the label result.
+// Values of the label result of purser_pull_statistics_entries_total: they say what became
+// of the pulls that were read in the audit log.
 const (
 	entryCounted   = "counted"
 	entryElsewhere = "elsewhere"

@@ -24,9 +24,9 @@ type Row struct {
 	Other string
 }
 
-// TagPage returns the statistics of up to n tags of a repository, in the order of names,
-// beginning with the first name after the name after. It leaves out tags that were never
-// pulled. The tags may have been deleted.
+// TagPage returns the statistics of up to n tags of a repository, in the order of names:
+// those whose names come after the name `after`. It leaves out tags that were never pulled.
+// The tags may have been deleted.
 func (r *Reader) TagPage(ctx context.Context, repository int64, after string, n int) ([]Row, error) {
 	return r.page(ctx, `
 		SELECT tag_name, tag_pull_count, last_tag_pull_date, last_check_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics
@@ -95,10 +95,10 @@ func (r *Reader) Since(ctx context.Context) (time.Time, error) {
 }
 
 // Merge adds live pulls, which are in Redis and not yet in the statistics, to a page of a
-// listing of statistics. page has the rows whose names come after the name after, at most
-// limit; live has the names with live pulls. Merge calls add for each row, inserts a row for
-// each name in live that has none where the order of names puts it, and returns at most
-// limit rows.
+// listing of statistics. page has the statistics of the first names after the name `after`,
+// at most limit; live has the names with live pulls, in any order. Merge calls add for each
+// row, which adds the live pulls. It inserts a row for each name in live that page lacks,
+// where the order of names puts it, and returns at most limit rows.
 func Merge(page []Row, live []string, add func(Row) Row, after string, limit int) []Row {
 	known := make(map[string]bool, len(page))
 	for i, r := range page {

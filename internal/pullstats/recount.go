@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// recountMargin is how much earlier than Redis counted it a pull may have happened.
+	// recountMargin is how long a pull may wait before Redis counts it. A recount searches
+	// the audit log from this much before the last complete flush.
 	recountMargin = 10 * time.Minute
 	// recountMost is how far back a recount searches the audit log for pulls that Redis has
 	// lost.
@@ -72,10 +73,11 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 // is stored in the pull's entry in the audit log. The table redispullcounters has, for each
 // counter, the number of the last pull that is in the statistics. So a pull in the log is in
 // the statistics if its number isn't greater than the number in the counter's row. It is in
-// Redis if its number isn't less than the born of the counter in Redis. If it is in neither,
-// it is lost. recount marks a lost pull to be counted from the log and moves its entry
-// behind the watermark, so that the SyncWorker reads and counts it once, like a new one. An
-// interrupted recount can be repeated: it no longer sees the entries that are marked.
+// Redis if its number isn't less than the counter's field born, the number of the first pull
+// that the counter has. If it is in neither, it is lost. recount marks a lost pull to be
+// counted from the log and moves its entry behind the watermark, so that the SyncWorker
+// reads and counts it once, like a new one. An interrupted recount can be repeated: it no
+// longer sees the entries that are marked.
 //
 // No flush counts a counter during the recount, since the caller holds the lock of
 // lockCounters. Nor has a flush counted one between the loss and the recount, which would
@@ -152,9 +154,9 @@ func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool
 }
 
 // lost returns those pulls of page that are neither in the statistics nor in Redis. unknown
-// says that this can't be decided for some of them, because Redis had not answered them.
-// older is the result of olderApplied; nil if Redis has lost no pulls of the previous
-// version.
+// says that this can't be decided for some pulls, because Redis never answered whether it
+// had counted them. older is the result of olderApplied; nil if Redis has lost no pulls of
+// the previous version.
 func (w *FlushWorker) lost(ctx context.Context, tx pgx.Tx, page []audit.RedisPull, older map[int64]int64) (lost []audit.RedisPull, unknown bool, err error) {
 	var open []audit.RedisPull
 	var keys []string

@@ -182,7 +182,8 @@ func (r *Redis) eachMaster(ctx context.Context, fn func(ctx context.Context, c *
 	return fmt.Errorf("a client of Redis of type %T is unknown", c)
 }
 
-// call is the call of a script. On a cluster, all of its keys must be in one slot.
+// call is one execution of a script in Redis. On a cluster, all of its keys must be in one
+// slot.
 type call struct {
 	script *redis.Script
 	keys   []string

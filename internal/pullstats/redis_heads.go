@@ -112,7 +112,8 @@ func (h *redisHeads) forget(now time.Time) {
 }
 
 // used remembers a pull by digest that Redis has joined with a HEAD and counted. If there is
-// no room to remember it, and Redis goes away, its HEAD may be joined a second time.
+// no room to remember it, and Redis goes away, another pull may be joined with the same
+// HEAD.
 func (h *redisHeads) used(e audit.Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,7 +188,8 @@ func (h *redisHeads) next(now time.Time) time.Duration {
 	return worker.MaxIdle
 }
 
-// send sends to Redis up to headBatch of the unsent HEADs that came before the time before.
+// send sends to Redis up to headBatch of the unsent HEADs, those that came before the time
+// `before`.
 func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 	h.mu.Lock()
 	var list []*recentHead

@@ -50,7 +50,8 @@ func (s *shop) flusher(t testing.TB, r *Redis, change ...func(*FlushOptions)) *F
 	return w
 }
 
-// recorder returns a recorder that counts in Redis or, if r is nil, from the log.
+// recorder returns a recorder whose pulls Redis counts or, if r is nil, the SyncWorker
+// counts from the audit log.
 func (s *shop) recorder(t testing.TB, r *Redis, change ...func(*RecorderOptions)) *Recorder {
 	t.Helper()
 	lastUsed, err := NewLastUsedRecorder(LastUsedOptions{Databases: s.databases(), Log: quiet})

@@ -212,8 +212,8 @@ func (q *redisQueue) batch(ctx context.Context) (more bool, err error) {
 	return q.send(ctx, now.Add(-headLinger), now)
 }
 
-// send sends to Redis the HEADs that came before the time heads, and a batch of those pulls
-// that have waited for their linger time at the time now.
+// send sends to Redis the HEADs that came before the time `heads`, and a batch of those
+// pulls whose linger time is over at the time `now`.
 func (q *redisQueue) send(ctx context.Context, heads, now time.Time) (more bool, err error) {
 	select {
 	case q.sending <- struct{}{}:
@@ -318,7 +318,8 @@ func (q *redisQueue) watch(ctx context.Context) error {
 	}
 }
 
-// overdue removes and returns the pulls whose linger time was over at the time then.
+// overdue removes from the queue, and returns, the pulls whose linger time was over at the
+// time `then`.
 func (q *redisQueue) overdue(then time.Time) (late []*event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -419,8 +420,8 @@ func (q *redisQueue) close(ctx context.Context) {
 	q.allFallBackToLog(ctx, rest)
 }
 
-// linger waits until the linger time of the first pull in the queue may be over, redisLinger
-// at most. It returns at once if the queue is empty.
+// linger sleeps until the first pull in the queue may be sent, but at most for redisLinger.
+// It returns at once if the queue is empty.
 func (q *redisQueue) linger(ctx context.Context) {
 	q.mu.Lock()
 	first := time.Time{}

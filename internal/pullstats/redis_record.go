@@ -10,11 +10,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// record sends pulls to Redis to be counted, and returns those that Redis didn't count, as
-// far as this is known.
+// record sends pulls to Redis to be counted, and returns those that Redis refused. Pulls
+// that Redis didn't answer are treated as counted.
 func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event, err error) {
-	// Don't interrupt calls when the process stops: it would be unknown whether they were
-	// executed.
+	// Don't interrupt calls when the process stops: otherwise it would be unknown whether
+	// Redis has executed them.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if kept, err = q.heads.join(ctx, batch); err != nil {

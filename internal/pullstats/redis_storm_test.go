@@ -36,7 +36,7 @@ func events(t testing.TB) int {
 	return n
 }
 
-// dies runs fn, and says whether fn was ended by a simulated crash.
+// dies runs fn and says whether a simulated crash (crashHere) ended it.
 func dies(fn func() error) (died bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -49,7 +49,8 @@ func dies(fn func() error) (died bool, err error) {
 	return false, fn()
 }
 
-// at returns a crash hook that calls fn the first time that a worker reaches step.
+// at returns a function for FlushWorker.crash. It calls fn the first time that the worker
+// reaches the given step.
 func at(step string, fn func()) func(string) {
 	done := false
 	return func(got string) {

@@ -104,7 +104,8 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	return w, nil
 }
 
-// Run sweeps until ctx ends, and returns nil when the last page is over.
+// Run begins a sweep once in each interval until ctx ends. It returns nil when the last page
+// is over.
 func (w *Sweeper) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
 // round sweeps a page of rows if one is due. After a page it pauses four times as long as
@@ -208,7 +209,8 @@ func keys(rows []sweptRow) (repositories []int64, names []string) {
 	return repositories, names
 }
 
-// read returns the next page of the table's rows in key order, those after the key after.
+// read returns the next page of the table's rows in key order: those whose keys come after
+// the key `after`.
 func (t sweptTable) read(ctx context.Context, after sweptKey, window time.Duration) ([]sweptRow, error) {
 	rows, err := t.db.Pool.Query(ctx, t.columns.Replace(`
 		SELECT repository_id, {name}, {count}, {last}, last_check_date, gone_since, gone_since IS NOT NULL

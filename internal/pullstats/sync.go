@@ -77,7 +77,8 @@ func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
 	return w, nil
 }
 
-// Run counts until ctx ends, and returns nil when the last batch is over.
+// Run counts the pulls in the audit log, in batches, until ctx ends. It returns nil when the
+// last batch is over.
 func (w *SyncWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
 // round counts a batch of the audit log's entries, if a read is due. The worker's loop calls
@@ -110,7 +111,7 @@ func (w *SyncWorker) observe(ctx context.Context) error {
 	return nil
 }
 
-// Sync counts all pulls that can be counted now.
+// Sync counts all pulls in the audit log that can be counted now.
 func (w *SyncWorker) Sync(ctx context.Context) error {
 	for {
 		if more, err := w.batch(ctx); err != nil || !more {

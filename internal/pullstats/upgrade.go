@@ -79,8 +79,8 @@ return 1`)
 var errUnknownBatch = errors.New("a batch that the database doesn't know has claimed pulls in Redis, so that it can't be told whether they were counted: " +
 	"the statistics' database isn't the one that Redis was flushed to, or was emptied. Delete the claimed keys to give their pulls up")
 
-// olderPage counts a page of the previous version's keys. left is nil, or the reason why
-// some keys were not read and are left for the next flush.
+// olderPage adds the counts of one page of the previous version's keys to the statistics.
+// left is nil, or the reason why some keys were not read and are left for the next flush.
 func (w *FlushWorker) olderPage(ctx context.Context, keys []string) (left, err error) {
 	if err := w.olderNumbers(ctx); err != nil {
 		return nil, err
@@ -146,10 +146,10 @@ func (w *FlushWorker) olderNumbers(ctx context.Context) error {
 	return nil
 }
 
-// claim claims keys for batch n and returns the claimed counts as list. others maps each key
-// that another batch has claimed to the number of that batch. left is the reason why some
-// keys were not claimed, nil if none. After an error it isn't known which keys were claimed,
-// and batch n must not be applied.
+// claim claims keys for batch n, that is, moves their counts aside in Redis, and returns the
+// claimed counts as list. others maps each key that another batch has claimed to the number
+// of that batch. left is the reason why some keys were not claimed, nil if none. After an
+// error it isn't known which keys were claimed, and batch n must not be applied.
 func (w *FlushWorker) claim(ctx context.Context, n int64, keys []string) (list []counter, others map[string]int64, left, err error) {
 	calls := make([]*call, len(keys))
 	for i, key := range keys {
@@ -347,9 +347,9 @@ func olderLock(ctx context.Context, tx pgx.Tx) error {
 }
 
 // olderUses reads the last-used times that replicas of the previous version have stored in
-// Redis for the given tags or manifests, and raises the times in into accordingly. It reads
-// an hour more than olderUsesFor and an hour into the future, since the clocks of replicas
-// may differ.
+// Redis for the tags or manifests in names, and puts each time into the map into, unless the
+// map has a later one. It reads an hour more than olderUsesFor and an hour into the future,
+// since the clocks of replicas may differ.
 func (r *Redis) olderUses(ctx context.Context, c redis.UniversalClient, repository int64, names []string, into map[string]time.Time) error {
 	now := time.Now()
 	for part := range slices.Chunk(names, 1000) {

@@ -12,7 +12,8 @@ import (
 )
 
 // Uses has the times at which tags and manifests of a repository were last used, by tag name
-// and by digest. A tag or manifest without a time was not used since Status.Since.
+// and by digest. A tag or manifest without a time was not used since the time that
+// Status.Since gives.
 type Uses struct{ Tags, Manifests map[string]time.Time }
 
 // Uses returns when tags and manifests of a repository were last used, that is, pulled or
@@ -73,16 +74,16 @@ func (u Uses) add(tag string, d oci.Digest, at time.Time) {
 	later(u.Manifests, d.String(), at)
 }
 
-// later sets the time of name in the map into to at, unless the map already has a later
-// time.
+// later sets into[name] to at, unless the map already has a later time for name.
 func later(into map[string]time.Time, name string, at time.Time) {
 	if name != "" && at.After(into[name]) {
 		into[name] = at
 	}
 }
 
-// uses adds to uses the uses of a repository that are in Redis and may not be in the
-// statistics yet. Error: errRedisLost.
+// uses reads from Redis when tags and manifests of a repository were last used, and adds the
+// times to the parameter uses: the statistics may not have these times yet. Error:
+// errRedisLost.
 func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []string, uses Uses) error {
 	list, err := r.ofRepository(ctx, repository)
 	if err != nil {
@@ -113,9 +114,9 @@ func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []stri
 // catchUps is how often unread calls Sync before it gives up.
 const catchUps = 3
 
-// unread returns the repository's pulls in the audit log behind the position read. The log
-// looks at a limited number of pulls behind the position, of all repositories; if there are
-// more, unread first has them counted by Sync, which moves the position.
+// unread returns the repository's pulls in the audit log behind the position `read`. The log
+// looks at a limited number of pulls behind a position, of all repositories together. If
+// there are more, unread first has them counted by Sync, which moves the position.
 func (w *SyncWorker) unread(ctx context.Context, repository int64, read audit.Position) ([]audit.Pull, error) {
 	for range catchUps {
 		list, all, err := w.audit.PullsOf(ctx, repository, read)
@@ -141,8 +142,9 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// lasts reads the last-used times of names from the statistics, with the query sql, and
-// raises the times in into accordingly. The section "Plans" of package db explains OFFSET 0.
+// lasts reads the last-used times of names from the statistics with the query sql, and puts
+// each time into the map into, unless the map has a later one. The section "Plans" of
+// package db explains OFFSET 0.
 func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, names []string, into map[string]time.Time) error {
 	if len(names) == 0 {
 		return nil
