@@ -14,8 +14,8 @@ const (
 	checkEvery   = time.Second
 )
 
-// check tests something that the registry depends on.
-type check struct {
+// readinessCheck tests something that the registry depends on.
+type readinessCheck struct {
 	name string
 	run  func(ctx context.Context) error
 	// spare says that requests succeed even if the check fails. Then the failure is
@@ -28,7 +28,7 @@ type check struct {
 type readiness struct {
 	mu      sync.Mutex
 	state   string // why the server isn't ready, before any checks; "" once it is up
-	checks  []check
+	checks  []readinessCheck
 	checked time.Time
 	ok      bool
 	text    []byte
@@ -37,7 +37,7 @@ type readiness struct {
 func newReadiness() *readiness { return &readiness{state: "starting"} }
 
 // started sets the checks that decide from now on whether the server is ready.
-func (r *readiness) started(checks ...check) {
+func (r *readiness) started(checks ...readinessCheck) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state, r.checks = "", checks
@@ -64,7 +64,7 @@ func (r *readiness) answer(ctx context.Context) (bool, []byte) {
 }
 
 // runChecks runs the checks concurrently.
-func runChecks(ctx context.Context, checks []check) (bool, []byte) {
+func runChecks(ctx context.Context, checks []readinessCheck) (bool, []byte) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	errs := make([]error, len(checks))

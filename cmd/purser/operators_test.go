@@ -138,13 +138,13 @@ func TestBriefReadiness(t *testing.T) {
 		}
 	}
 	expect(503, "not ready\n")
-	ready.started(check{name: "database", run: func(context.Context) error { return errors.New("user=purser host=10.0.0.7") }})
+	ready.started(readinessCheck{name: "database", run: func(context.Context) error { return errors.New("user=purser host=10.0.0.7") }})
 	expect(503, "not ready\n")
 	expect(503, "not ready\n")
 	if n := strings.Count(log.String(), "host=10.0.0.7"); n != 1 {
 		t.Errorf("the reason is logged %d times, want once:\n%s", n, &log)
 	}
-	ready.started(check{name: "database", run: func(context.Context) error { return nil }})
+	ready.started(readinessCheck{name: "database", run: func(context.Context) error { return nil }})
 	ready.checked = time.Time{}
 	expect(200, "ok\n")
 }

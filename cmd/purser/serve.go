@@ -145,8 +145,8 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 		}
 	}
 
-	ready.started(check{name: "database", run: pools.metadata.Ping}, check{name: "storage", run: store.Check},
-		check{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
+	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, readinessCheck{name: "storage", run: store.Check},
+		readinessCheck{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
 	if err := announce(out, cfg, socks); err != nil {
 		return err
 	}

@@ -307,13 +307,13 @@ func TestReadiness(t *testing.T) {
 		expect(503, "starting\n")
 		var runs atomic.Int32
 		var broken atomic.Bool
-		r.started(check{name: "database", run: func(context.Context) error {
+		r.started(readinessCheck{name: "database", run: func(context.Context) error {
 			runs.Add(1)
 			if broken.Load() {
 				return errors.New("no luck")
 			}
 			return nil
-		}}, check{name: "storage", run: func(ctx context.Context) error {
+		}}, readinessCheck{name: "storage", run: func(ctx context.Context) error {
 			if broken.Load() {
 				<-ctx.Done() // hangs
 			}

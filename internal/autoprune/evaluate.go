@@ -20,12 +20,12 @@ const orphanAge = 24 * time.Hour
 // the tags attached to the tag's image. To keep them, the caller must delete attached tags
 // last, and only those whose image has no tag.
 type Verdict struct {
-	rules      []rule
-	order      []int // indexes of rules: policies that count tags come last
-	protection []Protection
-	pulls      PullRecord
-	gone       map[int64]PolicySet
-	may        bool // some tag may be deleted
+	rules         []rule
+	order         []int // indexes of rules: policies that count tags come last
+	protection    []Protection
+	pulls         PullRecord
+	gone          map[int64]PolicySet
+	hasCandidates bool // some tag may be deleted
 }
 
 // rule is a policy prepared for a repository.
@@ -165,7 +165,7 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 			continue
 		}
 		r.oldest, r.full = counters[i].oldest()
-		v.may = v.may || r.full && counters[i].seen > r.policy.number
+		v.hasCandidates = v.hasCandidates || r.full && counters[i].seen > r.policy.number
 	}
 	return attached, nil
 }
@@ -179,7 +179,7 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 	known, remains := false, false
 	for i := range v.rules {
 		r := &v.rules[i]
-		v.may = v.may || r.rests == "" && r.mayTakeFirst(t)
+		v.hasCandidates = v.hasCandidates || r.rests == "" && r.mayTakeFirst(t)
 		if !r.counts() || t.Exempt.Has(i) || !r.policy.Considers(t.Name) || r.policy.orphans && t.orphan() {
 			continue
 		}

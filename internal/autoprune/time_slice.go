@@ -343,7 +343,7 @@ func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) err
 		u.notices[v.saved[n.Policy].ID] = n.Text
 	}
 	v.tags = v.earlierDeleted + r.seen
-	if !verdict.may {
+	if !verdict.hasCandidates {
 		return nil
 	}
 	attached := false

@@ -47,7 +47,7 @@ func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 			if !b.Linked(t, "r", d) {
 				t.Errorf("%s succeeded, but the repository doesn't have the blob", what)
 			}
-			if _, err := b.PromiseBlob(t.Context(), "r", d); err != nil {
+			if _, err := b.PromiseBlobExists(t.Context(), "r", d); err != nil {
 				t.Errorf("%s succeeded, then: %v", what, err)
 			}
 		})
@@ -64,7 +64,7 @@ func TestAttackPromiseWaitsForReview(t *testing.T) {
 	if !gc.Collecting(t, d) {
 		t.Fatal("nothing to review")
 	}
-	done := catalogtest.Later(func() error { _, err := b.PromiseBlob(context.Background(), "r", d); return err })
+	done := catalogtest.Later(func() error { _, err := b.PromiseBlobExists(context.Background(), "r", d); return err })
 	gc.Blocks(t, watch, 1)
 	gc.Collect(t, d)
 	catalogtest.WantCode(t, catalogtest.Soon(t, "HEAD", done), oci.BlobUnknown)
@@ -77,7 +77,7 @@ func TestAttackPromiseIsARow(t *testing.T) {
 	b := setup(t)
 	d := b.Push(t, "r", "layer")
 	b.Exec(t, "DELETE FROM gc_blob_review_queue")
-	if _, err := b.PromiseBlob(t.Context(), "r", d); err != nil {
+	if _, err := b.PromiseBlobExists(t.Context(), "r", d); err != nil {
 		t.Fatal(err)
 	}
 	if n := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE digest = $1 AND review_after > now() + interval '23 hours'", d.Bytes()); n != 1 {

@@ -297,7 +297,7 @@ func TestAttackPromiseOutlivesItsManifest(t *testing.T) {
 	d := b.Put(t, "r", payload, "t")
 	promise := func() {
 		t.Helper()
-		if _, err := b.PromiseManifest(t.Context(), "r", d); err != nil {
+		if _, err := b.PromiseManifestExists(t.Context(), "r", d); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -68,7 +68,7 @@ func TestPromiseOutlivesRepository(t *testing.T) {
 	b.Put(t, "acme/web", catalogtest.Image(t, b.Push(t, "acme/web", "config"), nil, nil), "image")
 	layer := oci.Compute(oci.SHA256, []byte("layer of acme/app"))
 	b.Delays(t, "blob_upload")
-	if _, err := b.PromiseBlob(t.Context(), "acme/app", layer); err != nil {
+	if _, err := b.PromiseBlobExists(t.Context(), "acme/app", layer); err != nil {
 		t.Fatal(err)
 	}
 	if ok, err := b.Mount(t.Context(), "acme/web", "acme/app", layer); err != nil || !ok {

@@ -28,7 +28,7 @@
 //     moment, the review of the manifest does this before it decides (see sparse.go).
 //
 //   - Telling a client that a blob exists promises that the blob stays for the review delay:
-//     the promise is written before the blob is looked up (see PromiseBlob).
+//     the promise is written before the blob is looked up (see PromiseBlobExists).
 //
 //   - Caches never serve data that this process has changed since (see cache), and are used
 //     only while notifications of other processes' changes arrive (see Listen).

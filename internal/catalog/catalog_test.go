@@ -40,7 +40,7 @@ func testPushAndPull(t *testing.T, dsn string) {
 	for _, get := range []func() (*catalog.Manifest, error){
 		func() (*catalog.Manifest, error) { return b.ManifestByTag(ctx, "a/b/c", "v1") },
 		func() (*catalog.Manifest, error) { return b.ManifestByDigest(ctx, "a/b/c", d) },
-		func() (*catalog.Manifest, error) { return b.PromiseManifest(ctx, "a/b/c", d) },
+		func() (*catalog.Manifest, error) { return b.PromiseManifestExists(ctx, "a/b/c", d) },
 	} {
 		m, err := get()
 		if err != nil {
@@ -50,7 +50,7 @@ func testPushAndPull(t *testing.T, dsn string) {
 			t.Errorf("got %+v", m)
 		}
 	}
-	bl, err := b.PromiseBlob(ctx, "a/b/c", layer)
+	bl, err := b.PromiseBlobExists(ctx, "a/b/c", layer)
 	if err != nil || bl.Size != 5 {
 		t.Errorf("blob %+v, %v", bl, err)
 	}
@@ -80,13 +80,13 @@ func TestUnknown(t *testing.T) {
 		catalogtest.WantCode(t, err, codes[0])
 		_, err = b.ManifestByDigest(ctx, path, d)
 		catalogtest.WantCode(t, err, codes[0])
-		_, err = b.PromiseManifest(ctx, path, d)
+		_, err = b.PromiseManifestExists(ctx, path, d)
 		catalogtest.WantCode(t, err, codes[0])
 		catalogtest.WantCode(t, b.DeleteTag(ctx, path, "t"), codes[0])
 		catalogtest.WantCode(t, b.DeleteManifest(ctx, path, d), codes[0])
 		_, err = b.Blob(ctx, path, d)
 		catalogtest.WantCode(t, err, codes[1])
-		_, err = b.PromiseBlob(ctx, path, d)
+		_, err = b.PromiseBlobExists(ctx, path, d)
 		catalogtest.WantCode(t, err, codes[1])
 		catalogtest.WantCode(t, b.DeleteBlob(ctx, path, d), codes[1])
 	}
@@ -115,7 +115,7 @@ func TestRoundTrips(t *testing.T) {
 		"manifest by tag":    func(ctx context.Context) error { _, err := b.ManifestByTag(ctx, "r", "v1"); return err },
 		"manifest by digest": func(ctx context.Context) error { _, err := b.ManifestByDigest(ctx, "r", d); return err },
 		"GET blob":           func(ctx context.Context) error { _, err := b.Blob(ctx, "r", layer); return err },
-		"HEAD blob":          func(ctx context.Context) error { _, err := b.PromiseBlob(ctx, "r", layer); return err },
+		"HEAD blob":          func(ctx context.Context) error { _, err := b.PromiseBlobExists(ctx, "r", layer); return err },
 	}
 	for what, f := range reads {
 		check(what, 1, f)

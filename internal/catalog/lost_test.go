@@ -65,7 +65,7 @@ func testLostBlob(t *testing.T, dsn string) {
 	catalogtest.WantCode(t, err, oci.BlobUnknown)
 	_, err = b.BlobNow(ctx, "r", layer)
 	catalogtest.WantCode(t, err, oci.BlobUnknown)
-	_, err = b.PromiseBlob(ctx, "r", layer)
+	_, err = b.PromiseBlobExists(ctx, "r", layer)
 	catalogtest.WantCode(t, err, oci.BlobUnknown)
 	if mounted, err := b.Mount(ctx, "third", "r", layer); err != nil || mounted {
 		t.Errorf("mounted: %v, %v", mounted, err)
@@ -93,7 +93,7 @@ func testLostBlob(t *testing.T, dsn string) {
 		t.Errorf("doomed: %q, want the old object %s", got, old.Key)
 	}
 	for _, path := range []string{"r", "other", "third"} {
-		if got, err := b.PromiseBlob(ctx, path, layer); err != nil || got.StorageKey != now.Key {
+		if got, err := b.PromiseBlobExists(ctx, path, layer); err != nil || got.StorageKey != now.Key {
 			t.Errorf("%s: %+v, %v", path, got, err)
 		}
 	}
@@ -190,13 +190,13 @@ func TestMarksReachCaches(t *testing.T) {
 	b.Listen(t)
 	for range 3 {
 		catalogtest.Eventually(t, "the blob is in the cache", func() bool {
-			return cached(t, func(ctx context.Context) error { _, err := b.PromiseBlob(ctx, "r", d); return err }) &&
+			return cached(t, func(ctx context.Context) error { _, err := b.PromiseBlobExists(ctx, "r", d); return err }) &&
 				cached(t, func(ctx context.Context) error { _, err := b.Blob(ctx, "other", d); return err })
 		})
 		server.lose(t, d)
 		for _, path := range []string{"r", "other"} {
 			catalogtest.Eventually(t, path+" hears that the blob is lost", func() bool {
-				_, err := b.PromiseBlob(ctx, path, d)
+				_, err := b.PromiseBlobExists(ctx, path, d)
 				return oci.CodeOf(err) == oci.BlobUnknown
 			})
 		}

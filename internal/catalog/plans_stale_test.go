@@ -96,9 +96,9 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 	blob := func(i int) oci.Digest { return oci.Compute(oci.SHA256, fmt.Appendf(nil, "blob %d", i)) }
 	run("manifest by tag", 100, func(b bundle, i int) error { return second(b.ManifestByTag(ctx, path, fmt.Sprint("t", i+1))) })
 	run("manifest by digest", 100, func(b bundle, i int) error { return second(b.ManifestByDigest(ctx, path, manifest(i+1))) })
-	run("promised manifest", 100, func(b bundle, i int) error { return second(b.PromiseManifest(ctx, path, manifest(i+1))) })
+	run("promised manifest", 100, func(b bundle, i int) error { return second(b.PromiseManifestExists(ctx, path, manifest(i+1))) })
 	run("blob", 100, func(b bundle, i int) error { return second(b.Blob(ctx, path, blob(i+1))) })
-	run("promised blob", 100, func(b bundle, i int) error { return second(b.PromiseBlob(ctx, path, blob(i+1))) })
+	run("promised blob", 100, func(b bundle, i int) error { return second(b.PromiseBlobExists(ctx, path, blob(i+1))) })
 	run("mounted blob", 100, func(b bundle, i int) error { return second(b.Mount(ctx, "acme/small1", path, blob(i+1))) })
 	run("sources of a blob", 100, func(b bundle, i int) error { return second(b.Sources(ctx, blob(i+1), 10)) })
 	run("explained manifest", 600, func(b bundle, i int) error { return second(b.ExplainManifest(ctx, path, manifest(i+1))) })

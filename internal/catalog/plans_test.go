@@ -36,8 +36,8 @@ func TestTablesAreNotReadWhole(t *testing.T) {
 			for _, err := range []error{
 				second(b.ManifestByTag(ctx, path, "image")),
 				second(b.ManifestByDigest(ctx, path, img)),
-				second(b.PromiseManifest(ctx, path, img)),
-				second(b.PromiseBlob(ctx, path, oci.Compute(oci.SHA256, []byte("config")))),
+				second(b.PromiseManifestExists(ctx, path, img)),
+				second(b.PromiseBlobExists(ctx, path, oci.Compute(oci.SHA256, []byte("config")))),
 				b.DeleteTag(ctx, path, "index"),
 				b.DeleteTag(ctx, path, "also"),
 			} {

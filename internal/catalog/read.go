@@ -93,12 +93,12 @@ func (c *Catalog) queryManifest(ctx context.Context, path, reference, sql string
 	return &Manifest{Digest: d, MediaType: *mediaType, Payload: payload, Repository: repository}, nil
 }
 
-// PromiseManifest is like ManifestByDigest, for a client that asks by HEAD whether the
+// PromiseManifestExists is like ManifestByDigest, for a client that asks by HEAD whether the
 // manifest exists. If it does, the answer promises that the manifest stays for the review
-// delay. PromiseManifest writes the promise, a row in gc_manifest_review_queue, before it
+// delay. PromiseManifestExists writes the promise, a row in gc_manifest_review_queue, before it
 // looks up the manifest, in the same round trip. In the other order, garbage collection could
 // delete the manifest between the two statements.
-func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
+func (c *Catalog) PromiseManifestExists(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
 	if m, ok := get(c.cache, fresh, c.cache.manifests, contentKey{path, d}, gen); ok && c.promised(contentKey{path, d}, gen) {
@@ -183,16 +183,16 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 	return b, nil
 }
 
-// PromiseBlob is like Blob, for a client that asks by HEAD whether it has to upload the blob.
+// PromiseBlobExists is like Blob, for a client that asks by HEAD whether it has to upload the blob.
 // If the blob exists, the answer is a promise of existence: the blob stays for the review
 // delay, so that the manifest which the client pushes next finds it. The promise is a row in
-// gc_blob_review_queue. PromiseBlob writes the row first and looks up the blob by a second
+// gc_blob_review_queue. PromiseBlobExists writes the row first and looks up the blob by a second
 // statement in the same round trip; in the other order, or in one statement, garbage
 // collection could delete the blob in between. The process caches the promise, and answers
 // from the cache while more than half of the promised time remains. Before it answers,
-// PromiseBlob checks the object in the store (VerifyBlob), since a client that is told "it
+// PromiseBlobExists checks the object in the store (VerifyBlob), since a client that is told "it
 // exists" won't push the blob.
-func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
+func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
 	if b, ok := get(c.cache, fresh, c.cache.blobs, contentKey{path, d}, gen); ok && c.promised(contentKey{digest: d}, 0) {

@@ -295,7 +295,7 @@ func (s *storm) has(ctx context.Context, b bundle, rng *rand.Rand, path, content
 	d := oci.Compute(oci.SHA256, []byte(content))
 	switch rng.IntN(3) {
 	case 0:
-		if _, err := b.PromiseBlob(ctx, path, d); err == nil || !isOneOf(err, oci.BlobUnknown, oci.NameUnknown) {
+		if _, err := b.PromiseBlobExists(ctx, path, d); err == nil || !isOneOf(err, oci.BlobUnknown, oci.NameUnknown) {
 			return d, err
 		}
 	case 1:
@@ -405,7 +405,7 @@ func (s *storm) refer(ctx context.Context, t *testing.T, b bundle, rng *rand.Ran
 		start = time.Time{}
 	}
 	if rng.IntN(2) == 0 {
-		if _, err := b.PromiseManifest(ctx, path, d); err != nil {
+		if _, err := b.PromiseManifestExists(ctx, path, d); err != nil {
 			return s.unpromised(err, start, oci.ManifestUnknown, oci.NameUnknown)
 		}
 	}

@@ -181,7 +181,7 @@ func TestReviewOfPromisedCycles(t *testing.T) {
 	list := nested(t, b, config, 2)
 	b.Delays(t, "manifest_upload")
 	image := oci.Compute(oci.SHA256, list[0])
-	if _, err := b.PromiseManifest(t.Context(), "r", image); err != nil {
+	if _, err := b.PromiseManifestExists(t.Context(), "r", image); err != nil {
 		t.Fatal(err)
 	}
 	if m := b.untilSettled(t); m != 2 {
@@ -198,7 +198,7 @@ func TestReviewOfPromisedCycles(t *testing.T) {
 	// The outermost index has a promise: the cycle stays whole until that is over.
 	nested(t, b, config, 2)
 	b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
-	if _, err := b.PromiseManifest(t.Context(), "r", oci.Compute(oci.SHA256, list[2])); err != nil {
+	if _, err := b.PromiseManifestExists(t.Context(), "r", oci.Compute(oci.SHA256, list[2])); err != nil {
 		t.Fatal(err)
 	}
 	if m := b.untilSettled(t); m != 0 {

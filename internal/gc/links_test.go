@@ -52,7 +52,7 @@ func TestPromiseStopsTheRemovalOfLinks(t *testing.T) {
 	if len(out.ManyLinked) != 1 {
 		t.Fatalf("review: %+v", out)
 	}
-	if _, err := b.PromiseBlob(t.Context(), "uses/r7", layer); err != nil {
+	if _, err := b.PromiseBlobExists(t.Context(), "uses/r7", layer); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := b.UnlinkInPages(t.Context(), out.ManyLinked[0]); n != 0 || err != nil {

@@ -105,7 +105,7 @@ func TestRaceAroundBlobs(t *testing.T) {
 			ctx := context.Background()
 			told := p.meet(t, b, around{
 				"HEAD": func() (bool, error) {
-					_, err := b.PromiseBlob(ctx, "r", stray)
+					_, err := b.PromiseBlobExists(ctx, "r", stray)
 					return either(err, oci.BlobUnknown)
 				},
 				"put": func() (bool, error) {
@@ -176,7 +176,7 @@ func TestRaceAroundManifests(t *testing.T) {
 			ctx := context.Background()
 			told := p.meet(t, b, around{
 				"HEAD": func() (bool, error) {
-					_, err := b.PromiseManifest(ctx, "r", child)
+					_, err := b.PromiseManifestExists(ctx, "r", child)
 					return either(err, oci.ManifestUnknown)
 				},
 				"tag": func() (bool, error) {
@@ -277,7 +277,7 @@ func TestRaceAroundPages(t *testing.T) {
 					return err == nil, err
 				},
 				"HEAD": func() (bool, error) {
-					_, err := b.PromiseBlob(ctx, "r", wide)
+					_, err := b.PromiseBlobExists(ctx, "r", wide)
 					return err == nil, err
 				},
 			})

@@ -208,10 +208,10 @@ func TestRaceEventsBringBackFailedReviews(t *testing.T) {
 		do     func() error
 	}{
 		{"upload", 1, func() error { _, err := b.TryPush(ctx, "r", "layer"); return err }},
-		{"existence", 1, func() error { _, err := b.PromiseBlob(ctx, "r", layer); return err }},
+		{"existence", 1, func() error { _, err := b.PromiseBlobExists(ctx, "r", layer); return err }},
 		{"mount", 1, func() error { _, err := b.Mount(ctx, "other", "r", layer); return err }},
 		{"unlinking", 1, func() error { return b.DeleteBlob(ctx, "other", layer) }},
-		{"existence of a manifest", 1, func() error { _, err := b.PromiseManifest(ctx, "r", d); return err }},
+		{"existence of a manifest", 1, func() error { _, err := b.PromiseManifestExists(ctx, "r", d); return err }},
 		{"put again", 1, func() error { _, err := b.TryPut(ctx, "r", payload); return err }},
 		{"switched tag", 1, func() error { _, err := b.TryPut(ctx, "r", catalogtest.Numbered(t, 2, config), "u"); return err }},
 		{"deleted tag", 1, func() error { return b.DeleteTag(ctx, "r", "t") }},

@@ -98,7 +98,7 @@ func TestRaceManyLinkedBlobIsPromised(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b bundle, d, manifest oci.Digest) error{
 		"asked for": func(b bundle, d, _ oci.Digest) error {
-			_, err := b.PromiseBlob(context.Background(), "r", d)
+			_, err := b.PromiseBlobExists(context.Background(), "r", d)
 			return err
 		},
 		"mounted": func(b bundle, d, _ oci.Digest) error {

@@ -17,7 +17,7 @@ func TestRacePromiseOutlivesTheManifest(t *testing.T) {
 	t.Parallel()
 	for what, promise := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{
 		"existence": func(ctx context.Context, b bundle, d oci.Digest) error {
-			_, err := b.PromiseBlob(ctx, "r", d)
+			_, err := b.PromiseBlobExists(ctx, "r", d)
 			return err
 		},
 		"mount": func(ctx context.Context, b bundle, d oci.Digest) error {
@@ -59,7 +59,7 @@ func TestRacePromiseOutlivesTheTag(t *testing.T) {
 	t.Parallel()
 	for what, promise := range map[string]func(ctx context.Context, b bundle, payload []byte) error{
 		"existence": func(ctx context.Context, b bundle, payload []byte) error {
-			_, err := b.PromiseManifest(ctx, "r", oci.Compute(oci.SHA256, payload))
+			_, err := b.PromiseManifestExists(ctx, "r", oci.Compute(oci.SHA256, payload))
 			return err
 		},
 		"put again": func(ctx context.Context, b bundle, payload []byte) error {
@@ -101,7 +101,7 @@ func testRaceAskedWhileDeleted(t *testing.T, dsn string) {
 		b.DueNow(t)
 		p := b.pausing(t, ofBlobs())
 		p.to(t, stop)
-		asked := catalogtest.Later(func() error { _, err := b.PromiseBlob(context.Background(), "r", d); return err })
+		asked := catalogtest.Later(func() error { _, err := b.PromiseBlobExists(context.Background(), "r", d); return err })
 		p.blocks(t, watch, 1)
 		if out := p.ended(t); out.Deleted != 1 {
 			t.Fatalf("stopped at %s: %+v", stop, out)
@@ -121,7 +121,7 @@ func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
 		p := b.pausing(t, ofManifests())
 		p.to(t, stop)
-		asked := catalogtest.Later(func() error { _, err := b.PromiseManifest(context.Background(), "r", d); return err })
+		asked := catalogtest.Later(func() error { _, err := b.PromiseManifestExists(context.Background(), "r", d); return err })
 		p.blocks(t, watch, 1)
 		if out := p.ended(t); out.Deleted != 1 {
 			t.Fatalf("stopped at %s: %+v", stop, out)
@@ -147,7 +147,7 @@ func TestRaceAskedWhileKept(t *testing.T) {
 	b.DueNow(t)
 	p, watch := b.pausing(t, ofBlobs()), b.Session(t)
 	p.to(t, beforeBlobSettle)
-	asked := catalogtest.Later(func() error { _, err := b.PromiseBlob(context.Background(), "r", config); return err })
+	asked := catalogtest.Later(func() error { _, err := b.PromiseBlobExists(context.Background(), "r", config); return err })
 	p.blocks(t, watch, 1)
 	if out := p.ended(t); out.Kept != 1 {
 		t.Fatalf("review: %+v", out)
@@ -194,7 +194,7 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 	x.Exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE", config.Bytes())
 	_, err := b.pausing(t, ofManifests()).finish(t)
 	failed := contended(t, err)
-	if _, err := b.PromiseManifest(t.Context(), "r", d); err != nil {
+	if _, err := b.PromiseManifestExists(t.Context(), "r", d); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.PostponeReview(t.Context(), failed); err != nil {
@@ -213,7 +213,7 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 	b.DueNow(t)
 	_, err = b.pausing(t, ofBlobs()).finish(t)
 	failed = failure(t, err)
-	if _, err := b.PromiseBlob(t.Context(), "r", layer); err != nil {
+	if _, err := b.PromiseBlobExists(t.Context(), "r", layer); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.PostponeReview(t.Context(), failed); err != nil {

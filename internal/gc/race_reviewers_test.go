@@ -146,7 +146,7 @@ func TestRaceReviewerIsKilled(t *testing.T) {
 	}
 	p := b.pausing(t, ofBlobs())
 	p.to(t, beforeBlobDelete)
-	asked := catalogtest.Later(func() error { _, err := b.PromiseBlob(context.Background(), "r", layer); return err })
+	asked := catalogtest.Later(func() error { _, err := b.PromiseBlobExists(context.Background(), "r", layer); return err })
 	p.blocks(t, watch, 1)
 	watch.Exec(t, "SELECT pg_terminate_backend($1)", int32(p.pid))
 	if err := catalogtest.Soon(t, "asking", asked); err != nil {
@@ -172,7 +172,7 @@ func TestRaceDryRunBesideAClient(t *testing.T) {
 	b.DueNow(t)
 	watch := b.Session(t)
 	for kind, do := range map[gc.ReviewKind]func() error{
-		reviewingBlobs:     func() error { _, err := b.PromiseBlob(context.Background(), "r", stray); return err },
+		reviewingBlobs:     func() error { _, err := b.PromiseBlobExists(context.Background(), "r", stray); return err },
 		reviewingManifests: func() error { _, err := b.TryPut(context.Background(), "r", payload, "t"); return err },
 	} {
 		p := b.pausing(t, gc.ReviewOptions{Kind: kind, DryRun: true})

@@ -75,7 +75,7 @@ func TestRaceReviewStalls(t *testing.T) {
 					_, err := b.TryPut(context.Background(), "r", catalogtest.Index(t, d), "list")
 					return err
 				}),
-				"HEAD": catalogtest.Later(func() error { _, err := b.PromiseManifest(context.Background(), "r", d); return err }),
+				"HEAD": catalogtest.Later(func() error { _, err := b.PromiseManifestExists(context.Background(), "r", d); return err }),
 			}
 			for what, done := range requests {
 				select {

@@ -207,7 +207,7 @@ func TestReviewFailsAndIsPostponed(t *testing.T) {
 	}
 	b.Exec(t, "DROP TRIGGER refuse ON blobs")
 	// The next event brings it back.
-	if _, err := b.PromiseBlob(t.Context(), "r", oci.Compute(oci.SHA256, []byte("broken"))); err != nil {
+	if _, err := b.PromiseBlobExists(t.Context(), "r", oci.Compute(oci.SHA256, []byte("broken"))); err != nil {
 		t.Fatal(err)
 	}
 	b.DueNow(t)

@@ -204,7 +204,7 @@ func TestDelaysNeverShrink(t *testing.T) {
 	b := setup(t)
 	layer := b.Push(t, "r", "layer")
 	b.Exec(t, "UPDATE gc_blob_review_queue SET review_after = now() + interval '1 year', set_aside_at = now(), review_count = 3")
-	if _, err := b.PromiseBlob(t.Context(), "r", layer); err != nil {
+	if _, err := b.PromiseBlobExists(t.Context(), "r", layer); err != nil {
 		t.Fatal(err)
 	}
 	b.Push(t, "other", "layer")

@@ -24,7 +24,7 @@ func (a *API) headBlob(c *call) error {
 	if err != nil {
 		return err
 	}
-	b, err := a.catalog.PromiseBlob(c.r.Context(), c.name, d)
+	b, err := a.catalog.PromiseBlobExists(c.r.Context(), c.name, d)
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func (a *API) findManifest(c *call) (*catalog.Manifest, error) {
 		return nil, err
 	}
 	if c.r.Method == http.MethodHead {
-		return a.catalog.PromiseManifest(ctx, c.name, d)
+		return a.catalog.PromiseManifestExists(ctx, c.name, d)
 	}
 	return a.catalog.ManifestByDigest(ctx, c.name, d)
 }
