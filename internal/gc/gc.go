@@ -7,7 +7,7 @@
 // # A review
 //
 // A review takes a batch of due rows from one queue, in one transaction of a few set-based
-// statements (Collector.Review, then manifests.go or blobs.go):
+// statements (Collector.Review, then review_manifests.go or review_blobs.go):
 //
 //   - claim: it locks the due rows of the queue, and skips those that others have locked;
 //   - look: it finds out which objects are referenced;
@@ -39,9 +39,13 @@
 //     yet. A due row holds no promise, since no event makes a row due earlier; and it stays
 //     due until the commit, since whoever wants to promise waits for the row's lock.
 //
-// Manifests that reference each other in a cycle are in cycles.go, referrers of a subject
-// in referrers.go, the links of repositories to blobs in links.go. The race tests prove each
-// statement of a review (see race_rule_test.go); "make model" explores the whole protocol.
+// The files, in the order of reading: reviewer.go has the worker that reviews batch after
+// batch, review.go one batch, review_manifests.go and review_blobs.go its steps;
+// review_cycles.go explains manifests that reference each other in a cycle,
+// review_referrers.go the referrers of a subject, review_links.go the links of repositories
+// to blobs; failed_reviews.go postpones reviews that fail and brings them back. The race
+// tests prove each statement of a review (see race_rule_test.go); "make model" explores the
+// whole protocol.
 //
 // # Objects
 //
@@ -70,90 +74,52 @@
 package gc
 
 import (
-	"fmt"
+	"cmp"
+	"context"
+	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 )
 
-// Metrics counts what was reviewed and deleted.
-type Metrics struct {
-	reviews       *prometheus.CounterVec
-	reviewSeconds *prometheus.HistogramVec
-	reviewErrors  *prometheus.CounterVec
-	forGood       *prometheus.CounterVec
-	links         prometheus.Counter
-	sweptObjects  prometheus.Counter
-	sweptBytes    prometheus.Counter
-	sweepFailures prometheus.Counter
-	reapedUploads prometheus.Counter
+// Options configures a Collector.
+type Options struct {
+	Catalog *catalog.Catalog // required: it ends uploads, and knows how long a request may write
+	DB      *db.DB           // required: reads, and claims objects for the sweeper
+	// Reviews is the pool of reviews. Its Options.Replica is empty, so that the caches of
+	// all processes, including this one, are notified of what a review deletes; its
+	// LockTimeout is shorter than PostgreSQL's deadlock_timeout, so that of a review and a
+	// client that wait for each other the review fails. Default DB.
+	Reviews *db.DB
+	// KeepDoomed is how long objects of deleted blobs stay in the store, so that they still
+	// exist after a restore of an older database. Default 0: they are deleted at once.
+	KeepDoomed time.Duration
+	Log        *slog.Logger // default slog.Default()
 }
 
-// NewMetrics makes the metrics and registers them with reg, if reg isn't nil.
-func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
-	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
-	}
-	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
-	m := &Metrics{
-		reviews: counters("purser_gc_reviews_total",
-			"Reviews of blobs and manifests, by result: deleted, kept (in use), gone (deleted before), postponed (locked by another transaction).",
-			"kind", "result"),
-		reviewSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "purser_gc_review_duration_seconds", Help: "Time that a batch of reviews took.",
-			Buckets: []float64{.002, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
-		}, []string{"kind"}),
-		reviewErrors: counters("purser_gc_review_errors_total",
-			"Reviews that failed; each is tried again.", "kind"),
-		forGood: counters("purser_gc_set_aside_total",
-			"Reviews that failed too often and are not tried again until an operator asks for it.", "kind"),
-		links: counter("purser_gc_unlinked_blobs_total",
-			"Removed links of repositories to blobs that they no longer use."),
-		sweptObjects: counter("purser_gc_swept_objects_total",
-			"Objects deleted from the store. All objects of an upload count as one, each time they are deleted."),
-		sweptBytes: counter("purser_gc_swept_bytes_total",
-			"Size of the objects deleted from the store."),
-		sweepFailures: counter("purser_gc_sweep_failures_total",
-			"Objects that the store failed to delete; each is tried again."),
-		reapedUploads: counter("purser_gc_reaped_uploads_total",
-			"Abandoned uploads that were ended."),
-	}
-	for _, kind := range []string{"manifest", "blob"} { // makes each label combination visible from the start
-		for _, result := range []string{"deleted", "kept", "gone", "postponed"} {
-			m.reviews.WithLabelValues(kind, result)
-		}
-		m.reviewErrors.WithLabelValues(kind)
-		m.forGood.WithLabelValues(kind)
-	}
-	if reg == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{m.reviews, m.reviewSeconds, m.reviewErrors, m.forGood, m.links,
-		m.sweptObjects, m.sweptBytes, m.sweepFailures, m.reapedUploads} {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("registering the metrics of garbage collection: %w", err)
-		}
-	}
-	return m, nil
+// Collector runs the transactions of garbage collection. The workers of this package decide
+// when to run which transaction. Its methods may be called concurrently, by any number of
+// processes on one database.
+type Collector struct {
+	db  *db.DB
+	opt Options
+	log *slog.Logger
 }
 
-// reviewed counts a batch of reviews.
-func (m *Metrics) reviewed(kind ReviewKind, out Review, took time.Duration) {
-	for result, n := range map[string]int{
-		"deleted": out.Deleted, "kept": out.Kept, "gone": out.Gone, "postponed": out.Postponed,
-	} {
-		m.reviews.WithLabelValues(string(kind), result).Add(float64(n))
-	}
-	m.links.Add(float64(out.Links))
-	m.reviewSeconds.WithLabelValues(string(kind)).Observe(took.Seconds())
+// New makes a collector. It starts nothing.
+func New(o Options) *Collector {
+	o.Reviews = cmp.Or(o.Reviews, o.DB)
+	o.Log = cmp.Or(o.Log, slog.Default())
+	return &Collector{db: o.DB, opt: o, log: o.Log}
 }
 
-func (m *Metrics) failedReview(kind ReviewKind) {
-	m.reviewErrors.WithLabelValues(string(kind)).Inc()
-}
+// KeepDoomed is how long objects of deleted blobs are kept.
+func (c *Collector) KeepDoomed() time.Duration { return c.opt.KeepDoomed }
 
-func (m *Metrics) failedForGood(kind ReviewKind) {
-	m.forGood.WithLabelValues(string(kind)).Inc()
+// Snapshot runs fn in a read-only transaction that sees one moment of the database.
+func (c *Collector) Snapshot(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, c.db.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn)
 }

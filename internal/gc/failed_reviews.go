@@ -1,0 +1,128 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// FailReview counts a failed attempt for the single row of e and postpones the row by
+// delay(attempts), from now; attempts is the number of failures, this one included. At
+// attempt number most the row is marked as failed for good (set_aside_at): no review takes
+// it until an event or RetryFailed brings it back. failed says whether the row was so
+// marked.
+func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, delay func(attempts int) time.Duration) (failed bool, err error) {
+	if len(e.rows) != 1 {
+		return false, fmt.Errorf("counting a failed review: it was of %d rows and not of one", len(e.rows))
+	}
+	row := e.rows[0]
+	where, key := "digest = $1", []any{row.digest}
+	if e.kind == ReviewOfManifests {
+		where = "top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3"
+		key = []any{row.namespace, row.repository, row.id}
+	}
+	err = pgx.BeginTxFunc(ctx, c.opt.Reviews.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		var attempts int
+		err := tx.QueryRow(ctx, "SELECT review_count + 1 FROM "+e.kind.queue()+
+			" WHERE "+where+" AND set_aside_at IS NULL AND review_after <= now() FOR UPDATE SKIP LOCKED", key...).Scan(&attempts)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil // an event or another reviewer has changed the row since, or has locked it
+		}
+		if err != nil {
+			return err
+		}
+		failed = attempts >= most
+		_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE %s SET review_count = $%d, review_after = now() + $%d::interval,
+			last_error = $%d, set_aside_at = CASE WHEN $%d THEN now() END WHERE %s`,
+			e.kind.queue(), len(key)+1, len(key)+2, len(key)+3, len(key)+4, where),
+			append(key, attempts, delay(attempts), e.Err.Error(), failed)...)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("counting a failed review of %s: %w", row.name(e.kind), err)
+	}
+	return failed, nil
+}
+
+// PostponeReview postpones the rows of e by PostponeDelay, because other transactions have
+// locked what their review needs. It doesn't shorten a longer delay that a row has by now,
+// and skips rows that another transaction has locked.
+func (c *Collector) PostponeReview(ctx context.Context, e *ReviewError) error {
+	for _, row := range e.rows {
+		sql, args := postponeBlobs, []any{[][]byte{row.digest}, PostponeDelay}
+		if e.kind == ReviewOfManifests {
+			sql, args = postponeManifests, []any{[]int64{row.namespace}, []int64{row.repository}, []int64{row.id}, PostponeDelay}
+		}
+		if _, err := c.opt.Reviews.Pool.Exec(ctx, sql, args...); err != nil && db.Code(err) != db.CodeLockNotAvailable {
+			return fmt.Errorf("postponing the review of %s: %w", row.name(e.kind), err)
+		}
+	}
+	return nil
+}
+
+// retryBatch bounds the rows that one transaction of RetryFailed handles.
+const retryBatch = 1000
+
+// RetryFailed makes those reviews of a kind due now that had failed too often before it was
+// called, and resets their count of failures. It returns their number, even with an error.
+// It skips rows that another transaction has locked: that transaction brings the row back
+// with the event that it writes.
+func (c *Collector) RetryFailed(ctx context.Context, kind ReviewKind) (int64, error) {
+	sql := retryManifests
+	if kind == ReviewOfBlobs {
+		sql = retryBlobs
+	}
+	var total int64
+	var before time.Time
+	err := c.db.Pool.QueryRow(ctx, "SELECT now()").Scan(&before)
+	for n := int64(1); err == nil && n > 0; total += n {
+		n = 0
+		err = db.Retry(ctx, func() error {
+			return c.db.Pool.QueryRow(ctx, sql, audit.Args(ctx, db.Args{"batch": retryBatch, "before": before})).Scan(&n)
+		})
+	}
+	if err != nil {
+		return total, fmt.Errorf("making the failed reviews of %ss due again: %w", kind, err)
+	}
+	return total, nil
+}
+
+const retryManifests = `
+	WITH failed AS MATERIALIZED (
+		SELECT top_level_namespace_id, repository_id, manifest_id FROM gc_manifest_review_queue
+		WHERE set_aside_at <= @before
+		ORDER BY set_aside_at LIMIT @batch FOR UPDATE SKIP LOCKED
+	), back AS (
+		UPDATE gc_manifest_review_queue q SET set_aside_at = NULL, review_count = 0, review_after = now()
+		FROM failed f
+		WHERE q.top_level_namespace_id = f.top_level_namespace_id AND q.repository_id = f.repository_id
+			AND q.manifest_id = f.manifest_id
+		RETURNING 1
+	), logged AS (
+		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, detail)
+		SELECT 'retry_gc', @actor, @address, @user_agent, @request_id, jsonb_build_object('kind', 'manifest', 'reviews', count(*))
+		FROM back HAVING count(*) > 0
+	)
+	SELECT count(*) FROM back`
+
+const retryBlobs = `
+	WITH failed AS MATERIALIZED (
+		SELECT digest FROM gc_blob_review_queue
+		WHERE set_aside_at <= @before
+		ORDER BY set_aside_at LIMIT @batch FOR UPDATE SKIP LOCKED
+	), back AS (
+		UPDATE gc_blob_review_queue q SET set_aside_at = NULL, review_count = 0, review_after = now()
+		FROM failed f WHERE q.digest = f.digest
+		RETURNING 1
+	), logged AS (
+		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, detail)
+		SELECT 'retry_gc', @actor, @address, @user_agent, @request_id, jsonb_build_object('kind', 'blob', 'reviews', count(*))
+		FROM back HAVING count(*) > 0
+	)
+	SELECT count(*) FROM back`
