@@ -6,7 +6,7 @@ import (
 )
 
 // Code is a short word for the reason why a tag is deleted or stays, such as too_old. Codes
-// are stored with runs and in the audit log, so a code must never change its meaning.
+// are stored in the audit log, so a code must never change its meaning.
 type Code string
 
 // Reasons to delete a tag.

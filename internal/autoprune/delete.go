@@ -54,8 +54,8 @@ func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *Verdict, list 
 	return nil
 }
 
-// deleteTags deletes tags that aren't attached, except those that were used since they were
-// judged.
+// deleteTags deletes the tags in part, which aren't attached to other images, except those
+// that were used since they were judged.
 func (v *repositoryRun) deleteTags(ctx context.Context, verdict *Verdict, part []candidate) error {
 	part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
@@ -95,9 +95,9 @@ func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []
 }
 
 // deleteAttached deletes two kinds of tags: tags attached to an image that no tag reaches
-// any more, and orphans whose image is still missing. The transaction that deletes them
-// checks each of these conditions again, under locks. As for other tags, lookAgain first
-// drops orphans that were used since they were judged.
+// any more, directly or through an index, and orphans, whose image is missing. The
+// transaction that deletes them checks each of these conditions again, under locks. As for
+// other tags, lookAgain first drops orphans that were used since they were judged.
 func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *Verdict, part []candidate) error {
 	part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
@@ -126,7 +126,8 @@ func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *Verdict, pa
 	})
 }
 
-// freeImages locks the images of attached tags and returns those that no tag reaches.
+// freeImages locks the images of the attached tags in part. It returns those images that no
+// tag reaches, neither directly nor through an index.
 func (v *repositoryRun) freeImages(ctx context.Context, q deletionTx, part []candidate) (map[int64]bool, error) {
 	images := make(map[int64]bool)
 	for _, g := range part {
@@ -148,10 +149,10 @@ func (v *repositoryRun) freeImages(ctx context.Context, q deletionTx, part []can
 	return images, nil
 }
 
-// missingImages looks once more for the images of the orphans in part, while no client can
-// push to the repository. It looks by the digests in the tags' names (absent: those that
-// still have no manifest) and by the subjects of the tags' manifests (alone: the manifests
-// whose subject isn't in the repository, or that have none).
+// missingImages looks once more for the images of the orphans in part (attached tags whose
+// image was missing), while no client can push to the repository. absent has the digests in
+// the tags' names, and says of each whether there is no such manifest. alone has those
+// manifests of the tags whose subject isn't in the repository, or that have none.
 func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []candidate) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
 	var digests []oci.DigestPrefix
 	var manifests []int64

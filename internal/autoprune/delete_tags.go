@@ -91,11 +91,11 @@ type batchReason struct {
 // index by manifest: each tag of a manifest with 60,000 tags then cost a scan of all
 // 60,000.
 //
-// The step "locked" locks the newest version of each row and checks the conditions on that
-// version. The step "gone" finds this version by its place, if the statement's snapshot can
+// The CTE "locked" locks the newest version of each row and checks the conditions on that
+// version. The CTE "gone" finds this version by its place, if the statement's snapshot can
 // see it, and checks the conditions again. A version that the snapshot can't see was
-// written after the statement began; such a tag stays. The step "logged" makes the audit
-// entries from the deleted rows, so that names and digests aren't sent to the client and
+// written after the statement began; such a tag stays. The CTE "logged" makes the audit
+// entries from the deleted rows, so that names and digests aren't sent to this process and
 // back. A tag's manifest always exists, even for the statement that deletes the tag, so the
 // join with manifests loses no entry.
 func (tx deletionTx) DeleteTags(ctx context.Context, b tagBatch) (deleted []int64, err error) {
@@ -229,8 +229,8 @@ func (tx deletionTx) LockImages(ctx context.Context, t catalog.Repository, image
 }
 
 // BlockPushes blocks pushes to the repository until the transaction ends. absent says of
-// each of the digests whether the repository has no manifest with it. alone has those of
-// the manifests (ids) whose subject isn't in the repository, or that have none.
+// each given digest whether the repository has no manifest with it. alone has those of the
+// given manifests (ids) whose subject isn't in the repository, or that have no subject.
 func (tx deletionTx) BlockPushes(ctx context.Context, t catalog.Repository, digests []oci.DigestPrefix, manifests []int64) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
 	if _, err := tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR UPDATE", t.ID); err != nil {
 		return nil, nil, fmt.Errorf("locking repository %s: %w", t.Path, err)

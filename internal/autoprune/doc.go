@@ -41,9 +41,9 @@
 //     (lockTaskAndPolicies), locks the repository and the tags, compares the tags with
 //     those that were judged, deletes them, writes the audit log, and adds to the run's
 //     counts.
-//  5. Tags attached to images that no tag reaches any more, and orphans, are deleted in the
-//     same way. The transaction first locks the images and checks once more that no tag
-//     reaches them.
+//  5. Tags attached to images that no tag reaches any more, directly or through an index,
+//     and orphans, are deleted in the same way. The transaction first locks the images and
+//     checks once more that no tag reaches them.
 //  6. pause or finish (record.go) adds the counts of the time slice to the run's row, and
 //     gives up the lease on the task.
 //
@@ -101,14 +101,14 @@
 // deleted the image.
 //
 // Time slices. A worker spends one time slice on a namespace before it takes the next
-// namespace. It interrupts a repository only where that wastes little work: a judgement is
-// valid in one snapshot only and can't be kept for a later slice. Therefore the deletion
-// after a judgement goes on for at least as long as the judgement took, even if the slice
-// is over. A judgement that takes longer than a slice pauses and prunes other namespaces in
-// nested slices (share). A nested slice can't pause in the same way: it ends, and its
-// repository is judged again in a slice of its own. The run counts a repository's tags with
-// the first deletion in it, or when the run has finished the repository, so a second
-// judgement doesn't count them twice.
+// namespace. It interrupts a repository only where that wastes little work: an evaluation
+// is valid in one snapshot only and can't be kept for a later slice. Therefore the deletion
+// after an evaluation goes on for at least as long as the evaluation took, even if the
+// slice is over. An evaluation that takes longer than a slice pauses, and the worker prunes
+// other namespaces in nested slices (share). An evaluation in a nested slice can't pause in
+// the same way: the nested slice ends, and the repository is evaluated again in a slice of
+// its own. The run counts a repository's tags with the first deletion in it, or when the
+// run has finished the repository, so a second evaluation doesn't count them twice.
 //
 // Undo restores tags whose names aren't in use, with their old creation and update times,
 // and in the same transaction exempts them from the policies that deleted them. An

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// orphanAge is the least age at which removeOrphans deletes an orphan. The delay is needed
-// because tools that copy images may push the signature before the image.
+// orphanAge is the least age at which a policy with removeOrphans deletes an orphan: a
+// signature or similar tag whose image isn't in the repository. The delay is needed because
+// tools that copy images may push the signature before the image.
 const orphanAge = 24 * time.Hour
 
 // Verdict says of each tag of one repository whether the policies delete it. Several
@@ -35,7 +36,8 @@ type rule struct {
 	// cutoff is now minus the policy's age. The policy selects tags whose time is before
 	// it; a tag whose time equals cutoff stays.
 	cutoff time.Time
-	// orphans is now minus orphanAge: an orphan that was pushed before it may be deleted.
+	// orphans is now minus orphanAge. A policy with removeOrphans selects an orphan (a tag
+	// whose image isn't in the repository) that was pushed before this time.
 	orphans time.Time
 	// oldest is the rank of the oldest tag that a number_of_tags policy keeps. It is valid
 	// only if full is set: the repository has at least as many tags as the policy keeps.

@@ -2,8 +2,9 @@ package autoprune
 
 // images finds the images that lose their last tag, and so the attached tags that are
 // deleted with them. It is a graph with reference counts. Its nodes are the images of
-// attached tags and the indexes above them. A manifest's references are its tags, and the
-// indexes that list it and stay.
+// attached tags and the indexes above them. A manifest's references are its tags and the
+// indexes that list it; a deleted tag, or an index that has lost all of its references, no
+// longer counts.
 type images struct {
 	places   map[int64]int32 // index in nodes, by manifest
 	nodes    []node

@@ -11,8 +11,8 @@ import (
 
 // PreviewOptions says what to preview.
 type PreviewOptions struct {
-	// Policy is a policy to try out: the preview judges by it alone. Nil: the preview
-	// judges by the policies that apply now.
+	// Policy is a policy to try out. The preview then shows what this policy alone would
+	// delete. Nil: the preview uses the policies that apply now.
 	Policy *Policy
 	// Limit is how many tags are listed. Default 100, most 10,000.
 	Limit int

@@ -187,7 +187,8 @@ func (l *library) collect() {
 	}
 }
 
-// bytes returns the size of the blobs of manifests that tags keep.
+// bytes returns the total size of those blobs that are layers of manifests which tags keep
+// from garbage collection.
 func (l *library) bytes() (sum int64) {
 	l.t.Helper()
 	alive, held := l.alive(), make(map[string]int64)

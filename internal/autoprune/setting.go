@@ -22,9 +22,9 @@ const SettingName = "autoprune.default_policy"
 // row, the policy has versions, exemptions and audit entries like other policies. A process
 // without the setting deletes the row.
 //
-// configure locks the version of the default policies, as change does. So a worker that is
-// deleting by the old policy ends its transaction first, and finds another version in its
-// next transaction.
+// configure locks the version of the default policies, as change does. If a worker's
+// transaction is just deleting tags by the old policy, configure waits for its end; the
+// worker's next transaction then finds another version.
 func (p *Pruner) configure(ctx context.Context) error {
 	if p.configured {
 		return nil

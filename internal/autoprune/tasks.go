@@ -27,10 +27,10 @@ type task struct {
 	versions versions
 }
 
-// versions are numbers that each change of policies or protection rules raises. That of a
-// namespace's policies is in its task (policies_version); those of the registry's defaults
-// and of the protection rules are in the table settings, under autoprune_defaults_version
-// and tag_protection_version.
+// versions are numbers that each change of policies or protection rules raises. The version
+// of a namespace's policies is in its task (policies_version). The versions of the
+// registry's defaults and of the protection rules are in the table settings, as
+// autoprune_defaults_version and tag_protection_version.
 type versions struct{ policies, defaults, protection int64 }
 
 // errLost says that this worker no longer has the task: its lease expired and another

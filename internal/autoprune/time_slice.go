@@ -161,12 +161,12 @@ func (u *timeSlice) busy() time.Duration { return time.Since(u.began) - u.shared
 var errSliceOver = errors.New("the time slice is over")
 
 // share pauses this time slice and gives other namespaces their time slices, for about the
-// length of one time slice. Then this time slice continues. The pause is needed because a
-// judgement uses one snapshot and can't be kept for a later time slice: without pauses, a
-// judgement that takes longer than a slice would delay all other namespaces. A nested time
-// slice, which runs in such a pause, can't pause itself. There share returns errSliceOver,
-// the slice ends without its unfinished judgement, and the repository is judged again in a
-// time slice of its own.
+// length of one time slice. Then this time slice continues. The pause is needed because the
+// evaluation of a repository is valid in one snapshot only and can't be kept for a later
+// time slice: without pauses, an evaluation that takes longer than a slice would delay all
+// other namespaces. A nested time slice, which runs in such a pause, can't pause itself.
+// There share returns errSliceOver, the slice ends without its unfinished evaluation, and
+// the repository is evaluated again in a time slice of its own.
 func (u *timeSlice) share(ctx context.Context) error {
 	if u.nested {
 		return errSliceOver
@@ -253,14 +253,15 @@ type repositoryRun struct {
 	cut          bool    // the time slice ended early: another has to continue in this repository
 	stillReached bool    // attached tags were kept because a tag still reaches their image
 
-	// The numbers of tags in this repository that earlier time slices of the same run have
-	// deleted, and that they have counted.
+	// earlierDeleted and earlierTags are the numbers of tags in this repository that
+	// earlier time slices of the same run have deleted and have counted.
 	earlierDeleted, earlierTags int64
 	tags                        int64 // number of tags when the run came to the repository
 	counted                     bool  // the run's row includes tags
 
-	// judging is how long the judgement took. deleting is when the deletion began, measured
-	// from the start of the time slice without pauses (busy). Zero: not yet known.
+	// judging is how long Evaluate took for the repository. deleting is when the deletion
+	// began, measured from the start of the time slice without pauses (busy). Zero: not yet
+	// known.
 	judging, deleting time.Duration
 	// finishing says that the worker is now deleting tags attached to images that have lost
 	// their tags. The time slice can't leave this work to the next one. The next one
@@ -302,9 +303,9 @@ func (v *repositoryRun) alive(ctx context.Context) error {
 }
 
 // step is called every few tags. When the time slice is over, it pauses for other
-// namespaces (share). While tags are being deleted, it instead returns errSliceOver as soon
-// as the deletion has taken as long as the judgement, which the next time slice has to
-// repeat.
+// namespaces (share). While tags are being deleted, it instead ends the slice with
+// errSliceOver, but not before the deletion has taken as long as Evaluate took, because the
+// next time slice has to evaluate the repository again.
 func (v *repositoryRun) step(ctx context.Context) error {
 	u := v.slice
 	switch {
@@ -319,10 +320,11 @@ func (v *repositoryRun) step(ctx context.Context) error {
 }
 
 // prune judges the repository's tags and deletes those that the verdict selects. It first
-// deletes tags of images, batch by batch, and then tags attached to images that no tag
-// reaches any more, and orphans. Its snapshot stays open and is read again for the
-// deletion, so that the verdict on each tag needn't be kept in memory. The transactions
-// that delete skip tags that have changed since the snapshot.
+// deletes tags that aren't attached, batch by batch. Then it deletes tags attached to
+// images that no tag reaches any more (directly or through an index), and orphans, whose
+// image is missing. Its snapshot stays open and is read again for the deletion, so that the
+// verdict on each tag needn't be kept in memory. The transactions that delete skip tags
+// that have changed since the snapshot.
 func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) error {
 	u := v.slice
 	rules.Now = s.Now

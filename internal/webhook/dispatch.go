@@ -123,10 +123,12 @@ type notice struct {
 	body    string
 }
 
-// dispatchOnce writes notices for a limited number of changes, pulls, collected manifests
-// and due counts, in one transaction that locks the row of webhookposition. If another
-// dispatcher has locked this row, dispatchOnce does nothing. told is the number of notices
-// that it wrote; more says that there may be further work.
+// dispatchOnce does one round of the dispatcher in one transaction, which locks the row of
+// webhookposition. It reads a limited number of changes, pulls and deletions by garbage
+// collection, writes notices of changes, counts pulls and deletions, and writes notices of
+// counts whose window is over. If another dispatcher has locked the row, dispatchOnce does
+// nothing. told is the number of notices that it wrote; more says that there may be further
+// work.
 func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told int, err error) {
 	var p position
 	err = p.scan(tx.QueryRow(ctx, `
@@ -263,8 +265,8 @@ func (s *Sender) countPulls(ctx context.Context, tx pgx.Tx, p *position, watcher
 	return more, err
 }
 
-// countCollected moves rows of webhookcollected, which garbage collection has written, to
-// the counts in webhookcounts.
+// countCollected deletes some rows of webhookcollected, which garbage collection has
+// written, and adds their numbers of deleted manifests to webhookcounts.
 func (s *Sender) countCollected(ctx context.Context, tx pgx.Tx) (more bool, err error) {
 	var n int
 	err = tx.QueryRow(ctx, `

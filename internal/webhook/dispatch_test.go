@@ -201,9 +201,9 @@ func TestOpenTransactionIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestLargeTransactions: one transaction has written more audit entries than a batch may
-// have. The dispatcher must make notices of all of them, in several parts. It must make one
-// notice of a smaller transaction.
+// TestLargeTransactions: one transaction has written more audit entries than the dispatcher
+// reads in one batch. The dispatcher must make notices of all of them, in several parts. Of
+// each smaller transaction it must make a single notice.
 func TestLargeTransactions(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -233,8 +233,9 @@ func TestLargeTransactions(t *testing.T) {
 	}
 }
 
-// TestTagsOfOneTransaction: one transaction moves tags to different manifests, as an undo
-// does. Each manifest must get a notice of its own, with its tags.
+// TestTagsOfOneTransaction: one transaction moves tags to two different manifests, as an
+// undo does. The dispatcher must make one notice for each manifest, with the tags that were
+// moved to it.
 func TestTagsOfOneTransaction(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})

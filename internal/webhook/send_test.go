@@ -86,7 +86,7 @@ func TestSlowReceiver(t *testing.T) {
 }
 
 // TestCertificatesAreVerified: the receiver's certificate isn't valid for the host of the
-// URL. It must receive no notice.
+// URL. The sender must not send the notice to this receiver.
 func TestCertificatesAreVerified(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

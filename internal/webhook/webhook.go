@@ -24,16 +24,18 @@
 // A notice is no longer sent in two cases only: it was recorded as delivered, after the
 // receiver answered 2xx; or it was recorded as given up, after a failure, by the process
 // that has the lease. (A crash doesn't give a notice up, even during the last attempt.) In
-// all other states next_attempt is a time, and a process claims the notice once that time
-// has come, earliest time first. So a process may die at any point: before the claim's
-// commit nothing has changed, and after it the notice is due again when the lease ends.
+// all other states the column next_attempt has a time, and a process claims the notice once
+// that time has come, earliest time first. So a process may die at any point: before the
+// claim's commit nothing has changed, and after it the notice is due again when the lease
+// ends.
 //
-// Two processes may send the same notice, if the first dies between the receiver's answer
-// and step 3, or is delayed beyond its lease. Both send the row's id as webhook-id, by
-// which the receiver recognises repeats. What the two processes record doesn't conflict. A
-// delivery is a fact: a process records it even if another process has the lease by then,
-// and even if the notice was given up. A failure is recorded only by the process that has
-// the lease, so the late failure of the other changes nothing.
+// Two processes may send the same notice: the first process may die between the receiver's
+// answer and step 3, or be delayed beyond its lease, and a second process then claims the
+// notice. Both processes send the row's id as webhook-id, by which the receiver recognises
+// repeats. The outcomes that the two processes record don't conflict. A process records a
+// delivery even if another process has the lease by then, and even if the notice was given
+// up, because the receiver has the notice. A process records a failure only while it has
+// the lease, so the late failure of the first process changes nothing.
 //
 // Notices may arrive in another order than that of their events: while one notice waits for
 // its next attempt, later notices are sent. Each notice contains the time of its event.
