@@ -24,8 +24,8 @@ type pulled struct {
 	lastBoth   time.Time // time of that pull
 }
 
-// add adds n pulls, the last of which happened at the time at. other is the digest that
-// these pulls delivered (if p is a tag) or the tag (if p is a manifest); "" if none.
+// add adds n pulls, the last of which happened at `at`. other is the digest that these pulls
+// delivered (if p is a tag) or the tag (if p is a manifest); "" if none.
 func (p *pulled) add(n int64, at time.Time, other string) {
 	p.count += n
 	if at.After(p.last) {

@@ -36,8 +36,8 @@ const (
 type FlushOptions struct {
 	Databases
 	Redis *Redis // required
-	// Interval is how often Redis is flushed; the processes share these flushes. Default 5
-	// min.
+	// Interval is how often Redis is flushed: in each interval one of the processes does so.
+	// Default 5 min.
 	Interval time.Duration
 	// Batch is how many keys one transaction counts. Default 1,000.
 	Batch int
@@ -112,7 +112,7 @@ func (w *FlushWorker) round(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// next returns the time until the loop looks again whether a flush is due.
+// next returns how long it is until the loop asks again whether a flush is due.
 func (w *FlushWorker) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
 // Flush flushes Redis now, even if no flush is due or another process is flushing.

@@ -51,11 +51,11 @@ type pendingRow struct {
 	changed    bool            // left has fewer requests than the row in the database
 }
 
-// pick returns the HEAD by tag that belongs to a client's GET by digest at time at. The HEAD
-// must not be later than the GET, nor earlier by more than within, and no other GET may have
-// used it. Among several such HEADs, pick prefers those from the GET's port (the same
-// connection), and among these the newest. It returns nil if there is none. takeScript
-// applies the same rule in Redis.
+// pick returns the HEAD by tag that belongs to a client's GET by digest, which came at `at`
+// from the client's port `port`. The HEAD must not be later than the GET, nor earlier by
+// more than within, and no other GET may have used it. Among several such HEADs, pick
+// prefers those from the same port (the same connection), and among these the newest. It
+// returns nil if there is none. takeScript applies the same rule in Redis.
 func pick(heads []*head, at time.Time, port int, within time.Duration) (best *head) {
 	for _, h := range heads {
 		if h.used || h.at.After(at) || at.Sub(h.at) > within {
@@ -68,8 +68,8 @@ func pick(heads []*head, at time.Time, port int, within time.Duration) (best *he
 	return best
 }
 
-// before says whether the HEAD h is a better choice than the HEAD other for a GET from the
-// client's port port.
+// before says whether the HEAD h is a better choice than the HEAD other for a GET that came
+// from the client's port `port`.
 func (h *head) before(other *head, port int) bool {
 	own, others := port != 0 && h.port == port, port != 0 && other.port == port
 	if own != others {
@@ -174,8 +174,8 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 	return more, forget(ctx, tx, rows, settled.Add(-w.opt.Join-audit.MaxSpan))
 }
 
-// takeBefore removes the GETs before a time from rows and returns them in the order of their
-// times.
+// takeBefore removes from rows the GETs that came before `before`, and returns them in the
+// order of their times.
 func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 	for _, row := range rows {
 		n := 0
@@ -318,8 +318,8 @@ func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.Clie
 	return out, list, nil
 }
 
-// pendingRepositories returns the ids of the repositories to which the next GETs that
-// joinPending will join belong, so that the caller can lock them.
+// pendingRepositories returns the ids of the repositories that joinPending will need: those
+// of the next GETs by digest that it will join. The caller locks them first.
 func (w *SyncWorker) pendingRepositories(ctx context.Context, before time.Time) ([]int64, error) {
 	rows, err := w.opt.Stats.Pool.Query(ctx, `
 		SELECT DISTINCT repository_id FROM (

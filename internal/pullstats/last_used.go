@@ -93,8 +93,8 @@ func (m *LastUsedRecorder) Close(ctx context.Context) error {
 	return nil
 }
 
-// used records that a manifest was used at the time at and, unless tag is "", that the tag
-// was.
+// used records that a manifest was used at `at` and, unless tag is "", that the tag was used
+// then.
 func (m *LastUsedRecorder) used(repository int64, tag string, d oci.Digest, at time.Time) {
 	if tag != "" {
 		m.tagUsed(repository, tag, at)
@@ -122,7 +122,7 @@ func (m *LastUsedRecorder) usedAt(k usedName, at time.Time) {
 	}
 }
 
-// markUncounted records that the pull at the time at may be missing in the counts.
+// markUncounted records that the pull that happened at `at` may be missing in the counts.
 func (m *LastUsedRecorder) markUncounted(at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

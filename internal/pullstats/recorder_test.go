@@ -93,8 +93,8 @@ func TestPullInTwoProcesses(t *testing.T) {
 	two.Pulled(t.Context(), s.client("a", 0, "", "x"))
 	finish(t, two)
 	three.Pulled(t.Context(), s.client("a", 0, "", "x")) // the HEAD is used up
-	// The process three joins a client's HEAD with a GET. The process four must not join the
-	// same HEAD with another GET.
+	// The third process answers a client's HEAD and the GET that belongs to it. The fourth
+	// process then answers another GET, which must not be joined with the same HEAD.
 	three.Checked(t.Context(), s.client("b", 0, "v2", "x"))
 	three.Pulled(t.Context(), s.client("b", 0, "", "x"))
 	finish(t, three)

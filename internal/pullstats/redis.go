@@ -225,10 +225,10 @@ func (r *Redis) send(ctx context.Context, c redis.UniversalClient, calls []*call
 	}
 	_, err := p.Exec(ctx)
 	for _, call := range calls {
-		// When a server refuses the connection (because of a wrong password, or too many
-		// clients) the library sends nothing, and sets no error in the commands. A script
-		// that has run always has a result, so a command without result and error wasn't
-		// sent.
+		// A server may refuse the connection (because of a wrong password, or too many
+		// clients). Then the library sends nothing, but sets no error in the commands. A
+		// script that has run always has a result, so a command with neither result nor
+		// error wasn't sent.
 		if err != nil && call.cmd.Err() == nil && call.cmd.Val() == nil {
 			call.cmd.SetErr(err)
 		}

@@ -111,9 +111,9 @@ func (h *redisHeads) forget(now time.Time) {
 	h.taken = h.taken[n:]
 }
 
-// used remembers a pull by digest that Redis has joined with a HEAD and counted. If there is
-// no room to remember it, and Redis goes away, another pull may be joined with the same
-// HEAD.
+// used remembers a pull by digest that Redis has joined with a HEAD and counted, so that
+// toLog can write it to pullheads if Redis goes away. If there is no room to remember it,
+// another pull may then be joined with the same HEAD.
 func (h *redisHeads) used(e audit.Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -173,8 +173,8 @@ func (h *redisHeads) unwatched(now time.Time) bool {
 	return h.q.r.opt.Log != nil && len(h.recent)+len(h.taken) > h.logged
 }
 
-// next returns the time until HEADs are to be sent, or Redis is to be pinged because of
-// HEADs that the audit log doesn't have.
+// next returns how long it is until HEADs are to be sent, or until Redis is to be pinged
+// because it has HEADs that the audit log doesn't have.
 func (h *redisHeads) next(now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -184,8 +184,8 @@ func (q *redisQueue) oldest() time.Time {
 	return oldest
 }
 
-// next returns the time until the first pull or HEAD has waited for its linger time and is
-// to be sent.
+// next returns how long it is until the first pull or HEAD has waited for its linger time
+// and is to be sent.
 func (q *redisQueue) next(context.Context) (time.Duration, error) {
 	idle := q.heads.next(time.Now())
 	q.mu.Lock()

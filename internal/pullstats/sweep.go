@@ -56,10 +56,10 @@ type SweeperOptions struct {
 //     counted in between changes the row; and another sweeper that has found the tag has
 //     removed the mark.
 //
-// One case remains: if a tag was missing for the whole Window and comes back between steps 3
-// and 4, within milliseconds, it loses its old count, and later pulls count from 0. A tag
-// that comes back between two sweeps and is deleted again, without being used, counts as
-// missing all the time.
+// One case remains in which a tag loses its old count: the tag was missing for the whole
+// Window and comes back, within milliseconds, between the second lookup and the deletion of
+// its row. Later pulls then count from 0. A tag that comes back between two sweeps and is
+// deleted again, without being used, counts as missing all the time.
 //
 // No statement of the sweeper waits for a row that another transaction has locked: it skips
 // the row until the next sweep. So the sweeper can't take part in a deadlock with the
@@ -127,7 +127,7 @@ func (w *Sweeper) round(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// next returns the time until the next page is due.
+// next returns how long it is until the next page is due.
 func (w *Sweeper) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
 // page sweeps the next page of rows, and returns whether it was the last page of the sweep.

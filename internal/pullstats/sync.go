@@ -98,7 +98,7 @@ func (w *SyncWorker) round(ctx context.Context) (more bool, err error) {
 	return false, w.observe(ctx)
 }
 
-// next returns the time until the audit log is to be read again.
+// next returns how long it is until the audit log is to be read again.
 func (w *SyncWorker) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
 // observe sets the metric that shows how far the statistics are behind.

@@ -28,8 +28,10 @@ import (
 // count if it was abandoned.
 //
 // FlushWorkers of this version count the keys of the previous version in the same way, so
-// replicas of both versions may run at once. If Redis doesn't answer a claim, the worker
-// leaves the batch open, so that it is abandoned when its lease runs out.
+// replicas of both versions may run at once. If Redis doesn't answer when a worker claims a
+// key's count for a batch, it isn't known whether the claim succeeded. So the worker never
+// applies that batch: it leaves the batch open, and the batch is abandoned when its lease
+// runs out.
 
 const (
 	// olderPrefix is the prefix of the previous version's counter keys in Redis.
@@ -298,8 +300,8 @@ func (w *FlushWorker) endClaims(ctx context.Context, claims map[string]int64, st
 	return nil
 }
 
-// olderKey returns the previous version's Redis key for the pulls of a manifest, by the
-// given tag or, if tag is "", by digest; see counterKey.
+// olderKey returns the previous version's Redis key for the pulls of a manifest: by the
+// given tag or, if tag is "", by digest. See counterKey.
 func olderKey(repository int64, tag string, d oci.Digest) string {
 	if tag == "" {
 		return fmt.Sprintf("%s%d:digest:%s", olderPrefix, repository, d)

@@ -54,7 +54,8 @@ func TestUsesCatchesUp(t *testing.T) {
 	if n := number(t, s.stats, "SELECT tag_pull_count FROM tagpullstatistics"); n != 12000 {
 		t.Errorf("%d counted", n)
 	}
-	// If an open transaction keeps these pulls from being counted, Uses must fail.
+	// If there are too many uncounted pulls, and an open transaction keeps them from being
+	// counted, Uses must fail.
 	tx, err := s.log.Pool.Begin(t.Context())
 	must(t, err)
 	defer tx.Rollback(t.Context()) //nolint:errcheck
