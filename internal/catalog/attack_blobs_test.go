@@ -70,7 +70,7 @@ func TestAttackPromiseWaitsForReview(t *testing.T) {
 	catalogtest.WantCode(t, catalogtest.Soon(t, "HEAD", done), oci.BlobUnknown)
 }
 
-// A client asks by HEAD for a blob that has no row in gc_blob_review_queue. PromiseBlob must
+// A client asks by HEAD for a blob that has no row in gc_blob_review_queue. PromiseBlobExists must
 // insert one that is due after a day, so that no review deletes the blob before.
 func TestAttackPromiseIsARow(t *testing.T) {
 	t.Parallel()

@@ -286,7 +286,7 @@ func TestAttackLateFill(t *testing.T) {
 	}
 }
 
-// PromiseManifest has cached its promise for a manifest. The manifest is then deleted and put
+// PromiseManifestExists has cached its promise for a manifest. The manifest is then deleted and put
 // again. The next HEAD must write a new promise into the review queue.
 func TestAttackPromiseOutlivesItsManifest(t *testing.T) {
 	t.Parallel()
