@@ -16,13 +16,13 @@ import (
 // spliced are the functions that may build a statement from parts that are written
 // elsewhere, and why.
 var spliced = map[string]string{
-	"internal/audit/keeper.go:caught":    partition,
-	"internal/audit/keeper.go:makeOne":   partition,
-	"internal/audit/keeper.go:move":      partition,
-	"internal/audit/keeper.go:search":    partition,
-	"internal/audit/keeper.go:deleteOld": partition,
-	"internal/gc/review.go:NextReview":   queue,
-	"internal/gc/status.go:queue":        queue,
+	"internal/audit/partitions.go:monthsInDefault":      partition,
+	"internal/audit/partitions.go:create":               partition,
+	"internal/audit/partitions.go:moveEntries":          partition,
+	"internal/audit/partitions.go:findUncounted":        partition,
+	"internal/audit/partitions.go:deleteExpiredEntries": partition,
+	"internal/gc/review.go:NextReview":                  queue,
+	"internal/gc/status.go:queue":                       queue,
 }
 
 const (
