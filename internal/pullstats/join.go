@@ -191,8 +191,9 @@ func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 	return gets
 }
 
-// joinGets chooses a HEAD for each GET. If there is one, it marks the HEAD as used and adds
-// the GET to sum as a pull of the HEAD's tag. Unused HEADs go back into their rows.
+// joinGets chooses a HEAD by tag for each GET by digest. If there is one, it marks the HEAD
+// as used and adds the GET to sum as a pull of the HEAD's tag. HEADs that no GET has used
+// stay in their rows (field left).
 func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.Duration, alive map[int64]bool, sum adder) error {
 	for _, g := range gets {
 		h := pick(heads[g.client], g.at, g.port, within)

@@ -65,8 +65,10 @@ local at = h[4] or '0'
 redis.call('HSET', KEYS[1], 'claim', ARGV[1], 'claimed_count', h[3], 'claimed_ts', at, 'pull_count', '0', 'claimed_seq', h[11] or '0')
 return {ARGV[1], h[3], at, h[7], h[8], h[9], h[10], h[11] or '0'}`)
 
-	// endClaimScript ends a batch's claim of a key. Arguments: the batch's number; "applied"
-	// or "abandoned"; and the seconds after which a key with nothing left to count expires.
+	// endClaimScript ends a batch's claim of a key's count: it drops the claimed count if
+	// the batch was applied, and adds it back to the key's count if the batch was abandoned.
+	// Arguments: the batch's number; "applied" or "abandoned"; and the seconds after which a
+	// key with nothing left to count expires.
 	endClaimScript = redis.NewScript(`
 local h = redis.call('HMGET', KEYS[1], 'claim', 'claimed_count', 'pull_count')
 if h[1] ~= ARGV[1] then return 0 end
