@@ -13,9 +13,9 @@
 //     read, policies by number select nothing, because the unreadable policy might have to
 //     select before they count.
 //   - A protected tag is never deleted, even if a policy selects it.
-//   - A tag is never deleted because statistics are missing: a last_pulled policy selects
-//     nothing unless pull statistics cover the policy's whole age, and the verdict then
-//     says why.
+//   - A tag is never deleted because statistics are missing. A last_pulled policy selects
+//     nothing, and the verdict says why, unless pull statistics cover the policy's whole
+//     age.
 //   - Signatures, SBOMs and attestations that are attached to an image of the repository
 //     are never selected and never counted. An attached tag is deleted when its image loses
 //     its last tag in the same run. An orphan is an attached tag whose image isn't in the
@@ -42,8 +42,9 @@
 //     those that were judged, deletes them, writes the audit log, and adds to the run's
 //     counts.
 //  5. Tags attached to images that no tag reaches any more, directly or through an index,
-//     and orphans, are deleted in the same way. The transaction first locks the images and
-//     checks once more that no tag reaches them.
+//     are deleted in the same way. The transaction first locks the images and checks once
+//     more that no tag reaches them. Orphans are deleted with them, after the transaction
+//     has looked for their images once more.
 //  6. pause or finish (record.go) adds the counts of the time slice to the run's row, and
 //     gives up the lease on the task.
 //

@@ -16,10 +16,10 @@ const orphanAge = 24 * time.Hour
 //
 // A tag that is pushed after the evaluation is judged by the same rules, but the newest N
 // tags of a number_of_tags policy aren't determined again: the new tag stays in addition to
-// these N. Just before the caller deletes a tag, it may call Decide again with a later time
-// of last use, and the tag may then stay. The verdict doesn't know that, and still deletes
-// the tags attached to the tag's image. To keep them, the caller must delete attached tags
-// last, and only those whose image has no tag.
+// these N. Just before the caller deletes a tag, it may set a later time of last use and
+// call Decide again, and the tag may then stay. The verdict doesn't take note of that: it
+// still deletes the tags attached to the tag's image. To keep them, the caller must delete
+// attached tags last, and only those whose image has no tag.
 type Verdict struct {
 	rules         []rule
 	order         []int // indexes of rules: policies that count tags come last

@@ -185,7 +185,7 @@ func newestFirst(a, b autoprune.Tag) int {
 	return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Name, a.Name))
 }
 
-// rests returns whether policy i selects nothing, whatever the tags are.
+// rests returns whether policy i selects no tag at all, because it can't be read or judged.
 func (s scene) rests(i int) bool {
 	p := s.rules.Policies[i]
 	switch {

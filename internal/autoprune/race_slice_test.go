@@ -28,8 +28,8 @@ func (r *registry) expensive(namespace string, tags int) {
 	r.policy(autoprune.Target{Namespace: namespace}, `{"method": "number_of_tags", "numTags": 1}`)
 }
 
-// TestJudgementSharesItsTime: the judgement of one repository takes longer than a time
-// slice. The worker must prune another namespace meanwhile, then continue the judgement,
+// TestJudgementSharesItsTime: the evaluation of one repository takes longer than a time
+// slice. The worker must prune another namespace meanwhile, then continue the evaluation,
 // and count each tag once.
 func TestJudgementSharesItsTime(t *testing.T) {
 	t.Parallel()
@@ -99,8 +99,8 @@ func TestTagsAreCountedOnce(t *testing.T) {
 	r.consistent()
 }
 
-// TestStoppedRunIsTold: a run has sent EventStarted, and then a client deletes its policies
-// or its namespace. The pruner must send EventFinished for the run too.
+// TestStoppedRunIsTold: a run has sent EventStarted, and then a client deletes the run's
+// policies or its namespace. The pruner must send EventFinished for the run too.
 func TestStoppedRunIsTold(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(m *middle) error{

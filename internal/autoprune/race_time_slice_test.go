@@ -71,8 +71,9 @@ func inTheMiddle(t *testing.T, scope autoprune.Target) *middle {
 	return m
 }
 
-// timeSlice lets the worker prune for one time slice, which calls do between the judgement
-// and the first deletion. It fails the test if do isn't called.
+// timeSlice lets the worker prune for one time slice. After the worker has judged the tags,
+// and before it deletes the first, it calls do. timeSlice fails the test if do isn't
+// called.
 func (m *middle) timeSlice(do func(ctx context.Context, tags []*autoprune.Tag) error) {
 	m.t.Helper()
 	m.m.do = do

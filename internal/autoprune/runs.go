@@ -123,7 +123,8 @@ func parseRunCursor(cursor string) (at time.Time, id uuid.UUID, err error) {
 // maxRunRepositories is how many repositories of a run are listed.
 const maxRunRepositories = 1000
 
-// RunDetails is a run with what it did in each repository.
+// RunDetails is a run with the counts of each repository in which it deleted tags or
+// failed.
 type RunDetails struct {
 	RunSummary
 	// PerRepository has up to 1,000 repositories in which the run deleted tags or failed,

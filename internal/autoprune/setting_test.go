@@ -112,7 +112,7 @@ func TestDefaultPolicyOfDifferentReplicas(t *testing.T) {
 	if n := len(r.tags(r.repository("app/a"))); n != 6 {
 		t.Errorf("%d tags", n)
 	}
-	r.restart("") // the setting was removed, though the others still run with theirs
+	r.restart("") // this process has no such setting, but the older processes still have one
 	for _, p := range []*autoprune.Pruner{first, r.pruner} {
 		r.pruner = p
 		r.fresh("app/a")

@@ -194,8 +194,8 @@ func (s *snapshot) Parents(ctx context.Context, manifests []int64) ([]link, erro
 			ORDER BY child_id OFFSET 0) x`, manifests)
 }
 
-// Children returns the links from those of the given manifests that are indexes to their
-// children.
+// Children returns, for each of the given manifests that is an image index, the links to
+// its children.
 func (s *snapshot) Children(ctx context.Context, manifests []int64) ([]link, error) {
 	return s.links(ctx, `
 		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)

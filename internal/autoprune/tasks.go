@@ -83,10 +83,10 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 // for longer than its lease, and whose task another worker has claimed, writes nothing when
 // it continues.
 //
-// A transaction must update the task only once. At the second update PostgreSQL checks the
-// foreign key to the namespace again, although the key is unchanged, and waits for any
-// transaction that is deleting the namespace; that transaction in turn waits for the task,
-// which is a deadlock.
+// A transaction must update the task's row only once. At a second update PostgreSQL checks
+// the foreign key to the namespace again, although the key is unchanged, and waits for any
+// transaction that is deleting the namespace. That transaction in turn waits for the task's
+// row, which is a deadlock.
 func (p *Pruner) lockTask(ctx context.Context, tx pgx.Tx, t *task) error {
 	done, err := tx.Exec(ctx, "SELECT FROM autoprunetaskstatus WHERE namespace_id = $1 AND lease = $2 FOR NO KEY UPDATE",
 		t.namespace, t.lease)
@@ -142,7 +142,7 @@ func (p *Pruner) lockTaskAndPolicies(ctx context.Context, tx pgx.Tx, t *task) er
 	return nil
 }
 
-// renew renews the lease while the worker reads and writes nothing. It returns errLost if
+// renew renews the lease while the worker only reads tags. It returns errLost if
 // this worker no longer has the lease.
 func (p *Pruner) renew(ctx context.Context, t *task) error {
 	done, err := p.db.Pool.Exec(ctx, `

@@ -100,8 +100,8 @@ func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d del
 	return nil
 }
 
-// delivered records that a notice was delivered, even if another process has the lease now:
-// see the package comment.
+// delivered records that a notice was delivered. It does so even if another process has the
+// lease by now, because the receiver has the notice in any case.
 func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhooknotices

@@ -18,7 +18,8 @@ const (
 	EventDelete = "delete" // tags, manifests or a repository were deleted, by a client or at their expiration date
 	EventPrune  = "prune"  // tags were deleted by policies
 	EventGC     = "gc"     // garbage collection deleted manifests; the notice has their number
-	// EventPing is the event of the notice that Ping queues. Webhooks can't ask for it.
+	// EventPing is the event of the notice that [Sender.Ping] queues. Webhooks can't ask
+	// for it.
 	EventPing = "ping"
 )
 

@@ -152,7 +152,7 @@ type request struct {
 	path   string
 }
 
-// receiver is a server that keeps what it gets.
+// receiver is a test server that stores the requests it receives.
 type receiver struct {
 	*httptest.Server
 	mu   sync.Mutex
