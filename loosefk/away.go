@@ -13,11 +13,11 @@ import (
 // reachTime bounds the check whether a database can be reached.
 const reachTime = 5 * time.Second
 
-// lookUpReachable is like lookUp, but can do without databases other than db. If such a
-// database can't be reached, it leaves out the definitions that have a table there, and
-// gone is an error that names the database. away is then the set of parents in db that have
-// children in such a database: the run cleans up the children in the databases that it
-// reaches, but leaves the parents' deleted records pending.
+// lookUpReachable looks up the tables of the definitions for a run on db, as lookUp does,
+// but leaves out definitions with a table in another database that can't be reached. The
+// error `gone` names these databases. The set `away` contains the parents in db that have
+// children there: the run cleans up their children in all other databases, but leaves their
+// deleted records pending.
 func (w *Worker) lookUpReachable(ctx context.Context, db *Database) (rs references, away map[pg.Table]bool, gone, err error) {
 	rs, _, err = lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if _, bad := errors.AsType[Problems](err); err == nil || bad || ctx.Err() != nil {

@@ -242,7 +242,7 @@ func (c *cleaner) note(parent pg.Table, stuck, waiting, done []record) {
 	}
 }
 
-// dead returns those of the parents ids that don't exist. If a parent was inserted again
+// dead returns those of the parents `ids` that don't exist. If a parent was inserted again
 // under its old id, its children belong to the new row and must stay.
 func (c *cleaner) dead(ctx context.Context, parent pg.Table, ids []parentKey) ([]parentKey, error) {
 	alive, err := c.db.in().Alive(ctx, parent, ids)
@@ -252,10 +252,10 @@ func (c *cleaner) dead(ctx context.Context, parent pg.Table, ids []parentKey) ([
 	return pg.Without(ids, alive), nil
 }
 
-// finish marks the deleted records done as processed. If the parent has children in another
-// database, it schedules each record's second search for such children instead, once per
-// record. existing is the number of records that batch has already marked, because their
-// parents exist again.
+// finish marks the deleted records in `done` as processed. But a record whose parent has
+// children in another database is scheduled, once, for a second search for such children.
+// `existing` is the number of records that batch has already marked, because their parents
+// exist again.
 func (c *cleaner) finish(ctx context.Context, parent pg.Table, refs references, done []record, existing int) error {
 	var processed, again []record
 	for _, r := range done {

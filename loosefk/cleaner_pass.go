@@ -13,9 +13,9 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// outcome divides parents by the result of a turn. Parents in done have no children left.
-// Parents in paused have more children, but had their share of this turn, or a limit ended
-// the turn. Parents in left kept children because of a lock, a timeout or an error.
+// outcome divides parents by the result of a turn. Parents in `done` have no children left.
+// Parents in `paused` have more children, but had their share of this turn, or a limit
+// ended the turn. Parents in `left` kept children because of a lock, a timeout or an error.
 type outcome struct{ done, paused, left []parentKey }
 
 // reference cleans up the children of the parents ids for one definition. Its first pass
@@ -39,18 +39,18 @@ func (c *cleaner) reference(ctx context.Context, r Reference, ids []parentKey) (
 const maxTries = 2
 
 // patience bounds how long the queries for one parent table may wait for locks in a run: in
-// total patience times LockTimeout. Without this bound, a thousand parents with locked
+// total for this many times LockTimeout. Without this bound, a thousand parents with locked
 // children would use up the run's time for all other parents.
 const patience = 10
 
-// pass runs queries for one definition until each parent in line has an outcome. While
+// pass runs queries for one definition until each parent in `line` has an outcome. While
 // several parents wait, a query changes at most a quarter of its row limit for one parent;
-// a parent with more children then goes to the end of line. If a query meets a timeout, or
-// a row that a constraint or a trigger keeps from being changed, pass repeats it with half
-// of the parents and half of the rows, so that in the end only the parents that cause the
-// failure are left. Once the queries for a parent table have waited for locks for patience
-// times LockTimeout in total, the later queries of the run no longer wait for locked
-// children.
+// a parent with more children then goes to the end of the line. If a query meets a timeout,
+// or a row that a constraint or a trigger keeps from being changed, pass repeats it with
+// half of the parents and half of the rows, so that in the end only the parents that cause
+// the failure are left. Once the queries for a parent table have waited for locks for
+// `patience` times LockTimeout in total, the later queries of the run no longer wait for
+// locked children.
 func (c *cleaner) pass(ctx context.Context, r Reference, line []parentKey, skipLocked bool) (out outcome, err error) {
 	most := c.limit(r)
 	limit, width, tries := most, len(line), 0
@@ -158,9 +158,9 @@ func (c *cleaner) refuse(r Reference, err error) {
 	}
 }
 
-// back looks up which parents ids, the first ones in line, exist again, and moves those
-// that do from line to out.done, since their children must stay. It returns whether there
-// was one. If the lookup fails, back adds all parents in line to out.left.
+// back looks up which of the parents `ids`, the first ones in `line`, exist again, and
+// moves those from `line` to out.done, since their children must stay. It returns whether
+// there was one. If the lookup fails, it adds all parents in `line` to out.left.
 func (c *cleaner) back(ctx context.Context, r Reference, ids []parentKey, line *[]parentKey, out *outcome) (bool, error) {
 	dead, err := c.dead(ctx, r.ParentTable, ids)
 	if err != nil {
@@ -212,15 +212,16 @@ func refuses(err error) bool {
 	return ok && slices.Contains([]string{"22", "23", "27", "44", "P0"}, e.Code[:2])
 }
 
-// sorted holds the parents of a query that aren't done. Parents in ahead were not reached
-// by the query, so they stay at the head of the queue. Parents in back have more children,
-// and go to the end of the queue.
+// sorted holds the parents of a query that aren't done. The query didn't reach the parents
+// in `ahead`, so they stay at the head of the line. The parents in `back` have more
+// children, and go to the end of the line.
 type sorted struct{ ahead, back []parentKey }
 
-// advance divides the parents ids of a query by the result: list says how many children the
-// query found for each parent, rows how many it changed. Parents without further children
-// are added to out.done. Parents of which this turn has changed at least share children are
-// added to out.paused; changed counts these children. The others are returned.
+// advance divides the parents `ids` of a query by its result: `list` says how many children
+// the query found for each parent, `rows` how many it changed in all. Parents without
+// further children are added to out.done. Parents of which this turn has changed at least
+// `share` children, as counted in `changed`, are added to out.paused. The other parents are
+// returned.
 func advance(ids []parentKey, list []found, rows, limit, perParent int, changed map[parentKey]int, share int, out *outcome) (s sorted) {
 	total := 0
 	by := make(map[int]int, len(list))

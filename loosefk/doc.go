@@ -1,6 +1,6 @@
-// Package loosefk cleans up the children of deleted rows where PostgreSQL's foreign keys
-// can't: across databases, and where an ON DELETE CASCADE would delete a million rows
-// within a client's request.
+// Package loosefk deletes or updates rows (children) that refer to deleted rows (parents),
+// where PostgreSQL's foreign keys can't: if both are in different databases, or if an ON
+// DELETE CASCADE would delete a million rows within a client's request.
 //
 // A loose foreign key is a definition: when a row of the parent table is deleted, the rows
 // of the child table that refer to it are deleted, lose the reference, or get a value in

@@ -48,9 +48,9 @@ type rotationOptions struct {
 var ErrBusy = errors.New("open transactions have locked the table of deleted records")
 
 // rotate rotates the partitions of the table of deleted records. It adds a missing default
-// partition, corrects a wrong default of the column partition, adds the next partition if
+// partition, corrects a wrong default of the column `partition`, adds the next partition if
 // the newest is old enough, detaches partitions without pending records, and drops
-// partitions that were detached longer than retention ago.
+// partitions that were detached longer ago than the retention time.
 func (d *Database) rotate(ctx context.Context, o rotationOptions) (Rotation, error) {
 	var s Rotation
 	steps := []func(context.Context, rotationOptions, *Rotation) error{d.addMissing, d.repairDefault, d.addNext, d.detachSettled, d.dropDetached}
@@ -113,10 +113,10 @@ func (d *Database) underLock(ctx context.Context, o rotationOptions, fn func(tx 
 	return fmt.Errorf("%w: %w", ErrBusy, err)
 }
 
-// repairDefault sets the default of the column partition to the newest partition, and then
-// moves there the records that went to the default partition. If the default named an older
-// partition, no new record would go to the newest one, which then would never get old
-// enough for rotation to add another.
+// repairDefault sets the default of the column `partition` to the newest partition's
+// number, and then moves there the records that went to the default partition. If the
+// default named an older partition, no new record would go to the newest one, which then
+// would never get old enough for rotation to add another.
 func (d *Database) repairDefault(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, current, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
@@ -159,8 +159,8 @@ func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Rotation) error
 	return err
 }
 
-// emptyDefault moves the records of the default partition, called table, to the partition
-// with the number to, since records left there could prevent rotation from attaching a
+// emptyDefault moves the records of the default partition, `table`, to the partition with
+// the number `to`, since records left there could prevent rotation from attaching a
 // partition with their number. If a worker marks a record as processed at the same moment,
 // the record stays pending and is processed once more.
 func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *Rotation) error {
@@ -181,7 +181,7 @@ func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *
 	}
 }
 
-// addNext adds the next partition, and sets the default of the column partition to its
+// addNext adds the next partition, and sets the default of the column `partition` to its
 // number, if the first record of the newest partition is older than o.age.
 func (d *Database) addNext(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, _, err := d.in().Partitions(ctx, d.catalog())
@@ -251,10 +251,9 @@ func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []pg.Partition
 // stay attached.
 var errPending = errors.New("records are pending")
 
-// detachSettled detaches each partition that has no pending records, except the newest. A
-// partition with pending records doesn't prevent later partitions from being detached. The
-// default of the column partition never names a detached partition, because the partition
-// that it names is left out, too.
+// detachSettled detaches each partition that has no pending records, except the newest
+// partition and the partition that the default of the column `partition` names. A partition
+// with pending records doesn't prevent later partitions from being detached.
 func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, current, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {

@@ -348,7 +348,7 @@ func (r *rotations) count() (added, busy int) {
 	return r.added, r.busy
 }
 
-// wait waits until rotations have added at least added partitions and at least busy
+// wait waits until at least `added` rotations have added a partition, and at least `busy`
 // rotations have given up.
 func (r *rotations) wait(ctx context.Context, added, busy int) error {
 	for {

@@ -49,9 +49,9 @@ const (
 	lanePutOff
 )
 
-// load returns up to limit pending records of a parent table in the lane which, those that
-// have waited longest first. It leaves out the records in without. It reads each partition
-// through an index.
+// load returns up to `limit` pending records of a parent table in the lane `which`, those
+// that have waited longest first. It leaves out the records in `without`. It reads each
+// partition through an index.
 func (d *Database) load(ctx context.Context, parent pg.Table, which lane, limit int, without []record) (pending []record, err error) {
 	var unfit []record // records whose key isn't of the type of the parent's key
 	list, current, err := d.in().Partitions(ctx, d.catalog())
@@ -135,10 +135,10 @@ func keys(records []record) (partitions, ids []int64) {
 	return partitions, ids
 }
 
-// set updates those of the records that are still pending. Parameter set is the SQL SET
-// clause; args are its arguments, from $3 on. The WHERE clause compares status + 0 so that
-// PostgreSQL doesn't use the partial index on pending records, by which it would search a
-// whole partition for each record.
+// set updates those of the records that are still pending. The argument `set` is the SQL
+// SET clause; `args` are its arguments, from $3 on. The WHERE clause compares status + 0 so
+// that PostgreSQL doesn't use the partial index on pending records, by which it would
+// search a whole partition for each record.
 func (d *Database) set(ctx context.Context, records []record, set string, args ...any) error {
 	if len(records) == 0 {
 		return nil
@@ -168,16 +168,16 @@ func (d *Database) lookAgain(ctx context.Context, records []record, after time.D
 	return d.set(ctx, records, "cleanup_attempts = -1, consume_after = now() + $3::interval", after)
 }
 
-// attempted counts this run as an attempt for each record that it left unfinished. stuck
-// are the records that a lock, a timeout or an error kept from being finished; cut are
-// those that were unfinished when the run reached a limit.
+// attempted counts this run as an attempt for each record that it left unfinished: the
+// records in `stuck`, which a lock, a timeout or an error kept from being finished, and the
+// records in `cut`, which were unfinished when the run reached a limit.
 //
 // After MaxAttempts such runs attempted postpones a record by RescheduleAfter, so that it
-// doesn't delay others. A record in cut keeps its count when it is postponed, because its
+// doesn't delay others. A record in `cut` keeps its count when it is postponed, because its
 // parent only has many children: runs with nothing else to do continue with it, in
-// lanePutOff. For a record that was loaded in lanePutOff, being in cut changes nothing.
-// Being in stuck sets its count to 0, so that it leaves the lane and waits until its
-// postponement ends.
+// lanePutOff. A record that was loaded in lanePutOff isn't counted again. If it is in
+// `stuck`, its count becomes 0, so that it leaves the lane and waits until its postponement
+// ends.
 func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options) (incremented, rescheduled int, err error) {
 	var more, stop, heavy, rest []record
 	for _, r := range stuck {

@@ -20,10 +20,10 @@ type rest struct {
 	left int // number of the next runs to leave out, unless a record becomes pending
 }
 
-// turnOf is called when it is a database's turn. It makes a run, unless r allows to leave
-// it out and no deleted record is pending; ran says whether it made one. After a run that
-// succeeded and began without a pending record, the next restTurns-1 runs may be left out:
-// that run has set the metrics of pending records to 0.
+// turnOf is called when it is a database's turn. If no deleted record is pending and `r`
+// allows it, turnOf leaves the run out; otherwise it makes a run. `ran` says whether it
+// made one. After a run that succeeded and began without a pending record, the next
+// restTurns-1 runs may be left out: that run has set the metrics of pending records to 0.
 func (w *Worker) turnOf(ctx context.Context, db *Database, r *rest) (_ Result, ran bool, err error) {
 	pending, err := db.hasPending(ctx)
 	none := err == nil && !pending

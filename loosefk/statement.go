@@ -18,7 +18,7 @@ type found struct {
 }
 
 // statement returns the query that cleans up children of the parents whose keys are in $1:
-// at most limit rows in total, and at most perParent rows of each parent.
+// at most `limit` rows in total, and at most `perParent` rows of each parent.
 //
 // The query first finds and locks children, parent by parent, through the index on their
 // column. Then it changes exactly these rows, identified by ctid. So the planner can
@@ -73,8 +73,8 @@ func (r Reference) statement(limit, perParent int, skipLocked bool) (sql string,
 // timeouts are the lock_timeout and statement_timeout of a query.
 type timeouts struct{ lock, statement time.Duration }
 
-// bound runs a statement with timeouts, in one round trip and one transaction. check is an
-// optional second statement; if it fails, the transaction is rolled back.
+// bound runs a statement with timeouts, in one round trip and one transaction. `check` is
+// an optional second statement; if it fails, the transaction is rolled back.
 //
 // If row security would hide rows, the statement fails, as in pg.Collect. Bitmap and
 // sequential scans are disabled, so that PostgreSQL reads children one by one and stops at
@@ -95,9 +95,9 @@ func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args
 	return pool.SendBatch(ctx, b).Close()
 }
 
-// change runs r's statement for the parents ids. It returns how many children the statement
-// found for each parent, and how many rows it changed. If parent and child are in one
-// database and one of the parents exists after the statement, the transaction is rolled
+// change runs r's statement for the parents `ids`. It returns how many children the
+// statement found for each parent, and how many rows it changed. If parent and child are in
+// one database and one of the parents exists after the statement, the transaction is rolled
 // back, and the error has the SQLSTATE 22012.
 func (r Reference) change(ctx context.Context, t timeouts, ids []parentKey, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
 	sql, args := r.statement(limit, perParent, skipLocked)

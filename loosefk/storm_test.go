@@ -57,7 +57,7 @@ type storm struct {
 	// existed ever since they were inserted, so that no worker may delete them.
 	children map[int]map[string][]int64
 	next     int
-	// whole counts the runs of workers that were completed, cut those that were
+	// `whole` counts the runs of workers that were completed, `cut` those that were
 	// interrupted.
 	whole, cut int
 }
@@ -161,7 +161,7 @@ func (s *storm) work(ctx context.Context, t *testing.T, options Options, rng *ra
 	}
 }
 
-// hadRun returns whether the counter kind, which is whole or cut, is above 0.
+// hadRun returns whether the counter `kind`, which is s.whole or s.cut, is above 0.
 func (s *storm) hadRun(kind *int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +219,7 @@ func (s *storm) insertProject(ctx context.Context, group int) error {
 	return nil
 }
 
-// pick returns a random project that exists or, if lives is false, one that was deleted.
+// pick returns a random project that exists or, if `lives` is false, one that was deleted.
 func (s *storm) pick(rng *rand.Rand, lives bool) (int, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -28,7 +28,7 @@ type generation struct {
 	skipRefused    bool
 }
 
-// flags adds the flags that convert and revert share. verb says in help texts what the
+// flags adds the flags that convert and revert share. `verb` says in help texts what the
 // command does to keys: "converted" or "brought back".
 func (g *generation) flags(f *pflag.FlagSet, verb string) {
 	f.BoolVarP(&g.dryRun, "dry-run", "n", false, "change nothing, and print everything that would be written")
@@ -50,8 +50,8 @@ func toggle(f *pflag.FlagSet, value *bool, def bool, name, short, what string) {
 	no.Hidden = true
 }
 
-// switchValue is the value of the flags --name and --no-name, which set one bool. The flag
-// sets the bool to the field to; "--name=false" or "--no-name=false" sets it to the
+// switchValue is the value of the flags --name and --no-name, which set the same bool:
+// --name sets it to true and --no-name to false. With "=false" a flag sets the bool to the
 // opposite.
 type switchValue struct {
 	value *bool

@@ -10,7 +10,7 @@ import (
 )
 
 // freshTree makes a project without a file of definitions and without that file's
-// directory. If git is set, the project is a git work tree without a commit.
+// directory. If `git` is set, the project is a git work tree without a commit.
 func freshTree(t *testing.T, git bool) *project {
 	t.Helper()
 	s := newProject(t)
@@ -33,7 +33,7 @@ func (s *project) identity(t *testing.T) {
 	s.git(t, "config", "user.email", "tester@example.com")
 }
 
-// unchanged runs a command that must fail with the message want, and must change neither
+// unchanged runs a command that must fail with the message `want`, and must change neither
 // the directory nor the database.
 func (s *project) unchanged(t *testing.T, want string, args ...string) {
 	t.Helper()

@@ -50,7 +50,7 @@ FROM, TO and COLUMN.`,
 }
 
 // keys returns the foreign keys that match a filter, with the numbers that the command list
-// shows. If cross is set, it returns only keys whose tables are in different databases.
+// shows. If `cross` is set, it returns only keys whose tables are in different databases.
 func (a *App) keys(ctx context.Context, filter generate.Filter, cross bool) ([]keyRow, error) {
 	list, err := generate.ForeignKeys(ctx, a.Databases, a.Definitions)
 	if err != nil {
@@ -71,7 +71,7 @@ func (a *App) keys(ctx context.Context, filter generate.Filter, cross bool) ([]k
 }
 
 // withoutKey returns the definitions that match a filter and whose foreign key is gone. If
-// cross is set, it returns only those whose tables are in different databases.
+// `cross` is set, it returns only those whose tables are in different databases.
 func (a *App) withoutKey(ctx context.Context, filter generate.Filter, cross bool) (loosefk.Definitions, error) {
 	places := a.Map
 	if places == nil {

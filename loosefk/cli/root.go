@@ -175,8 +175,8 @@ func asJSON(cmd *cobra.Command) bool {
 	return f != nil && f.Value.String() == string(formatJSON)
 }
 
-// show prints v as JSON if the command was called with -o json. Otherwise it calls text,
-// and aligns the columns of what text writes, which are separated by tabs.
+// show prints `v` as JSON if the command was called with -o json. Otherwise it calls
+// `text`, and aligns the tab-separated columns of its output.
 func show(cmd *cobra.Command, v any, text func(w io.Writer)) error {
 	if asJSON(cmd) {
 		e := json.NewEncoder(cmd.OutOrStdout())

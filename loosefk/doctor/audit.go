@@ -139,8 +139,8 @@ func (r reference) audit(ctx context.Context, o AuditOptions) (Orphans, error) {
 	return found, nil
 }
 
-// parentsAfter returns up to limit distinct values of the child's column in ascending
-// order, beginning after the value after or, if that is nil, with the lowest.
+// parentsAfter returns up to `limit` distinct values of the child's column in ascending
+// order: the lowest values above `after` or, if that is nil, the lowest of all.
 func (r reference) parentsAfter(ctx context.Context, after *string, limit int) ([]string, error) {
 	args := []any{limit}
 	if after != nil {
@@ -170,12 +170,12 @@ func (r reference) parentsQuery(first bool) string {
 		SELECT id::text FROM ids WHERE id IS NOT NULL ORDER BY place`, "c."+pg.Quote(r.Column), r.ChildTable.Quoted(), from, r.Rows.Key.SQLType())
 }
 
-// auditPage examines the children of the parents ids and adds the result to found. First it
-// looks up which parents exist, then which missing parents have a pending deleted record,
-// and then it counts the children. This order prevents false orphans. A parent that is
-// deleted after the first step counts as existing. A parent that was missing in the first
-// step has its record by the second. Children that a worker has deleted by the third step
-// are not counted.
+// auditPage examines the children of the parents `ids` and adds the result to `found`.
+// First it looks up which parents exist, then which missing parents have a pending deleted
+// record, and then it counts the children. This order prevents false orphans. A parent that
+// is deleted after the first step counts as existing. A parent that was missing in the
+// first step has its record by the second. Children that a worker has deleted by the third
+// step are not counted.
 func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []string, found *Orphans) error {
 	alive, err := in(r.ParentDatabase).Alive(ctx, r.ParentTable, ids)
 	if err != nil {
@@ -215,7 +215,7 @@ func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []string, 
 	return err
 }
 
-// pendingOf returns which of the parents ids have a pending deleted record.
+// pendingOf returns which of the parents `ids` have a pending deleted record.
 func (r reference) pendingOf(ctx context.Context, ids []string) (map[string]bool, error) {
 	rows, err := in(r.ParentDatabase).Catalog().Query(ctx, fmt.Sprintf(`
 		SELECT DISTINCT %s FROM %s d
@@ -232,8 +232,9 @@ func (r reference) pendingOf(ctx context.Context, ids []string) (map[string]bool
 	return pending, err
 }
 
-// count returns, for each parent in ids, how many of its children the definition would
-// clean up. It stops counting at most children of one parent; 0 means no limit.
+// count returns, for each parent in `ids`, how many of its children the definition would
+// clean up. It stops counting when it has found `most` children of a parent; 0 means no
+// limit.
 func (r reference) count(ctx context.Context, ids []string, most int) (map[string]int64, error) {
 	args := []any{ids}
 	where, _ := r.Rows.Where(func(value any) string {
@@ -259,10 +260,10 @@ func (r reference) count(ctx context.Context, ids []string, most int) (map[strin
 	return counts, err
 }
 
-// record writes deleted records for those of the parents ids that still don't exist and
+// record writes deleted records for those of the parents `ids` that still don't exist and
 // have no pending record. It returns their number. One statement both checks and inserts,
-// since the parents and the deleted records are in the same database, in whichever the
-// children are.
+// since the parents and the deleted records are in the same database, wherever the children
+// are.
 func (r reference) record(ctx context.Context, ids []string) (int64, error) {
 	columns, values, same := "primary_key_value", "p.id", "d.primary_key_value = p.id"
 	if r.Rows.Key.Kind != "integer" {

@@ -65,9 +65,10 @@ func functionIn(ctx context.Context, d *loosefk.Database, signature string) (f i
 	return f, err
 }
 
-// function examines one SQL function: f is the function as Install creates it, found as it
-// exists in the database. current says that the installed version is this program's
-// version: only then the bodies are compared. owners are the owners of parent tables.
+// function examines one SQL function: `f` is the function as Install creates it, `found`
+// the function as it exists in the database. `current` says that the installed version is
+// this program's version: only then the bodies are compared. `owners` are the owners of
+// parent tables.
 func (e *examination) function(db *loosefk.Database, f installed.Function, found installedFunction, current bool, owners []string) {
 	s, records, install := installed.Schema(in(db).Schema()), in(db).Table(pg.RecordsTable), "loosefk install "+db.Name
 	name := f.Signature(s)

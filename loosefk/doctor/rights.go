@@ -74,7 +74,7 @@ func (e *examination) tableRights(ctx context.Context, db *loosefk.Database) err
 	return e.rights(ctx, db, needs)
 }
 
-// rights reports the rights in needs that the current user lacks, and tables where row
+// rights reports which rights in `needs` the current user lacks, and tables where row
 // security hides rows from the current user.
 func (e *examination) rights(ctx context.Context, db *loosefk.Database, needs []need) error {
 	for _, n := range needs {
@@ -221,7 +221,7 @@ func (e *examination) underneath(db *loosefk.Database, k hardKey, here reference
 	}
 }
 
-// before returns whether the worker, for a parent of r, deletes the referring rows of table
+// before returns whether the worker, for a deleted parent of r, deletes the rows of `table`
 // before it deletes the children of r.
 func (e *examination) before(r reference, table pg.Table) bool {
 	for _, o := range e.rs {

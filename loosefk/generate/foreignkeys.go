@@ -108,7 +108,8 @@ func place(ctx context.Context, d *loosefk.Database) (place string, err error) {
 	return place, err
 }
 
-// eachForeignKey calls fn with each foreign key in a database and its oid in pg_constraint.
+// eachForeignKey calls `fn` with each foreign key in a database and its oid in
+// pg_constraint.
 func eachForeignKey(ctx context.Context, d *loosefk.Database, fn func(oid uint32, k ForeignKey)) error {
 	return pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// With an empty search path, pg_get_constraintdef qualifies all names.
@@ -163,8 +164,8 @@ func notConvertible(columns, keys []string, parentKey string) string {
 	return ""
 }
 
-// in returns a copy of the key in which Database, From, To and HasLooseForeignKey are set
-// for the database db and the definitions defs.
+// in returns a copy of the key with the fields that depend on its database and the
+// definitions: Database, From, To and HasLooseForeignKey.
 func (k ForeignKey) in(db *loosefk.Database, dbs loosefk.Databases, defs loosefk.Definitions) ForeignKey {
 	k.Database = db.Name
 	k.From, k.To = in(db).Plain(k.child), in(db).Plain(k.parent)

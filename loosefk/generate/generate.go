@@ -176,8 +176,8 @@ func (c *conversion) accept(k ForeignKey, d loosefk.Definition) {
 	c.settle(k, d)
 }
 
-// settle plans to drop the foreign key k, which definition d replaces, and to put the
-// trigger on d's parent.
+// settle plans to drop the foreign key `k`, which the definition `d` replaces, and to put
+// the trigger on the parent table of d.
 func (c *conversion) settle(k ForeignKey, d loosefk.Definition) {
 	c.plan.Keys = append(c.plan.Keys, k)
 	c.actions = append(c.actions, d.OnDelete)
@@ -194,7 +194,7 @@ func (c *conversion) track(parent string) {
 }
 
 // definition returns the definition that can replace a foreign key, or the reason why none
-// can. base are the problems that Validate finds in the existing definitions alone. Only
+// can. `base` are the problems that Validate finds in the existing definitions alone. Only
 // problems that appear with the new definition are a reason.
 func (c *conversion) definition(ctx context.Context, k ForeignKey, base loosefk.Problems) (loosefk.Definition, string, error) {
 	if k.NotConvertible != "" {

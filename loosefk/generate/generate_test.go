@@ -169,7 +169,7 @@ func TestConvertAndRevert(t *testing.T) {
 	testdb.WantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_orders_customers'",
 		"FOREIGN KEY (customer_id) REFERENCES customers(id) ON UPDATE CASCADE ON DELETE CASCADE DEFERRABLE")
 
-	// Revert the other key while a deleted record is pending. The deletion has left
+	// Revert the key of visits while a deleted record is pending. The deletion has left
 	// orphans, which the migration must clean up before it adds the key.
 	q = g.revert(t, "visits")
 	if got := base(paths(q)); !slices.Equal(got, []string{"loose.yml", "restore_visits_customer_id_fkey_of_visits.sql", "untrack_deletions_from_customers.sql"}) {
@@ -476,8 +476,8 @@ func lacking(t *testing.T, program string) {
 	t.Skipf("needs %s", program)
 }
 
-// Convert turns a foreign key of a table to itself into a loose one, and the down
-// migrations restore it. They must remove orphans on several levels.
+// Convert turns a foreign key of a table to itself into a loose one. The down migrations
+// restore it, and must remove orphans on several levels.
 func TestConvertTree(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")

@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// left prepares a conversion of which some steps were done by hand. done are functions that
+// left prepares a conversion of which some steps were done by hand. The functions in `done`
 // do these steps.
 func left(t *testing.T, definitions string, done ...func(g *generated)) *generated {
 	t.Helper()

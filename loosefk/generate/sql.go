@@ -185,7 +185,7 @@ func upgrade(s installed.Schema, database string) migration {
 	}
 }
 
-// bounded returns sql between statements that set and reset a short lock_timeout. Without
+// bounded returns `sql` between statements that set and reset a short lock_timeout. Without
 // the timeout, all later users of a table would wait behind a statement that waits for the
 // table's lock.
 func bounded(sql string) []string {
@@ -222,7 +222,7 @@ func untrack(s installed.Schema, parent string, partitioned bool, database, file
 }
 
 // retried returns SQL that runs a statement which needs a lock on a table in use. It makes
-// up to 30 tries, each of which waits for the lock for at most 500 ms. If condition isn't
+// up to 30 tries, each of which waits for the lock for at most 500 ms. If `condition` isn't
 // empty, it runs the statement only where this SQL condition holds.
 func retried(condition, sql string) string {
 	run := "            " + sql
@@ -344,8 +344,8 @@ $loosefk$;`, "{t_literal}", pg.Literal(parent.Quoted()), "{t_name}", pg.Literal(
 		"{override_literal}", pg.Literal(s.Table(installed.OverrideFunction).Quoted()+"()"))
 }
 
-// dropKey returns the migration that drops the foreign key k, which a definition replaces.
-// It first runs the statements check.
+// dropKey returns the migration that drops the foreign key `k`, which a definition
+// replaces. Before that the migration runs the statements in `check`.
 func dropKey(k ForeignKey, action loosefk.Action, file string, check ...string) migration {
 	return migration{
 		name: dropName(k),
@@ -379,8 +379,8 @@ The Down migration drops the key: restore the definition and the trigger on %[4]
 }
 
 // convertSteps returns the steps that tell the operator what to deploy in which order:
-// first the file of definitions and the migrations before, then the migrations drops.
-// changed says whether the plan changes the file.
+// first the file of definitions and the migrations in `before`, then the migrations in
+// `drops`. `changed` says whether the plan changes the file.
 func convertSteps(file string, changed bool, format Format, before, drops []string) []string {
 	var steps []string
 	first := "deploy " + file + " everywhere, to all workers too"

@@ -25,8 +25,8 @@ type definitionsText struct {
 	root     int  // the mapping's first line, counted from 0; -1 when there is no mapping
 }
 
-// childText is the part of the text for one child table: the lines from key up to but not
-// including end, counted from 0, and the parsed list of definitions.
+// childText is the part of the text for one child table: the first line `key`, the line
+// `end` after the last (both counted from 0), and the parsed list of definitions.
 type childText struct {
 	table    string
 	key, end int
@@ -78,7 +78,7 @@ func (t *definitionsText) documentEnd() int {
 	return len(t.lines)
 }
 
-// trim returns the end of the lines from up to to, less the empty lines and the unindented
+// trim returns the end of the lines [from, to) without the empty lines and unindented
 // comments at their end, because these belong to the next table.
 func (t *definitionsText) trim(from, to int) int {
 	for to > from && (blank(t.lines[to-1]) || strings.HasPrefix(t.lines[to-1], "#")) {
@@ -116,8 +116,9 @@ func scalar(s string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// entry returns the YAML lines of a definition as an item of a list. dash is the column of
-// the item's dash, counted from 0; step is the number of columns from the dash to the text.
+// entry returns the YAML lines of a definition as an item of a list. `dash` is the column
+// of the item's dash, counted from 0; `step` is the number of columns from the dash to the
+// text.
 func entry(d loosefk.Definition, dash, step int) []string {
 	first := strings.Repeat(" ", dash) + "-" + strings.Repeat(" ", max(step, 2)-1)
 	rest := strings.Repeat(" ", dash+max(step, 2))

@@ -47,9 +47,9 @@ type Option func(*setup)
 // the schema isn't public. The argument pool of the test isn't used then and may be nil.
 func In(dbs loosefk.Databases) Option { return func(s *setup) { s.dbs = dbs } }
 
-// NewParent makes the test create the parent by calling create, which returns the parent's
-// key. Without NewParent the test inserts a row, with made-up values for columns that need
-// one.
+// NewParent makes the test create the parent by calling `create`, which returns the
+// parent's key. Without NewParent the test inserts a row, with made-up values for columns
+// that need one.
 func NewParent[K KeyValue](create func(ctx context.Context, db loosefk.DB) (key K, err error)) Option {
 	return func(s *setup) {
 		s.newParent = func(ctx context.Context, db loosefk.DB) (string, error) {
@@ -59,7 +59,7 @@ func NewParent[K KeyValue](create func(ctx context.Context, db loosefk.DB) (key 
 	}
 }
 
-// NewChild makes the test create the child by calling create with the parent's key. The
+// NewChild makes the test create the child by calling `create` with the parent's key. The
 // child has to be one that the definition cleans up. Without NewChild the test inserts a
 // row, with made-up values for columns that need one.
 func NewChild[K KeyValue](create func(ctx context.Context, db loosefk.DB, parent K) error) Option {
@@ -108,7 +108,7 @@ func newSetup(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, parent
 	return s
 }
 
-// fatal ends the test if err isn't nil. what says what the test was doing.
+// fatal ends the test if err isn't nil. The text `what` says what the test was doing.
 func (s *setup) fatal(err error, what string) {
 	s.t.Helper()
 	if err != nil {
@@ -421,7 +421,7 @@ func (c *cleanUp) rows(ctx context.Context, parent string) []string {
 }
 
 // stillThere ends the test if the worker deleted children that it should have updated.
-// before are the children's primary keys before the worker ran.
+// `before` contains the children's primary keys from before the run.
 func (c *cleanUp) stillThere(ctx context.Context, before []string) {
 	c.s.t.Helper()
 	// If the primary key contains the updated column, the old key no longer finds the row,

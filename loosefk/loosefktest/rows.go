@@ -26,15 +26,15 @@ type row struct {
 	table string // with its schema
 	oid   uint32 // oid of the partition
 	tid   string // its ctid, as text
-	is    string // an SQL expression that equals the text what for this row only
-	what  string // the value of the expression is
+	is    string // an SQL expression whose value identifies the row
+	what  string // the value of that expression for this row
 }
 
 // maxDepth limits a chain of foreign keys along which the factory inserts rows, each of
 // which refers to the next.
 const maxDepth = 20
 
-// insert inserts a row. values are the values of some columns, in PostgreSQL's text form.
+// insert inserts a row. `values` are the values of some columns, in PostgreSQL's text form.
 // Other columns get their default or NULL or, if they need a value, a made-up one. If the
 // row must refer to another table by a foreign key, insert first inserts a row into that
 // table and takes the key from there.
@@ -95,7 +95,7 @@ func (f *factory) insertAt(ctx context.Context, table string, given map[string]*
 }
 
 // references inserts the rows to which the foreign keys of a new row must refer, and adds
-// the values of the foreign keys' columns to values.
+// the values of the foreign keys' columns to `values`.
 func (f *factory) references(ctx context.Context, table string, columns []column, values map[string]*string, depth int) error {
 	keys, err := foreignKeys(ctx, f.db, table)
 	if err != nil {

@@ -89,8 +89,8 @@ func (s Schema) Functions() []Function {
 	return list
 }
 
-// checkTableBody raises an error unless a table may use the trigger function named acting.
-// A temporary table may not. Another table may if its owner may execute the function, or if
+// checkTableBody raises an error unless a table may use the trigger function `acting`. A
+// temporary table may not. Another table may if its owner may execute the function, or if
 // the table is in the schema of the deleted records and PUBLIC may not create tables there.
 const checkTableBody = `
 DECLARE
@@ -140,9 +140,9 @@ END;
 `
 
 // recordedNameBody returns the name under which deletions from a table are recorded: the
-// argument given or, if that is NULL, the table's own name. It raises an error unless given
-// is the name of the table or of a partitioned table above it. So no role can record
-// deletions under the name of another role's table.
+// argument `given` or, if that is NULL, the table's own name. It raises an error unless
+// `given` is the name of the table or of a partitioned table above it. So no role can
+// record deletions under the name of another role's table.
 const recordedNameBody = `
 DECLARE
     recorded text;
@@ -165,8 +165,9 @@ END;
 `
 
 // recordBody returns the body of a trigger function that records the keys of the rows that
-// a statement deletes. acting is the placeholder of the function's name. given and key are
-// SQL expressions: for the table name to record, and for the name of the key column.
+// a statement deletes. `acting` is the placeholder of the function's name. `given` and
+// `key` are SQL expressions: for the table name to record, and for the name of the key
+// column.
 func recordBody(acting, given, key string) string {
 	return strings.NewReplacer("{acting}", strings.Replace(acting, "}", "_literal}", 1), "{given}", given, "{key}", key).Replace(`
 -- A parent may have a column of any name: unqualified names are variables.
@@ -225,8 +226,8 @@ END;
 
 // checkGuardBody raises an error unless a guard, a trigger that checks inserts, may compare
 // the child's column with the parent's key. Both tables must be allowed to use the trigger
-// function acting, the owner of the child needs the right REFERENCES on the parent, as for
-// a foreign key, and the columns must be of the same kind.
+// function `acting`, the owner of the child needs the right REFERENCES on the parent, as
+// for a foreign key, and the columns must be of the same kind.
 const checkGuardBody = `
 DECLARE
     owner oid := (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = child);

@@ -42,8 +42,8 @@ func Literal(s string) string {
 	return `'` + strings.ReplaceAll(s, `'`, `''`) + `'`
 }
 
-// IsTable returns whether a definition may name a table so: "name" or "schema.name",
-// without quotes and spaces.
+// IsTable returns whether name is a valid name of a table in a definition: "name" or
+// "schema.name", without quotes and spaces.
 func IsTable(name string) bool {
 	parts := strings.Split(name, ".")
 	if len(parts) > 2 {

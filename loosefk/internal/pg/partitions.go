@@ -20,8 +20,8 @@ type Partition struct {
 }
 
 // Partitions lists the attached partitions of the table of deleted records by value, the
-// default partition last. current is the default value of the column partition. It is 0 if
-// the column has no default, or a default that is no number.
+// default partition last. `current` is the default value of the column `partition`. It is 0
+// if the column has no default, or a default that is no number.
 func (d Database) Partitions(ctx context.Context, db DB) (list []Partition, current int64, err error) {
 	rows, err := db.Query(ctx, `
 		SELECT n.nspname, c.relname, pg_get_expr(c.relpartbound, c.oid)
