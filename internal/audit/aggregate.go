@@ -9,20 +9,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// DayCount is the number of entries of a kind on one day, UTC; for pulls the number of
-// pulls.
+// DayCount is the number of audit log entries of one kind on one day, UTC. For pulls it is
+// the number of pulls, since one entry can stand for several.
 type DayCount struct {
 	Day   time.Time
 	Kind  Kind
 	Count int64
 }
 
-// MaxAggregated is how many entries Aggregate looks at.
+// MaxAggregated is the largest number of entries that Aggregate reads for one answer.
 const MaxAggregated = 1_000_000
 
-// Aggregate counts the entries that the filter selects by day and kind, the oldest day
-// first. For pulls it counts the pulls, not their entries. all is false, and nothing was
-// counted, when there are more than MaxAggregated entries to look at.
+// Aggregate counts the entries that f selects, by day and kind, and returns the counts
+// with the oldest day first. For entries of pulls it adds up the pulls. If it would have
+// to read more than MaxAggregated entries, it returns no counts, and all is false.
 func (l *Log) Aggregate(ctx context.Context, f Filter) (list []DayCount, all bool, err error) {
 	return l.aggregate(ctx, f, MaxAggregated)
 }

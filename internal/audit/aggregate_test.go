@@ -7,7 +7,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// Entries are counted by day and kind. If there are too many entries, none is counted.
+// Aggregate must count entries by day and kind. If more entries than the bound would have
+// to be read, it must return no counts and all = false.
 func TestAggregate(t *testing.T) {
 	t.Parallel()
 	l := New(dbtest.New(t))

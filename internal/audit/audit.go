@@ -1,63 +1,71 @@
 // Package audit is the audit log: it records who did what.
 //
-// A transaction that changes data also writes the entry of the change: with [Append] or
-// [Queue] where the caller has the values. A statement that learns while it runs what it
-// changes inserts the entries into the table, auditlog, by itself, with the arguments of
-// [Args]; package catalog has such statements. Only this package reads the table. A pull
-// changes nothing, so a [Recorder] collects the entries of pulls and writes them in
-// batches. A [Log] lists and exports entries. A [PartitionManager] creates and drops the
-// monthly partitions.
+// A transaction that changes data also writes the entry of the change. Callers that know
+// the entry's values use [Append] or [Queue]. Some SQL statements, such as those of
+// package catalog, learn only while they run what they change; they insert the entries
+// into the table auditlog themselves, with the arguments of [Args]. Only this package
+// reads that table. A pull changes no data: a [Recorder] collects the entries of pulls in
+// memory and writes them in batches. A [Log] lists and exports entries. A
+// [PartitionManager] creates and drops the table's monthly partitions.
 //
-// The log is locked last: a transaction that has written an entry sends no statement that
-// asks for further locks. The [PartitionManager] locks the log for a moment now and then,
-// and waits for the transactions that have written to it; if one of them waited for another
-// transaction, and that one for the log, PostgreSQL would end one of the two as a deadlock.
-// So the statement that makes the change also writes the entries, or the last statement of
-// its transaction does. This costs no round trip either. Triggers that run after such a
-// statement may still lock rows of the review queues, so a deadlock remains possible, but
-// rare; the transaction that PostgreSQL ends is run again.
+// A transaction locks the table auditlog last: after it has written an entry, it sends no
+// statement that asks for further locks. The reason is the [PartitionManager]: now and
+// then it locks the table for a moment, and waits for the transactions that have written
+// to it. If one of these then waited for a second transaction, and the second waited for
+// the table, PostgreSQL would abort one of them as a deadlock. So entries are written by
+// the statement that makes the change, or by the last statement of its transaction. This
+// costs no additional round trip. Triggers that run after that statement may still lock
+// rows of the review queues, so a deadlock remains possible, but rare; the caller runs the
+// aborted transaction again.
 //
 // # Why no entry is lost or written twice
 //
-// The entry of a change exists exactly if the change does, since one transaction writes
-// both. A process that dies leaves both or neither.
+// One transaction writes a change and its entry. So either both exist or neither does,
+// even if the process dies.
 //
 // The entry of a pull stays in memory until its batch is committed, which takes about a
-// second. A process that is killed loses that second; a process that is told to stop writes
-// it (Recorder.Close). No pull fails because of the log. Every pull is in the log, in the
-// buffer, or counted as dropped.
+// second. A process that is killed loses the entries in memory; a process that stops in
+// order writes them (Recorder.Close). No pull fails because its entry can't be written. In
+// a running process every pull is in the table, in the recorder's buffer, or counted as
+// dropped.
 //
-// The recorder joins pulls of the same manifest or blob, by the same client, within a
-// second (RecorderOptions.Join), into one entry, and Entry.Pulls is their number. An entry
-// takes further pulls until its batch is made up. From then on it never changes, so a
-// repeated attempt writes the same. A reader that counts pulls adds up these numbers. An
-// entry of pulls by digest keeps the time and the client's port of each pull, since these
-// tell which of the pulls belong to earlier HEADs: the statistics join as many with HEADs
-// as if each pull had its own entry.
+// If one client pulls the same manifest or blob several times within a second
+// (RecorderOptions.Join), the recorder writes one entry for these pulls, and Entry.Pulls
+// is their number. Whoever counts pulls must add up Entry.Pulls. An entry accepts further
+// pulls until its batch is assembled; after that it never changes, so a repeated attempt
+// to write the batch inserts the same values. An entry of pulls by digest keeps the time
+// and the client's port of each pull, because the statistics use both to decide which of
+// the pulls belong to earlier HEAD requests. They find as many such pairs as if each pull
+// had its own entry.
 //
-// A full buffer still takes a pull that can be joined with a waiting entry, however old
-// that entry is. Other pulls wait for room (Recorder.Wait) while batches are being written,
-// a second at most. While the database is away, or hasn't answered for a second, no pull
-// waits: a pull that finds no room is dropped and counted.
+// Even a full buffer accepts a pull that can be joined with an entry in it, however old
+// that entry is. Other pulls wait until a written batch leaves the buffer (Recorder.Wait),
+// a second at most. If the database is unreachable, or hasn't answered for a second, no
+// pull waits: a pull that doesn't fit into the buffer is dropped and counted as dropped.
 //
-// When the commit of a batch was sent and not answered, the batch may or may not be in the
-// table. Therefore each entry gets its time and its id before its first attempt, and (time,
-// id) is the primary key: a repeated insert skips the entries that exist, and waits for an
-// attempt that is still under way. An entry's partition depends on its time alone, so a
-// repeated insert meets the first one in whichever partition it is by then.
+// If PostgreSQL doesn't answer the commit of a batch, the entries may or may not be in the
+// table, and the recorder inserts them again. Therefore each entry gets its time and id
+// before the first attempt, and (time, id) is the table's primary key: the repeated insert
+// skips entries that exist, and waits while the first attempt is still running. The
+// entry's time alone decides its partition, so both attempts insert into the same
+// partition, and the primary key rejects the duplicate, also when the entry was moved to
+// another partition in between.
 //
-// A HEAD of a tag is no pull and has no entry. Where it may be the first half of a pull
-// (Recorder.RecordHead), it is written to a table of its own, pullheads, until the
-// statistics have read it.
+// A HEAD request for a tag is no pull and gets no entry. If the client may continue with a
+// GET by digest, so that the two are one pull of the tag, Recorder.RecordHead writes the
+// HEAD to the separate table pullheads. It stays there until the statistics have read it.
 //
-// The [PartitionManager] moves entries from the default partition to a month's partition in
-// the transaction that attaches the partition, so a crash leaves everything as it was. While
-// it attaches the partition, it locks the whole log: otherwise a writer that had chosen the
-// default partition earlier would be refused by that partition's new bounds, and a reader
-// that had been planned earlier would look for the moved entries in the default partition
-// alone. So readers see an entry in one partition, never in both or none. A month is
-// dropped only when its pulls have been read: one transaction detaches the month's
-// partition, which waits for writers, and then searches it for unread pulls.
+// The [PartitionManager] moves a month's entries from the default partition to the month's
+// own partition, in the transaction that attaches this partition; a crash undoes both.
+// While it attaches the partition, it locks the whole table auditlog, for two reasons. A
+// writer that had already chosen the default partition would otherwise fail, since the
+// default partition no longer accepts that month. And a reader whose query was planned
+// before would look for the moved entries in the default partition only. So each reader
+// sees an entry exactly once.
+//
+// The manager drops a month only after its pulls have been read: in one transaction it
+// detaches the month's partition, which waits for writers, and then searches the partition
+// for unread pulls.
 package audit
 
 import (
@@ -75,15 +83,16 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// CountedBy… are the values of Entry.CountedBy: what counts a pull for the statistics.
+// CountedByAudit, CountedByRedis and CountedByNone are the values of Entry.CountedBy,
+// which says who counts a pull for the statistics.
 const (
 	CountedByAudit = "audit" // the statistics worker that reads this log
 	CountedByRedis = "redis" // it was counted in Redis
 	CountedByNone  = "none"  // nothing is to count it
 )
 
-// The registry's own workers as actors. No account can have these names, since names of
-// accounts contain no space.
+// These are the actors of entries that the registry's own workers write. No account can
+// have such a name, since names of accounts contain no space.
 const (
 	// ActorAutoprune deletes tags by policies. Quay's worker has this name in its log.
 	ActorAutoprune = "autoprune worker"
@@ -91,12 +100,14 @@ const (
 	ActorExpiration = "expiration worker"
 )
 
-// Entry is one line of the log. Zero values are absent. Texts are cut at 1 KiB and made
-// valid UTF-8: a client's header must not fail its push.
+// Entry is one entry of the audit log. Fields with a zero value are absent. Texts are cut
+// at 1 KiB and made valid UTF-8, so that a header that a client sends can't make its push
+// fail.
 type Entry struct {
 	ID int64 `json:"id"` // given by the log
-	// Time is when the event happened; zero: when the transaction began, by the database's
-	// clock. An entry of several pulls has the time of the last.
+	// Time is when the event happened. If it is zero, the entry gets the time at which the
+	// transaction began, by the database's clock. An entry of several pulls has the time
+	// of the last pull.
 	Time      time.Time `json:"time"`
 	Kind      Kind      `json:"kind"`
 	Actor     string    `json:"actor,omitempty"` // account, one of the registry's own workers, or "" if unknown
@@ -112,31 +123,32 @@ type Entry struct {
 	Digest       oci.Digest `json:"digest,omitzero"`
 	Policy       uuid.UUID  `json:"policy,omitzero"` // of auto-pruning
 	Run          uuid.UUID  `json:"run,omitzero"`    // of auto-pruning
-	// Detail is anything further, as a JSON object. Entries that were read from the log
-	// have a json.RawMessage.
+	// Detail has further facts about the event, as a JSON object. In entries that were
+	// read from the table it is a json.RawMessage.
 	Detail    any    `json:"detail,omitempty"`
 	CountedBy string `json:"counted_by,omitempty"` // for pulls: one of the CountedBy… values
-	// Pulls is the number of pulls in an entry of pulls, and FirstTime the time of the
-	// first if there are several. 0 is written as 1. In listed entries it is 0 for other
-	// kinds.
+	// Pulls is the number of pulls that an entry of pulls stands for; 0 is written as 1.
+	// FirstTime is the time of the first pull, if there are several. In listed entries of
+	// other kinds, Pulls is 0.
 	Pulls     int       `json:"pulls,omitempty"`
 	FirstTime time.Time `json:"first_time,omitzero"`
-	// RedisSeq is the sequence number that Redis gave to a pull which it counts. Listed
-	// entries have 0.
+	// RedisSeq is the sequence number that Redis gave to a pull which Redis counts. It is
+	// 0 in listed entries.
 	RedisSeq int64 `json:"-"`
-	// Port is the client's port on the connection of the pull. Listed entries have 0.
+	// Port is the client's port on the connection that the pull came by. It is 0 in listed
+	// entries.
 	Port int `json:"-"`
-	// later encodes the requests after the first, for several pulls by digest or HEADs: see
-	// Requests.
+	// later encodes the time and port of all requests but the first, in an entry of
+	// several pulls by digest or several HEADs: see Requests.
 	later []byte
 }
 
 // pulls returns the number of pulls, or of HEADs, in the entry.
 func (e *Entry) pulls() int { return max(e.Pulls, 1) }
 
-// Client returns a key of the client that sent the request, as far as the client is known,
-// and of the requested manifest: a hash of account, address, User-Agent, repository and
-// digest.
+// Client returns a hash of account, address, User-Agent, repository and digest. It is
+// equal for requests that the same client sends for the same manifest, as far as these
+// fields tell clients apart.
 func (e Entry) Client() ClientKey {
 	return clientKey(clean(e.Actor), clean(e.Address), clean(e.UserAgent), e.RepositoryID, e.Digest)
 }
@@ -159,8 +171,9 @@ type Source struct {
 
 type sourceKey struct{}
 
-// WithSource returns a context that carries s: entries written with it get this source,
-// unless they name their own.
+// WithSource returns a context that carries s. Entries that are written with this context
+// get its account, address, User-Agent and request id, unless the entry has its own
+// values.
 func WithSource(ctx context.Context, s Source) context.Context {
 	return context.WithValue(ctx, sourceKey{}, s)
 }
@@ -185,7 +198,8 @@ func (e Entry) from(s Source) Entry {
 }
 
 // Append writes entries in the caller's transaction, in one statement regardless of their
-// number. They get the context's source.
+// number. Fields that an entry leaves empty are filled from the context's source
+// (WithSource).
 func Append(ctx context.Context, tx db.Querier, entries ...Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -200,7 +214,8 @@ func Append(ctx context.Context, tx db.Querier, entries ...Entry) error {
 	return nil
 }
 
-// Queue adds the statement of Append to a batch, for a transaction of one round trip.
+// Queue adds the INSERT statement of Append to a pgx batch, so that a whole transaction
+// can be sent in one round trip.
 func Queue(ctx context.Context, b *pgx.Batch, entries ...Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -213,10 +228,9 @@ func Queue(ctx context.Context, b *pgx.Batch, entries ...Entry) error {
 	return nil
 }
 
-// Args adds the values that identify the requesting client to args, the arguments of a
-// statement that inserts entries itself: @actor, @address, @user_agent and @request_id,
-// from the context's source. A field that is empty in the source becomes NULL. Args returns
-// args.
+// Args is for statements that insert entries themselves. It adds @actor, @address,
+// @user_agent and @request_id to args, from the context's source (WithSource), and returns
+// args. A field that is empty in the source becomes NULL.
 func Args(ctx context.Context, args db.Args) db.Args {
 	s := SourceOf(ctx)
 	args["actor"], args["address"] = textOrNull(s.Actor), textOrNull(s.Address)

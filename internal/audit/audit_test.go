@@ -65,7 +65,9 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// The entry of a change exists exactly if the change's transaction is committed.
+// The test adds a namespace and its audit log entry in one transaction, first rolled back,
+// then committed: only the second attempt may leave an entry. The same holds for entries
+// that Queue adds to a batch that fails.
 func TestAppendIsOfItsTransaction(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -98,8 +100,9 @@ func TestAppendIsOfItsTransaction(t *testing.T) {
 	}
 }
 
-// A push doesn't fail because of text that the client sends, even if PostgreSQL wouldn't
-// accept the text.
+// A client may send text that PostgreSQL doesn't accept, such as invalid UTF-8 or a NUL
+// character. Append must repair the text and write the entry, so that the client's push
+// doesn't fail.
 func TestAppendTakesAnyText(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -129,8 +132,9 @@ func TestAppendTakesAnyText(t *testing.T) {
 	}
 }
 
-// A statement that learns while it runs what it changes inserts many entries by itself,
-// with the arguments of Args.
+// A DELETE statement that only learns while it runs which rows it deletes inserts one
+// entry per row itself, with the arguments of Args. The entries must have the source of
+// the context.
 func TestArgs(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -175,8 +179,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// Entries keep the name of a deleted repository and lose its id, in the default partition
-// as in others.
+// After a repository is deleted, its entries must keep the repository's name and lose its
+// id, in the default partition and in monthly partitions.
 func TestRepositoryGone(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -216,14 +220,14 @@ func TestRepositoryGone(t *testing.T) {
 	}
 }
 
-// deleteRepository changes the database as the catalog's method of this name does.
+// deleteRepository deletes a repository's row, as the catalog's method of this name does.
 func deleteRepository(t testing.TB, d *db.DB, path string) {
 	t.Helper()
 	exec(t, d, "DELETE FROM repositories WHERE path = $1", path)
 }
 
-// BenchmarkAppend measures batches of pulls: with the primary key alone, with one further
-// index, and with all.
+// BenchmarkAppend measures how many entries of pulls per second Append inserts: without
+// the three secondary indexes ("none"), with one of them, and with all three.
 func BenchmarkAppend(b *testing.B) {
 	for _, keep := range []string{"none", "repository", "namespace", "pulls", "all"} {
 		b.Run(keep, func(b *testing.B) {

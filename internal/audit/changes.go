@@ -11,21 +11,23 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// Change is the entry of a push, of a tag's creation or move, or of a deletion, with its
-// position in reading order.
+// Change is the entry of a push, of a tag's creation or move, or of a deletion. Position
+// is its place in the order in which Changes returns entries.
 type Change struct {
 	Position
 	Entry
 }
 
-// End is a position after every entry that can ever exist.
+// End is a position after every entry that can ever exist: a reader that starts there
+// finds nothing.
 var End = Position{XID: maxID, ID: maxID}
 
-// Changes returns about n entries of changes after a position, in order. It returns a
-// transaction's entries all or not at all, unless the transaction has more than n by
-// itself. As with Log.Pulls, it returns entries only of transactions older than every open
-// one, so a reader that remembers the last position misses no entry and gets none twice.
-// more says that further entries may follow.
+// Changes returns up to n entries of changes that come after a position, ordered by
+// transaction and entry id. It omits the last transaction if it may not have all of that
+// transaction's entries, unless there is no other in the list. As with Log.Pulls, it
+// returns only entries of transactions that are older than every open one, so a reader
+// that continues from the last position misses no entry and gets none twice. more says
+// that further entries may follow.
 func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Change, more bool, err error) {
 	xid, id := after.arguments()
 	rows, err := tx.Query(ctx, `
@@ -61,8 +63,9 @@ func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Chan
 	return list, more, nil
 }
 
-// wholeTransactions removes the last transaction's entries from list, since list may lack
-// others of that transaction. If list has entries of one transaction only, they stay.
+// wholeTransactions removes the entries of the last transaction from list, because list
+// may lack other entries of that transaction. A list of a single transaction stays as it
+// is.
 func wholeTransactions(list []Change) []Change {
 	last := list[len(list)-1].XID
 	for i := len(list) - 1; i >= 0; i-- {
@@ -73,7 +76,8 @@ func wholeTransactions(list []Change) []Change {
 	return list
 }
 
-// withXID is a row whose first column, before those of an entry, is the transaction's id.
+// withXID wraps a database row whose first column is the id of the transaction that wrote
+// an entry, followed by the entry's columns. Scan stores the first column in xid.
 type withXID struct {
 	pgx.CollectableRow
 	xid *string
@@ -83,13 +87,13 @@ func (r withXID) Scan(dest ...any) error {
 	return r.CollectableRow.Scan(append([]any{r.xid}, dest...)...)
 }
 
-// Watch says from when on the pulls of a namespace are counted.
+// Watch asks CountPulls to count the pulls of a namespace since a time.
 type Watch struct {
 	Namespace string
 	Since     time.Time
 }
 
-// PullCount is the number of pulls in a repository.
+// PullCount is the number of pulls of a repository that CountPulls counted for one Watch.
 type PullCount struct {
 	Watch       int // index of the watch that it is counted for
 	Repository  string
@@ -97,12 +101,13 @@ type PullCount struct {
 	First, Last time.Time
 }
 
-// CountPulls counts the pulls in the next up to n entries behind a position, for each of
-// the watches, and returns the position of the last entry. As with Changes, no entry is
-// missed or counted twice. An entry of several pulls counts for a watch if its last pull
-// isn't before Watch.Since, and then with all of its pulls, since the time of each isn't
-// known. Therefore First may be before Since, by at most the time in which pulls are
-// joined: a second, or more while the recorder's buffer was full.
+// CountPulls reads up to n entries of pulls after a position, counts their pulls per watch
+// and repository, and returns the position of the last entry read. As with Changes, a
+// reader that continues there misses no entry and counts none twice. An entry of several
+// pulls counts for a watch with all its pulls, if the last of them isn't before
+// Watch.Since; the time of each single pull isn't known. Therefore PullCount.First may be
+// before Since, by at most the time within which the recorder joins pulls: a second, or
+// more while the recorder's buffer was full.
 func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watch) (counts []PullCount, last Position, more bool, err error) {
 	names, since := make([]string, len(of)), make([]time.Time, len(of))
 	for i, w := range of {
@@ -145,8 +150,8 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 	return counts, last, more, nil
 }
 
-// Unread returns whether any changes after the position changes, or pulls after the
-// position pulls, can be read now.
+// Unread returns whether Changes after the position changes, or CountPulls after the
+// position pulls, would now find an entry.
 func Unread(ctx context.Context, q db.Querier, changes, pulls Position) (yes bool, err error) {
 	xid, id := changes.arguments()
 	pullXID, pullID := pulls.arguments()

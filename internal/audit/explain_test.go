@@ -15,7 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// unbounded runs a statement without the timeout of the pool.
+// unbounded returns a function that runs a statement in a transaction without the time
+// limits of the pool's connections.
 func unbounded(t testing.TB, sql string, args ...any) func(*pgxpool.Conn) error {
 	return func(c *pgxpool.Conn) error {
 		ctx := db.Unhurried(t.Context())
@@ -29,8 +30,8 @@ func unbounded(t testing.TB, sql string, args ...any) func(*pgxpool.Conn) error 
 	}
 }
 
-// explain runs a prepared statement with a generic plan, as the pool's connections do, and
-// returns the plan and the number of pages that it read.
+// explain prepares and executes a statement under EXPLAIN ANALYZE. It returns the plan and
+// the number of 8 KiB database pages that the statement read.
 func explain(t testing.TB, pool *pgxpool.Pool, sql string, args []any) (plan string, buffers int) {
 	t.Helper()
 	literals := make([]string, len(args))

@@ -11,13 +11,15 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// headOfTag is the kind of HEAD requests inside a Recorder. No entry in the log has it.
+// headOfTag is the kind that a Recorder gives to HEAD requests while they are in memory.
+// No entry in the audit log has this kind.
 const headOfTag Kind = "head_of_tag"
 
-// headRetention is how long HEADs that nothing reads stay in the table pullheads.
+// headRetention is how long a HEAD request stays in the table pullheads if no statistics
+// worker reads it.
 const headRetention = 7 * 24 * time.Hour
 
-// splitHeads splits entries into pulls and heads.
+// splitHeads splits the recorder's entries into pulls and HEAD requests.
 func splitHeads(entries []Entry) (pulls, heads []Entry) {
 	n := countHeads(entries)
 	if n == 0 {
@@ -34,7 +36,7 @@ func splitHeads(entries []Entry) (pulls, heads []Entry) {
 	return pulls, heads
 }
 
-// countHeads returns how many of the entries are heads.
+// countHeads returns how many of the recorder's entries are HEAD requests.
 func countHeads(entries []Entry) (n int) {
 	for i := range entries {
 		if entries[i].Kind == headOfTag {
@@ -44,9 +46,9 @@ func countHeads(entries []Entry) (n int) {
 	return n
 }
 
-// appendHeads writes HEADs into the table pullheads; a repeated attempt skips those that
-// were written. It also writes HEADs of deleted repositories: no pull matches them, so they
-// do no harm.
+// appendHeads writes HEAD requests into the table pullheads. A repeated attempt skips
+// those that exist already. It also writes HEADs of repositories that were deleted
+// meanwhile: no pull will match them, so they do no harm.
 func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 	n := len(heads)
 	if n == 0 {
@@ -75,8 +77,8 @@ func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 	return nil
 }
 
-// ForgetHeads deletes the HEADs up to a position. The statistics have read these and stored
-// those that they still need.
+// ForgetHeads deletes the HEAD requests up to the position read from the table pullheads.
+// The statistics worker calls it after it has read them and stored those it still needs.
 func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
 	xid, id := read.arguments()
 	if _, err := l.db.Pool.Exec(ctx, "DELETE FROM pullheads WHERE (xid, id) <= ($1::text::xid8, $2::bigint)", xid, id); err != nil {
@@ -85,8 +87,8 @@ func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
 	return nil
 }
 
-// deleteHeads deletes HEADs that nothing has read for headRetention: then no worker counts
-// pulls.
+// deleteHeads deletes HEAD requests that are older than headRetention from the table
+// pullheads. Such old ones exist only if no statistics worker reads the table.
 func (pm *PartitionManager) deleteHeads(ctx context.Context) error {
 	for {
 		tag, err := pm.opt.DB.Pool.Exec(ctx, `

@@ -10,16 +10,18 @@ import (
 )
 
 const (
-	// DefaultJoin is how long after the first pull further ones are joined into its entry.
+	// DefaultJoin is the default of RecorderOptions.Join: pulls that come up to this long
+	// after an entry's first pull are joined into that entry.
 	DefaultJoin = time.Second
-	// MaxSpan bounds the time between the first and the last request of an entry that keeps
-	// each request's time, even while the buffer is full.
+	// MaxSpan bounds the time between the first and the last request of an entry that
+	// keeps each request's time. It holds even while the buffer is full.
 	MaxSpan = time.Minute
-	// maxRequests bounds the number of requests whose times an entry keeps.
+	// maxRequests bounds the number of requests of an entry that keeps each request's
+	// time.
 	maxRequests = 1000
 )
 
-// joinKey has the properties that requests must share to become one entry.
+// joinKey has the fields in which requests must be equal to be joined into one entry.
 type joinKey struct {
 	kind                              Kind
 	actor, address, agent, repository string
@@ -30,14 +32,14 @@ type joinKey struct {
 	redisSeq                          int64
 }
 
-// Request is one of the requests of an entry. Its time and the client's port together tell
-// to which HEAD a pull by digest belongs.
+// Request is the time and the client's port of one request of an entry. The statistics use
+// both to find the HEAD request to which a pull by digest belongs.
 type Request struct {
 	Time time.Time
 	Port int
 }
 
-// waiting is an entry of one or several requests that waits to be written.
+// waiting is an entry in the recorder's buffer. It stands for one request or several.
 type waiting struct {
 	Entry         // its Time and RequestID are those of the last request
 	key   joinKey // zero: it takes no more requests
@@ -46,11 +48,11 @@ type waiting struct {
 }
 
 // timed says whether an entry keeps the time and port of each of its requests. HEADs of
-// tags do, and pulls by digest, since each of these may belong to a HEAD.
+// tags and pulls by digest do, because the statistics match them with each other.
 func (e *Entry) timed() bool { return e.Kind == headOfTag || e.Kind == PullRepo && e.Tag == "" }
 
-// joinable says whether an entry may be joined with others: it has no field that joinKey
-// lacks.
+// joinable says whether an entry may be joined with others. An entry may not if it has a
+// field that joinKey doesn't compare.
 func (e *Entry) joinable() bool {
 	return (e.Kind == PullRepo || e.Kind == headOfTag) && e.Detail == nil && e.Pulls <= 1
 }
@@ -63,8 +65,9 @@ func (e *Entry) joinKey() joinKey {
 	}
 }
 
-// join adds a request and returns true, unless first and last would then be further apart
-// than span, or the entry has the times of maxRequests already.
+// join adds the request e to the waiting entry and returns true. It returns false, and
+// changes nothing, if the entry's first and last request would then be further apart than
+// span, or if the entry already keeps the times of maxRequests requests.
 func (w *waiting) join(e *Entry, span time.Duration) bool {
 	timed := w.timed()
 	if timed && len(w.all) >= maxRequests {
@@ -96,7 +99,8 @@ func (w *waiting) join(e *Entry, span time.Duration) bool {
 	return true
 }
 
-// freeze ends the joining and gives the entry the form that the log keeps.
+// freeze closes the entry for further requests, and sets the fields in which the table
+// stores joined requests: FirstTime, Port and later.
 func (w *waiting) freeze() {
 	w.key = joinKey{}
 	if w.Pulls > 1 {
@@ -110,7 +114,8 @@ func (w *waiting) freeze() {
 
 var errRequests = errors.New("the times of its requests can't be read")
 
-// Requests decodes the requests of an entry: first, and those encoded in later.
+// Requests decodes all requests of an entry. first is the entry's first request; later is
+// the output of EncodeRequests, which has the rest.
 func Requests(first Request, later []byte) ([]Request, error) {
 	all := append(make([]Request, 0, 1+len(later)/5), first)
 	for len(later) > 0 {
@@ -128,9 +133,9 @@ func Requests(first Request, later []byte) ([]Request, error) {
 	return all, nil
 }
 
-// EncodeRequests returns the bytes that Requests reads: for each request after the first,
-// the microseconds since the one before it, and the port. The requests must be in the order
-// of their times. Nil: there is only one.
+// EncodeRequests encodes all requests but the first, for Requests to decode: for each one
+// the microseconds since the request before it, and the port. The requests must be sorted
+// by time. For fewer than two requests it returns nil.
 func EncodeRequests(all []Request) []byte {
 	if len(all) <= 1 {
 		return nil

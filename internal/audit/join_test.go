@@ -16,7 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// same returns a pull of always the same content by the same client, changed by change.
+// same returns a pull at the given time. All such pulls have the same content and client,
+// except for the fields that the function change sets.
 func same(change func(*Entry), at time.Time) Entry {
 	e := pull(1)
 	if e.Time = at; change != nil {
@@ -25,7 +26,9 @@ func same(change func(*Entry), at time.Time) Entry {
 	return e
 }
 
-// Pulls of the same content by one client within a second are joined into one entry.
+// Pulls of the same content by one client within a second must be joined into one entry. A
+// later pull, and pulls that differ in any field of joinKey, must get entries of their
+// own.
 func TestPullsAreJoined(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -68,7 +71,8 @@ func TestPullsAreJoined(t *testing.T) {
 	}
 }
 
-// Joined pulls by digest, and joined HEADs, keep the time and port of each request.
+// The recorder gets 500 pulls by digest and HEADs within a second. It must join them into
+// two entries, which keep the time and port of each request.
 func TestJoinedTimes(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -116,7 +120,8 @@ func TestJoinedTimes(t *testing.T) {
 	}
 }
 
-// CountPulls counts for a watch the pulls of its namespace, not the entries.
+// Two entries stand for 37 pulls. CountPulls and Aggregate must count the pulls, not the
+// entries.
 func TestWatchedPullsAreAddedUp(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -142,8 +147,8 @@ func TestWatchedPullsAreAddedUp(t *testing.T) {
 	}
 }
 
-// Under full load nothing is dropped: pulls that can't be joined wait while batches are
-// written.
+// Eight goroutines record more pulls than the buffer has room for, and wait while it is
+// full. The recorder must write all pulls and drop none.
 func TestNothingIsDroppedAtFullLoad(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -172,8 +177,9 @@ func TestNothingIsDroppedAtFullLoad(t *testing.T) {
 	}
 }
 
-// While the database is away no pull waits. Pulls that can't be joined with a waiting entry
-// are dropped; the others are kept, however late they come.
+// The buffer is full and the database can't be reached. No pull may wait. A pull that can
+// be joined with an entry in the buffer is accepted, even an hour later; all others are
+// refused.
 func TestFullWhileAway(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -205,8 +211,8 @@ func TestFullWhileAway(t *testing.T) {
 	}
 }
 
-// Clients pull concurrently, and the answers to some batches are lost: each pull is counted
-// once.
+// Four goroutines record pulls while PostgreSQL's answers to some batches are lost, so
+// that the recorder writes these batches again. The table must count each pull once.
 func TestJoinedOnce(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -264,8 +270,9 @@ func TestJoinedOnce(t *testing.T) {
 	t.Logf("8000 pulls in %d entries, %d answers lost", entries, swallowed)
 }
 
-// Two clients whose user agents differ only behind the part that the log keeps get an entry
-// each: no client can make its pulls count as another's.
+// Two clients' User-Agent texts differ only after the first 1024 bytes, which are all that
+// the table stores. The recorder must not join their pulls: otherwise one client's pulls
+// would count as the other's.
 func TestJoinKeyTellsApart(t *testing.T) {
 	t.Parallel()
 	a := same(func(e *Entry) { e.Address, e.UserAgent = "x", strings.Repeat("y", 2000) }, time.Now())

@@ -2,8 +2,8 @@ package audit
 
 import "slices"
 
-// Kind says what happened. Where Quay has a name for it, that name is used, so that Quay's
-// clients understand the log.
+// Kind says what happened. Events that Quay logs too have Quay's names, so that tools made
+// for Quay's log understand this one.
 type Kind string
 
 // Kinds with Quay's names.
@@ -77,8 +77,8 @@ const (
 	RedeliverWebhook  Kind = "redeliver_webhook" // notices were queued to be sent again
 )
 
-// Kinds returns all kinds, Quay's first. The log may contain others, which a newer Purser
-// has written.
+// Kinds returns all kinds that this version writes, those with Quay's names first. The log
+// may contain further kinds that a newer version of Purser has written.
 func Kinds() []Kind { return slices.Clone(kinds) }
 
 var kinds = []Kind{

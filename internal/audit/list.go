@@ -20,26 +20,30 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Filter selects the entries that match all its fields. Zero values match everything.
+// Filter selects the entries that match all its fields. A field with its zero value
+// matches every entry.
 type Filter struct {
 	From, To time.Time // To is exclusive
 	Kinds    []Kind    // any of these
 	Actor    string
 	// Namespace includes all its repositories.
 	Namespace string
-	// Repository is a path. Entries of earlier repositories with that path match too.
+	// Repository is a path. Entries of a deleted repository that had the same path match
+	// too.
 	Repository string
-	// RepositoryID matches one repository, while it exists.
+	// RepositoryID matches the entries of one repository. Entries lose the id when the
+	// repository is deleted.
 	RepositoryID int64
 	Tag          string
 	Digest       oci.Digest
 	Policy, Run  uuid.UUID
 }
 
-// ErrCursor says that List didn't issue this cursor.
+// ErrCursor is returned for a cursor that List can't have issued.
 var ErrCursor = errors.New("the cursor is not valid: begin again without one")
 
-// Log reads the audit log, and writes entries that belong to no other transaction.
+// Log reads the audit log. It also writes entries of events that change nothing in the
+// database.
 type Log struct {
 	db *db.DB
 }
@@ -53,23 +57,27 @@ func (l *Log) Append(ctx context.Context, entries ...Entry) error {
 	return Append(ctx, l.db.Pool, entries...)
 }
 
-// Bounds of a page.
+// Bounds of a page of the listing.
 const (
 	DefaultPage = 100
 	MaxPage     = 1000
-	// scanned is how many entries a page examines at most when no index serves the filter.
+	// scanned is how many entries List examines at most for one page of the listing, when
+	// no index serves the filter.
 	scanned = 20_000
 )
 
-// List returns up to n entries, newest first, that come after cursor ("": from the newest),
-// and the cursor of the next page, "" when there is none. n is by default DefaultPage and
-// at most MaxPage.
+// List returns one page of the listing of entries that f selects: up to n entries, newest
+// first, after cursor. An empty cursor begins with the newest entry. next is the cursor of
+// the following page, "" when there is none. n is by default DefaultPage and at most
+// MaxPage.
 //
-// A cursor is a place in the order of time and id, so entries that are added between two
-// calls don't shift pages: no entry is listed twice, and an entry that existed when its
-// place was passed isn't left out. A page takes a bounded time: where no index serves the
-// filter, it may have fewer entries than n, even none, and still a next page. Time, run,
-// namespace, repository, and kinds other than pulls have indexes. Error: ErrCursor.
+// A cursor encodes the time and id of the last entry examined, by which the listing is
+// sorted. Entries that are written between two calls therefore don't shift pages: no entry
+// is listed twice, and no entry that existed when its page was read is left out.
+//
+// List examines a bounded number of entries per page. If no index serves the filter, a
+// page may have fewer than n entries, or none, although next isn't empty. There are
+// indexes for time, run, namespace, repository, and all kinds but pulls. Error: ErrCursor.
 func (l *Log) List(ctx context.Context, f Filter, cursor string, n int) (entries []Entry, next string, err error) {
 	if n <= 0 {
 		n = DefaultPage
@@ -99,8 +107,8 @@ func (l *Log) list(ctx context.Context, f Filter, cursor string, n, bound int) (
 	return entries, next, nil
 }
 
-// page turns the rows that a query found into a page of up to n entries and its next
-// cursor.
+// page returns up to n selected entries of found, and the cursor of the next page of the
+// listing ("" if found has all that is left).
 func page(found []row, n int) (entries []Entry, next string) {
 	entries = make([]Entry, 0, min(n, len(found)))
 	for _, r := range found {
@@ -118,8 +126,10 @@ func page(found []row, n int) (entries []Entry, next string) {
 	return entries, ""
 }
 
-// row is an entry that a query returned. The last entry that a page may examine is returned
-// even if the filter doesn't select it, since the next cursor is made from it.
+// row is an entry as the listing's query returned it. selected says that the filter
+// selects the entry; last marks the last entry that the query may examine for a page. The
+// query returns the last one even if it isn't selected, since the next cursor is made from
+// it.
 type row struct {
 	Entry
 	selected, last bool
@@ -150,13 +160,15 @@ func scanRow(r pgx.CollectableRow) (out row, err error) {
 	return out, nil
 }
 
-// maxKinds is the largest number of kinds that a query looks up one by one in the index.
+// maxKinds is the largest number of kinds for which a query uses one index scan per kind.
 const maxKinds = 8
 
-// query returns the statement that selects up to limit entries after a place. An index
-// yields entries in the order of the list, up to bound of them, and the rest of the filter
-// is applied to these. Every step streams: nothing behind the last entry of a page is read.
-// The limits are literals, so that the planner knows how few rows are wanted.
+// query returns the SELECT statement, with its arguments, that finds up to limit entries
+// after the given place in the listing (nil: from the newest). Index scans return up to
+// bound entries in the listing's order, and the other conditions of the filter are applied
+// to these. PostgreSQL stops at the last entry of the page of the listing, because no step
+// has to sort or read everything first. The limits are literals in the SQL text, so that
+// the planner knows how few rows are wanted.
 func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 	arg := func(v any) string {
 		args = append(args, v)
@@ -188,8 +200,9 @@ func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 		columns, bound, strings.Join(rest, " AND "), from, bound, bound, limit), args
 }
 
-// conditions splits the filter: each of sources is the condition of one index scan, and
-// rest are conditions that are checked on each entry. arg makes a parameter of a value.
+// conditions translates the filter to SQL. Each of sources is the condition of one index
+// scan; rest are the conditions to check on each entry that these scans return. arg stores
+// a value as the statement's next argument and returns its placeholder, such as "$1".
 func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []string) {
 	var all []string
 	if after != nil { // partitions are pruned by the first of the two conditions
@@ -241,7 +254,7 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 	return sources, append(rest, f.rest(arg)...)
 }
 
-// rest returns the conditions that no index serves.
+// rest returns the SQL conditions of those fields of the filter that no index serves.
 func (f Filter) rest(arg func(any) string) (list []string) {
 	equal := func(column string, given bool, value any) {
 		if given {
@@ -256,7 +269,7 @@ func (f Filter) rest(arg func(any) string) (list []string) {
 	return list
 }
 
-// place is the position of an entry in the list.
+// place is the position of an entry in the listing, which is sorted by time and id.
 type place struct {
 	time time.Time
 	id   int64
@@ -279,9 +292,9 @@ func parseCursor(s string) (*place, error) {
 	return &place{time.UnixMicro(int64(binary.BigEndian.Uint64(b[1:]))), int64(binary.BigEndian.Uint64(b[9:]))}, nil
 }
 
-// Export writes the entries that the filter selects as lines of JSON, newest
-// first, and returns how many it wrote. It reads a page at a time, so memory is
-// bounded and no transaction stays open; w gets each page as it is read.
+// Export writes the entries that the filter selects as lines of JSON, newest first, and
+// returns how many it wrote. It reads one page of the listing after another and writes
+// each to w at once, so it needs a bounded amount of memory and keeps no transaction open.
 func (l *Log) Export(ctx context.Context, w io.Writer, f Filter) (n int64, err error) {
 	out := bufio.NewWriter(w)
 	encoder := json.NewEncoder(out)

@@ -19,8 +19,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestFilters compares List with a filter in Go that is applied to all entries, for random
-// filters, page sizes and numbers of entries that a page may examine.
+// TestFilters lists entries with random filters, page sizes and bounds on the entries
+// examined per page. Each listing must have the same entries as a filter in Go that is
+// applied to all entries.
 func TestFilters(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -129,8 +130,8 @@ func (f Filter) selects(e Entry) bool {
 		(f.Policy == uuid.Nil || f.Policy == e.Policy) && (f.Run == uuid.Nil || f.Run == e.Run)
 }
 
-// Pages list each entry that existed at the beginning once, whatever entries are written
-// while the pages are read.
+// A client lists entries page by page while others write entries. The pages must contain
+// each entry that existed at the beginning exactly once.
 func TestCursorWhileEntriesCome(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -184,7 +185,8 @@ func TestCursorWhileEntriesCome(t *testing.T) {
 	}
 }
 
-// fill makes entries: most are pulls, over several months.
+// fill is an SQL statement that inserts $1 entries, most of them pulls, one every $2
+// seconds backwards from 2026-03-20.
 const fill = `
 	INSERT INTO auditlog (time, kind, actor, address, user_agent, namespace, repository, repository_id, tag, digest, counted_by)
 	SELECT '2026-03-20'::timestamptz - n * $2::int * interval '1 second',
@@ -193,7 +195,7 @@ const fill = `
 		'v' || n % 20, '\x01'::bytea || sha256(n::text::bytea), 'audit'
 	FROM generate_series(1, $1::int) n`
 
-// lines is a writer that counts lines and watches the heap's size.
+// lines is an io.Writer that counts lines and records the largest size of the heap.
 type lines struct {
 	n    int
 	peak uint64
@@ -214,8 +216,8 @@ func (w *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// An export takes the same memory however long it is. Not parallel: it measures
-// the process's heap.
+// Exporting 60,000 entries must need about as much memory as exporting 600. The test isn't
+// parallel because it measures the heap of the whole process.
 func TestExport(t *testing.T) { //nolint:paralleltest
 	d := dbtest.New(t)
 	exec(t, d, fill, 60_000, 10)
@@ -245,7 +247,7 @@ func TestExport(t *testing.T) { //nolint:paralleltest
 	t.Logf("heap at most %d KiB", long>>10)
 }
 
-// No query whose filter has an index reads a whole table.
+// For filters that an index serves, PostgreSQL must not read or sort a whole partition.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// TestMain also looks for goroutines that are left when all tests are over and the
-// server is stopped.
+// TestMain runs the tests and stops their PostgreSQL server. Then it fails if goroutines
+// are still running.
 func TestMain(m *testing.M) {
 	code := dbtest.Run(m)
 	if code == 0 {
@@ -51,7 +51,7 @@ func count(t testing.TB, d *db.DB, sql string, args ...any) (n int) {
 	return n
 }
 
-// eventually waits until ok returns true, at most 2 min.
+// eventually calls ok every 2 ms until it returns true. After 2 min it fails the test.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -63,7 +63,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// start runs fn until stop is called, or the test ends.
+// start runs fn in a goroutine until stop is called or the test ends. stop waits for fn to
+// return.
 func start(t testing.TB, fn func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -86,7 +87,7 @@ func start(t testing.TB, fn func(context.Context) error) (stop func()) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// drain runs the worker of loose foreign keys until no work is left.
+// drain runs the worker of loose foreign keys until it finds no deleted records any more.
 func drain(t *testing.T, d *db.DB) {
 	t.Helper()
 	pool, err := pgxpool.NewWithConfig(t.Context(), d.Pool.Config())

@@ -16,8 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// Position is a place in the order in which pulls and changes are read. A reader has read
-// every entry up to and including its position.
+// Position is a place in the order in which Log.Pulls and Changes return entries: by the
+// id of the writing transaction, then by the entry's id. A reader at a position has read
+// every entry up to and including that position.
 type Position struct {
 	XID uint64 // of the transaction that wrote the entry
 	ID  int64  // of the entry
@@ -26,19 +27,21 @@ type Position struct {
 // PartitionOptions configures a PartitionManager.
 type PartitionOptions struct {
 	DB *db.DB // required
-	// Retention is the least time that entries are kept: a month is dropped when all of it
-	// is older. 0: entries are kept for ever.
+	// Retention is the least time that entries are kept. A month's partition is dropped
+	// when all of the month is older. 0: entries are kept for ever.
 	Retention time.Duration
 	// Read returns the position up to which the statistics worker has read pulls. A month
-	// with a pull behind it that still has to be counted from the log is not dropped. Nil:
-	// no worker reads, and nothing is held back.
+	// is not dropped while it has a pull after that position that still has to be counted
+	// from the audit log. If Read is nil, there is no such worker, and uncounted pulls
+	// keep no month from being dropped.
 	Read func(ctx context.Context) (Position, error)
 	// Now is the clock. Default: the database's.
 	Now func() time.Time
-	// LockTimeout bounds each wait for a lock, since writers queue behind the waiting
-	// request. It must be below PostgreSQL's deadlock_timeout. Default 200 ms.
+	// LockTimeout bounds each wait for a table lock, since all later writers queue behind
+	// the waiting request. It must be below PostgreSQL's deadlock_timeout. Default 200 ms.
 	LockTimeout time.Duration
-	// Tries is how often a lock is tried in one run. Default 10.
+	// Tries is how often Update tries to get the table locks for one partition. Default
+	// 10.
 	Tries   int
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *worker.Metrics // nil: none
@@ -50,16 +53,16 @@ type PartitionChanges struct {
 	Moved   int64    // entries out of the default partition
 	Dropped []string // partitions
 	Deleted int64    // old entries of the default partition
-	// Uncounted are old partitions that were not dropped because pulls in them haven't been
-	// read.
+	// Uncounted are partitions past their retention that were not dropped because the
+	// statistics worker hasn't read all their pulls.
 	Uncounted []string
-	// Busy says that other transactions locked the table for so long that some work was
-	// left for the next call.
+	// Busy says that some work was left for the next call, because other transactions
+	// locked the table for too long.
 	Busy bool
 }
 
-// PartitionManager makes partitions for the coming months and drops those whose retention is
-// over. Any number of processes may run one.
+// PartitionManager creates the audit log's partitions of the coming months and drops those
+// whose retention is over. Any number of processes may run one at the same time.
 type PartitionManager struct {
 	opt PartitionOptions
 	log *slog.Logger
@@ -90,9 +93,10 @@ var (
 	errUncounted   = errors.New("pulls of the month have not been read")
 )
 
-// Update makes the partitions of this month, of the next, and of earlier months of which the
-// default partition has entries. Then it drops the months whose retention is over. The
-// failure of one step doesn't stop the others.
+// Update creates the partitions of the current month, of the next month, and of earlier
+// months whose entries are in the default partition. Then it drops the months whose
+// retention is over. If one step fails, Update still tries the others, and returns all
+// errors.
 func (pm *PartitionManager) Update(ctx context.Context) (PartitionChanges, error) {
 	var done PartitionChanges
 	now, err := pm.now(ctx)
@@ -136,8 +140,8 @@ func monthOf(t time.Time) month {
 
 func next(m month) month { return m.AddDate(0, 1, 0) }
 
-// Names of partitions, by which the partition manager recognises them. All are in the schema
-// partitions.
+// These names tell the partition manager which table is the partition of which month. All
+// partitions are in the schema partitions.
 const (
 	nameLayout       = "auditlog_2006_01"
 	defaultPartition = "partitions.auditlog_default"
@@ -166,7 +170,8 @@ func (pm *PartitionManager) months(ctx context.Context) ([]month, error) {
 	return list, nil
 }
 
-// createMissing makes the partitions that are missing.
+// createMissing creates the partitions of the current and the next month, and of the
+// months from oldest on that have entries in the default partition, unless they exist.
 func (pm *PartitionManager) createMissing(ctx context.Context, oldest, current month, done *PartitionChanges) error {
 	have, err := pm.months(ctx)
 	if err != nil {
@@ -201,7 +206,7 @@ func (pm *PartitionManager) createMissing(ctx context.Context, oldest, current m
 	return nil
 }
 
-// monthsInDefault returns the months from oldest to the last one before current that have entries in
+// monthsInDefault returns the months before current, from oldest on, that have entries in
 // the default partition.
 func (pm *PartitionManager) monthsInDefault(ctx context.Context, oldest, current month) (list []month, err error) {
 	for from := oldest; ; {
@@ -215,12 +220,15 @@ func (pm *PartitionManager) monthsInDefault(ctx context.Context, oldest, current
 	}
 }
 
-// create makes the partition of a month and moves the month's entries into it from the
-// default partition. It copies them while others write and read. Then it locks the log for
-// a moment, copies the entries that came during the first copy, and attaches the partition.
-// All of it is one transaction. The worker of loose foreign keys, which clears ids in
-// entries, may wait for an entry that is being moved while create waits for the worker's
-// lock. Then whichever lock timeout ends first resolves the deadlock: both are short.
+// create creates the partition of a month, in one transaction. First it moves the month's
+// entries into it from the default partition, while others read and write. Then it locks
+// the table auditlog for a moment, moves the entries that came meanwhile, and attaches the
+// partition.
+//
+// When a repository was deleted, the worker of loose foreign keys clears its id in
+// entries. That worker may wait for an entry that create is moving, while create waits for
+// the worker's lock on the table. Whichever lock timeout ends first resolves this
+// deadlock; both timeouts are short.
 func (pm *PartitionManager) create(ctx context.Context, m month) (moved int64, err error) {
 	ctx = db.Unhurried(ctx)
 	err = pgx.BeginTxFunc(ctx, pm.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -232,7 +240,7 @@ func (pm *PartitionManager) create(ctx context.Context, m month) (moved int64, e
 		if err != nil {
 			return err
 		}
-		// With this CHECK, ATTACH needn't scan the entries.
+		// This CHECK constraint saves ATTACH PARTITION a scan of the entries.
 		_, err = tx.Exec(ctx, fmt.Sprintf(`CREATE TABLE %s (LIKE auditlog INCLUDING ALL,
 			CONSTRAINT month CHECK (time >= %s AND time < %s))`, partitionName(m), literal(m), literal(next(m))))
 		if err != nil {
@@ -242,9 +250,10 @@ func (pm *PartitionManager) create(ctx context.Context, m month) (moved int64, e
 			return err
 		}
 		return pm.withLocks(ctx, tx, func(tx pgx.Tx) error {
-			// Readers too must wait here. A reader that waits for the default partition
-			// alone has been planned without the new partition, and reads after the move:
-			// it would miss the entries.
+			// Lock out readers too. A query that was planned before the partition is
+			// attached reads only the default partition. If it could wait for the default
+			// partition's lock, it would continue after the move and miss the moved
+			// entries.
 			if _, err := tx.Exec(ctx, "LOCK TABLE ONLY auditlog IN ACCESS EXCLUSIVE MODE"); err != nil {
 				return err
 			}
@@ -270,7 +279,8 @@ func (pm *PartitionManager) create(ctx context.Context, m month) (moved int64, e
 // literal returns the first moment of a month as an SQL literal.
 func literal(m month) string { return "'" + m.Format("2006-01-02") + " 00:00:00+00'" }
 
-// moveEntries moves the entries of a month out of the default partition, unchanged.
+// moveEntries moves the entries of a month, unchanged, from the default partition to the
+// month's partition, and returns how many it moved.
 func (pm *PartitionManager) moveEntries(ctx context.Context, tx pgx.Tx, m month) (int64, error) {
 	tag, err := tx.Exec(ctx, fmt.Sprintf(`
 		WITH gone AS (DELETE FROM %s WHERE time >= $1 AND time < $2 RETURNING *)
@@ -278,9 +288,10 @@ func (pm *PartitionManager) moveEntries(ctx context.Context, tx pgx.Tx, m month)
 	return tag.RowsAffected(), err
 }
 
-// beginChange makes this transaction the only one that changes partitions, and returns whether
-// the month's partition is attached. It lifts the transaction's time limits, since there
-// may be much to move. Error: errBusy, when another process changes partitions.
+// beginChange takes an advisory lock, so that only one transaction at a time changes
+// partitions, and returns whether the month's partition is attached. It also lifts the
+// transaction's time limits, since there may be many entries to move. Error: errBusy, if
+// another process holds the advisory lock.
 func (pm *PartitionManager) beginChange(ctx context.Context, tx pgx.Tx, m month) (attached bool, err error) {
 	var mine bool
 	if err := db.LiftLimits(ctx, tx); err != nil {
@@ -298,9 +309,10 @@ func (pm *PartitionManager) beginChange(ctx context.Context, tx pgx.Tx, m month)
 	return attached, err
 }
 
-// withLocks runs fn, which takes locks, in a savepoint until fn gets each lock within the lock
-// timeout, up to Tries times. A failed attempt is rolled back and releases its locks; what
-// the transaction did before stays. Error: errBusy.
+// withLocks runs fn, whose statements lock tables, in a savepoint. If fn doesn't get a
+// lock within LockTimeout, or a deadlock aborts it, withLocks rolls back to the savepoint,
+// which releases fn's locks and keeps the transaction's earlier work. Then it pauses and
+// runs fn again, up to Tries times in all. Error: errBusy, after the last try.
 func (pm *PartitionManager) withLocks(ctx context.Context, tx pgx.Tx, fn func(tx pgx.Tx) error) error {
 	wait := pm.opt.LockTimeout
 	var err error
@@ -323,8 +335,8 @@ func (pm *PartitionManager) withLocks(ctx context.Context, tx pgx.Tx, fn func(tx
 	return fmt.Errorf("%w: %w", errBusy, err)
 }
 
-// dropExpired drops the partitions of months before oldest, and deletes their entries from the
-// default partition.
+// dropExpired drops the partitions of months before oldest, unless they have uncounted
+// pulls. It also deletes entries of these months from the default partition.
 func (pm *PartitionManager) dropExpired(ctx context.Context, oldest month, done *PartitionChanges) error {
 	have, err := pm.months(ctx)
 	if err != nil {
@@ -354,9 +366,10 @@ func (pm *PartitionManager) dropExpired(ctx context.Context, oldest month, done 
 	return pm.deleteExpiredEntries(ctx, oldest, uncounted, args, done)
 }
 
-// uncounted returns the SQL condition, with its arguments, for the pulls that keep a
-// partition from being dropped. It includes entries without counted_by: if statistics are
-// switched on later, these may still be counted; otherwise the reader passes over them.
+// uncounted returns an SQL condition, with its arguments, that is true for pulls that the
+// statistics worker still has to read; such a pull keeps its partition from being dropped.
+// The condition includes pulls whose counted_by is NULL: if statistics are switched on
+// later, the worker may still count these.
 func (pm *PartitionManager) uncounted(ctx context.Context) (string, []any, error) {
 	if pm.opt.Read == nil {
 		return "false", nil, nil
@@ -369,11 +382,12 @@ func (pm *PartitionManager) uncounted(ctx context.Context) (string, []any, error
 		[]any{strconv.FormatUint(p.XID, 10), p.ID}, nil
 }
 
-// drop drops the partition of a month, unless it has an uncounted pull. It detaches the
-// partition first, which waits for writers, and then searches it. Errors: errUncounted,
-// errAlreadyDone, errBusy.
+// drop drops the partition of a month, unless the partition has an uncounted pull. It
+// detaches the partition before it searches for such a pull, because detaching waits for
+// writers. Errors: errUncounted, errAlreadyDone, errBusy.
 func (pm *PartitionManager) drop(ctx context.Context, m month, uncounted string, args []any) error {
-	// Search first without locks: if there is such a pull, no writer has to wait.
+	// Search without table locks first: if an uncounted pull is found, no writer has to
+	// wait.
 	if err := findUncounted(ctx, pm.opt.DB.Pool, m, uncounted, args); err != nil {
 		return err
 	}
@@ -399,8 +413,8 @@ func (pm *PartitionManager) drop(ctx context.Context, m month, uncounted string,
 	})
 }
 
-// findUncounted looks for uncounted pulls in the partition of a month. Errors: errUncounted,
-// errAlreadyDone.
+// findUncounted returns errUncounted if the partition of a month has an uncounted pull,
+// and errAlreadyDone if the partition doesn't exist.
 func findUncounted(ctx context.Context, q db.Querier, m month, uncounted string, args []any) error {
 	var found bool
 	err := q.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s)", partitionName(m), uncounted), args...).Scan(&found)
@@ -413,8 +427,9 @@ func findUncounted(ctx context.Context, q db.Querier, m month, uncounted string,
 	return err
 }
 
-// deleteExpiredEntries deletes entries before oldest from the default partition, a thousand at a time.
-// These were written after the partition of their month was dropped.
+// deleteExpiredEntries deletes the entries of months before oldest from the default
+// partition, a thousand per statement, except uncounted pulls. Such entries were written
+// after their month's partition was dropped.
 func (pm *PartitionManager) deleteExpiredEntries(ctx context.Context, oldest month, uncounted string, args []any, done *PartitionChanges) error {
 	sql := fmt.Sprintf(`DELETE FROM %s WHERE ctid = ANY (ARRAY(
 			SELECT ctid FROM %s WHERE time < %s AND (%s) IS NOT TRUE LIMIT 1000 FOR UPDATE SKIP LOCKED))`,

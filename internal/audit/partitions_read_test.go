@@ -12,7 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// stopped is a tracer that stops before a statement that contains text, until released.
+// stopped is a pgx tracer that blocks a connection before each statement whose SQL
+// contains text. It sends the connection's process id on reached, and continues after a
+// value on release.
 type stopped struct {
 	text    string
 	reached chan uint32 // gets the process id of the connection
@@ -29,10 +31,11 @@ func (s *stopped) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.Tra
 
 func (s *stopped) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestReadersWaitForAMove: a reader that comes while entries leave the default partition
-// sees all of them. PostgreSQL plans with the partitions that it finds first, then waits
-// for their locks, and reads with a later snapshot: a reader that waits for the default
-// partition alone would look there after the move, and not in the new partition.
+// TestReadersWaitForAMove starts a query while the partition manager moves entries out of
+// the default partition. The query must find all entries. PostgreSQL chooses a query's
+// partitions first, then waits for their locks, and reads with a later snapshot. So if the
+// query waited only for the default partition, it would read that partition after the
+// move, and not the new one.
 func TestReadersWaitForAMove(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -85,8 +85,8 @@ func TestMonthBoundaries(t *testing.T) {
 		}
 	}
 	check()
-	// Entries in the default partition move to the partitions of their months, past months
-	// included; entries of a month far ahead stay until that month is near.
+	// Entries in the default partition must move to new partitions of their months, past
+	// months included. Entries of a month far ahead must stay until that month is near.
 	done, err := at(d, day("2027-02-01 00:00:00"), PartitionOptions{}).Update(t.Context())
 	must(t, err)
 	if fmt.Sprint(done.Made, done.Moved) != "[partitions.auditlog_2026_10 partitions.auditlog_2027_03] 2" {
@@ -94,7 +94,7 @@ func TestMonthBoundaries(t *testing.T) {
 	}
 	want[0], want[5] = "2026_10", "2027_03"
 	check()
-	// Each partition is like the others.
+	// All partitions must have the same indexes and constraints.
 	for _, what := range []string{"SELECT count(*) FROM pg_index WHERE indrelid = c.oid AND indisvalid", "SELECT count(*) FROM pg_constraint WHERE conrelid = c.oid"} {
 		if n := count(t, d, "SELECT count(DISTINCT ("+what+")) FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid WHERE i.inhparent = 'auditlog'::regclass"); n != 1 {
 			t.Errorf("partitions differ in %s", what)
@@ -125,8 +125,8 @@ func TestRetention(t *testing.T) {
 			t.Errorf("at %s: %+v, want %s dropped", step.now, done, step.want)
 		}
 	}
-	// Entries written for a dropped month are deleted too, and never make its partition
-	// again.
+	// Entries that are written for a month whose partition was dropped must be deleted
+	// too, and must not make Update create that partition again.
 	var late []Entry
 	for n := range 2500 {
 		late = append(late, Entry{Kind: PushRepo, Time: day("2026-01-20 00:00:00"), Tag: fmt.Sprint("late", n)})
@@ -145,8 +145,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// A month with an unread pull is not dropped, and such a pull in the default partition is
-// not deleted.
+// A pull that the statistics worker hasn't read must keep its month's partition from being
+// dropped. If the pull is in the default partition, it must not be deleted.
 func TestRetentionKeepsUncountedPulls(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -194,7 +194,8 @@ func TestRetentionKeepsUncountedPulls(t *testing.T) {
 	}
 }
 
-// Before a month is dropped, the partition manager waits for a pull whose insert is under way.
+// A transaction inserts a pull into a month whose retention is over. The partition manager
+// must wait for that transaction's end, and then keep the month for the uncounted pull.
 func TestRetentionWaitsForWriters(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -212,7 +213,7 @@ func TestRetentionWaitsForWriters(t *testing.T) {
 	if !done.Busy || len(done.Uncounted) > 0 || where(t, d)["late"] != "" {
 		t.Errorf("while a writer is open: %+v", done)
 	}
-	// The writer ends while the partition manager waits for it.
+	// The writing transaction ends while the partition manager waits for it.
 	o.LockTimeout, o.Tries = 400*time.Millisecond, 100
 	var group errgroup.Group
 	group.Go(func() (err error) {
@@ -229,9 +230,9 @@ func TestRetentionWaitsForWriters(t *testing.T) {
 	}
 }
 
-// Entries are moved out of the default partition while other processes write and read
-// entries and clear ids in them: no writer fails, and no reader misses an entry or sees it
-// twice.
+// The partition manager moves entries out of the default partition while other goroutines
+// write entries, read them, and clear repository ids in them. No writer may fail, and no
+// reader may miss an entry or see it twice.
 func TestDefaultIsMovedWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -329,7 +330,9 @@ func TestDefaultIsMovedWhileOthersWrite(t *testing.T) {
 	}
 }
 
-// If the partition of a month can't be made, everything stays as it was.
+// An open transaction with an entry keeps the partition manager from locking the table.
+// Update must give up and leave all entries in the default partition. After the
+// transaction's end, the next Update must move them.
 func TestPartitionManagerGivesUp(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -355,7 +358,8 @@ func TestPartitionManagerGivesUp(t *testing.T) {
 	}
 }
 
-// Run makes the partitions of the present months by the database's clock.
+// Run must create the partitions of the current and the next month, by the database's
+// clock.
 func TestPartitionManagerRun(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

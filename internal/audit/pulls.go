@@ -12,7 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Pull is an entry of a pull as the statistics read it.
+// Pull is an entry of pulls, or a HEAD request of the table pullheads, as Log.Pulls
+// returns it to the statistics worker.
 type Pull struct {
 	Position
 	Time         time.Time  // of several pulls, that of the last
@@ -21,16 +22,19 @@ type Pull struct {
 	Tag          string     // "": the pull was by digest
 	Digest       oci.Digest // zero: the entry names none
 	CountedBy    string
-	// Head says that this is a HEAD of a tag and no pull; Digest isn't known then.
+	// Head says that this is a HEAD request for a tag and no pull. The digest isn't known
+	// then.
 	Head bool
-	// Used says that this is a pull by digest which was counted elsewhere and has used up a
-	// HEAD. Head is set too.
+	// Used says that this is a pull by digest that was counted in Redis together with an
+	// earlier HEAD. So the statistics may join no other pull with that HEAD. Head is set
+	// too.
 	Used bool
-	// Client and Port are as in Entry; set for heads and for pulls by digest only.
+	// Client and Port are those of Entry. They are set only for HEADs and for pulls by
+	// digest.
 	Client ClientKey
 	Port   int
-	// First and Later have the time and port of each request, where there are several: see
-	// Requests.
+	// First is the time of the first request. Later encodes the time and port of the
+	// others, if there are several: see Requests.
 	First time.Time
 	Later []byte
 }
@@ -44,9 +48,10 @@ func (p Position) Less(other Position) bool {
 // because the driver has no type for xid8, and the id.
 func (p Position) arguments() (xid string, id int64) { return strconv.FormatUint(p.XID, 10), p.ID }
 
-// Pulls returns up to n pulls and heads behind a position, in order. It returns only those
-// of transactions older than every open one: nothing can be inserted between two of these
-// any more, so a reader that remembers the last position misses none and gets none twice.
+// Pulls returns up to n pulls and HEADs after a position, in the order of positions. It
+// returns only entries of transactions that are older than every open one. No entry can be
+// inserted before these any more, so a reader that continues from the last position misses
+// none and gets none twice.
 func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) {
 	xid, id := after.arguments()
 	rows, err := l.db.Pool.Query(ctx, `
@@ -94,9 +99,10 @@ func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) 
 	return list, nil
 }
 
-// OldestUnread returns the time of the oldest pull or head behind a position, whether or
-// not it can be read yet; zero: there is none. It looks at the next 10,000 only, which is
-// enough since they are roughly in the order of their times.
+// OldestUnread returns the time of the oldest pull or HEAD after a position, or zero if
+// there is none. It includes entries that Pulls doesn't return yet because an older
+// transaction is open. It examines only the next 10,000 pulls and the next 10,000 HEADs;
+// that is enough, since entries are roughly in the order of their times.
 func (l *Log) OldestUnread(ctx context.Context, after Position) (oldest time.Time, err error) {
 	xid, id := after.arguments()
 	var at *time.Time
@@ -115,7 +121,8 @@ func (l *Log) OldestUnread(ctx context.Context, after Position) (oldest time.Tim
 	return oldest, nil
 }
 
-// pullRow scans the columns that PullsOf and Pulls have in common.
+// pullRow scans those columns of a database row that the queries of PullsOf and Pulls have
+// in common.
 type pullRow struct {
 	p      Pull
 	xid    string
@@ -139,14 +146,16 @@ func (r *pullRow) pull() (p Pull, err error) {
 	return p, nil
 }
 
-// maxUnread is how many unread pulls PullsOf looks at. (The statement has it as a literal:
-// with a parameter the planner would rather read all of them.)
+// maxUnread is how many entries of pulls PullsOf examines. The statement has this number
+// as a literal, because with a parameter the planner would prefer a plan that reads all
+// unread entries.
 const maxUnread = 10_000
 
-// PullsOf returns the pulls of a repository behind a position, whether or not Pulls can
-// read them yet: those that statistics up to that position lack. all is false when more
-// than 10,000 pulls of all repositories together are behind the position, so that some were
-// not looked at.
+// PullsOf returns the pulls of a repository after a position. Statistics that have been
+// counted up to that position lack these pulls. Unlike Pulls, PullsOf also returns pulls
+// of transactions that aren't older than every open one. all is false if there are more
+// than 10,000 entries of pulls after the position, in all repositories together; then the
+// list may be incomplete.
 func (l *Log) PullsOf(ctx context.Context, repository int64, after Position) (list []Pull, all bool, err error) {
 	xid, id := after.arguments()
 	rows, err := l.db.Pool.Query(ctx, fmt.Sprintf(`
@@ -176,21 +185,25 @@ func (l *Log) PullsOf(ctx context.Context, repository int64, after Position) (li
 	return list, unread <= maxUnread, nil
 }
 
-// PullState compares the log with a position up to which pulls were read.
+// PullState describes the audit log's pulls in relation to the position up to which the
+// statistics worker has read.
 type PullState struct {
 	Now time.Time // by the database's clock
-	// Oldest is the time of the first pull behind the position that Redis doesn't count,
-	// zero when there is none. Its transaction may still be too young for Pulls to read.
+	// Oldest is the time of the first pull after the position that is not counted in
+	// Redis, zero if there is none. Log.Pulls may not return that pull yet, because a
+	// transaction that is older than the pull's is still open.
 	Oldest time.Time
-	// Foreign says that transaction ids have begun anew since pulls were read, because the
-	// database was restored or moved: the entries' order by transaction id is no longer
-	// that in which they were written. See ResetPulls.
+	// Foreign says that the server's transaction ids have begun anew since the position
+	// was read, because the database was restored or moved. Then the order by transaction
+	// id is no longer the order in which entries were written, and the caller must call
+	// ResetPulls.
 	Foreign bool
 }
 
-// PullState reads the present state of the log. It detects Foreign from two facts that hold
-// as long as all transaction ids come from the same server: a position that was read is
-// below every open transaction, and no entry has the id of a transaction that hasn't begun.
+// PullState compares the audit log with the position read. If all transaction ids come
+// from the same server, the position is below the id of every open transaction, and no
+// entry has the id of a transaction that hasn't begun. Foreign is true if one of these two
+// doesn't hold.
 func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err error) {
 	xid, id := read.arguments()
 	var oldest *time.Time
@@ -211,14 +224,17 @@ func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err er
 	return s, nil
 }
 
-// ResetPulls gives pulls a new order, after a restore, in the caller's transaction. It
-// returns a new position, which differs from read. Behind the new position are the
-// uncounted pulls: those that the old order has behind read, those younger than last, and
-// those that are written while ResetPulls runs.
+// ResetPulls gives the audit log's pulls new transaction ids, in the caller's transaction,
+// after a restore has made the old ids useless. It returns a new position, which differs
+// from read, and how many pulls it has put after that position: those that were after read
+// by the old ids, and those younger than last. Pulls that other transactions write while
+// ResetPulls runs also come after the new position. All other pulls are before it, so the
+// statistics worker won't count them again.
 func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (to Position, unread int64, err error) {
 	xid, id := read.arguments()
 	var least string
-	// A transaction that is open now writes entries of its own id, which is xmin or later.
+	// A transaction that is open now writes entries with its own id, which is xmin or
+	// higher.
 	if err := tx.QueryRow(ctx, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text").Scan(&least); err != nil {
 		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}
@@ -229,7 +245,8 @@ func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (
 	if to.ID = maxID; to == read {
 		to.ID-- // so that a reader which read from there notices the change
 	}
-	// Heads are useful for less time than a restore takes.
+	// A HEAD is joined only with a pull that follows shortly, within less time than a
+	// restore takes. So none of the HEADs is needed.
 	if _, err := tx.Exec(ctx, "DELETE FROM pullheads"); err != nil {
 		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}

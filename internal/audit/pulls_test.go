@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// put writes a pull with the given position.
+// put inserts an entry of a pull with the given transaction id and entry id.
 func put(t testing.TB, d *db.DB, xid string, id int, tag string, at time.Time) {
 	t.Helper()
 	exec(t, d, "INSERT INTO auditlog (kind, xid, id, tag, time, repository_id, digest) VALUES ('pull_repo', $1::text::xid8, $2, $3, $4, 7, $5)",
@@ -29,7 +29,8 @@ func tagsOf(pulls []Pull) string {
 	return strings.Join(tags, " ")
 }
 
-// Pulls returns pulls in pages, in the order of their positions, and each once.
+// Pulls must return the pulls two at a time, in the order of their positions, and each
+// once.
 func TestPulls(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -63,7 +64,7 @@ func TestPulls(t *testing.T) {
 	if p := got[0]; p.Digest != oci.Compute(oci.SHA256, []byte("9-4")) || !p.Time.Equal(at) || p.RepositoryID != 7 || p.CountedBy != "" {
 		t.Errorf("%+v", p)
 	}
-	// PullsOf returns a repository's pulls behind a position.
+	// PullsOf must return a repository's pulls after a position.
 	list, all, err := New(d).PullsOf(t.Context(), 7, Position{10, 5})
 	if err != nil || !all || tagsOf(list) != "99-2 100-1 100-20" {
 		t.Errorf("%s, %v, %v", tagsOf(list), all, err)
@@ -80,8 +81,8 @@ func TestPulls(t *testing.T) {
 	}
 }
 
-// A pull of an open transaction, and pulls that were written after it, can't be read yet.
-// Once they are committed, they count as unread.
+// A transaction writes a pull and stays open, and a later transaction writes a second
+// pull. Pulls must return neither until the first transaction ends, and then both.
 func TestPullsOfOpenTransactions(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -105,7 +106,7 @@ func TestPullsOfOpenTransactions(t *testing.T) {
 	eventually(t, "both can be read", func() bool { return pulls() == "first second" })
 }
 
-// PullState reports whether the log's transaction ids have begun anew.
+// PullState must report whether the server's transaction ids have begun anew.
 func TestPullState(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -136,7 +137,8 @@ func TestPullState(t *testing.T) {
 	}
 }
 
-// After a reset, exactly the pulls that weren't read are behind the new position.
+// After ResetPulls, exactly the pulls that the statistics worker hasn't read must be after
+// the new position.
 func TestResetPulls(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -179,7 +181,8 @@ func TestResetPulls(t *testing.T) {
 	})
 }
 
-// Queries that workers repeat use the index of pulls, whatever other entries the log has.
+// The queries that workers repeat must use the index of pulls and read at most 100
+// database pages, although the table has 200,000 entries.
 func TestPullsAreFoundByIndex(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

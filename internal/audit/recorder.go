@@ -18,37 +18,39 @@ import (
 // RecorderOptions configures a Recorder.
 type RecorderOptions struct {
 	DB *db.DB // required
-	// Buffer is the maximum number of waiting entries, including those being written.
-	// Default 10,000.
+	// Buffer is the maximum number of entries in memory, including those that are being
+	// written. Default 10,000.
 	Buffer int
-	// Join is the time within which pulls of the same content by the same client become one
-	// entry, counted from the first pull. Default DefaultJoin; below 0 each pull has its
-	// own entry.
+	// Join is how long after an entry's first pull further pulls of the same content by
+	// the same client are joined into that entry. Default DefaultJoin. If Join is
+	// negative, each pull gets its own entry.
 	Join time.Duration
-	// Patience is how long a pull waits at most for room in a full buffer. Default 1 s.
+	// Patience is how long a pull waits at most while the buffer is full. Default 1 s.
 	Patience time.Duration
 	// Batch is how many entries are written together. Default 500.
 	Batch int
-	// Every is the longest that an entry waits for its batch to fill while the
-	// database is there. Default 1 s.
+	// Every is how long an entry waits at most for its batch to fill, as long as the
+	// database can be reached. Default 1 s.
 	Every time.Duration
-	// Timeout bounds a batch. Default 10 s.
+	// Timeout bounds the time for writing one batch. Default 10 s.
 	Timeout time.Duration
-	// BackoffMin and BackoffMax bound the pause after a failure. Defaults 200 ms,
-	// 5 s.
+	// BackoffMin and BackoffMax bound the pause after a batch that failed. Defaults 200 ms
+	// and 5 s.
 	BackoffMin, BackoffMax time.Duration
-	// Alive locks the repositories among ids that exist, in the order of their ids, until
-	// tx ends, and returns their ids. Entries of the other repositories are written without
-	// a repository id, since nothing would clear it any more. Nil: ids are written as they
-	// are.
+	// Alive locks those repositories among ids that exist, in the order of their ids,
+	// until tx ends, and returns their ids. The recorder writes entries of all other
+	// repositories without a repository id: after a repository's deletion has been
+	// processed, nothing would clear that id any more. If Alive is nil, all ids are
+	// written unchanged.
 	Alive   func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
 	Worker  *worker.Metrics // nil: none
 }
 
-// Recorder writes entries of pulls in batches, in the background: no pull waits for a
-// write. Its methods may be called concurrently. A nil Recorder records nothing.
+// Recorder writes entries of pulls to the audit log in batches, in the background, so that
+// no pull waits for its own entry to be written. Its methods may be called concurrently. A
+// nil Recorder records nothing.
 type Recorder struct {
 	opt     RecorderOptions
 	log     *slog.Logger
@@ -88,9 +90,10 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	return r
 }
 
-// Record takes an entry. It waits for nothing but a mutex, and returns no error: an entry
-// that finds no room is dropped and counted, and Record returns false. The entry gets the
-// context's source and the present time, unless it has its own.
+// Record puts an entry into the buffer and returns true. If the buffer is full or closed,
+// it drops the entry, counts the drop, and returns false. It never waits for the database.
+// Fields that say who sent the request come from the context (WithSource), and the time is
+// the present one, unless the entry has its own values.
 func (r *Recorder) Record(ctx context.Context, e Entry) (taken bool) {
 	if r == nil {
 		return false
@@ -106,13 +109,14 @@ func (r *Recorder) Record(ctx context.Context, e Entry) (taken bool) {
 	return false
 }
 
-// Offer is like Record, but an entry that finds no room isn't counted as dropped: the
-// caller can wait for room and offer the entry again.
+// Offer is like Record, but doesn't count a refused entry as dropped: the caller can wait
+// until the buffer has room (Wait) and offer the entry again.
 func (r *Recorder) Offer(ctx context.Context, e Entry) (taken bool) {
 	return r != nil && r.take(ctx, &e) == ""
 }
 
-// take takes an entry, or returns the reason why not.
+// take puts an entry into the buffer, or joins it with one there, and returns "".
+// Otherwise it returns why the entry must be dropped: droppedClosed or droppedFull.
 func (r *Recorder) take(ctx context.Context, e *Entry) (reason string) {
 	r.prepare(ctx, e)
 	r.mu.Lock()
@@ -133,8 +137,8 @@ func (r *Recorder) take(ctx context.Context, e *Entry) (reason string) {
 	return ""
 }
 
-// prepare fills in the source and the time where the entry has none. Times are cut to
-// microseconds, as the log keeps them.
+// prepare fills in the source and the time if the entry has none. It truncates the time to
+// microseconds, which is the precision of the table.
 func (r *Recorder) prepare(ctx context.Context, e *Entry) {
 	*e = e.from(SourceOf(ctx))
 	e.ID = 0
@@ -144,8 +148,9 @@ func (r *Recorder) prepare(ctx context.Context, e *Entry) {
 	e.Time = e.Time.Truncate(time.Microsecond)
 }
 
-// join adds a request to a waiting entry that matches it, if there is one. When the buffer
-// is full, that entry may be of any age.
+// join joins a request with a matching entry in the buffer, if there is one, and returns
+// whether it did. The entry may be older than RecorderOptions.Join only if the buffer is
+// full.
 func (r *Recorder) join(e *Entry, full bool) bool {
 	if r.opt.Join < 0 || !e.joinable() {
 		return false
@@ -179,9 +184,10 @@ func (r *Recorder) add(e *Entry) {
 	}
 }
 
-// Wait waits until a full buffer has room, or until the given time, and returns whether the
-// caller should offer its entry again. It returns false when batches fail, or when the
-// batch being written has taken longer than a pull may wait.
+// Wait waits until entries leave a full buffer, at most until the given time. It returns
+// true if the caller should offer its entry again. It returns false if the time is over or
+// the recorder is closed, if the last batch failed, or if the batch that is being written
+// takes longer than Patience.
 func (r *Recorder) Wait(ctx context.Context, until time.Time) bool {
 	if r == nil {
 		return false
@@ -207,7 +213,7 @@ func (r *Recorder) Wait(ctx context.Context, until time.Time) bool {
 	return false
 }
 
-// Patience returns how long a pull waits for room at most.
+// Patience returns how long a pull waits at most while the buffer is full.
 func (r *Recorder) Patience() time.Duration {
 	if r == nil {
 		return 0
@@ -215,11 +221,13 @@ func (r *Recorder) Patience() time.Duration {
 	return r.opt.Patience
 }
 
-// RecordHead takes a HEAD of a tag, which may be the first half of a pull. It also takes
-// the second half when Redis has counted that pull (CountedBy), so that no other pull is
-// joined with the same HEAD. Both are written to the table pullheads, for the statistics
-// alone. Heads take up half of the buffer at most. A dropped head isn't counted as dropped:
-// its only effect is that a pull by digest isn't joined with it.
+// RecordHead puts a HEAD request for a tag into the buffer, since the client's GET by
+// digest may follow and the two are one pull of the tag. If Redis has counted such a pull,
+// the caller also records its GET here, with CountedByRedis, so that the statistics join
+// no other pull with the same HEAD. The requests are written to the table pullheads, which
+// only the statistics read. HEADs fill at most half of the buffer. A HEAD that is dropped
+// isn't counted as dropped: its only effect is that a pull by digest isn't counted for its
+// tag.
 func (r *Recorder) RecordHead(ctx context.Context, e Entry) (taken bool) {
 	if r == nil {
 		return false
@@ -241,7 +249,8 @@ func (r *Recorder) RecordHead(ctx context.Context, e Entry) (taken bool) {
 	return true
 }
 
-// Oldest returns the time of the oldest request that waits to be written; zero: none waits.
+// Oldest returns the time of the oldest request in the buffer, zero if the buffer is
+// empty.
 func (r *Recorder) Oldest() (oldest time.Time) {
 	if r == nil {
 		return oldest
@@ -256,7 +265,8 @@ func (r *Recorder) Oldest() (oldest time.Time) {
 	return oldest
 }
 
-// Pending returns how many entries wait to be written.
+// Pending returns how many entries are in the buffer, including those that are being
+// written.
 func (r *Recorder) Pending() int {
 	if r == nil {
 		return 0
@@ -286,14 +296,15 @@ func (r *Recorder) Unfit() uint64 {
 	return r.unfit
 }
 
-// Run writes batches until ctx ends, and returns nil then. Close writes the entries that
-// remain.
+// Run writes batches until ctx ends, and then returns nil. Call Close afterwards to write
+// the entries that remain in the buffer.
 func (r *Recorder) Run(ctx context.Context) error { return r.loop.Run(ctx) }
 
-// Close takes no more entries and writes those that wait, trying again after failures,
-// until all are written or ctx ends. When ctx ends first, it drops and counts the rest, and
-// the error says how many. (If the last attempt at a batch stayed unanswered, its entries
-// may be in the log nevertheless.) Run should have returned, or be about to.
+// Close makes the recorder refuse further entries and writes those in the buffer. It
+// repeats failed batches until all are written or ctx ends. If ctx ends first, Close drops
+// and counts the rest, and its error says how many pulls were dropped. (If PostgreSQL
+// didn't answer the last attempt at a batch, these entries may be in the log
+// nevertheless.) Call Close when Run has returned or is about to return.
 func (r *Recorder) Close(ctx context.Context) error {
 	if r == nil {
 		return nil
@@ -317,8 +328,8 @@ func (r *Recorder) Close(ctx context.Context) error {
 	return nil
 }
 
-// abandon drops the entries that are left. It first waits for the batch being written,
-// which has its own timeout.
+// abandon drops the entries that are left in the buffer and returns how many pulls they
+// stand for. It first waits until the current batch is written or its timeout ends.
 func (r *Recorder) abandon() int {
 	r.writing <- struct{}{}
 	defer func() { <-r.writing }()

@@ -7,9 +7,10 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// runBatch runs one batch of the loop. The first entry after a pause wakes the loop; it then
-// waits Every for others to join it in the batch, unless a batch or the buffer is full
-// already.
+// runBatch is called by the worker loop. It writes a batch, unless the loop was just woken
+// by the first entry after a pause; then it returns without writing, and the loop sleeps
+// for Every so that more entries can come. It does write if there are enough entries for a
+// full batch, or if the buffer is full.
 func (r *Recorder) runBatch(ctx context.Context) (more bool, err error) {
 	r.mu.Lock()
 	wait := r.began && len(r.queue) < min(r.opt.Batch, r.opt.Buffer)
@@ -21,8 +22,8 @@ func (r *Recorder) runBatch(ctx context.Context) (more bool, err error) {
 	return r.flush(ctx)
 }
 
-// sleepTime returns how long the loop sleeps: Every while entries wait to be written,
-// otherwise until one comes.
+// sleepTime returns how long the loop sleeps: Every while the buffer has entries,
+// otherwise worker.MaxIdle, from which the next entry wakes the loop.
 func (r *Recorder) sleepTime(context.Context) (time.Duration, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

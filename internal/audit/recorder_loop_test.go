@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// The loop sleeps until an entry comes. The entry then waits Every for further ones, unless
-// they fill a batch earlier.
+// Without entries the loop must sleep until one comes. A first entry must wait Every for
+// further ones. Two entries fill a batch here, so they must be written at once.
 func TestRecorderRests(t *testing.T) {
 	t.Parallel()
 	r := NewRecorder(RecorderOptions{DB: dbtest.New(t), Log: quiet, Every: time.Second, Batch: 2})
@@ -43,7 +43,7 @@ func TestRecorderRests(t *testing.T) {
 	waiting(0)
 }
 
-// An entry that comes while the loop rests wakes it.
+// An entry that comes while the loop sleeps must wake it.
 func TestRecorderWakes(t *testing.T) {
 	t.Parallel()
 	r := NewRecorder(RecorderOptions{DB: dbtest.New(t), Log: quiet, Every: time.Millisecond})

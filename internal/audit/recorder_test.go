@@ -30,7 +30,8 @@ func metrics(t testing.TB) *Metrics {
 	return m
 }
 
-// counts checks the metrics of a recorder.
+// counts compares the recorder's metrics with the wanted numbers of written and dropped
+// pulls.
 func (m *Metrics) counts(t testing.TB, written, full, unfit, closed int) {
 	t.Helper()
 	got := fmt.Sprint(testutil.ToFloat64(m.written), testutil.ToFloat64(m.dropped.WithLabelValues(droppedFull)),
@@ -40,7 +41,8 @@ func (m *Metrics) counts(t testing.TB, written, full, unfit, closed int) {
 	}
 }
 
-// Several recorders of one log write each of their entries once.
+// Three recorders write to one audit log at the same time. The table must have each of
+// their entries exactly once.
 func TestRecorders(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -79,7 +81,8 @@ func TestRecorders(t *testing.T) {
 	m.counts(t, 6000, 0, 0, 0)
 }
 
-// An idle recorder writes a single pull soon, although it doesn't fill a batch.
+// A single pull doesn't fill a batch. The recorder must write it nevertheless, after
+// Every.
 func TestRecorderDoesNotWaitForABatch(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -95,8 +98,8 @@ func TestRecorderDoesNotWaitForABatch(t *testing.T) {
 	}
 }
 
-// Pulls that don't fit into the buffer are dropped and counted exactly, and all others are
-// written.
+// More pulls come than the buffer can hold. The recorder must count exactly those that it
+// drops, and write all others.
 func TestRecorderOverflow(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -129,7 +132,8 @@ func TestRecorderOverflow(t *testing.T) {
 	}
 }
 
-// One entry that PostgreSQL refuses doesn't hold up the others.
+// PostgreSQL refuses one entry, and two others can't be encoded as JSON. The recorder must
+// drop these three and write the others of their batches.
 func TestRecorderUnfit(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -152,9 +156,9 @@ func TestRecorderUnfit(t *testing.T) {
 	m.counts(t, 197, 0, 3, 0)
 }
 
-// gate stands between a pool and its server. While it is shut, no connection can be opened,
-// and those that were open are closed. It can also lose answers: then the server executes a
-// statement, and the client doesn't learn of it.
+// gate simulates failures between a connection pool and its PostgreSQL server. While it is
+// shut, connections can't be opened, and open ones are closed. It can also lose answers
+// (swallow): the server executes a statement, and the client gets an error.
 type gate struct {
 	mu        sync.Mutex
 	shut      bool
@@ -177,7 +181,7 @@ func (g *gate) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	return &gated{Conn: c, gate: g}, nil
 }
 
-// set shuts or opens the gate.
+// set shuts the gate if shut is true, and opens it otherwise.
 func (g *gate) set(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -216,8 +220,8 @@ func (c *gated) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// through opens a pool whose connections go through a gate. Each statement is sent in one
-// message, so that the gate recognises it by its text.
+// through opens a pool whose connections go through a gate. The pool sends each statement
+// with its text, so that the gate recognizes statements by their text.
 func through(t testing.TB, dsn string) (*db.DB, *gate) {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(dsn)
@@ -232,8 +236,9 @@ func through(t testing.TB, dsn string) (*db.DB, *gate) {
 	return &db.DB{Pool: pool}, g
 }
 
-// While the database is away pulls are kept as long as the buffer has room. When the
-// database is back they are written, each once.
+// The database can't be reached for a while. The recorder must keep pulls until its buffer
+// is full and drop later ones without delay. When the database is back, it must write each
+// kept pull once.
 func TestDatabaseAwayAndBack(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -275,8 +280,8 @@ func TestDatabaseAwayAndBack(t *testing.T) {
 	m.counts(t, 1100, 500, 0, 10)
 }
 
-// A batch that was committed, but not answered, is written again: its entries are in the
-// log once.
+// The server commits a batch and the answer is lost, so the recorder writes the batch
+// again. The table must have each entry once.
 func TestUnansweredBatch(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -315,8 +320,8 @@ func TestUnansweredBatch(t *testing.T) {
 	m.counts(t, 100, 0, 0, 0)
 }
 
-// A pull that is written after the rows of its deleted repository were removed doesn't have
-// the repository's id.
+// A repository is deleted, and its id is cleared in all entries, before the recorder
+// writes pulls of the repository. The new entries must not have the id either.
 func TestRecorderOfRepositoryGone(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -348,8 +353,8 @@ func TestRecorderOfRepositoryGone(t *testing.T) {
 	}
 }
 
-// BenchmarkRecord measures how long the log delays a pull, including the removal of written
-// batches from the queue.
+// BenchmarkRecord measures the time of one call of Record, including a share of the
+// removal of written batches from the buffer.
 func BenchmarkRecord(b *testing.B) {
 	r := NewRecorder(RecorderOptions{Log: quiet, Join: -1})
 	ctx := WithSource(b.Context(), Source{Actor: "ana", Address: "192.0.2.1"})

@@ -12,7 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// flush writes a batch of the waiting entries; more says that another full batch waits.
+// flush writes the oldest entries of the buffer as one batch. more says that there are
+// enough entries left for another full batch.
 func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
 	select {
 	case r.writing <- struct{}{}:
@@ -43,7 +44,8 @@ func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
 	return r.done(len(batch), unfit), nil
 }
 
-// ended notes whether a batch succeeded. After a failure it also wakes the callers of Wait.
+// ended records that writing a batch has ended, and whether it failed. After a failure it
+// also wakes the callers of Wait.
 func (r *Recorder) ended(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,13 +55,16 @@ func (r *Recorder) ended(err error) {
 	}
 }
 
-// leave wakes the callers of Wait, which then look for room again.
+// leave wakes the callers of Wait, because entries have left the buffer or a batch has
+// failed.
 func (r *Recorder) leave() {
 	close(r.room)
 	r.room = make(chan struct{})
 }
 
-// next returns the first entries that wait, each with an id. They take no more requests.
+// next returns the oldest entries of the buffer as the next batch, and gives each an id
+// from the database. From then on these entries accept no further requests. They stay in
+// the buffer until done removes them.
 func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
 	r.mu.Lock()
 	n := min(len(r.queue), r.opt.Batch)
@@ -99,7 +104,8 @@ func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
 	return batch, nil
 }
 
-// done removes the first n entries from the queue, and counts unfit pulls as dropped.
+// done removes the first n entries from the buffer and counts unfit pulls as dropped. It
+// returns whether there are enough entries for another full batch.
 func (r *Recorder) done(n, unfit int) (more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,8 +122,9 @@ func (r *Recorder) done(n, unfit int) (more bool) {
 	return len(r.queue) >= r.opt.Batch
 }
 
-// write writes entries. An entry that PostgreSQL will never accept must not hold up the
-// others: write finds it by halving the batch, and leaves it out.
+// write inserts entries, and returns how many pulls it left out because PostgreSQL will
+// never accept their entries. It finds such an entry by halving the batch, so that the
+// others are written.
 func (r *Recorder) write(ctx context.Context, entries []Entry) (unfit int, err error) {
 	err = r.insert(ctx, entries)
 	if !refused(err) {
@@ -135,8 +142,9 @@ func (r *Recorder) write(ctx context.Context, entries []Entry) (unfit int, err e
 	return a + b, err
 }
 
-// refused says whether err is due to the data and would recur on every attempt:
-// PostgreSQL's classes "data exception" (22) and "program limit exceeded" (54).
+// refused says whether err is caused by an entry's data, so that every further attempt
+// would fail too: errUnfit, or PostgreSQL's error classes 22 (data exception) and 54
+// (program limit exceeded).
 func refused(err error) bool {
 	if errors.Is(err, errUnfit) {
 		return true

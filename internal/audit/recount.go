@@ -16,7 +16,7 @@ type Place struct {
 	ID   int64
 }
 
-// RedisPull is a pull that its entry marks as counted in Redis.
+// RedisPull is a pull whose entry says that it was counted in Redis.
 type RedisPull struct {
 	Place
 	RepositoryID int64 // 0: the repository is gone
@@ -25,8 +25,9 @@ type RedisPull struct {
 	Seq          int64 // the sequence number that Redis gave it; 0: none
 }
 
-// CountedByRedis returns up to n pulls after a place that Redis has counted, in the order
-// of time, and the place of the last one; a zero place: there are no more.
+// CountedByRedis returns up to n pulls that were counted in Redis, ordered by time and id,
+// after a place in that order. next is the place to continue from, zero if there are no
+// more.
 func (l *Log) CountedByRedis(ctx context.Context, after Place, n int) (list []RedisPull, next Place, err error) {
 	rows, err := l.db.Pool.Query(ctx, `
 		SELECT time, id, COALESCE(repository_id, 0), COALESCE(tag, ''), digest, COALESCE(redis_seq, 0) FROM auditlog
@@ -51,9 +52,10 @@ func (l *Log) CountedByRedis(ctx context.Context, after Place, n int) (list []Re
 	return list, next, nil
 }
 
-// CountAgain marks pulls that Redis had counted as to be counted from the log instead. They
-// get the present transaction's id, so that the sync worker reads them again like new
-// entries. Pulls that are marked so already stay as they are.
+// CountAgain is for pulls whose counts Redis has lost: it marks them as to be counted from
+// the audit log. They get the present transaction's id, so that the statistics worker
+// reads them again like new entries. Pulls that are no longer marked as counted in Redis
+// stay as they are.
 func (l *Log) CountAgain(ctx context.Context, list []RedisPull) error {
 	if len(list) == 0 {
 		return nil

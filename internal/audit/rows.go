@@ -13,9 +13,10 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// insertEntries writes entries that are given as arrays, one for each column. It skips an
-// entry whose (time, id) exists already: see the package comment. (COPY would be no faster
-// at these sizes and can't skip rows.)
+// insertEntries is the SQL statement that inserts entries from arrays, one array per
+// column. It skips an entry whose (time, id) exists already: a repeated attempt to write a
+// batch must not fail on the entries that the first attempt wrote. (COPY can't skip rows,
+// and is no faster for so few.)
 const insertEntries = `
 	INSERT INTO auditlog (id, time, kind, actor, address, user_agent, request_id,
 		namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq, pulls, first_time, later)
@@ -30,10 +31,11 @@ const insertEntries = `
 			namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq, pulls, first_time, later)
 	ON CONFLICT (time, id) DO NOTHING`
 
-// errUnfit says that no attempt can write the entry, whatever state the database is in.
+// errUnfit says that the entry can never be written, whatever state the database is in.
 var errUnfit = errors.New("its detail can't be written as JSON")
 
-// arguments returns the arrays of insertEntries.
+// arguments returns the arrays for insertEntries. Empty fields of entries are filled from
+// s. Error: errUnfit, if an entry's detail can't be written as JSON.
 func arguments(s Source, entries []Entry) (db.Args, error) {
 	n := len(entries)
 	var (
@@ -79,18 +81,19 @@ func arguments(s Source, entries []Entry) (db.Args, error) {
 
 func nullable(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != uuid.Nil} }
 
-// maxText bounds the texts of an entry, in bytes.
+// maxText bounds the length of each text in an entry, in bytes.
 const maxText = 1024
 
-// clean cuts and repairs a text that a client may have sent, so that PostgreSQL accepts it
-// and an index can hold it.
+// clean makes a client's text acceptable for PostgreSQL and its indexes: it cuts the text
+// to maxText bytes and replaces invalid UTF-8 and NUL characters by "?".
 func clean(s string) string {
 	s = strings.ToValidUTF8(s[:min(len(s), maxText)], "?")
 	return strings.ReplaceAll(s, "\x00", "?")
 }
 
-// detailText returns a detail as JSON that jsonb can hold: without the character zero and
-// without unpaired surrogates. JSON writes both as \u escapes.
+// detailText returns a detail as JSON text that the type jsonb accepts. The type accepts
+// neither the NUL character nor unpaired surrogates, which JSON writes as \u escapes, so
+// detailText replaces both.
 func detailText(detail any) (string, error) {
 	if detail == nil {
 		return "", nil

@@ -13,29 +13,31 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// FormerTag says which manifest a tag pointed to until it was moved or deleted.
+// FormerTag is a former state of a tag: the manifest that the tag pointed to from Start
+// until it was moved or deleted at End.
 type FormerTag struct {
 	Tag    string
 	Digest oci.Digest
-	// Start is when the tag was last pushed to or pointed at the digest. Zero: the log no
-	// longer has that entry.
+	// Start is when the tag was set to the digest or last pushed again with it. It is zero
+	// if the audit log no longer has that entry.
 	Start time.Time
 	End   time.Time
 	Kind  Kind // MoveTag, RevertTag, DeleteTag or AutopruneTagDelete: how it ended
-	// Cursor continues a list after this one.
+	// Cursor, passed to FormerTags, continues the listing after this state.
 	Cursor string
 }
 
-// FormerQuery selects former tags of a repository.
+// FormerQuery selects former states of the tags of a repository.
 type FormerQuery struct {
 	RepositoryID     int64
 	Tag              string // "": all
 	Prefix, Contains string // of names
-	// EndsOnly leaves Start out, which costs one more lookup per tag.
+	// EndsOnly makes FormerTags leave Start zero, which saves one index lookup per state.
 	EndsOnly bool
 }
 
-// foundFormer is an entry that the statement examined.
+// foundFormer is an entry that the statement examined. selected says that the entry ended
+// a former state; last says that the statement examined no further entries.
 type foundFormer struct {
 	FormerTag
 	selected, last bool
@@ -65,13 +67,13 @@ func scanFormer(row pgx.CollectableRow) (f foundFormer, err error) {
 	return f, err
 }
 
-// FormerTags returns up to n former states of a repository's tags, those that ended last
-// first, that come after cursor ("": from the first), and the cursor of the next page, ""
-// when there is none. The log's retention decides how far back the log goes. Deleted
-// repositories of the same name are not included.
+// FormerTags returns one page of the listing of former states of a repository's tags: up
+// to n states after cursor ("": from the first), those that ended last first. next is the
+// cursor of the following page, "" when there is none. States that ended before the log's
+// retention are missing, and so are those of deleted repositories with the same name.
 //
-// As with List, a page examines a bounded number of entries, and may have fewer than n and
-// still a next page. Error: ErrCursor.
+// As with List, each call examines a bounded number of entries. It may therefore return
+// fewer than n states although next isn't empty. Error: ErrCursor.
 func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n int) (list []FormerTag, next string, err error) {
 	after, err := parseCursor(cursor)
 	if err != nil {
@@ -117,13 +119,15 @@ func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n in
 	return list, "", nil
 }
 
-// These statements look at up to @bound entries of a repository or of a tag, and select
-// those that ended a tag's state. They return the last of the entries whether or not it is
-// selected, for the next cursor. The kinds are those of the indexes auditlog_tag_ends_idx and
-// auditlog_tags_idx.
+// Each of the two statements examines up to @bound entries, of a repository
+// (formerOfRepository) or of one of its tags (formerOfTag), and selects the entries that
+// ended a state of a tag. Each also returns the last entry that it examined, selected or
+// not, because the next cursor is made from it. The lists of kinds must equal those of the
+// indexes auditlog_tag_ends_idx and auditlog_tags_idx.
 //
-// A state begins with the newest entry of the tag before its end, apart from entries that
-// were written along with it or change nothing: it is enough to look at ten.
+// A state begins with the newest earlier entry that set the tag or pushed it again. Among
+// the entries between that one and the state's end are only those that were written along
+// with it or change nothing, so it is enough to examine ten.
 const (
 	formerOfRepository = `
 		WITH entries AS MATERIALIZED (

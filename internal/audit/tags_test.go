@@ -9,8 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// A page of the tags' history reads no more pages of the database if the log has ten times
-// as many pulls, pushes and tags.
+// The test fills the audit log and reads one page of the tags' history, then fills it to
+// ten times the size and reads again. The second call may read at most twice as many
+// database pages as the first, and 100 more.
 func TestFormerTagsAtAnySize(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
