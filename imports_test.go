@@ -16,22 +16,24 @@ const module = "github.com/purser-registry/purser"
 
 // rule says which packages of this module a package may import.
 type rule struct {
-	// layer is the package's height; a package imports lower layers only. 0 is
-	// for what imports nothing of this module but what also names.
+	// layer is the package's layer. The package may import packages of lower layers (in
+	// layer 0: none) and the packages in also.
 	layer int
-	// also are allowed imports within the package's own layer.
+	// also has further packages that may be imported, whatever their layer.
 	also []string
-	// only: it may import also and nothing else of this module.
+	// only says that the package may import nothing of this module but the packages in
+	// also.
 	only bool
-	// testing packages are for tests; no other package imports them.
+	// testing marks packages that are made for tests. Only tests and other such packages
+	// may import them.
 	testing bool
 }
 
-// layers is the import rule. The reasons: what is low can be understood, tested
-// and changed without what is above it; packages of one height don't know each
-// other, so that each is used through what it exports and no cycle can grow;
-// settings reach a package through its own Options, so that only the commands
-// know how a file or an environment looks.
+// layers has the import rule of each package. A package of a low layer can be understood,
+// tested and changed without the layers above it. Packages of one layer don't import each
+// other, so each is used only through its exported names, and no import cycle can arise.
+// Each package gets its settings through its own Options, so only the commands know the
+// configuration file and the environment.
 var layers = map[string]rule{
 	"": {only: true}, // this test
 	// The public packages are used without Purser.
@@ -85,10 +87,12 @@ var layers = map[string]rule{
 	"cmd/purser/internal/command": {layer: 7}, // what all commands share
 	"cmd/purser":                  {layer: 9},
 	"cmd/loosefk":                 {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
-	// Packages that drive Purser from outside import only what users have.
+	// The tests in e2e use Purser from outside, as clients do. Of this module they import
+	// only the helper that gives them an empty database.
 	"e2e": {only: true, also: []string{"internal/db/dbtest"}},
-	// The benchmarks are a module of their own. The one that drives registries from outside
-	// imports only what users have; those that measure a part from inside import that part.
+	// The benchmarks are a module of their own. bench/registries sends requests to any
+	// registry, so it imports nothing of Purser. Benchmarks that measure a part of Purser
+	// from inside import that part.
 	"bench":            {layer: 8},
 	"bench/meter":      {only: true},
 	"bench/registries": {only: true, also: []string{"bench/meter"}},
@@ -99,8 +103,9 @@ var layers = map[string]rule{
 	"bench/loosefk":    {layer: 7},
 }
 
-// clients are modules that only some packages may know, so that they can be
-// replaced and a failure of what they speak to is handled in one place.
+// clients are client libraries for external services and frameworks. Only the listed
+// packages may import them, so that a library can be replaced, and failures of its service
+// be handled, in one place.
 var clients = []struct {
 	module  string
 	allowed []string
@@ -144,8 +149,9 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestPublicPackageIsSmall: an application that imports loosefk gets only those packages of
-// other modules that are named here. Metrics for Prometheus are in loosefk/metrics.
+// TestPublicPackageIsSmall checks that loosefk depends only on the modules that the test
+// names, since every application that imports loosefk gets all of these. Metrics for
+// Prometheus are therefore in the package loosefk/metrics.
 func TestPublicPackageIsSmall(t *testing.T) {
 	t.Parallel()
 	watchSources(t)
@@ -166,7 +172,8 @@ func TestPublicPackageIsSmall(t *testing.T) {
 	}
 }
 
-// TestImportRule shows that the rule catches what it is for.
+// TestImportRule checks allowed and forbidden imports against the rules: each forbidden
+// one must be reported with the right reason.
 func TestImportRule(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -214,7 +221,8 @@ func in(paths ...string) []string {
 	return list
 }
 
-// check returns what a package imports and may not, each with the reason.
+// check returns a problem, with the reason, for each package that p imports against its
+// rule. A package without a rule is also a problem.
 func check(p pkg) []string {
 	if _, ok := layers[p.path()]; !ok {
 		return []string{p.path() + " isn't in the table of imports_test.go: add it to the table, in the layer where it belongs"}
@@ -236,7 +244,7 @@ func check(p pkg) []string {
 	return problems
 }
 
-// checkImport returns why the package at path may not import imported, "" when
+// checkImport returns the reason why the package at path may not import imported, or "" if
 // it may.
 func checkImport(path, imported string, fromTest bool) string {
 	for _, c := range clients {
@@ -297,9 +305,9 @@ func list(t *testing.T) []pkg {
 	}
 }
 
-// watchSources reads the directories of the module, so that a cached result of
-// this test is out of date when a file changes: go test sees what a test opens,
-// but not what a program that it starts does.
+// watchSources reads the directories of the module. go test caches a test's result until a
+// file or directory that the test itself has opened changes. It doesn't notice what "go
+// list" reads, so without this call a changed import wouldn't run the test again.
 func watchSources(t *testing.T) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {

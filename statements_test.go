@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// spliced are the functions that may build a statement from parts that are written
-// elsewhere, and why.
+// spliced names the functions that may assemble an SQL statement from texts outside of the
+// function, each with the reason.
 var spliced = map[string]string{
 	"internal/audit/partitions.go:monthsInDefault":      partition,
 	"internal/audit/partitions.go:create":               partition,
@@ -30,12 +30,14 @@ const (
 	queue     = "the two review queues differ in their names"
 )
 
-// keyword matches a text that is, or is a part of, a statement.
+// keyword matches a text that is an SQL statement or a part of one.
 var keyword = regexp.MustCompile(`\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|FROM|WHERE|RETURNING)\b`)
 
-// TestStatementsAreWhole: a statement is one text, or is built in one function. Parts that
-// another function or a constant of the package holds can't be read in place. The packages
-// of loosefk are left out: their statements are about tables that the caller names.
+// TestStatementsAreWhole checks that each SQL statement is written as one text or
+// assembled within one function, so that a reader finds all of it in one place. A
+// statement may not use constants, variables or results of functions from elsewhere,
+// unless spliced names the function. The packages of loosefk are not checked: their
+// statements are about tables that the caller names.
 func TestStatementsAreWhole(t *testing.T) {
 	used := map[string]bool{}
 	for _, dir := range []string{"internal", "cmd"} {
@@ -70,7 +72,8 @@ func TestStatementsAreWhole(t *testing.T) {
 	}
 }
 
-// declared returns the name of a function, or of the first constant or variable.
+// declared returns the name of the function that decl declares, or of its first constant
+// or variable.
 func declared(decl ast.Decl) string {
 	switch d := decl.(type) {
 	case *ast.FuncDecl:
@@ -85,7 +88,8 @@ func declared(decl ast.Decl) string {
 	return ""
 }
 
-// foreignParts returns the parts of statements in decl that decl doesn't hold itself.
+// foreignParts returns the parts of SQL statements in decl that are declared outside of
+// decl.
 func foreignParts(decl ast.Decl) []string {
 	local := map[string]bool{}
 	if f, ok := decl.(*ast.FuncDecl); ok {
@@ -143,10 +147,12 @@ func foreignParts(decl ast.Decl) []string {
 	return parts
 }
 
-// verb matches a verb of a format. Its groups are the index of an argument and the letter.
+// verb matches a formatting verb of Sprintf, such as %s or %[2]d. Its groups are the
+// explicit argument index, if any, and the verb's letter.
 var verb = regexp.MustCompile(`%(?:\[(\d+)\])?([a-z])`)
 
-// texts returns the arguments of a Sprintf without those that are only formatted as numbers.
+// texts returns the arguments of a Sprintf call, including the format, without those that
+// the format uses only as numbers (%d).
 func texts(args []ast.Expr) []ast.Expr {
 	format, ok := args[0].(*ast.BasicLit)
 	if !ok {
@@ -183,8 +189,9 @@ func isStatement(e ast.Expr) bool {
 	return ok && l.Kind == token.STRING && keyword.MatchString(l.Value)
 }
 
-// foreign returns the text of an operand that is a constant or variable from outside of the
-// function, or the result of one of the module's functions; otherwise "".
+// foreign returns the name of an operand that is declared outside of the function: a
+// constant, a variable, or a call of one of the module's functions. For other operands it
+// returns "".
 func foreign(e ast.Expr, local map[string]bool) string {
 	switch e := e.(type) {
 	case *ast.Ident:

@@ -1,16 +1,17 @@
 // Package config has all settings of Purser in one struct: it loads, validates and
 // shows them.
 //
-// A setting has one dotted key, "http.addr". Its value comes from, in increasing
-// priority: the default, the YAML file, the environment (PURSER_HTTP_ADDR), and calls
-// of [Config.Set], which apply flags. A variable with _FILE behind its name, and a
-// secret with file: in front, name a file that contains the value.
+// A setting has a dotted key, such as "http.addr". Its value comes from four sources, in
+// increasing priority: the default, the YAML file, the environment variable
+// (PURSER_HTTP_ADDR), and calls of [Config.Set], which apply command-line flags. The value
+// can also be in a file of its own: a variable with _FILE appended to its name, or a
+// secret's value with the prefix "file:", names that file.
 //
-// The table in settings.go is the only list of keys: the file, the environment, the
-// output of [Config.Show] and the documentation all follow it. Every problem names its
-// place and key, and never contains the value of a secret.
+// The table in settings.go is the only list of keys. The file, the environment, the output
+// of [Config.Show] and the documentation all follow it. Every error names the key and the
+// source of the wrong value, and never contains the value of a secret.
 //
-// Only package main imports this package. All others have their own options.
+// Only the commands import this package. All other packages define options of their own.
 package config
 
 import (
@@ -22,7 +23,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc/events"
 )
 
-// Config is the effective configuration. [Load] makes it; the zero value isn't usable.
+// Config is the effective configuration. Only [Load] can make one; the zero value isn't
+// usable.
 type Config struct {
 	DataDir          string // absolute
 	HTTP             HTTP
@@ -60,7 +62,8 @@ type Database struct {
 	Migrate    bool
 }
 
-// Storage says where blobs are: in S3 if [Storage.UsesS3], else in a directory.
+// Storage says where blobs are stored: in S3 if [Storage.UsesS3], otherwise in a local
+// directory.
 type Storage struct {
 	Filesystem    Filesystem
 	S3            S3
@@ -72,7 +75,7 @@ type Filesystem struct {
 	Path string // absolute; "" if S3 is used
 }
 
-// Uploads configures unfinished uploads.
+// Uploads configures how long and how many uploads may stay unfinished.
 type Uploads struct {
 	MaxAge        time.Duration
 	MaxOpen       int // 0: no limit
@@ -93,7 +96,8 @@ type GC struct {
 	KeepDoomed         time.Duration // how long objects of deleted blobs stay in the store
 }
 
-// LooseForeignKeys configures the deletion of what deleted repositories leave behind.
+// LooseForeignKeys configures the worker that deletes or updates, in batches, the rows
+// that refer to a deleted repository.
 type LooseForeignKeys struct {
 	Enabled    bool
 	Interval   time.Duration // between runs
@@ -102,7 +106,8 @@ type LooseForeignKeys struct {
 	MaxRuntime time.Duration
 }
 
-// Delay returns the review delay after an event.
+// Delay returns the review delay after event: the time until garbage collection reviews a
+// blob or manifest that the event may have made garbage.
 func (g GC) Delay(event string) time.Duration {
 	if d, ok := g.ReviewAfterEvents[event]; ok {
 		return d
@@ -110,7 +115,7 @@ func (g GC) Delay(event string) time.Duration {
 	return g.ReviewAfter
 }
 
-// Delays returns the review delay after each event.
+// Delays returns the review delay of each event that has one.
 func (g GC) Delays() map[string]time.Duration {
 	all := map[string]time.Duration{}
 	for _, event := range events.WithDelay() {
@@ -132,12 +137,12 @@ type Cache struct {
 }
 
 // Load returns the configuration from the YAML file at path (none if path is empty) and
-// from environ, which has the format of [os.Environ].
+// from environ, whose entries have the form "NAME=value", as in [os.Environ].
 //
-// The error joins all problems. The configuration is returned even with an error, with
-// defaults for invalid values, so that a caller can also collect the problems of
+// The error joins all problems. Load returns a configuration even then, with the defaults
+// instead of invalid values, so that the caller can also collect the errors of
 // [Config.Set] and [Config.Validate] and show all at once. Load doesn't call Validate,
-// since flags can still change settings.
+// since command-line flags may still change settings.
 func Load(path string, environ []string) (*Config, error) {
 	c := &Config{
 		GC:      GC{ReviewAfterEvents: map[string]time.Duration{}},
@@ -161,9 +166,10 @@ func Load(path string, environ []string) (*Config, error) {
 	return c, errors.Join(problems...)
 }
 
-// Set sets key to a value in the environment's format. An empty value restores a
-// default that is derived from other settings. source says where the value comes from,
-// such as "flag --addr"; Show and problems mention it.
+// Set sets the setting with the given key to a value, which has the format of an
+// environment variable's value. An empty value restores the default of a setting whose
+// default depends on other settings. source says where the value comes from, such as "flag
+// --addr"; errors and Show repeat it.
 func (c *Config) Set(key, value, source string) error {
 	s := settingOf(key)
 	if s == nil {
@@ -191,7 +197,7 @@ func (c *Config) set(s *setting, value, source string) error {
 }
 
 // Source returns where the value of key comes from: "default", "FILE:LINE", "env
-// VARIABLE" or the source that Set was given.
+// VARIABLE", or the source that was passed to Set.
 func (c *Config) Source(key string) string {
 	if source, ok := c.sources[key]; ok {
 		return source
@@ -199,15 +205,14 @@ func (c *Config) Source(key string) string {
 	return "default"
 }
 
-// isSet says whether key was given a value.
+// isSet says whether the file, the environment or Set gave key a value.
 func (c *Config) isSet(key string) bool {
 	_, ok := c.sources[key]
 	return ok
 }
 
-// derive recomputes the defaults that are derived from other settings or from the
-// environment. It runs after each change, so the result doesn't depend on the order of
-// changes.
+// derive recomputes all defaults that depend on other settings or on the environment. It
+// runs after each change, so the order of changes doesn't matter.
 func (c *Config) derive() {
 	if !c.isSet("data_dir") {
 		c.DataDir = defaultDataDir(c.env)
@@ -236,8 +241,8 @@ func (c *Config) derive() {
 	}
 }
 
-// absolute makes path absolute. It leaves paths unchanged that Validate refuses: an
-// empty one, and one with a tilde, which only a shell expands.
+// absolute makes path absolute. It leaves an empty path unchanged, and one that begins
+// with a tilde, which only a shell expands: Validate reports these as errors.
 func absolute(path string) string {
 	if path == "" || path[0] == '~' {
 		return path

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// home is an environment in which the default of data_dir is known, whichever user runs the
-// tests: for root that default wouldn't depend on HOME.
+// home is an environment that sets data_dir, since the default of data_dir depends on
+// whether root runs the tests.
 var home = []string{"HOME=/home/u", "PURSER_DATA_DIR=/data"}
 
 func load(t *testing.T, text string, environ ...string) (*Config, error) {
@@ -93,7 +93,8 @@ func TestOrderOfSources(t *testing.T) {
 	}
 }
 
-// Every setting can be set from a file, the environment and Set alike.
+// The test sets each setting in a file, in the environment and with Set. All three must
+// give the same configuration.
 func TestEverySettingFromEverySource(t *testing.T) {
 	t.Parallel()
 	variables := map[string]string{}
@@ -136,7 +137,7 @@ func TestEverySettingFromEverySource(t *testing.T) {
 	}
 }
 
-// otherValue returns a value that isn't the default.
+// otherValue returns a valid value of the setting that differs from its default.
 func otherValue(t *testing.T, s *setting) string {
 	t.Helper()
 	switch f := s.field(mustLoad(t, "")).(type) {
@@ -401,7 +402,8 @@ func FuzzYAML(f *testing.F) {
 	})
 }
 
-// TestObjectInFile: a policy may be written as YAML or as the text of its JSON.
+// TestObjectInFile checks that the configuration file may contain a policy as YAML or as
+// JSON text.
 func TestObjectInFile(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

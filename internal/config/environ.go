@@ -12,14 +12,14 @@ import (
 
 const envPrefix = "PURSER_"
 
-// foreignVariables begin with the prefix, but aren't settings: other parts of Purser
-// read them.
+// foreignVariables are variables with the prefix PURSER_ that aren't settings: other parts
+// of Purser read them.
 var foreignVariables = []string{"PURSER_POSTGRES_BIN", "PURSER_SERVER"}
 
 const testPrefix = "PURSER_TEST_"
 
-// loadEnviron applies the environment and returns its problems. If a variable occurs
-// twice, the first one counts, as in os.Getenv.
+// loadEnviron applies the environment variables and returns the problems. If a variable
+// occurs twice, the first one counts, as in os.Getenv.
 func (c *Config) loadEnviron(environ []string) []error {
 	values := map[string]string{}
 	for _, entry := range environ {
@@ -66,8 +66,9 @@ func (c *Config) loadEnviron(environ []string) []error {
 	return problems
 }
 
-// setVariableFile sets a setting to the content of the file that its _FILE variable
-// names. twice says that the plain variable is set too, which is an error.
+// setVariableFile sets s to the content of the file at path, which the setting's _FILE
+// variable names. twice says that the variable without _FILE is set too, which is an
+// error.
 func (c *Config) setVariableFile(s *setting, path string, twice bool) error {
 	name := s.env()
 	if twice {
@@ -79,8 +80,9 @@ func (c *Config) setVariableFile(s *setting, path string, twice bool) error {
 // systemDataDir is the default data directory of a service that runs as root.
 const systemDataDir = "/var/lib/purser"
 
-// defaultDataDir returns systemDataDir if this process is root and can write it, else
-// the user's data directory (XDG Base Directory Specification), "" if there is none.
+// defaultDataDir returns systemDataDir if this process runs as root and can write there.
+// Otherwise it returns the directory "purser" in the user's data directory, as the XDG
+// Base Directory Specification defines it, or "" if the user has none.
 func defaultDataDir(env map[string]string) string {
 	if os.Geteuid() == 0 && writable(systemDataDir) {
 		return systemDataDir
@@ -95,7 +97,7 @@ func defaultDataDir(env map[string]string) string {
 	return ""
 }
 
-// writable says whether dir can be written or, if it doesn't exist, created.
+// writable says whether this process can write to dir or, if dir doesn't exist, create it.
 func writable(dir string) bool {
 	err := unix.Access(dir, unix.W_OK)
 	if err == unix.ENOENT {

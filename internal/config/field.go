@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// field reads and writes the value of one setting. If set fails, it changes nothing.
+// field reads and writes the value of one setting in a Config. If set fails, it leaves the
+// value unchanged.
 type field interface {
 	set(text string) error
-	// show returns the value in the format of set, with secrets hidden.
+	// show returns the value in the format that set accepts, with secrets hidden.
 	show() string
 }
 
@@ -26,7 +27,8 @@ func (f textField) set(text string) error {
 
 func (f textField) show() string { return *f.p }
 
-// objectField is a JSON object, which in a file may be YAML.
+// objectField is a setting whose value is a JSON object. The configuration file may have
+// it as YAML.
 type objectField struct{ p *string }
 
 func (f objectField) set(text string) error {
@@ -40,7 +42,7 @@ func (f objectField) set(text string) error {
 
 func (f objectField) show() string { return *f.p }
 
-// offField is text; "off" means the same as "".
+// offField is a text setting for which "off" means the same as an empty text.
 type offField struct{ p *string }
 
 func (f offField) set(text string) error {
@@ -142,7 +144,8 @@ func (f durationField) set(text string) error {
 
 func (f durationField) show() string { return formatDuration(*f.p) }
 
-// secondsField is a duration; a number without a unit means seconds.
+// secondsField is a duration setting that also accepts a number without a unit, in
+// seconds.
 type secondsField struct{ durationField }
 
 func (f secondsField) set(text string) error {
@@ -152,7 +155,7 @@ func (f secondsField) set(text string) error {
 	return f.durationField.set(text)
 }
 
-// listField is a comma-separated list of texts.
+// listField is a setting whose value is a list of texts, separated by commas.
 type listField struct{ p *[]string }
 
 func (f listField) set(text string) error {
@@ -181,7 +184,7 @@ func (f sizeField) set(text string) error {
 
 func (f sizeField) show() string { return formatSize(*f.p) }
 
-// eventField is one entry of gc.review_after_events.
+// eventField is the setting of one event's review delay, below gc.review_after_events.
 type eventField struct {
 	c     *Config
 	event string

@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// loadFile applies the YAML file at path and returns its problems.
+// loadFile applies the settings of the YAML file at path and returns the problems.
 func (c *Config) loadFile(path string) []error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -50,9 +50,10 @@ var (
 	yamlLater = regexp.MustCompile(`^(did not find|could not find) `) // errors for which the parser names the previous line
 )
 
-// syntaxProblem formats a YAML error like other problems, with the line in front. The
-// parser names no line if it is the first. The name of an anchor is left out, since it
-// may be an unquoted secret.
+// syntaxProblem returns the YAML parser's error in the form of this package's other
+// errors, with path and line in front. If the parser names no line, it means the first. An
+// error about an unknown anchor doesn't repeat the anchor's name, which may be a secret
+// that lacks quotes.
 func syntaxProblem(path string, text []byte, err error) error {
 	reason, line := err.Error(), 1
 	if m := yamlLine.FindStringSubmatch(reason); m != nil {
@@ -75,8 +76,8 @@ func syntaxProblem(path string, text []byte, err error) error {
 	return fmt.Errorf("%s:%d: this isn't YAML: %s", path, line, reason)
 }
 
-// walker applies the nodes of one file. It only descends as deep as keys do, so aliases
-// can't make it loop.
+// walker applies the settings in the YAML nodes of one file. It descends only as deep as
+// keys have parts, so a YAML alias that contains itself can't make it loop.
 type walker struct {
 	c        *Config
 	path     string
@@ -95,7 +96,8 @@ func (w *walker) place(n *yaml.Node) string {
 	return fmt.Sprintf("%s:%d", w.path, n.Line)
 }
 
-// group applies the members of a group of settings; of all settings if prefix is empty.
+// group applies the settings in the YAML mapping n, whose keys begin with prefix. If
+// prefix is empty, n is the whole file.
 func (w *walker) group(prefix string, n *yaml.Node) {
 	n = resolve(n)
 	if isNull(n) {
@@ -135,7 +137,8 @@ func (w *walker) member(key string, name, value *yaml.Node) {
 		w.problem(name, key, "there is no such setting%s", didYouMean(key, allKeys()))
 		return
 	}
-	// Problems name the key's line, since an alias is defined elsewhere.
+	// Errors name the line of the key: if the value is a YAML alias, the value itself is
+	// on another line.
 	value = resolve(value)
 	if isNull(value) {
 		return // "addr:" without a value keeps the default

@@ -10,17 +10,18 @@ import (
 )
 
 const (
-	// fileVariable is appended to the name of a setting's variable. The resulting variable
-	// names a file that contains the value.
+	// fileVariable is appended to the name of a setting's environment variable. The
+	// variable with that longer name contains the path of a file with the value.
 	fileVariable = "_FILE"
-	// fileValue stands before the path of a file that contains a secret.
+	// fileValue is a prefix of a value. It says that the rest is the path of a file that
+	// contains the secret.
 	fileValue = "file:"
 	// maxFileValue limits the size of a file that contains a value, in bytes.
 	maxFileValue = 64 << 10
 )
 
-// takesFile says whether the setting accepts "file:PATH" as a value. Secrets do, and the
-// other settings that belong to a secret.
+// takesFile says whether the setting accepts "file:PATH" as a value. Secrets do, addresses
+// that may contain a password (DSN), and the S3 access key, which belongs to a secret.
 func (s *setting) takesFile(c *Config) bool {
 	switch s.field(c).(type) {
 	case secretField, dsnField:
@@ -29,7 +30,7 @@ func (s *setting) takesFile(c *Config) bool {
 	return s.key == "storage.s3.access_key"
 }
 
-// setFromFile sets a setting to the content of a file.
+// setFromFile sets s to the content of the file at path.
 func (c *Config) setFromFile(s *setting, path, source string) error {
 	text, err := readValue(path)
 	if err == nil && strings.HasPrefix(text, "-----BEGIN ") && !s.takesFile(c) {
@@ -45,8 +46,8 @@ func (c *Config) setFromFile(s *setting, path, source string) error {
 	return nil
 }
 
-// readValue reads a value from a file. It removes line ends at the end, which editors
-// and echo add.
+// readValue returns the content of the file at path without the line breaks at its end,
+// which editors and echo add.
 func readValue(path string) (string, error) {
 	switch {
 	case path == "":
@@ -82,7 +83,8 @@ func unreadable(path string, err error) error {
 	return fmt.Errorf("reading the file %s: %w; check its path and that this user may read it", path, err)
 }
 
-// filePath returns the path in "file:/path" or "file:///path".
+// filePath returns the path in a value of the form "file:/path" or "file:///path", and
+// whether the value has that form.
 func filePath(value string) (string, bool) {
 	path, ok := strings.CutPrefix(value, fileValue)
 	if strings.HasPrefix(path, "///") {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// secretFile is a file that holds text.
+// secretFile writes text to a new file and returns the file's path.
 func secretFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "secret")
@@ -18,8 +18,9 @@ func secretFile(t *testing.T, text string) string {
 	return path
 }
 
-// TestValuesInFiles: for each setting's variable there is a second one, with _FILE at its
-// end, that names a file with the value; and the value of each secret may name a file.
+// TestValuesInFiles writes a value of each setting to a file. The setting's variable with
+// _FILE appended must accept the file's path. Secrets must also accept "file:PATH" as
+// their value.
 func TestValuesInFiles(t *testing.T) {
 	t.Parallel()
 	for i := range settings {
@@ -53,7 +54,7 @@ func TestValuesInFiles(t *testing.T) {
 	}
 }
 
-// nested is the YAML of a key whose value is VALUE.
+// nested returns YAML text that sets key to the word VALUE.
 func nested(key string) string {
 	text := ""
 	parts := strings.Split(key, ".")
@@ -95,8 +96,8 @@ func TestProblemsOfValuesInFiles(t *testing.T) {
 	}
 }
 
-// TestSecretsInFilesStayHidden: Show says where a secret is stored, and doesn't show
-// it.
+// TestSecretsInFilesStayHidden reads secrets from files. Show must print the path of each
+// file, and must not print the secret.
 func TestSecretsInFilesStayHidden(t *testing.T) {
 	t.Parallel()
 	dsn, webhook := secretFile(t, "postgres://u:topsecret@h/d\n"), secretFile(t, "topsecret\n")
@@ -118,7 +119,8 @@ func TestSecretsInFilesStayHidden(t *testing.T) {
 	}
 }
 
-// TestChangedFile: if the content of a file changes, Changed reports the setting.
+// TestChangedFile changes the content of a file from which a secret is read. Changed must
+// report the setting.
 func TestChangedFile(t *testing.T) {
 	t.Parallel()
 	path := secretFile(t, "postgres://u:one@h/d")

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// HTTP configures the listeners: for the registry, for metrics and health, and for
-// profiles.
+// HTTP configures three listeners: one for the registry, one for metrics and health, and
+// one for profiles.
 type HTTP struct {
 	Addr            string // for the registry, host:port
 	DebugAddr       string // for metrics and health, host:port; "" for none
@@ -25,7 +25,7 @@ type HTTP struct {
 	DrainTimeout    time.Duration
 	MaxRequestTime  time.Duration
 	BodyIdleTimeout time.Duration
-	// Limits of the resources that clients may use, 0: none.
+	// These settings limit the resources that clients may use. 0 means no limit.
 	BodyMemory           int64 // bytes
 	BodyMemoryShare      int   // percentage of it for one client
 	BodyMemoryWait       time.Duration
@@ -35,23 +35,25 @@ type HTTP struct {
 	MinBodyRateWindow    time.Duration
 	AnswerIdleTimeout    time.Duration
 	AllowedHosts         []string // accepted host names; "*.example.com" and "*" are allowed too
-	// TrustedProxies are the networks of proxies that may name their clients: in the
-	// header ForwardedHeader (auto, x-forwarded-for or forwarded), or, with
-	// ProxyProtocol, at the beginning of each connection.
+	// TrustedProxies are the networks of proxies from which the registry accepts the
+	// client's address. A proxy names the client in the header that ForwardedHeader
+	// selects (auto, x-forwarded-for or forwarded), or, if ProxyProtocol is set, at the
+	// beginning of each connection.
 	TrustedProxies  []netip.Prefix
 	ForwardedHeader string
 	ProxyProtocol   bool
 	ExternalURL     string // scheme and host without a trailing slash; "": as in the request
 }
 
-// TLS names PEM files with a certificate and its key; either both or none are set.
+// TLS has the paths of PEM files with a certificate and its private key. Either both or
+// none must be set.
 type TLS struct {
 	Cert string
 	Key  string
 }
 
-// Hosts returns the host names for the listener at addr: the allowed ones, the external
-// URL's, and addr's own.
+// Hosts returns the host names that requests to the listener at addr may have: those of
+// the setting http.allowed_hosts, the external URL's, and addr's own.
 func (h HTTP) Hosts(addr string) []string {
 	names := append([]string{}, h.AllowedHosts...)
 	if u, err := url.Parse(h.ExternalURL); err == nil && u.Hostname() != "" {
@@ -63,8 +65,9 @@ func (h HTTP) Hosts(addr string) []string {
 	return names
 }
 
-// deriveProfiles sets ProfileAddr, unless it was set (isSet): to DebugAddr if only this
-// machine can reach DebugAddr, else to "".
+// deriveProfiles sets the default of ProfileAddr, unless the setting was given a value
+// (isSet). The default is DebugAddr if only this machine can reach that address, otherwise
+// "".
 func (h *HTTP) deriveProfiles(isSet bool) {
 	if isSet {
 		return
@@ -106,9 +109,10 @@ func (c *Config) validateHTTP(report reporter) {
 	}
 }
 
-// validateAddresses requires explicit consent to let other machines reach the registry,
-// which has no log-in, or the profiles. Metrics and health need no consent, since they
-// disclose nothing about the content.
+// validateAddresses reports an error if other machines can reach the registry, which needs
+// no log-in, or the profiles, unless http.allow_anonymous or http.allow_profiles permits
+// it. Other machines may always reach metrics and health, since these disclose nothing
+// about the content.
 func (c *Config) validateAddresses(report reporter) {
 	h := c.HTTP
 	for _, a := range []struct {
@@ -137,9 +141,9 @@ func (c *Config) validateAddresses(report reporter) {
 	}
 }
 
-// parseAddr checks host:port and says whether only this machine can reach it. An empty
-// host means all addresses. Host names aren't resolved, so the only name that counts as
-// loopback is localhost.
+// parseAddr checks that addr is host:port, and returns whether only this machine can reach
+// it. An empty host means all of the machine's addresses. parseAddr doesn't look up host
+// names, so "localhost" is the only name that it counts as loopback.
 func parseAddr(addr string) (loopback bool, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -178,7 +182,8 @@ var networkWords = map[string][]string{
 	"private":  {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"},
 }
 
-// networksField is a comma-separated list of networks, addresses and abbreviations.
+// networksField is a setting whose value is a list of networks, addresses, and words of
+// networkWords, separated by commas.
 type networksField struct{ p *[]netip.Prefix }
 
 func (f networksField) set(text string) error {
@@ -213,7 +218,8 @@ func (f networksField) show() string {
 	return strings.Join(names, ", ")
 }
 
-// parseNetwork parses a network like 10.0.0.0/8, or an address as a network of one.
+// parseNetwork parses a network such as 10.0.0.0/8. It returns a single address as a
+// network that contains only this address.
 func parseNetwork(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
 		addr = addr.Unmap()

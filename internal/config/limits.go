@@ -7,8 +7,8 @@ const (
 	maxBodyMemory = 1 << 30
 )
 
-// defaultBodyMemory returns the default memory budget for bodies in a process that may
-// use limit bytes, 0: unknown.
+// defaultBodyMemory returns how many bytes of memory request bodies may use by default in
+// a process that may use limit bytes in all. If limit is unknown (0), it returns 256 MiB.
 func defaultBodyMemory(limit int64) int64 {
 	if limit <= 0 {
 		return maxBodyMemory / 4

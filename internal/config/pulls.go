@@ -21,10 +21,10 @@ type PullStatistics struct {
 	JoinWithin       time.Duration // longest time between the two
 }
 
-// Counts says whether pulls are counted.
+// Counts says whether pulls are counted at all, from the audit log or in Redis.
 func (p PullStatistics) Counts() bool { return p.Enabled || p.Redis }
 
-// Redis is the server that counts pulls if PullStatistics.Redis is set.
+// Redis names the Redis server that counts pulls if PullStatistics.Redis is set.
 type Redis struct {
 	URL DSN // "" for none
 }
@@ -59,7 +59,8 @@ var pullSettings = []setting{
 	{key: "redis.url", field: func(c *Config) field { return dsnField{&c.Redis.URL} }},
 }
 
-// validatePulls returns a problem if pulls are to be counted but are recorded nowhere.
+// validatePulls reports settings that have pulls counted where they aren't recorded: from
+// an audit log without pulls, or in Redis without a URL.
 func (c *Config) validatePulls(report func(key, format string, args ...any)) {
 	p := c.PullStatistics
 	if p.Enabled && !p.Redis && !c.Audit.Pulls {
@@ -73,7 +74,8 @@ func (c *Config) validatePulls(report func(key, format string, args ...any)) {
 	}
 }
 
-// checkRedisURL checks a URL of Redis. Its error doesn't repeat the text, which may contain a password.
+// checkRedisURL returns an error if text isn't empty and isn't a URL of a Redis server.
+// The error doesn't repeat text, which may contain a password.
 func checkRedisURL(text string) error {
 	if text == "" {
 		return nil

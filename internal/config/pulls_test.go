@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestPullStatistics: by default pulls are counted if they are recorded.
+// TestPullStatistics checks that pulls are counted by default exactly if the audit log
+// records them, and that Quay's variable and Purser's own change that.
 func TestPullStatistics(t *testing.T) {
 	t.Parallel()
 	const quay = "FEATURE_PULL_STATISTICS_TRACKING"
@@ -38,8 +39,9 @@ func TestPullStatistics(t *testing.T) {
 	}
 }
 
-// TestRedisSettings: Redis counts only if it is enabled and its URL is set; intervals
-// may be numbers of seconds, as in Quay; lists are separated by commas.
+// TestRedisSettings checks that counting in Redis is refused without a URL of a Redis
+// server, that intervals may be numbers of seconds, as in Quay, and that commas separate
+// lists.
 func TestRedisSettings(t *testing.T) {
 	t.Parallel()
 	const url = "PURSER_REDIS_URL=redis://user:secret@cache:6379/1"
@@ -81,7 +83,7 @@ func TestRedisSettings(t *testing.T) {
 	}
 }
 
-// Quay's variables for auto-pruning apply if Purser's own aren't set.
+// Quay's environment variables for auto-pruning must work if Purser's own aren't set.
 func TestQuaysAutoPruneVariables(t *testing.T) {
 	t.Parallel()
 	c, err := Load("", []string{"FEATURE_AUTO_PRUNE=false", "AUTO_PRUNING_POLL_PERIOD=45"})

@@ -21,7 +21,7 @@ type S3 struct {
 	RedirectTTL time.Duration
 }
 
-// UsesS3 says whether blobs are in S3 rather than in a directory.
+// UsesS3 says whether blobs are stored in S3 rather than in a local directory.
 func (s Storage) UsesS3() bool { return s.S3.Bucket != "" }
 
 // Host returns the endpoint's host, with the port if there is one.
@@ -54,8 +54,8 @@ func (s S3) endpoint() (host string, insecure bool, err error) {
 	return u.Host, u.Scheme == "http", nil
 }
 
-// parseHTTPURL parses a URL that consists of scheme and host. Its errors don't repeat
-// the text, which may contain credentials.
+// parseHTTPURL parses a URL that must consist of scheme and host only. Its errors don't
+// repeat text, which may contain credentials.
 func parseHTTPURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
@@ -72,7 +72,7 @@ func parseHTTPURL(text string) (*url.URL, error) {
 
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
 
-// validateS3 checks the settings of S3.
+// validateS3 reports problems of the storage.s3 settings.
 func (c *Config) validateS3(report func(key, format string, args ...any)) {
 	s := c.Storage.S3
 	if !c.Storage.UsesS3() {

@@ -12,8 +12,8 @@ const (
 	spaces = " \t\r\n\v\f" // separate the pairs in a DSN
 )
 
-// Secret is a value that is never printed: all ways of formatting it print "(hidden)".
-// string(s) is the value itself.
+// Secret is a text that must not be printed: each way to format or encode it gives
+// "(hidden)". The conversion string(s) returns the text itself.
 type Secret string
 
 // String returns "(hidden)", or "" if the value is empty.
@@ -30,8 +30,9 @@ func (s Secret) Format(f fmt.State, _ rune) { writeState(f, s.String()) }
 // MarshalText hides the value from encoders.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// DSN is the address of a PostgreSQL server, as a URL or as key=value pairs. All ways
-// of formatting it hide its passwords. string(d) is the value itself.
+// DSN is the address of a PostgreSQL server, as a URL or as key=value pairs. Each way to
+// format or encode it hides the passwords. The conversion string(d) returns the whole
+// text.
 type DSN string
 
 // String returns the DSN with its passwords hidden. A DSN that can't be parsed is
@@ -57,9 +58,9 @@ func writeState(f fmt.State, text string) {
 	_, _ = io.WriteString(f, text)
 }
 
-// maskURL hides the passwords in scheme://rest. It works on the text rather than with
-// net/url, because an unescaped password can make net/url parse the URL differently, or
-// not at all.
+// maskURL returns scheme://rest with its passwords hidden. It searches the text instead of
+// using net/url: if a password has unescaped characters, net/url may split the URL
+// elsewhere, or fail to parse it.
 func maskURL(scheme, rest string) string {
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
@@ -87,14 +88,14 @@ func maskURL(scheme, rest string) string {
 	return masked
 }
 
-// maskQuery hides the values of a URL's query that may be passwords.
+// maskQuery returns a URL's query with all values hidden that may be passwords.
 func maskQuery(query string) string {
 	pairs := strings.Split(query, "&")
 	for i, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
 		name, err := url.QueryUnescape(key)
-		// A second "=" means that a parameter follows an unknown separator, so the
-		// value may contain a password.
+		// A second "=" in the pair means that an unknown separator joins two parameters,
+		// so the value may contain a password.
 		if err != nil || isSecretKey(name) || strings.Contains(value, "=") {
 			pairs[i] = key + "=" + hidden
 		}
@@ -102,14 +103,15 @@ func maskQuery(query string) string {
 	return strings.Join(pairs, "&")
 }
 
-// isSecretKey says whether the value of a connection parameter must be hidden:
-// password, sslpassword and similar names. passfile is only a path.
+// isSecretKey says whether the value of the connection parameter name must be hidden. The
+// values of password, sslpassword and similar parameters must; passfile's is only a path.
 func isSecretKey(name string) bool {
 	name = strings.ToLower(name)
 	return name != "passfile" && (strings.Contains(name, "pass") || strings.Contains(name, "secret") || strings.Contains(name, "token"))
 }
 
-// maskPairs hides the passwords in "key=value key='quoted value'".
+// maskPairs returns a DSN of the form "key=value key='quoted value'" with its passwords
+// hidden. It returns "(hidden)" if the text doesn't have that form.
 func maskPairs(text string) string {
 	var out []string
 	for rest := strings.TrimSpace(text); rest != ""; rest = strings.TrimSpace(rest) {
@@ -124,7 +126,8 @@ func maskPairs(text string) string {
 			return hidden
 		}
 		value := after[:end]
-		// An empty value swallows the next pair: "host= password=x".
+		// PostgreSQL's parser takes the pair that follows an empty value as the value: in
+		// "host= password=x" the host is "password=x".
 		if isSecretKey(key) || strings.Contains(value, "=") {
 			value = hidden
 		}
@@ -134,8 +137,8 @@ func maskPairs(text string) string {
 	return strings.Join(out, " ")
 }
 
-// pairEnd returns where the value at the start of s ends. It returns false if the
-// value's quote isn't closed.
+// pairEnd returns the index in s after the value with which s begins. It returns false if
+// the value begins with a quote that isn't closed.
 func pairEnd(s string) (int, bool) {
 	quoted := strings.HasPrefix(s, "'")
 	start := 0

@@ -53,7 +53,8 @@ func TestDSNString(t *testing.T) {
 	}
 }
 
-// No way of printing a configuration shows a secret.
+// The test formats, logs and encodes a configuration with secrets in every way that Go
+// offers. None of the output may contain a secret.
 func TestSecretsAreNeverPrinted(t *testing.T) {
 	t.Parallel()
 	c := mustLoad(t, `
@@ -121,7 +122,7 @@ func FuzzDSNString(f *testing.F) {
 	f.Add("u", "p", "h")
 	f.Add("u", "p'w@/?#", "h")
 	f.Fuzz(func(t *testing.T, user, password, host string) {
-		// As libpq quotes a value.
+		// libpq quotes values like this.
 		quoted := "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace("SECRET"+password) + "'"
 		if strings.Contains(host, "SECRET") || strings.ContainsAny(host, " \t\r\n\v\f'\\=") {
 			return

@@ -9,16 +9,19 @@ import (
 	"github.com/purser-registry/purser/internal/gc/events"
 )
 
-// setting describes one key. The table below is in the order of the documentation.
+// setting describes the setting of one key. The table below has the order of
+// docs/configuration.md.
 type setting struct {
 	key string
 	def string // the default, in the environment's format
-	// derived says from what the default is derived. It is empty if def is the default.
+	// derived says, for the documentation, from which settings the default is derived. It
+	// is empty if def is the default.
 	derived string
-	// unset says that the setting has no value, not even a default, until it is given one.
+	// unset says that Load doesn't apply def: until the setting is given a value, its
+	// value is derived as derived says.
 	unset bool
-	// also is another variable, with Quay's name, which counts if the setting's own
-	// isn't set.
+	// also is a second environment variable, with Quay's name. It counts if the setting's
+	// own variable isn't set.
 	also  string
 	field func(*Config) field
 }
@@ -31,8 +34,8 @@ func (s *setting) env() string {
 const (
 	day  = 24 * time.Hour
 	week = 7 * day
-	// maxDuration is so low that sums of two durations, and PostgreSQL's intervals,
-	// can't overflow.
+	// maxDuration is so low that neither the sum of two durations nor an interval in
+	// PostgreSQL can overflow.
 	maxDuration = 100 * 365 * day
 	// maxPresign is S3's limit for a presigned URL.
 	maxPresign = week
@@ -172,7 +175,8 @@ var looseSettings = []setting{
 	}},
 }
 
-// eventSettings returns the settings of the review delays of single events.
+// eventSettings returns one setting per event, which overrides the review delay after that
+// event.
 func eventSettings() []setting {
 	var list []setting
 	for _, event := range events.WithDelay() {
@@ -194,7 +198,7 @@ func settingOf(key string) *setting {
 	return nil
 }
 
-// isGroup says whether prefix is a group of keys.
+// isGroup says whether prefix is a group of settings, such as "http" for "http.addr".
 func isGroup(prefix string) bool {
 	for i := range settings {
 		if strings.HasPrefix(settings[i].key, prefix+".") {

@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Show writes the effective configuration as YAML that Load can read, with a comment
-// per setting that says where its value comes from. Secrets are hidden.
+// Show writes the effective configuration to w, as YAML that Load can read. A comment
+// after each setting says where its value comes from. Secrets are hidden.
 func (c *Config) Show(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	var open []string // groups of the previous line
@@ -30,8 +30,8 @@ func (c *Config) Show(w io.Writer) error {
 		open = groups
 		comment := c.Source(s.key)
 		if s.unset && !c.isSet(s.key) {
-			// The value is derived from another setting, so it is commented out: Load
-			// must not read it as set.
+			// The value is a derived default. It is commented out, since Load would take
+			// it for a value that was set.
 			name, comment = "# "+name, "default: "+s.derived
 		}
 		line := indent(len(groups)) + name + ": " + c.scalar(s)
@@ -45,8 +45,8 @@ func (c *Config) Show(w io.Writer) error {
 
 func indent(depth int) string { return strings.Repeat("  ", depth) }
 
-// scalar returns a setting's value in YAML. Numbers, sizes, durations and booleans need
-// no quotes; text is quoted if YAML requires it.
+// scalar returns a setting's value as YAML. It quotes text where YAML requires it.
+// Numbers, sizes, durations and booleans need no quotes.
 func (c *Config) scalar(s *setting) string {
 	text := s.field(c).show()
 	switch s.field(c).(type) {
@@ -62,7 +62,8 @@ func (c *Config) scalar(s *setting) string {
 	return oneLine(text)
 }
 
-// oneLine quotes text that contains line breaks. JSON strings are also YAML strings.
+// oneLine returns text as it is, or as a JSON string if it contains line breaks. Every
+// JSON string is also a YAML string.
 func oneLine(text string) string {
 	if !strings.ContainsAny(text, "\r\n") {
 		return text

@@ -44,7 +44,8 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// Load reads what Show writes as the same configuration, whatever the values are.
+// The test writes a configuration with Show and reads it with Load. The result must be the
+// same configuration, even if values contain characters that are special in YAML.
 func TestShowIsReadBack(t *testing.T) {
 	t.Parallel()
 	c := mustLoad(t, `
@@ -86,8 +87,8 @@ func TestShowTellsOfAFailedWrite(t *testing.T) {
 	}
 }
 
-// The documentation has each setting once, with its variable and default, and
-// nothing else.
+// docs/configuration.md must list each setting once, with its environment variable and its
+// default, and no others.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/configuration.md")
@@ -138,7 +139,7 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-// The example in the documentation is one that works.
+// Load and Validate must accept the example in docs/configuration.md.
 func TestDocumentedExample(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/configuration.md")

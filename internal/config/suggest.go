@@ -2,9 +2,10 @@ package config
 
 import "strings"
 
-// didYouMean returns "; did you mean X?" for the known name most similar to name. If none
-// is similar, X is a known key of another group with the same last part. If there is no
-// such key either, the text refers to the documentation.
+// didYouMean returns an addition to the error about an unknown name: "; did you mean X?".
+// X is the known name most similar to name. If none is similar, X is a known key in
+// another group whose last part is the same. If there is no such key either, the text
+// refers to the documentation.
 func didYouMean(name string, known []string) string {
 	best, bestDistance := "", len(name)/3+1
 	for _, k := range known {
@@ -27,8 +28,8 @@ func didYouMean(name string, known []string) string {
 	return "; did you mean " + best + "?"
 }
 
-// distance returns how many bytes must be inserted, removed or changed to turn a into b
-// (Levenshtein).
+// distance returns the Levenshtein distance of a and b: how many bytes must be inserted,
+// removed or replaced to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

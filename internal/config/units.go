@@ -10,8 +10,9 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// parseDuration parses Go's durations with two additional units, d for 24 hours and w
-// for 7 days: "90s", "1h30m", "1.5d", "1w2d". Negative durations are errors.
+// parseDuration parses a duration as time.ParseDuration does, with the additional units d
+// (24 hours) and w (7 days): "90s", "1h30m", "1.5d", "1w2d". A negative duration is an
+// error.
 func parseDuration(text string) (time.Duration, error) {
 	bad := fmt.Errorf(`%q is no duration; write numbers with units, such as "30s", "24h", "7d" or "1w"`, text)
 	if text == "" {
@@ -59,7 +60,8 @@ func parsePart(number, unit string) (time.Duration, error) {
 	return d * hours, nil
 }
 
-// formatDuration formats d as Go does, without units that are zero.
+// formatDuration formats d as Go does, without minutes and seconds that are zero at the
+// end: "1h", not "1h0m0s".
 func formatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -71,18 +73,18 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// parseSize parses a number of bytes, plain or with a unit: KiB, MiB, GiB and TiB are
-// powers of 1,024; kB, MB, GB and TB are powers of 1,000.
+// parseSize returns the number of bytes that text names, such as "1000" or "64MiB". The
+// units KiB, MiB, GiB and TiB are powers of 1,024; kB, MB, GB and TB are powers of 1,000.
 func parseSize(text string) (int64, error) {
 	n, err := humanize.ParseBytes(text)
-	// humanize ignores commas, so it would read "1,5" as 15.
+	// Refuse commas: humanize.ParseBytes ignores them, so it would read "1,5" as 15.
 	if err != nil || n > math.MaxInt64 || strings.Contains(text, ",") {
 		return 0, fmt.Errorf(`%q is no size; write a number of bytes, or one with a unit such as "64MiB"`, text)
 	}
 	return int64(n), nil
 }
 
-// formatSize formats n with the largest unit that divides it.
+// formatSize formats a number of bytes with the largest unit that divides it.
 func formatSize(n int64) string {
 	for _, unit := range []struct {
 		bytes int64

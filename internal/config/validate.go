@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// Validate checks addresses, paths, and settings that contradict each other, which
-// can't be checked when a single value is set. The error joins all problems. Validate
-// checks nothing outside of c: whether a file exists or a server answers is found out
-// when it is used.
+// Validate checks addresses, paths, and settings that depend on each other, which can't be
+// checked when a single value is set. The error joins all problems. Validate looks only at
+// c: it doesn't check whether a file exists or a server answers.
 func (c *Config) Validate() error {
 	var problems []error
 	report := func(key, format string, args ...any) {
@@ -59,13 +58,14 @@ func (c *Config) validateDatabase(report func(key, format string, args ...any)) 
 			continue // the same problem is reported once
 		}
 		if d.dsn != "" && !looksLikeDSN(string(d.dsn)) {
-			// The text may be a password, so don't repeat it.
+			// Don't repeat the text: it may be a password.
 			report(d.key, "it is neither a URL, postgres://user:password@host:5432/name, nor pairs, \"host=… dbname=…\"")
 		}
 	}
 }
 
-// looksLikeDSN checks only the general form; the driver reports errors in details.
+// looksLikeDSN says whether s has the form of a URL or of key=value pairs. The driver
+// reports other errors when it connects.
 func looksLikeDSN(s string) bool {
 	if strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://") {
 		return true
@@ -73,15 +73,17 @@ func looksLikeDSN(s string) bool {
 	return !strings.Contains(s, "://") && maskPairs(s) != hidden
 }
 
-// Defaults of times that limit each other.
+// These are defaults of times that limit each other.
 const (
 	defaultMaxRequestTime  = 2 * time.Hour
 	defaultBodyIdleTimeout = time.Minute
 	defaultUploadMaxAge    = 24 * time.Hour
 )
 
-// deriveTimes adjusts the default of a time that isn't set to the time that is:
-// uploads.max_age must not be below http.max_request_time.
+// deriveTimes sets the defaults of http.max_request_time, uploads.max_age and
+// http.body_idle_timeout so that they fit those of the three that were given a value: no
+// upload may be abandoned sooner than a request may end, and no body may be idle longer
+// than a request may last.
 func (c *Config) deriveTimes() {
 	age := c.isSet("uploads.max_age")
 	if !c.isSet("http.max_request_time") {
@@ -102,7 +104,8 @@ func (c *Config) validateTimes(report func(key, format string, args ...any)) {
 		report("http.body_idle_timeout", "%s is longer than http.max_request_time (%s); shorten it",
 			formatDuration(c.HTTP.BodyIdleTimeout), formatDuration(c.HTTP.MaxRequestTime))
 	}
-	// Otherwise the reaper could delete an upload while a request still writes it.
+	// If an upload's age could end before a request, the reaper could delete an upload
+	// that a request still writes.
 	if c.Uploads.MaxAge < c.HTTP.MaxRequestTime {
 		report("uploads.max_age", "%s is shorter than http.max_request_time (%s); lengthen it",
 			formatDuration(c.Uploads.MaxAge), formatDuration(c.HTTP.MaxRequestTime))

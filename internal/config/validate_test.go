@@ -86,8 +86,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestTimesGiveWay: a time that is set has priority over the defaults of the times that
-// limit it.
+// TestTimesGiveWay sets one time to a value that contradicts the default of another.
+// Validate must accept it, because the default adapts.
 func TestTimesGiveWay(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

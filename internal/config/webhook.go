@@ -11,7 +11,8 @@ type Autoprune struct {
 	Enabled  bool          // whether this process prunes; policies can be managed in any case
 	Interval time.Duration // least time between two runs in a namespace
 	KeepRuns time.Duration
-	// DefaultPolicy is a policy as JSON that applies in all namespaces, "": none.
+	// DefaultPolicy is a policy, as JSON, that applies in all namespaces. "": there is
+	// none.
 	DefaultPolicy string
 	Webhook       Webhook
 }
@@ -30,7 +31,7 @@ var autopruneSettings = []setting{
 	}},
 }
 
-// Webhook is the receiver of notices about runs.
+// Webhook is the receiver of notices about auto-pruning's runs.
 type Webhook struct {
 	URL          Secret // a secret, since the URLs of many receivers contain tokens; "": no receiver
 	Secret       Secret // "": notices aren't signed
@@ -56,8 +57,8 @@ var hookSettings = []setting{
 	{key: "webhooks.allow_private", def: "false", field: func(c *Config) field { return boolField{&c.Webhooks.AllowPrivate} }},
 }
 
-// validateWebhook checks the form of the URL. Other problems show up when the webhook is
-// called.
+// validateWebhook checks the form of the URL of auto-pruning's webhook. It reports other
+// settings of that webhook if they are set and the URL isn't.
 func (c *Config) validateWebhook(report func(key, format string, args ...any)) {
 	w := c.Autoprune.Webhook
 	if w.URL == "" {
@@ -73,7 +74,8 @@ func (c *Config) validateWebhook(report func(key, format string, args ...any)) {
 	}
 }
 
-// parseWebhookURL checks a webhook's URL. Its error doesn't repeat the text, which may be a secret.
+// parseWebhookURL checks the URL of a webhook. Its errors don't repeat text, which may be
+// a secret.
 func parseWebhookURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {

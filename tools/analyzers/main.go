@@ -1,9 +1,10 @@
-// Command analyzers is a tool for "go vet -vettool": it runs the analyzers that "make lint"
-// uses beside those of go vet and staticcheck. It is a module of its own, so that the
-// analyzers' dependencies stay out of Purser's go.mod.
+// Command analyzers is a tool for "go vet -vettool". It runs the analyzers that "make
+// lint" uses in addition to those of go vet and staticcheck. It is a module of its own, so
+// that the analyzers' dependencies stay out of Purser's go.mod.
 //
-// An exception stands at the end of the line that is excepted, and gives a reason:
-// //nolint:name // reason. An exception without a reason is ignored.
+// An exception is a comment //nolint:name // reason at the end of a line. It suppresses
+// the findings of the analyzer with that name on the line. An exception without a reason
+// has no effect.
 package main
 
 import (
@@ -29,7 +30,8 @@ func main() {
 		sqlclose.NewAnalyzer(),  // rows that are never closed
 	}
 	errcheck.DefaultExcludedSymbols = append(errcheck.DefaultExcludedSymbols,
-		// The code reads these errors where losing output matters, and not elsewhere.
+		// errcheck must not report these calls when their error is ignored: the code reads
+		// the error where losing output matters, and not elsewhere.
 		"fmt.Fprint", "fmt.Fprintf", "fmt.Fprintln",
 		"(io.Closer).Close", "(*os.File).Close", "(net.Conn).Close", "(net.Listener).Close")
 	set(exhaustive.Analyzer, "d", "true")
@@ -46,8 +48,8 @@ func set(a *analysis.Analyzer, flag, value string) {
 	}
 }
 
-// explained returns the analyzer without its findings on lines that have an exception for
-// it.
+// explained changes the analyzer a so that it reports no findings in tests and on lines
+// with an exception for it.
 func explained(a *analysis.Analyzer) {
 	exception := regexp.MustCompile(`^//nolint:(\w+,)*` + a.Name + `(,\w+)* // \S`)
 	run := a.Run
