@@ -31,7 +31,7 @@ func (t *tracker) add(a Action, rows int) {
 	}
 }
 
-// room returns how many more child rows the run may change by the action.
+// room returns how many more child rows the run may delete or, for the other actions, update.
 func (t *tracker) room(a Action) int {
 	if a == AsyncDelete {
 		return t.maxDeletes - t.deletes
@@ -224,7 +224,7 @@ func (c *cleaner) batch(ctx context.Context, parent pg.Table, refs references, r
 	return len(existing) + len(done), err
 }
 
-// note updates the sets stuck and paused with the outcomes of a parent table's records.
+// note updates the sets c.stuck and c.paused with the outcomes of a parent table's records.
 func (c *cleaner) note(parent pg.Table, stuck, waiting, done []record) {
 	if c.stuck[parent] == nil {
 		c.stuck[parent], c.paused[parent] = map[record]bool{}, map[record]bool{}
@@ -278,9 +278,9 @@ func (c *cleaner) finish(ctx context.Context, parent pg.Table, refs references, 
 }
 
 // attempted counts this run as one failed attempt for each deleted record that the run left
-// unfinished. A record in paused is counted only if the run has reached a limit. Records
-// are not counted if their children are in a database that can't be reached, so they are
-// never postponed for this reason.
+// unfinished. A record in c.paused is counted only if the run has reached a limit. A record
+// whose children are in a database that can't be reached isn't counted, so it isn't
+// postponed.
 func (c *cleaner) attempted(ctx context.Context) error {
 	var failed []error
 	for parent, stuck := range c.stuck {

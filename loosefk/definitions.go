@@ -170,7 +170,8 @@ func Load(name string) (Definitions, error) {
 	return Parse(name, f)
 }
 
-// Parse is like Load, but reads the YAML text from r. Its errors name the file as name.
+// Parse is like Load, but reads the YAML text from r. Its errors contain `name` as the
+// file's name.
 func Parse(name string, r io.Reader) (Definitions, error) {
 	var doc yaml.Node
 	err := yaml.NewDecoder(r).Decode(&doc)
@@ -285,7 +286,7 @@ func (p *parser) definition(child string, n *yaml.Node) {
 }
 
 // check reports what a definition in the file lacks, and keys that its on_delete doesn't
-// allow. hasValue says whether the definition has the key target_value.
+// allow. `hasValue` says whether the definition has the key target_value.
 func (p *parser) check(n *yaml.Node, d Definition, hasValue bool) {
 	switch {
 	case d.Parent == "":

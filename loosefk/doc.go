@@ -52,13 +52,15 @@
 // databases, the worker searches for children a second time after [Options.SecondLook], by
 // default an hour; doctor.Audit finds children that were committed even later.
 //
-// The table of deleted records is partitioned by its column partition, whose default value
-// decides where new records go. Deleting processed records one by one would bloat the
-// table. Instead, a worker adds a partition every day and sets the default to its number;
-// it detaches a partition whose records are all processed, and drops it days later. To
-// detach, it first detaches the partition and then searches it for pending records, in one
-// transaction; in the opposite order, a record whose insert was under way would be lost.
-// Rotation never makes a delete fail: a default partition accepts records with any other
-// number, and a step of the rotation that would have to wait for other transactions gives
-// up after a moment and is tried again.
+// The table of deleted records is partitioned by its column `partition`. The default value
+// of this column decides to which partition a new record goes. Deleting processed records
+// one by one would bloat the table. Instead, a worker adds a partition every day and sets
+// the default to its number; it detaches a partition whose records are all processed, and
+// drops it days later.
+//
+// To detach, a worker first detaches the partition and then searches it for pending
+// records, in one transaction; in the opposite order, a record whose insert was under way
+// would be lost. Rotation never makes a delete fail: a default partition accepts records
+// with any other number, and a step of the rotation that would have to wait for other
+// transactions gives up after a moment and is tried again.
 package loosefk

@@ -140,7 +140,7 @@ func (d *Database) repairDefault(ctx context.Context, o rotationOptions, s *Rota
 	return nil
 }
 
-// setDefault sets the default of the column partition to the newest partition's number.
+// setDefault sets the default of the column `partition` to the newest partition's number.
 func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Rotation) error {
 	list, current, err := d.in().Partitions(ctx, tx)
 	if err != nil {

@@ -92,7 +92,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// The default of the column partition is a number without a partition. Clients must still
+// The default of the column `partition` is a number without a partition. Clients must still
 // be able to delete: the default partition accepts the records, and the next rotation moves
 // them to the newest partition.
 func TestRotationRepairsWrongDefault(t *testing.T) {
@@ -116,7 +116,7 @@ func TestRotationRepairsWrongDefault(t *testing.T) {
 	}
 }
 
-// Rotation must correct a default of the column partition that isn't the number of the
+// Rotation must correct a default of the column `partition` that isn't the number of the
 // newest partition, or no number at all, and then add the next partition.
 func TestRotationGoesOn(t *testing.T) {
 	t.Parallel()

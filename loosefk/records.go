@@ -214,9 +214,9 @@ func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options
 }
 
 // Expedite makes pending deleted records of a parent table urgent: each run processes
-// urgent records first, at most UrgentRecords of one parent table. ids are the keys of the
-// deleted parents; without ids all pending records of the table become urgent. It returns
-// the number of records that it has made urgent.
+// urgent records first, at most UrgentRecords of one parent table. `ids` are the keys of
+// the deleted parents; without them all pending records of the table become urgent.
+// Expedite returns the number of records that it has made urgent.
 func (d *Database) Expedite(ctx context.Context, parent string, ids ...int64) (int64, error) {
 	tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 		UPDATE %s SET consume_after = '-infinity'

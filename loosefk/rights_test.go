@@ -33,9 +33,9 @@ func newRole(t *testing.T, pool *pgxpool.Pool, name, more string) (string, *pgxp
 }
 
 // loot prepares an attack. It creates a role, the attacker, that may connect and create
-// temporary tables and that owns a schema; a table loot, to which the attacker may not
-// write; and a function of the attacker that writes to loot if another role with more
-// rights executes it.
+// temporary tables and that owns a schema; a table called loot, to which the attacker may
+// not write; and a function of the attacker that writes to this table if another role with
+// more rights executes it.
 func loot(t *testing.T, pool *pgxpool.Pool) (role string, attacker *pgxpool.Pool) {
 	t.Helper()
 	exec(t, pool, "CREATE TABLE loot (who text)")
@@ -51,7 +51,7 @@ func loot(t *testing.T, pool *pgxpool.Pool) (role string, attacker *pgxpool.Pool
 	return role, attacker
 }
 
-// forgeries are statements by which the attacker tries to attach the trigger functions to
+// `forgeries` are statements by which the attacker tries to attach the trigger functions to
 // tables; $s stands for the attacker's schema.
 var forgeries = map[string]string{
 	"temporary table": `CREATE TRIGGER forged AFTER DELETE ON temp_projects REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
@@ -97,13 +97,14 @@ var forgeries = map[string]string{
 		EXECUTE FUNCTION public.loose_foreign_keys_record_key_change('public.projects', 'id')`,
 }
 
-// uses are statements of the attacker that fire the triggers in forgeries. They may fail.
+// `uses` are statements of the attacker that fire the triggers in `forgeries`. They may
+// fail.
 var uses = []string{
 	"DELETE FROM temp_projects", "DELETE FROM $s.mine WHERE id IS NOT NULL", "INSERT INTO $s.mine VALUES (2)", "UPDATE $s.mine SET id = 3",
 	"INSERT INTO temp_projects VALUES (1)", "INSERT INTO $s.child VALUES (1)", "UPDATE $s.child SET project_id = 1", "DELETE FROM $s.mine",
 }
 
-// wantNothing executes the statements in uses as the attacker, and tests that the attack
+// wantNothing executes the statements in `uses` as the attacker, and tests that the attack
 // fails: no code of the attacker ran with another role's rights, no deletion was recorded,
 // and no guard read a table for the attacker.
 func wantNothing(t *testing.T, pool, attacker *pgxpool.Pool, role string) {
@@ -232,8 +233,8 @@ func TestInstallMeetsTraps(t *testing.T) {
 	}
 }
 
-// Deleted records contain names of missing tables. They must stop neither a run nor the
-// command status, and the run must mark them as failed.
+// Deleted records contain names of missing tables. They must make neither a run nor
+// Database.Pending fail, and the run must mark them as failed.
 func TestUnknownRecords(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)

@@ -311,8 +311,8 @@ func (s *storm) holdChildren(ctx context.Context, rng *rand.Rand) error {
 	return err
 }
 
-// insertChildren inserts children of a project. Another goroutine may delete the project
-// first.
+// insertChildren inserts children of a random project. Another goroutine may delete the
+// project first.
 func (s *storm) insertChildren(ctx context.Context, rng *rand.Rand) error {
 	id, ok := s.pick(rng, true)
 	if !ok {

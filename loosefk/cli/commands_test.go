@@ -90,8 +90,8 @@ func TestRunAndDrain(t *testing.T) {
 	wantLines(t, ok(t, app, "run"), "database main: 0 of 1 records processed, 1 rows deleted, 0 updated; 1 not finished; stopped at the limit of deletes")
 }
 
-// TestRunBesideWorker runs the command run while another worker holds the lock of a parent
-// table. The command must process the other table.
+// TestRunBesideWorker runs the command "loosefk run" while another worker holds the lock of
+// a parent table. The command must process the records of the other parent table.
 func TestRunBesideWorker(t *testing.T) {
 	t.Parallel()
 	app, pool := newShop(t)

@@ -234,7 +234,7 @@ func (g *generation) carryOut(ctx context.Context, cmd *cobra.Command, app *App,
 }
 
 // repository returns the git work tree that contains the definitions, after checking that
-// convert can commit there. It returns nil if nothing is to be committed.
+// the command can commit there. It returns nil if nothing is to be committed.
 func (g *generation) repository(ctx context.Context, app *App, out *outcome, branch string) (*repository, error) {
 	if !g.commit && !g.branch {
 		return nil, nil

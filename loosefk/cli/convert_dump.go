@@ -79,8 +79,8 @@ func pgDump(ctx context.Context, cfg *pgx.ConnConfig) (string, error) {
 	return string(out), err
 }
 
-// migrateCopy runs schema, the SQL dump of a schema, in an empty database, and then the
-// statements of the migrations.
+// migrateCopy first runs `schema`, the SQL dump of a schema, in an empty database, and then
+// `statements`, which are those of the migrations.
 func migrateCopy(ctx context.Context, cfg *pgx.ConnConfig, schema string, statements []string) error {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {

@@ -51,7 +51,7 @@ func findRepository(ctx context.Context, file string) (repo *repository, reason 
 	return repo, ""
 }
 
-// existing returns dir if it exists, else the closest directory above it that exists.
+// existing returns `dir` if it exists, else the closest directory above it that exists.
 func existing(dir string) string {
 	for {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() || filepath.Dir(dir) == dir {
@@ -109,7 +109,7 @@ func branchName(prefix string, filters []string) string {
 }
 
 // ready returns an error if the command can't commit the plan's files, or could commit them
-// only together with somebody's uncommitted changes of the definitions. branch is the
+// only together with somebody's uncommitted changes of the definitions. `branch` is the
 // branch to make, or "".
 func (r *repository) ready(ctx context.Context, file string, plan *generate.Plan, branch string, commit bool) error {
 	if err := r.settled(ctx); err != nil {

@@ -259,7 +259,8 @@ func applyRemedy(t *testing.T, app *App, pool *pgxpool.Pool, remedy string) {
 	args, isCommand := strings.CutPrefix(remedy, "loosefk ")
 	switch {
 	case strings.HasPrefix(args, "convert "):
-		// The remedy convert only writes migrations, so run the statement of the last one.
+		// The remedy is "loosefk convert", which only writes migrations, so run the
+		// statement of the last one.
 		runSQL(t, pool, "ALTER TABLE jobs DROP CONSTRAINT jobs_pipeline_id_fkey")
 	case isCommand:
 		ok(t, app, strings.Fields(args)...)

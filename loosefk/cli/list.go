@@ -49,7 +49,7 @@ FROM, TO and COLUMN.`,
 	return cmd
 }
 
-// keys returns the foreign keys that match a filter, with the numbers that the command list
+// keys returns the foreign keys that match a filter, with the numbers that "loosefk list"
 // shows. If `cross` is set, it returns only keys whose tables are in different databases.
 func (a *App) keys(ctx context.Context, filter generate.Filter, cross bool) ([]keyRow, error) {
 	list, err := generate.ForeignKeys(ctx, a.Databases, a.Definitions)

@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// newPool creates an empty database for the test, executes setup there, and returns a pool
-// for it.
+// newPool creates an empty database for the test, executes the SQL in `setup` there, and
+// returns a pool for it.
 func newPool(t testing.TB, setup ...string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))

@@ -71,7 +71,7 @@ func told(r loosefk.Result) string {
 	return strings.Join(append(parts, rotationText(r.Rotation)...), "; ")
 }
 
-// rotationText returns the parts of that line about the rotation of partitions.
+// rotationText returns texts that say how a rotation changed the partitions.
 func rotationText(s loosefk.Rotation) (parts []string) {
 	if s.Added != "" {
 		parts = append(parts, "added partition "+s.Added)

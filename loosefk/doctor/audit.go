@@ -47,7 +47,8 @@ type Orphans struct {
 	// Examples are the keys of the first ten missing parents that Parents counts, if keys
 	// are integers.
 	Examples []int64 `json:"examples,omitempty"`
-	// ExampleKeys are the keys of these parents if keys are not integers.
+	// ExampleKeys are the keys of the first ten missing parents that Parents counts, if
+	// keys are not integers.
 	ExampleKeys []string `json:"example_keys,omitempty"`
 	// Repaired is how many deleted records were written.
 	Repaired int64 `json:"repaired"`
@@ -150,8 +151,8 @@ func (r reference) parentsAfter(ctx context.Context, after *string, limit int) (
 }
 
 // parentsQuery returns the query for the $1 lowest distinct values of the child's column
-// or, if first is false, for the $1 lowest values above $2. The query probes the index once
-// for each distinct value, however many rows have the value.
+// or, if `first` is false, for the $1 lowest values above $2. The query probes the index
+// once for each distinct value, however many rows have the value.
 func (r reference) parentsQuery(first bool) string {
 	from := ""
 	if first {

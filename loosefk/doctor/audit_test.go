@@ -18,8 +18,8 @@ func audit(t testing.TB, w *loosefk.Worker, o AuditOptions) []Orphans {
 	return found
 }
 
-// tally returns the counts of an audit as a text: children of parents with a pending record
-// and these parents, then orphans and their missing parents, then examples.
+// tally returns the counts of an audit as a text: "child a/b c/d examples". Here a children
+// of b parents have a pending record, and c orphans have d missing parents.
 func tally(o Orphans) string {
 	return fmt.Sprintf("%s %d/%d %d/%d %v", o.Child, o.Pending, o.PendingParents, o.Rows, o.Parents, o.Examples)
 }

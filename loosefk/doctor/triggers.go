@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// trigger describes a trigger that records deletions from a table. If name is nil, it says
-// that the table on has no such trigger.
+// trigger describes a trigger that records deletions from a table. A trigger whose field
+// `name` is nil says that the table in the field `on` has no such trigger.
 type trigger struct {
 	on       pg.Table
 	root     bool // the trigger is on the parent itself, not on one of its partitions
@@ -123,8 +123,9 @@ func (e *examination) bare(db *loosefk.Database, parent pg.Table, bare []trigger
 	}
 }
 
-// replace returns the remedy for a wrong trigger: the command track if the trigger has the
-// usual name, since track replaces it, else the SQL that drops the trigger.
+// replace returns the remedy for a wrong trigger: the command "loosefk track" if the
+// trigger has the usual name, since the command replaces such a trigger, else the SQL that
+// drops the trigger.
 func (e *examination) replace(t trigger, track string) string {
 	if *t.name == installed.TriggerName(t.on.Name) {
 		return track

@@ -149,9 +149,9 @@ func eachForeignKey(ctx context.Context, d *loosefk.Database, fn func(oid uint32
 	})
 }
 
-// notConvertible returns the reason why a foreign key from columns to keys can't become a
-// loose foreign key, or "". parentKey is the column of the parent whose values deleted
-// records contain.
+// notConvertible returns the reason why a foreign key can't become a loose foreign key, or
+// "". `columns` are the child's columns, `keys` the parent's columns, and `parentKey` is
+// the column of the parent whose values deleted records contain.
 func notConvertible(columns, keys []string, parentKey string) string {
 	switch {
 	case len(columns) > 1:
@@ -173,7 +173,7 @@ func (k ForeignKey) in(db *loosefk.Database, dbs loosefk.Databases, defs loosefk
 	return k
 }
 
-// Definitions returns those of defs that can replace the foreign key: those of the same
+// Definitions returns those of `defs` that can replace the foreign key: those of the same
 // child, column and parent.
 func (k ForeignKey) Definitions(dbs loosefk.Databases, defs loosefk.Definitions) loosefk.Definitions {
 	return slices.DeleteFunc(slices.Clone(defs), func(d loosefk.Definition) bool {

@@ -105,9 +105,11 @@ func (g *Generator) defaults() error {
 // Convert plans to replace foreign keys by loose foreign keys. The plan's Files are the
 // changed file of definitions, migrations and tests. If some of the steps have been done by
 // hand, Convert plans the others only: it adds no definition for a key that has one, and no
-// trigger to a parent that has one. defs are definitions whose foreign key is gone already;
-// for these Convert plans only the trigger on their parent. Foreign keys that can't become
-// loose are in the plan's Refused, keys for which nothing is left to do in Skipped.
+// trigger to a parent that has one.
+//
+// `defs` are definitions whose foreign key is gone already; for these Convert plans only
+// the trigger on their parent. Foreign keys that can't become loose are in the plan's
+// Refused, keys for which nothing is left to do in Skipped.
 func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...loosefk.Definition) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err

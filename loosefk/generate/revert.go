@@ -22,9 +22,10 @@ var restoreForms = map[string]string{"cascade": "CASCADE", "nullify": "SET NULL"
 // or a migration in the directory restores it, Revert takes its name and clause from there;
 // otherwise it makes them from the definition. It refuses a definition whose child has rows
 // without a parent, or whose tables are in different databases. If some of the steps have
-// been done by hand, Revert plans the others only: it doesn't add a key that exists. keys
-// are foreign keys without a definition; for these Revert plans only to drop the trigger of
-// their parent.
+// been done by hand, Revert plans the others only: it doesn't add a key that exists.
+//
+// `keys` are foreign keys without a definition; for these Revert plans only to drop the
+// trigger of their parent.
 func (g Generator) Revert(ctx context.Context, defs loosefk.Definitions, keys ...ForeignKey) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
@@ -336,8 +337,8 @@ func (r *reversal) testFiles() []string {
 	return files
 }
 
-// untracking plans a migration for each parent that no remaining definition names, to drop
-// its trigger.
+// untracking plans a migration for each parent that has a trigger and that no remaining
+// definition names, to drop the trigger.
 func (r *reversal) untracking(ctx context.Context) error {
 	parents := slices.Clone(r.parents)
 	for _, ref := range r.removed {

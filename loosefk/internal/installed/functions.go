@@ -89,9 +89,10 @@ func (s Schema) Functions() []Function {
 	return list
 }
 
-// checkTableBody raises an error unless a table may use the trigger function `acting`. A
-// temporary table may not. Another table may if its owner may execute the function, or if
-// the table is in the schema of the deleted records and PUBLIC may not create tables there.
+// checkTableBody raises an error unless triggers of a table may call the function `acting`,
+// which runs with its owner's rights. Triggers of a temporary table may not. Triggers of
+// another table may if the table's owner may execute the function, or if the table is in
+// the schema of the deleted records and PUBLIC may not create tables there.
 const checkTableBody = `
 DECLARE
     t record;

@@ -21,8 +21,8 @@ type Schema string
 // Table returns the table of the given name, which is "name" or "schema.name".
 func (s Schema) Table(name string) pg.Table { return pg.New("", nil, string(s)).Table(name) }
 
-// Expand replaces placeholders such as {records} in sql by the quoted names of this
-// schema's tables and functions. more are further pairs of a placeholder and its
+// Expand replaces placeholders such as {records} in `sql` by the quoted names of this
+// schema's tables and functions. `more` are further pairs of a placeholder and its
 // replacement.
 func (s Schema) Expand(sql string, more ...string) string {
 	in := func(name string) string { return s.Table(name).Quoted() }

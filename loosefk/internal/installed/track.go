@@ -15,8 +15,8 @@ const (
 )
 
 // TrackSQL returns the statement that creates the triggers that record deletions from a
-// table. For a partitioned table the statement fails, unless partitions is set: then it
-// creates them on all partitions too.
+// table. For a partitioned table the statement fails, unless `partitions` is set: then it
+// creates the triggers on all partitions too.
 func (s Schema) TrackSQL(table string, partitions bool) string {
 	return s.Expand("SELECT {track_table}({t}::regclass, {partitions});",
 		"{t}", pg.Literal(s.Table(table).Quoted()), "{partitions}", strconv.FormatBool(partitions))

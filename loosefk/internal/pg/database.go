@@ -115,7 +115,7 @@ func (d Database) Tracked(ctx context.Context, parents []Table) ([]Table, error)
 	return list, nil
 }
 
-// AnyPending returns whether a partition of the table of deleted records has a pending one.
+// AnyPending returns whether a partition of deleted records contains a pending record.
 func (d Database) AnyPending(ctx context.Context, db DB, partition string) (pending bool, err error) {
 	err = db.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = %d)",
 		d.Table(partition).Quoted(), StatusPending)).Scan(&pending)

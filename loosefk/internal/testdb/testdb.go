@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// NewPool creates an empty database for the test, executes setup there, and returns a pool
-// for it.
+// NewPool creates an empty database for the test, executes the SQL in `setup` there, and
+// returns a pool for it.
 func NewPool(t testing.TB, setup ...string) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(pgtest.Empty(t))
