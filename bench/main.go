@@ -2,8 +2,8 @@
 //
 //	go run ./bench SCENARIO [flags]
 //
-// Without a scenario it lists them; SCENARIO -h lists the flags. Package meter has what the
-// scenarios measure with. README.md says what the figures mean, and has results.
+// Without a scenario it lists all scenarios; SCENARIO -h lists a scenario's flags. The
+// scenarios measure by package meter. README.md explains the figures and has results.
 package main
 
 import (

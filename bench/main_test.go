@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Each scenario is listed and has flags of its own; an unknown scenario is refused.
+// Every scenario is in the list that the command prints and prints flags of its own with -h;
+// the command refuses an unknown scenario.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	var list bytes.Buffer

@@ -152,7 +152,8 @@ func (o *owner) deleteTag(r *ownRepo) {
 	}
 }
 
-// deleteManifest deletes a manifest by its digest: one with a tag, a referrer, or any other.
+// deleteManifest deletes a manifest by its digest, chosen at random: a manifest with a tag, a
+// referrer, or any other.
 func (o *owner) deleteManifest(r *ownRepo) {
 	m := o.universe.images[o.rng.IntN(len(o.universe.images))]
 	if h := r.sample(o.rng); h != nil && o.rng.IntN(3) > 0 {

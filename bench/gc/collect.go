@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// collect measures garbage collection from end to end: it deletes images and takes the time
-// until the store has none of their objects any more. Each round measures this once without
-// and once with concurrent pushes and pulls.
+// collect measures the time from the deletion of images until the servers' blob stores have
+// none of their objects any more. In each round it measures every server once without and once
+// with concurrent pushes and pulls, and prints the times.
 func (m massDelete) collect(ctx context.Context, dir string) error {
 	servers, stop, err := m.start(ctx, dir)
 	defer stop()
@@ -82,7 +82,8 @@ func (m massDelete) collectOnce(ctx context.Context, r *registry, live bool) err
 	return nil
 }
 
-// waitWithout waits until the store has none of the objects.
+// waitWithout waits until none of the files in objects exists in the store, for 10 minutes at
+// most.
 func (r *registry) waitWithout(ctx context.Context, objects map[string]bool) error {
 	deadline := time.Now().Add(10 * time.Minute)
 	for len(objects) > 0 {
@@ -105,7 +106,7 @@ func (r *registry) waitWithout(ctx context.Context, objects map[string]bool) err
 	return nil
 }
 
-// storedObjects returns the paths of the store's files.
+// storedObjects returns the paths of all files in the blob store's directory.
 func (r *registry) storedObjects() (map[string]bool, error) {
 	objects := make(map[string]bool)
 	return objects, filepath.WalkDir(r.objects, func(path string, d fs.DirEntry, err error) error {

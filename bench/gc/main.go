@@ -1,20 +1,22 @@
-// Package gc measures garbage collection: how many manifests and blobs one
-// worker reviews and deletes in a second, on registries of several sizes, beside
-// what PostgreSQL does when it deletes the same rows in one statement.
+// Package gc measures garbage collection: how many manifests and blobs one worker reviews and
+// deletes per second, on registries of several sizes. For comparison it measures one DELETE
+// statement that deletes as many rows of the same kind.
 //
 //	go run ./bench gc -sizes 10000,1000000
 //
-// It starts a PostgreSQL of its own in a directory that it removes afterwards,
-// fills it by SQL, and runs the reviews as the registry's workers do. No object
-// is stored, so the store costs nothing.
+// The scenario gc starts a PostgreSQL server in a directory that it removes afterwards, fills
+// the database by SQL, and runs the reviews as the registry's workers do. No blob has an
+// object in a store, so the figures don't include the cost of a store.
 //
-// With -w mass-delete it starts the servers given instead, each with a directory of its
-// own, and measures how pushes and pulls are slowed down by the deletion of many images:
+// The scenario mass-delete starts the server programs that are named by -servers, each with a
+// directory of its own, and measures how much the deletion of many images slows down pushes
+// and pulls:
 //
 //	go run ./bench mass-delete -servers ./purser,/usr/local/bin/purser
 //
-// With -w collect it measures how long garbage collection takes from the first deletion
-// until the store has none of the images' objects, with and without pushes beside it:
+// The scenario collect starts servers in the same way, and measures the time from the first
+// deletion until the servers' stores have none of the images' objects. It does so with and
+// without concurrent pushes and pulls:
 //
 //	go run ./bench collect -servers ./purser
 package gc
@@ -74,7 +76,8 @@ func Collect(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return m.collect(ctx, dir)
 }
 
-// servers parses the flags of the scenarios that start servers.
+// servers parses the flags of the scenarios that start servers: mass-delete and collect. dir
+// is the directory for the servers' data.
 func servers(scenario string, args []string, stdout, stderr io.Writer) (m massDelete, dir string, err error) {
 	flag := flag.NewFlagSet(scenario, flag.ContinueOnError)
 	flag.SetOutput(stderr)
@@ -176,8 +179,8 @@ func (m *measure) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// run prepares a workload, runs it with one worker, and compares it with a
-// single statement that deletes as many rows of the same shape.
+// run prepares a workload and measures how fast one worker reviews its rows. If the workload
+// deletes rows, run also measures one DELETE statement for as many rows of the same kind.
 func (m *measure) run(ctx context.Context, out *tabwriter.Writer, size, sample int, w workload) error {
 	if err := m.exec(ctx, m.statements(w.prepare, sample)...); err != nil {
 		return err
@@ -222,8 +225,8 @@ func (m *measure) run(ctx context.Context, out *tabwriter.Writer, size, sample i
 	return nil
 }
 
-// statements are SQL with the sample in the place of SAMPLE, one after each
-// semicolon.
+// statements splits SQL text at its semicolons into statements, and replaces the word SAMPLE
+// by the number sample.
 func (m *measure) statements(sql string, sample int) []string {
 	sql = strings.ReplaceAll(sql, "SAMPLE", strconv.Itoa(sample))
 	var list []string

@@ -18,9 +18,9 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// massDelete measures how pushes and pulls are slowed down while thousands of images are
-// deleted. It takes several servers in turn, each without and with deletions, so that noise
-// on the machine affects all alike.
+// massDelete measures how much the deletion of thousands of images slows down pushes and
+// pulls. In each round it measures every server once without and once with deletions, so that
+// noise on the machine affects all servers alike.
 type massDelete struct {
 	out                io.Writer
 	binaries           []string
@@ -30,7 +30,8 @@ type massDelete struct {
 	quiet, after       time.Duration
 }
 
-// mixed has the measurements of all windows of one kind.
+// mixed has the measurements of all windows of one kind: those with, or those without
+// deletions.
 type mixed struct {
 	pushes, pulls meter.Latencies
 	failed        int
@@ -58,8 +59,9 @@ func (m massDelete) run(ctx context.Context, dir string) error {
 	return nil
 }
 
-// start starts the servers, each on a directory of its own with images to pull. Even with
-// an error it returns the servers that it has started.
+// start starts one server per program, each on a directory of its own, and pushes 200 images
+// to each for the pulls. If a server can't be started, it returns the error and the servers
+// that were started before; stop ends these in any case.
 func (m massDelete) start(ctx context.Context, dir string) (servers []*registry, stop func(), err error) {
 	var undo []func()
 	stop = func() {
@@ -105,7 +107,8 @@ func (m massDelete) round(ctx context.Context, r *registry) error {
 	return nil
 }
 
-// deleteAll deletes the deletable images by their digests, as fast as the clients can.
+// deleteAll deletes the images in r.deletable by their digests, with m.deleters clients that
+// send one deletion after the other.
 func (m massDelete) deleteAll(ctx context.Context, r *registry) error {
 	began := time.Now()
 	var next atomic.Int64
@@ -126,8 +129,8 @@ func (m massDelete) deleteAll(ctx context.Context, r *registry) error {
 	return err
 }
 
-// mix pushes and pulls at steady rates until stop is called. stop adds the measurements to
-// to.
+// mix pushes and pulls at steady rates (requests per second) until stop is called; stop then
+// adds the measurements to *to.
 func (r *registry) mix(ctx context.Context, to *mixed, pushes, pulls int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var mu sync.Mutex

@@ -82,8 +82,8 @@ func (r *registry) stop() {
 	r.cmd.Wait()                          //nolint:errcheck // nothing depends on how it ended
 }
 
-// sample counts in to, 50 times a second until ctx ends, the events for which PostgreSQL's
-// processes are waiting.
+// sample asks PostgreSQL 50 times per second, until ctx ends, which events its processes are
+// waiting for, and counts these events in to.waits.
 func (r *registry) sample(ctx context.Context, to *mixed) error {
 	conn, err := pgx.Connect(ctx, r.dsn)
 	if err != nil {
@@ -121,7 +121,7 @@ func (r *registry) sample(ctx context.Context, to *mixed) error {
 	}
 }
 
-// push pushes an image of a configuration and a layer of its own.
+// push pushes an image with a configuration and a layer that no other image has.
 func (r *registry) push(ctx context.Context, repository, name string) error {
 	_, err := r.pushed(ctx, repository, name)
 	return err
@@ -144,7 +144,7 @@ func (r *registry) pushed(ctx context.Context, repository, name string) (i image
 	return i, r.do(ctx, http.MethodPut, repository, "manifests/"+name, media+"manifest.v1+json", manifest)
 }
 
-// pull pulls the whole image by its tag.
+// pull pulls the image's manifest by its tag, and then all blobs of the image.
 func (r *registry) pull(ctx context.Context, i imageOf) error {
 	if err := r.do(ctx, http.MethodGet, i.repository, "manifests/"+i.tag, "", nil); err != nil {
 		return err

@@ -17,8 +17,8 @@ type workload struct {
 	limit   string // SQL that deletes the same rows in one statement, for comparison
 }
 
-// An image of the workloads, like one of the registry, has a configuration and a layer of
-// its own, and two layers that other images share.
+// An image in these workloads is like one in a registry: it has a configuration and a layer of
+// its own, and two layers that it shares with other images.
 var workloads = []workload{
 	{
 		name: "blobs in use", kind: gc.ReviewOfBlobs,
@@ -66,8 +66,9 @@ var workloads = []workload{
 	},
 }
 
-// fill brings the registry to n tagged images, 100 to a repository, by inserts
-// that fire no triggers and check no keys.
+// fill inserts tagged images until the registry has n of them, 100 in each repository. Its
+// inserts fire no triggers and check no foreign keys. An error if there are more than n
+// already.
 func (m *measure) fill(ctx context.Context, n int) error {
 	if n < m.filled {
 		return fmt.Errorf("there are %d manifests already", m.filled)

@@ -1,10 +1,11 @@
-// Package idle measures what an idle server costs: for each of its processes the CPU time
-// to the nanosecond and how often it is woken, and the number of processes.
+// Package idle measures the cost of a server that gets no requests: the number of its
+// processes, and for each process its CPU time in nanoseconds and how often it is woken.
 //
 //	go run ./bench idle -wait 4m -d 2m PID…
 //
-// PID is the server's. Name also each process that the server didn't start, such as
-// PostgreSQL's first. All descendants are included. Linux only.
+// PID is the id of the server's process. Name also every process that the server didn't start
+// itself, such as PostgreSQL's postmaster. The descendants of these processes are included.
+// Linux only.
 package idle
 
 import (
@@ -57,7 +58,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// process has the figures of /proc for a process.
+// process has the figures that /proc shows for one process.
 type process struct {
 	name     string
 	parent   int
@@ -94,7 +95,8 @@ func run(ctx context.Context, out io.Writer, roots []int, window time.Duration) 
 	return nil
 }
 
-// tree reads the roots and their descendants. One that ends meanwhile is left out.
+// tree reads the figures of the processes roots and of their descendants from the directory
+// proc. A process that ends while tree reads is left out.
 func tree(proc string, roots []int) (map[int]process, error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
@@ -136,8 +138,8 @@ func read(dir string) (p process, err error) {
 	if err != nil {
 		return p, err
 	}
-	// The fields behind the name, which stands in parentheses, begin with number 3 of
-	// proc(5).
+	// In /proc/PID/stat the process's name is in parentheses. The fields after the name begin
+	// with number 3 of proc(5).
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	const parent, ended, endedSystem = 4 - 3, 16 - 3, 17 - 3
 	if len(fields) <= endedSystem {

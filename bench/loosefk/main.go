@@ -1,10 +1,10 @@
-// Package loosefk measures loose foreign keys: how fast a worker cleans up
-// after deleted parents, compared with plain batched deletes of as many rows of an equal
-// table, and how much time the trigger adds to the deletion of a parent.
+// Package loosefk measures loose foreign keys. It compares the worker, which deletes the
+// children of deleted parents, with plain batched deletes of as many rows of an equal table;
+// and the deletion of a parent with the trigger of loose foreign keys with one without.
 //
 //	go run ./bench loosefk
 //
-// It starts a PostgreSQL of its own in a directory that it removes afterwards.
+// It starts a PostgreSQL server in a directory that it removes afterwards.
 package loosefk
 
 import (
@@ -109,8 +109,9 @@ func (m *measure) took(fn func()) time.Duration {
 	return time.Since(start)
 }
 
-// cleanUp deletes parents with children, and measures the worker beside batched
-// deletes by id.
+// cleanUp deletes all parents and measures how fast the worker deletes their children,
+// compared with plain batched deletes of as many children by id. name is the row of the
+// report.
 func (m *measure) cleanUp(name string, parents, children int) {
 	for _, table := range []string{"", "plain_"} {
 		m.exec("TRUNCATE " + table + "parents, " + table + "children")
@@ -119,7 +120,8 @@ func (m *measure) cleanUp(name string, parents, children int) {
 		m.exec("VACUUM ANALYZE " + table + "children")
 	}
 	m.exec("CHECKPOINT")
-	// As many parents at once as have a batch of children.
+	// The plain delete searches the children of so many parents at once that they have about
+	// one batch of children.
 	group := min(parents, max(1, m.batch*parents/children))
 	plain := m.took(func() {
 		for first := 1; first <= parents && m.err == nil; {
@@ -164,8 +166,8 @@ func (m *measure) work(children int) {
 	m.err = err
 }
 
-// triggers measures single deletes of parents, with their commits, alternately in a table
-// with the trigger and in one without.
+// triggers measures deletions of one parent each, with their commits, alternately in a table
+// with the trigger of loose foreign keys and in an equal table without it.
 func (m *measure) triggers(rounds int) {
 	for _, table := range []string{"", "plain_"} {
 		m.exec("TRUNCATE " + table + "parents")

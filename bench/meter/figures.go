@@ -1,6 +1,6 @@
-// Package meter has what the scenarios measure with: CPU time and memory of processes, what
-// other programs took of the machine, the heap of this process, latencies and their
-// quantiles, and the spread of repeated measurements.
+// Package meter has the measuring instruments of the scenarios: CPU time and memory of
+// processes, the CPU time that other programs used on the machine, the heap of this process,
+// latencies with their percentiles, and the spread of repeated measurements.
 package meter
 
 import (
@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Percentile returns the nearest-rank p-th Percentile (0 < p <= 100) of sorted
-// latencies; 0 when there are none.
+// Percentile returns the p-th percentile (0 < p <= 100) of sorted latencies by the
+// nearest-rank method; 0 if there are no latencies.
 func Percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}
-	// The rank is rounded up. The margin keeps a whole p*n/100, which floating point makes
-	// slightly larger, from being rounded up to the next number.
+	// The rank is p*n/100 rounded up. If p*n/100 is a whole number, floating point may give
+	// slightly more; subtracting 1e-9 prevents that this is rounded up to the next rank.
 	rank := int(p*float64(len(sorted))/100 + 1 - 1e-9)
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Spread is the minimum, median and maximum over windows.
+// Spread is the minimum, median and maximum of one figure over several windows.
 type Spread struct {
 	Min    float64 `json:"min"`
 	Median float64 `json:"median"`
@@ -40,7 +40,7 @@ func NewSpread(values []float64) Spread {
 // Latencies are the latencies of requests, sorted.
 type Latencies []time.Duration
 
-// At returns the latency within which that percentage of requests was answered.
+// At returns the latency within which the given percentage of the requests was answered.
 func (l Latencies) At(percent float64) time.Duration {
 	return Percentile(l, percent).Round(time.Microsecond)
 }

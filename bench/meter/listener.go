@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Listeners returns the ids of the processes that have a TCP socket listening on port, at
-// one of ips or at every address. A process whose descriptors may not be read isn't found.
+// Listeners returns the ids of the processes that listen on the TCP port, at one of ips or at
+// every address. It doesn't find a process whose file descriptors this process may not read.
 func (fs Proc) Listeners(ips []netip.Addr, port uint16) []int {
 	sockets := map[string]bool{}
 	for _, name := range []string{"tcp", "tcp6"} {
@@ -48,8 +48,8 @@ func (fs Proc) Listeners(ips []netip.Addr, port uint16) []int {
 	return pids
 }
 
-// parseListener returns the inode of a line of /proc/net/tcp or tcp6 (proc(5))
-// when it is a listening socket that takes connections to one of ips on port.
+// parseListener parses a line of /proc/net/tcp or tcp6 (proc(5)). If the line is a listening
+// socket that accepts connections to one of ips on port, it returns the socket's inode.
 func parseListener(line string, ips []netip.Addr, port uint16) (inode string, ok bool) {
 	const local, state, inodeField, listening = 1, 3, 9, "0A"
 	f := strings.Fields(line)
@@ -71,8 +71,8 @@ func parseListener(line string, ips []netip.Addr, port uint16) (inode string, ok
 	return f[inodeField], true
 }
 
-// parseProcIP parses an address as /proc/net/tcp prints it: 32-bit words in the
-// machine's byte order.
+// parseProcIP parses an address as /proc/net/tcp prints it: 32-bit words in hexadecimal, each
+// in the machine's byte order.
 func parseProcIP(s string) (netip.Addr, bool) {
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b)%4 != 0 {

@@ -31,9 +31,9 @@ func (fs Proc) Machine() Machine {
 	return m
 }
 
-// parseMachine understands "cpu user nice system idle iowait irq softirq steal …", in
-// hundredths of a second (proc(5)). The fields after these, the times of guests, are
-// already included in user and nice.
+// parseMachine parses the first line of /proc/stat: "cpu user nice system idle iowait irq
+// softirq steal …", in hundredths of a second (proc(5)). It ignores the fields after these,
+// the times of guests, since user and nice include them.
 func parseMachine(stat string) (Machine, error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
@@ -59,8 +59,9 @@ func parseMachine(stat string) (Machine, error) {
 	return m, nil
 }
 
-// Others returns the CPU time that other processes took between the readings before and m:
-// all but own, the time of the server and the load generator.
+// Others returns the CPU time between the reading before and the reading m that other
+// processes used (Busy) or other virtual machines took (Stolen). own is the CPU time of the
+// server and the load generator in the same period, which is subtracted.
 func (m Machine) Others(before Machine, own time.Duration) Machine {
 	return Machine{
 		Known:  m.Known && before.Known,
@@ -77,7 +78,7 @@ func (m *Machine) Add(o Machine) {
 	m.Stolen += o.Stolen
 }
 
-// Share returns which part of the machine's CPU time d is.
+// Share returns d as a part of the machine's CPU time m.All, between 0 and 1.
 func (m Machine) Share(d time.Duration) float64 {
 	if m.All <= 0 {
 		return 0
@@ -85,8 +86,9 @@ func (m Machine) Share(d time.Duration) float64 {
 	return float64(d) / float64(m.All)
 }
 
-// Noisy returns whether others took more than a share of the CPU time. Short windows are
-// never noisy, since the kernel counts in hundredths of a second.
+// Noisy returns whether other processes and virtual machines took more than the given share of
+// the CPU time. It is never true for windows of less than half a second, since the kernel
+// counts in hundredths of a second. m is a result of Others.
 func (m Machine) Noisy(share float64) bool {
 	return m.Known && m.All > time.Duration(runtime.NumCPU())*time.Second/2 && m.Share(m.Busy+m.Stolen) > share
 }

@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// memoryInterval is how often memory is looked at while a window runs. Reading
-// a process's PSS walks its page tables, so it isn't done more often.
+// memoryInterval is the time between two readings of the memory during a window. They aren't
+// more frequent because the kernel walks a process's page tables to compute its PSS.
 const memoryInterval = time.Second
 
-// databaseComm is the command name of the processes that count as database.
+// databaseComm is the command name by which PostgreSQL's processes are recognized; their CPU
+// time counts as the database's.
 const databaseComm = "postgres"
 
 // Meter measures the process tree of one target.
@@ -30,7 +31,7 @@ func New(fs Proc, roots []int) *Meter {
 	return &Meter{fs: fs, roots: roots, self: os.Getpid()}
 }
 
-// Usage is the CPU time that was used and the most memory that was seen.
+// Usage is the CPU time that a server's processes used and the most memory that they had.
 type Usage struct {
 	Known    bool
 	Server   time.Duration
@@ -40,8 +41,9 @@ type Usage struct {
 	PSS      int64         // bytes; 0 when a process's PSS couldn't be read
 }
 
-// Now reads the tree. The CPU sums include children that ended and were waited for by a
-// process of the tree, so they never lose a PostgreSQL backend that came and went.
+// Now reads the figures of the process tree, memory only if wanted. The CPU time of a process
+// includes its ended children for which it has waited, so the sum keeps the CPU time of
+// PostgreSQL backends that have ended.
 func (m *Meter) Now(memory bool) Usage {
 	if len(m.roots) == 0 {
 		return Usage{}
@@ -66,8 +68,8 @@ func (m *Meter) Now(memory bool) Usage {
 			continue
 		}
 		pss, err := m.fs.pss(p.pid)
-		// A process that has just ended counts as using no memory. If a running process
-		// can't be read, the sum isn't known.
+		// A process that has just ended counts as using no memory. If the PSS of a running
+		// process can't be read, the sum is unknown, which is 0.
 		if err != nil && p.rss > 0 && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
 			pssKnown = false
 		}
@@ -79,8 +81,9 @@ func (m *Meter) Now(memory bool) Usage {
 	return u
 }
 
-// Watch measures until stop is called. CPU time is the difference between both ends, memory
-// the highest value seen. The second result is the reading at the end.
+// Watch starts to measure the process tree; stop ends the measurement. used has the CPU time
+// between start and end and the most memory seen between them, read every second. end is the
+// reading at the end.
 func (m *Meter) Watch() (stop func() (used, end Usage)) {
 	peak := m.Now(true)
 	pssKnown := peak.PSS > 0

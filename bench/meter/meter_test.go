@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// statLine is a line of /proc/PID/stat with the fields that are read; times in
-// hundredths of a second, rss in pages.
+// statLine returns a line of /proc/PID/stat with the given values in the fields that parseStat
+// reads. Times are in hundredths of a second, rss is in pages.
 func statLine(pid int, comm string, ppid, utime, stime, cutime, cstime, rss int) string {
 	return fmt.Sprintf("%d (%s) S %d 1 1 0 -1 4194560 1 2 3 4 %d %d %d %d 20 0 1 0 123 456 %d 18446744073709551615 1 1\n",
 		pid, comm, ppid, utime, stime, cutime, cstime, rss)
 }
 
-// fakeProc makes a proc file system of stat lines.
+// fakeProc makes a directory like /proc, with the given stat lines by process id.
 func fakeProc(t *testing.T, lines map[int]string) Proc {
 	t.Helper()
 	fs := Proc{Root: t.TempDir()}
@@ -97,8 +97,8 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestMeterCountsEndedChildren: when a backend has ended, its CPU time counts as its
-// parent's, which must not change the database's total.
+// A PostgreSQL backend (process 22) ends, and its CPU time then counts as that of its parent's
+// ended children. The test expects the same total for the database before and after.
 func TestMeterCountsEndedChildren(t *testing.T) {
 	t.Parallel()
 	fs := fakeProc(t, map[int]string{
@@ -177,8 +177,8 @@ func TestParseListener(t *testing.T) {
 	}
 }
 
-// TestMeterWhileChildrenEnd reads this process again and again while children of it
-// end: the CPU time of a tree never falls by more than the rounding of a child's.
+// TestMeterWhileChildrenEnd reads this process's tree again and again while child processes
+// end. The tree's CPU time must never fall by more than the rounding of one child's time.
 func TestMeterWhileChildrenEnd(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc: processes aren't measured here")
@@ -286,8 +286,8 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-// procAddr prints an address as /proc/net/tcp does: words of 32 bits, each as a
-// number of this machine.
+// procAddr prints an address and port as /proc/net/tcp does: words of 32 bits, each as a
+// number in the machine's byte order.
 func procAddr(t *testing.T, s string) string {
 	t.Helper()
 	ap := netip.MustParseAddrPort(s)

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// preciseCPU reads a process's CPU clock: all its threads, ended ones included,
-// in nanoseconds, where /proc has hundredths of a second.
+// preciseCPU reads the CPU clock of a process, which has nanoseconds, while /proc has
+// hundredths of a second. It includes all threads, ended ones too.
 func preciseCPU(pid int) (time.Duration, bool) {
-	// CPUCLOCK_SCHED of a whole process: clock_getcpuclockid(3) as the kernel's
-	// posix-timers.h encodes it.
+	// The clock's id is CPUCLOCK_SCHED for the whole process, encoded as in the kernel's
+	// posix-timers.h (clock_getcpuclockid(3)).
 	const sched = 2
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(^pid)<<3|sched, &ts); err != nil {
@@ -29,6 +29,6 @@ func SelfCPU() (time.Duration, bool) {
 	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano()), true
 }
 
-// Flush writes the system's dirty pages to disk, so that no server pays for the writes of
-// the server that was measured before it.
+// Flush writes the system's dirty pages to disk, so that the measurement of the next server
+// doesn't include disk writes of the previous one.
 func Flush() { unix.Sync() }

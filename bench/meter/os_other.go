@@ -4,7 +4,7 @@ package meter
 
 import "time"
 
-// These systems have no /proc, from which processes are measured.
+// These systems have no /proc, so no processes can be measured.
 
 func preciseCPU(int) (time.Duration, bool) { return 0, false }
 

@@ -19,7 +19,7 @@ const UserHZ = 100
 // Proc reads a proc file system.
 type Proc struct{ Root string }
 
-// procStat has the figures of /proc/PID/stat for a process.
+// procStat has those figures of a process that this package reads from /proc/PID/stat.
 type procStat struct {
 	pid, ppid int
 	comm      string
@@ -28,15 +28,15 @@ type procStat struct {
 	rss       int64         // bytes
 }
 
-// parseStat parses /proc/PID/stat (proc(5)). The command name is in
-// parentheses and may itself hold spaces and parentheses.
+// parseStat parses /proc/PID/stat (proc(5)). The command name is in parentheses, and may
+// itself contain spaces and parentheses.
 func parseStat(b []byte) (procStat, error) {
 	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if open < 0 || end < open {
 		return procStat{}, fmt.Errorf("stat line %q has no command name", b)
 	}
 	f := strings.Fields(string(b[end+1:]))
-	// The fields that follow the name start with number 3 of proc(5).
+	// The fields after the command name begin with number 3 of proc(5).
 	const ppid, utime, stime, cutime, cstime, rss = 4 - 3, 14 - 3, 15 - 3, 16 - 3, 17 - 3, 24 - 3
 	if len(f) <= rss {
 		return procStat{}, fmt.Errorf("stat line %q has too few fields", b)
@@ -64,7 +64,7 @@ func parseStat(b []byte) (procStat, error) {
 	return s, nil
 }
 
-// processes reads all processes. One that ends meanwhile is left out.
+// processes reads the figures of all processes. It leaves out a process that ends meanwhile.
 func (fs Proc) processes() (map[int]procStat, error) {
 	entries, err := os.ReadDir(fs.Root)
 	if err != nil {
@@ -88,13 +88,14 @@ func (fs Proc) processes() (map[int]procStat, error) {
 	return all, nil
 }
 
-// tree returns the processes that are roots or descend from one. The process self and its
-// descendants are left out unless self is a root, since the shell that started the load
-// generator may be the server's parent too.
+// tree returns the processes in roots and all their descendants. It leaves out the process
+// self (the load generator) and its descendants, unless self is in roots: if a shell started
+// both the server and the load generator, the shell may be a root.
 //
-// A child that ends while the processes are read, one after another, may be counted neither
-// by itself nor with its parent, or twice. So they are read until two readings agree on
-// which children have ended, at most treeReadings times.
+// The processes are read one after another. If a child ends meanwhile, its CPU time may be
+// counted twice (as its own and as its parent's) or not at all. Therefore tree repeats the
+// reading until two readings in a row show the same ended children, at most treeReadings
+// times.
 func (fs Proc) tree(roots []int, self int) ([]procStat, error) {
 	last, err := fs.readTree(roots, self)
 	for range treeReadings - 1 {
@@ -112,8 +113,8 @@ func (fs Proc) tree(roots []int, self int) ([]procStat, error) {
 
 const treeReadings = 5
 
-// sameChildren says whether two readings have the same processes, none of which
-// has waited for a child in between.
+// sameChildren returns whether two readings have the same processes, and no process has waited
+// for an ended child between the readings.
 func sameChildren(a, b []procStat) bool {
 	reaped := make(map[int]time.Duration, len(a))
 	for _, p := range a {
@@ -141,8 +142,8 @@ func (fs Proc) readTree(roots []int, self int) ([]procStat, error) {
 	}
 	var tree []procStat
 	for _, p := range all {
-		// The bound ends a loop, which is possible if a parent changes while processes are
-		// read.
+		// If a process gets another parent while processes are read, the parents may form a
+		// loop; the bound on hops ends it.
 		for pid, hops := p.pid, 0; pid > 0 && hops < len(all); hops++ {
 			if isRoot[pid] {
 				tree = append(tree, p)
@@ -157,9 +158,8 @@ func (fs Proc) readTree(roots []int, self int) ([]procStat, error) {
 	return tree, nil
 }
 
-// pss returns a process's proportional set size in bytes: its memory with each
-// shared page divided by the number of processes that share it. It needs the
-// right to trace the process.
+// pss returns a process's proportional set size in bytes: its memory, where a page that n
+// processes share counts as 1/n of a page. It needs the right to trace the process.
 func (fs Proc) pss(pid int) (int64, error) {
 	b, err := os.ReadFile(filepath.Join(fs.Root, strconv.Itoa(pid), "smaps_rollup"))
 	if err != nil {

@@ -15,8 +15,8 @@ func (b *bench) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// fill makes the namespace: each tag has a manifest of its own, and was pushed a minute
-// after the one before.
+// fill inserts the namespace with its repositories and tags. Each tag has a manifest of its
+// own and a push time one minute after the previous tag's.
 func (b *bench) fill(ctx context.Context) error {
 	each := b.tags / b.repositories
 	return b.exec(ctx,
@@ -36,7 +36,7 @@ func (b *bench) fill(ctx context.Context) error {
 		"VACUUM (ANALYZE)", "CHECKPOINT")
 }
 
-// fillIdle makes namespaces with a policy that selects nothing.
+// fillIdle inserts namespaces whose policy selects no tag.
 func (b *bench) fillIdle(ctx context.Context) error {
 	return b.exec(ctx,
 		fmt.Sprintf("INSERT INTO top_level_namespaces (name) SELECT 'idle' || i FROM generate_series(1, %d) AS i", b.namespaces),

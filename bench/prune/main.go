@@ -1,11 +1,12 @@
-// Package prune measures auto-pruning: how fast a namespace is pruned, how much slower pulls
-// are meanwhile, how much memory it takes, and what namespaces cost that need no pruning.
+// Package prune measures auto-pruning: how fast it deletes the tags of a namespace, how much
+// it slows down pulls meanwhile, how much memory it needs, and what it costs to look at
+// namespaces that have nothing to delete.
 //
 //	go run ./bench prune -tags 1000000 -repositories 1000
 //
-// It starts a PostgreSQL of its own in a directory that it removes afterwards, fills
-// it by SQL, and prunes as the registry does, with its triggers and its audit log.
-// No object is stored.
+// It starts a PostgreSQL server in a directory that it removes afterwards, fills the database
+// by SQL, and prunes as the registry does, with the registry's triggers and audit log. No blob
+// has an object in a store.
 package prune
 
 import (
@@ -65,7 +66,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return run(ctx, s)
 }
 
-// bench is a registry in this process, and its database.
+// bench is a registry that runs in this process, with its database.
 type bench struct {
 	settings
 	main, pruning *db.DB
@@ -159,7 +160,7 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 	}, nil
 }
 
-// pruner makes a pruner and runs it; stop ends it.
+// pruner creates a pruner and starts it in a goroutine; stop ends it and returns its error.
 func (b *bench) pruner(ctx context.Context) (p *autoprune.Pruner, stop func() error, err error) {
 	p, err = autoprune.New(autoprune.Options{DB: b.main, Background: b.pruning, Catalog: b.catalog, Batch: b.batch, Log: b.log})
 	if err != nil {
@@ -244,7 +245,7 @@ func (b *bench) pruned(ctx context.Context) error {
 	return nil
 }
 
-// ended waits for the end of the newest run of the namespace.
+// ended waits until the newest run of the namespace has ended, and returns its summary.
 func (b *bench) ended(ctx context.Context, p *autoprune.Pruner) (r autoprune.RunSummary, err error) {
 	for {
 		list, _, err := p.Runs(ctx, "bench", "", 1)
@@ -262,7 +263,8 @@ func (b *bench) ended(ctx context.Context, p *autoprune.Pruner) (r autoprune.Run
 	}
 }
 
-// idling measures the cost of many namespaces in which nothing is to be done.
+// idling measures the CPU time that the pruner uses for many namespaces with nothing to
+// delete.
 func (b *bench) idling(ctx context.Context) error {
 	if err := b.fillIdle(ctx); err != nil {
 		return fmt.Errorf("filling: %w", err)

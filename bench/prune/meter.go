@@ -17,12 +17,12 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// pulled has the latencies of pulls, measured from the time at which each was due, which
-// includes delays of this process, and from the time at which it was sent.
+// pulled has two latencies of each pull: from the time at which the pull was due, which
+// includes this process's own delay in sending it, and from the time at which it was sent.
 type pulled struct {
 	due, sent meter.Latencies
-	// stolen is the share of the CPU time wanted by this machine that other virtual
-	// machines got. If this share is high, the latencies mean little.
+	// stolen is how many cores the hypervisor gave to other virtual machines on average, while
+	// this machine wanted them. If it is high, the latencies mean little.
 	stolen float64
 }
 
@@ -41,7 +41,8 @@ func (p pulled) sort() {
 	slices.Sort(p.sent)
 }
 
-// pulling pulls at a steady rate: a pull that is late doesn't hold up the next.
+// pulling sends pulls at a steady rate, each in a goroutine, so that a slow pull doesn't delay
+// the next.
 type pulling struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
@@ -53,7 +54,7 @@ type pulling struct {
 	bad    int
 }
 
-// pulls begins to pull manifests that stay, by tag.
+// pulls starts to pull, by tag, manifests that the policy keeps; end stops it.
 func (b *bench) pulls(ctx context.Context) *pulling {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &pulling{stop: cancel, out: b.out, began: time.Now(), stolen: stolen()}
@@ -92,7 +93,7 @@ func (p *pulling) pull(b *bench, due time.Time) {
 	}
 }
 
-// end stops pulling and returns how long pulls took.
+// end stops the pulls, waits for those in flight, and returns their latencies.
 func (p *pulling) end() pulled {
 	p.stop()
 	p.done.Wait()
@@ -114,14 +115,14 @@ func (b *bench) quietPulls(ctx context.Context) pulled {
 	return p.end()
 }
 
-// stolen returns how long this machine's CPUs were wanted but ran other virtual machines,
-// as Linux reports it; 0 on other systems.
+// stolen returns for how long, since the machine started, the hypervisor ran other virtual
+// machines while this machine's CPUs had work, as Linux reports it; 0 on other systems.
 func stolen() time.Duration { return proc.Machine().Stolen }
 
 var proc = meter.Proc{Root: "/proc"}
 
-// postmaster finds PostgreSQL's first process by the file that it keeps below a
-// directory.
+// postmaster returns the process id of PostgreSQL's first process, which it reads from the
+// file postmaster.pid below the directory base.
 func postmaster(base string) (pid int, err error) {
 	err = filepath.WalkDir(base, func(path string, _ os.DirEntry, err error) error {
 		if err != nil || filepath.Base(path) != "postmaster.pid" {
@@ -144,8 +145,8 @@ func postmaster(base string) (pid int, err error) {
 	return pid, err
 }
 
-// cpu returns the CPU time that this process and PostgreSQL have used, as Linux reports it;
-// 0 on other systems.
+// cpu returns the CPU time that this process and PostgreSQL's processes have used so far, as
+// Linux reports it; 0 on other systems.
 func (b *bench) cpu() time.Duration {
 	return meter.New(proc, []int{os.Getpid(), b.postmaster}).Now(false).CPU()
 }

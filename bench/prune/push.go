@@ -15,7 +15,8 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// pushing pushes small images one after the other, on some connections at once.
+// pushing pushes small images over several connections; each connection pushes one image after
+// the other.
 type pushing struct {
 	stop  context.CancelFunc
 	done  sync.WaitGroup
@@ -45,7 +46,8 @@ func (b *bench) pushes(ctx context.Context) *pushing {
 	return p
 }
 
-// end stops pushing and returns the meter.Latencies, and how many images a second.
+// end stops the pushes and returns their latencies, sorted, the number of images pushed per
+// second, and the first error.
 func (p *pushing) end() (meter.Latencies, float64, error) {
 	p.stop()
 	p.done.Wait()

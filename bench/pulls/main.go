@@ -1,12 +1,13 @@
-// Package pulls measures counting pulls: how fast a process sends pulls to Redis, how much
-// memory they take there, how fast they are flushed into the statistics, how much memory that
-// takes in this process, and, for comparison, how fast the audit log is read.
+// Package pulls measures the counting of pulls: how fast a process sends pulls to Redis, how
+// much memory Redis needs for them, how fast the flush worker adds them to the statistics and
+// how much memory it needs. For comparison it measures how fast pulls are counted from the
+// audit log.
 //
 //	go run ./bench pulls -keys 1000000
 //
-// It starts a PostgreSQL and a Redis of its own in a directory that it removes afterwards.
-// To measure how counting slows down pulls, use go run ./bench registries with servers of
-// different settings side by side: README.md says how.
+// It starts a PostgreSQL server and a Redis server in a directory that it removes afterwards.
+// It doesn't measure how much counting slows down pulls: for that, run the scenario registries
+// against servers with different settings, as README.md describes.
 package pulls
 
 import (
@@ -130,7 +131,8 @@ func (b *bench) fill(ctx context.Context) error {
 	return rows.Err()
 }
 
-// startRedis starts a Redis with the recommended settings: it writes an append-only file.
+// startRedis starts a Redis server with the settings that the documentation recommends: it
+// keeps an append-only file and no snapshots.
 func (b *bench) startRedis(base string) (stop func(), err error) {
 	socket := filepath.Join(base, "redis.sock")
 	cmd := exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "yes", "--dir", base)
@@ -154,7 +156,8 @@ func (b *bench) startRedis(base string) (stop func(), err error) {
 	}
 }
 
-// pull returns the n-th pull. Each key is pulled once before any is pulled again.
+// pull returns the audit entry of the n-th pull. Each tag is pulled once before any tag is
+// pulled again.
 func (b *bench) pull(n int) audit.Entry {
 	n %= b.keys
 	return audit.Entry{
@@ -164,7 +167,7 @@ func (b *bench) pull(n int) audit.Entry {
 	}
 }
 
-// recorder gives pulls to Redis and logs none.
+// recorder returns a recorder that sends all pulls to Redis and writes none to the audit log.
 func (b *bench) recorder() (*pullstats.Recorder, error) {
 	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: b.where, Log: b.log})
 	if err != nil {
@@ -173,8 +176,9 @@ func (b *bench) recorder() (*pullstats.Recorder, error) {
 	return pullstats.NewRecorder(pullstats.RecorderOptions{Count: true, Redis: b.redis, LastUsed: lastUsed, Buffer: 2 * b.keys, Logger: b.log}), nil
 }
 
-// flushing gives Redis a pull of each key and flushes them: first into empty statistics,
-// then into rows that exist.
+// flushing sends a pull of each tag to Redis and measures how fast the flush worker adds them
+// to the statistics. It does this twice: first the worker inserts the statistics' rows, then
+// it updates them.
 func (b *bench) flushing(ctx context.Context) error {
 	reg := prometheus.NewRegistry()
 	metrics, err := pullstats.NewMetrics(reg)
@@ -237,7 +241,8 @@ func (b *bench) flushing(ctx context.Context) error {
 	return nil
 }
 
-// meanTimes returns the mean times of a batch and of its transaction.
+// meanTimes returns the mean time of one batch of the flush worker, and of the database
+// transaction in it, from the metrics.
 func meanTimes(reg *prometheus.Registry) (batch, transaction time.Duration, err error) {
 	families, err := reg.Gather()
 	if err != nil {
@@ -254,7 +259,8 @@ func meanTimes(reg *prometheus.Registry) (batch, transaction time.Duration, err 
 	return mean("purser_redis_flush_batch_duration_seconds"), mean("purser_redis_flush_upsert_duration_seconds"), nil
 }
 
-// check returns an error unless each key was counted the given number of times.
+// check returns an error unless the statistics count each tag and manifest the given number of
+// times.
 func (b *bench) check(ctx context.Context, times int64) error {
 	var rows, pulls, manifests int64
 	err := b.db.Pool.QueryRow(ctx, `
@@ -269,7 +275,8 @@ func (b *bench) check(ctx context.Context, times int64) error {
 	return nil
 }
 
-// reading logs pulls, and counts them from the log.
+// reading writes pulls into the audit log and measures how fast the sync worker counts them
+// from there.
 func (b *bench) reading(ctx context.Context) error {
 	if _, err := audit.NewPartitionManager(audit.PartitionOptions{DB: b.db, Log: b.log}).Update(ctx); err != nil {
 		return err

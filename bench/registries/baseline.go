@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// A child process, another process of this program, serves the baselines, so that their CPU
-// time is measured like that of a registry.
+// The baselines are served by a child process, which runs this same program, so that their CPU
+// time can be measured in the same way as a registry's.
 const (
 	childEnv = "PURSER_BENCH_BASELINES" // set in the child: the directory of its files
 
@@ -34,8 +34,8 @@ const (
 	nameLimit = "(sha256+write)"
 )
 
-// startBaselines starts the child process; stop ends it and removes its files. The child
-// reads a pipe from this process, so it also ends when this process does.
+// startBaselines starts the child process; stop ends it and removes its files. The child also
+// ends when this process ends, since its standard input is then closed.
 func startBaselines(dir string, stderr io.Writer) (t *target, stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -75,7 +75,8 @@ func startBaselines(dir string, stderr io.Writer) (t *target, stop func(), err e
 	return t, stop, nil
 }
 
-// openBaseline opens the baseline that a workload is compared with.
+// openBaseline prepares the baseline that the workload w is compared with, at the child
+// process t.
 func (b *bench) openBaseline(ctx context.Context, w workload, t *target) (*session, error) {
 	manifest, big := b.fixture.hot[0].manifest, b.fixture.big
 	switch w.baseline {
@@ -103,8 +104,8 @@ func (b *bench) openBaseline(ctx context.Context, w workload, t *target) (*sessi
 	return nil, fmt.Errorf("workload %s has no baseline", w.name)
 }
 
-// serveBaselines is the child: it prints its address and serves until stdin
-// ends.
+// serveBaselines is the main function of the child process: it prints its address to stdout
+// and serves until stdin is closed.
 func serveBaselines(dir string, stdin io.Reader, stdout io.Writer) (err error) {
 	signal.Ignore(os.Interrupt) // the parent's to handle; it ends this process
 	tmp, err := os.MkdirTemp(dir, "purser-bench-")
@@ -163,7 +164,8 @@ func newBaselines(dir string) (http.Handler, error) {
 	return mux, nil
 }
 
-// serveFixed answers with the headers that a registry sends with a manifest.
+// serveFixed answers every request with the manifest m and the headers that a registry sends
+// with a manifest.
 func serveFixed(m blob) http.HandlerFunc {
 	length, etag := strconv.Itoa(len(m.data)), `"`+m.digest+`"`
 	return func(w http.ResponseWriter, _ *http.Request) {
@@ -195,8 +197,8 @@ func serveFile(path, digest string) http.HandlerFunc {
 
 func (b *baselines) limitFile() string { return filepath.Join(b.dir, "limit") }
 
-// write is the least that storing a layer durably costs: hash it, write it,
-// fsync it.
+// write does the least that a registry must do to store a layer durably: it hashes the bytes,
+// writes them to a file and calls fsync. The form value mib is the size in MiB.
 func (b *baselines) write(w http.ResponseWriter, r *http.Request) {
 	mib, err := strconv.ParseInt(r.FormValue("mib"), 10, 32)
 	if err == nil {

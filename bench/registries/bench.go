@@ -14,13 +14,14 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// The two states that registries are measured in.
+// The tables have the state of the registry in which a workload was measured: before and after
+// it was filled with many manifests.
 const (
 	stateEmpty  = "empty"
 	stateFilled = "filled"
 )
 
-// fillWorkload names the row with the results of the filling itself.
+// fillWorkload is the name of the table row that shows how fast the registry was filled.
 const fillWorkload = "fill"
 
 // bench is one run of the command.
@@ -49,8 +50,8 @@ func (b *bench) layers() (*layerSource, error) {
 	return b.source, err
 }
 
-// Run measures, writes the report to stdout and progress to
-// stderr, and fails when any answer was wrong.
+// Run runs the scenario registries with the flags in args. It writes the report to stdout and
+// progress to stderr. It returns an error if any answer was wrong.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parseOptions(args, stderr)
 	if err != nil {
@@ -67,7 +68,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	rep := newReport(o)
 	err = b.all(ctx, rep)
-	// Print the results that were measured before an error or an interrupt, too.
+	// After an error or an interrupt, the results measured until then are printed too.
 	if len(rep.Results) > 0 {
 		err = errors.Join(err, rep.write(o.json, stdout))
 	}
@@ -108,7 +109,9 @@ func (b *bench) all(ctx context.Context, rep *report) error {
 	return b.measure(ctx, stateFilled, rep)
 }
 
-// measure runs every workload on every target, a round at a time.
+// measure runs all workloads in the given state of the registries and adds the results to rep.
+// It takes one workload after the other, and within a workload runs round by round on every
+// target.
 func (b *bench) measure(ctx context.Context, state string, rep *report) error {
 	for _, w := range b.workloads {
 		targets := b.targets
@@ -140,8 +143,8 @@ func (b *bench) measure(ctx context.Context, state string, rep *report) error {
 	return nil
 }
 
-// quietWindow measures a window. If other processes took too much of the machine meanwhile
-// it measures again, at most as often as there are rounds.
+// quietWindow measures a window. If other processes took too much of the machine's CPU time
+// meanwhile, it measures again, up to b.rounds more times, and then keeps the noisy window.
 func (b *bench) quietWindow(ctx context.Context, w workload, t *target, s *series) window {
 	for try := 0; ; try++ {
 		win := b.window(ctx, w, t)
@@ -189,7 +192,8 @@ func (b *bench) window(ctx context.Context, w workload, t *target) window {
 	return win
 }
 
-// metered drives a session and measures the target and the load generator.
+// metered runs a session's operations for the time d, and measures the CPU time and memory of
+// the target and the CPU time of the load generator.
 func (b *bench) metered(ctx context.Context, t *target, d time.Duration, s *session) window {
 	if b.sync {
 		meter.Flush()
@@ -209,7 +213,8 @@ func (b *bench) metered(ctx context.Context, t *target, d time.Duration, s *sess
 	return win
 }
 
-// own returns the CPU time in a window of the server and the load generator.
+// own returns the CPU time that the server and the load generator used in the window. If both
+// are the same process, its time counts once.
 func (b *bench) own(t *target, win window) time.Duration {
 	if slices.Contains(t.pids, os.Getpid()) {
 		return win.usage.CPU() // the server is in the load generator
@@ -217,8 +222,8 @@ func (b *bench) own(t *target, win window) time.Duration {
 	return win.usage.CPU() + win.client
 }
 
-// prepare finds the target's processes, and pushes the content that the workloads read,
-// unless the target has it.
+// prepare finds the target's processes, and pushes those images to the target that the
+// workloads read and that it doesn't have yet.
 func (b *bench) prepare(ctx context.Context, t *target) error {
 	if err := t.findPIDs(ctx, b.fs); err != nil {
 		return err
@@ -255,12 +260,13 @@ func (b *bench) prepare(ctx context.Context, t *target) error {
 	return b.preparePulls(ctx, t)
 }
 
-// runs returns whether a workload is to run.
+// runs returns whether the workload with this name was selected.
 func (b *bench) runs(name string) bool {
 	return slices.ContainsFunc(b.workloads, func(w workload) bool { return w.name == name })
 }
 
-// prepareTags pushes the repository that tags-1000 lists, if that workload is to run.
+// prepareTags pushes the repository whose tags the workload tags-1000 lists. It does nothing
+// if that workload isn't selected.
 func (b *bench) prepareTags(ctx context.Context, t *target) error {
 	if !b.runs(tagsWorkload) {
 		return nil
@@ -284,7 +290,8 @@ func (b *bench) isFilled(ctx context.Context, t *target) bool {
 	return err == nil
 }
 
-// each calls fn for 0 to n-1 on workers connections; the first error ends it.
+// each calls fn with the numbers 0 to n-1, on as many connections at once as workers says. It
+// stops at the first error and returns it.
 func (b *bench) each(ctx context.Context, t *target, workers, n int, fn func(context.Context, *pusher, int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -300,7 +307,8 @@ func (b *bench) each(ctx context.Context, t *target, workers, n int, fn func(con
 	return context.Cause(ctx)
 }
 
-// counted returns a session whose operations call fn with 0 to n-1, each once.
+// counted returns a session whose operations, together, call fn once with each number from 0
+// to n-1, on as many connections as workers says.
 func (b *bench) counted(t *target, workers, n int, fn func(context.Context, *pusher, int) error) *session {
 	var next atomic.Int64
 	s := &session{}
@@ -320,8 +328,9 @@ func (b *bench) counted(t *target, workers, n int, fn func(context.Context, *pus
 
 func fillTag(i int) string { return fmt.Sprintf("m%d", i) }
 
-// fillTarget pushes b.fill distinct manifests, tagged and spread over repositories, that
-// share a configuration and a layer.
+// fillTarget pushes b.fill different manifests, each with a tag, into b.fillRepos
+// repositories. All have the same configuration and layer. The result has the measurements of
+// these pushes.
 func (b *bench) fillTarget(ctx context.Context, t *target) (window, error) {
 	conf, content := b.fixture.hot[0].blobs[0], b.fixture.small(0)
 	err := b.each(ctx, t, b.fillWorkers, b.fillRepos, func(ctx context.Context, p *pusher, i int) error {

@@ -17,8 +17,8 @@ const (
 	maxErrorBody  = 200       // bytes of an unexpected answer's body that are shown
 )
 
-// request is one HTTP/1.1 request, serialised beforehand so that sending it
-// again costs nothing but the write.
+// request is one HTTP/1.1 request. It is serialised once, before the measurement, so that
+// sending it again costs only the write to the socket.
 type request struct {
 	head   []byte                // request line, headers and the empty line
 	body   []byte                // sent after head
@@ -26,18 +26,19 @@ type request struct {
 	want   int                   // the status expected
 }
 
-// isHead reports whether the answer has no body whatever its headers say.
+// isHead returns whether this is a HEAD request, whose answer has no body even if the answer's
+// headers announce one.
 func (r *request) isHead() bool { return len(r.head) > 5 && string(r.head[:5]) == "HEAD " }
 
-// repeatable reports whether the request may be sent again when a connection
-// that was kept alive turns out to be closed.
+// repeatable returns whether the request may be sent a second time, if the server turns out to
+// have closed the connection since the previous request.
 func (r *request) repeatable() bool {
 	return r.isHead() || len(r.head) > 4 && string(r.head[:4]) == "GET "
 }
 
-// conn is an HTTP/1.1 client on one connection at a time. net/http's client
-// costs more CPU than the servers under test; this one knows its targets and
-// does no more than frame messages (RFC 9112). It is for one goroutine.
+// conn is an HTTP/1.1 client that uses one connection at a time. net/http's client would use
+// more CPU time than the servers under test. conn only serialises requests and finds the ends
+// of answers (RFC 9112). It must be used by one goroutine only.
 type conn struct {
 	t       *target
 	timeout time.Duration // of one request
@@ -77,7 +78,7 @@ func (c *conn) dial(ctx context.Context) error {
 	}
 	c.nc, c.used = nc, false
 	c.dials++
-	// A deadline in the past ends a blocked read on cancellation.
+	// When ctx is cancelled, a deadline in the past ends the read or write in progress.
 	c.release = context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) }) //nolint:errcheck // a closed connection needs no deadline
 	return nil
 }
@@ -92,9 +93,9 @@ func (c *conn) close() {
 	c.nc = nil
 }
 
-// do sends req and reads the whole answer; the body goes to sink (nil: it is
-// counted only). A status other than req.want is an error that quotes the
-// answer. What it returns is valid until the next call.
+// do sends req and reads the whole answer. It writes the body to sink; if sink is nil, it only
+// counts the body's bytes. If the status isn't req.want, it returns a *statusError with the
+// answer's text. The response is valid until the next call.
 func (c *conn) do(ctx context.Context, req *request, sink io.Writer) (*response, error) {
 	reused := c.nc != nil && c.used
 	resp, began, err := c.once(ctx, req, sink)
@@ -107,7 +108,8 @@ func (c *conn) do(ctx context.Context, req *request, sink io.Writer) (*response,
 	return resp, nil
 }
 
-// once makes one attempt; began is true if any byte of an answer arrived.
+// once sends the request and reads the answer, without a second try. began is true if at least
+// one byte of an answer has arrived.
 func (c *conn) once(ctx context.Context, req *request, sink io.Writer) (resp *response, began bool, err error) {
 	if c.nc == nil {
 		if err := c.dial(ctx); err != nil {
@@ -122,8 +124,8 @@ func (c *conn) once(ctx context.Context, req *request, sink io.Writer) (resp *re
 	if err := c.nc.SetDeadline(time.Now().Add(c.timeout)); err != nil {
 		return nil, false, fmt.Errorf("setting the deadline: %w", err)
 	}
-	// Checked after the deadline was set, which may have overwritten the one set by
-	// cancellation.
+	// This check comes after SetDeadline, which may have overwritten the deadline in the past
+	// that a cancellation has set.
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
@@ -131,8 +133,8 @@ func (c *conn) once(ctx context.Context, req *request, sink io.Writer) (resp *re
 	if sendErr != nil && len(req.body) == 0 && req.stream == nil {
 		return nil, false, sendErr
 	}
-	// A server may refuse a body before it has read it all and close: its
-	// answer says more than the failed write.
+	// A server may answer and close the connection before it has read the whole body. Then the
+	// answer explains more than the failed write, so it is read first.
 	if _, err := c.br.Peek(1); err != nil {
 		if sendErr != nil {
 			return nil, false, sendErr
@@ -169,8 +171,8 @@ func (c *conn) send(req *request) error {
 	return nil
 }
 
-// read reads one final answer. An answer with another status than wanted
-// leaves the connection usable when its body could be read to the end.
+// read reads one answer and skips interim answers (1xx). If the status isn't the wanted one
+// but the body was read to its end, the connection remains usable.
 func (c *conn) read(req *request, sink io.Writer) (*response, error) {
 	r := &c.answer
 	for {
@@ -197,7 +199,7 @@ func (c *conn) read(req *request, sink io.Writer) (*response, error) {
 	return nil, &statusError{got: r.status, want: req.want, body: string(quote.b)}
 }
 
-// statusError is a well-formed answer with another status than wanted.
+// statusError reports a well-formed answer whose status isn't the wanted one.
 type statusError struct {
 	got, want int
 	body      string
@@ -210,7 +212,7 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("status %d, want %d: %s", e.got, e.want, e.body)
 }
 
-// clipped keeps the first maxErrorBody bytes written to it.
+// clipped keeps the first maxErrorBody bytes that are written to it, and drops the others.
 type clipped struct{ b []byte }
 
 func (w *clipped) Write(p []byte) (int, error) {
@@ -220,7 +222,7 @@ func (w *clipped) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// requestLine is "METHOD target" of a serialised request, for messages.
+// requestLine returns "METHOD target" of a serialised request, for error messages.
 func requestLine(head []byte) string {
 	var method, path int
 	for i, b := range head {

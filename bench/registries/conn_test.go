@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// script answers each request on a connection with the next of its texts, then
-// closes the connection; connections are served one after another.
+// script starts a server. Each element of conns is one connection, and has the answers that
+// the server gives to its requests in order; then the server closes the connection. It serves
+// connections one after another.
 func script(t *testing.T, conns ...[]string) *target {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -77,8 +78,8 @@ func TestConnUnderstandsEveryFraming(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// The same answer twice on one connection: conn must read the first one exactly
-			// to its end.
+			// The server gives the same answer twice on one connection. The second is read
+			// correctly only if conn has read the first exactly to its end.
 			tg := script(t, []string{c.answer, c.answer})
 			cn := newConn(tg, time.Minute)
 			defer cn.close()
@@ -165,7 +166,8 @@ func TestConnRedials(t *testing.T) {
 	closing := "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"
 	toTheEnd := "HTTP/1.1 200 OK\r\n\r\nhi"
 	old := "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi"
-	// The first connection closes after an answer that promised to keep it.
+	// The server's first answer lets the client keep the connection, but the server closes it.
+	// The client must dial again for each of the later requests.
 	tg := script(t, []string{ok}, []string{closing}, []string{toTheEnd}, []string{old}, []string{ok})
 	cn := newConn(tg, time.Minute)
 	defer cn.close()
@@ -219,8 +221,8 @@ func TestConnShowsAnUnexpectedAnswerAndStaysUsable(t *testing.T) {
 	}
 }
 
-// TestConnReportsARefusedBody: if the server answers before it has read the body, the error
-// quotes that answer and not the failed write.
+// The server answers before it has read the request's body. The client's error must quote the
+// answer's text, not the failed write.
 func TestConnReportsARefusedBody(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -287,7 +289,8 @@ func TestConnObeysItsContext(t *testing.T) {
 	}
 }
 
-// TestConnOverTLS is the whole way through a server of net/http's.
+// TestConnOverTLS sends a request with user name and password to a TLS server of net/http,
+// once without and once with verification of its certificate.
 func TestConnOverTLS(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

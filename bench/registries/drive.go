@@ -10,21 +10,21 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// operation does one unit of a workload and checks its result. errDone ends
-// the worker that called it.
+// operation executes one operation of a workload and checks its result. It returns errDone
+// when there is nothing left to do, which ends the worker that called it.
 type operation func(ctx context.Context) error
 
 var errDone = errors.New("no operations left")
 
 const (
-	// A worker gives up after this many errors in a row, so that bench doesn't measure the
-	// speed of refused connections after a server has ended.
+	// A worker stops after this many errors in a row. So if a server has ended, the program
+	// doesn't measure how fast connections are refused.
 	maxConsecutiveErrors = 10
 	maxMessages          = 3 // error texts kept of a window
 )
 
-// window has the measurements of one run of a workload on one target. Windows of several
-// rounds are added up.
+// window has the measurements of one run of a workload on one target, or the sum of several
+// such runs.
 type window struct {
 	latencies []time.Duration // of operations without error, in no order
 	errors    int
@@ -37,8 +37,9 @@ type window struct {
 	dials     int           // connections made
 }
 
-// drive runs each operation in a goroutine of its own, over and over, until d is over (0:
-// until errDone) or ctx ends, and waits for operations in flight.
+// drive runs each operation in a goroutine of its own, again and again, until the time d has
+// passed or ctx ends; with d = 0, until the operation returns errDone. Then it waits for the
+// operations in flight.
 func drive(ctx context.Context, d time.Duration, ops []operation) window {
 	parts := make([]window, len(ops))
 	start := time.Now()
@@ -88,7 +89,8 @@ func (w *window) note(message string) {
 	}
 }
 
-// add adds another window: counts and times are summed, memory is the higher.
+// add adds the window o to w: it sums counts and times, and keeps the higher of the two memory
+// figures.
 func (w *window) add(o window) {
 	w.latencies = append(w.latencies, o.latencies...)
 	w.errors += o.errors

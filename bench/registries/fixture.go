@@ -41,7 +41,7 @@ type descriptor struct {
 	Size      int    `json:"size"`
 }
 
-// imageManifest is the part of an OCI image manifest that is needed here
+// imageManifest has those members of an OCI image manifest that the pushed images use
 // (image-spec, manifest.md).
 type imageManifest struct {
 	SchemaVersion int               `json:"schemaVersion"`
@@ -51,14 +51,15 @@ type imageManifest struct {
 	Annotations   map[string]string `json:"annotations,omitempty"`
 }
 
-// image is a manifest with the blobs that it names, its configuration first.
+// image is a manifest with the blobs that it names; the first blob is its configuration.
 type image struct {
 	blobs    []blob
 	manifest blob
 }
 
-// newImage makes an image of a configuration and layers; annotations make its
-// manifest distinct, and pad (bytes, 0: none) makes it at least that long.
+// newImage makes an image with the given configuration, layers and annotations. If the
+// manifest is shorter than pad bytes, newImage lengthens it to pad bytes. Annotations make the
+// manifests of equal images different.
 func newImage(config blob, layers []blob, annotations map[string]string, pad int) image {
 	m := imageManifest{
 		SchemaVersion: 2,
@@ -89,7 +90,7 @@ func marshal(v any) []byte {
 	return b
 }
 
-// config makes a small image configuration; id makes it distinct.
+// config makes a small image configuration; a different id gives a different digest.
 func config(id string) blob {
 	return newBlob(fmt.Appendf(nil,
 		`{"architecture":"amd64","os":"linux","config":{"Labels":{"bench":%q}},"rootfs":{"type":"layers","diff_ids":[]}}`, id))
@@ -102,17 +103,17 @@ func randomBytes(r *rand.ChaCha8, n int) []byte {
 }
 
 // fixture is the content that the read workloads read. It is the same in every run, so a
-// second run on the same registry adds nothing.
+// second run on the same registry pushes nothing new.
 type fixture struct {
 	hot []image // read in turn; manifests of manifestSize bytes
 	big blob    // a layer of the first image: bigSize bytes
 }
 
-// fixtureTag is the tag of hot image i.
+// fixtureTag returns the tag of the fixture's image number i.
 func fixtureTag(i int) string { return fmt.Sprintf("v%d", i) }
 
-// newFixture makes n images, each of a small layer and a configuration of its
-// own and of the big layer.
+// newFixture makes n images. Each has a configuration and a small layer of its own; all share
+// the big layer.
 func newFixture(n int) fixture {
 	r := rand.NewChaCha8([32]byte([]byte("bench: the content that is read.")))
 	f := fixture{big: newBlob(randomBytes(r, bigSize))}
@@ -124,10 +125,10 @@ func newFixture(n int) fixture {
 	return f
 }
 
-// small returns the layer that only hot image i has.
+// small returns the small layer of image number i, which no other image has.
 func (f fixture) small(i int) blob { return f.hot[i].blobs[2] }
 
-// checkTags reports whether a tag list is complete: tagCount distinct tags.
+// checkTags returns an error unless body is a tag list with tagCount different tags.
 func checkTags(body []byte) error {
 	var list struct {
 		Tags []string `json:"tags"`

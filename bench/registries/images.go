@@ -7,8 +7,8 @@ import (
 	"net/http"
 )
 
-// manyManifest is the i-th of the manifests that manifests-2000 reads: they differ in an
-// annotation, and share a configuration and layers.
+// manyManifest returns manifest number i of those that the workload manifests-2000 reads. They
+// share configuration and layers, and differ in an annotation.
 func (b *bench) manyManifest(i int) blob {
 	shared := b.fixture.hot[0].blobs
 	return newImage(shared[0], shared[1:], map[string]string{"bench.n": fmt.Sprint(i)}, manifestSize).manifest
@@ -22,7 +22,8 @@ func manyManifests(b *bench) []probe {
 	return ps
 }
 
-// prepareMany pushes what manifests-2000 reads, if that workload is to run.
+// prepareMany pushes the manifests that the workload manifests-2000 reads, if that workload is
+// selected.
 func (b *bench) prepareMany(ctx context.Context, t *target) error {
 	if !b.runs(manyWorkload) {
 		return nil
@@ -37,8 +38,8 @@ func (b *bench) prepareMany(ctx context.Context, t *target) error {
 	})
 }
 
-// pulledImages returns the images that pull-images pulls: as many as there are hot images,
-// each of a configuration and three layers of smallSize, the same in every run.
+// pulledImages returns the images that the workload pull-images pulls: b.hot images, each with
+// a configuration and three layers of smallSize bytes. They are the same in every run.
 func (b *bench) pulledImages() []image {
 	r := rand.NewChaCha8([32]byte([]byte("bench: the images that are whole")))
 	var images []image
@@ -52,7 +53,8 @@ func (b *bench) pulledImages() []image {
 	return images
 }
 
-// preparePulls pushes what pull-images pulls, if that workload is to run.
+// preparePulls pushes the images that the workload pull-images pulls, if that workload is
+// selected.
 func (b *bench) preparePulls(ctx context.Context, t *target) error {
 	if !b.runs(pullsWorkload) {
 		return nil
@@ -66,8 +68,9 @@ func (b *bench) preparePulls(ctx context.Context, t *target) error {
 	})
 }
 
-// openPulls pulls whole images in turn, each over one connection: its manifest by tag, its
-// configuration, its layers. The first pull of each image verifies all content.
+// openPulls prepares the workload pull-images, whose operation pulls a whole image over one
+// connection: its manifest by tag, then its configuration and layers. The first pull of each
+// image, before the measurement, verifies all content.
 func openPulls(ctx context.Context, b *bench, t *target) (*session, error) {
 	images := b.pulledImages()
 	parts := make([][]probe, len(images))

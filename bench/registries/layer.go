@@ -16,16 +16,16 @@ const (
 	blockSize = 16      // chunks of random data, used over and over
 )
 
-// The ways in which the PATCH of a large layer announces its length.
+// These are the ways in which the PATCH request of a large layer gives the layer's length.
 const (
 	encodingChunked = "chunked" // without a length, as crane and docker do
 	encodingLength  = "length"  // Content-Length
 )
 
-// layerSource makes large layers that no server has seen, at no cost in the measured time.
-// Random bytes are made once and repeated; each chunk is stamped with its number, so that
-// no two are equal, and the last also with a number that makes the layer unique. So the
-// hash of all but the last chunk is computed only once.
+// layerSource makes large layers that no server has seen before, with little CPU time. A block
+// of random chunks is made once and repeated. Each chunk begins with its number, so no two
+// chunks of a layer are equal; the last one also has a random number that makes the layer
+// unique. So the hash of all chunks but the last is computed only once.
 type layerSource struct {
 	size   int64
 	block  []byte // blockSize chunks
@@ -48,7 +48,7 @@ func newLayerSource(size int64) (*layerSource, error) {
 	return s, nil
 }
 
-// hashPrefix hashes all but the last chunk, once.
+// hashPrefix computes the hash's state after all chunks but the last, unless it is known.
 func (s *layerSource) hashPrefix() error {
 	if s.prefix != nil {
 		return nil
@@ -82,8 +82,8 @@ func (s *layerSource) new() (layer, error) {
 	return l, nil
 }
 
-// chunk stamps and returns chunk i. It is valid until the next call on any
-// layer of the source: one layer is sent at a time.
+// chunk returns chunk i, with its number in its first bytes. The next call for any layer of
+// the same source overwrites it, so only one layer may be sent at a time.
 func (l layer) chunk(i int64) []byte {
 	b := l.block[i%blockSize*chunkSize:][:chunkSize]
 	binary.BigEndian.PutUint64(b, uint64(i))
@@ -106,11 +106,10 @@ func (l layer) eachUntil(end int64, fn func([]byte) error) error {
 	return nil
 }
 
-// writeChunked writes the layer in the chunked transfer coding (RFC 9112
-// section 7.1).
+// writeChunked writes the layer to w in the chunked transfer coding (RFC 9112 section 7.1).
 func (l layer) writeChunked(w io.Writer) error {
 	err := l.each(func(b []byte) error {
-		// Buffers are one writev on a TCP connection.
+		// On a TCP connection, net.Buffers are written by one writev call.
 		parts := net.Buffers{fmt.Appendf(nil, "%x\r\n", len(b)), b, []byte("\r\n")}
 		_, err := parts.WriteTo(w)
 		return err

@@ -1,13 +1,12 @@
-// Package registries runs the same workloads side by side against any number of
-// container registries and prints what each achieved and what it cost: requests
-// per second, latency, CPU time of server and database per request, memory.
+// Package registries runs the same workloads side by side against any number of container
+// registries. It prints, for each workload and registry, requests per second, latency, CPU
+// time of server and database per request, and memory.
 //
-// It knows its targets by URL alone and shares no code with Purser, so that every registry
-// is measured by the same means. Targets take turns, workload by workload and round by
-// round, so that noise on the machine affects all alike. Every answer is checked; a row
-// with errors is marked. CPU time and memory are read from /proc, for the whole process
-// tree of a server on the same machine. README.md says how to run it and what each figure
-// means.
+// It needs only a registry's URL and shares no code with Purser, so that all registries are
+// measured in the same way. The registries take turns in each round of each workload, so that
+// noise on the machine affects all alike. The program checks every answer, and marks table
+// rows with errors. It reads CPU time and memory from /proc, for the whole process tree of a
+// server on the same machine. README.md explains how to run it and what the figures mean.
 package registries
 
 import (
@@ -21,8 +20,8 @@ import (
 	"time"
 )
 
-// Child serves the limits that registries are compared with, if this process was started
-// for that, until standard input ends. ok says that it was.
+// Child serves the baselines until standard input is closed, if this process was started as
+// the child process for baselines (by the environment variable childEnv); else ok is false.
 func Child() (ok bool, err error) {
 	dir, ok := os.LookupEnv(childEnv)
 	if !ok {
@@ -99,7 +98,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.insecure, "insecure", false, "don't verify certificates of https registries")
 }
 
-// parseOptions parses and checks the command line; usage goes to w.
+// parseOptions parses and checks the command line; it prints the usage to w.
 func parseOptions(args []string, w io.Writer) (*options, error) {
 	o := &options{}
 	fs := flag.NewFlagSet("registries", flag.ContinueOnError)

@@ -41,9 +41,10 @@ func TestFindPIDsOfThisProcess(t *testing.T) {
 	}
 }
 
-// TestMeterOfARealProcess measures the baselines' child while it works.
-// It doesn't run beside TestRunMeasuresEveryWorkloadOnEveryRegistry, whose registries
-// are this process: when a child ends, its CPU time is rounded to hundredths of a second.
+// TestMeterOfARealProcess measures the child process that serves the baselines while it works.
+// The test isn't parallel, because the registries of another test
+// (TestRunMeasuresEveryWorkloadOnEveryRegistry) run in this process, and the CPU time of an
+// ended child is only known in hundredths of a second.
 func TestMeterOfARealProcess(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc: processes aren't measured here")

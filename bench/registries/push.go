@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The ways of sending a blob (distribution-spec, "Pushing blobs").
+// These are the ways of sending a blob (distribution-spec, "Pushing blobs").
 const (
 	flowPost         = "post"           // POST with the body
 	flowPostPut      = "post-put"       // POST, PUT with the body
@@ -18,7 +18,7 @@ const (
 
 var flows = []string{flowPost, flowPostPut, flowPostPatchPut}
 
-// pusher pushes to one target through one connection.
+// pusher pushes blobs and manifests to one target over one connection.
 type pusher struct {
 	*conn
 	flow string
@@ -29,8 +29,8 @@ func newPusher(t *target, o *options) *pusher {
 	return &pusher{conn: newConn(t, o.timeout), flow: o.pushFlow}
 }
 
-// exchange does one request of a push; it returns the path in the Location header, if there
-// is one.
+// exchange sends one request of a push and checks the status. It returns the path of the
+// answer's Location header, "" without one.
 func (p *pusher) exchange(ctx context.Context, method, path string, body []byte, want int, extra ...string) (string, error) {
 	length := len(body)
 	if method == http.MethodHead {
@@ -51,8 +51,8 @@ func (p *pusher) next(resp *response) (string, error) {
 	return p.t.resolve(resp.location)
 }
 
-// checkDigest compares the digest in an answer with the one that was sent. A server may
-// leave the header out.
+// checkDigest returns an error if the answer has a Docker-Content-Digest header that differs
+// from the digest want. A server may leave the header out.
 func checkDigest(resp *response, want string) error {
 	if len(resp.digest) > 0 && string(resp.digest) != want {
 		return fmt.Errorf("Docker-Content-Digest is %s, want %s", resp.digest, want)
@@ -60,7 +60,7 @@ func checkDigest(resp *response, want string) error {
 	return nil
 }
 
-// blob sends a blob by the pusher's flow.
+// blob sends a blob by the requests that p.flow names.
 func (p *pusher) blob(ctx context.Context, repo string, b blob) error {
 	uploads := "/v2/" + repo + "/blobs/uploads/"
 	if p.flow == flowPost {
@@ -82,8 +82,8 @@ func (p *pusher) blob(ctx context.Context, repo string, b blob) error {
 
 const octetStream = "Content-Type: application/octet-stream"
 
-// postWhole sends a blob in one POST. A registry that doesn't support it
-// answers 202 as to a POST without a body, and a PUT must follow.
+// postWhole sends a blob in one POST. A registry that doesn't support this answers 202, as to
+// a POST without a body; then postWhole sends the blob with a PUT.
 func (p *pusher) postWhole(ctx context.Context, uploads string, b blob) error {
 	_, err := p.exchange(ctx, http.MethodPost, uploads+"?digest="+b.digest, b.data, http.StatusCreated, octetStream)
 	var status *statusError
@@ -97,7 +97,8 @@ func (p *pusher) postWhole(ctx context.Context, uploads string, b blob) error {
 	return p.finish(ctx, loc, b.data, b.digest)
 }
 
-// finish closes an upload with a PUT, whose body may be its last or only part.
+// finish ends an upload with a PUT. body is the rest of the blob, or the whole blob; it may be
+// empty.
 func (p *pusher) finish(ctx context.Context, loc string, body []byte, digest string) error {
 	if loc == "" {
 		return errors.New("the upload's answer has no Location")
@@ -132,7 +133,7 @@ func (p *pusher) image(ctx context.Context, repo, tag string, img image) error {
 	return p.manifest(ctx, repo, tag, img.manifest)
 }
 
-// has asks whether a repository has a blob.
+// has sends a HEAD request to learn whether a repository has a blob.
 func (p *pusher) has(ctx context.Context, repo, digest string) (bool, error) {
 	_, err := p.exchange(ctx, http.MethodHead, "/v2/"+repo+"/blobs/"+digest, nil, http.StatusOK)
 	if status := (*statusError)(nil); errors.As(err, &status) && status.got == http.StatusNotFound {
@@ -141,7 +142,7 @@ func (p *pusher) has(ctx context.Context, repo, digest string) (bool, error) {
 	return err == nil, err
 }
 
-// ensure pushes the blobs that the repository doesn't have.
+// ensure pushes those of the blobs that the repository doesn't have.
 func (p *pusher) ensure(ctx context.Context, repo string, blobs ...blob) error {
 	for _, b := range blobs {
 		ok, err := p.has(ctx, repo, b.digest)
@@ -155,8 +156,8 @@ func (p *pusher) ensure(ctx context.Context, repo string, blobs ...blob) error {
 	return nil
 }
 
-// layer pushes a large layer as clients do that don't hold it in memory: POST,
-// one streamed PATCH, PUT.
+// layer pushes a large layer like a client that doesn't hold it in memory: a POST, one PATCH
+// that streams the layer, and a PUT. encoding says how the PATCH gives the layer's length.
 func (p *pusher) layer(ctx context.Context, repo string, l layer, encoding string) error {
 	loc, err := p.exchange(ctx, http.MethodPost, "/v2/"+repo+"/blobs/uploads/", nil, http.StatusAccepted)
 	if err != nil {

@@ -14,9 +14,9 @@ const (
 	quietLook  = 100 * time.Millisecond // how often the server's CPU time is read
 )
 
-// quieten waits until the target is quiet, at most b.quiet, and adds the CPU time that it
-// used meanwhile to win: work that a server defers is part of the cost of an operation, and
-// must not fall into the window of another.
+// quieten waits until the target's processes are quiet, at most b.quiet, and adds the CPU time
+// that they used meanwhile to win. Work that a server defers is part of the cost of the
+// operations before, and must not be counted for the next server's window.
 func (b *bench) quieten(ctx context.Context, t *target, win *window) {
 	if b.quiet == 0 || !win.usage.Known {
 		return
@@ -49,7 +49,7 @@ func (b *bench) quieten(ctx context.Context, t *target, win *window) {
 	win.usage.Deferred = last.CPU() - start.CPU()
 }
 
-// pause waits for d, or until ctx is over.
+// pause waits for the time d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -16,14 +16,15 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// CPU time that a server takes after a window for the window's requests counts as part of
-// the window, and bench waits for it.
+// After a window a server still uses CPU time for the window's requests. The program must wait
+// for the server and count this time as part of the window.
 func TestDeferredWorkCounts(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("this system has no /proc, so that CPU times aren't known")
 	}
-	// For each line of its input the process works for a while; otherwise it sleeps.
+	// For each line of its input this process computes for a while; after the input's end it
+	// sleeps.
 	worker := exec.Command("sh", "-c", `while read -r line; do i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; done; exec sleep 600`)
 	input, err := worker.StdinPipe()
 	if err == nil {
@@ -63,7 +64,7 @@ func TestDeferredWorkCounts(t *testing.T) {
 	}
 }
 
-// In the course of the rounds, each registry is measured first once.
+// With two registries and two rounds, each registry is measured first in one round.
 func TestOrderRotates(t *testing.T) {
 	t.Parallel()
 	a, b := startRegistry(t), startRegistry(t)

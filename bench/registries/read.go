@@ -7,7 +7,7 @@ import (
 	"net/http"
 )
 
-// probe is one thing to read, and what to check in the answer.
+// probe is a URL path to read, with the expected properties of the answer.
 type probe struct {
 	path   string
 	accept string
@@ -60,9 +60,9 @@ func tagList(b *bench) []probe {
 	return []probe{{path: path, accept: "Accept: application/json", size: -1, check: checkTags}}
 }
 
-// openReads reads the things in ps in turn, over every connection. Each is first read once
-// with its content verified, outside the measured time; from then on status, length and
-// digest header are checked.
+// openReads prepares a workload whose operations read the paths in ps in turn, on each
+// connection. Each path is first read once before the measurement, and its content verified;
+// during the measurement status, length and digest header are checked.
 func openReads(ctx context.Context, o *options, t *target, method string, ps []probe) (*session, error) {
 	groups := make([][]probe, len(ps))
 	for i := range ps {
@@ -71,8 +71,8 @@ func openReads(ctx context.Context, o *options, t *target, method string, ps []p
 	return openGroups(ctx, o, t, method, groups)
 }
 
-// openGroups is openReads with operations that each read all things of a group, one after
-// the other.
+// openGroups is like openReads, but one operation reads all paths of a group, one after the
+// other.
 func openGroups(ctx context.Context, o *options, t *target, method string, groups [][]probe) (*session, error) {
 	reqs := make([][]request, len(groups))
 	for i, ps := range groups {
@@ -110,7 +110,7 @@ func openGroups(ctx context.Context, o *options, t *target, method string, group
 	return s, nil
 }
 
-// verify checks everything in an answer except its content.
+// verify checks the answer's length and digest header, but not its content.
 func (p *probe) verify(resp *response, method string) error {
 	size := resp.body
 	if method == http.MethodHead {
@@ -128,8 +128,8 @@ func (p *probe) verify(resp *response, method string) error {
 	return nil
 }
 
-// verifyContent reads a thing once and checks all of its content. If the thing's size
-// wasn't known, verifyContent sets it.
+// verifyContent reads a path once and checks the body's digest, or calls p.check for a body
+// without a digest. If p.size is unknown (-1), verifyContent sets it.
 func (p *probe) verifyContent(ctx context.Context, c *conn, req *request, method string) error {
 	var body bytes.Buffer
 	resp, err := c.do(ctx, req, &body)

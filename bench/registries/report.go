@@ -12,7 +12,7 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// result is a row: what a workload measured on a target, all rounds together.
+// result is one row of a table: the figures of one workload on one target, over all rounds.
 type result struct {
 	State       string       `json:"state"` // "empty" or "filled"
 	Workload    string       `json:"workload"`
@@ -29,15 +29,15 @@ type result struct {
 	MBPerSecond float64      `json:"mb_per_second,omitempty"` // 10^6 bytes
 	Connections int          `json:"connections"`             // made by the load generator
 
-	// CPU time in µs per operation, failed ones included; null when unknown.
+	// These are CPU times in µs per operation, failed operations included; null if unknown.
 	ServerCPU   *float64     `json:"server_cpu_us"`
 	DatabaseCPU *float64     `json:"database_cpu_us"`
 	BothCPU     meter.Spread `json:"cpu_us_of_windows"` // server and database together
 	DeferredCPU float64      `json:"deferred_cpu_us"`   // of both, used after the window's end
 	ClientCPU   float64      `json:"client_cpu_us"`     // of the load generator
 
-	// Parts of the machine's CPU time that other processes, and other virtual machines,
-	// took while windows ran.
+	// These are the parts (0 to 1) of the machine's CPU time that other processes (Foreign)
+	// and other virtual machines (Stolen) took during the windows.
 	Foreign float64 `json:"foreign"`
 	Stolen  float64 `json:"stolen"`
 	Dropped int     `json:"dropped_windows"` // windows that were measured again, since others took too much
@@ -46,13 +46,15 @@ type result struct {
 	PSSPeak int64 `json:"pss_peak_bytes,omitempty"`
 	RSSPeak int64 `json:"rss_peak_bytes,omitempty"`
 
-	// Ratios to the baseline of the same workload and state.
+	// These are this result's figures divided by those of the baseline for the same workload
+	// and state.
 	RateOfBaseline float64 `json:"rate_of_baseline,omitempty"`
 	CPUOfBaseline  float64 `json:"cpu_of_baseline,omitempty"`
 }
 
-// newResult makes a result of the sum of all windows. bytes is the amount of content that an
-// operation transfers, 0 if it doesn't matter. It sorts w's latencies.
+// newResult computes a result from w, the sum of all windows of a workload. bytes is the size
+// of the content that one operation transfers; 0 leaves out the column MB/s. It sorts
+// w.latencies.
 func newResult(state, workload, registry string, w window, bytes int64) result {
 	slices.Sort(w.latencies)
 	r := result{
@@ -83,7 +85,8 @@ func newResult(state, workload, registry string, w window, bytes int64) result {
 	return r
 }
 
-// series are the windows of a workload on a target.
+// series has the windows of one workload on one target: their sum, and the rate and CPU time
+// of each.
 type series struct {
 	total          window
 	windows        int
@@ -113,7 +116,7 @@ func (s *series) result(state, workload, registry string, bytes int64) result {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// bytesMoved is the content that an operation moves; 0 if it doesn't matter.
+// bytesMoved returns how many bytes of content an operation transfers; 0 if it isn't reported.
 func (w *workload) bytesMoved(o *options) int64 {
 	if w.bytes == nil {
 		return 0
@@ -121,7 +124,7 @@ func (w *workload) bytesMoved(o *options) int64 {
 	return w.bytes(o)
 }
 
-// cpu is the CPU time of server and database together.
+// cpu returns the CPU time of server and database together per operation, in µs.
 func (r *result) cpu() (us float64, known bool) {
 	if r.ServerCPU == nil || r.DatabaseCPU == nil {
 		return 0, false
@@ -129,7 +132,7 @@ func (r *result) cpu() (us float64, known bool) {
 	return *r.ServerCPU + *r.DatabaseCPU, true
 }
 
-// report is all results, in the order in which they are printed.
+// report has all results, in the order in which they are printed.
 type report struct {
 	Time        time.Time `json:"time"`
 	CPUs        int       `json:"cpus"`
@@ -164,7 +167,7 @@ func (rep *report) marked() int {
 	return n
 }
 
-// compare fills in the ratios of results to their baselines.
+// compare sets, in all results, the ratios to their baselines.
 func (rep *report) compare() {
 	for i := range rep.Results {
 		r := &rep.Results[i]
@@ -182,7 +185,7 @@ func (rep *report) compare() {
 	}
 }
 
-// baselineOf returns the baseline that r is compared with, or nil.
+// baselineOf returns the result of the baseline with which r is compared, or nil without one.
 func (rep *report) baselineOf(r *result) *result {
 	for i := range rep.Results {
 		b := &rep.Results[i]
@@ -193,8 +196,8 @@ func (rep *report) baselineOf(r *result) *result {
 	return nil
 }
 
-// write prints the report: tables to stdout and, if a file is named, JSON to
-// it; for "-" JSON to stdout alone.
+// write prints the report's tables to stdout and, if jsonFile isn't "", writes the report as
+// JSON to that file. If jsonFile is "-", it writes only JSON, to stdout.
 func (rep *report) write(jsonFile string, stdout io.Writer) error {
 	rep.compare()
 	if jsonFile != "" {

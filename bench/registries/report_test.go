@@ -51,7 +51,8 @@ func TestDriveCountsAndGivesUp(t *testing.T) {
 
 func TestLayersAreNewAndTheirDigestsRight(t *testing.T) {
 	t.Parallel()
-	// More chunks than the block holds, so that they are stamped again.
+	// The layer has more chunks than the block of random bytes, so some chunks of the block
+	// are used twice, with different numbers.
 	src, err := newLayerSource((blockSize + 3) * chunkSize)
 	if err != nil {
 		t.Fatal(err)

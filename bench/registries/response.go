@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// response has those parts of an answer that the workloads check. The next answer on the
-// same connection reuses its slices.
+// response has those parts of an answer that the workloads check. The next answer on the same
+// connection overwrites digest and location.
 type response struct {
 	status   int
 	length   int64  // announced by Content-Length; -1 when it wasn't
@@ -31,8 +31,8 @@ func (r *response) readHead(br *bufio.Reader) error {
 	if err != nil {
 		return err
 	}
-	// The line is like "HTTP/1.1 200 OK"; the reason and the space before it may be
-	// missing.
+	// The status line is like "HTTP/1.1 200 OK". The reason phrase and the space before it may
+	// be missing.
 	if len(line) < 12 || string(line[:7]) != "HTTP/1." || line[8] != ' ' || len(line) > 12 && line[12] != ' ' {
 		return fmt.Errorf("%w: status line %q", errHeader, line)
 	}
@@ -53,7 +53,7 @@ func (r *response) readHead(br *bufio.Reader) error {
 	}
 }
 
-// header parses one header line. The length of the header's name shows quickly that most
+// header parses one header line. It compares the length of the header's name first, since most
 // headers aren't needed.
 func (r *response) header(line []byte) error {
 	i := bytes.IndexByte(line, ':')
@@ -152,8 +152,9 @@ func skipTrailers(br *bufio.Reader) error {
 	}
 }
 
-// copyN reads n bytes of body. scratch is larger than br's buffer, so a large
-// body goes from the socket to scratch without passing through br.
+// copyN reads n bytes of the body into scratch and writes them to sink, if there is one.
+// scratch is larger than br's buffer, so br reads a large body from the socket directly into
+// scratch.
 func (r *response) copyN(br *bufio.Reader, scratch []byte, sink io.Writer, n int64) error {
 	for n > 0 {
 		m, err := br.Read(scratch[:min(n, int64(len(scratch)))])
@@ -171,8 +172,8 @@ func (r *response) copyN(br *bufio.Reader, scratch []byte, sink io.Writer, n int
 	return nil
 }
 
-// readLine reads a line without its CRLF (a bare LF is taken too). It is valid
-// until br is read again.
+// readLine reads a line and removes its CRLF, or its LF alone. The line is valid until br is
+// read again.
 func readLine(br *bufio.Reader) ([]byte, error) {
 	line, err := br.ReadSlice('\n')
 	if err != nil {

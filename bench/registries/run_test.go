@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 )
 
-// TestMain lets the test binary be the baselines' child, as the command is.
+// TestMain makes the test binary usable as the child process that serves the baselines.
 func TestMain(m *testing.M) {
 	if ok, err := Child(); ok {
 		if err != nil {
@@ -33,7 +33,7 @@ func startRegistry(t *testing.T) *httptest.Server {
 	return srv
 }
 
-// small returns flags that make every workload short.
+// small returns flags with which every workload takes little time; extra follows them.
 func small(t *testing.T, extra ...string) []string {
 	return append([]string{"-c", "2", "-d", "30ms", "-rounds", "2", "-hot", "3", "-push-workers", "2",
 		"-layer-mib", "2", "-fill", "40", "-fill-repos", "3", "-fill-workers", "3", "-settle", "0", "-quiet", "0", "-noise", "1", "-many", "5", "-sync=false",
@@ -101,7 +101,8 @@ func checkResult(t *testing.T, key string, r result) {
 	}
 }
 
-// checkTables looks for a row of each workload in the two tables.
+// checkTables fails the test unless text has two rows of each default workload for the
+// registry beta: one in each of the two tables.
 func checkTables(t *testing.T, text string) {
 	t.Helper()
 	for _, w := range workloads {
@@ -169,8 +170,8 @@ func TestPushFlowsStoreTheSame(t *testing.T) {
 	}
 }
 
-// TestErrorsAreMarked has a registry that corrupts what it serves, and one that
-// pages its tag list.
+// A registry corrupts the blobs that it serves, and returns an incomplete tag list. The test
+// expects the rows of these workloads to be marked, and an error.
 func TestErrorsAreMarked(t *testing.T) {
 	t.Parallel()
 	reg := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -197,8 +198,8 @@ func TestErrorsAreMarked(t *testing.T) {
 	}
 }
 
-// TestMount measures a handler that supports mounts, since the in-memory registry doesn't,
-// and then a handler that declines them.
+// TestMount measures the workload mount on a handler that supports mounts, which the in-memory
+// registry doesn't, and then on a handler that answers a mount with 202, which is an error.
 func TestMount(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusCreated, http.StatusAccepted} {

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// writeTables prints a table for each state, the errors, and the ratios of the filled state
-// to the empty one.
+// writeTables prints one table for each state of the registries, the errors, and a table of
+// the figures of filled registries divided by those of empty ones.
 func (rep *report) writeTables(w io.Writer) error {
 	var out strings.Builder
 	empty, filled := rep.of(stateEmpty), rep.of(stateFilled)
@@ -36,8 +36,8 @@ func (rep *report) of(state string) []result {
 	return rs
 }
 
-// hasBaselines reports whether any result has a baseline, so that the columns of comparison
-// are printed.
+// hasBaselines returns whether any result is a baseline's. Only then the tables have the
+// columns rate/base and CPU/base.
 func (rep *report) hasBaselines() bool {
 	for _, r := range rep.Results {
 		if r.Baseline {
@@ -71,7 +71,8 @@ func (rep *report) table(results []result) string {
 	return layOut(rows)
 }
 
-// cells is a row of a table; errors mark it.
+// cells returns the result's cells in a table. The cell of the errors is marked with "!!" if
+// there are any.
 func (r *result) cells() []string {
 	server, database, both := "-", "-", "-"
 	if sum, ok := r.cpu(); ok {
@@ -95,7 +96,8 @@ func (r *result) cells() []string {
 	}
 }
 
-// ratios compares results of the same workload and registry.
+// ratios returns a table of the filled registries' figures divided by those of the empty ones,
+// for each workload and registry.
 func ratios(empty, filled []result) string {
 	rows := [][]string{{"workload", "registry", "ops/s", "p50", "p99", "both CPU", "PSS"}}
 	for _, f := range filled {
@@ -117,7 +119,7 @@ func ratios(empty, filled []result) string {
 	return layOut(rows)
 }
 
-// errors lists the first errors of each marked row.
+// errors returns the first error texts of each result that has errors.
 func (rep *report) errors() string {
 	var out strings.Builder
 	for _, r := range rep.Results {
@@ -137,7 +139,7 @@ func quotient(a, b float64) float64 {
 
 func percent(x float64) string { return strconv.FormatFloat(100*x, 'f', 1, 64) + "%" }
 
-// ratio prints a ratio; 0 stands for none.
+// ratio formats a ratio with two decimals; 0 means that there is none and gives "-".
 func ratio(x float64) string {
 	return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 2, 64) })
 }
@@ -149,7 +151,7 @@ func orDash(x float64, format func(float64) string) string {
 	return format(x)
 }
 
-// number prints three significant digits, or all digits of the whole part.
+// number formats x with three significant digits, or with all digits of its whole part.
 func number(x float64) string {
 	switch {
 	case x == 0:
@@ -173,8 +175,8 @@ func thousands(x float64) string {
 	return s
 }
 
-// layOut aligns columns: the first two are text, the others numbers. A nil row
-// is an empty line.
+// layOut formats rows as a table. The first two columns are text and aligned left, the others
+// are numbers and aligned right. A nil row becomes an empty line.
 func layOut(rows [][]string) string {
 	var widths []int
 	for _, row := range rows {

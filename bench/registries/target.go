@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// target is one server under test: a registry, or a baseline's child process.
+// target is one server under test: a registry, or the child process that serves a baseline.
 type target struct {
 	name     string
 	origin   string      // scheme://host[:port], as given
@@ -27,8 +27,8 @@ type target struct {
 	baseline bool
 }
 
-// parseTarget parses name=URL[,pid=PID[+PID]…][,after=PATH]. Credentials in the URL are
-// sent as Basic authentication.
+// parseTarget parses an argument name=URL[,pid=PID[+PID]…][,after=PATH]. Credentials in the
+// URL are sent as Basic authentication.
 func parseTarget(s string, insecure bool) (*target, error) {
 	name, rest, ok := strings.Cut(s, "=")
 	if !ok || name == "" {
@@ -46,7 +46,7 @@ func parseTarget(s string, insecure bool) (*target, error) {
 	return t, t.setURL(rawURL, insecure)
 }
 
-// setPart parses one of the parts that follow the URL.
+// setPart parses one of the parts after the URL: pid=… or after=….
 func (t *target) setPart(part string) error {
 	key, value, _ := strings.Cut(part, "=")
 	switch {
@@ -99,9 +99,9 @@ func orDefault(s, def string) string {
 	return s
 }
 
-// findPIDs sets the processes that listen on the target's address when it is a
-// loopback one and none were given. Finding none is no error: the CPU and
-// memory columns then stay empty.
+// findPIDs sets t.pids to the processes that listen on the target's address, if it is a
+// loopback address and no process ids were given. It is no error if there are none: the
+// columns of CPU time and memory are then empty.
 func (t *target) findPIDs(ctx context.Context, fs meter.Proc) error {
 	if len(t.pids) > 0 {
 		return nil
@@ -130,8 +130,8 @@ func (t *target) findPIDs(ctx context.Context, fs meter.Proc) error {
 	return nil
 }
 
-// head serialises a request's first part; length is its Content-Length, -1 for
-// none. extra are whole header lines without their line ends.
+// head appends a request's line and headers to dst. length is the Content-Length; -1 leaves
+// that header out. extra has whole header lines without their line ends.
 func (t *target) head(dst []byte, method, path string, length int, extra ...string) []byte {
 	dst = append(dst, method...)
 	dst = append(dst, ' ')
@@ -153,8 +153,8 @@ func (t *target) head(dst []byte, method, path string, length int, extra ...stri
 	return append(dst, "\r\n"...)
 }
 
-// resolve turns a Location header into the path to request next. A Location on
-// another host is refused: it would measure another server.
+// resolve returns the path in a Location header, for the next request. It refuses a Location
+// on another host, since the program would then measure another server.
 func (t *target) resolve(location []byte) (string, error) {
 	s := string(location)
 	if strings.HasPrefix(s, "/") && !strings.HasPrefix(s, "//") {

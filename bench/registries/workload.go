@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// workload is one row of the tables for each target.
+// workload is what the program measures in one table row per target.
 type workload struct {
 	name     string
 	about    string
@@ -20,13 +20,15 @@ type workload struct {
 	baseline string               // path at the baselines' child process; empty: none
 	limit    string               // name of that baseline in the tables
 
-	// A workload either reads things (with method) or pushes.
+	// A workload either reads the paths of probes by requests with this method, or prepares
+	// its operations in open.
 	method string
 	probes func(*bench) []probe
 	open   func(context.Context, *bench, *target) (*session, error)
 }
 
-// session is a workload ready to run on one target, an operation per worker.
+// session is a workload that is ready to run on one target. It has one operation for each
+// worker.
 type session struct {
 	ops   []operation
 	conns []*conn
@@ -47,7 +49,7 @@ func (s *session) dials() int {
 	return n
 }
 
-// Names of workloads that read content which no other workload needs.
+// These workloads read content that no other workload needs, so it is pushed only for them.
 const (
 	tagsWorkload  = "tags-1000"
 	manyWorkload  = "manifests-2000"
@@ -92,7 +94,8 @@ var workloads = []workload{
 	},
 }
 
-// workloadNames lists the workloads; def limits it to those run by default.
+// workloadNames returns the names of all workloads; if def is true, of those that run by
+// default.
 func workloadNames(def bool) []string {
 	var names []string
 	for _, w := range workloads {
@@ -103,8 +106,8 @@ func workloadNames(def bool) []string {
 	return names
 }
 
-// selectWorkloads returns the workloads named in a comma-separated list, in
-// the order of the tables.
+// selectWorkloads returns the workloads in the comma-separated list, in the order of the
+// tables. An unknown name is an error.
 func selectWorkloads(list string) ([]workload, error) {
 	names := strings.Split(list, ",")
 	for _, n := range names {
@@ -121,8 +124,8 @@ func selectWorkloads(list string) ([]workload, error) {
 	return selected, nil
 }
 
-// openSmallImages pushes images that are new to every registry, each under a tag of its
-// own.
+// openSmallImages prepares the workload small-images. Its operation pushes an image that no
+// registry has seen, under a tag of its own.
 func openSmallImages(_ context.Context, b *bench, t *target) (*session, error) {
 	s := &session{}
 	for range b.pushWorkers {
@@ -143,7 +146,8 @@ func openSmallImages(_ context.Context, b *bench, t *target) (*session, error) {
 	return s, nil
 }
 
-// openLayer pushes one new large layer; its digest is computed before the measurement.
+// openLayer prepares the push of one new large layer. It computes the layer's digest, before
+// the measurement.
 func openLayer(_ context.Context, b *bench, t *target) (*session, error) {
 	src, err := b.layers()
 	if err != nil {
@@ -159,7 +163,8 @@ func openLayer(_ context.Context, b *bench, t *target) (*session, error) {
 	})}}, nil
 }
 
-// oneTime runs op at the first call and is done at the second.
+// oneTime returns an operation that runs op at its first call and returns errDone at its
+// second.
 func oneTime(op operation) operation {
 	called := false
 	return func(ctx context.Context) error {
@@ -171,7 +176,8 @@ func oneTime(op operation) operation {
 	}
 }
 
-// openMount mounts the layers of the fixture into a second repository.
+// openMount prepares the workload mount, whose operation mounts a small layer of the fixture
+// from its repository into another one.
 func openMount(_ context.Context, b *bench, t *target) (*session, error) {
 	s := &session{}
 	for w := range b.conns {

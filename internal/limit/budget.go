@@ -24,8 +24,8 @@ type BudgetOptions struct {
 // takes bytes from the budget before it allocates memory, and gives them back when the memory
 // is free again.
 //
-// One client may have Share/(100-Share) times as much as is free: with 50 percent, as much as
-// is left for others. So one client gets at most half of the total, two get a third each, and
+// One client may hold at most Share/(100-Share) times as many bytes as are free: with a Share
+// of 50 percent, as many as are left for others. So one client gets at most half of the total, two get a third each, and
 // some memory is always left for the next client. Streams, which reuse their buffers, may use
 // three quarters of the total. The last quarter is reserved for bodies that are read
 // completely into memory, so that uploads of blobs can't block the manifest that refers to

@@ -65,8 +65,8 @@ func matchKey(key string, known []string) string {
 	return ""
 }
 
-// readArray returns the elements of the JSON array raw. It is an error if there are more than
-// limit.
+// readArray returns the elements of the JSON array raw. It returns an error if the array has
+// more than limit elements.
 func readArray(raw []byte, limit int) ([][]byte, error) {
 	if len(raw) == 0 || raw[0] != '[' {
 		return nil, fmt.Errorf("it must be a JSON array, not %s", typeName(raw))

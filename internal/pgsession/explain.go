@@ -89,7 +89,8 @@ func explainConnect(c *pgconn.ConnectError, setting string) string {
 	return fmt.Sprintf("%s refuses user %q: %s (SQLSTATE %s)", at, cfg.User, e.Message, e.Code)
 }
 
-// dsn returns the name of the setting with the DSN for a text, "the DSN" if it isn't known.
+// dsn returns how an error's text names the setting that has the DSN: by its key, or "the DSN"
+// if the key isn't known.
 func dsn(setting string) string {
 	if setting == "" {
 		return "the DSN"
