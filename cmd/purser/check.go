@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
@@ -68,11 +69,11 @@ func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, 
 		return nil, err
 	}
 	// Existing: a wrong path is an error, rather than an empty store.
-	raw, err := tryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: true})
+	raw, err := backend.TryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: true})
 	if err != nil {
 		return nil, err
 	}
-	store, err := identified(cfg, metadata, raw, log)
+	store, err := backend.IdentifiedStore(cfg, metadata, raw, log)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +91,7 @@ func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, 
 // openForCheck opens the database. Options.Replica stays empty: triggers don't notify the
 // replica named there, and all servers have to learn of a repair's changes.
 func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn string) (*db.DB, error) {
-	if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
+	if err := backend.ForCommand(backend.CheckMetadata(ctx, dsn)); err != nil {
 		return nil, err
 	}
 	log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)

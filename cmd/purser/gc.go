@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -23,14 +24,14 @@ func gcCommand(src *command.Source) *cobra.Command {
 // them to this command.
 func withMetadata(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error) error {
 	return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
-		if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
+		if err := backend.ForCommand(backend.CheckMetadata(ctx, dsn)); err != nil {
 			return err
 		}
 		log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)
 		if err != nil {
 			return err
 		}
-		metadata, err := openReviews(ctx, cfg, dsn, log)
+		metadata, err := backend.OpenReviews(ctx, cfg, dsn, log)
 		if err != nil {
 			return err
 		}
@@ -44,7 +45,7 @@ func withMetadata(src *command.Source, cmd *cobra.Command, fn func(ctx context.C
 // withCollector is like withMetadata, for commands that need garbage collection.
 func withCollector(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error) error {
 	return withMetadata(src, cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error {
-		return fn(ctx, cfg, collector(cfg, c, metadata, metadata, nil), metadata, log)
+		return fn(ctx, cfg, backend.NewCollector(cfg, c, metadata, metadata, nil), metadata, log)
 	})
 }
 

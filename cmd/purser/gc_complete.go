@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -27,7 +28,7 @@ func completeExplainable(src *command.Source, cmd *cobra.Command, args []string,
 	defer cancel()
 	dsn := string(cfg.Database.Main)
 	if dsn == "" {
-		if dsn, err = builtinpg.RunningDSN(postgresDir(cfg), databaseName); err != nil {
+		if dsn, err = builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName); err != nil {
 			return nil, goesOn
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
@@ -81,7 +82,7 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, me
 	}
 	o := gc.CollectOptions{
 		Collector: c, DryRun: r.dry, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout,
-		StorageTimeout: cfg.Storage.DeleteTimeout, MaxFailures: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
+		StorageTimeout: cfg.Storage.DeleteTimeout, MaxFailures: cfg.GC.SetAsideAfter, UploadAge: backend.UploadAge(cfg),
 		Progress: func(done gc.Progress) { r.progress.Tell(progressText(done)) }, WouldDelete: r.found, Log: log,
 	}
 	if r.report.DryRun = r.dry; r.dry {
@@ -100,7 +101,7 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, me
 
 // store opens the blob store.
 func (r *gcRun) store(ctx context.Context, cfg *config.Config, metadata *db.DB, log *slog.Logger) (blob.Store, error) {
-	store, err := openStore(ctx, cfg.Storage, metadata, log, nil)
+	store, err := backend.OpenStore(ctx, cfg.Storage, metadata, log, nil)
 	if err != nil {
 		return nil, err // a nil *storeid.Store would make a non-nil blob.Store
 	}

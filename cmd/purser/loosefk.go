@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/loosefk/cli"
@@ -25,27 +26,27 @@ func openLoose(src *command.Source, ctx context.Context, cmd *cobra.Command) (*c
 	if err != nil {
 		return nil, err
 	}
-	if err := forCommand(checkSchema(ctx, cfg, dsn)); err != nil {
+	if err := backend.ForCommand(backend.CheckSchema(ctx, cfg, dsn)); err != nil {
 		stop()
-		return nil, explainDatabase(cfg, err)
+		return nil, backend.ExplainDatabase(cfg, err)
 	}
 	log, err := command.NewLogger(cmd.ErrOrStderr(), cfg.Log)
 	if err != nil {
 		stop()
 		return nil, err
 	}
-	keys, err := openLooseKeys(ctx, cfg, dsn, log)
+	keys, err := backend.OpenLooseKeys(ctx, cfg, dsn, log)
 	if err != nil {
 		stop()
 		return nil, err
 	}
-	end := func() { keys.close(); stop() }
+	end := func() { keys.Close(); stop() }
 	if err := logLooseCommand(ctx, keys, cmd); err != nil {
 		end()
 		return nil, err
 	}
 	return &cli.App{
-		Databases: keys.databases, Definitions: keys.definitions, Options: keys.options(cfg.LooseForeignKeys, log), Close: end,
+		Databases: keys.Databases, Definitions: keys.Definitions, Options: keys.Options(cfg.LooseForeignKeys, log), Close: end,
 	}, nil
 }
 
@@ -53,10 +54,10 @@ func openLoose(src *command.Source, ctx context.Context, cmd *cobra.Command) (*c
 var looseChanges = []string{"run", "drain", "install", "track", "untrack", "fix-default-partition"}
 
 // logLooseCommand writes an audit entry if the command changes something.
-func logLooseCommand(ctx context.Context, k *looseKeys, cmd *cobra.Command) error {
+func logLooseCommand(ctx context.Context, k *backend.LooseKeys, cmd *cobra.Command) error {
 	onlyPrints, _ := cmd.Flags().GetBool("sql") // the error only says that the command has no such flag
 	if onlyPrints || !slices.Contains(looseChanges, cmd.Name()) {
 		return nil
 	}
-	return audit.New(k.main).Append(byCommand(ctx, cmd), audit.Entry{Kind: audit.RunLooseKeys})
+	return audit.New(k.Main).Append(byCommand(ctx, cmd), audit.Entry{Kind: audit.RunLooseKeys})
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
@@ -23,7 +24,7 @@ func migrateCommand(src *command.Source) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withAnyDSN(src, cmd, false, func(ctx context.Context, cfg *config.Config, dsn string) error {
-				n, err := migrate(ctx, cfg, dsn)
+				n, err := backend.Migrate(ctx, cfg, dsn)
 				if err != nil {
 					return err
 				}
@@ -38,7 +39,7 @@ func migrateCommand(src *command.Source) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
-				list, err := migrations(ctx, cfg, dsn)
+				list, err := backend.Migrations(ctx, cfg, dsn)
 				if err != nil {
 					return err
 				}
@@ -77,7 +78,7 @@ func withAnyDSN(src *command.Source, cmd *cobra.Command, existing bool, fn func(
 		return err
 	}
 	defer stop()
-	return explainDatabase(cfg, fn(cmd.Context(), cfg, dsn))
+	return backend.ExplainDatabase(cfg, fn(cmd.Context(), cfg, dsn))
 }
 
 // openDSN returns the DSN like withAnyDSN. The caller calls stop when it is done.
@@ -92,13 +93,13 @@ func openDSN(src *command.Source, cmd *cobra.Command, existing bool) (cfg *confi
 	if cfg.Database.Main != "" {
 		return cfg, string(cfg.Database.Main), func() {}, nil
 	}
-	pg, err := startPostgres(cmd.Context(), cfg, existing, log)
+	pg, err := backend.StartPostgres(cmd.Context(), cfg, existing, log)
 	if errors.Is(err, builtinpg.ErrInUse) {
-		dsn, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName)
+		dsn, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName)
 		return cfg, dsn, func() {}, err
 	}
 	if err != nil {
 		return nil, "", nil, err
 	}
-	return cfg, pg.dsn, func() { pg.stop() }, nil
+	return cfg, pg.DSN, func() { pg.Stop() }, nil
 }

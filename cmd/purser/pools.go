@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 )
@@ -15,7 +16,7 @@ type pools struct {
 	metadata *db.DB // for requests
 	reviews  *db.DB // for garbage collection
 	prunes   *db.DB // for auto-pruning
-	keys     *looseKeys
+	keys     *backend.LooseKeys
 	stats    *statistics
 }
 
@@ -26,26 +27,26 @@ func openPools(ctx context.Context, cfg *config.Config, dsn string, replica uuid
 			p.close()
 		}
 	}()
-	if p.metadata, err = openDatabase(ctx, cfg, dsn, replica, log); err != nil {
+	if p.metadata, err = backend.OpenDatabase(ctx, cfg, dsn, replica, log); err != nil {
 		return nil, err
 	}
 	if p.stats, err = openStatistics(ctx, cfg, dsn, log); err != nil {
 		return nil, err
 	}
-	if p.reviews, err = openReviews(ctx, cfg, dsn, log); err != nil {
+	if p.reviews, err = backend.OpenReviews(ctx, cfg, dsn, log); err != nil {
 		return nil, err
 	}
-	if p.prunes, err = openPrunes(ctx, cfg, dsn, log); err != nil {
+	if p.prunes, err = backend.OpenPrunes(ctx, cfg, dsn, log); err != nil {
 		return nil, err
 	}
-	err = patiently(ctx, cfg, log, func() (err error) {
-		p.keys, err = openLooseKeys(ctx, cfg, dsn, log)
+	err = backend.Patiently(ctx, cfg, log, func() (err error) {
+		p.keys, err = backend.OpenLooseKeys(ctx, cfg, dsn, log)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return p, patiently(ctx, cfg, log, func() error { return p.count(ctx, cfg, log) })
+	return p, backend.Patiently(ctx, cfg, log, func() error { return p.count(ctx, cfg, log) })
 }
 
 // otherConns counts connections outside of the pools: one that listens for
@@ -59,7 +60,7 @@ func (p *pools) count(ctx context.Context, cfg *config.Config, log *slog.Logger)
 	if err != nil {
 		return err
 	}
-	if need := cfg.Database.MaxConns + reviewConns(cfg) + pruneConns + looseConns + otherConns; room.Connections < need {
+	if need := cfg.Database.MaxConns + backend.ReviewConns(cfg) + backend.PruneConns + backend.LooseConns + otherConns; room.Connections < need {
 		log.WarnContext(ctx, "PostgreSQL allows fewer connections than this process may open: requests and background work fail when there is none left. "+
 			"Raise the limit there, or lower database.max_conns or gc.workers", "limit_of", room.Of, "limit", room.Connections, "needed", need)
 	}
@@ -69,7 +70,7 @@ func (p *pools) count(ctx context.Context, cfg *config.Config, log *slog.Logger)
 // close closes the pools that were opened.
 func (p *pools) close() {
 	if p.keys != nil {
-		p.keys.close()
+		p.keys.Close()
 	}
 	for _, d := range []*db.DB{p.prunes, p.reviews, p.metadata} {
 		if d != nil {

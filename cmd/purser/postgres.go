@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/builtinpg"
 )
@@ -25,7 +26,7 @@ func postgresCommand(src *command.Source) *cobra.Command {
 				return errors.New("the metadata isn't in the built-in PostgreSQL: database.main (" +
 					cfg.Source("database.main") + ") names the server; connect to that one")
 			}
-			dsn, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName)
+			dsn, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName)
 			if err != nil {
 				return err
 			}

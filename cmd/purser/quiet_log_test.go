@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -192,7 +193,7 @@ func TestBuiltInPostgresIsQuiet(t *testing.T) {
 	cfg := testConfig(t)
 	s, log := startRecorded(t, cfg)
 	ordinaryDay(t, s)
-	if _, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName); err != nil {
+	if _, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.stop(); err != nil {

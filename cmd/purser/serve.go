@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
@@ -102,12 +103,12 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	var background []func(context.Context) error
 	dsn := string(cfg.Database.Main)
 	if dsn == "" {
-		pg, err := startPostgres(ctx, cfg, false, log)
+		pg, err := backend.StartPostgres(ctx, cfg, false, log)
 		if err != nil {
 			return err
 		}
-		defer pg.stop()
-		dsn, background = pg.dsn, append(background, pg.supervise)
+		defer pg.Stop()
+		dsn, background = pg.DSN, append(background, pg.Supervise)
 	}
 	replica := uuid.New()
 	pools, err := openPools(ctx, cfg, dsn, replica, log)
@@ -115,7 +116,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 		return err
 	}
 	defer pools.close()
-	store, err := openStore(ctx, cfg.Storage, pools.metadata, log, func(store blob.Store) (blob.Store, error) {
+	store, err := backend.OpenStore(ctx, cfg.Storage, pools.metadata, log, func(store blob.Store) (blob.Store, error) {
 		return blob.Metered(store, reg)
 	})
 	if err != nil {
@@ -158,7 +159,7 @@ type dependencies struct {
 	db      *db.DB
 	reviews *db.DB
 	prunes  *db.DB
-	keys    *looseKeys
+	keys    *backend.LooseKeys
 	store   *storeid.Store
 	pulls   pullParts
 	loops   *worker.Metrics
@@ -183,15 +184,15 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
 		CacheEntries:       max(1, cfg.Cache.Entries),
 	})
-	garbage := collector(cfg, c, p.db, p.reviews, p.log)
-	err := patiently(ctx, cfg, p.log, func() error { return garbage.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.Delays()) })
+	garbage := backend.NewCollector(cfg, c, p.db, p.reviews, p.log)
+	err := backend.Patiently(ctx, cfg, p.log, func() error { return garbage.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.Delays()) })
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := p.metrics.Register(poolCollector{p.db.Pool}); err != nil {
 		return nil, nil, fmt.Errorf("registering the metrics of the pool: %w", err)
 	}
-	keys, err := p.keys.worker(cfg.LooseForeignKeys, p.metrics, p.log)
+	keys, err := p.keys.Worker(cfg.LooseForeignKeys, p.metrics, p.log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -213,7 +214,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	}
 	handler, err := p.mount(cfg, front, management.Options{
 		Catalog: c, Autoprune: pruner, Webhooks: notices, Pulls: statistics,
-		LooseKeys: &management.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
+		LooseKeys: &management.LooseKeys{Database: &p.keys.Databases[0], Worker: keys},
 		GC:        gc.CollectOptions{Collector: garbage},
 	})
 	if err != nil {
@@ -246,10 +247,10 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 // others.
 func (p dependencies) mount(cfg *config.Config, front *server.Server, o management.Options) (*site, error) {
 	o.Server, o.Log, o.Audit, o.System = front, p.log, audit.New(p.db), p.system(cfg)
-	o.Store = blob.Mark(p.store, storeTrouble(cfg.Storage))
+	o.Store = blob.Mark(p.store, backend.StoreTrouble(cfg.Storage))
 	o.Recorder, o.PullStats, o.RedisPulls = p.pulls.recorder, p.pulls.sync, p.pulls.flush
 	o.GC.Batch, o.GC.TransactionTimeout, o.GC.StorageTimeout = cfg.GC.Batch, cfg.GC.TransactionTimeout, cfg.Storage.DeleteTimeout
-	o.GC.MaxFailures, o.GC.UploadAge = cfg.GC.SetAsideAfter, uploadAge(cfg)
+	o.GC.MaxFailures, o.GC.UploadAge = cfg.GC.SetAsideAfter, backend.UploadAge(cfg)
 	oci, err := distribution.New(distribution.Options{
 		Server: front, Catalog: o.Catalog, Store: o.Store, WrongStore: p.store.Wrong, Log: p.log,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
@@ -313,7 +314,7 @@ func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p 
 		return nil, err
 	}
 	reaper, err := gc.NewReaper(gc.ReaperOptions{
-		Catalog: c, Store: p.store, Age: uploadAge(cfg), Reaped: sweeper.Wake, Log: p.log, Metrics: metrics, Worker: loops,
+		Catalog: c, Store: p.store, Age: backend.UploadAge(cfg), Reaped: sweeper.Wake, Log: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
 		return nil, err
@@ -470,7 +471,7 @@ func places(cfg *config.Config) []string {
 	}
 	switch s := cfg.Storage; {
 	case s.UsesS3(), len(list) == 0 || s.Filesystem.Path != blobsDir(cfg):
-		list = append(list, storePlace(s))
+		list = append(list, backend.StorePlace(s))
 	}
 	return list
 }

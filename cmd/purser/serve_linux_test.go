@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
@@ -17,7 +18,7 @@ func TestRequestsComeFirst(t *testing.T) {
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
 	cfg := testConfig(t)
 	s := start(t, cfg)
-	dsn, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName)
+	dsn, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName)
 	if err != nil {
 		t.Fatal(err)
 	}

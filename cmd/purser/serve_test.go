@@ -21,9 +21,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -164,7 +164,7 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	if s.data != cfg.DataDir {
 		t.Errorf("data in %q, want %q", s.data, cfg.DataDir)
 	}
-	dsn, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName)
+	dsn, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
-	if _, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName); err == nil {
+	if _, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName); err == nil {
 		t.Error("PostgreSQL still runs")
 	}
 }
@@ -200,7 +200,7 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 // killPostgres kills PostgreSQL's first process and waits until Purser has noticed.
 func killPostgres(t *testing.T, cfg *config.Config) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(postgresDir(cfg), "cluster", "postmaster.pid"))
+	text, err := os.ReadFile(filepath.Join(backend.PostgresDir(cfg), "cluster", "postmaster.pid"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,37 +337,5 @@ func TestReadiness(t *testing.T) {
 		expect(200, "database: ok\nstorage: ok\n")
 		r.stopping()
 		expect(503, "stopping\n")
-	})
-}
-
-func TestDatabaseIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	down := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-	if !db.Unavailable(down) {
-		t.Fatal("a refused connection isn't taken for an unavailable database")
-	}
-	synctest.Test(t, func(t *testing.T) {
-		n := 0
-		err := patiently(t.Context(), new(config.Config), quiet, func() error {
-			if n++; n < 5 {
-				return down
-			}
-			return nil
-		})
-		if err != nil || n != 5 {
-			t.Errorf("%v after %d attempts, want success after 5", err, n)
-		}
-		began := time.Now()
-		if err := patiently(t.Context(), new(config.Config), quiet, func() error { return down }); !errors.Is(err, syscall.ECONNREFUSED) {
-			t.Errorf("a database that stays away: %v", err)
-		}
-		if took := time.Since(began); took < databasePatience || took > databasePatience+10*time.Second {
-			t.Errorf("gave up after %v, want about %v", took, databasePatience)
-		}
-		n = 0
-		other := errors.New("wrong password")
-		if err := patiently(t.Context(), new(config.Config), quiet, func() error { n++; return other }); !errors.Is(err, other) || n != 1 {
-			t.Errorf("%v after %d attempts, want the error at once", err, n)
-		}
 	})
 }

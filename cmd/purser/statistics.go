@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/pgsession"
@@ -31,22 +32,22 @@ type statistics struct {
 func openStatistics(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*statistics, error) {
 	s := &statistics{log: log, prepare: func(ctx context.Context) error {
 		if cfg.Database.Migrate {
-			_, err := db.MigrateStats(ctx, statsDSN(cfg, dsn))
+			_, err := db.MigrateStats(ctx, backend.StatsDSN(cfg, dsn))
 			return err
 		}
-		list, err := db.StatusStats(ctx, statsDSN(cfg, dsn))
-		return errors.Join(err, complete(list))
+		list, err := db.StatusStats(ctx, backend.StatsDSN(cfg, dsn))
+		return errors.Join(err, backend.SchemaComplete(list))
 	}}
 	var err error
-	if statsDSN(cfg, dsn) == dsn {
-		err = patiently(ctx, cfg, log, func() error { return s.prepare(ctx) })
+	if backend.StatsDSN(cfg, dsn) == dsn {
+		err = backend.Patiently(ctx, cfg, log, func() error { return s.prepare(ctx) })
 	} else {
-		err = explainDatabase(cfg, s.prepare(ctx))
+		err = backend.ExplainDatabase(cfg, s.prepare(ctx))
 	}
 	switch {
 	case err == nil:
 		return s, nil
-	case ctx.Err() != nil || statsDSN(cfg, dsn) == dsn || !db.Unavailable(err) || pgsession.Misconfigured(err):
+	case ctx.Err() != nil || backend.StatsDSN(cfg, dsn) == dsn || !db.Unavailable(err) || pgsession.Misconfigured(err):
 		return nil, fmt.Errorf("the statistics' database: %w", err)
 	}
 	log.ErrorContext(ctx, "the statistics' database can't be reached: starting without pull statistics. Pulls are counted from the audit log once it can be reached; until then no last_pulled policy runs", "error", err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
@@ -31,11 +32,11 @@ func withStore(src *command.Source, cmd *cobra.Command, existing bool, fn func(c
 		if err != nil {
 			return err
 		}
-		store, err := tryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: existing})
+		store, err := backend.TryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: existing})
 		if err != nil {
 			return err
 		}
-		guarded, err := identified(cfg.Storage, metadata, store, log)
+		guarded, err := backend.IdentifiedStore(cfg.Storage, metadata, store, log)
 		if err != nil {
 			return err
 		}

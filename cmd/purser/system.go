@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
@@ -11,10 +12,10 @@ import (
 
 // stats returns the pool of the statistics' database.
 func (p dependencies) stats() *db.DB {
-	if p.keys.stats == p.keys.main {
+	if p.keys.Stats == p.keys.Main {
 		return p.db
 	}
-	return p.keys.stats
+	return p.keys.Stats
 }
 
 // system describes this process for operators.
@@ -22,7 +23,7 @@ func (p dependencies) system(cfg *config.Config) management.System {
 	s := management.System{
 		Version: command.ReadBuild().Version, Replica: p.replica.String(), Storage: "filesystem", Database: p.db,
 		Migrations: func(ctx context.Context) ([]db.MigrationStatus, error) {
-			return migrations(ctx, cfg, p.db.Pool.Config().ConnString())
+			return backend.Migrations(ctx, cfg, p.db.Pool.Config().ConnString())
 		},
 	}
 	if cfg.Storage.UsesS3() {

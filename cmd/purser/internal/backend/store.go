@@ -1,4 +1,4 @@
-package main
+package backend
 
 import (
 	"context"
@@ -17,17 +17,17 @@ import (
 // storeTimeout limits the first request to the blob store.
 const storeTimeout = 30 * time.Second
 
-// openStore opens the blob store for a process that writes to it. The store must be the
+// OpenStore opens the blob store for a process that writes to it. The store must be the
 // one that belongs to the database. measure, unless nil, wraps the actual store, below
 // the check of its identity.
-func openStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *slog.Logger, measure func(blob.Store) (blob.Store, error)) (*storeid.Store, error) {
+func OpenStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *slog.Logger, measure func(blob.Store) (blob.Store, error)) (*storeid.Store, error) {
 	known, err := storeid.Read(ctx, metadata)
 	if err != nil {
 		return nil, err
 	}
 	// Once the database is bound to a store, the directory must exist: otherwise a new
 	// store would be made in an empty mount point.
-	store, err := tryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: known.Confirmed})
+	store, err := TryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: known.Confirmed})
 	if err != nil {
 		if known.Confirmed {
 			err = fmt.Errorf("%w; the database's store has the identity %s, and was last at %s: if the registry is to go on with a new, empty "+
@@ -40,32 +40,32 @@ func openStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *sl
 			return nil, err
 		}
 	}
-	s, err := identified(cfg, metadata, store, log)
+	s, err := IdentifiedStore(cfg, metadata, store, log)
 	if err != nil {
 		return nil, err
 	}
 	return s, s.Establish(ctx)
 }
 
-// identified wraps store so that its identity is compared with the database's.
-func identified(cfg config.Storage, metadata *db.DB, store blob.Store, log *slog.Logger) (*storeid.Store, error) {
+// IdentifiedStore wraps store so that its identity is compared with the database's.
+func IdentifiedStore(cfg config.Storage, metadata *db.DB, store blob.Store, log *slog.Logger) (*storeid.Store, error) {
 	return storeid.New(storeid.Options{
 		DB: metadata, Catalog: catalog.New(catalog.Options{DB: metadata, CacheOff: true, Log: log}),
-		Store: store, Place: storePlace(cfg), Local: !cfg.UsesS3(), Log: log,
+		Store: store, Place: StorePlace(cfg), Local: !cfg.UsesS3(), Log: log,
 	})
 }
 
-// storeTrouble returns the function that classifies errors of the configured kind of
+// StoreTrouble returns the function that classifies errors of the configured kind of
 // store.
-func storeTrouble(s config.Storage) func(error) blob.Trouble {
+func StoreTrouble(s config.Storage) func(error) blob.Trouble {
 	if s.UsesS3() {
 		return s3.TroubleOf
 	}
 	return blob.TroubleOf
 }
 
-// storePlace describes the store's location.
-func storePlace(s config.Storage) string {
+// StorePlace describes the store's location.
+func StorePlace(s config.Storage) string {
 	if !s.UsesS3() {
 		return s.Filesystem.Path
 	}
@@ -76,8 +76,8 @@ func storePlace(s config.Storage) string {
 	return place
 }
 
-// tryStore opens the configured store. dir applies if it is a directory.
-func tryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blob.Store, error) {
+// TryStore opens the configured store. dir applies if it is a directory.
+func TryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blob.Store, error) {
 	var store blob.Store
 	var err error
 	if c := cfg.S3; cfg.UsesS3() {

@@ -1,4 +1,7 @@
-package main
+// Package backend opens what a server and the operators' commands stand on, as the
+// configuration says: the database and its pools, the built-in PostgreSQL, the blob store,
+// the collector of garbage and the loose foreign keys. It serves nobody and prints nothing.
+package backend
 
 import (
 	"context"
@@ -25,12 +28,12 @@ const databasePatience = time.Minute
 // errPending says that the database's schema is older than this program needs.
 var errPending = errors.New("the database's schema is not up to date and database.migrate is false: run \"purser migrate up\", or set database.migrate: true")
 
-// openDatabase migrates the metadata database, if the settings allow that, and opens
+// OpenDatabase migrates the metadata database, if the settings allow that, and opens
 // the pool for requests.
-func openDatabase(ctx context.Context, cfg *config.Config, dsn string, replica uuid.UUID, log *slog.Logger) (*db.DB, error) {
-	err := patiently(ctx, cfg, log, func() error {
+func OpenDatabase(ctx context.Context, cfg *config.Config, dsn string, replica uuid.UUID, log *slog.Logger) (*db.DB, error) {
+	err := Patiently(ctx, cfg, log, func() error {
 		if !cfg.Database.Migrate {
-			return checkMetadata(ctx, dsn)
+			return CheckMetadata(ctx, dsn)
 		}
 		n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
 		if n > 0 {
@@ -60,52 +63,52 @@ func foreground(cfg *config.Config, dsn string, log *slog.Logger) func(pid uint3
 	}
 }
 
-// statsDSN returns the DSN of the statistics' database: database.stats if set, else
+// StatsDSN returns the DSN of the statistics' database: database.stats if set, else
 // dsn, the metadata's.
-func statsDSN(cfg *config.Config, dsn string) string {
+func StatsDSN(cfg *config.Config, dsn string) string {
 	if cfg.Database.Stats != "" {
 		return string(cfg.Database.Stats)
 	}
 	return dsn
 }
 
-// migrate applies all pending migrations and returns their number.
-func migrate(ctx context.Context, cfg *config.Config, dsn string) (int, error) {
+// Migrate applies all pending migrations and returns their number.
+func Migrate(ctx context.Context, cfg *config.Config, dsn string) (int, error) {
 	n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
 	if err != nil {
 		return n, err
 	}
-	m, err := db.MigrateStats(ctx, statsDSN(cfg, dsn))
+	m, err := db.MigrateStats(ctx, StatsDSN(cfg, dsn))
 	if err != nil {
 		err = fmt.Errorf("the statistics' database: %w", err)
 	}
 	return n + m, err
 }
 
-// migrations lists all migrations. On an error it also returns those that it could
+// Migrations lists all migrations. On an error it also returns those that it could
 // read.
-func migrations(ctx context.Context, cfg *config.Config, dsn string) ([]db.MigrationStatus, error) {
+func Migrations(ctx context.Context, cfg *config.Config, dsn string) ([]db.MigrationStatus, error) {
 	list, err := db.Status(ctx, dsn)
 	if err != nil {
 		return nil, err
 	}
-	stats, err := db.StatusStats(ctx, statsDSN(cfg, dsn))
+	stats, err := db.StatusStats(ctx, StatsDSN(cfg, dsn))
 	if err != nil {
 		return list, fmt.Errorf("the statistics' database: %w", err)
 	}
 	return append(list, stats...), nil
 }
 
-// checkSchema returns an error if migrations of the metadata or the statistics are
+// CheckSchema returns an error if migrations of the metadata or the statistics are
 // pending.
-func checkSchema(ctx context.Context, cfg *config.Config, dsn string) error {
-	list, err := migrations(ctx, cfg, dsn)
-	return errors.Join(err, complete(list))
+func CheckSchema(ctx context.Context, cfg *config.Config, dsn string) error {
+	list, err := Migrations(ctx, cfg, dsn)
+	return errors.Join(err, SchemaComplete(list))
 }
 
-// forCommand rewrites an error about the schema for commands, which never migrate,
+// ForCommand rewrites an error about the schema for commands, which never migrate,
 // whatever the settings are.
-func forCommand(err error) error {
+func ForCommand(err error) error {
 	switch {
 	case errors.Is(err, errNoSchema):
 		return errors.New("the database has no tables of Purser: correct database.main or data_dir, or make them with \"purser migrate up\"")
@@ -115,8 +118,8 @@ func forCommand(err error) error {
 	return err
 }
 
-// explainDatabase adds to a connection error which setting names the server.
-func explainDatabase(cfg *config.Config, err error) error {
+// ExplainDatabase adds to a connection error which setting names the server.
+func ExplainDatabase(cfg *config.Config, err error) error {
 	setting := "database.main"
 	if c, ok := errors.AsType[*pgconn.ConnectError](err); ok && isOf(c.Config, string(cfg.Database.Stats)) && !isOf(c.Config, string(cfg.Database.Main)) {
 		setting = "database.stats"
@@ -134,18 +137,18 @@ func isOf(made *pgconn.Config, dsn string) bool {
 	return dsn != "" && err == nil && cfg.Host == made.Host && cfg.Port == made.Port && cfg.Database == made.Database && cfg.User == made.User
 }
 
-// checkMetadata is like checkSchema, for commands that don't need the statistics, whose
+// CheckMetadata is like CheckSchema, for commands that don't need the statistics, whose
 // server may be unreachable.
-func checkMetadata(ctx context.Context, dsn string) error {
+func CheckMetadata(ctx context.Context, dsn string) error {
 	list, err := db.Status(ctx, dsn)
-	return errors.Join(err, complete(list))
+	return errors.Join(err, SchemaComplete(list))
 }
 
 // errNoSchema says that the database has no tables of Purser, so it may be the wrong
 // one.
 var errNoSchema = errors.New("it has no tables of Purser")
 
-func complete(list []db.MigrationStatus) error {
+func SchemaComplete(list []db.MigrationStatus) error {
 	applied := func(m db.MigrationStatus) bool { return !m.Applied.IsZero() }
 	if len(list) > 0 && !slices.ContainsFunc(list, applied) {
 		return fmt.Errorf("%w: %w", errNoSchema, errPending)
@@ -158,12 +161,12 @@ func complete(list []db.MigrationStatus) error {
 	return nil
 }
 
-// patiently retries fn while the database can't be reached, for databasePatience. Its
+// Patiently retries fn while the database can't be reached, for databasePatience. Its
 // error names the setting that may be wrong.
-func patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn func() error) error {
+func Patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn func() error) error {
 	end := time.Now().Add(databasePatience)
 	for attempt := 1; ; attempt++ {
-		err := explainDatabase(cfg, fn())
+		err := ExplainDatabase(cfg, fn())
 		if err == nil || ctx.Err() != nil || !db.Unavailable(err) || pgsession.Misconfigured(err) || time.Now().After(end) {
 			return err
 		}
@@ -177,23 +180,23 @@ func patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn fun
 // request, the background work gives up before PostgreSQL picks a victim.
 const lockTimeout = 200 * time.Millisecond
 
-// reviewConns returns the size of the reviews' pool: a connection for each reviewer of
+// ReviewConns returns the size of the reviews' pool: a connection for each reviewer of
 // blobs and of manifests, and one for other queries.
-func reviewConns(cfg *config.Config) int { return 2*cfg.GC.Workers + 1 }
+func ReviewConns(cfg *config.Config) int { return 2*cfg.GC.Workers + 1 }
 
-// openReviews opens the pool of garbage collection.
-func openReviews(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
-	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser gc", MaxConns: reviewConns(cfg), Connected: foreground(cfg, dsn, log), Log: log})
+// OpenReviews opens the pool of garbage collection.
+func OpenReviews(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
+	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser gc", MaxConns: ReviewConns(cfg), Connected: foreground(cfg, dsn, log), Log: log})
 }
 
-// pruneConns is the size of auto-pruning's pool: a connection for the snapshot that
+// PruneConns is the size of auto-pruning's pool: a connection for the snapshot that
 // policies judge, one for deletions, and two for previews and other queries.
-const pruneConns = 4
+const PruneConns = 4
 
-// openPrunes opens the pool of auto-pruning. It is the only pool without foreground
+// OpenPrunes opens the pool of auto-pruning. It is the only pool without foreground
 // priority, since its statements are long and few clients wait for them.
-func openPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
-	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser autoprune", MaxConns: pruneConns, Log: log})
+func OpenPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
+	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser autoprune", MaxConns: PruneConns, Log: log})
 }
 
 // openQuiet opens a pool for work that must give way to clients. Options.Replica stays

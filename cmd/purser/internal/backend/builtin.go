@@ -1,4 +1,4 @@
-package main
+package backend
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	databaseName = "purser"
+	DatabaseName = "purser"
 
 	postgresQuick    = time.Minute // a server that exits sooner has failed quickly
 	postgresFailures = 6           // quick failures in a row before supervise gives up
@@ -23,25 +23,25 @@ const (
 	spareConnections = 20 // for listeners, migrations, psql and PostgreSQL itself
 )
 
-// postgresDir returns the data directory of the built-in PostgreSQL.
-func postgresDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "postgres") }
+// PostgresDir returns the data directory of the built-in PostgreSQL.
+func PostgresDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "postgres") }
 
-// postgres is the built-in PostgreSQL. It is restarted if it exits.
-type postgres struct {
+// Postgres is the built-in PostgreSQL. It is restarted if it exits.
+type Postgres struct {
 	opt    builtinpg.Options
 	log    *slog.Logger
-	dsn    string
+	DSN    string
 	server *builtinpg.Server // nil while none runs
 }
 
-// startPostgres starts the built-in PostgreSQL. If there is none in the data directory,
+// StartPostgres starts the built-in PostgreSQL. If there is none in the data directory,
 // it is created, or, with existing, an error names the directory. Error also:
 // builtinpg.ErrInUse.
-func startPostgres(ctx context.Context, cfg *config.Config, existing bool, log *slog.Logger) (*postgres, error) {
-	p := &postgres{log: log, opt: builtinpg.Options{
-		DataDir: postgresDir(cfg), Background: true, Existing: existing, Log: log.With("component", "postgres"),
+func StartPostgres(ctx context.Context, cfg *config.Config, existing bool, log *slog.Logger) (*Postgres, error) {
+	p := &Postgres{log: log, opt: builtinpg.Options{
+		DataDir: PostgresDir(cfg), Background: true, Existing: existing, Log: log.With("component", "postgres"),
 		Settings: map[string]string{
-			"max_connections": strconv.Itoa(max(100, cfg.Database.MaxConns+reviewConns(cfg)+pruneConns+spareConnections)),
+			"max_connections": strconv.Itoa(max(100, cfg.Database.MaxConns+ReviewConns(cfg)+PruneConns+spareConnections)),
 		},
 	}}
 	server, err := builtinpg.Start(ctx, p.opt)
@@ -51,13 +51,13 @@ func startPostgres(ctx context.Context, cfg *config.Config, existing bool, log *
 	if err != nil {
 		return nil, fmt.Errorf("starting the built-in PostgreSQL: %w", err)
 	}
-	p.server, p.dsn = server, server.DSN(databaseName)
+	p.server, p.DSN = server, server.DSN(DatabaseName)
 	return p, nil
 }
 
-// supervise restarts PostgreSQL when it exits, until ctx ends. It gives up after
+// Supervise restarts PostgreSQL when it exits, until ctx ends. It gives up after
 // postgresFailures quick failures in a row.
-func (p *postgres) supervise(ctx context.Context) error {
+func (p *Postgres) Supervise(ctx context.Context) error {
 	failures := 0
 	for {
 		started := time.Now()
@@ -70,7 +70,7 @@ func (p *postgres) supervise(ctx context.Context) error {
 			}
 			cause = p.server.Err()
 			p.log.ErrorContext(ctx, "PostgreSQL has exited unexpectedly and is started again", "error", cause)
-			p.stop() // releases the lock of the data directory
+			p.Stop() // releases the lock of the data directory
 		}
 		if time.Since(started) > postgresQuick {
 			failures = 0
@@ -100,21 +100,21 @@ func (p *postgres) supervise(ctx context.Context) error {
 // that the pools can't reach it.
 var errMoved = errors.New("PostgreSQL's socket is in another directory than before: restart Purser (a data directory with a shorter path avoids this)")
 
-func (p *postgres) restart(ctx context.Context) error {
+func (p *Postgres) restart(ctx context.Context) error {
 	server, err := builtinpg.Start(ctx, p.opt)
 	if err != nil {
 		return err
 	}
 	p.server = server
-	if server.DSN(databaseName) != p.dsn {
+	if server.DSN(DatabaseName) != p.DSN {
 		return errMoved
 	}
 	p.log.InfoContext(ctx, "PostgreSQL runs again")
 	return nil
 }
 
-// stop stops the running server, if any. It must not be called while supervise runs.
-func (p *postgres) stop() {
+// Stop stops the running server, if any. It must not be called while supervise runs.
+func (p *Postgres) Stop() {
 	if p.server == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package main
+package backend
 
 import (
 	"log/slog"
@@ -11,17 +11,17 @@ import (
 	"github.com/purser-registry/purser/internal/server/distribution"
 )
 
-// collector makes the collector of garbage, as the settings say.
-func collector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, log *slog.Logger) *gc.Collector {
+// NewCollector makes the collector of garbage, as the settings say.
+func NewCollector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, log *slog.Logger) *gc.Collector {
 	return gc.New(gc.Options{
 		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Log: log,
 	})
 }
 
-// uploadAge returns how long the row of an upload must be unchanged before the reaper
+// UploadAge returns how long the row of an upload must be unchanged before the reaper
 // deletes it. It is the sum of three times: uploads.max_age, which the client has; the
 // age that a row made in advance may have when the client gets it; and the longest
 // request, since a request that begins at the last moment changes the row only at its end.
-func uploadAge(cfg *config.Config) time.Duration {
+func UploadAge(cfg *config.Config) time.Duration {
 	return cfg.Uploads.MaxAge + distribution.AheadAge(cfg.Uploads.MaxAge) + cfg.HTTP.MaxRequestTime
 }
