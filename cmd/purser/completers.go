@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
@@ -14,8 +13,6 @@ import (
 )
 
 const (
-	// completionTime limits how long a shell waits for completions.
-	completionTime = time.Second
 	// completionMost limits how many completions a shell gets.
 	completionMost = "100"
 )
@@ -70,7 +67,7 @@ func completeArgument(src *command.Source, cmd *cobra.Command, of []completer, a
 	if err != nil || n >= len(of) {
 		return nil, nothing
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+	ctx, cancel := context.WithTimeout(cmd.Context(), command.CompletionTime)
 	defer cancel()
 	list, more := of[n](ctx, c, args, word)
 	if more {

@@ -24,7 +24,7 @@ func completeExplainable(src *command.Source, cmd *cobra.Command, args []string,
 	if err != nil || len(args) > 0 || strings.Contains(word, "@") {
 		return nil, goesOn
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+	ctx, cancel := context.WithTimeout(cmd.Context(), command.CompletionTime)
 	defer cancel()
 	dsn := string(cfg.Database.Main)
 	if dsn == "" {

@@ -59,8 +59,8 @@ func newRoot(environ []string) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = false
 	src := &command.Source{Environ: environ}
 	src.AddFlags(root.PersistentFlags())
-	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), policyCommand(src), pruneCommand(src), looseCommand(src), checkCommand(src), storeCommand(src), configCommand(src), command.VersionCommand())
-	root.AddCommand(namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), pullsCommand(src), protectionCommand(src), webhookCommand(src))
+	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), looseCommand(src), checkCommand(src), storeCommand(src), configCommand(src), command.VersionCommand())
+	root.AddCommand(clientCommands(src)...)
 	command.CheckUsage(root)
 	completeArguments(src, root)
 	completeFlags(root)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
@@ -190,7 +191,7 @@ func flush(t *testing.T, s *running, want int64) {
 	t.Helper()
 	waitFor(t, fmt.Sprint(want, " pulls are counted"), func() bool {
 		code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "flush", "-o", "json")
-		var v pullsView
+		var v api.PullState
 		if err := json.Unmarshal([]byte(stdout), &v); err != nil || code != 0 {
 			t.Fatalf("flush: %d %s %s %v", code, stdout, stderr, err)
 		}

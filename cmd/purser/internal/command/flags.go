@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -30,6 +31,9 @@ func (v numberFlag) Set(text string) error {
 	*v.p = n
 	return nil
 }
+
+// CompletionTime limits how long a shell waits for completions.
+const CompletionTime = time.Second
 
 // MaxListed is the largest --limit.
 const MaxListed = 1_000_000_000

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAsk(t *testing.T) {
+	t.Parallel()
+	for answer, yes := range map[string]bool{"y\n": true, "YES\n": true, "y": true, "n\n": false, "\n": false, "": false, "yesterday\n": false} {
+		var out bytes.Buffer
+		err := ask(strings.NewReader(answer), &out, "Sure?")
+		if yes != (err == nil) || !yes && !errors.Is(err, errDeclined) || out.String() != "Sure? [y/N] " {
+			t.Errorf("%q: %v, %q", answer, err, out.String())
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	t.Parallel()
+	if got := printable("a\x1b[31mé\u009b\n\x7f"); got != "a�[31mé���" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestPulled(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.Local)
+	for n, want := range map[int64]string{0: "0 pulls", 1: "1 pull", 2: "2 pulls", 1700: "1.7K pulls", 12_345: "10K+ pulls"} {
+		if got := pulled(&at, &n); got != "2026-03-01 12:00:00 ("+want+")" {
+			t.Errorf("%d: %s", n, got)
+		}
+	}
+	if got := pulled(nil, nil) + pulls(nil); got != "" {
+		t.Errorf("nothing known: %q", got)
+	}
+}
