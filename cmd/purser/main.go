@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/client"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/loosefk/cli"
 )
@@ -60,9 +61,9 @@ func newRoot(environ []string) *cobra.Command {
 	src := &command.Source{Environ: environ}
 	src.AddFlags(root.PersistentFlags())
 	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), looseCommand(src), checkCommand(src), storeCommand(src), configCommand(src), command.VersionCommand())
-	root.AddCommand(clientCommands(src)...)
+	root.AddCommand(client.Commands(src)...)
 	command.CheckUsage(root)
-	completeArguments(src, root)
+	client.Complete(src, root)
 	completeFlags(root)
 	return root
 }

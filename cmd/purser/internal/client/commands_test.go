@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"bytes"
@@ -13,9 +13,9 @@ import (
 )
 
 // execute runs a command line of the commands for clients, and returns its exit code.
-func execute2(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{Use: "purser", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(clientCommands(&command.Source{Environ: environ})...)
+	root.AddCommand(Commands(&command.Source{Environ: environ})...)
 	command.CheckUsage(root)
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -25,9 +25,9 @@ func execute2(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 }
 
 // purser runs a command line with an empty environment.
-func purser2(t *testing.T, args ...string) (code int, stdout, stderr string) {
+func purser(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code = execute2(t.Context(), args, nil, &out, &errOut)
+	code = execute(t.Context(), args, nil, &out, &errOut)
 	return code, out.String(), errOut.String()
 }

@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"context"
@@ -38,9 +38,9 @@ var completions = map[string][]completer{
 	"prune show": {pruneRuns}, "prune undo": {pruneRuns}, "prune defaults": {namespaces, onOff},
 }
 
-// completeArguments adds completion to the commands' arguments. The candidates come from the
+// Complete adds completion to the commands' arguments. The candidates come from the
 // registry that the command would ask; if it can't be reached, there are none.
-func completeArguments(src *command.Source, root *cobra.Command) {
+func Complete(src *command.Source, root *cobra.Command) {
 	for path, of := range completions {
 		cmd, _, err := root.Find(strings.Fields(path))
 		if err != nil {

@@ -1,4 +1,4 @@
-package main
+package client
 
 import (
 	"bytes"
@@ -63,7 +63,7 @@ func TestPruneRunTellsTheOutcome(t *testing.T) {
 		{[]string{"queued"}, []string{"--wait=false"}, 0, "queued"},
 	} {
 		registry := pruneRegistry(t, nil, slices.Clone(c.states)...)
-		code, stdout, stderr := purser2(t, append([]string{"prune", "run", "acme", "--server", registry}, c.args...)...)
+		code, stdout, stderr := purser(t, append([]string{"prune", "run", "acme", "--server", registry}, c.args...)...)
 		if code != c.code || !strings.Contains(stdout+stderr, c.want) {
 			t.Errorf("%q ends with %d, want %d and %q: %s%s", c.states, code, c.code, c.want, stdout, stderr)
 		}
@@ -77,7 +77,7 @@ func TestPruneRunInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	registry := pruneRegistry(t, cancel, "running")
 	var stdout, stderr bytes.Buffer
-	code := execute2(ctx, []string{"prune", "run", "acme", "--server", registry}, nil, &stdout, &stderr)
+	code := execute(ctx, []string{"prune", "run", "acme", "--server", registry}, nil, &stdout, &stderr)
 	if code != 1 || !strings.Contains(stderr.String(), "interrupted") {
 		t.Errorf("it ends with %d: %s%s", code, &stdout, &stderr)
 	}
