@@ -7,17 +7,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/client"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
-	"github.com/purser-registry/purser/loosefk/cli"
 )
 
 // version is set by the linker in releases: -ldflags "-X main.version=v1.2.3".
@@ -32,37 +31,15 @@ func main() {
 	os.Exit(execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
-// execute runs a command line and returns the exit code: 0, the code for an error,
-// which it prints to stderr, or the code that the command asks for.
+// execute runs a command line and returns the exit code.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	root := newRoot(environ)
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if code, ok := errors.AsType[command.ExitCode](err); ok {
-		return int(code)
-	}
-	return command.ExitCodeOf(err, cli.Report(stderr, "purser", err))
+	return command.Execute(ctx, newRoot(environ), args, stdout, stderr)
 }
 
 func newRoot(environ []string) *cobra.Command {
-	root := &cobra.Command{
-		Use:           "purser",
-		Short:         "An OCI container registry that keeps its own books and clears its own shelves",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	root.Version = command.ReadBuild().Version
-	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
-	root.CompletionOptions.HiddenDefaultCmd = false
 	src := &command.Source{Environ: environ}
-	src.AddFlags(root.PersistentFlags())
-	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), looseCommand(src), checkCommand(src), storeCommand(src), configCommand(src), command.VersionCommand())
-	root.AddCommand(client.Commands(src)...)
-	command.CheckUsage(root)
+	root := command.NewRoot(src, slices.Concat(
+		[]*cobra.Command{serveCommand(src), command.VersionCommand()}, operateCommands(src), client.Commands(src))...)
 	client.Complete(src, root)
 	completeFlags(root)
 	return root

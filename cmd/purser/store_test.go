@@ -1,140 +1,23 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"io"
-	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
-	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
-	"github.com/purser-registry/purser/internal/db/dbtest"
-	"github.com/purser-registry/purser/internal/oci"
 )
-
-// onStore is the configuration of a server on a database and a directory.
-func onStore(t *testing.T, dsn, dir string) []string {
-	t.Helper()
-	return []string{"PURSER_DATABASE_MAIN=" + dsn, "PURSER_STORAGE_FILESYSTEM_PATH=" + dir}
-}
-
-// refusedStart starts a server, which must refuse to start, and returns its error.
-func refusedStart(t *testing.T, environ []string) string {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	r, w := io.Pipe()
-	go func() { // stops a server that starts nevertheless
-		io.ReadFull(r, make([]byte, 1)) //nolint:errcheck // the error of run is looked at
-		cancel()
-		io.Copy(io.Discard, r) //nolint:errcheck // as above
-	}()
-	err := run(ctx, testConfig(t, environ...), w, quiet, nil)
-	w.Close() //nolint:errcheck // a pipe
-	if err == nil {
-		t.Fatal("the server started")
-	}
-	return err.Error()
-}
-
-// send makes a request and returns the status.
-func send(t *testing.T, method, url, body string) int {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	io.Copy(io.Discard, resp.Body) //nolint:errcheck // read to its end
-	return resp.StatusCode
-}
-
-// pushBlob pushes content to library/app in one request and returns the status.
-func pushBlob(t *testing.T, s *running, content string) (oci.Digest, int) {
-	t.Helper()
-	d := oci.Compute(oci.SHA256, []byte(content))
-	return d, send(t, "POST", s.registry+"/v2/library/app/blobs/uploads/?digest="+d.String(), content)
-}
-
-// A server refuses to start on a store that isn't its database's: an empty directory,
-// such as a mount point without its volume, or another registry's store.
-func TestServeRefusesAnotherStore(t *testing.T) {
-	t.Parallel()
-	dsn, dir := dbtest.DSN(t), t.TempDir()
-	s := start(t, testConfig(t, onStore(t, dsn, dir)...))
-	if _, code := pushBlob(t, s, "content"); code != http.StatusCreated {
-		t.Fatalf("push: %d", code)
-	}
-	if err := s.stop(); err != nil {
-		t.Fatal(err)
-	}
-	otherDSN, other := dbtest.DSN(t), t.TempDir()
-	if err := start(t, testConfig(t, onStore(t, otherDSN, other)...)).stop(); err != nil {
-		t.Fatal(err)
-	}
-	empty := t.TempDir()
-	refused := refusedStart(t, onStore(t, dsn, empty))
-	for _, want := range []string{empty, dir, "purser store adopt"} {
-		if !strings.Contains(refused, want) {
-			t.Errorf("on an empty directory: %s\nwant %q", refused, want)
-		}
-	}
-	if left, err := os.ReadDir(empty); err != nil || len(left) != 0 {
-		t.Errorf("the refused server made %v in the directory (%v)", left, err)
-	}
-	ids := []string{storeID(t, dsn), storeID(t, otherDSN)}
-	refused = refusedStart(t, onStore(t, dsn, other))
-	for _, want := range append(ids, other, "purser store adopt") {
-		if !strings.Contains(refused, want) {
-			t.Errorf("on another registry's directory: %s\nwant %q", refused, want)
-		}
-	}
-	refused = refusedStart(t, onStore(t, dbtest.DSN(t), dir))
-	for _, want := range []string{ids[0], dir, "purser store adopt"} {
-		if !strings.Contains(refused, want) {
-			t.Errorf("a fresh database on a directory in use: %s\nwant %q", refused, want)
-		}
-	}
-	if err := start(t, testConfig(t, onStore(t, dsn, dir)...)).stop(); err != nil {
-		t.Errorf("on its own directory: %v", err)
-	}
-}
-
-// storeID returns the identity of the store to which the database is bound.
-func storeID(t *testing.T, dsn string) (id string) {
-	t.Helper()
-	if err := dbtest.Open(t, dsn).Pool.QueryRow(t.Context(), "SELECT id FROM store_identity").Scan(&id); err != nil {
-		t.Fatal(err)
-	}
-	return id
-}
 
 // A repair refuses a store that isn't the database's, and changes nothing.
 func TestCheckRepairRefusesAnotherStore(t *testing.T) {
 	t.Parallel()
 	g := newGarbage(t)
-	if err := start(t, testConfig(t, g.environ...)).stop(); err != nil {
-		t.Fatal(err)
-	}
+	g.run("store", "adopt")
 	other := newGarbage(t)
-	if err := start(t, testConfig(t, other.environ...)).stop(); err != nil {
-		t.Fatal(err)
-	}
+	other.run("store", "adopt")
 	environ := []string{"PURSER_STORAGE_FILESYSTEM_PATH=" + other.store}
 	for _, args := range [][]string{{"check", "--repair"}, {"gc", "run"}} {
-		code, stdout, stderr := purser(t, append(environ, g.environ...), args...)
-		if code != 1 || !strings.Contains(stderr, storeID(t, dsnOf(g.environ))) || !strings.Contains(stderr, "purser store adopt") {
+		code, stdout, stderr := purser2(t, append(environ, g.environ...), args...)
+		if code != 1 || !strings.Contains(stderr, g.storeID()) || !strings.Contains(stderr, "purser store adopt") {
 			t.Errorf("%v: exit code %d\n%s\n%s", args, code, stdout, stderr)
 		}
 	}
@@ -145,218 +28,33 @@ func TestCheckRepairRefusesAnotherStore(t *testing.T) {
 	}
 }
 
-func dsnOf(environ []string) string {
-	for _, e := range environ {
-		if v, ok := strings.CutPrefix(e, "PURSER_DATABASE_MAIN="); ok {
-			return v
-		}
-	}
-	return ""
-}
-
-// A server notices that its disk is gone (here another identity appears in its
-// directory): it writes nothing any more and marks nothing as lost, and when the disk
-// is back it continues.
-func TestStoreVanishesUnderARunningServer(t *testing.T) {
-	t.Parallel()
-	dsn, dir := dbtest.DSN(t), filepath.Join(t.TempDir(), "blobs")
-	s := start(t, testConfig(t, onStore(t, dsn, dir)...))
-	d, code := pushBlob(t, s, "content")
-	if code != http.StatusCreated {
-		t.Fatalf("push: %d", code)
-	}
-	at := s.registry + "/v2/library/app/blobs/" + d.String()
-	if err := os.Rename(dir, dir+"-away"); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 256 { // as an earlier start without the volume left the mount point
-		if err := os.MkdirAll(filepath.Join(dir, "objects", fmt.Sprintf("%02x", i)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, code := pushBlob(t, s, "other content"); code != http.StatusServiceUnavailable {
-		t.Errorf("push without the disk: %d, want 503", code)
-	}
-	if code := send(t, "GET", at, ""); code != http.StatusServiceUnavailable {
-		t.Errorf("GET without the disk: %d, want 503", code)
-	}
-	waitFor(t, "not ready", func() bool {
-		code, text := get(t, s.debug+"/readyz")
-		return code == 503 && strings.Contains(text, dir)
-	})
-	waitFor(t, "HEAD answers 503", func() bool { return send(t, "HEAD", at, "") == http.StatusServiceUnavailable })
-	if err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-		if err == nil && !e.IsDir() {
-			t.Errorf("%s was written", path)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(dir, dir+"-mountpoint"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(dir+"-away", dir); err != nil {
-		t.Fatal(err)
-	}
-	waitFor(t, "ready again", func() bool { code, _ := get(t, s.debug+"/readyz"); return code == 200 })
-	waitFor(t, "pull", func() bool { return send(t, "GET", at, "") == http.StatusOK })
-	if _, code := pushBlob(t, s, "other content"); code != http.StatusCreated {
-		t.Errorf("push with the disk: %d", code)
-	}
-}
-
-// pushImage pushes an image with one layer, which is also its configuration, under a
-// tag of library/app.
-func pushImage(t *testing.T, s *running, tag, content string) (layer, manifest oci.Digest) {
-	t.Helper()
-	d, code := pushBlob(t, s, content)
-	if code != http.StatusCreated {
-		t.Fatalf("push of %q: %d", content, code)
-	}
-	payload := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",`+
-		`"digest":%q,"size":%d},"layers":[]}`, oci.MediaTypeImageManifest, d, len(content))
-	if code := send(t, "PUT", s.registry+"/v2/library/app/manifests/"+tag, payload); code != http.StatusCreated {
-		t.Fatalf("push of manifest %s: %d", tag, code)
-	}
-	return d, oci.Compute(oci.SHA256, []byte(payload))
-}
-
-// An older backup of the database is restored, which still has content that was deleted
-// and collected later. With gc.keep_doomed all of it can be pulled; without it, the
-// missing content is reported, and a push restores it.
-func TestRestoredDatabase(t *testing.T) {
-	t.Parallel()
-	for _, keep := range []string{"24h", "0s"} {
-		t.Run("keep_doomed "+keep, func(t *testing.T) {
-			t.Parallel()
-			dsn, dir := dbtest.DSN(t), t.TempDir()
-			settings := func(dsn string) []string {
-				return append(onStore(t, dsn, dir), "PURSER_GC_KEEP_DOOMED="+keep, "PURSER_GC_REVIEW_AFTER=0s",
-					"PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=10s") // until its manifest is pushed
-			}
-			s := start(t, testConfig(t, settings(dsn)...))
-			old, manifest := pushImage(t, s, "v1", "pushed before the backup")
-			if err := s.stop(); err != nil {
-				t.Fatal(err)
-			}
-			backup := pgtest.Clone(t, nameOf(t, dsn))
-			s = start(t, testConfig(t, settings(dsn)...))
-			young, _ := pushImage(t, s, "v2", "pushed after the backup")
-			if code := send(t, "DELETE", s.registry+"/v2/library/app/manifests/"+manifest.String(), ""); code != http.StatusAccepted {
-				t.Fatalf("DELETE: %d", code)
-			}
-			after := dbtest.Open(t, dsn) // a HEAD request would make the registry keep the blob
-			waitFor(t, "the blob is collected", func() bool {
-				var n int
-				err := after.Pool.QueryRow(t.Context(), "SELECT count(*) FROM blobs WHERE digest = $1", old.Bytes()).Scan(&n)
-				return err == nil && n == 0
-			})
-			if err := s.stop(); err != nil {
-				t.Fatal(err)
-			}
-			_, ran, stderr := purser(t, settings(dsn), "gc", "run")
-			_, status, _ := purser(t, settings(dsn), "gc", "status")
-			if kept := strings.Contains(ran, "Kept in the store") && strings.Contains(status, "  kept "); kept != (keep != "0s") {
-				t.Errorf("it printed\n%s%s%s", ran, stderr, status)
-			}
-			// The disaster: only the backup is left.
-			s = start(t, testConfig(t, settings(backup)...))
-			at := s.registry + "/v2/library/app/blobs/" + old.String()
-			code, text := get(t, at)
-			switch {
-			case keep != "0s" && (code != 200 || text != "pushed before the backup"):
-				t.Errorf("GET of what the backup knows: %d %s", code, text)
-			case keep == "0s" && code != 404:
-				t.Errorf("GET of what was swept: %d, want 404", code)
-			}
-			pushImage(t, s, "v1", "pushed before the backup")
-			if code, text := get(t, at); code != 200 || text != "pushed before the backup" {
-				t.Errorf("GET after another push: %d %s", code, text)
-			}
-			if code := send(t, "HEAD", s.registry+"/v2/library/app/blobs/"+young.String(), ""); code != 404 {
-				t.Errorf("HEAD of what the backup doesn't know: %d", code)
-			}
-			if err := s.stop(); err != nil {
-				t.Fatal(err)
-			}
-			checkRestored(t, settings(backup), dir, keep != "0s")
-			_, err := os.Stat(objectFile(t, dsn, dir, young))
-			if keep != "0s" && err != nil {
-				t.Errorf("what only the newer database knows: %v", err)
-			}
-		})
-	}
-}
-
-// checkRestored checks the store after a restore: objects that only the newer database
-// knew are reported, and kept while they are younger than gc.keep_doomed.
-func checkRestored(t *testing.T, environ []string, dir string, kept bool) {
-	t.Helper()
-	long := time.Now().Add(-12 * time.Hour) // longer than any request
-	if err := filepath.WalkDir(filepath.Join(dir, "objects"), func(path string, e os.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		return os.Chtimes(path, long, long)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	code, text, stderr := purser(t, environ, "check", "--repair")
-	if code != 0 || strings.Contains(text, "younger than gc.keep_doomed") != kept || strings.Contains(text, "that nothing owns") == kept {
-		t.Errorf("check --repair: exit code %d\n%s\n%s", code, text, stderr)
-	}
-	if code, text, stderr = purser(t, environ, "gc", "run"); code != 0 {
-		t.Errorf("gc run: exit code %d\n%s\n%s", code, text, stderr)
-	}
-}
-
-// objectFile returns the path of a blob's object, according to its row.
-func objectFile(t *testing.T, dsn, dir string, d oci.Digest) string {
-	t.Helper()
-	var key string
-	if err := dbtest.Open(t, dsn).Pool.QueryRow(t.Context(), "SELECT storage_key FROM blobs WHERE digest = $1", d.Bytes()).Scan(&key); err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(dir, "objects", key[:2], key)
-}
-
-func nameOf(t *testing.T, dsn string) string {
-	t.Helper()
-	cfg, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg.Database
-}
-
 // The commands show and adopt, with their exit codes and the audit log.
 func TestStoreCommands(t *testing.T) {
 	t.Parallel()
 	g := newGarbage(t)
 	show := func(want int, words ...string) {
 		t.Helper()
-		code, text, stderr := purser(t, g.environ, "store", "show")
+		code, text, stderr := purser2(t, g.environ, "store", "show")
 		for _, w := range words {
 			if code != want || !strings.Contains(text, w) {
 				t.Errorf("store show: exit code %d, want %d and %q\n%s\n%s", code, want, w, text, stderr)
 			}
 		}
 	}
-	show(exitOf(command.ExitFindings), "Neither has an identity yet", "Of 2 blobs of the database, drawn at random, the store has 2.")
+	show(command.ExitFindings, "Neither has an identity yet", "Of 2 blobs of the database, drawn at random, the store has 2.")
 	if text := g.run("store", "adopt"); !strings.Contains(text, "belongs to the database now") {
 		t.Errorf("store adopt:\n%s", text)
 	}
-	show(0, "They belong together.", storeID(t, dsnOf(g.environ)))
+	show(0, "They belong together.", g.storeID())
 	if text := g.run("store", "adopt"); !strings.Contains(text, "already") {
 		t.Errorf("store adopt again:\n%s", text)
 	}
 	empty := t.TempDir()
 	elsewhere := append([]string{"PURSER_STORAGE_FILESYSTEM_PATH=" + empty}, g.environ...)
-	if code, _, stderr := purser(t, elsewhere, "store", "adopt"); code != 1 || !strings.Contains(stderr, "mounted") {
+	if code, _, stderr := purser2(t, elsewhere, "store", "adopt"); code != 1 || !strings.Contains(stderr, "mounted") {
 		t.Errorf("store adopt of an empty directory: exit code %d\n%s", code, stderr)
 	}
-	if code, text, stderr := purser(t, elsewhere, "store", "adopt", "--force"); code != 0 || !strings.Contains(text, "the store has 0") {
+	if code, text, stderr := purser2(t, elsewhere, "store", "adopt", "--force"); code != 0 || !strings.Contains(text, "the store has 0") {
 		t.Errorf("store adopt --force of an empty directory: exit code %d\n%s\n%s", code, text, stderr)
 	}
 	var n int
@@ -365,4 +63,11 @@ func TestStoreCommands(t *testing.T) {
 	}
 }
 
-func exitOf(c command.ExitCode) int { return int(c) }
+// storeID returns the identity of the store that belongs to the database.
+func (g *garbage) storeID() (id string) {
+	g.t.Helper()
+	if err := g.db.Pool.QueryRow(g.t.Context(), "SELECT id FROM store_identity").Scan(&id); err != nil {
+		g.t.Fatal(err)
+	}
+	return id
+}

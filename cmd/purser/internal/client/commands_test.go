@@ -6,22 +6,13 @@ import (
 	"io"
 	"testing"
 
-	"github.com/spf13/cobra"
-
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
-	"github.com/purser-registry/purser/loosefk/cli"
 )
 
 // execute runs a command line of the commands for clients, and returns its exit code.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	root := &cobra.Command{Use: "purser", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(Commands(&command.Source{Environ: environ})...)
-	command.CheckUsage(root)
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	return command.ExitCodeOf(err, cli.Report(stderr, "purser", err))
+	src := &command.Source{Environ: environ}
+	return command.Execute(ctx, command.NewRoot(src, Commands(src)...), args, stdout, stderr)
 }
 
 // purser runs a command line with an empty environment.

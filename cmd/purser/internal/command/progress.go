@@ -14,7 +14,7 @@ import (
 // redrawn, elsewhere as a new line every few seconds. It is also a writer for other
 // output to the same destination, which must not be mixed with the line.
 type ProgressLine struct {
-	Out   io.Writer
+	out   io.Writer
 	width func() int // of the terminal; nil if there is none
 	Every time.Duration
 
@@ -25,7 +25,7 @@ type ProgressLine struct {
 
 // NewProgressLine returns a line on out, which may be a terminal.
 func NewProgressLine(out io.Writer) *ProgressLine {
-	p := &ProgressLine{Out: out, Every: 5 * time.Second, last: time.Now()}
+	p := &ProgressLine{out: out, Every: 5 * time.Second, last: time.Now()}
 	if f, ok := out.(*os.File); ok && IsTerminal(f) {
 		p.Every, p.last = 100*time.Millisecond, time.Time{}
 		p.width = func() int {
@@ -47,13 +47,13 @@ func (p *ProgressLine) Tell(picture, text string) {
 	}
 	p.last = time.Now()
 	if p.width == nil {
-		fmt.Fprintln(p.Out, text) //nolint:errcheck // nobody reads it
+		fmt.Fprintln(p.out, text) //nolint:errcheck // nobody reads it
 		return
 	}
 	line := picture + text
 	// Text as wide as the terminal would wrap.
 	line = line[:min(len(line), max(0, p.width()-1))]
-	fmt.Fprint(p.Out, "\r"+line+"\x1b[K") //nolint:errcheck // nobody reads it
+	fmt.Fprint(p.out, "\r"+line+"\x1b[K") //nolint:errcheck // nobody reads it
 	p.drawn = true
 }
 
@@ -72,7 +72,7 @@ func (p *ProgressLine) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.drawn {
-		fmt.Fprint(p.Out, "\r\x1b[K") //nolint:errcheck // nobody reads it
+		fmt.Fprint(p.out, "\r\x1b[K") //nolint:errcheck // nobody reads it
 		p.drawn = false
 	}
 }
@@ -80,5 +80,5 @@ func (p *ProgressLine) Clear() {
 // Write removes the line and writes b.
 func (p *ProgressLine) Write(b []byte) (int, error) {
 	p.Clear()
-	return p.Out.Write(b)
+	return p.out.Write(b)
 }

@@ -10,7 +10,7 @@ import (
 func TestProgressLine(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	p := &ProgressLine{Out: &out, width: func() int { return 60 }, Every: time.Hour}
+	p := &ProgressLine{out: &out, width: func() int { return 60 }, Every: time.Hour}
 	p.Tell("[#####---------------]  25% ", "reviewed 3,000, 9,000 left; deleted 5 blobs")
 	p.Tell("[#####---------------]  25% ", "too early")
 	fmt.Fprint(p, "a line of the log\n")

@@ -35,8 +35,8 @@ var settingFlags = []struct{ name, key string }{
 	{"allow-anonymous", "http.allow_anonymous"},
 }
 
-// AddFlags adds the flags that all commands have.
-func (s *Source) AddFlags(flags *pflag.FlagSet) {
+// addFlags adds the flags that all commands have.
+func (s *Source) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.file, "config", "", "read settings from this YAML `FILE` (default: $"+configVariable+", else none)")
 	flags.String("data-dir", "", "keep data in this `DIR`ectory")
 }

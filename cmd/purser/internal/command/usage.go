@@ -49,8 +49,8 @@ func Refuse(text string) error { return &refusal{text} }
 
 func (e *refusal) Error() string { return e.text }
 
-// ExitCodeOf returns the exit code for an error.
-func ExitCodeOf(err error, otherwise int) int {
+// exitCodeOf returns the exit code for an error.
+func exitCodeOf(err error, otherwise int) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return ExitUsage
 	}
@@ -66,9 +66,9 @@ func ExitCodeOf(err error, otherwise int) int {
 	return otherwise
 }
 
-// CheckUsage turns errors about flags and arguments of a command and its subcommands
+// checkUsage turns errors about flags and arguments of a command and its subcommands
 // into usage errors, with suggestions for misspelt names.
-func CheckUsage(cmd *cobra.Command) {
+func checkUsage(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), flagError(err)} })
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -96,7 +96,7 @@ func CheckUsage(cmd *cobra.Command) {
 		return nil
 	}
 	for _, c := range cmd.Commands() {
-		CheckUsage(c)
+		checkUsage(c)
 	}
 }
 

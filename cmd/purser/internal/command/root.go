@@ -1,0 +1,43 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/loosefk/cli"
+)
+
+// NewRoot makes the program's command, with the given commands below it.
+func NewRoot(src *Source, commands ...*cobra.Command) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "purser",
+		Short:         "An OCI container registry that keeps its own books and clears its own shelves",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.Version = ReadBuild().Version
+	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
+	root.CompletionOptions.HiddenDefaultCmd = false
+	src.addFlags(root.PersistentFlags())
+	root.AddCommand(commands...)
+	checkUsage(root)
+	return root
+}
+
+// Execute runs a command line below root and returns the exit code: 0, the code for an
+// error, which it prints to stderr, or the code that the command asks for.
+func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if code, ok := errors.AsType[ExitCode](err); ok {
+		return int(code)
+	}
+	return exitCodeOf(err, cli.Report(stderr, "purser", err))
+}

@@ -1,0 +1,21 @@
+package main
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+func testMain2(m *testing.M) { dbtest.Main(m) }
+
+// purser runs a command line with nothing in its environment but environ.
+func purser2(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	src := &command.Source{Environ: append(slices.Clone(environ), "HOME="+t.TempDir())}
+	code = command.Execute(t.Context(), command.NewRoot(src, operateCommands(src)...), args, &out, &errOut)
+	return code, out.String(), errOut.String()
+}
