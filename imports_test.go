@@ -87,6 +87,7 @@ var layers = map[string]rule{
 	"cmd/purser/internal/command": {layer: 7}, // what all commands share
 	"cmd/purser/internal/backend": {layer: 7}, // what a server and operators' commands open
 	"cmd/purser/internal/client":  {layer: 8},
+	"cmd/purser/internal/operate": {layer: 8},
 	"cmd/purser":                  {layer: 9},
 	"cmd/loosefk":                 {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
 	// The tests in e2e use Purser from outside, as clients do. Of this module they import

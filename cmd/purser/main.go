@@ -17,6 +17,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/client"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/cmd/purser/internal/operate"
 )
 
 // version is set by the linker in releases: -ldflags "-X main.version=v1.2.3".
@@ -39,7 +40,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 func newRoot(environ []string) *cobra.Command {
 	src := &command.Source{Environ: environ}
 	root := command.NewRoot(src, slices.Concat(
-		[]*cobra.Command{serveCommand(src), command.VersionCommand()}, operateCommands(src), client.Commands(src))...)
+		[]*cobra.Command{serveCommand(src), command.VersionCommand()}, operate.Commands(src), client.Commands(src))...)
 	client.Complete(src, root)
 	completeFlags(root)
 	return root

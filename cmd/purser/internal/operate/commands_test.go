@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"bytes"
@@ -9,13 +9,13 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-func testMain2(m *testing.M) { dbtest.Main(m) }
+func TestMain(m *testing.M) { dbtest.Main(m) }
 
 // purser runs a command line with nothing in its environment but environ.
-func purser2(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
+func purser(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
 	src := &command.Source{Environ: append(slices.Clone(environ), "HOME="+t.TempDir())}
-	code = command.Execute(t.Context(), command.NewRoot(src, operateCommands(src)...), args, &out, &errOut)
+	code = command.Execute(t.Context(), command.NewRoot(src, Commands(src)...), args, &out, &errOut)
 	return code, out.String(), errOut.String()
 }

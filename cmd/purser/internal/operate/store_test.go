@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"strings"
@@ -16,7 +16,7 @@ func TestCheckRepairRefusesAnotherStore(t *testing.T) {
 	other.run("store", "adopt")
 	environ := []string{"PURSER_STORAGE_FILESYSTEM_PATH=" + other.store}
 	for _, args := range [][]string{{"check", "--repair"}, {"gc", "run"}} {
-		code, stdout, stderr := purser2(t, append(environ, g.environ...), args...)
+		code, stdout, stderr := purser(t, append(environ, g.environ...), args...)
 		if code != 1 || !strings.Contains(stderr, g.storeID()) || !strings.Contains(stderr, "purser store adopt") {
 			t.Errorf("%v: exit code %d\n%s\n%s", args, code, stdout, stderr)
 		}
@@ -34,7 +34,7 @@ func TestStoreCommands(t *testing.T) {
 	g := newGarbage(t)
 	show := func(want int, words ...string) {
 		t.Helper()
-		code, text, stderr := purser2(t, g.environ, "store", "show")
+		code, text, stderr := purser(t, g.environ, "store", "show")
 		for _, w := range words {
 			if code != want || !strings.Contains(text, w) {
 				t.Errorf("store show: exit code %d, want %d and %q\n%s\n%s", code, want, w, text, stderr)
@@ -51,10 +51,10 @@ func TestStoreCommands(t *testing.T) {
 	}
 	empty := t.TempDir()
 	elsewhere := append([]string{"PURSER_STORAGE_FILESYSTEM_PATH=" + empty}, g.environ...)
-	if code, _, stderr := purser2(t, elsewhere, "store", "adopt"); code != 1 || !strings.Contains(stderr, "mounted") {
+	if code, _, stderr := purser(t, elsewhere, "store", "adopt"); code != 1 || !strings.Contains(stderr, "mounted") {
 		t.Errorf("store adopt of an empty directory: exit code %d\n%s", code, stderr)
 	}
-	if code, text, stderr := purser2(t, elsewhere, "store", "adopt", "--force"); code != 0 || !strings.Contains(text, "the store has 0") {
+	if code, text, stderr := purser(t, elsewhere, "store", "adopt", "--force"); code != 0 || !strings.Contains(text, "the store has 0") {
 		t.Errorf("store adopt --force of an empty directory: exit code %d\n%s\n%s", code, text, stderr)
 	}
 	var n int

@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"bytes"
@@ -108,7 +108,7 @@ func (g *garbage) exec(sql string, args ...any) {
 // run runs a command that must succeed and print nothing to stderr, and returns its output.
 func (g *garbage) run(args ...string) string {
 	g.t.Helper()
-	code, stdout, stderr := purser2(g.t, g.environ, args...)
+	code, stdout, stderr := purser(g.t, g.environ, args...)
 	if code != 0 || stderr != "" {
 		g.t.Fatalf("%v: exit code %d, stdout:\n%s\nstderr:\n%s", args, code, stdout, stderr)
 	}
@@ -214,7 +214,7 @@ func TestGCExplain(t *testing.T) {
 		{"library/none@" + unknown, "purser: repository library/none is not known to this registry\n"},
 		{unknown, "purser: blob " + unknown + " is not known to this registry: it was never pushed, or it has been deleted; if it is a manifest's digest, write <repository>@<digest>\n"},
 	} {
-		if code, stdout, stderr := purser2(t, g.environ, "gc", "explain", tc.arg); code != 3 || stdout != "" || stderr != tc.want {
+		if code, stdout, stderr := purser(t, g.environ, "gc", "explain", tc.arg); code != 3 || stdout != "" || stderr != tc.want {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q; want %q", tc.arg, code, stdout, stderr, tc.want)
 		}
 	}
@@ -240,12 +240,12 @@ func TestGCOverAPI(t *testing.T) {
 		{"explain", unknown}, {"explain", "library/app@" + unknown}, {"explain", "library/none@" + unknown},
 	} {
 		args = append([]string{"gc"}, args...)
-		want, wantOut, wantErr := purser2(t, g.environ, args...)
-		code, stdout, stderr := purser2(t, overAPI, args...)
+		want, wantOut, wantErr := purser(t, g.environ, args...)
+		code, stdout, stderr := purser(t, overAPI, args...)
 		if code != want || ages.ReplaceAllString(stdout, "N") != ages.ReplaceAllString(wantOut, "N") || stderr != wantErr {
 			t.Errorf("%v over the API: exit code %d, stdout\n%s\nstderr %q; want %d,\n%s\n%q", args, code, stdout, stderr, want, wantOut, wantErr)
 		}
-		code, stdout, stderr = purser2(t, withoutAnswer, args...)
+		code, stdout, stderr = purser(t, withoutAnswer, args...)
 		note := "No registry answers at " + away.URL + ": asking the database.\n"
 		if code != want || ages.ReplaceAllString(stdout, "N") != ages.ReplaceAllString(wantOut, "N") || stderr != note+wantErr {
 			t.Errorf("%v without an answer: exit code %d, stdout\n%s\nstderr %q; want %d,\n%s\n%q", args, code, stdout, stderr, want, wantOut, note+wantErr)
@@ -273,12 +273,12 @@ func TestGCRefusals(t *testing.T) {
 		{[]string{"run", "--limit", "5"}, "--limit is for --dry-run"},
 		{[]string{"run", "--dry-run", "--limit", "-1"}, "use a whole number from 0"},
 	} {
-		code, stdout, stderr := purser2(t, []string{"PURSER_DATABASE_MAIN=postgres://nowhere.invalid/x"}, append([]string{"gc"}, tc.args...)...)
+		code, stdout, stderr := purser(t, []string{"PURSER_DATABASE_MAIN=postgres://nowhere.invalid/x"}, append([]string{"gc"}, tc.args...)...)
 		if code != 2 || stdout != "" || !strings.Contains(stderr, tc.want) {
 			t.Errorf("%v: exit code %d, stdout %q, stderr %q; want %q", tc.args, code, stdout, stderr, tc.want)
 		}
 	}
-	code, stdout, stderr := purser2(t, []string{"PURSER_DATABASE_MAIN=" + dbtest.EmptyDSN(t)}, "gc", "status")
+	code, stdout, stderr := purser(t, []string{"PURSER_DATABASE_MAIN=" + dbtest.EmptyDSN(t)}, "gc", "status")
 	if code != 1 || stdout != "" || stderr != "purser: the database has no tables of Purser: correct database.main or data_dir, or make them with \"purser migrate up\"\n" {
 		t.Errorf("without a schema: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
@@ -359,7 +359,7 @@ To be deleted once more after http.max_request_time, in case a request wrote lat
 Nothing is left to do now. What lost its last reference may wait for its delay: see "purser gc status".
 `[1:])
 	for what, d := range map[string]oci.Digest{"library/app@": g.untagged, "": g.unused} {
-		if code, stdout, stderr := purser2(t, g.environ, "gc", "explain", what+d.String()); code != 3 {
+		if code, stdout, stderr := purser(t, g.environ, "gc", "explain", what+d.String()); code != 3 {
 			t.Errorf("%s%s is still there: %s%s", what, d, stdout, stderr)
 		}
 	}

@@ -1,0 +1,18 @@
+// Package operate has the commands for operators, which work on the database and the blob
+// store of the configuration, whether or not a server runs: garbage collection, the check of
+// the store and its adoption, migrations, loose foreign keys, the built-in PostgreSQL, and
+// the configuration itself.
+package operate
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+)
+
+// Commands returns the commands for operators.
+func Commands(src *command.Source) []*cobra.Command {
+	return []*cobra.Command{
+		configCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), checkCommand(src), storeCommand(src), looseCommand(src),
+	}
+}
