@@ -1,18 +1,11 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
@@ -119,97 +112,6 @@ func TestServeApart(t *testing.T) {
 	for _, url := range []string{s.profiles + "/debug/pprof/heap", s.registry + "/v2/"} {
 		if code, _ := askAs(t, "GET", url, "", "Host", "evil.example"); code != 421 {
 			t.Errorf("%s under another name: %d, want 421", url, code)
-		}
-	}
-}
-
-// TestBriefReadiness: other machines learn only that requests fail; the reason is logged, once.
-func TestBriefReadiness(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	ready := newReadiness()
-	h := briefly(ready, slog.New(slog.NewTextHandler(&log, nil)))
-	expect := func(wantCode int, want string) {
-		t.Helper()
-		rec := httptest.NewRecorder()
-		h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
-		if rec.Code != wantCode || rec.Body.String() != want {
-			t.Errorf("%d %q, want %d %q", rec.Code, rec.Body, wantCode, want)
-		}
-	}
-	expect(503, "not ready\n")
-	ready.started(readinessCheck{name: "database", run: func(context.Context) error { return errors.New("user=purser host=10.0.0.7") }})
-	expect(503, "not ready\n")
-	expect(503, "not ready\n")
-	if n := strings.Count(log.String(), "host=10.0.0.7"); n != 1 {
-		t.Errorf("the reason is logged %d times, want once:\n%s", n, &log)
-	}
-	ready.started(readinessCheck{name: "database", run: func(context.Context) error { return nil }})
-	ready.checked = time.Time{}
-	expect(200, "ok\n")
-}
-
-// TestHostsOfAListener: a listener on loopback answers only to names of this machine and to
-// allowed names; a listener that other machines can reach answers to every name until names
-// are allowed.
-func TestHostsOfAListener(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		addr, host string
-		allowed    []string
-		answers    bool
-	}{
-		{"127.0.0.1:0", "evil.example", nil, false},
-		{"127.0.0.1:0", "a.example", []string{"a.example"}, true},
-		{"127.0.0.1:0", "evil.example", []string{"*"}, true},
-		{"localhost:0", "localhost", nil, true},
-		{"[::1]:0", "evil.example", nil, false},
-		{"0.0.0.0:0", "evil.example", nil, true},
-		{"0.0.0.0:0", "evil.example", []string{"a.example"}, false},
-		{"0.0.0.0:0", "a.example", []string{"a.example"}, true},
-		{":0", "evil.example", nil, true},
-	} {
-		l, err := open(t.Context(), tc.addr, "--addr", "http.addr")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() //nolint:errcheck // nothing was accepted
-		h := hosts(l, tc.addr, config.HTTP{Addr: tc.addr, AllowedHosts: tc.allowed})
-		if err := h.Check(&http.Request{Host: tc.host}); (err == nil) != tc.answers {
-			t.Errorf("%s with %q under %s: %v, want an answer: %v", tc.addr, tc.allowed, tc.host, err, tc.answers)
-		}
-	}
-}
-
-// TestAnnounceExternalURL: the URL that the server announces at its start is the one that
-// clients can reach.
-func TestAnnounceExternalURL(t *testing.T) {
-	t.Parallel()
-	cfg := testConfig(t, "PURSER_HTTP_EXTERNAL_URL=https://registry.example.com")
-	socks, err := listen(t.Context(), cfg.HTTP, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer socks.close()
-	var out bytes.Buffer
-	if err := announce(&out, cfg, socks); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"  registry  http://127.0.0.1:", "  external  https://registry.example.com\n", "docker push registry.example.com/alpine\n"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q isn't in\n%s", want, out.String())
-		}
-	}
-}
-
-func TestOrigins(t *testing.T) {
-	t.Parallel()
-	for url, want := range map[string]string{
-		"": "", "https://r.example": "https://r.example", "https://R.example:443": "https://r.example", "http://r.example:80": "http://r.example",
-		"http://r.example:443": "http://r.example:443", "https://[::1]:443": "https://[::1]", "https://r.example:8443": "https://r.example:8443",
-	} {
-		if got := strings.Join(origins(config.HTTP{ExternalURL: url}), " "); got != want {
-			t.Errorf("%q: %q, want %q", url, got, want)
 		}
 	}
 }

@@ -43,6 +43,6 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 			return notices.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: data})
 		}
 	}
-	pruneByPulls(&o, p.pulls)
+	pruneByPulls(&o, p.pulls.sync, p.pulls.flush)
 	return autoprune.New(o)
 }

@@ -161,14 +161,15 @@ func uncounted(logged bool, p dependencies, loops *worker.Metrics) func(context.
 // unreliable describes pull statistics so old that no policy may delete tags by them.
 var unreliable = autoprune.PullRecord{Since: time.Unix(0, 0), Behind: 365 * 24 * time.Hour}
 
-// pruneByPulls gives auto-pruning access to the pull statistics.
-func pruneByPulls(o *autoprune.Options, p pullParts) {
-	if p.sync == nil {
+// pruneByPulls gives auto-pruning access to the pull statistics, unless sync is nil. flush
+// is nil without Redis.
+func pruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pullstats.FlushWorker) {
+	if sync == nil {
 		return
 	}
 	// An error here would also stop policies that need no statistics.
 	o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
-		record, err := p.record(ctx)
+		record, err := pullRecord(ctx, sync, flush)
 		if err != nil {
 			o.Log.WarnContext(ctx, "pruning without pull statistics", "error", err)
 			return unreliable, ctx.Err()
@@ -176,7 +177,7 @@ func pruneByPulls(o *autoprune.Options, p pullParts) {
 		return record, nil
 	}
 	o.Used = func(ctx context.Context, repository int64, tags []*autoprune.Tag) error {
-		err := fillUses(ctx, cmp.Or(o.Background, o.DB), p.sync, repository, tags)
+		err := fillUses(ctx, cmp.Or(o.Background, o.DB), sync, repository, tags)
 		if err != nil {
 			// A tag whose pulls can't be read counts as pulled now, so that it stays.
 			o.Log.WarnContext(ctx, "pruning without pull statistics", "repository_id", repository, "error", err)
@@ -188,9 +189,9 @@ func pruneByPulls(o *autoprune.Options, p pullParts) {
 	}
 }
 
-// record returns how far the pull statistics can be trusted.
-func (p pullParts) record(ctx context.Context) (r autoprune.PullRecord, err error) {
-	s, err := p.sync.Status(ctx)
+// pullRecord returns how far the pull statistics can be trusted.
+func pullRecord(ctx context.Context, sync *pullstats.SyncWorker, flush *pullstats.FlushWorker) (r autoprune.PullRecord, err error) {
+	s, err := sync.Status(ctx)
 	if err == nil && s.Foreign {
 		err = pullstats.ErrForeignLog
 	}
@@ -204,10 +205,10 @@ func (p pullParts) record(ctx context.Context) (r autoprune.PullRecord, err erro
 	if s.Unseen {
 		r.Unknown = pullstats.ErrUnseen.Error()
 	}
-	if p.flush == nil {
+	if flush == nil {
 		return r, nil
 	}
-	behind, err := p.flush.Behind(ctx)
+	behind, err := flush.Behind(ctx)
 	r.Behind = max(r.Behind, behind)
 	return r, err
 }

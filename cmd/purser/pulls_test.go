@@ -63,7 +63,7 @@ func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 		t.Fatal(err)
 	}
 	o := autoprune.Options{DB: main, Catalog: catalog.New(catalog.Options{DB: main, CacheOff: true}), Log: slog.New(slog.DiscardHandler)}
-	pruneByPulls(&o, pullParts{sync: w})
+	pruneByPulls(&o, w, nil)
 	p, err := autoprune.New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -20,22 +18,6 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// records returns the log of a server as JSON objects.
-func (b *logBuffer) records(t *testing.T) []map[string]any {
-	t.Helper()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var list []map[string]any
-	for line := range strings.Lines(b.buf.String()) {
-		var r map[string]any
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			t.Fatalf("a line of the log isn't JSON: %q", line)
-		}
-		list = append(list, r)
-	}
-	return list
-}
-
 // startRecorded starts a server whose log is kept, debug messages and those of the
 // built-in PostgreSQL included.
 func startRecorded(t *testing.T, cfg *config.Config) (*running, *logBuffer) {
@@ -43,20 +25,6 @@ func startRecorded(t *testing.T, cfg *config.Config) (*running, *logBuffer) {
 	buf := new(logBuffer)
 	log := slog.New(slog.NewJSONHandler(buf, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	return startWith(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, log, nil) }), buf
-}
-
-// complaints returns log lines that a server shouldn't write on an ordinary day: those
-// above INFO, and PostgreSQL's errors and statements.
-func (b *logBuffer) complaints(t *testing.T) []string {
-	t.Helper()
-	var list []string
-	for _, r := range b.records(t) {
-		severity, _ := r["severity"].(string)
-		if l := r["level"]; l == "WARN" || l == "ERROR" || !slices.Contains([]string{"", "LOG", "INFO", "NOTICE", "DEBUG"}, severity) {
-			list = append(list, fmt.Sprint(r))
-		}
-	}
-	return list
 }
 
 // rollbacks returns how many transactions of a database were rolled back. PostgreSQL

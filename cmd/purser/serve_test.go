@@ -1,102 +1,32 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db/dbtest"
-	"github.com/purser-registry/purser/internal/worker"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
-
-// testConfig returns the configuration for a server on free ports.
-func testConfig(t *testing.T, environ ...string) *config.Config {
-	t.Helper()
-	// The path must be short, since PostgreSQL's socket is below it.
-	dir, err := os.MkdirTemp("", "purser-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) }) //nolint:errcheck // a leftover temporary directory harms nobody
-	// If a variable is given twice, the first counts.
-	cfg, err := config.Load("", append(slices.Clone(environ),
-		"PURSER_DATA_DIR="+dir, "PURSER_HTTP_ADDR=127.0.0.1:0", "PURSER_HTTP_DEBUG_ADDR=127.0.0.1:0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cfg
-}
-
-// running is a server in this process.
-type running struct {
-	registry, debug, profiles, data string // as it told
-	stop                            func() error
-}
 
 // start runs a server until stop is called, and waits until it is ready.
 func start(t *testing.T, cfg *config.Config) *running {
 	t.Helper()
 	return startWith(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, quiet, nil) })
-}
-
-func startWith(t *testing.T, serve func(ctx context.Context, out io.Writer) error) *running {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	r, w := io.Pipe()
-	done := make(chan error, 1)
-	go func() {
-		err := serve(ctx, w)
-		w.CloseWithError(fmt.Errorf("run returned: %w", err))
-		done <- err
-	}()
-	stop := func() error {
-		cancel()
-		err := <-done
-		done <- err
-		return err
-	}
-	t.Cleanup(func() { stop() }) //nolint:errcheck // the test looks at it where it matters
-	s := &running{stop: stop}
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		key, value, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
-		value = strings.TrimSpace(value)
-		switch key {
-		case "registry":
-			s.registry = value
-		case "debug":
-			s.debug = value
-		case "profiles":
-			s.profiles = value
-		case "data":
-			s.data = value
-		case "push":
-			return s
-		}
-	}
-	t.Fatalf("the server isn't ready: %v", lines.Err())
-	return nil
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -213,129 +143,4 @@ func killPostgres(t *testing.T, cfg *config.Config) {
 		t.Fatal(err)
 	}
 	waitFor(t, "the process is gone", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
-}
-
-// waitFor polls until ok returns true, for states that give no signal.
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	for !ok() {
-		if worker.Sleep(ctx, 20*time.Millisecond) != nil {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
-func TestPortInUse(t *testing.T) {
-	t.Parallel()
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	addr := taken.Addr().String()
-	for flag, h := range map[string]config.HTTP{
-		"--addr":         {Addr: addr},
-		"--debug-addr":   {Addr: "127.0.0.1:0", DebugAddr: addr},
-		"--profile-addr": {Addr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0", ProfileAddr: addr},
-	} {
-		_, err := listen(t.Context(), h, quiet)
-		if err == nil || !strings.Contains(err.Error(), addr+" is in use") || !strings.Contains(err.Error(), " "+flag+" ") {
-			t.Errorf("%s: %v; want an error that names address and flag", flag, err)
-		}
-	}
-	if _, err := listen(t.Context(), config.HTTP{Addr: "127.0.0.1:0", TLS: config.TLS{Cert: "/nonexistent.pem", Key: "/nonexistent.key"}}, quiet); err == nil ||
-		!strings.Contains(err.Error(), "http.tls.cert") {
-		t.Errorf("missing certificate: %v", err)
-	}
-}
-
-func TestReachable(t *testing.T) {
-	t.Parallel()
-	for ip, want := range map[string]string{
-		"127.0.0.1": "127.0.0.1:5000", "0.0.0.0": "127.0.0.1:5000", "::": "127.0.0.1:5000", "::1": "localhost:5000",
-		"192.0.2.7": "192.0.2.7:5000",
-	} {
-		if got := reachable(fakeListener{&net.TCPAddr{IP: net.ParseIP(ip), Port: 5000}}); got != want {
-			t.Errorf("reachable(%s) = %s, want %s", ip, got, want)
-		}
-	}
-}
-
-type fakeListener struct{ addr net.Addr }
-
-func (f fakeListener) Addr() net.Addr          { return f.addr }
-func (fakeListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
-func (fakeListener) Close() error              { return nil }
-
-func TestPlaces(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		environ []string
-		want    string // DIR stands for the data directory
-	}{
-		{nil, "DIR"},
-		{[]string{"PURSER_DATABASE_MAIN=postgres://db/purser"}, "DIR/blobs"},
-		{[]string{"PURSER_STORAGE_FILESYSTEM_PATH=/mnt/blobs"}, "DIR /mnt/blobs"},
-		{[]string{"PURSER_STORAGE_S3_BUCKET=images"}, "DIR s3://images"},
-		{[]string{"PURSER_STORAGE_S3_BUCKET=images", "PURSER_STORAGE_S3_PREFIX=a/b", "PURSER_DATABASE_MAIN=postgres://db/purser"}, "s3://images/a/b"},
-	} {
-		cfg := testConfig(t, tc.environ...)
-		want := strings.ReplaceAll(tc.want, "DIR", cfg.DataDir)
-		if got := strings.Join(places(cfg), " "); got != want {
-			t.Errorf("%v: data in %q, want %q", tc.environ, got, want)
-		}
-	}
-}
-
-func TestReadiness(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newReadiness()
-		ask := func() (int, string) {
-			rec := httptest.NewRecorder()
-			r.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
-			return rec.Code, rec.Body.String()
-		}
-		expect := func(wantCode int, want string) {
-			t.Helper()
-			if code, body := ask(); code != wantCode || body != want {
-				t.Errorf("%d %q, want %d %q", code, body, wantCode, want)
-			}
-		}
-		expect(503, "starting\n")
-		var runs atomic.Int32
-		var broken atomic.Bool
-		r.started(readinessCheck{name: "database", run: func(context.Context) error {
-			runs.Add(1)
-			if broken.Load() {
-				return errors.New("no luck")
-			}
-			return nil
-		}}, readinessCheck{name: "storage", run: func(ctx context.Context) error {
-			if broken.Load() {
-				<-ctx.Done() // hangs
-			}
-			return ctx.Err()
-		}})
-		for range 10 {
-			expect(200, "database: ok\nstorage: ok\n")
-		}
-		if n := runs.Load(); n != 1 {
-			t.Errorf("%d checks within a second, want 1", n)
-		}
-		broken.Store(true)
-		time.Sleep(2 * checkEvery)
-		began := time.Now()
-		expect(503, "database: no luck\nstorage: context deadline exceeded\n")
-		if took := time.Since(began); took != checkTimeout {
-			t.Errorf("a check that hangs took %v, want %v", took, checkTimeout)
-		}
-		broken.Store(false)
-		time.Sleep(2 * checkEvery)
-		expect(200, "database: ok\nstorage: ok\n")
-		r.stopping()
-		expect(503, "stopping\n")
-	})
 }

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestReadiness(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newReadiness()
+		ask := func() (int, string) {
+			rec := httptest.NewRecorder()
+			r.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+			return rec.Code, rec.Body.String()
+		}
+		expect := func(wantCode int, want string) {
+			t.Helper()
+			if code, body := ask(); code != wantCode || body != want {
+				t.Errorf("%d %q, want %d %q", code, body, wantCode, want)
+			}
+		}
+		expect(503, "starting\n")
+		var runs atomic.Int32
+		var broken atomic.Bool
+		r.started(readinessCheck{name: "database", run: func(context.Context) error {
+			runs.Add(1)
+			if broken.Load() {
+				return errors.New("no luck")
+			}
+			return nil
+		}}, readinessCheck{name: "storage", run: func(ctx context.Context) error {
+			if broken.Load() {
+				<-ctx.Done() // hangs
+			}
+			return ctx.Err()
+		}})
+		for range 10 {
+			expect(200, "database: ok\nstorage: ok\n")
+		}
+		if n := runs.Load(); n != 1 {
+			t.Errorf("%d checks within a second, want 1", n)
+		}
+		broken.Store(true)
+		time.Sleep(2 * checkEvery)
+		began := time.Now()
+		expect(503, "database: no luck\nstorage: context deadline exceeded\n")
+		if took := time.Since(began); took != checkTimeout {
+			t.Errorf("a check that hangs took %v, want %v", took, checkTimeout)
+		}
+		broken.Store(false)
+		time.Sleep(2 * checkEvery)
+		expect(200, "database: ok\nstorage: ok\n")
+		r.stopping()
+		expect(503, "stopping\n")
+	})
+}
+
+// TestBriefReadiness: other machines learn only that requests fail; the reason is logged, once.
+func TestBriefReadiness(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	ready := newReadiness()
+	h := briefly(ready, slog.New(slog.NewTextHandler(&log, nil)))
+	expect := func(wantCode int, want string) {
+		t.Helper()
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+		if rec.Code != wantCode || rec.Body.String() != want {
+			t.Errorf("%d %q, want %d %q", rec.Code, rec.Body, wantCode, want)
+		}
+	}
+	expect(503, "not ready\n")
+	ready.started(readinessCheck{name: "database", run: func(context.Context) error { return errors.New("user=purser host=10.0.0.7") }})
+	expect(503, "not ready\n")
+	expect(503, "not ready\n")
+	if n := strings.Count(log.String(), "host=10.0.0.7"); n != 1 {
+		t.Errorf("the reason is logged %d times, want once:\n%s", n, &log)
+	}
+	ready.started(readinessCheck{name: "database", run: func(context.Context) error { return nil }})
+	ready.checked = time.Time{}
+	expect(200, "ok\n")
+}
