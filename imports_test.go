@@ -84,12 +84,14 @@ var layers = map[string]rule{
 	"internal/server/management":   {layer: 6},
 	"internal/server/servertest": {layer: 6, testing: true,
 		also: []string{"internal/server/distribution", "internal/server/management"}},
-	"cmd/purser/internal/command": {layer: 7}, // what all commands share
-	"cmd/purser/internal/backend": {layer: 7}, // what a server and operators' commands open
-	"cmd/purser/internal/client":  {layer: 8},
-	"cmd/purser/internal/operate": {layer: 8},
-	"cmd/purser":                  {layer: 9},
-	"cmd/loosefk":                 {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
+	"cmd/purser/internal/command":   {layer: 7}, // what all commands share
+	"cmd/purser/internal/backend":   {layer: 7}, // what a server and operators' commands open
+	"cmd/purser/internal/client":    {layer: 8},
+	"cmd/purser/internal/operate":   {layer: 8},
+	"cmd/purser/internal/serve":     {layer: 8},
+	"cmd/purser/internal/servetest": {layer: 7, testing: true},
+	"cmd/purser":                    {layer: 9},
+	"cmd/loosefk":                   {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
 	// The tests in e2e use Purser from outside, as clients do. Of this module they import
 	// only the helper that gives them an empty database.
 	"e2e": {only: true, also: []string{"internal/db/dbtest"}},

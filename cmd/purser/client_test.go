@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -81,7 +82,7 @@ type shop struct {
 
 func newShop(t *testing.T) *shop {
 	t.Helper()
-	return &shop{t, start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t))).registry}
+	return &shop{t, start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t))).Registry}
 }
 
 func (s *shop) send(method, path, contentType, body string, want int) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
@@ -107,8 +108,8 @@ func TestConnectionLimitIsWaitedFor(t *testing.T) {
 	set("CREATE ROLE %s LOGIN CONNECTION LIMIT 0")
 	set("ALTER DATABASE " + owner.Pool.Config().ConnConfig.Database + " OWNER TO %s")
 	limited := dsnWith(t, dsn, func(u *url.URL, _ url.Values) { u.User = url.User(role) })
-	cfg := testConfig(t, "PURSER_DATABASE_MAIN="+limited)
-	log, out, ended := new(logBuffer), new(logBuffer), make(chan error, 1)
+	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+limited)
+	log, out, ended := new(servetest.Log), new(servetest.Log), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { ended <- run(ctx, cfg, out, slog.New(slog.NewTextHandler(log, nil)), nil) }()
@@ -116,7 +117,7 @@ func TestConnectionLimitIsWaitedFor(t *testing.T) {
 	for _, limit := range []int{0, 2, 3, 30} { // at least one for each of the first steps; all of them
 		set(fmt.Sprintf("ALTER ROLE %%s CONNECTION LIMIT %d", limit))
 		before := strings.Count(log.String(), "waiting for the database")
-		waitFor(t, fmt.Sprintf("a step of the start with %d connections", limit), func() bool {
+		servetest.WaitFor(t, fmt.Sprintf("a step of the start with %d connections", limit), func() bool {
 			select {
 			case err := <-ended:
 				t.Fatalf("with %d connections the server ends: %v\n%s", limit, err, log)

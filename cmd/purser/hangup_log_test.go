@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -19,7 +20,7 @@ import (
 func TestHangUpsAreQuiet(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
-	s, log := startRecorded(t, testConfig(t))
+	s, log := startRecorded(t, servetest.Config(t))
 	layer, _ := pushImage(t, s, "v1", "known")
 	const clients, requests = 4, 100
 	var group sync.WaitGroup
@@ -34,13 +35,13 @@ func TestHangUpsAreQuiet(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
-	if n := log.count("canceling statement due to user request"); n > clients*requests/50 {
+	if n := log.Count("canceling statement due to user request"); n > clients*requests/50 {
 		t.Errorf("of %d requests, %d had a statement cancelled", clients*requests, n)
 	}
-	for _, line := range log.complaints(t) {
+	for _, line := range log.Complaints(t) {
 		if !strings.Contains(line, "canceling statement due to user request") {
 			t.Errorf("the log has %s", line)
 		}
@@ -48,7 +49,7 @@ func TestHangUpsAreQuiet(t *testing.T) {
 }
 
 // hangUp sends a request that needs SQL statements, and hangs up when ctx ends.
-func hangUp(ctx context.Context, t *testing.T, s *running, layer oci.Digest, n int, tag string) {
+func hangUp(ctx context.Context, t *testing.T, s *servetest.Server, layer oci.Digest, n int, tag string) {
 	t.Helper()
 	manifest := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",`+
 		`"digest":%q,"size":5},"layers":[],"annotations":{"note":%q}}`, oci.MediaTypeImageManifest, layer, tag)
@@ -61,7 +62,7 @@ func hangUp(ctx context.Context, t *testing.T, s *running, layer oci.Digest, n i
 	case 2:
 		method, path, body = "GET", "/api/v1/repository/library/app/tag/", ""
 	}
-	r, err := http.NewRequestWithContext(ctx, method, s.registry+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method, s.Registry+path, strings.NewReader(body))
 	if err != nil {
 		t.Error(err)
 		return

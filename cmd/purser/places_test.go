@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 )
 
 func TestPlaces(t *testing.T) {
@@ -19,7 +21,7 @@ func TestPlaces(t *testing.T) {
 		{[]string{"PURSER_STORAGE_S3_BUCKET=images"}, "DIR s3://images"},
 		{[]string{"PURSER_STORAGE_S3_BUCKET=images", "PURSER_STORAGE_S3_PREFIX=a/b", "PURSER_DATABASE_MAIN=postgres://db/purser"}, "s3://images/a/b"},
 	} {
-		cfg := testConfig(t, tc.environ...)
+		cfg := servetest.Config(t, tc.environ...)
 		want := strings.ReplaceAll(tc.want, "DIR", cfg.DataDir)
 		if got := strings.Join(places(cfg), " "); got != want {
 			t.Errorf("%v: data in %q, want %q", tc.environ, got, want)
@@ -31,7 +33,7 @@ func TestPlaces(t *testing.T) {
 // clients can reach.
 func TestAnnounceExternalURL(t *testing.T) {
 	t.Parallel()
-	cfg := testConfig(t, "PURSER_HTTP_EXTERNAL_URL=https://registry.example.com")
+	cfg := servetest.Config(t, "PURSER_HTTP_EXTERNAL_URL=https://registry.example.com")
 	socks, err := listen(t.Context(), cfg.HTTP, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -17,23 +18,23 @@ func TestServeBehindSessionPooling(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session", "default_pool_size = 100")
 	blobs := "PURSER_STORAGE_FILESYSTEM_PATH=" + t.TempDir()
-	one := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn, blobs))
-	two := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn, blobs))
+	one := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, blobs))
+	two := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, blobs))
 	d := dbtest.Open(t, dsn)
-	waitFor(t, "two listening replicas", func() bool {
+	servetest.WaitFor(t, "two listening replicas", func() bool {
 		var n int
 		if err := d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM replicas").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 2
 	})
-	for _, s := range []*running{one, two} {
-		if code, body := get(t, s.debug+"/readyz"); code != 200 {
+	for _, s := range []*servetest.Server{one, two} {
+		if code, body := get(t, s.Debug+"/readyz"); code != 200 {
 			t.Errorf("/readyz: %d %s", code, body)
 		}
 	}
-	for _, s := range []*running{one, two} {
-		if err := s.stop(); err != nil {
+	for _, s := range []*servetest.Server{one, two} {
+		if err := s.Stop(); err != nil {
 			t.Errorf("stopping: %v", err)
 		}
 	}
@@ -51,7 +52,7 @@ func TestServeRefusesSharedSessions(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		if err := run(ctx, testConfig(t, environ...), new(strings.Builder), quiet, nil); !errors.Is(err, db.ErrSharedSessions) {
+		if err := run(ctx, servetest.Config(t, environ...), new(strings.Builder), quiet, nil); !errors.Is(err, db.ErrSharedSessions) {
 			t.Errorf("%q: the server says %v", environ, err)
 		}
 		for _, args := range [][]string{{"migrate", "up"}, {"gc", "status"}, {"loosefk", "status"}} {

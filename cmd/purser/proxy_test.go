@@ -19,6 +19,7 @@ import (
 
 	"github.com/pires/go-proxyproto"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
@@ -82,10 +83,10 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-func startLogged(t *testing.T, cfg *config.Config) (*running, *lockedBuffer) {
+func startLogged(t *testing.T, cfg *config.Config) (*servetest.Server, *lockedBuffer) {
 	t.Helper()
 	log := new(lockedBuffer)
-	return startWith(t, func(ctx context.Context, out io.Writer) error {
+	return servetest.Start(t, func(ctx context.Context, out io.Writer) error {
 		return run(ctx, cfg, out, slog.New(slog.NewTextHandler(log, nil)), nil)
 	}), log
 }
@@ -96,8 +97,8 @@ func startLogged(t *testing.T, cfg *config.Config) (*running, *lockedBuffer) {
 func TestServeBehindProxy(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
-	s, log := startLogged(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1", "PURSER_PULL_STATISTICS_INTERVAL=1h"))
-	target, err := url.Parse(s.registry)
+	s, log := startLogged(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1", "PURSER_PULL_STATISTICS_INTERVAL=1h"))
+	target, err := url.Parse(s.Registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func TestServeBehindProxy(t *testing.T) {
 	askOf(t, other, "HEAD", manifests+"second")
 	askOf(t, one, "GET", manifests+d.String(), "Forwarded", "for=127.0.0.2")
 	askOf(t, other, "DELETE", proxy.URL+"/api/v1/repository/acme/app/tag/second", "X-Forwarded-For", "198.51.100.7")
-	askOf(t, clientAt(t, "127.0.0.4", nil), "DELETE", s.registry+"/api/v1/repository/acme/app/tag/first", "X-Forwarded-For", "198.51.100.7")
+	askOf(t, clientAt(t, "127.0.0.4", nil), "DELETE", s.Registry+"/api/v1/repository/acme/app/tag/first", "X-Forwarded-For", "198.51.100.7")
 	flush(t, s, 1)
 	db := dbtest.Open(t, dsn)
 	for sql, want := range map[string]string{
@@ -127,7 +128,7 @@ func TestServeBehindProxy(t *testing.T) {
 			t.Errorf("%s: %s, %v; want %s", sql, got, err, want)
 		}
 	}
-	waitFor(t, "the pull is counted for the tag that its client has asked for", func() bool {
+	servetest.WaitFor(t, "the pull is counted for the tag that its client has asked for", func() bool {
 		flush(t, s, 1)
 		var got string
 		err := db.Pool.QueryRow(t.Context(), "SELECT coalesce(string_agg(tag_name, ' '), '') FROM tagpullstatistics WHERE tag_pull_count > 0").Scan(&got)
@@ -136,7 +137,7 @@ func TestServeBehindProxy(t *testing.T) {
 		}
 		return got == "first"
 	})
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"remote=127.0.0.2 ", "remote=127.0.0.4:", "proxy=127.0.0.1:"} {
@@ -162,11 +163,11 @@ func TestServeProxyProtocol(t *testing.T) {
 			if useTLS {
 				dir := t.TempDir()
 				files := config.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
-				writeCertificate(t, files, 1)
+				servetest.WriteCertificate(t, files, 1)
 				environ = append(environ, "PURSER_HTTP_TLS_CERT="+files.Cert, "PURSER_HTTP_TLS_KEY="+files.Key)
 			}
-			s, log := startLogged(t, testConfig(t, environ...))
-			names := s.registry + "/api/v1/organization"
+			s, log := startLogged(t, servetest.Config(t, environ...))
+			names := s.Registry + "/api/v1/organization"
 			client := clientAt(t, "127.0.0.1", &net.TCPAddr{IP: net.ParseIP("198.51.100.1"), Port: 4000})
 			chained := clientAt(t, "127.0.0.1", &net.TCPAddr{IP: net.ParseIP("10.1.2.3"), Port: 4000})
 			direct := clientAt(t, "127.0.0.2", nil)
@@ -198,7 +199,7 @@ func TestServeProxyProtocol(t *testing.T) {
 			if !strings.Contains(log.String(), "http.proxy_protocol is set") {
 				t.Errorf("the log doesn't say that a header is missing: %s", log.String())
 			}
-			if err := s.stop(); err != nil {
+			if err := s.Stop(); err != nil {
 				t.Error(err)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -21,7 +22,7 @@ import (
 )
 
 // putIndex pushes an index of existing manifests, and returns its digest.
-func putIndex(t *testing.T, s *running, repository, tag, name string, children ...oci.Digest) oci.Digest {
+func putIndex(t *testing.T, s *servetest.Server, repository, tag, name string, children ...oci.Digest) oci.Digest {
 	t.Helper()
 	list := []map[string]any{}
 	for _, d := range children {
@@ -32,7 +33,7 @@ func putIndex(t *testing.T, s *running, repository, tag, name string, children .
 	if err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), "PUT", s.registry+"/v2/"+repository+"/manifests/"+tag, strings.NewReader(string(body)))
+	req, err := http.NewRequestWithContext(t.Context(), "PUT", s.Registry+"/v2/"+repository+"/manifests/"+tag, strings.NewReader(string(body)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,9 +46,9 @@ func putIndex(t *testing.T, s *running, repository, tag, name string, children .
 }
 
 // sizeOf is a manifest's size, without pulling it.
-func sizeOf(t *testing.T, s *running, repository string, d oci.Digest) int64 {
+func sizeOf(t *testing.T, s *servetest.Server, repository string, d oci.Digest) int64 {
 	t.Helper()
-	resp, err := http.Head(s.registry + "/v2/" + repository + "/manifests/" + d.String())
+	resp, err := http.Head(s.Registry + "/v2/" + repository + "/manifests/" + d.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func TestPruningByPulls(t *testing.T) {
 			}
 			// Pulls are counted only when the test does so; then there is 1 s to write
 			// them.
-			s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+main, "PURSER_DATABASE_STATS="+stats, "PURSER_PULL_STATISTICS_INTERVAL=1h"))
+			s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+main, "PURSER_DATABASE_STATS="+stats, "PURSER_PULL_STATISTICS_INTERVAL=1h"))
 			d, sd := dbtest.Open(t, main), dbtest.Open(t, stats)
 			pruner := judge(t, d, sd)
 			putIndex(t, s, "acme/app", "by-tag", "1")
@@ -122,20 +123,20 @@ func TestPruningByPulls(t *testing.T) {
 				}
 			}
 			exec(d, "UPDATE tags SET created_at = now() - interval '100 days', updated_at = NULL")
-			waitFor(t, "the statistics begin", func() bool {
+			servetest.WaitFor(t, "the statistics begin", func() bool {
 				var n int
 				return sd.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pullstatisticsprocessingstate").Scan(&n) == nil && n == 1
 			})
 			for _, ref := range []string{"by-tag", byDigest.String(), child.String()} {
-				if code, body := get(t, s.registry+"/v2/acme/app/manifests/"+ref); code != 200 {
+				if code, body := get(t, s.Registry+"/v2/acme/app/manifests/"+ref); code != 200 {
 					t.Fatalf("pulling: %d %s", code, body)
 				}
 			}
-			if res, err := http.Head(s.registry + "/v2/acme/app/manifests/asked"); err != nil || res.StatusCode != 200 {
+			if res, err := http.Head(s.Registry + "/v2/acme/app/manifests/asked"); err != nil || res.StatusCode != 200 {
 				t.Fatalf("asking: %v %v", res, err)
 			}
 			flush(t, s, 3)
-			waitFor(t, "the HEAD is remembered", func() bool {
+			servetest.WaitFor(t, "the HEAD is remembered", func() bool {
 				var n int
 				return sd.Pool.QueryRow(t.Context(), "SELECT count(last_check_date) FROM tagpullstatistics WHERE tag_pull_count = 0").Scan(&n) == nil && n == 1
 			})
@@ -150,14 +151,14 @@ func TestPruningByPulls(t *testing.T) {
 			if tags, p := going(t, pruner); !slices.Equal(tags, []string{"late", "unused"}) {
 				t.Errorf("%v go, want late and unused: %+v", tags, p)
 			}
-			code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "prune", "preview", "acme", "--method", "last_pulled", "--older-than", "30d")
+			code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.Registry}, "prune", "preview", "acme", "--method", "last_pulled", "--older-than", "30d")
 			if code != 0 || !strings.Contains(stdout, "\n2 of 8 tags") {
 				t.Errorf("the server's own preview: %d %s %s", code, stdout, stderr)
 			}
-			if code, _ := get(t, s.registry+"/v2/acme/app/manifests/late"); code != 200 {
+			if code, _ := get(t, s.Registry+"/v2/acme/app/manifests/late"); code != 200 {
 				t.Fatal("pulling late")
 			}
-			waitFor(t, "the pull is in the log", func() bool {
+			servetest.WaitFor(t, "the pull is in the log", func() bool {
 				var n int
 				return d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM auditlog WHERE tag = 'late' AND kind = 'pull_repo'").Scan(&n) == nil && n == 1
 			})
@@ -168,18 +169,18 @@ func TestPruningByPulls(t *testing.T) {
 			if tags, p := going(t, pruner); len(tags) > 0 {
 				t.Errorf("%v go though nobody can tell what was pulled: %+v", tags, p)
 			}
-			code, stdout, stderr = purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "status")
+			code, stdout, stderr = purser(t, []string{"PURSER_SERVER=" + s.Registry}, "pulls", "status")
 			if code != 1 || !strings.Contains(stderr, "purser pulls reset") || !strings.Contains(stdout, "transaction 1099511627776") {
 				t.Errorf("status: %d %s %s", code, stdout, stderr)
 			}
-			if code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "reset", "--yes"); code != 0 || stdout != "Pulls to be counted: 1.\n" {
+			if code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.Registry}, "pulls", "reset", "--yes"); code != 0 || stdout != "Pulls to be counted: 1.\n" {
 				t.Errorf("reset: %d %s %s", code, stdout, stderr)
 			}
 			flush(t, s, 4)
 			if tags, p := going(t, pruner); !slices.Equal(tags, []string{"unused"}) {
 				t.Errorf("%v go in the end: %+v", tags, p)
 			}
-			if code, body := get(t, s.debug+"/metrics"); code != 200 || !strings.Contains(body, `purser_pull_statistics_entries_total{result="counted"} 4`) {
+			if code, body := get(t, s.Debug+"/metrics"); code != 200 || !strings.Contains(body, `purser_pull_statistics_entries_total{result="counted"} 4`) {
 				t.Error("the metrics don't have the pulls")
 			}
 		})
@@ -187,10 +188,10 @@ func TestPruningByPulls(t *testing.T) {
 }
 
 // flush has pulls counted until want pulls are counted.
-func flush(t *testing.T, s *running, want int64) {
+func flush(t *testing.T, s *servetest.Server, want int64) {
 	t.Helper()
-	waitFor(t, fmt.Sprint(want, " pulls are counted"), func() bool {
-		code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "flush", "-o", "json")
+	servetest.WaitFor(t, fmt.Sprint(want, " pulls are counted"), func() bool {
+		code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.Registry}, "pulls", "flush", "-o", "json")
 		var v api.PullState
 		if err := json.Unmarshal([]byte(stdout), &v); err != nil || code != 0 {
 			t.Fatalf("flush: %d %s %s %v", code, stdout, stderr, err)
@@ -203,13 +204,13 @@ func flush(t *testing.T, s *running, want int64) {
 func TestPullsOff(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
-	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_AUDIT_PULLS=false"))
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_AUDIT_PULLS=false"))
 	d := dbtest.Open(t, dsn)
-	waitFor(t, "statistics are said to be incomplete", func() bool {
+	servetest.WaitFor(t, "statistics are said to be incomplete", func() bool {
 		var since time.Time
 		return d.Pool.QueryRow(t.Context(), "SELECT recorded_since FROM pullstatisticsprocessingstate").Scan(&since) == nil && time.Until(since) > time.Minute
 	})
-	code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "status")
+	code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.Registry}, "pulls", "status")
 	if code != 3 || !strings.Contains(stderr, "pull_statistics.enabled and pull_statistics.redis are false") {
 		t.Errorf("status: %d %s", code, stderr)
 	}
@@ -221,12 +222,12 @@ func TestPruningByPullsInRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
 	main := dbtest.EmptyDSN(t)
-	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+main, "PURSER_REDIS_URL="+redis.URL(), "FEATURE_REDIS_PULL_TRACKING=true", "PURSER_AUDIT_PULLS=false"))
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+main, "PURSER_REDIS_URL="+redis.URL(), "FEATURE_REDIS_PULL_TRACKING=true", "PURSER_AUDIT_PULLS=false"))
 	d := dbtest.Open(t, main)
 	for i, tag := range []string{"unused", "pulled", "same"} {
 		putIndex(t, s, "acme/app", tag, fmt.Sprint(min(i, 1))) // the tags pulled and same point to one manifest
 	}
-	waitFor(t, "the statistics begin and Redis is flushed", func() bool {
+	servetest.WaitFor(t, "the statistics begin and Redis is flushed", func() bool {
 		var n int
 		return d.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pullstatisticsprocessingstate, redisprocessingstate r
 			WHERE r.last_processed_timestamp > 'epoch'`).Scan(&n) == nil && n == 1
@@ -241,7 +242,7 @@ func TestPruningByPullsInRedis(t *testing.T) {
 	}
 	preview := func() string {
 		t.Helper()
-		code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "prune", "preview", "acme", "--method", "last_pulled", "--older-than", "30d", "-o", "json")
+		code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.Registry}, "prune", "preview", "acme", "--method", "last_pulled", "--older-than", "30d", "-o", "json")
 		if code != 0 {
 			t.Fatalf("preview: %d %s %s", code, stdout, stderr)
 		}
@@ -259,10 +260,10 @@ func TestPruningByPullsInRedis(t *testing.T) {
 	if got := preview(); got != "pulled same unused" {
 		t.Fatalf("%q go, want all", got)
 	}
-	if code, _ := get(t, s.registry+"/v2/acme/app/manifests/pulled"); code != 200 {
+	if code, _ := get(t, s.Registry+"/v2/acme/app/manifests/pulled"); code != 200 {
 		t.Fatal("pulling")
 	}
-	waitFor(t, "the pull is in Redis", func() bool { return preview() == "unused" })
+	servetest.WaitFor(t, "the pull is in Redis", func() bool { return preview() == "unused" })
 	if tags, p := going(t, judge(t, d, d)); len(tags) > 0 || !strings.Contains(fmt.Sprint(p.Staying), "set redis.url here too") {
 		t.Errorf("%v go by a process that can't read Redis: %+v", tags, p.Staying)
 	}
@@ -270,29 +271,29 @@ func TestPruningByPullsInRedis(t *testing.T) {
 	if err := d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM tagpullstatistics").Scan(&counted); err != nil || counted != 0 {
 		t.Fatalf("%d tags are counted, %v; this is about what isn't", counted, err)
 	}
-	if code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "flush"); code != 0 || !strings.Contains(stdout, "new pulls counted by  redis") {
+	if code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.Registry}, "pulls", "flush"); code != 0 || !strings.Contains(stdout, "new pulls counted by  redis") {
 		t.Errorf("flush: %d %s %s", code, stdout, stderr)
 	}
 	if got := preview(); got != "unused" {
 		t.Errorf("%q go after the flush, want unused", got)
 	}
-	if code, body := get(t, s.registry+"/api/v1/repository/acme/app/tag/pulled/pull_statistics"); code != 200 || !strings.Contains(body, `"tag_pull_count":1,`) {
+	if code, body := get(t, s.Registry+"/api/v1/repository/acme/app/tag/pulled/pull_statistics"); code != 200 || !strings.Contains(body, `"tag_pull_count":1,`) {
 		t.Errorf("%d %s", code, body)
 	}
 	redis.Kill()
-	if res, err := http.Head(s.registry + "/v2/acme/app/manifests/unused"); err != nil || res.StatusCode != 200 {
+	if res, err := http.Head(s.Registry + "/v2/acme/app/manifests/unused"); err != nil || res.StatusCode != 200 {
 		t.Fatalf("asking: %v %v", res, err)
 	}
 	if got := preview(); got != "" {
 		t.Errorf("%q go though Redis is away", got)
 	}
-	if code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "status"); code != 1 || !strings.Contains(stderr, "reaching Redis at") {
+	if code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.Registry}, "pulls", "status"); code != 1 || !strings.Contains(stderr, "reaching Redis at") {
 		t.Errorf("status: %d %s", code, stderr)
 	}
-	if code, _ := get(t, s.registry+"/v2/acme/app/manifests/pulled"); code != 200 {
+	if code, _ := get(t, s.Registry+"/v2/acme/app/manifests/pulled"); code != 200 {
 		t.Error("a pull fails because Redis is away")
 	}
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Error(err)
 	}
 	// Redis and the log were both unreachable for the pull, so it is only recorded as a

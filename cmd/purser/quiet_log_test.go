@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -20,11 +21,11 @@ import (
 
 // startRecorded starts a server whose log is kept, debug messages and those of the
 // built-in PostgreSQL included.
-func startRecorded(t *testing.T, cfg *config.Config) (*running, *logBuffer) {
+func startRecorded(t *testing.T, cfg *config.Config) (*servetest.Server, *servetest.Log) {
 	t.Helper()
-	buf := new(logBuffer)
+	buf := new(servetest.Log)
 	log := slog.New(slog.NewJSONHandler(buf, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	return startWith(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, log, nil) }), buf
+	return servetest.Start(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, log, nil) }), buf
 }
 
 // rollbacks returns how many transactions of a database were rolled back. PostgreSQL
@@ -36,7 +37,7 @@ func rollbacks(t *testing.T, dsn string) (n int) {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
-	waitFor(t, "the server's sessions are over", func() bool {
+	servetest.WaitFor(t, "the server's sessions are over", func() bool {
 		var sessions int
 		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&sessions)
@@ -50,9 +51,9 @@ func rollbacks(t *testing.T, dsn string) (n int) {
 }
 
 // ordinaryDay sends the requests that clients send every day, and checks the answers.
-func ordinaryDay(t *testing.T, s *running) {
+func ordinaryDay(t *testing.T, s *servetest.Server) {
 	t.Helper()
-	url := s.registry + "/v2/library/app/"
+	url := s.Registry + "/v2/library/app/"
 	expect := func(what string, got, want int) {
 		t.Helper()
 		if got != want {
@@ -97,7 +98,7 @@ func ordinaryDay(t *testing.T, s *running) {
 		do(404, "DELETE", "blobs/uploads/00000000-0000-4000-8000-000000000000", "")
 	}
 	// A protection rule that this process doesn't know yet, and that protects a tag.
-	code, text := askAs(t, "POST", s.registry+"/api/v1/repository/library/app/tagprotection/", `{"pattern":"^v1$"}`, "Content-Type", "application/json")
+	code, text := askAs(t, "POST", s.Registry+"/api/v1/repository/library/app/tagprotection/", `{"pattern":"^v1$"}`, "Content-Type", "application/json")
 	expect("a rule: "+text, code, 201)
 	for range 3 {
 		do(409, "PUT", "manifests/v1", manifest(layer, "protected"))
@@ -109,7 +110,7 @@ func ordinaryDay(t *testing.T, s *running) {
 	gone := oci.Compute(oci.SHA256, []byte(manifest(layer, "to be deleted")))
 	do(202, "DELETE", "manifests/"+gone.String(), "")
 	do(404, "DELETE", "manifests/"+gone.String(), "")
-	code, text = askAs(t, "DELETE", s.registry+"/api/v1/repository/library/app", "")
+	code, text = askAs(t, "DELETE", s.Registry+"/api/v1/repository/library/app", "")
 	expect("the repository goes: "+text, code, 204)
 	do(404, "DELETE", "manifests/v1", "")
 	pushImage(t, s, "v1", "known") // into a repository that is made anew
@@ -141,12 +142,12 @@ func TestOrdinaryDayIsQuiet(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t) // of a server that exists before and after the test
 	before := rollbacks(t, dsn)
-	s, log := startRecorded(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn))
+	s, log := startRecorded(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn))
 	ordinaryDay(t, s)
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
-	for _, line := range log.complaints(t) {
+	for _, line := range log.Complaints(t) {
 		t.Errorf("the log has %s", line)
 	}
 	if n := rollbacks(t, dsn) - before; n != 0 {
@@ -158,19 +159,19 @@ func TestOrdinaryDayIsQuiet(t *testing.T) {
 func TestBuiltInPostgresIsQuiet(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
-	cfg := testConfig(t)
+	cfg := servetest.Config(t)
 	s, log := startRecorded(t, cfg)
 	ordinaryDay(t, s)
 	if _, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
-	for _, line := range log.complaints(t) {
+	for _, line := range log.Complaints(t) {
 		t.Errorf("the log has %s", line)
 	}
-	if log.count("database system is shut down") != 1 {
+	if log.Count("database system is shut down") != 1 {
 		t.Error("the log of PostgreSQL isn't read")
 	}
 }

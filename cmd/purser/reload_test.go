@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
@@ -22,13 +23,13 @@ import (
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	files := config.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
-	writeCertificate(t, files, 1)
+	servetest.WriteCertificate(t, files, 1)
 	environ := []string{
 		"PURSER_DATABASE_MAIN=" + dbtest.DSN(t), "PURSER_HTTP_TLS_CERT=" + files.Cert, "PURSER_HTTP_TLS_KEY=" + files.Key,
 		"PURSER_DATA_DIR=" + dir,
 	}
-	cfg := testConfig(t, environ...)
-	out := new(logBuffer)
+	cfg := servetest.Config(t, environ...)
+	out := new(servetest.Log)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(out.String())
@@ -48,25 +49,25 @@ func TestReload(t *testing.T) {
 		defer next.Unlock()
 		return next.cfg, next.err
 	}}
-	s := startWith(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, log, reload) })
+	s := servetest.Start(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, log, reload) })
 	hangup := func(want string) {
 		t.Helper()
-		before := out.count(want)
+		before := out.Count(want)
 		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "the log to say "+want, func() bool { return out.count(want) > before })
+		servetest.WaitFor(t, "the log to say "+want, func() bool { return out.Count(want) > before })
 	}
 	serial := func() int64 {
 		t.Helper()
-		conn, err := tls.Dial("tcp", strings.TrimPrefix(s.registry, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // of this test
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Registry, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // of this test
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close() //nolint:errcheck
 		return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
 	}
-	writeCertificate(t, files, 2)
+	servetest.WriteCertificate(t, files, 2)
 	hangup("SIGHUP: reloaded")
 	if n := serial(); n != 2 {
 		t.Errorf("certificate %d is served after a reload, want 2", n)
@@ -78,12 +79,12 @@ func TestReload(t *testing.T) {
 	if n := serial(); n != 2 {
 		t.Errorf("certificate %d is served though its files are broken, want 2", n)
 	}
-	writeCertificate(t, files, 3)
+	servetest.WriteCertificate(t, files, 3)
 	if err := reload.cert.reload(t.Context()); err != nil || serial() != 3 { // as its worker does
 		t.Errorf("the files' change is found: %v, and certificate %d is served", err, serial())
 	}
 	next.Lock()
-	next.cfg = testConfig(t, append(environ, "PURSER_LOG_LEVEL=debug", "PURSER_GC_BATCH=77", "PURSER_REDIS_URL=redis://:x@h")...)
+	next.cfg = servetest.Config(t, append(environ, "PURSER_LOG_LEVEL=debug", "PURSER_GC_BATCH=77", "PURSER_REDIS_URL=redis://:x@h")...)
 	next.Unlock()
 	hangup(`"changed_and_needs_a_restart":["gc.batch","redis.url"]`)
 	if level.Level() != slog.LevelDebug {
@@ -93,7 +94,7 @@ func TestReload(t *testing.T) {
 	next.err = os.ErrPermission
 	next.Unlock()
 	hangup("nothing was reloaded, since the configuration can't be read")
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("stopped with %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
@@ -16,7 +17,7 @@ import (
 func TestRequestsComeFirst(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
-	cfg := testConfig(t)
+	cfg := servetest.Config(t)
 	s := start(t, cfg)
 	dsn, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName)
 	if err != nil {
@@ -28,7 +29,7 @@ func TestRequestsComeFirst(t *testing.T) {
 	}
 	slice := func(application string) uint64 {
 		var pid uint32
-		waitFor(t, application+" is connected", func() bool {
+		servetest.WaitFor(t, application+" is connected", func() bool {
 			return conn.QueryRow(t.Context(), "SELECT pid FROM pg_stat_activity WHERE application_name = $1 LIMIT 1", application).Scan(&pid) == nil
 		})
 		attr, err := unix.SchedGetAttr(int(pid), 0)
@@ -43,7 +44,7 @@ func TestRequestsComeFirst(t *testing.T) {
 	case builtinpg.Foreground(conn.PgConn().PID()) != nil:
 		t.Log("this process may not change the scheduling of others")
 	default:
-		waitFor(t, "requests run as soon as they wake", func() bool { return slice("purser") == attr.Runtime })
+		servetest.WaitFor(t, "requests run as soon as they wake", func() bool { return slice("purser") == attr.Runtime })
 		if got := slice("purser autoprune"); got <= attr.Runtime {
 			t.Errorf("auto-pruning asks for %d ns at a stretch, requests for %d", got, attr.Runtime)
 		}
@@ -54,7 +55,7 @@ func TestRequestsComeFirst(t *testing.T) {
 	if err := conn.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
 }

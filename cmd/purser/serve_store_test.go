@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -35,7 +36,7 @@ func refusedStart(t *testing.T, environ []string) string {
 		cancel()
 		io.Copy(io.Discard, r) //nolint:errcheck // as above
 	}()
-	err := run(ctx, testConfig(t, environ...), w, quiet, nil)
+	err := run(ctx, servetest.Config(t, environ...), w, quiet, nil)
 	w.Close() //nolint:errcheck // a pipe
 	if err == nil {
 		t.Fatal("the server started")
@@ -60,10 +61,10 @@ func send(t *testing.T, method, url, body string) int {
 }
 
 // pushBlob pushes content to library/app in one request and returns the status.
-func pushBlob(t *testing.T, s *running, content string) (oci.Digest, int) {
+func pushBlob(t *testing.T, s *servetest.Server, content string) (oci.Digest, int) {
 	t.Helper()
 	d := oci.Compute(oci.SHA256, []byte(content))
-	return d, send(t, "POST", s.registry+"/v2/library/app/blobs/uploads/?digest="+d.String(), content)
+	return d, send(t, "POST", s.Registry+"/v2/library/app/blobs/uploads/?digest="+d.String(), content)
 }
 
 // A server refuses to start on a store that isn't its database's: an empty directory,
@@ -71,15 +72,15 @@ func pushBlob(t *testing.T, s *running, content string) (oci.Digest, int) {
 func TestServeRefusesAnotherStore(t *testing.T) {
 	t.Parallel()
 	dsn, dir := dbtest.DSN(t), t.TempDir()
-	s := start(t, testConfig(t, onStore(t, dsn, dir)...))
+	s := start(t, servetest.Config(t, onStore(t, dsn, dir)...))
 	if _, code := pushBlob(t, s, "content"); code != http.StatusCreated {
 		t.Fatalf("push: %d", code)
 	}
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	otherDSN, other := dbtest.DSN(t), t.TempDir()
-	if err := start(t, testConfig(t, onStore(t, otherDSN, other)...)).stop(); err != nil {
+	if err := start(t, servetest.Config(t, onStore(t, otherDSN, other)...)).Stop(); err != nil {
 		t.Fatal(err)
 	}
 	empty := t.TempDir()
@@ -105,7 +106,7 @@ func TestServeRefusesAnotherStore(t *testing.T) {
 			t.Errorf("a fresh database on a directory in use: %s\nwant %q", refused, want)
 		}
 	}
-	if err := start(t, testConfig(t, onStore(t, dsn, dir)...)).stop(); err != nil {
+	if err := start(t, servetest.Config(t, onStore(t, dsn, dir)...)).Stop(); err != nil {
 		t.Errorf("on its own directory: %v", err)
 	}
 }
@@ -125,12 +126,12 @@ func storeID(t *testing.T, dsn string) (id string) {
 func TestStoreVanishesUnderARunningServer(t *testing.T) {
 	t.Parallel()
 	dsn, dir := dbtest.DSN(t), filepath.Join(t.TempDir(), "blobs")
-	s := start(t, testConfig(t, onStore(t, dsn, dir)...))
+	s := start(t, servetest.Config(t, onStore(t, dsn, dir)...))
 	d, code := pushBlob(t, s, "content")
 	if code != http.StatusCreated {
 		t.Fatalf("push: %d", code)
 	}
-	at := s.registry + "/v2/library/app/blobs/" + d.String()
+	at := s.Registry + "/v2/library/app/blobs/" + d.String()
 	if err := os.Rename(dir, dir+"-away"); err != nil {
 		t.Fatal(err)
 	}
@@ -145,11 +146,11 @@ func TestStoreVanishesUnderARunningServer(t *testing.T) {
 	if code := send(t, "GET", at, ""); code != http.StatusServiceUnavailable {
 		t.Errorf("GET without the disk: %d, want 503", code)
 	}
-	waitFor(t, "not ready", func() bool {
-		code, text := get(t, s.debug+"/readyz")
+	servetest.WaitFor(t, "not ready", func() bool {
+		code, text := get(t, s.Debug+"/readyz")
 		return code == 503 && strings.Contains(text, dir)
 	})
-	waitFor(t, "HEAD answers 503", func() bool { return send(t, "HEAD", at, "") == http.StatusServiceUnavailable })
+	servetest.WaitFor(t, "HEAD answers 503", func() bool { return send(t, "HEAD", at, "") == http.StatusServiceUnavailable })
 	if err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {
 			t.Errorf("%s was written", path)
@@ -164,8 +165,8 @@ func TestStoreVanishesUnderARunningServer(t *testing.T) {
 	if err := os.Rename(dir+"-away", dir); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "ready again", func() bool { code, _ := get(t, s.debug+"/readyz"); return code == 200 })
-	waitFor(t, "pull", func() bool { return send(t, "GET", at, "") == http.StatusOK })
+	servetest.WaitFor(t, "ready again", func() bool { code, _ := get(t, s.Debug+"/readyz"); return code == 200 })
+	servetest.WaitFor(t, "pull", func() bool { return send(t, "GET", at, "") == http.StatusOK })
 	if _, code := pushBlob(t, s, "other content"); code != http.StatusCreated {
 		t.Errorf("push with the disk: %d", code)
 	}
@@ -173,7 +174,7 @@ func TestStoreVanishesUnderARunningServer(t *testing.T) {
 
 // pushImage pushes an image with one layer, which is also its configuration, under a
 // tag of library/app.
-func pushImage(t *testing.T, s *running, tag, content string) (layer, manifest oci.Digest) {
+func pushImage(t *testing.T, s *servetest.Server, tag, content string) (layer, manifest oci.Digest) {
 	t.Helper()
 	d, code := pushBlob(t, s, content)
 	if code != http.StatusCreated {
@@ -181,7 +182,7 @@ func pushImage(t *testing.T, s *running, tag, content string) (layer, manifest o
 	}
 	payload := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",`+
 		`"digest":%q,"size":%d},"layers":[]}`, oci.MediaTypeImageManifest, d, len(content))
-	if code := send(t, "PUT", s.registry+"/v2/library/app/manifests/"+tag, payload); code != http.StatusCreated {
+	if code := send(t, "PUT", s.Registry+"/v2/library/app/manifests/"+tag, payload); code != http.StatusCreated {
 		t.Fatalf("push of manifest %s: %d", tag, code)
 	}
 	return d, oci.Compute(oci.SHA256, []byte(payload))
@@ -200,24 +201,24 @@ func TestRestoredDatabase(t *testing.T) {
 				return append(onStore(t, dsn, dir), "PURSER_GC_KEEP_DOOMED="+keep, "PURSER_GC_REVIEW_AFTER=0s",
 					"PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=10s") // until its manifest is pushed
 			}
-			s := start(t, testConfig(t, settings(dsn)...))
+			s := start(t, servetest.Config(t, settings(dsn)...))
 			old, manifest := pushImage(t, s, "v1", "pushed before the backup")
-			if err := s.stop(); err != nil {
+			if err := s.Stop(); err != nil {
 				t.Fatal(err)
 			}
 			backup := pgtest.Clone(t, nameOf(t, dsn))
-			s = start(t, testConfig(t, settings(dsn)...))
+			s = start(t, servetest.Config(t, settings(dsn)...))
 			young, _ := pushImage(t, s, "v2", "pushed after the backup")
-			if code := send(t, "DELETE", s.registry+"/v2/library/app/manifests/"+manifest.String(), ""); code != http.StatusAccepted {
+			if code := send(t, "DELETE", s.Registry+"/v2/library/app/manifests/"+manifest.String(), ""); code != http.StatusAccepted {
 				t.Fatalf("DELETE: %d", code)
 			}
 			after := dbtest.Open(t, dsn) // a HEAD request would make the registry keep the blob
-			waitFor(t, "the blob is collected", func() bool {
+			servetest.WaitFor(t, "the blob is collected", func() bool {
 				var n int
 				err := after.Pool.QueryRow(t.Context(), "SELECT count(*) FROM blobs WHERE digest = $1", old.Bytes()).Scan(&n)
 				return err == nil && n == 0
 			})
-			if err := s.stop(); err != nil {
+			if err := s.Stop(); err != nil {
 				t.Fatal(err)
 			}
 			_, ran, stderr := purser(t, settings(dsn), "gc", "run")
@@ -226,8 +227,8 @@ func TestRestoredDatabase(t *testing.T) {
 				t.Errorf("it printed\n%s%s%s", ran, stderr, status)
 			}
 			// The disaster: only the backup is left.
-			s = start(t, testConfig(t, settings(backup)...))
-			at := s.registry + "/v2/library/app/blobs/" + old.String()
+			s = start(t, servetest.Config(t, settings(backup)...))
+			at := s.Registry + "/v2/library/app/blobs/" + old.String()
 			code, text := get(t, at)
 			switch {
 			case keep != "0s" && (code != 200 || text != "pushed before the backup"):
@@ -239,10 +240,10 @@ func TestRestoredDatabase(t *testing.T) {
 			if code, text := get(t, at); code != 200 || text != "pushed before the backup" {
 				t.Errorf("GET after another push: %d %s", code, text)
 			}
-			if code := send(t, "HEAD", s.registry+"/v2/library/app/blobs/"+young.String(), ""); code != 404 {
+			if code := send(t, "HEAD", s.Registry+"/v2/library/app/blobs/"+young.String(), ""); code != 404 {
 				t.Errorf("HEAD of what the backup doesn't know: %d", code)
 			}
-			if err := s.stop(); err != nil {
+			if err := s.Stop(); err != nil {
 				t.Fatal(err)
 			}
 			checkRestored(t, settings(backup), dir, keep != "0s")

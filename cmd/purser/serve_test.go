@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -24,9 +25,9 @@ import (
 var quiet = slog.New(slog.DiscardHandler)
 
 // start runs a server until stop is called, and waits until it is ready.
-func start(t *testing.T, cfg *config.Config) *running {
+func start(t *testing.T, cfg *config.Config) *servetest.Server {
 	t.Helper()
-	return startWith(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, quiet, nil) })
+	return servetest.Start(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, quiet, nil) })
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -45,24 +46,24 @@ func get(t *testing.T, url string) (int, string) {
 
 func TestServe(t *testing.T) {
 	t.Parallel()
-	cfg := testConfig(t, "PURSER_DATABASE_MAIN=file:"+writeFile(t, dbtest.EmptyDSN(t)+"\n"), "PURSER_GC_REVIEW_AFTER=7h")
+	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN=file:"+writeFile(t, dbtest.EmptyDSN(t)+"\n"), "PURSER_GC_REVIEW_AFTER=7h")
 	s := start(t, cfg)
-	if want := filepath.Join(cfg.DataDir, "blobs"); s.data != want {
-		t.Errorf("data in %q, want %q", s.data, want)
+	if want := filepath.Join(cfg.DataDir, "blobs"); s.Data != want {
+		t.Errorf("data in %q, want %q", s.Data, want)
 	}
-	if code, body := get(t, s.registry+"/v2/"); code != 200 {
+	if code, body := get(t, s.Registry+"/v2/"); code != 200 {
 		t.Errorf("/v2/: %d %s", code, body)
 	}
-	if code, body := get(t, s.debug+"/readyz"); code != 200 || body != "database: ok\nstorage: ok\nstatistics: ok\n" {
+	if code, body := get(t, s.Debug+"/readyz"); code != 200 || body != "database: ok\nstorage: ok\nstatistics: ok\n" {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
-	if code, body := get(t, s.debug+"/healthz"); code != 200 {
+	if code, body := get(t, s.Debug+"/healthz"); code != 200 {
 		t.Errorf("/healthz: %d %s", code, body)
 	}
-	if code, _ := get(t, s.debug+"/debug/pprof/goroutine?debug=1"); code != 200 {
+	if code, _ := get(t, s.Debug+"/debug/pprof/goroutine?debug=1"); code != 200 {
 		t.Errorf("pprof: %d", code)
 	}
-	code, metrics := get(t, s.debug+"/metrics")
+	code, metrics := get(t, s.Debug+"/metrics")
 	for _, want := range []string{
 		"purser_build_info{", "go_goroutines ", "process_open_fds ", "purser_db_pool_connections{state=\"idle\"}",
 		"purser_gc_swept_objects_total 0", "purser_gc_reaped_uploads_total 0", "purser_http_requests_total{",
@@ -77,10 +78,10 @@ func TestServe(t *testing.T) {
 	if err != nil || delay != 7*time.Hour {
 		t.Errorf("review delay %v (%v), want 7h", delay, err)
 	}
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
-	if c, err := net.Dial("tcp", strings.TrimPrefix(s.registry, "http://")); err == nil {
+	if c, err := net.Dial("tcp", strings.TrimPrefix(s.Registry, "http://")); err == nil {
 		c.Close() //nolint:errcheck // it should not be there
 		t.Error("the registry still listens")
 	}
@@ -89,10 +90,10 @@ func TestServe(t *testing.T) {
 func TestServeWithBuiltInPostgres(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
-	cfg := testConfig(t)
+	cfg := servetest.Config(t)
 	s := start(t, cfg)
-	if s.data != cfg.DataDir {
-		t.Errorf("data in %q, want %q", s.data, cfg.DataDir)
+	if s.Data != cfg.DataDir {
+		t.Errorf("data in %q, want %q", s.Data, cfg.DataDir)
 	}
 	dsn, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName)
 	if err != nil {
@@ -107,19 +108,19 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	err = run(ctx, testConfig(t, "PURSER_DATA_DIR="+cfg.DataDir), io.Discard, quiet, nil)
+	err = run(ctx, servetest.Config(t, "PURSER_DATA_DIR="+cfg.DataDir), io.Discard, quiet, nil)
 	if !errors.Is(err, builtinpg.ErrInUse) || !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
 		t.Errorf("second server on the same directory: %v; want a refusal that names directory and process", err)
 	}
 	killPostgres(t, cfg)
-	waitFor(t, "requests succeed again", func() bool {
-		code, _ := get(t, s.debug+"/readyz")
+	servetest.WaitFor(t, "requests succeed again", func() bool {
+		code, _ := get(t, s.Debug+"/readyz")
 		return code == 200
 	})
-	if code, body := get(t, s.registry+"/v2/_catalog"); code != 200 {
+	if code, body := get(t, s.Registry+"/v2/_catalog"); code != 200 {
 		t.Errorf("/v2/_catalog after PostgreSQL was killed: %d %s", code, body)
 	}
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
 	if _, err := builtinpg.RunningDSN(backend.PostgresDir(cfg), backend.DatabaseName); err == nil {
@@ -142,5 +143,5 @@ func killPostgres(t *testing.T, cfg *config.Config) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the process is gone", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+	servetest.WaitFor(t, "the process is gone", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
@@ -14,17 +15,17 @@ func TestStatisticsAreAwayAtTheStart(t *testing.T) {
 	stats := dbtest.EmptyDSN(t)
 	proxy := dbtest.NewProxy(t, stats)
 	proxy.Refuse(true)
-	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_DATABASE_STATS="+proxy.DSN))
-	code, body := get(t, s.debug+"/readyz")
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_DATABASE_STATS="+proxy.DSN))
+	code, body := get(t, s.Debug+"/readyz")
 	if code != 200 || !strings.Contains(body, "statistics: ") || strings.Contains(body, "statistics: ok") {
 		t.Errorf("without statistics: %d %s", code, body)
 	}
-	if code, body := get(t, s.registry+"/v2/_catalog"); code != 200 {
+	if code, body := get(t, s.Registry+"/v2/_catalog"); code != 200 {
 		t.Errorf("without statistics, /v2/_catalog: %d %s", code, body)
 	}
 	proxy.Refuse(false)
-	waitFor(t, "the statistics are ready", func() bool {
-		_, body := get(t, s.debug+"/readyz")
+	servetest.WaitFor(t, "the statistics are ready", func() bool {
+		_, body := get(t, s.Debug+"/readyz")
 		return strings.Contains(body, "statistics: ok")
 	})
 	var there bool
@@ -32,7 +33,7 @@ func TestStatisticsAreAwayAtTheStart(t *testing.T) {
 	if err != nil || !there {
 		t.Errorf("the tables of the statistics are there: %v (%v)", there, err)
 	}
-	if err := s.stop(); err != nil {
+	if err := s.Stop(); err != nil {
 		t.Errorf("stopping: %v", err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
@@ -31,10 +32,10 @@ var update = flag.Bool("update", false, "write testdata/surface.txt anew")
 // change must be confirmed with -update, and is visible in review.
 func TestSurface(t *testing.T) {
 	t.Parallel()
-	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t)))
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t)))
 	var lines []string
 	lines = append(lines, surfaceOfDistribution(t)...)
-	lines = append(lines, surfaceOfManagement(t, s.registry)...)
+	lines = append(lines, surfaceOfManagement(t, s.Registry)...)
 	lines = append(lines, surfaceOfCommands(newRoot(nil))...)
 	lines = append(lines, surfaceOfSettings(t)...)
 	lines = append(lines, surfaceOfDatabase(t, dbtest.DSN(t))...)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -23,7 +24,7 @@ func yearOfPulls(t *testing.T, apart bool) (s *shop, main, stats *db.DB) {
 	if apart {
 		statsDSN = dbtest.EmptyDSN(t)
 	}
-	s = &shop{t, start(t, testConfig(t, "PURSER_DATABASE_MAIN="+mainDSN, "PURSER_DATABASE_STATS="+statsDSN)).registry}
+	s = &shop{t, start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+mainDSN, "PURSER_DATABASE_STATS="+statsDSN)).Registry}
 	main, stats = dbtest.Open(t, mainDSN), dbtest.Open(t, statsDSN)
 	s.run("pulls", "flush") // so that there is a state
 	change(t, stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = now() - interval '1 year', checks_since = now() - interval '1 year'")
@@ -107,7 +108,7 @@ func TestSweepByCatalog(t *testing.T) {
 				return list
 			}
 			want := "v1 true, v3 false; " + d + " true"
-			waitFor(t, "only what is there has statistics: "+left(), func() bool { return left() == want })
+			servetest.WaitFor(t, "only what is there has statistics: "+left(), func() bool { return left() == want })
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
@@ -13,10 +14,10 @@ import (
 func TestPullsBeforeTheStop(t *testing.T) {
 	t.Parallel()
 	for environ, want := range map[string]int{"": 3, "PURSER_AUDIT_PULLS=false": 0} {
-		cfg := testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), environ)
+		cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), environ)
 		s := start(t, cfg)
 		index := `{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []}`
-		req, err := http.NewRequestWithContext(t.Context(), "PUT", s.registry+"/v2/acme/app/manifests/v1", strings.NewReader(index))
+		req, err := http.NewRequestWithContext(t.Context(), "PUT", s.Registry+"/v2/acme/app/manifests/v1", strings.NewReader(index))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,15 +34,15 @@ func TestPullsBeforeTheStop(t *testing.T) {
 			}
 			return n
 		}
-		waitFor(t, "the partitions", func() bool {
+		servetest.WaitFor(t, "the partitions", func() bool {
 			return count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'auditlog'::regclass") == 3
 		})
 		for range 3 {
-			if code, body := get(t, s.registry+"/v2/acme/app/manifests/v1"); code != 200 {
+			if code, body := get(t, s.Registry+"/v2/acme/app/manifests/v1"); code != 200 {
 				t.Fatalf("pull: %d %s", code, body)
 			}
 		}
-		if err := s.stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}
 		if n := count("SELECT COALESCE(sum(pulls), 0) FROM auditlog WHERE kind = 'pull_repo' AND address = '127.0.0.1'"); n != want {

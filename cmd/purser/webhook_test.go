@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
@@ -42,7 +43,7 @@ func TestWebhookCommands(t *testing.T) {
 	answer := func(code int) { mu.Lock(); status = code; mu.Unlock() }
 	told := func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(got) }
 
-	s := &shop{t, start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_WEBHOOKS_ALLOW_PRIVATE=true")).registry}
+	s := &shop{t, start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_WEBHOOKS_ALLOW_PRIVATE=true")).Registry}
 	s.push("acme/app", "v0", "0")
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("a secret of some length, twenty-four at least\n"), 0o600); err != nil {
@@ -70,24 +71,24 @@ func TestWebhookCommands(t *testing.T) {
 		return ids
 	}
 	s.push("acme/app", "v1", "1")
-	waitFor(t, "the push is given up", func() bool { return len(deliveries("given_up")) == 1 })
+	servetest.WaitFor(t, "the push is given up", func() bool { return len(deliveries("given_up")) == 1 })
 	answer(http.StatusNoContent)
 	push := deliveries("given_up")[0]
 	if text := s.run("webhook", "show", "acme", made.UUID, push); !strings.Contains(text, `"updated_tags":["v1"]`) || !strings.Contains(text, "410 Gone") {
 		t.Errorf("the notice:\n%s", text)
 	}
 	s.run("webhook", "redeliver", "acme", made.UUID, push)
-	waitFor(t, "the push is delivered", func() bool { return slices.Contains(deliveries("delivered"), push) })
+	servetest.WaitFor(t, "the push is delivered", func() bool { return slices.Contains(deliveries("delivered"), push) })
 	answer(http.StatusGone)
 	s.run("tag", "delete", "-y", "acme/app:v1")
-	waitFor(t, "the deletion is given up", func() bool { return len(deliveries("given_up")) == 1 })
+	servetest.WaitFor(t, "the deletion is given up", func() bool { return len(deliveries("given_up")) == 1 })
 	answer(http.StatusNoContent)
 	if text := s.run("webhook", "redeliver", "acme", made.UUID, "--given-up"); !strings.Contains(text, "Queued 1 notices") {
 		t.Errorf("%s", text)
 	}
-	waitFor(t, "the deletion is delivered", func() bool { return len(deliveries("delivered")) == 2 })
+	servetest.WaitFor(t, "the deletion is delivered", func() bool { return len(deliveries("delivered")) == 2 })
 	s.run("webhook", "test", "acme", made.UUID)
-	waitFor(t, "the ping is delivered", func() bool { return slices.Contains(told(), "ping") })
+	servetest.WaitFor(t, "the ping is delivered", func() bool { return slices.Contains(told(), "ping") })
 	if list := told(); !slices.Equal(list, []string{"push", "push", "delete", "delete", "ping"}) {
 		t.Errorf("told %q", list)
 	}

@@ -1,4 +1,6 @@
-package main
+// Package servetest starts servers in tests: their configuration, their announcement and
+// their log.
+package servetest
 
 import (
 	"bufio"
@@ -25,8 +27,8 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// testConfig returns the configuration for a server on free ports.
-func testConfig(t *testing.T, environ ...string) *config.Config {
+// Config returns the configuration for a server on free ports.
+func Config(t *testing.T, environ ...string) *config.Config {
 	t.Helper()
 	// The path must be short, since PostgreSQL's socket is below it.
 	dir, err := os.MkdirTemp("", "purser-")
@@ -43,13 +45,13 @@ func testConfig(t *testing.T, environ ...string) *config.Config {
 	return cfg
 }
 
-// running is a server in this process.
-type running struct {
-	registry, debug, profiles, data string // as it told
-	stop                            func() error
+// Server is a server in this process.
+type Server struct {
+	Registry, Debug, Profiles, Data string // as it told
+	Stop                            func() error
 }
 
-func startWith(t *testing.T, serve func(ctx context.Context, out io.Writer) error) *running {
+func Start(t *testing.T, serve func(ctx context.Context, out io.Writer) error) *Server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r, w := io.Pipe()
@@ -66,20 +68,20 @@ func startWith(t *testing.T, serve func(ctx context.Context, out io.Writer) erro
 		return err
 	}
 	t.Cleanup(func() { stop() }) //nolint:errcheck // the test looks at it where it matters
-	s := &running{stop: stop}
+	s := &Server{Stop: stop}
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		key, value, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
 		value = strings.TrimSpace(value)
 		switch key {
 		case "registry":
-			s.registry = value
+			s.Registry = value
 		case "debug":
-			s.debug = value
+			s.Debug = value
 		case "profiles":
-			s.profiles = value
+			s.Profiles = value
 		case "data":
-			s.data = value
+			s.Data = value
 		case "push":
 			return s
 		}
@@ -88,8 +90,8 @@ func startWith(t *testing.T, serve func(ctx context.Context, out io.Writer) erro
 	return nil
 }
 
-// waitFor polls until ok returns true, for states that give no signal.
-func waitFor(t *testing.T, what string, ok func() bool) {
+// WaitFor polls until ok returns true, for states that give no signal.
+func WaitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -100,28 +102,28 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// logBuffer is a log that a test reads while it is written.
-type logBuffer struct {
+// Log is a log that a test reads while it is written.
+type Log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (b *logBuffer) Write(p []byte) (int, error) {
+func (b *Log) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.Write(p)
 }
 
-func (b *logBuffer) String() string {
+func (b *Log) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
 
-func (b *logBuffer) count(text string) int { return strings.Count(b.String(), text) }
+func (b *Log) Count(text string) int { return strings.Count(b.String(), text) }
 
-// writeCertificate writes a certificate with a serial number, and its key.
-func writeCertificate(t *testing.T, files config.TLS, serial int64) {
+// WriteCertificate writes a certificate with a serial number, and its key.
+func WriteCertificate(t *testing.T, files config.TLS, serial int64) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -147,7 +149,7 @@ func writeCertificate(t *testing.T, files config.TLS, serial int64) {
 }
 
 // records returns the log of a server as JSON objects.
-func (b *logBuffer) records(t *testing.T) []map[string]any {
+func (b *Log) records(t *testing.T) []map[string]any {
 	t.Helper()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,9 +164,9 @@ func (b *logBuffer) records(t *testing.T) []map[string]any {
 	return list
 }
 
-// complaints returns log lines that a server shouldn't write on an ordinary day: those
+// Complaints returns log lines that a server shouldn't write on an ordinary day: those
 // above INFO, and PostgreSQL's errors and statements.
-func (b *logBuffer) complaints(t *testing.T) []string {
+func (b *Log) Complaints(t *testing.T) []string {
 	t.Helper()
 	var list []string
 	for _, r := range b.records(t) {
