@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
@@ -112,7 +113,7 @@ func TestConnectionLimitIsWaitedFor(t *testing.T) {
 	log, out, ended := new(servetest.Log), new(servetest.Log), make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() { ended <- run(ctx, cfg, out, slog.New(slog.NewTextHandler(log, nil)), nil) }()
+	go func() { ended <- serve.Run(ctx, cfg, out, slog.New(slog.NewTextHandler(log, nil)), nil) }()
 	const ready = "Purser is ready."
 	for _, limit := range []int{0, 2, 3, 30} { // at least one for each of the first steps; all of them
 		set(fmt.Sprintf("ALTER ROLE %%s CONNECTION LIMIT %d", limit))

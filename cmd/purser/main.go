@@ -1,8 +1,9 @@
 // Command purser is an OCI container registry. It keeps metadata in PostgreSQL, which
 // it starts itself if none is configured, and blobs on a disk or in S3.
 //
-// Each command has its own file. serve.go has all the wiring; no package but this one
-// reads configuration, environment or flags.
+// The packages below internal have the commands: serve runs the registry, operate works on
+// its database and its store, and client asks a registry over the management API. No other
+// packages read configuration, environment or flags.
 package main
 
 import (
@@ -18,6 +19,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/client"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/cmd/purser/internal/operate"
+	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 )
 
 // version is set by the linker in releases: -ldflags "-X main.version=v1.2.3".
@@ -40,7 +42,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 func newRoot(environ []string) *cobra.Command {
 	src := &command.Source{Environ: environ}
 	root := command.NewRoot(src, slices.Concat(
-		[]*cobra.Command{serveCommand(src), command.VersionCommand()}, operate.Commands(src), client.Commands(src))...)
+		[]*cobra.Command{serve.Command(src), command.VersionCommand()}, operate.Commands(src), client.Commands(src))...)
 	client.Complete(src, root)
 	completeFlags(root)
 	return root

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db"
@@ -52,7 +53,7 @@ func TestServeRefusesSharedSessions(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		if err := run(ctx, servetest.Config(t, environ...), new(strings.Builder), quiet, nil); !errors.Is(err, db.ErrSharedSessions) {
+		if err := serve.Run(ctx, servetest.Config(t, environ...), new(strings.Builder), quiet, nil); !errors.Is(err, db.ErrSharedSessions) {
 			t.Errorf("%q: the server says %v", environ, err)
 		}
 		for _, args := range [][]string{{"migrate", "up"}, {"gc", "status"}, {"loosefk", "status"}} {

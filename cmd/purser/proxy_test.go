@@ -19,6 +19,7 @@ import (
 
 	"github.com/pires/go-proxyproto"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -87,7 +88,7 @@ func startLogged(t *testing.T, cfg *config.Config) (*servetest.Server, *lockedBu
 	t.Helper()
 	log := new(lockedBuffer)
 	return servetest.Start(t, func(ctx context.Context, out io.Writer) error {
-		return run(ctx, cfg, out, slog.New(slog.NewTextHandler(log, nil)), nil)
+		return serve.Run(ctx, cfg, out, slog.New(slog.NewTextHandler(log, nil)), nil)
 	}), log
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
@@ -64,7 +65,7 @@ func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 		t.Fatal(err)
 	}
 	o := autoprune.Options{DB: main, Catalog: catalog.New(catalog.Options{DB: main, CacheOff: true}), Log: slog.New(slog.DiscardHandler)}
-	pruneByPulls(&o, w, nil)
+	serve.PruneByPulls(&o, w, nil)
 	p, err := autoprune.New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
@@ -25,7 +26,7 @@ func startRecorded(t *testing.T, cfg *config.Config) (*servetest.Server, *servet
 	t.Helper()
 	buf := new(servetest.Log)
 	log := slog.New(slog.NewJSONHandler(buf, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	return servetest.Start(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, log, nil) }), buf
+	return servetest.Start(t, func(ctx context.Context, out io.Writer) error { return serve.Run(ctx, cfg, out, log, nil) }), buf
 }
 
 // rollbacks returns how many transactions of a database were rolled back. PostgreSQL

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -36,7 +37,7 @@ func refusedStart(t *testing.T, environ []string) string {
 		cancel()
 		io.Copy(io.Discard, r) //nolint:errcheck // as above
 	}()
-	err := run(ctx, servetest.Config(t, environ...), w, quiet, nil)
+	err := serve.Run(ctx, servetest.Config(t, environ...), w, quiet, nil)
 	w.Close() //nolint:errcheck // a pipe
 	if err == nil {
 		t.Fatal("the server started")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 	"github.com/purser-registry/purser/cmd/purser/internal/servetest"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
@@ -27,7 +28,7 @@ var quiet = slog.New(slog.DiscardHandler)
 // start runs a server until stop is called, and waits until it is ready.
 func start(t *testing.T, cfg *config.Config) *servetest.Server {
 	t.Helper()
-	return servetest.Start(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, quiet, nil) })
+	return servetest.Start(t, func(ctx context.Context, out io.Writer) error { return serve.Run(ctx, cfg, out, quiet, nil) })
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -108,7 +109,7 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	err = run(ctx, servetest.Config(t, "PURSER_DATA_DIR="+cfg.DataDir), io.Discard, quiet, nil)
+	err = serve.Run(ctx, servetest.Config(t, "PURSER_DATA_DIR="+cfg.DataDir), io.Discard, quiet, nil)
 	if !errors.Is(err, builtinpg.ErrInUse) || !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
 		t.Errorf("second server on the same directory: %v; want a refusal that names directory and process", err)
 	}

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"testing"
@@ -6,4 +6,4 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-func testMain2(m *testing.M) { dbtest.Main(m) }
+func TestMain(m *testing.M) { dbtest.Main(m) }

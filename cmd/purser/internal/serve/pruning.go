@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -43,6 +43,6 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 			return notices.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: data})
 		}
 	}
-	pruneByPulls(&o, p.pulls.sync, p.pulls.flush)
+	PruneByPulls(&o, p.pulls.sync, p.pulls.flush)
 	return autoprune.New(o)
 }

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -49,7 +49,7 @@ func TestReload(t *testing.T) {
 		defer next.Unlock()
 		return next.cfg, next.err
 	}}
-	s := servetest.Start(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, log, reload) })
+	s := servetest.Start(t, func(ctx context.Context, out io.Writer) error { return Run(ctx, cfg, out, log, reload) })
 	hangup := func(want string) {
 		t.Helper()
 		before := out.Count(want)

@@ -1,4 +1,6 @@
-package main
+// Package serve runs the registry: the command serve. serve.go has all the wiring; each
+// other file opens one part, such as listeners, pools or the statistics of pulls.
+package serve
 
 import (
 	"context"
@@ -42,7 +44,7 @@ const (
 	maxHeaderBytes = 64 << 10
 )
 
-func serveCommand(src *command.Source) *cobra.Command {
+func Command(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the registry",
@@ -62,7 +64,7 @@ func serveCommand(src *command.Source) *cobra.Command {
 			memory.HoldHeap()
 			memory.SetLimit(cfg.Database.Main == "")
 			load := func() (*config.Config, error) { return src.Load(cmd) }
-			err = run(cmd.Context(), cfg, cmd.OutOrStdout(), log, &reloader{load: load, running: cfg, level: level, log: log})
+			err = Run(cmd.Context(), cfg, cmd.OutOrStdout(), log, &reloader{load: load, running: cfg, level: level, log: log})
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // interrupted before the server was ready
 			}
@@ -73,10 +75,10 @@ func serveCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// run is the whole life of a server. It starts everything in order, announces on out
+// Run is the whole life of a server. It starts everything in order, announces on out
 // that it is ready, serves until ctx ends, and stops everything in reverse order. With
 // a nil reload, SIGHUP keeps its default effect.
-func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger, reload *reloader) error {
+func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger, reload *reloader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	socks, err := listen(ctx, cfg.HTTP, log)

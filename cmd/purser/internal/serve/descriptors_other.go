@@ -1,6 +1,6 @@
 //go:build !unix
 
-package main
+package serve
 
 // descriptorLimit returns 0: the limit is unknown on this system.
 func descriptorLimit() int { return 0 }

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"cmp"
@@ -161,9 +161,9 @@ func uncounted(logged bool, p dependencies, loops *worker.Metrics) func(context.
 // unreliable describes pull statistics so old that no policy may delete tags by them.
 var unreliable = autoprune.PullRecord{Since: time.Unix(0, 0), Behind: 365 * 24 * time.Hour}
 
-// pruneByPulls gives auto-pruning access to the pull statistics, unless sync is nil. flush
+// PruneByPulls gives auto-pruning access to the pull statistics, unless sync is nil. flush
 // is nil without Redis.
-func pruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pullstats.FlushWorker) {
+func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pullstats.FlushWorker) {
 	if sync == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"github.com/jackc/pgx/v5/pgxpool"
