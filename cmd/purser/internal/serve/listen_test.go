@@ -48,11 +48,11 @@ func TestReachable(t *testing.T) {
 
 type fakeListener struct{ addr net.Addr }
 
-func (f fakeListener) Addr() net.Addr          { return f.addr }
+func (f fakeListener) Addr() net.Addr { return f.addr }
 
 func (fakeListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
 
-func (fakeListener) Close() error              { return nil }
+func (fakeListener) Close() error { return nil }
 
 // TestHostsOfAListener: a listener on loopback answers only to names of this machine and to
 // allowed names; a listener that other machines can reach answers to every name until names
