@@ -33,8 +33,8 @@ type registry struct {
 	last          error
 }
 
-// imageOf is an image in a repository: its tag, and the digests of the manifest and the
-// blobs.
+// imageOf is an image in a repository: its tag, the digest of its manifest, and the digests of
+// its blobs.
 type imageOf struct {
 	repository, tag, digest string
 	blobs                   []string

@@ -67,7 +67,7 @@ type process struct {
 	ended    time.Duration // of its children that have ended, to a hundredth of a second
 }
 
-// run measures for the time of the window and prints the figures.
+// run measures the processes for the time of the window, and prints the figures of each.
 func run(ctx context.Context, out io.Writer, roots []int, window time.Duration) error {
 	before, err := tree("/proc", roots)
 	if err != nil {
@@ -171,7 +171,8 @@ func read(dir string) (p process, err error) {
 	return p, nil
 }
 
-// thread reads the CPU time of a thread and how often it gave up the CPU.
+// thread reads a thread's CPU time, and how often the thread gave up the CPU, from the
+// directory of the thread in /proc.
 func thread(dir string) (cpu time.Duration, switches int64, err error) {
 	b, err := os.ReadFile(filepath.Join(dir, "schedstat"))
 	if err != nil {

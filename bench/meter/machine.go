@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Machine is the CPU time of the whole machine in a period.
+// Machine has the CPU time of the whole machine: since its start (a reading) or in a period
+// (the difference of two readings).
 type Machine struct {
 	Known  bool
 	All    time.Duration // of all CPUs together

@@ -57,7 +57,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return run(ctx, s)
 }
 
-// bench holds the recorder and the workers that count pulls in this process.
+// bench is the database, the Redis and the settings with which this process measures the
+// recorder and the workers that count pulls.
 type bench struct {
 	settings
 	db    *db.DB

@@ -161,7 +161,7 @@ func (b *bench) quietWindow(ctx context.Context, w workload, t *target, s *serie
 	}
 }
 
-// window runs a workload on a target once, for the time of one window.
+// window runs a workload on a target for the time of one window, and returns its measurements.
 func (b *bench) window(ctx context.Context, w workload, t *target) window {
 	var s *session
 	var err error

@@ -7,7 +7,8 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// A server is quiet when its processes use less than quietShare of a core for quietFor.
+// A server counts as quiet when its processes have used less than quietShare of a core for the
+// time quietFor.
 const (
 	quietShare = 0.03
 	quietFor   = time.Second

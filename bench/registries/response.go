@@ -24,7 +24,7 @@ type response struct {
 
 var errHeader = errors.New("malformed HTTP answer")
 
-// readHead reads the status line and the headers (RFC 9112 sections 4 and 5).
+// readHead reads the status line and the headers of an answer (RFC 9112 sections 4 and 5).
 func (r *response) readHead(br *bufio.Reader) error {
 	*r = response{length: -1, digest: r.digest[:0], location: r.location[:0]}
 	line, err := readLine(br)

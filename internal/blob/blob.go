@@ -194,9 +194,9 @@ type Writer interface {
 	// calls, so callers should pass 256 KiB or more at a time.
 	io.Writer
 
-	// ReadFrom writes everything that r returns, in large pieces. If r fails, the bytes
-	// before the failure are written and counted, and r's error is returned unchanged.
-	// This doesn't end the Writer: Save keeps the bytes that arrived.
+	// ReadFrom writes everything that r returns, in large pieces. If r fails, ReadFrom
+	// writes and counts the bytes before the failure, and returns r's error unchanged. The
+	// Writer can still be used then: Save keeps the bytes that arrived.
 	//
 	// After a Read, r may still use the bytes that it has returned, for example to hash them
 	// concurrently, until ReadFrom reads from r again or the caller calls the next method.

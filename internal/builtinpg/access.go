@@ -19,8 +19,8 @@ import (
 const (
 	hbaFile   = "pg_hba.conf"
 	identFile = "pg_ident.conf"
-	// replacedSuffix is appended to the names of the cluster's original files, which
-	// this package replaces.
+	// replacedSuffix is appended to the names of PostgreSQL's original pg_hba.conf and
+	// pg_ident.conf when this package replaces them.
 	replacedSuffix = ".replaced"
 	accessHeader   = "# Purser writes this file at each start.\n"
 )
@@ -48,8 +48,8 @@ func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *ac
 	}
 	method := "peer map=" + superuser
 	if len(names) == 0 {
-		// PostgreSQL can't map a user without a name. Then only the directory's mode of
-		// 0700 protects the socket.
+		// PostgreSQL can't recognize a user without a name. So it lets everyone connect who
+		// reaches the socket, and only the mode 0700 of the socket's directory protects it.
 		log.WarnContext(ctx, "the operating system has no name for the user that runs this process: every process with the same uid may connect to the built-in PostgreSQL", "uid", os.Geteuid())
 		method = "trust"
 	}

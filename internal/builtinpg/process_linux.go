@@ -3,9 +3,11 @@ package builtinpg
 import "syscall"
 
 const (
-	// hasDeathSignal says that the kernel signals a child when its parent dies.
+	// hasDeathSignal says that this system's kernel can send a signal to a child when the
+	// child's parent dies.
 	hasDeathSignal = true
-	// passesDirectory says that an open descriptor can be passed as a path.
+	// passesDirectory says that a child can open a directory by the path of an inherited
+	// descriptor, /proc/self/fd/N.
 	passesDirectory = true
 )
 

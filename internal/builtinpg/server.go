@@ -184,7 +184,8 @@ func takeOver(cluster string, acct *account) error {
 	return acct.own(cluster)
 }
 
-// launch starts the postgres program and the goroutine that waits for its end.
+// launch starts the postgres program, and a goroutine (run) that waits until the program has
+// ended.
 func (s *Server) launch(bin binaries, acct *account, o Options) error {
 	cmd := exec.Command(filepath.Join(bin.dir, "postgres"), s.arguments(o.Settings)...)
 	prepare(cmd, acct, deathSignal)

@@ -12,8 +12,8 @@ import (
 // BudgetOptions configure a Budget.
 type BudgetOptions struct {
 	Total int64 // bytes; 0: no limit
-	// Share is the percentage of Total that one client may use while no other client
-	// uses any. Default 50.
+	// Share is the percentage of Total that one client may use while no other client uses
+	// memory of the budget. Default 50.
 	Share int
 	// Wait limits how long Take waits for memory.
 	Wait    time.Duration
