@@ -22,14 +22,15 @@ type BlobExplanation struct {
 	MediaType  string     `json:"media_type"`
 	StorageKey string     `json:"storage_key"` // the object's name in the blob store
 	CreatedAt  time.Time  `json:"created_at"`
-	// LostAt is when the object was found to be lost; nil: it isn't.
+	// LostAt is when a check found that the blob's object isn't in the store; nil if it is
+	// there.
 	LostAt *time.Time `json:"lost_at"`
-	// Manifests that use the blob keep it.
+	// Garbage collection keeps the blob as long as these manifests use it.
 	Configurations Some[BlobUse] `json:"configurations"`
 	Layers         Some[BlobUse] `json:"layers"`
-	// Linked is the number of repositories that serve the blob; Unused are those among them
-	// without a manifest that uses it. Such links don't keep the blob, and a review removes
-	// them.
+	// Linked is the number of repositories that serve the blob. Unused are those of them
+	// in which no manifest uses the blob. Their links to the blob don't keep it, and a
+	// review removes them.
 	Linked catalog.Count  `json:"linked"`
 	Unused Some[string]   `json:"unused"`
 	Review *PlannedReview `json:"review"` // nil: none is planned
@@ -41,8 +42,8 @@ type BlobUse struct {
 	Digest     oci.Digest `json:"digest"`
 }
 
-// Blob explains what references a blob and what will happen to it. Error:
-// BLOB_UNKNOWN.
+// Blob explains which manifests use the blob d, and what garbage collection will do with
+// it. Error: BLOB_UNKNOWN.
 func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, error) {
 	e := BlobExplanation{Digest: d}
 	err := c.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -74,9 +75,10 @@ func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, 
 	return e, nil
 }
 
-// askUses adds queries for the manifests that use the blob. A repository that was deleted, and
-// whose rows aren't removed yet, has an empty path. The namespace of a row selects a single
-// partition. For OFFSET 0 see "Plans" in package db.
+// askUses adds queries for the manifests that use the blob to the batch. If a manifest's
+// repository was deleted and its rows aren't removed yet, its path is "". Each lookup
+// names the namespace, so that it reads a single partition. "Plans" in the comment of
+// package db explains OFFSET 0.
 func askUses(b *pgx.Batch, e *BlobExplanation) {
 	scan := func(row pgx.CollectableRow, total *int64) (u BlobUse, err error) {
 		var digest []byte
@@ -113,8 +115,8 @@ func askUses(b *pgx.Batch, e *BlobExplanation) {
 		ORDER BY f.id`, explainLimit+1, explainFirst), e.Digest.Bytes())
 }
 
-// askLinks adds a query for the repositories that are linked to the blob. A digest doesn't
-// determine a namespace, so this query reads every partition.
+// askLinks adds a query for the repositories that serve the blob to the batch. A digest
+// can occur in every namespace, so this query reads all partitions.
 func askLinks(b *pgx.Batch, e *BlobExplanation) {
 	b.Queue(fmt.Sprintf(`
 		WITH rb AS MATERIALIZED (

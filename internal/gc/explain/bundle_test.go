@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// bundle is a catalog on a database of the test's own, with its garbage collection.
+// bundle is a catalog on a database that only this test uses, with its garbage collection.
 type bundle struct{ catalogtest.Bundle }
 
 func setup(t *testing.T) bundle {
@@ -20,7 +20,7 @@ func setup(t *testing.T) bundle {
 	return bundle{catalogtest.Setup(t)}
 }
 
-// replica opens a catalog as one more process on dsn.
+// replica opens the catalog of the database dsn as another process would.
 func replica(t *testing.T, dsn string) bundle {
 	t.Helper()
 	return bundle{catalogtest.Replica(t, dsn)}
@@ -28,8 +28,9 @@ func replica(t *testing.T, dsn string) bundle {
 
 func exact(n int64) catalog.Count { return catalog.Count{Rows: n, Exact: true} }
 
-// nested puts an image, an index of it, and an index of that one whose subject is the image:
-// a cycle. It returns their payloads.
+// nested puts three untagged manifests and returns their payloads: an image, an index of
+// the image, and an index of that index whose subject is the image. The three form a
+// cycle.
 func nested(t *testing.T, b bundle, config oci.Digest) [][]byte {
 	t.Helper()
 	image := catalogtest.Numbered(t, 1, config)

@@ -1,5 +1,6 @@
-// Package explain tells operators why garbage collection keeps a manifest or a blob, or when
-// it will delete it. It reads references and review queues, and changes nothing.
+// Package explain tells operators why garbage collection keeps a manifest or a blob, or
+// when garbage collection will delete it. It reads references and review queues, and
+// changes nothing.
 package explain
 
 import (
@@ -11,12 +12,13 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Fate is what will happen to a manifest or a blob if nothing changes.
+// Fate says what garbage collection will do with a manifest or a blob if nothing changes.
 type Fate string
 
-// The fates. FateUnplanned should never occur: an unreferenced object has a row in its
-// review queue. A manifest that is only referenced within a cycle counts as unreferenced,
-// and may wait for the review of another manifest of the cycle.
+// These are the fates. FateUnplanned should never occur, because every unreferenced
+// manifest or blob has a row in its review queue. The one exception is a manifest to which
+// only manifests of its own cycle refer: it counts as unreferenced, and another manifest
+// of the cycle may have the row.
 const (
 	FateKept      Fate = "kept"      // it is referenced
 	FateWaiting   Fate = "waiting"   // it is unreferenced, and its review isn't due yet
@@ -39,13 +41,14 @@ func fate(referenced bool, r *PlannedReview, now time.Time) Fate {
 	return FateDue
 }
 
-// Some has the first few items of a list and the number of all.
+// Some has the first few items of a long list, and the number of all its items.
 type Some[T any] struct {
 	First []T           `json:"first"`
 	Total catalog.Count `json:"total"`
 }
 
-// PlannedReview is a row of a review queue, or one that is still to be inserted.
+// PlannedReview is a row of a review queue. It may also be a row that is still to be
+// inserted, for a referrer whose subject was deleted.
 type PlannedReview struct {
 	Event       string     `json:"event"` // why it was queued: see package events
 	QueuedAt    time.Time  `json:"queued_at"`
@@ -56,24 +59,27 @@ type PlannedReview struct {
 }
 
 const (
-	// explainFirst is how many items of a list are shown.
+	// explainFirst is how many items of each list an explanation has.
 	explainFirst = 10
-	// explainLimit is the number up to which a list is counted.
+	// explainLimit is the number up to which an explanation counts the items of a list.
 	explainLimit = 10_000
 )
 
-// counted returns the catalog.Count of a bounded list with n rows.
+// counted returns the count of a list from which a query has read n rows, at most
+// explainLimit+1. If n is larger than explainLimit, the count is explainLimit and inexact.
 func counted(n int64) catalog.Count {
 	return catalog.Count{Rows: min(n, explainLimit), Exact: n <= explainLimit}
 }
 
-// askSome adds a statement to the batch that returns the first rows of a list, in the order of
-// the column id, and stores its result in to. Each row has the number of all rows, and then the
-// columns that scan reads.
+// askSome adds an SQL statement to the batch b that returns the first items of a list, in
+// the order of their ids, and stores its result in to. The first column of each row must
+// be the number of all items; scan reads it into total, and the other columns into an
+// item.
 //
-// Such a statement reads at most explainLimit+1 rows of the list, and sorts them afterwards:
-// the planner, which can't know that very many manifests use one digest, would otherwise read
-// the whole list to sort it. The limits are part of the text so that the planner knows them.
+// The statement must read at most explainLimit+1 rows of the list, and sort only these.
+// Otherwise the planner, which can't know that very many manifests may use one digest,
+// would read and sort the whole list. The limits are literals in the SQL text, so that the
+// planner knows them.
 func askSome[T any](b *pgx.Batch, to *Some[T], scan func(row pgx.CollectableRow, total *int64) (T, error), sql string, args ...any) {
 	*to = Some[T]{First: []T{}, Total: counted(0)}
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
@@ -87,7 +93,7 @@ func askSome[T any](b *pgx.Batch, to *Some[T], scan func(row pgx.CollectableRow,
 	})
 }
 
-// scanDigest reads a row of a list of digests.
+// scanDigest reads a row of a list of digests, for askSome.
 func scanDigest(row pgx.CollectableRow, total *int64) (d oci.Digest, err error) {
 	var digest []byte
 	if err := row.Scan(total, &digest); err != nil {
@@ -96,7 +102,8 @@ func scanDigest(row pgx.CollectableRow, total *int64) (d oci.Digest, err error) 
 	return oci.DigestFromBytes(digest)
 }
 
-// askReview adds a query for a planned review to the batch.
+// askReview adds a query for a planned review to the batch, and stores the review in to.
+// If the query returns no row, to stays nil.
 func askReview(b *pgx.Batch, to **PlannedReview, sql string, args ...any) {
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[PlannedReview])
@@ -107,7 +114,8 @@ func askReview(b *pgx.Batch, to **PlannedReview, sql string, args ...any) {
 	})
 }
 
-// askRow adds a query of one row to the batch and scans the row into dest.
+// askRow adds a query that returns one row to the batch, and stores the row's columns in
+// dest.
 func askRow(b *pgx.Batch, dest []any, sql string, args ...any) {
 	b.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// explainManifest returns the explanation of a manifest, which must exist and have this
-// fate.
+// explainManifest returns the explanation of a manifest. The test fails if the manifest
+// doesn't exist or its fate isn't want.
 func (b bundle) explainManifest(t *testing.T, path string, d oci.Digest, want explain.Fate) explain.ManifestExplanation {
 	t.Helper()
 	e, err := b.ExplainManifest(t.Context(), path, d)
@@ -43,7 +43,7 @@ func (b bundle) explainBlob(t *testing.T, d oci.Digest, want explain.Fate) expla
 	return e
 }
 
-// says fails the test unless these are the sentences; TIME stands for any time.
+// says fails the test if got differs from want after each time in got is replaced by TIME.
 func says(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	text := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`).ReplaceAllString(strings.Join(got, "\n"), "TIME")
@@ -162,7 +162,8 @@ func testExplainIndexesAndReferrers(t *testing.T, dsn string) {
 	}
 }
 
-// A manifest that is only referenced within a cycle isn't kept.
+// If only manifests of its own cycle refer to a manifest, the explanation must say that it
+// isn't kept.
 func TestExplainCircles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -186,7 +187,7 @@ func TestExplainCircles(t *testing.T) {
 	b.DueNow(t)
 	b.explainManifest(t, "r", d[2], explain.FateDue)
 
-	// Now a tag points to an index far above.
+	// Now an index above the cycle has a tag, so the whole cycle must be kept.
 	b.Put(t, "r", catalogtest.Index(t, d[1]), "v1")
 	for _, digest := range d {
 		if e := b.explainManifest(t, "r", digest, explain.FateKept); e.Circle || strings.Contains(e.Sentences()[0], "cycle") {
@@ -195,7 +196,8 @@ func TestExplainCircles(t *testing.T) {
 	}
 }
 
-// Many indexes list one manifest, or one manifest has many referrers.
+// Many indexes list one manifest, and one manifest has many referrers. The explanation
+// must have the first ten of each list and the number of all.
 func TestExplainLongLists(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -273,7 +275,8 @@ func testExplainBlob(t *testing.T, dsn string) {
 	b.explainBlob(t, layer, explain.FateUnplanned)
 }
 
-// The uses of a very common blob are counted only up to a limit.
+// More than 10,000 manifests use one blob. The explanation must count them only up to
+// explainLimit.
 func TestExplainBlobThatEverybodyUses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -335,7 +338,7 @@ func TestExplainUnknown(t *testing.T) {
 	catalogtest.WantCode(t, err, oci.BlobUnknown)
 }
 
-// Scripts depend on the names of these fields.
+// Scripts read explanations as JSON, so the names of the fields must not change.
 func TestExplanationsAsJSON(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

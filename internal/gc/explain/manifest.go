@@ -23,19 +23,21 @@ type ManifestExplanation struct {
 	ArtifactType string     `json:"artifact_type"` // "" for none
 	Size         int64      `json:"size"`          // bytes, of the manifest itself
 	CreatedAt    time.Time  `json:"created_at"`
-	// Tags, Indexes and an existing subject keep the manifest.
+	// Garbage collection keeps the manifest as long as it has a tag, an index lists it, or
+	// its subject exists, unless Circle is set.
 	Tags    Some[string]       `json:"tags"`
 	Indexes Some[HoldingIndex] `json:"indexes"`
 	Subject *ExplainedSubject  `json:"subject"` // nil: it names none
-	// Circle says that indexes and subject don't keep the manifest: it is in a cycle of
-	// manifests that reference each other, none of which, nor any of their holders, has a
-	// tag. It is deleted with the cycle, after the review of any manifest of the cycle.
+	// Circle says that the manifest belongs to a cycle of manifests that refer to each
+	// other, and that neither these nor any manifest that refers to them has a tag. Then
+	// its indexes and its subject don't keep it. The whole cycle is deleted after the
+	// review of any of its manifests.
 	Circle bool           `json:"circle"`
 	Review *PlannedReview `json:"review"` // nil: none is planned
-	// Referrers and Children are queued for review when the manifest is deleted.
+	// Referrers and Children are queued for review when this manifest is deleted.
 	Referrers Some[oci.Digest] `json:"referrers"`
 	Children  Some[oci.Digest] `json:"children"`
-	// Missing are manifests that a sparse index lists and the repository doesn't have.
+	// Missing are manifests that this sparse index lists and the repository doesn't have.
 	Missing Some[oci.Digest] `json:"missing"`
 }
 
@@ -45,14 +47,14 @@ type HoldingIndex struct {
 	Tags   Some[string] `json:"tags"`
 }
 
-// ExplainedSubject is the manifest that another one refers to.
+// ExplainedSubject is the subject that a manifest names.
 type ExplainedSubject struct {
 	Digest oci.Digest `json:"digest"`
 	Exists bool       `json:"exists"` // in the same repository
 }
 
-// Manifest explains what references a manifest of the repository and what will happen
-// to it. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+// Manifest explains what refers to the manifest d in the repository at path, and what
+// garbage collection will do with it. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func Manifest(ctx context.Context, c *gc.Collector, path string, d oci.Digest) (ManifestExplanation, error) {
 	e := ManifestExplanation{Repository: path, Digest: d}
 	err := c.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -116,7 +118,8 @@ func (e *ManifestExplanation) referenced() bool {
 	return len(e.Tags.First) > 0 || len(e.Indexes.First) > 0 || e.Subject != nil && e.Subject.Exists
 }
 
-// findCircle looks for a cycle, as a review does.
+// findCircle sets e.Circle if the manifest has no tag and only its own cycle refers to it.
+// It runs the same check as a review.
 func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repository, id int64) error {
 	if len(e.Tags.First) > 0 || !e.referenced() || len(e.Children.First)+len(e.Referrers.First) == 0 {
 		return nil
@@ -126,8 +129,8 @@ func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repos
 	return err
 }
 
-// askHolders adds queries for the tags that point to the manifest and the indexes that list it.
-// For OFFSET 0 see "Plans" in package db.
+// askHolders adds queries for the tags that point to the manifest, and for the indexes
+// that list it, to the batch. "Plans" in the comment of package db explains OFFSET 0.
 func askHolders(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
 	b.Queue(fmt.Sprintf(`
 		WITH t AS MATERIALIZED (
@@ -168,7 +171,8 @@ func askHolders(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
 		ORDER BY f.id`, explainLimit+1, explainFirst), r.namespace, r.id, id, e.Digest.Bytes())
 }
 
-// askSubject adds a query for whether the subject exists, if the manifest names one.
+// askSubject adds a query to the batch that tells whether the manifest's subject exists.
+// It adds none if the manifest names no subject.
 func askSubject(b *pgx.Batch, e *ManifestExplanation, r repository, subject []byte) error {
 	if subject == nil {
 		return nil

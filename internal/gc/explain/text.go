@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc/events"
 )
 
-// Sentences tells the explanation to people, what matters most first.
+// Sentences returns the explanation as English sentences, the most important first.
 func (e ManifestExplanation) Sentences() []string {
 	var text []string
 	tell := func(format string, args ...any) { text = append(text, fmt.Sprintf(format, args...)) }
@@ -53,7 +53,7 @@ func (e ManifestExplanation) Sentences() []string {
 	return text
 }
 
-// Sentences tells the explanation to people, what matters most first.
+// Sentences returns the explanation as English sentences, the most important first.
 func (e BlobExplanation) Sentences() []string {
 	var text []string
 	tell := func(format string, args ...any) { text = append(text, fmt.Sprintf(format, args...)) }
@@ -85,7 +85,7 @@ func (e BlobExplanation) Sentences() []string {
 	return text
 }
 
-// sentences says what a planned review will do. A nil review means that none is planned.
+// sentences says what the planned review will do. If r is nil, no review is planned.
 func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 	if r == nil {
 		if f == FateKept {
@@ -122,7 +122,8 @@ func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 	return list
 }
 
-// names returns the listed names after a noun: "tags a, b and 3 more".
+// names returns a noun and the first items of the list: "tags a, b and 3 more", "no tag".
+// one is the noun in the singular.
 func (s Some[T]) names(one string) string {
 	switch s.Total.Rows {
 	case 0:
@@ -133,12 +134,14 @@ func (s Some[T]) names(one string) string {
 	return one + "s " + s.list()
 }
 
-// count returns the number of items with a noun.
+// count returns the number of items with a noun, one in the singular and many in the
+// plural.
 func (s Some[T]) count(one, many string) string {
 	return s.number(s.Total.Rows) + " " + verb(s.Total, one, many)
 }
 
-// number formats n with commas; if the list was too long to count it says "more than n".
+// number formats n with commas. If the list was too long to be counted, it returns "more
+// than n".
 func (s Some[T]) number(n int64) string {
 	if s.Total.Exact {
 		return humanize.Comma(n)
@@ -146,7 +149,7 @@ func (s Some[T]) number(n int64) string {
 	return "more than " + humanize.Comma(n)
 }
 
-// list returns the listed items: "a, b and 3 more".
+// list returns the first items of the list and how many follow: "a, b and 3 more".
 func (s Some[T]) list() string {
 	parts := make([]string, len(s.First))
 	for i, v := range s.First {
@@ -161,7 +164,7 @@ func (s Some[T]) list() string {
 	return strings.Join(parts, "")
 }
 
-// more returns how many items there are besides the listed ones, "" for none.
+// more returns how many items the list has in addition to the first ones, "" if none.
 func (s Some[T]) more() string {
 	n := s.Total.Rows - int64(len(s.First))
 	if n <= 0 {
@@ -186,8 +189,7 @@ func times(n int) string {
 
 func when(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Age writes a duration as people say it, in its two largest units: "3d4h",
-// "3h12m", "12m5s", "5s".
+// Age formats a duration with its two largest units: "3d4h", "3h12m", "12m5s", "5s".
 func Age(d time.Duration) string {
 	d = max(0, d).Round(time.Second)
 	days, hours, minutes, seconds := int(d.Hours())/24, int(d.Hours())%24, int(d.Minutes())%60, int(d.Seconds())%60
