@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// nothingDangles checks, after the queues were emptied, that everything that is left is
-// referenced.
+// nothingDangles checks, after all reviews, that every manifest, blob and link that is
+// left is referenced.
 func (b bundle) nothingDangles(t *testing.T) {
 	t.Helper()
 	for what, sql := range map[string]string{
@@ -37,7 +37,8 @@ func (b bundle) nothingDangles(t *testing.T) {
 	}
 }
 
-// owned checks that every object ever written has exactly one owner.
+// owned checks that each object that clients ever wrote belongs to exactly one row: of a
+// blob, an upload or a pending deletion.
 func (s *storm) owned(t *testing.T) {
 	t.Helper()
 	s.a.Owned(t)

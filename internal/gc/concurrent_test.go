@@ -21,14 +21,16 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// concurrentTimeVariable names the variable with the duration of each storm. Default 3 s.
-// If too little has happened in that time, the storm continues for up to half a minute.
+// concurrentTimeVariable is the environment variable with the duration of each storm test,
+// by default 3 s. If too few reviews and deletions have happened in that time, the test
+// continues for up to half a minute.
 const concurrentTimeVariable = "PURSER_TEST_CONCURRENT"
 
-// TestConcurrentReviewsAtOnce runs clients of every kind on two replicas beside reviewers of
-// both kinds, which are killed and timed out at random, without any delay and on few names,
-// so that all of them collide. Afterwards it empties the queues; no content in use may be
-// lost, and no garbage left.
+// TestConcurrentReviewsAtOnce runs clients that send all kinds of requests to two
+// replicas, and reviewers of blobs and of manifests whose connections are killed or time
+// out at random. There are no review delays and only few repositories and blobs, so that
+// all of them collide. At the end it reviews until the queues are empty. No content in use
+// may be lost, and no garbage may be left.
 func TestConcurrentReviewsAtOnce(t *testing.T) { catalogtest.AtBoth(t, testConcurrentReviewsAtOnce) }
 
 func testConcurrentReviewsAtOnce(t *testing.T, dsn string) {
@@ -38,9 +40,9 @@ func testConcurrentReviewsAtOnce(t *testing.T, dsn string) {
 	s.run(t)
 }
 
-// TestConcurrentPromises runs the same storm with a short delay for promises and none for
-// other events, on so many names that promises expire. Promised content must exist while
-// its promise lasts.
+// TestConcurrentPromises runs the same storm with a review delay of 500 ms for uploads and
+// promises of existence, and none for other events. There are so many blobs that promises
+// expire. Content must exist as long as its promise lasts.
 func TestConcurrentPromises(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, dbtest.DSN(t))
@@ -53,13 +55,13 @@ func TestConcurrentPromises(t *testing.T) {
 	s.run(t)
 }
 
-// storm is one run of clients and reviewers on one database.
+// storm is one run of concurrent clients and reviewers on one database.
 type storm struct {
 	a, b    bundle
 	dsn     string
 	unlink  bool          // clients unlink blobs
 	promise time.Duration // what clients are promised; 0: nothing
-	// Numbers of clients and reviewers.
+	// These are the numbers of clients, repositories, layers and configurations.
 	clients, repositories, layers, configs int
 
 	mu    sync.Mutex
@@ -82,7 +84,7 @@ func (s *storm) count(what string) {
 	s.did[what]++
 }
 
-// calm says whether too little has happened for a meaningful result.
+// calm says whether too little has happened so far for the test to prove anything.
 func (s *storm) calm() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +141,8 @@ func (s *storm) run(t *testing.T) {
 	s.owned(t)
 }
 
-// dawdle pauses before statements, so that others run in between.
+// dawdle is a tracer that pauses a connection before some of its statements, so that
+// statements of other connections run in between.
 type dawdle struct{}
 
 func (dawdle) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -151,8 +154,8 @@ func (dawdle) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQuery
 
 func (dawdle) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// linger makes clients keep their locks longer now and then: puts of manifests and deletions
-// of tags sleep before their commit.
+// linger installs triggers that make some clients' transactions sleep up to 10 ms before
+// their commit, so that they keep their locks for longer.
 func (s *storm) linger(t *testing.T) {
 	t.Helper()
 	s.a.Exec(t, `CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -166,7 +169,8 @@ func (s *storm) linger(t *testing.T) {
 	s.a.Exec(t, "CREATE TRIGGER zz_linger AFTER UPDATE OR DELETE ON tags FOR EACH STATEMENT EXECUTE FUNCTION linger()")
 }
 
-// reviewer is a collector whose reviews run on a pool of their own.
+// reviewer returns a collector whose reviews run on a connection pool of their own, with
+// the given lock timeout and statement timeout.
 func (s *storm) reviewer(t *testing.T, lock, statement string) *gc.Collector {
 	t.Helper()
 	cfg := s.a.DB.Pool.Config()
@@ -184,8 +188,8 @@ func (s *storm) reviewer(t *testing.T, lock, statement string) *gc.Collector {
 	return gc.New(gc.Options{Catalog: s.a.Catalog, DB: s.a.DB, Reviews: &db.DB{Pool: pool}})
 }
 
-// review reviews in batches of random size, as reviewers do, and now and then with a very
-// short timeout, or as a dry run.
+// review runs reviews of random batch sizes until ctx ends. Some are dry runs, and some
+// use the collector hasty, which has a very short timeout.
 func (s *storm) review(ctx context.Context, kind gc.ReviewKind, usual, hasty *gc.Collector, rng *rand.Rand) error {
 	for ctx.Err() == nil {
 		c, o := usual, gc.ReviewOptions{Kind: kind, Limit: 1 + rng.IntN(20), DryRun: rng.IntN(20) == 0}
@@ -232,7 +236,7 @@ func (s *storm) review(ctx context.Context, kind gc.ReviewKind, usual, hasty *gc
 	return nil
 }
 
-// kill ends the connection of a reviewer at random, one in fifty batches or so.
+// kill ends the connection of a random reviewer after about every fiftieth batch.
 func (s *storm) kill(ctx context.Context) error {
 	for last := 0; ctx.Err() == nil; {
 		select {
@@ -262,7 +266,7 @@ func (s *storm) kill(ctx context.Context) error {
 	return nil
 }
 
-// push stores a blob and remembers its key.
+// push stores a blob and records the storage key of its object.
 func (s *storm) push(ctx context.Context, b bundle, path, content string) (oci.Digest, error) {
 	d := oci.Compute(oci.SHA256, []byte(content))
 	list, err := b.StartUploads(ctx, 1)
@@ -278,7 +282,7 @@ func (s *storm) push(ctx context.Context, b bundle, path, content string) (oci.D
 	return d, b.CommitUpload(ctx, u, d, key, false)
 }
 
-// put stores a manifest and remembers it.
+// put stores a manifest and records its digest.
 func (s *storm) put(ctx context.Context, b bundle, path string, payload []byte, tags ...string) (oci.Digest, error) {
 	d, err := b.TryPut(ctx, path, payload, tags...)
 	if err == nil {
@@ -289,8 +293,9 @@ func (s *storm) put(ctx context.Context, b bundle, path string, payload []byte, 
 	return d, err
 }
 
-// has gets a blob for a manifest as clients do: it asks for its existence, mounts it or
-// uploads it. Each of these is a promise.
+// has makes sure that a repository has a blob, as clients do before they put a manifest:
+// it asks whether the blob exists, mounts it from another repository, or uploads it. Each
+// successful answer is a promise of existence.
 func (s *storm) has(ctx context.Context, b bundle, rng *rand.Rand, path, content string) (oci.Digest, error) {
 	d := oci.Compute(oci.SHA256, []byte(content))
 	switch rng.IntN(3) {
@@ -315,8 +320,8 @@ func isOneOf(err error, codes ...oci.Code) bool {
 	return false
 }
 
-// unpromised returns nil if err has one of the codes and no promise made at start is still
-// in force: such an error is allowed.
+// unpromised returns nil if err has one of the codes and may occur, because a promise of
+// existence made at start would have expired by now. It returns any other error.
 func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error {
 	if !isOneOf(err, codes...) {
 		return err
@@ -327,7 +332,7 @@ func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error 
 	return fmt.Errorf("after %v, promised for %v: %w", time.Since(start), s.promise, err)
 }
 
-// act makes one client request; name is unique.
+// act sends one random request as a client. name must be unique among all requests.
 func (s *storm) act(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand, name string) error {
 	path, tag := fmt.Sprint("n/r", rng.IntN(s.repositories)), fmt.Sprint("t", rng.IntN(4))
 	if rng.IntN(3) == 0 {
@@ -385,7 +390,7 @@ func (s *storm) act(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand,
 	return s.refer(ctx, t, b, rng, path, d, start, more["annotations"] != nil && len(tags) == 0)
 }
 
-// subject returns a manifest that was put before or may be put later.
+// subject returns the digest of a manifest that was put before or may be put later.
 func (s *storm) subject(t *testing.T, rng *rand.Rand, config oci.Digest, layers []oci.Digest) oci.Digest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -395,8 +400,9 @@ func (s *storm) subject(t *testing.T, rng *rand.Rand, config oci.Digest, layers 
 	return s.known[len(s.known)-1-rng.IntN(min(len(s.known), 10))]
 }
 
-// refer sometimes makes indexes of manifest d. mine says that no other client deletes d:
-// its promise then counts from start, after which d was put.
+// refer sometimes puts indexes that list the manifest d. mine says that no other client
+// deletes d; then the manifest must exist as long as the promise of existence made at
+// start lasts.
 func (s *storm) refer(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand, path string, d oci.Digest, start time.Time, mine bool) error {
 	if rng.IntN(2) == 0 {
 		return nil

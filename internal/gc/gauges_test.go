@@ -24,7 +24,8 @@ func (b *storeBundle) gauges(every time.Duration) *gc.Gauges {
 	return g
 }
 
-// doomedGauge returns the value of purser_gc_doomed_objects, -1 if it isn't exported.
+// doomedGauge returns the value of the metric purser_gc_doomed_objects, or -1 if it isn't
+// exported.
 func doomedGauge(t *testing.T, g *gc.Gauges) float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -97,8 +98,8 @@ purser_lost_blobs 1
 	}
 }
 
-// However often and by however many scrapers Gauges is scraped, it queries the database
-// once.
+// Scrapers read the gauges many times within the gauges' interval. Gauges must query the
+// database only once.
 func TestGaugesAskSeldom(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -122,8 +123,8 @@ func TestGaugesAskSeldom(t *testing.T) {
 	}
 }
 
-// If the database doesn't answer, the last values stay, without an error: an error in one
-// collector would lose the scrape's other metrics.
+// If the database doesn't answer, Gauges must export its last values and no error, because
+// an error of one collector would lose all other metrics of the scrape.
 func TestGaugesWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

@@ -78,7 +78,7 @@ func TestUploadIsSweptAgainAfterTheLongestRequest(t *testing.T) {
 	if got := b.stored(); !slices.Equal(got, []string{other}) {
 		t.Fatalf("stored after the first sweep: %v, want only %s, without %s", got, other, first)
 	}
-	// A request that lost the upload still writes an object.
+	// A request that has lost its upload to another writes an object late.
 	if err := os.WriteFile(filepath.Join(b.dir, "objects", base[:2], base+"-7"), []byte("late"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestStopInTheMiddleCountsNothingAsFailed(t *testing.T) {
 	b.doom(3)
 	begun := make(chan struct{})
 	store := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
-		// One is deleted, then the process is told to stop.
+		// The store deletes one object, and then the process is told to stop.
 		err := b.store.Delete(ctx, keys[:1])
 		close(begun)
 		<-ctx.Done()

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// collectKeeping runs Collect with a gc.keep_doomed of the given time.
+// collectKeeping runs gc.Collect with the given value of the setting gc.keep_doomed.
 func (b *storeBundle) collectKeeping(keep time.Duration) gc.Progress {
 	b.t.Helper()
 	c := gc.New(gc.Options{Catalog: b.catalog, DB: b.db, KeepDoomed: keep})
@@ -26,9 +26,10 @@ func (b *storeBundle) collectKeeping(keep time.Duration) gc.Progress {
 	return p
 }
 
-// With gc.keep_doomed, objects of deleted blobs are kept, and objects of uploads aren't. An
-// object that was claimed once is claimed again at the time in its row, without that delay.
-// A shorter gc.keep_doomed also applies to objects that are kept already.
+// The sweeper must delete objects of deleted blobs only after gc.keep_doomed, and objects
+// of uploads at once. A pending deletion that a sweeper has claimed before has its own
+// time for the next attempt, without that delay. If gc.keep_doomed is shortened, the new
+// value also applies to objects whose deletion is already pending.
 func TestKeepDoomed(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -53,13 +54,13 @@ func TestKeepDoomed(t *testing.T) {
 	}
 }
 
-// away is a store that carries another database's identity.
+// away is a store whose identity is that of another database.
 type away struct{ blob.Store }
 
 func (away) Check(context.Context) error { return fmt.Errorf("the volume: %w", blob.ErrWrongStore) }
 
-// While the store is the wrong one, nothing is claimed or reaped, though the store
-// would accept changes.
+// As long as the store belongs to another database, the sweeper must claim no pending
+// deletion and the reaper must end no upload, even though the store would accept changes.
 func TestNothingIsDoneWithAWrongStore(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -9,17 +9,19 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// The other race tests stop a review where a particular mistake shows. The tests of this
-// file stop it at the other statements, and meanwhile let many clients at once send
-// requests that the review could affect. Whatever the order, a client that was told that
-// something exists finds it afterwards, nothing that is referenced is deleted, and when
-// everything is reviewed nothing dangles.
+// The other race tests stop a review where one particular mistake would show. The tests of
+// this file stop it before its other statements, and let many clients at once send
+// requests that the review could affect. Whatever the order, three things must hold. A
+// client that was told that something exists must find it afterwards. Nothing that is
+// referenced may be deleted. After all reviews, no unreferenced content may be left.
 
-// around has the actions of clients while a review is stopped, by name.
+// around has the requests that clients send while a review is stopped, by name. Each
+// returns whether the client was told that something exists.
 type around map[string]func() (exists bool, err error)
 
-// meet starts the clients one after the other, each when the one before has ended or waits
-// for a lock, lets the review finish, and returns what each client was told.
+// meet starts the clients one after the other, each as soon as the one before has ended or
+// waits for a lock. Then it lets the review finish. It returns by name which clients were
+// told that something exists.
 func (p *paused) meet(t *testing.T, b bundle, clients around) map[string]bool {
 	t.Helper()
 	type answer struct {
@@ -48,8 +50,8 @@ func (p *paused) meet(t *testing.T, b bundle, clients around) map[string]bool {
 	return told
 }
 
-// either returns whether a client was told that something exists. An error with one of the
-// codes is the answer that it doesn't; any other error is returned.
+// either returns whether a client was told that something exists. An err with one of the
+// codes means that the client was told that it doesn't; any other error is returned.
 func either(err error, codes ...oci.Code) (exists bool, _ error) {
 	if err == nil || isOneOf(err, codes...) {
 		return err == nil, nil
@@ -57,8 +59,9 @@ func either(err error, codes ...oci.Code) (exists bool, _ error) {
 	return false, err
 }
 
-// settle commits the transaction of the session holds, reviews everything, and checks that
-// reviews leave no dangling reference or garbage and delete nothing that is referenced.
+// settle commits the transaction of the session holds and reviews everything. It checks
+// that reviews delete nothing that is referenced, and leave neither garbage nor a
+// reference to deleted content.
 func (b bundle) settle(t *testing.T, holds catalogtest.Session) {
 	t.Helper()
 	b.Complete(t)
@@ -216,8 +219,9 @@ func TestRaceAroundManifests(t *testing.T) {
 	}
 }
 
-// A dry run is stopped before it looks up the repositories of the manifests that it would
-// delete. A client that tags such a manifest waits, and then finds the registry unchanged.
+// The test stops a dry run after it has deleted manifests in its transaction, before it
+// looks up their repositories. A client that tags such a manifest must wait, and then find
+// the registry unchanged.
 func TestRaceAroundDryRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -240,8 +244,9 @@ func TestRaceAroundDryRun(t *testing.T) {
 	b.settle(t, holds)
 }
 
-// The links of a blob that very many repositories have are removed in pages. Between the
-// statements of a page, clients use the blob or get a promise of its existence.
+// UnlinkInPages removes the unused links of a blob that very many repositories have, in
+// several transactions. Between the statements of one of these, clients use the blob or
+// ask whether it exists.
 func TestRaceAroundPages(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string][]string{
@@ -293,8 +298,9 @@ func TestRaceAroundPages(t *testing.T) {
 	}
 }
 
-// A page of the referrers of a deleted subject is about to be queued, when the subject is
-// put again and gets another referrer: nothing that has a subject is deleted.
+// A worker is about to queue referrers of a deleted subject for review. Then clients put
+// the subject again and add another referrer. No manifest whose subject exists may be
+// deleted.
 func TestRaceAroundReferrers(t *testing.T) {
 	t.Parallel()
 	b, subject, digest := manyReferrers(t)

@@ -7,10 +7,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// An index and its child are due in one batch: the review keeps the child, since the index
-// references it, and then deletes the index. The test fails if the review drops the rows of
-// kept manifests after it has deleted others: it then drops the row that the deletion has
-// just made for the child, and the child stays forever.
+// An index and its child are due in the same batch. The review must keep the child, since
+// the index lists it, and delete the index. The test fails if the review drops the queue
+// rows of kept manifests after it has deleted others: it then drops the row that the
+// index's deletion has just inserted for the child, and the child stays forever.
 func TestRaceBatchHoldsIndexAndChild(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceBatchHoldsIndexAndChild)
 }
@@ -29,8 +29,8 @@ func testRaceBatchHoldsIndexAndChild(t *testing.T, dsn string) {
 	}
 }
 
-// A batch reviews a subject and its referrer together. The row that the client's own deletion
-// postponed isn't made due earlier.
+// One batch reviews a subject and its referrer. It must delete the subject, keep the
+// referrer, and leave the referrer in the review queue, since its subject is gone now.
 func TestRaceBatchHoldsSubjectAndReferrer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -46,9 +46,10 @@ func TestRaceBatchHoldsSubjectAndReferrer(t *testing.T) {
 	}
 }
 
-// A client has locked a child while a batch deletes its index: the child's row keeps the
-// delay that the deletion grants. The test fails if a review postpones rows to five seconds
-// from now even if they have a longer delay.
+// A client has locked a referrer while a batch deletes the referrer's subject. The
+// referrer's row in the review queue must get the review delay of that deletion. The test
+// fails if the review sets the row of a locked manifest to five seconds from now even if
+// the row has a longer delay.
 func TestRaceLockedChildKeepsItsDelay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -72,8 +73,8 @@ func TestRaceLockedChildKeepsItsDelay(t *testing.T) {
 	}
 }
 
-// One batch deletes manifests that share blobs, one of them with a layer that is its
-// configuration too; each blob is queued once.
+// One batch deletes manifests that share blobs. One of them uses the same blob as layer
+// and as configuration. Each blob must be queued for review once.
 func TestRaceBatchSharesBlobs(t *testing.T) { catalogtest.AtBoth(t, testRaceBatchSharesBlobs) }
 
 func testRaceBatchSharesBlobs(t *testing.T, dsn string) {
@@ -97,8 +98,8 @@ func testRaceBatchSharesBlobs(t *testing.T, dsn string) {
 	b.Nothing(t)
 }
 
-// The review deletes an index of many children, and then the children, each batch in one
-// transaction.
+// An index has 1,000 children. A review must keep the children while the index exists.
+// After a client has deleted the index, reviews must delete all of them.
 func TestRaceManyChildren(t *testing.T) { catalogtest.AtBoth(t, testRaceManyChildren) }
 
 func testRaceManyChildren(t *testing.T, dsn string) {
@@ -145,7 +146,8 @@ func testRaceManyChildren(t *testing.T, dsn string) {
 	b.Nothing(t)
 }
 
-// A chain of referrers is deleted after its subject, one after the other.
+// A subject has a referrer, which has a referrer itself, and so on. After the subject's
+// deletion, reviews must delete the chain, one manifest after the other.
 func TestRaceReferrersOfReferrers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -167,8 +169,8 @@ func TestRaceReferrersOfReferrers(t *testing.T) {
 	}
 }
 
-// An index may name its subject as its child too. The index stays while the subject has a
-// tag.
+// An index may list its own subject as a child. Reviews must keep the index as long as the
+// subject has a tag.
 func TestRaceSubjectIsChild(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -191,8 +193,8 @@ func TestRaceSubjectIsChild(t *testing.T) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// Each event makes a failed review due again. The test fails if an event leaves
-// set_aside_at unchanged.
+// A review of a manifest or blob has failed for good. Each later event must make it due
+// again. The test fails if an event leaves set_aside_at unchanged.
 func TestRaceEventsBringBackFailedReviews(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -9,10 +9,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A manifest is put after the review found its blobs unused, and before the review locks
-// them: the blobs stay, since the review looks again once it has the locks. The test fails
-// if the review looks only once, or if its statements don't see what was committed after
-// its transaction began.
+// A review finds a blob unused. Before it locks the blob, a client puts a manifest that
+// uses the blob. The review must keep the blob, since it checks again once it has the
+// lock. The test fails if the review checks only once, or if its statements don't see what
+// was committed after its transaction began.
 func TestRacePutBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRacePutBetweenLookAndLock)
 }
@@ -35,10 +35,11 @@ func testRacePutBetweenLookAndLock(t *testing.T, dsn string) {
 	b.Owned(t)
 }
 
-// A manifest that is being put has locked its blobs: the review postpones their rows. The
-// test fails if the review takes blobs that it can't lock for deleted (it would drop the
-// rows, and nobody would review the blobs if the put fails), or if the review leaves the
-// rows due, which makes it spin.
+// A client is putting a manifest and has locked the manifest's blobs, when a review wants
+// to lock them. The review must postpone the blobs' rows in gc_blob_review_queue. The test
+// fails if the review takes a blob that it can't lock for deleted: it would drop the row,
+// and nobody would review the blob if the put fails. It also fails if the review leaves
+// the rows due, so that it would try again without a pause.
 func TestRacePutHoldsItsBlobs(t *testing.T) { catalogtest.AtBoth(t, testRacePutHoldsItsBlobs) }
 
 func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
@@ -73,9 +74,9 @@ func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
 	b.Whole(t, "r", "t", config, layer)
 }
 
-// A manifest that is put while its blob is being deleted waits, is refused, and leaves
-// nothing. The test fails if the put looks for its blobs without a lock and isn't run
-// again: it ends with a foreign key error.
+// A client puts a manifest while a review deletes one of its blobs. The put must wait, be
+// refused, and leave nothing. The test fails if the put checks its blobs without a lock
+// and isn't run again: it ends with a foreign key error.
 func TestRacePutMeetsDeletion(t *testing.T) { catalogtest.AtBoth(t, testRacePutMeetsDeletion) }
 
 func testRacePutMeetsDeletion(t *testing.T, dsn string) {
@@ -97,11 +98,12 @@ func testRacePutMeetsDeletion(t *testing.T, dsn string) {
 	}
 }
 
-// A review has found a blob in use and is about to drop its queue row, when a client, or
-// the worker that cleans up a deleted repository, deletes the blob's last manifest: the
-// deletion waits, and then makes the row again. The test fails if the claim doesn't lock
-// the row, or if the triggers insert with ON CONFLICT DO NOTHING: in both cases nobody
-// would review the blob again.
+// A review has found a blob in use and is about to drop its row in gc_blob_review_queue.
+// Then a client, or the worker that removes a deleted repository's rows, deletes the last
+// manifest that uses the blob. The deletion must wait for the review and then insert the
+// row again. The test fails if the review doesn't lock the row when it claims it, or if
+// the triggers insert with ON CONFLICT DO NOTHING: in both cases nobody would review the
+// blob again.
 func TestRaceLastManifestGoesWhileKept(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceLastManifestGoesWhileKept)
 }
@@ -144,8 +146,9 @@ func testRaceLastManifestGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// As in TestRaceLastManifestGoesWhileKept, but the deletion has locked the row first: the
-// review skips the row.
+// As in TestRaceLastManifestGoesWhileKept, a blob loses its last manifest, but here the
+// deletion locks the row in the review queue before the review does. The review must skip
+// the row.
 func TestRaceLastManifestGoesFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -165,8 +168,9 @@ func TestRaceLastManifestGoesFirst(t *testing.T) {
 	}
 }
 
-// A client removes a blob from its repository while a review deletes the blob: the client
-// waits, gets BLOB_UNKNOWN, and leaves a row that the next review drops.
+// A client removes a blob from its repository while a review deletes the blob. The client
+// must wait and get BLOB_UNKNOWN. It leaves a row in the review queue, which the next
+// review must drop.
 func TestRaceUnlinkMeetsDeletion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -187,8 +191,9 @@ func TestRaceUnlinkMeetsDeletion(t *testing.T) {
 	}
 }
 
-// A client that removes a blob's last link locks the queue's row first: so the review skips
-// the blob, and finds it later.
+// A client removes a blob's last link while a review is due. The client locks the blob's
+// row in the review queue first, so the review must skip the blob; a later review must
+// delete it.
 func TestRaceUnlinkFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -212,9 +217,10 @@ func TestRaceUnlinkFirst(t *testing.T) {
 	b.Nothing(t)
 }
 
-// A manifest starts to use a link between the review's look and its lock: the link stays.
-// The test fails if the review deletes the links that it found unused without looking
-// again.
+// A review finds that no manifest of a repository uses a blob. Before the review locks the
+// repository's link to the blob, a client puts such a manifest. The link must stay. The
+// test fails if the review deletes unused links without checking again after it has locked
+// them.
 func TestRaceLinkUsedBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceLinkUsedBetweenLookAndLock)
 }
@@ -243,10 +249,10 @@ func testRaceLinkUsedBetweenLookAndLock(t *testing.T, dsn string) {
 	b.Empty(t, "gc_blob_review_queue")
 }
 
-// A manifest that needs a link which is being removed waits and is refused. The test fails
-// if the review removes links without a lock that conflicts with the put's (the put
-// succeeds, in a repository that doesn't serve its blobs), or if the put doesn't lock its
-// links.
+// A client puts a manifest whose repository loses its link to a blob in a review that is
+// under way. The put must wait and be refused. The test fails if the review removes links
+// without a lock that conflicts with the put's (the put succeeds, and the repository
+// doesn't serve the manifest's blobs), or if the put doesn't lock its links.
 func TestRacePutMeetsUnlinking(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -271,9 +277,9 @@ func TestRacePutMeetsUnlinking(t *testing.T) {
 	}
 }
 
-// A manifest that is being put has locked its links: the review leaves them, and looks at
-// the blob again later. The test fails if the review waits for links: its lock timeout
-// would end it each time.
+// A client is putting a manifest and has locked its repository's links to the blobs. A
+// review must leave these links, and must review the blobs again later. The test fails if
+// the review waits for the links: its lock timeout would end it each time.
 func TestRacePutHoldsItsLinks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -300,9 +306,10 @@ func TestRacePutHoldsItsLinks(t *testing.T) {
 	b.Whole(t, "other", "t", config, layer)
 }
 
-// A client mounts or uploads a blob while a review is removing the blob's link: the link is
-// made anew. The test fails if a client inserts links with ON CONFLICT DO NOTHING without
-// having waited for the queue's row.
+// A client mounts or uploads a blob while a review removes the repository's link to it.
+// The client's request must insert the link again. The test fails if the request inserts
+// links with ON CONFLICT DO NOTHING and hasn't waited for the row in the review queue
+// first.
 func TestRaceLinkIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -337,8 +344,9 @@ func TestRaceLinkIsMadeAnew(t *testing.T) {
 	}
 }
 
-// The review drops a queue row whose blob doesn't exist, and keeps one whose blob is
-// locked. The test fails if it doesn't tell the two apart.
+// One row in the review queue has a blob that doesn't exist, another has a blob that a
+// client has locked. The review can lock neither blob. It must drop the first row and keep
+// the second.
 func TestRaceGoneAndLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -357,8 +365,9 @@ func TestRaceGoneAndLocked(t *testing.T) {
 	}
 }
 
-// Another session deletes a blob while the review can't lock it, and the blob is pushed
-// again at once: the review drops the queue row, and the push makes a new one.
+// Another session deletes a blob while a review can't lock it, and a client pushes the
+// blob again at once. The review must drop the row in the review queue, and the push must
+// insert a new one.
 func TestRaceGoneAndBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -383,8 +392,9 @@ func TestRaceGoneAndBack(t *testing.T) {
 	}
 }
 
-// The object of a young blob is swept twice, since the request that wrote it may still be
-// calling the store; the object of an old blob once.
+// The request that wrote a new blob's object may still be calling the store when a review
+// deletes the blob. Therefore the object must be deleted from the store twice. The object
+// of a blob that is three hours old must be deleted only once.
 func TestRaceYoungObjectIsSweptTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -417,9 +427,9 @@ func TestRaceYoungObjectIsSweptTwice(t *testing.T) {
 	}
 }
 
-// The foreign keys are the last safeguard: a blob in use can't be deleted even if garbage
-// collection's own tables have lost its references. The review fails and is counted; no
-// object is recorded for deletion.
+// Foreign keys are the last safeguard: a blob in use must not be deleted even if garbage
+// collection's own tables have lost its references. The review must fail and be counted as
+// failed, and must not record the object as a pending deletion.
 func TestRaceForeignKeysHold(t *testing.T) { catalogtest.AtBoth(t, testRaceForeignKeysHold) }
 
 func testRaceForeignKeysHold(t *testing.T, dsn string) {

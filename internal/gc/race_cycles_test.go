@@ -9,13 +9,14 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// beforeWalk matches the statement by which a review looks for cycles.
+// beforeWalk matches the SQL statement by which a review looks for cycles.
 const beforeWalk = `WITH RECURSIVE holders`
 
 var walk = regexp.MustCompile(beforeWalk)
 
-// oneCycle puts a cycle of depth 2: an image, an index of it, and an index of that index,
-// which has the image as its subject. Only the row of the outer index is in the queue.
+// oneCycle puts three untagged manifests and returns their payloads: an image, an index of
+// the image, and an index of that index whose subject is the image. The three form a
+// cycle. Only the outer index stays in the review queue.
 func (b bundle) oneCycle(t *testing.T, config oci.Digest) [][]byte {
 	t.Helper()
 	list := nested(t, b, config, 2)
@@ -25,7 +26,7 @@ func (b bundle) oneCycle(t *testing.T, config oci.Digest) [][]byte {
 	return list
 }
 
-// cleared deletes all tags and manifests.
+// cleared deletes all tags, all manifests and the review queue of manifests.
 func (b bundle) cleared(t *testing.T) {
 	t.Helper()
 	for _, table := range []string{"tags", "manifests", "gc_manifest_review_queue"} {
@@ -33,9 +34,9 @@ func (b bundle) cleared(t *testing.T) {
 	}
 }
 
-// A manifest of a cycle gets a tag or a new index after the review found the cycle without
-// a tag, and before the review has its locks: all of the cycle stays. The test fails if the
-// review doesn't compute the holders again.
+// A review finds a cycle without a tag. Before it has its locks, a manifest of the cycle
+// gets a tag, or a new index lists it. The whole cycle must stay. The test fails if the
+// review doesn't search again for what refers to the cycle.
 func TestRaceCycleHeldBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceCycleHeldBetweenLookAndLock)
 }
@@ -46,7 +47,8 @@ func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	config := b.Push(t, "r", "config")
 	for i := range 3 {
 		for what, hold := range map[string]func(payload []byte){
-			// Not by a put: the put of a subject waits for the review.
+			// The tag isn't put by a client, since the put of a subject waits for the
+			// review.
 			"a tag": func(payload []byte) {
 				b.Exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 					SELECT top_level_namespace_id, repository_id, 't', id FROM manifests WHERE digest = $1`,
@@ -67,7 +69,8 @@ func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 					t.Errorf("%s for %d: %v", what, i, err)
 				}
 			}
-			// Its row is gone; the deletion of the tag makes another.
+			// The review has dropped the row in the review queue. Deleting the tag must
+			// insert another.
 			if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
 				t.Fatal(err)
 			}
@@ -77,10 +80,11 @@ func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	}
 }
 
-// A tag or a new index for a manifest of a cycle that is being deleted waits until the
-// deletion is over. Then the client gets the true answer, and the manifest that the tag or
-// index references exists. The test fails if the review locks only what it deletes: the tag
-// or index wouldn't wait, and its manifest would vanish after the answer.
+// While a review deletes a manifest of a cycle, a client tags a manifest of that cycle, or
+// puts an index that lists it. The client must wait until the deletion is over. If it then
+// succeeds, the manifest to which its tag or index refers must exist. The test fails if
+// the review locks only what it deletes: the client wouldn't wait, and the manifest would
+// vanish after the client was told that it exists.
 func TestRaceCycleHeldWhileDeleted(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceCycleHeldWhileDeleted)
 }
@@ -123,8 +127,9 @@ func testRaceCycleHeldWhileDeleted(t *testing.T, dsn string) {
 	}
 }
 
-// A put that has begun has locked a manifest of the cycle: the review postpones its row.
-// The test fails if the review goes on with the holders that it could lock.
+// A client is putting a tag or an index and has locked a manifest of the cycle. The review
+// must postpone its row in the review queue. The test fails if the review goes on with
+// those manifests of the cycle that it could lock.
 func TestRacePutHoldsCycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -147,8 +152,9 @@ func TestRacePutHoldsCycle(t *testing.T) {
 	}
 }
 
-// An untagged index joins the cycle between the review's look and its lock: so not all
-// holders are locked, and the review postpones its row.
+// A review looks for everything that refers to a cycle. Before it locks these manifests, a
+// client adds an untagged index to the cycle. So the review hasn't locked all of them, and
+// must postpone its row in the review queue.
 func TestRaceCycleGrows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -167,10 +173,11 @@ func TestRaceCycleGrows(t *testing.T) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// The last tag of a cycle is deleted while a review that has seen the tag is about to drop
-// the row of another manifest, the one whose deletion would break the cycle. The review of
-// the manifest that lost the tag waits for that, and queues the other again. The test fails
-// if that review queues only manifests without a row.
+// A first review has seen a cycle's last tag and is about to drop the row of the outer
+// index, whose deletion would break the cycle. Then a client deletes the tag. The review
+// of the image that lost the tag must wait for the first review, and then queue the outer
+// index again. The test fails if that second review queues only manifests that have no
+// row.
 func TestRaceCycleIsPassedOn(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceCycleIsPassedOn)
 }
@@ -206,8 +213,9 @@ func testRaceCycleIsPassedOn(t *testing.T, dsn string) {
 	}
 }
 
-// The tag moves from one manifest of the cycle to another while a review walks up: the
-// review sees it at one of them, since the walk is one statement.
+// A client moves a tag from one manifest of a cycle to another while a review searches the
+// cycle for tags. The review must see the tag, since one statement searches the whole
+// cycle.
 func TestRaceTagMovesInCycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -227,8 +235,8 @@ func TestRaceTagMovesInCycle(t *testing.T) {
 	}
 }
 
-// Two reviewers enter the cycle from both ends: no manifest in use is lost, and in the end
-// the cycle is deleted.
+// Two reviewers start from different manifests of the same cycle. No manifest in use may
+// be lost, and at the end the cycle must be deleted.
 func TestRaceTwoReviewersOfACycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

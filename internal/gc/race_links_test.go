@@ -11,18 +11,20 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// fewLinks is the largest number of links that are reviewed in one page; manyLinks is more.
+// fewLinks is the largest number of links to a blob that a review checks within its batch;
+// it leaves manyLinks to UnlinkInPages, which removes them in several transactions.
 const fewLinks, manyLinks = 900, 10_000
 
-// linkFrom links a blob to n new repositories that have nothing else.
+// linkFrom links the blob to n repositories, with ids from first on, that have no other
+// content.
 func (b bundle) linkFrom(t *testing.T, d oci.Digest, first, n int) {
 	t.Helper()
 	b.Exec(t, `INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
 		SELECT i % 100, i, $1 FROM generate_series($2::bigint, $2::bigint + $3 - 1) i`, d.Bytes(), first, n)
 }
 
-// reviewLinks reviews blobs, including those with many links, as a reviewer does, and
-// returns the number of removed links.
+// reviewLinks reviews blobs, including those with many links, as a reviewer does. It
+// returns the number of links that were removed.
 func (b bundle) reviewLinks(t *testing.T) int {
 	t.Helper()
 	out := b.ReviewBatch(t, reviewingBlobs)
@@ -37,9 +39,9 @@ func (b bundle) reviewLinks(t *testing.T) int {
 	return removed
 }
 
-// A batch's blobs may have more unused links than the batch removes: a later review removes
-// the rest. The test fails if the review drops the rows of blobs whose links it hasn't
-// read.
+// The blobs of one batch together have more unused links than a batch may remove. Later
+// reviews must remove the rest. The test fails if a review drops the queue rows of blobs
+// whose links it hasn't read.
 func TestRaceManyLinks(t *testing.T) { catalogtest.AtBoth(t, testRaceManyLinks) }
 
 func testRaceManyLinks(t *testing.T, dsn string) {
@@ -63,8 +65,9 @@ func testRaceManyLinks(t *testing.T, dsn string) {
 	b.Empty(t, "gc_blob_review_queue")
 }
 
-// A blob linked by very many repositories loses its unused links; later it is deleted with
-// its remaining links.
+// 10,000 repositories link a blob that only one of them uses. Reviews must remove the
+// unused links. When the blob itself has become unused, a review must delete it with all
+// its links, even if it has again as many.
 func TestRaceManyLinkedBlob(t *testing.T) { catalogtest.AtBoth(t, testRaceManyLinkedBlob) }
 
 func testRaceManyLinkedBlob(t *testing.T, dsn string) {
@@ -91,9 +94,11 @@ func testRaceManyLinkedBlob(t *testing.T, dsn string) {
 	b.Nothing(t)
 }
 
-// A client mounts, asks for or frees a blob with many links before its links are
-// read, or between two pages: the removal stops, and the links and the row stay. The test
-// fails if a page doesn't check that the row is as the review left it.
+// A review has left a blob with many links to UnlinkInPages. Before the links are removed,
+// or after the first part of them, a client mounts the blob, asks whether it exists, or
+// deletes the manifest that uses it. UnlinkInPages must stop, and leave the other links
+// and the blob's row in the review queue. The test fails if a part's transaction doesn't
+// check that the row is as the review left it.
 func TestRaceManyLinkedBlobIsPromised(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b bundle, d, manifest oci.Digest) error{
@@ -145,9 +150,11 @@ func TestRaceManyLinkedBlobIsPromised(t *testing.T) {
 	}
 }
 
-// A manifest starts to use a link of a blob with many links between look and lock: the
-// link stays. A manifest that comes after the lock waits and is refused. If another
-// transaction has locked a link, the row stays.
+// While UnlinkInPages removes the unused links of a blob, clients start to use three of
+// them. A client that puts its manifest before UnlinkInPages locks the link keeps the
+// link. A client that comes after the lock must wait, and its put is refused. If a
+// client's transaction has locked a link before, that link and the blob's row in the
+// review queue must stay.
 func TestRaceManyLinkedBlobIsUsed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

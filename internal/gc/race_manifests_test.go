@@ -8,10 +8,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A review has found a manifest tagged and is about to drop its queue row, when a client
-// deletes or moves the manifest's last tag: the client waits, and then makes the row again.
-// The test fails if the claim doesn't lock the row, or if the triggers insert with ON
-// CONFLICT DO NOTHING: the manifest would stay forever.
+// A review has found that a manifest has a tag and is about to drop the manifest's row in
+// gc_manifest_review_queue. Then a client deletes or moves the last tag. The client must
+// wait for the review and then insert the row again. The test fails if the review doesn't
+// lock the row when it claims it, or if the triggers insert with ON CONFLICT DO NOTHING:
+// the manifest would stay forever.
 func TestRaceLastTagGoesWhileKept(t *testing.T) { catalogtest.AtBoth(t, testRaceLastTagGoesWhileKept) }
 
 func testRaceLastTagGoesWhileKept(t *testing.T, dsn string) {
@@ -57,8 +58,9 @@ func testRaceLastTagGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// As in TestRaceLastTagGoesWhileKept, but the deletion of the tag has locked the row first:
-// the review skips the row, which afterwards is as the deletion wrote it.
+// As in TestRaceLastTagGoesWhileKept, a client deletes a manifest's last tag, but here the
+// deletion locks the row in the review queue before the review does. The review must skip
+// the row, which afterwards must be as the deletion wrote it.
 func TestRaceLastTagGoesFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -81,8 +83,9 @@ func TestRaceLastTagGoesFirst(t *testing.T) {
 	}
 }
 
-// A review has found a manifest in an index, or with an existing subject, and is about to
-// drop its row, when that index or subject is deleted.
+// A review has found that an index lists a manifest, or that its subject exists, and is
+// about to drop the manifest's row in the review queue. Then a client deletes that index
+// or subject. The manifest must be queued for review again.
 func TestRaceHolderGoesWhileKept(t *testing.T) { catalogtest.AtBoth(t, testRaceHolderGoesWhileKept) }
 
 func testRaceHolderGoesWhileKept(t *testing.T, dsn string) {
@@ -122,9 +125,10 @@ func testRaceHolderGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// A manifest is tagged, or put into an index, after the review found it unused and before
-// the review locks it: it stays. The test fails if the review doesn't look again after
-// locking: a foreign key would end it or, if the manifest has a new subject, nothing would.
+// A review finds a manifest unused. Before it locks the manifest, a client tags it or puts
+// an index that lists it. The manifest must stay. The test fails if the review doesn't
+// check again after locking: then a foreign key error would end the review or, if the
+// manifest has a new subject, nothing would stop it.
 func TestRaceHeldBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceHeldBetweenLookAndLock)
 }
@@ -153,8 +157,9 @@ func testRaceHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	b.Empty(t, "gc_manifest_review_queue")
 }
 
-// A manifest that is tagged (by a put) while it is being deleted is stored anew; the put of
-// an index that lists it is refused. Both puts wait.
+// While a review deletes a manifest, one client puts the manifest again with a tag, and
+// another puts an index that lists it. Both puts must wait. Then the first must store the
+// manifest anew, and the second must be refused, unless the first came before it.
 func TestRaceHeldWhileDeleted(t *testing.T) { catalogtest.AtBoth(t, testRaceHeldWhileDeleted) }
 
 func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
@@ -180,7 +185,7 @@ func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
 		if err := catalogtest.Soon(t, "tag", tagged); err != nil {
 			t.Errorf("stopped at %s: %v", stop, err)
 		}
-		// The index finds the manifest deleted or stored anew.
+		// The index's put finds the manifest either deleted or stored anew.
 		if err := catalogtest.Soon(t, "index", listed); err != nil {
 			catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
 		} else {
@@ -193,9 +198,10 @@ func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
 	}
 }
 
-// A put that has begun has locked the children of its index, and the manifest that it tags:
-// the review postpones their rows. The test fails if the review takes manifests that it
-// can't lock for deleted, or leaves the rows due.
+// A client is putting an index, or a tag, and has locked the index's children and the
+// manifest that it tags. A review must postpone the rows of these manifests in the review
+// queue. The test fails if the review takes manifests that it can't lock for deleted, or
+// leaves their rows due.
 func TestRacePutHoldsManifests(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -230,8 +236,9 @@ func TestRacePutHoldsManifests(t *testing.T) {
 	b.Whole(t, "r", "list")
 }
 
-// A client deletes a manifest that a review has claimed: the review postpones the row, and
-// the deletion, which waits for the row, deletes it too.
+// A client deletes a manifest whose row in the review queue a review has claimed. The
+// review must postpone the row. The client's deletion, which waits for the row, must
+// delete it too.
 func TestRaceDeletedByAClient(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -254,7 +261,7 @@ func TestRaceDeletedByAClient(t *testing.T) {
 	}
 }
 
-// The review drops a row whose manifest doesn't exist.
+// A review must drop a row of the review queue whose manifest doesn't exist.
 func TestRaceManifestIsGone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -274,10 +281,11 @@ func TestRaceManifestIsGone(t *testing.T) {
 	}
 }
 
-// A subject that is put while a review deletes its referrers waits for the review, and is
-// stored; a subject that is put before the review has locked its digest keeps its referrer.
-// The test fails if reviews don't lock the subject's digest: the put doesn't wait, and the
-// review still deletes a referrer that the put's client has seen.
+// A client puts a subject while a review deletes the subject's referrers. The put must
+// wait for the review and then succeed. If the put comes before the review has locked the
+// subject's digest, the referrer must stay. The test fails if reviews don't lock the
+// digest: the put doesn't wait, and the review still deletes a referrer that the client
+// has seen.
 func TestRaceSubjectComes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -324,8 +332,8 @@ func TestRaceSubjectComes(t *testing.T) {
 	}
 }
 
-// A review doesn't wait for a put of the subject that is under way: it postpones the
-// referrer.
+// A client is putting the subject of a referrer that is due for review. The review must
+// not wait for the put, and must postpone the referrer.
 func TestRaceSubjectIsBeingPut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -355,10 +363,11 @@ func TestRaceSubjectIsBeingPut(t *testing.T) {
 	}
 }
 
-// A referrer is put while its subject is being deleted by a transaction that can't see the
-// referrer yet, and the referrer is due before that deletion commits: the put waits for the
-// deletion. The test fails if the put doesn't lock its subject: the review sees the
-// subject, drops the row, and nobody reviews the referrer again.
+// A client puts a referrer while another transaction deletes its subject and can't see the
+// referrer yet. The put must wait for that deletion. The test fails if the put doesn't
+// lock its subject: a review of the referrer before the deletion's commit still sees the
+// subject and drops the referrer's row in the review queue, so nobody reviews the referrer
+// again.
 func TestRaceReferrerPutWhileSubjectGoes(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceReferrerPutWhileSubjectGoes)
 }
@@ -386,9 +395,10 @@ func testRaceReferrerPutWhileSubjectGoes(t *testing.T, dsn string) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// The put of a referrer leaves the referrer's row in the queue, though its subject exists:
-// see TestRaceReferrerPutWhileSubjectGoes. If the subject is deleted after the put instead,
-// the deletion finds the referrer.
+// A client deletes a subject while another puts a referrer of it. The put must leave the
+// referrer in the review queue although the subject still exists: see
+// TestRaceReferrerPutWhileSubjectGoes. If the deletion comes after the put, it finds and
+// queues the referrer itself.
 func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -398,7 +408,8 @@ func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
 	x, watch := b.Session(t), b.Session(t)
 	x.Exec(t, "BEGIN")
 	x.Exec(t, "SELECT FROM tags FOR UPDATE")
-	// At the end it loses its tag, so that only the subject references it.
+	// The put also tags the referrer. The test deletes this tag at the end, so that only
+	// an existing subject could keep the referrer.
 	put := catalogtest.Later(func() error {
 		_, err := b.TryPut(context.Background(), "r", catalogtest.SubjectOf(t, config, subject), "t")
 		return err
@@ -420,8 +431,8 @@ func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// The foreign key of an index's child is checked at the commit: a child can't be deleted
-// while its index exists, but both can be deleted together.
+// PostgreSQL checks the foreign key of an index's child when a transaction commits. So a
+// child can't be deleted while its index exists, but one transaction can delete both.
 func TestRaceDeferredKey(t *testing.T) { catalogtest.AtBoth(t, testRaceDeferredKey) }
 
 func testRaceDeferredKey(t *testing.T, dsn string) {
@@ -442,7 +453,8 @@ func testRaceDeferredKey(t *testing.T, dsn string) {
 	x.Exec(t, "DELETE FROM tags")
 	x.Exec(t, "DELETE FROM manifests WHERE digest = ANY ($1)", [][]byte{child.Bytes(), list.Bytes()})
 	b.Empty(t, "manifests", "manifest_references", "gc_blobs_configurations")
-	// The deletion of the index's references queued the child, which was deleted with the index.
+	// The deletion of the index's references queued the child for review, which no longer
+	// exists.
 	b.DueNow(t)
 	if out := b.ReviewBatch(t, reviewingManifests); out.Gone != out.Claimed {
 		t.Errorf("then: %+v", out)

@@ -10,9 +10,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// The answer that a blob exists is kept even if the queue had no row for the blob, and
-// whatever shorter delays of other events follow. The test fails if a promise only
-// postpones an existing row, or if events don't use GREATEST, which keeps the longer delay.
+// A client is told that a blob exists; then the blob's manifest is deleted. The blob must
+// stay for the promised delay, even if the review queue had no row for it, and even if
+// later events have shorter delays. The test fails if a promise only postpones an existing
+// row, or if events don't use GREATEST to keep the longer delay.
 func TestRacePromiseOutlivesTheManifest(t *testing.T) {
 	t.Parallel()
 	for what, promise := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{
@@ -53,8 +54,8 @@ func TestRacePromiseOutlivesTheManifest(t *testing.T) {
 	}
 }
 
-// The answer that a manifest exists is kept in the same way, even if the manifest loses its
-// tag.
+// A client is told that a manifest exists; then the manifest loses its tag. The manifest
+// must stay for the promised delay.
 func TestRacePromiseOutlivesTheTag(t *testing.T) {
 	t.Parallel()
 	for what, promise := range map[string]func(ctx context.Context, b bundle, payload []byte) error{
@@ -88,9 +89,10 @@ func TestRacePromiseOutlivesTheTag(t *testing.T) {
 	}
 }
 
-// A client that asks for a blob while a review deletes it waits, and then gets the true
-// answer. The test fails if one statement makes the promise and looks the blob up, or if
-// the lookup comes first: in both cases the client is told that a deleted blob exists.
+// A client asks whether a blob exists while a review deletes the blob. The request must
+// wait, and then answer that the blob doesn't exist. The test fails if one statement makes
+// the promise and looks the blob up, or if the lookup comes first: in both cases the
+// client is told that a deleted blob exists.
 func TestRaceAskedWhileDeleted(t *testing.T) { catalogtest.AtBoth(t, testRaceAskedWhileDeleted) }
 
 func testRaceAskedWhileDeleted(t *testing.T, dsn string) {
@@ -110,8 +112,8 @@ func testRaceAskedWhileDeleted(t *testing.T, dsn string) {
 	}
 }
 
-// A client that asks for a manifest while a review deletes it waits, and then gets the true
-// answer.
+// A client asks whether a manifest exists while a review deletes the manifest. The request
+// must wait, and then answer that the manifest doesn't exist.
 func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -127,7 +129,8 @@ func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 			t.Fatalf("stopped at %s: %+v", stop, out)
 		}
 		catalogtest.WantCode(t, catalogtest.Soon(t, "asking", asked), oci.ManifestUnknown)
-		// The row of a promise for a blob that doesn't exist is dropped when it is due.
+		// A promise leaves a row in the review queue even if its manifest doesn't exist.
+		// The review must drop that row when it is due.
 		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
 		if out := b.ReviewBatch(t, reviewingManifests); out.Gone != out.Claimed {
 			t.Errorf("stopped at %s: then %+v", stop, out)
@@ -136,9 +139,9 @@ func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 	}
 }
 
-// A client that asks for a blob in use while the blob is reviewed gets a promise that
-// outlasts the review, although the review drops the blob's queue row. The test fails if
-// the review doesn't lock that row: the review would drop the promise with the row.
+// A client asks whether a blob exists while a review finds the blob in use and drops its
+// row in the review queue. The client's promise must outlast the review. The test fails if
+// the review doesn't lock that row: it would drop the promise with the row.
 func TestRaceAskedWhileKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -160,9 +163,10 @@ func TestRaceAskedWhileKept(t *testing.T) {
 	}
 }
 
-// An uncommitted promise makes the review skip the row, and a committed one makes the row
-// not due. The test fails without SKIP LOCKED (the review waits), or if a claim doesn't
-// check the row again after locking it.
+// A client's transaction postpones a blob's row in the review queue, and a review comes
+// before its commit. The review must skip the row, and after the commit the row must not
+// be due. The test fails if the review waits because SKIP LOCKED is missing, or if it
+// doesn't check the row again after locking it.
 func TestRacePromiseBeforeReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -180,9 +184,10 @@ func TestRacePromiseBeforeReview(t *testing.T) {
 	}
 }
 
-// A review that lost a race for locks postpones its row: a promise made in between keeps
-// its longer delay. The test fails if a review postpones rows to five seconds from now even
-// if they have a longer delay.
+// A review loses a race for locks and postpones its row in the review queue. A client has
+// got a promise of existence in between. The row must keep the promise's longer delay. The
+// test fails if a review sets rows to five seconds from now even if they have a longer
+// delay.
 func TestRacePromiseBeforePostponement(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -203,8 +208,8 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
 		t.Error("a review that gave way shortened a promise that was made since")
 	}
-	// A blob's row keeps a longer delay, too, even if its review failed for another reason
-	// than a lost race.
+	// A blob's row must keep a longer delay too, even if its review failed for another
+	// reason.
 	x.Exec(t, "COMMIT")
 	b.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 	b.Exec(t, "CREATE TRIGGER refuse BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION refuse()")
@@ -228,8 +233,8 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 	}
 }
 
-// Another transaction has locked the row that a failed review wants to postpone: that isn't
-// reported as a failure of the database, and nobody waits.
+// A review has failed, and another transaction has locked the row that is to be postponed.
+// The report of the failure must not wait for the lock, and must not return an error.
 func TestRaceFailedRowIsHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -250,10 +255,10 @@ func TestRaceFailedRowIsHeld(t *testing.T) {
 	}
 }
 
-// An upload whose commit meets a review that deletes the same content waits, runs again and
-// stores the blob anew, under its own key. The test fails if the upload takes a conflict on
-// insertion (ON CONFLICT DO NOTHING) as proof that the blob stays: the blob isn't linked,
-// or the link violates its foreign key.
+// A client commits an upload while a review deletes a blob of the same content. The commit
+// must wait, run again, and store the blob anew under the upload's own storage key. The
+// test fails if the commit takes a conflict on insertion (ON CONFLICT DO NOTHING) as proof
+// that the blob stays: then the blob isn't linked, or the link violates its foreign key.
 func TestRaceUploadMeetsDeletion(t *testing.T) { catalogtest.AtBoth(t, testRaceUploadMeetsDeletion) }
 
 func testRaceUploadMeetsDeletion(t *testing.T, dsn string) {
@@ -291,8 +296,8 @@ func testRaceUploadMeetsDeletion(t *testing.T, dsn string) {
 	b.Owned(t)
 }
 
-// A mount that meets the deletion of its blob waits, and reports that there is nothing to
-// mount.
+// A client mounts a blob while a review deletes it. The mount must wait, and then report
+// that there is no such blob.
 func TestRaceMountMeetsDeletion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -321,8 +326,9 @@ func TestRaceMountMeetsDeletion(t *testing.T) {
 	}
 }
 
-// A reader whose object isn't in the store any more queries the database again: the blob was
-// deleted and pushed anew under another key.
+// A process has cached a blob's storage key; then the blob is deleted and pushed again
+// under another key. A reader that doesn't find the object in the store must query the
+// database again.
 func TestRaceReaderLooksOnceMore(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -53,7 +53,8 @@ func testRestoreTag(t *testing.T, dsn string) {
 	points("v2", one)
 }
 
-// A tag can't be restored to a manifest of another repository, even the same content.
+// A client restores a tag to a manifest that only another repository has. The restore must
+// fail.
 func TestRestoreTagLooksInTheRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -65,9 +66,9 @@ func TestRestoreTagLooksInTheRepository(t *testing.T) {
 	}
 }
 
-// A review that has locked the manifest deletes it; the restore waits for that, and fails
-// with MANIFEST_UNKNOWN. The test fails if the restore returns the lost race, a foreign key
-// error, as its answer.
+// A client restores a tag after a review has locked the manifest to delete it. The restore
+// must wait for the review and fail with MANIFEST_UNKNOWN. The test fails if the restore
+// returns the foreign key error instead.
 func TestRestoreTagAfterReviewHasLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -90,9 +91,9 @@ func TestRestoreTagAfterReviewHasLocked(t *testing.T) {
 	}
 }
 
-// A review that comes while the tag is being restored skips the manifest, and the next
-// review finds it in use. The test fails if the restore only checks that the manifest
-// exists, and doesn't lock it before it writes the tag.
+// A review comes while a client restores a tag. The review must skip the manifest, and the
+// next review must find it in use. The test fails if the restore only checks that the
+// manifest exists, and doesn't lock it before it writes the tag.
 func TestRestoreTagBeforeReviewLocks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -15,8 +15,9 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// Two concurrent reviews claim different rows. The test fails if a claim waits for the
-// other, or if both can claim a row.
+// Two reviews run at the same time. They must claim different rows of the review queue.
+// The test fails if the second waits for the rows of the first, or if both claim the same
+// row.
 func TestRaceTwoReviews(t *testing.T) { catalogtest.AtBoth(t, testRaceTwoReviews) }
 
 func testRaceTwoReviews(t *testing.T, dsn string) {
@@ -38,8 +39,8 @@ func testRaceTwoReviews(t *testing.T, dsn string) {
 	b.Nothing(t)
 }
 
-// The review of an index needs the row of a child that another review has locked: it gives
-// up, and its next attempt succeeds.
+// The review of an index needs a child's row in the review queue, which another review has
+// locked. The index's review must give up, and its next attempt must succeed.
 func TestRaceTwoReviewsMeet(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -68,9 +69,9 @@ func TestRaceTwoReviewsMeet(t *testing.T) {
 	}
 }
 
-// In a deadlock between a client and a review, the review fails by its lock timeout: the
-// client's transaction doesn't even have to run again. PostgreSQL's own deadlock detection
-// is off. The test fails without a lock timeout.
+// A client and a review wait for each other's locks. The review's lock timeout must end
+// the review, so that the client's transaction succeeds at its first attempt. PostgreSQL's
+// own deadlock detection is switched off. The test fails if reviews have no lock timeout.
 func TestRaceReviewGivesWay(t *testing.T) {
 	t.Parallel()
 	b := replica(t, catalogtest.PatientDSN(t))
@@ -108,8 +109,9 @@ func TestRaceReviewGivesWay(t *testing.T) {
 	}
 }
 
-// A review whose connection is killed leaves everything unchanged and releases its locks.
-// The test fails if a review takes more than one transaction.
+// The test kills a review's connection at each of several statements. The database must be
+// unchanged, and the review's locks must be free. The test fails if a review uses more
+// than one transaction.
 func TestRaceReviewerIsKilled(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -160,8 +162,9 @@ func TestRaceReviewerIsKilled(t *testing.T) {
 	b.Nothing(t)
 }
 
-// A client that needs content which a dry run has just deleted waits for the dry run's
-// batch, and then finds the content, since the dry run has rolled the deletion back.
+// A dry run deletes content, and rolls the deletion back at the end of the batch. A client
+// that needs this content in between must wait for the rollback, and then find the
+// content.
 func TestRaceDryRunBesideAClient(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -193,8 +196,8 @@ func TestRaceDryRunBesideAClient(t *testing.T) {
 	b.Empty(t, "gc_doomed_objects")
 }
 
-// A repository is deleted and made anew under the same path, while its old manifests and
-// links still exist: the old and the new rows don't affect each other.
+// A client deletes a repository and creates it again under the same path, while manifests
+// and links of the old one still exist. Old and new rows must not affect each other.
 func TestRaceRepositoryIsMadeAnew(t *testing.T) { catalogtest.AtBoth(t, testRaceRepositoryIsMadeAnew) }
 
 func testRaceRepositoryIsMadeAnew(t *testing.T, dsn string) {
@@ -224,9 +227,11 @@ func testRaceRepositoryIsMadeAnew(t *testing.T, dsn string) {
 	}
 }
 
-// A put that has begun locks its repository against deletion until it commits, so that the
-// worker that cleans up the repository sees all of the put. So does the commit of an
-// upload. The test fails if the put doesn't lock the repository's row.
+// A client deletes a repository while another puts a manifest into it. The put locks the
+// repository's row until it commits, so the deletion must wait. Thus the worker that
+// removes the deleted repository's rows sees all rows of the put. The same holds for
+// mounts and for commits of uploads. The test fails if these requests don't lock the
+// repository's row.
 func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b bundle, payload []byte) error{
@@ -272,7 +277,7 @@ func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 			if err := catalogtest.Soon(t, "deletion", deleted); err != nil {
 				t.Fatal(err)
 			}
-			// The clean-up sees all rows now: none can be added later.
+			// All of the repository's rows must be visible now: none may be added later.
 			id := b.Count(t, "SELECT id FROM repositories WHERE path = 'r'")
 			before := b.Count(t, "SELECT count(*) FROM repository_blobs WHERE repository_id = $1", id)
 			y.Exec(t, "COMMIT")
@@ -283,8 +288,8 @@ func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 	}
 }
 
-// At every moment exactly one row owns a storage key, even if several clients commit the
-// same upload, or uploads of the same content, at once.
+// Three clients commit the same upload while a review deletes a blob with the same
+// content. One commit must succeed, and each storage key must belong to exactly one row.
 func TestRaceOneOwner(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -325,8 +330,9 @@ func TestRaceOneOwner(t *testing.T) {
 	b.Owned(t)
 }
 
-// Reviews of a deleted repository's content and the worker that removes its rows give way to
-// each other, and clients aren't affected.
+// A review and the worker that removes a deleted repository's rows want to delete the same
+// manifests. Each must give up rather than wait for the other, and clients must not be
+// affected.
 func TestDrainMeetsReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -13,13 +13,14 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// The race tests prove the protocol of reviews, so each statement that a review sends needs
-// a race test that stops the review before the statement, and one that stops it after the
-// statement, that is before the next one. TestMain checks this rule when all tests of the
-// package have run. It prints the statements for which such a test is missing.
+// The race tests check how reviews and clients lock. For each SQL statement of a review
+// there must be a race test that stops the review before the statement, and one that stops
+// it after the statement, that is before the next one. After all tests of the package,
+// TestMain checks this rule and prints the statements for which such a test is missing.
 
-// A statement is known by its text and by whether the transaction has sent the same text
-// before: the two looks of a review have the same text, and each needs tests of its own.
+// A statement is identified by its text, and by whether its transaction has sent the same
+// text before. A review checks references twice with the same text, before and after it
+// locks, and each of the two statements needs race tests of its own.
 type statement struct {
 	text  string
 	again bool
@@ -36,15 +37,15 @@ func (s statement) String() string {
 	return text
 }
 
-// stops has all statements that paused reviews sent, and those before or after which a race
-// test stopped a review.
+// stops has all statements that stopped reviews have sent, and those before or after which
+// a race test has stopped a review.
 var stops = struct {
 	sync.Mutex
 	all, before, after map[statement]bool
 	followed           map[statement]bool // another statement of the review follows it
 }{all: map[statement]bool{}, before: map[statement]bool{}, after: map[statement]bool{}, followed: map[statement]bool{}}
 
-// sequence follows the statements of one review.
+// sequence records the statements of one review, in their order.
 type sequence struct {
 	last, now statement
 	seen      map[string]bool // texts that the transaction has sent
@@ -52,7 +53,7 @@ type sequence struct {
 
 var spaces = regexp.MustCompile(`\s+`)
 
-// next notes that the review is about to send a statement.
+// next records that the review is about to send the statement sql.
 func (s *sequence) next(sql string) {
 	text := strings.TrimSpace(spaces.ReplaceAllString(sql, " "))
 	if strings.HasPrefix(text, "begin") || s.seen == nil {
@@ -66,14 +67,16 @@ func (s *sequence) next(sql string) {
 	stops.followed[s.last] = true
 }
 
-// stopped notes that a test has stopped the review between the statements s.last and s.now.
+// stopped records that a test has stopped the review between the statements s.last and
+// s.now.
 func (s *sequence) stopped() {
 	stops.Lock()
 	defer stops.Unlock()
 	stops.after[s.last], stops.before[s.now] = true, true
 }
 
-// unraced returns the statements of reviews around which no race test stops.
+// unraced returns a problem for each statement of a review before or after which no race
+// test has stopped.
 func unraced() (list []string) {
 	stops.Lock()
 	defer stops.Unlock()
@@ -90,8 +93,8 @@ func unraced() (list []string) {
 	return list
 }
 
-// everything says whether all tests ran: a part of the tests doesn't stop at each
-// statement.
+// everything says whether all tests of the package ran. The rule holds only then, since a
+// selection of tests doesn't stop at each statement.
 func everything() bool {
 	for _, name := range []string{"test.run", "test.skip", "test.list", "test.bench", "test.fuzz"} {
 		if flag.Lookup(name).Value.String() != "" {
@@ -101,8 +104,8 @@ func everything() bool {
 	return !testing.Short()
 }
 
-// TestMain also checks the rule. PURSER_TEST_RACES=1 has it checked after a part of the
-// tests, such as -run TestRace.
+// TestMain runs the tests and then checks the rule above, if all tests ran. With
+// PURSER_TEST_RACES=1 it checks the rule also after a selection such as -run TestRace.
 func TestMain(m *testing.M) {
 	code := dbtest.Run(m)
 	if list := unraced(); code == 0 && len(list) > 0 && (everything() || os.Getenv("PURSER_TEST_RACES") != "") {

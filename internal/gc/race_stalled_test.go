@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// limits returns the catalogtest.Session settings of reviews whose transactions may take a given time:
-// half of it for a statement, half of it idle between two.
+// limits returns connection settings for a review whose transaction may take the given
+// time: half of it for each statement, and half of it idle between two statements.
 func (b bundle) limits(t *testing.T, transaction time.Duration) (settings []string) {
 	t.Helper()
 	d, err := db.Open(t.Context(), db.Options{
@@ -33,11 +33,11 @@ func (b bundle) limits(t *testing.T, transaction time.Duration) (settings []stri
 	return settings
 }
 
-// A review stalls while it has its locks: its process is stopped between two statements, or
-// a statement hangs. PostgreSQL ends its transaction, so requests that wait for the locks
-// are answered, after the transaction's timeout at most. The test fails if one of the two
-// limits is missing: the requests wait as long as the review is stalled, or until their own
-// statement timeout, 30 s.
+// A review stalls while it holds locks: its process is stopped between two statements, or
+// a statement hangs. PostgreSQL must end the review's transaction, so that requests that
+// wait for the locks are answered within the transaction's timeout. The test fails if the
+// statement timeout or the idle timeout is missing: the requests then wait as long as the
+// review is stalled, or until their own statement timeout of 30 s.
 func TestRaceReviewStalls(t *testing.T) {
 	t.Parallel()
 	const timeout, margin = 2 * time.Second, 4 * time.Second // the margin is for slow machines
@@ -97,7 +97,7 @@ func TestRaceReviewStalls(t *testing.T) {
 			} else {
 				t.Logf("the review: %v", err)
 			}
-			// The review has changed nothing, and the requests' results are complete.
+			// The review must have changed nothing, and the requests must be complete.
 			b.Whole(t, "r", "t", config)
 			b.Whole(t, "r", "list")
 			if got := b.queued(t, d); got != "manifest_upload" {

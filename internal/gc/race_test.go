@@ -17,11 +17,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Each test named TestRace is one interleaving of the real review with a client. The review
-// is stopped between two of its statements, so the test chooses what happens in between.
-// Each test's comment names the plausible wrong implementation that it catches.
+// Each test named TestRace… runs one interleaving of a real review with a client. It stops
+// the review between two SQL statements, and so chooses what happens in between. Its
+// comment names the plausible wrong implementation that the test catches.
 
-// bundle is a catalog on a database of the test's own, with its garbage collection.
+// bundle is a catalog on a database that only this test uses, with its garbage collection.
 type bundle struct{ catalogtest.Bundle }
 
 func setup(t *testing.T) bundle {
@@ -29,13 +29,13 @@ func setup(t *testing.T) bundle {
 	return bundle{catalogtest.Setup(t)}
 }
 
-// replica opens a catalog as one more process on dsn.
+// replica opens the catalog of the database dsn as another process would.
 func replica(t *testing.T, dsn string) bundle {
 	t.Helper()
 	return bundle{catalogtest.Replica(t, dsn)}
 }
 
-// paused is a review that the test runs statement by statement.
+// paused is a review that the test runs one SQL statement at a time.
 type paused struct {
 	at   chan string   // the statement that is about to be sent
 	next chan struct{} // lets it be sent
@@ -47,8 +47,8 @@ type paused struct {
 	err  error
 }
 
-// pausing begins a review that stops before its first statement. settings are names and
-// values of its session, in addition to the lock timeout of reviews.
+// pausing starts a review and stops it before its first statement. settings are names and
+// values of PostgreSQL settings for the review's session, in addition to its lock timeout.
 func (b bundle) pausing(t *testing.T, o gc.ReviewOptions, settings ...string) *paused {
 	t.Helper()
 	if o.Limit == 0 {
@@ -57,7 +57,7 @@ func (b bundle) pausing(t *testing.T, o gc.ReviewOptions, settings ...string) *p
 	return b.pausingAt(t, func(ctx context.Context, c *gc.Collector) (gc.Review, error) { return c.Review(ctx, o) }, settings...)
 }
 
-// pausingAt is like pausing, for a part of a review that the caller gives.
+// pausingAt is like pausing, but runs the given function instead of a whole review.
 func (b bundle) pausingAt(t *testing.T, review func(context.Context, *gc.Collector) (gc.Review, error), settings ...string) *paused {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -65,7 +65,8 @@ func (b bundle) pausingAt(t *testing.T, review func(context.Context, *gc.Collect
 	cfg := b.DB.Pool.Config()
 	cfg.MaxConns, cfg.MinIdleConns = 1, 0
 	cfg.ConnConfig.Tracer = p
-	// The pool's own settings are made after the connection, so these come after them.
+	// The pool configures each new connection first, so the settings here override its
+	// own.
 	settings = append([]string{"lock_timeout", "200", "purser.replica", ""}, settings...)
 	configure := cfg.ConnConfig.AfterConnect
 	cfg.ConnConfig.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
@@ -97,7 +98,7 @@ func (b bundle) pausingAt(t *testing.T, review func(context.Context, *gc.Collect
 	return p
 }
 
-// TraceQueryStart stops before each statement.
+// TraceQueryStart stops the review before each statement, until the test continues it.
 func (p *paused) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
 	p.pid = conn.PgConn().PID()
 	select {
@@ -114,8 +115,8 @@ func (p *paused) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.Trac
 // TraceQueryEnd does nothing.
 func (p *paused) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// to runs the review until it is about to send the next statement that matches pattern, not
-// counting the one before which it is stopped now.
+// to lets the review run until it is about to send a statement that matches pattern. The
+// statement before which the review is stopped now doesn't count.
 func (p *paused) to(t *testing.T, pattern string) {
 	t.Helper()
 	match := regexp.MustCompile("(?s)" + pattern)
@@ -142,7 +143,7 @@ func (p *paused) to(t *testing.T, pattern string) {
 	}
 }
 
-// finish lets the review run to its end.
+// finish lets the review run to its end and returns its result.
 func (p *paused) finish(t *testing.T) (gc.Review, error) {
 	t.Helper()
 	if p.held {
@@ -163,7 +164,7 @@ func (p *paused) finish(t *testing.T) (gc.Review, error) {
 	}
 }
 
-// ended is like finish, for a review that must not fail.
+// ended is like finish, but fails the test if the review fails.
 func (p *paused) ended(t *testing.T) gc.Review {
 	t.Helper()
 	out, err := p.finish(t)
@@ -173,13 +174,13 @@ func (p *paused) ended(t *testing.T) gc.Review {
 	return out
 }
 
-// blocks waits until n backends wait for the review.
+// blocks waits until n sessions of PostgreSQL wait for locks of the review.
 func (p *paused) blocks(t *testing.T, watch catalogtest.Session, n int) {
 	t.Helper()
 	catalogtest.Session{PID: p.pid}.Blocks(t, watch, n)
 }
 
-// Patterns of the statements before which tests stop reviews.
+// These patterns match the statements before which tests stop reviews.
 const (
 	beforeBlobLook   = `gc_blobs_layers`
 	beforeBlobLock   = `FROM blobs.*FOR UPDATE`
@@ -202,7 +203,7 @@ const (
 func ofBlobs() gc.ReviewOptions     { return gc.ReviewOptions{Kind: reviewingBlobs} }
 func ofManifests() gc.ReviewOptions { return gc.ReviewOptions{Kind: reviewingManifests} }
 
-// failure returns the error of a review that must fail.
+// failure returns err as a ReviewError. It fails the test if err is something else.
 func failure(t *testing.T, err error) *gc.ReviewError {
 	t.Helper()
 	failed, ok := errors.AsType[*gc.ReviewError](err)
@@ -212,7 +213,8 @@ func failure(t *testing.T, err error) *gc.ReviewError {
 	return failed
 }
 
-// contended returns the error of a review that must have lost a race for locks.
+// contended returns err as a ReviewError. It fails the test unless the review was rolled
+// back because it didn't get a lock.
 func contended(t *testing.T, err error) *gc.ReviewError {
 	t.Helper()
 	failed := failure(t, err)
@@ -222,7 +224,8 @@ func contended(t *testing.T, err error) *gc.ReviewError {
 	return failed
 }
 
-// queued returns the event of a manifest's or a blob's queue row, "" if it has none.
+// queued returns the event in the review queue's row for a manifest or blob, "" if it has
+// no row.
 func (b bundle) queued(t *testing.T, d oci.Digest) string {
 	t.Helper()
 	var s string
@@ -237,8 +240,9 @@ func (b bundle) queued(t *testing.T, d oci.Digest) string {
 	return s
 }
 
-// putOff says whether every row of a queue is postponed by about 5 s, as the row of a locked
-// object is, with an unchanged count of failures.
+// putOff checks that all of the given number of rows in a review queue are postponed by
+// about 5 s, as a row is whose manifest or blob was locked, and that no failure is
+// counted.
 func (b bundle) putOff(t *testing.T, queue string, rows int) {
 	t.Helper()
 	if n := b.Count(t, "SELECT count(*) FROM "+queue+` WHERE review_count = 0
@@ -247,8 +251,8 @@ func (b bundle) putOff(t *testing.T, queue string, rows int) {
 	}
 }
 
-// forgotten checks that the queue has one row, of a blob that doesn't exist, and that the
-// next review drops it.
+// forgotten checks that the review queue has one row, that its blob doesn't exist, and
+// that the next review drops the row.
 func (b bundle) forgotten(t *testing.T) {
 	t.Helper()
 	b.DueNow(t)

@@ -25,8 +25,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// restartable is a PostgreSQL server of this test alone, which the test can stop abruptly
-// and start again.
+// restartable is a PostgreSQL server that only this test uses. The test can stop it
+// abruptly and start it again.
 type restartable struct {
 	t      *testing.T
 	dir    string
@@ -39,8 +39,9 @@ func (s *restartable) start() {
 	defer cancel()
 	server, err := builtinpg.Start(ctx, builtinpg.Options{
 		DataDir: s.dir, Log: slog.New(slog.DiscardHandler),
-		// The machine doesn't crash, so written data survives without fsync. Committed data
-		// must have been written, though: synchronous_commit stays on.
+		// Without fsync, written data survives a stop of the server, because the machine
+		// itself doesn't crash. Committed data must be written, though, so
+		// synchronous_commit stays on.
 		Settings: map[string]string{"fsync": "off", "shared_buffers": "32MB", "max_connections": "60"},
 	})
 	if err != nil {
@@ -49,7 +50,7 @@ func (s *restartable) start() {
 	s.server = server
 }
 
-// stop ends the server and every connection immediately, without a checkpoint.
+// stop ends the server and all connections at once, without a checkpoint.
 func (s *restartable) stop() {
 	s.t.Helper()
 	at, cancel := context.WithCancel(context.Background())
@@ -59,7 +60,7 @@ func (s *restartable) stop() {
 	}
 }
 
-// onRestartable is like setup, on a PostgreSQL that can be restarted.
+// onRestartable returns a storeBundle on a PostgreSQL server that the test can restart.
 func onRestartable(t *testing.T) (*storeBundle, *restartable) {
 	t.Helper()
 	base, err := os.MkdirTemp("", "purser-restart-")
@@ -107,13 +108,13 @@ func onRestartable(t *testing.T) (*storeBundle, *restartable) {
 	return &storeBundle{t, requests, c, collector, store, dir, reg, metrics}, s
 }
 
-// pusher pushes images under one tag, again and again. Each put leaves the previous image
-// untagged.
+// pusher pushes one image after the other under the same tag. Each push leaves the
+// previous image without a tag.
 type pusher struct {
 	b    *storeBundle
 	path string
-	// may holds the digests to which the tag may point: the last one whose put succeeded,
-	// and later ones whose put ended in an error.
+	// may has the digests to which the tag may point: the digest of the last put that
+	// succeeded, and those of later puts that ended in an error.
 	may map[oci.Digest]bool
 	ok  int
 }
@@ -145,8 +146,8 @@ func (p *pusher) upload(ctx context.Context, content string) (d oci.Digest, err 
 	return d, p.b.catalog.CommitUpload(ctx, u, d, key, false)
 }
 
-// push pushes an image with its own configuration and layer, and a layer shared with other
-// images.
+// push pushes an image with a configuration and a layer of its own, and a second layer
+// that all images share.
 func (p *pusher) push(ctx context.Context, name string) error {
 	var blobs []map[string]any
 	for i, content := range []string{"config " + name, "layer " + name, "shared"} {
@@ -180,9 +181,9 @@ func (p *pusher) push(ctx context.Context, name string) error {
 	return err
 }
 
-// loop pushes until ctx ends. It ignores a push that fails because the database is away, as
-// clients do, and one whose blobs were collected before its manifest came, since this test
-// has no review delays.
+// loop pushes images until ctx ends. It ignores two kinds of failures: the database is
+// unavailable, or a review deletes the blobs before the manifest comes, which may happen
+// because this test has no review delays.
 func (p *pusher) loop(ctx context.Context) error {
 	for i := 0; ctx.Err() == nil; i++ {
 		err := p.push(context.WithoutCancel(ctx), fmt.Sprint(p.path, " ", i))
@@ -200,7 +201,8 @@ func (p *pusher) loop(ctx context.Context) error {
 	return nil
 }
 
-// whole checks that the tag points to an image in may, which can be read completely.
+// whole checks that the tag points to an image in may, and that the image can be read
+// completely.
 func (p *pusher) whole() {
 	t, ctx := p.b.t, p.b.t.Context()
 	t.Helper()
@@ -235,9 +237,9 @@ func (p *pusher) whole() {
 	}
 }
 
-// PostgreSQL is stopped abruptly and started again, in the middle of reviews, while clients
-// push. The workers recover by themselves, nothing that a tag references is lost, and at the
-// end nothing else is left.
+// The test stops PostgreSQL abruptly and starts it again, several times, while clients
+// push and reviews run. The workers must recover by themselves. Nothing that a tag
+// references may be lost, and at the end nothing else may be left.
 func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -267,8 +269,8 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 		pushers[i] = &pusher{b: b, path: fmt.Sprintf("n/r%d", i), may: map[oci.Digest]bool{}}
 		pushing.Go(func() { failures <- pushers[i].loop(ctx) })
 	}
-	// The counters are in this process, so they show without a query that reviewers work,
-	// and that they continue by themselves after each restart.
+	// The counters are in this process, so they show without a query whether the reviewers
+	// work and continue by themselves after each restart.
 	for range 3 {
 		before := deleted()
 		b.eventually("manifests are deleted", func() bool { return deleted() >= before+10 })
@@ -285,7 +287,7 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 		}
 	}
 
-	// A failed review is postponed for longer than this test waits.
+	// Make all reviews due: a failed review is postponed for longer than this test waits.
 	b.exec("UPDATE gc_manifest_review_queue SET review_after = now()")
 	b.exec("UPDATE gc_blob_review_queue SET review_after = now()")
 	b.eventually("the queues are empty and no deletion is pending", func() bool {
@@ -304,8 +306,8 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 	if n := b.count("SELECT count(*) FROM blobs"); n != 2*len(pushers)+1 {
 		t.Errorf("%d blobs are left, want %d", n, 2*len(pushers)+1)
 	}
-	// The remaining objects belong to blobs, to unfinished uploads, or to rows that wait for
-	// the sweep after the longest request.
+	// The remaining objects must belong to blobs, to unfinished uploads, or to pending
+	// deletions of uploads, which the sweeper repeats after the longest request time.
 	if n := b.count(`SELECT count(*) FROM unnest($1::text[]) AS key
 		WHERE NOT EXISTS (SELECT FROM blobs WHERE storage_key = key)
 		AND NOT EXISTS (SELECT FROM uploads WHERE key LIKE storage_key || '-%')

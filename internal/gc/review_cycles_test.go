@@ -12,7 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// circular returns an index of children with a subject.
+// circular returns the payload of an index that lists the children and has the given
+// subject.
 func circular(t *testing.T, subject oci.Digest, children ...oci.Digest) []byte {
 	t.Helper()
 	var m map[string]any
@@ -28,13 +29,14 @@ func circular(t *testing.T, subject oci.Digest, children ...oci.Digest) []byte {
 	return payload
 }
 
-// cycleForms are sets of manifests that form a cycle. Each form puts them untagged and
-// returns their payloads.
+// cycleForms has several forms of cycles, by name. Each function puts the manifests of a
+// cycle without tags and returns their payloads.
 var cycleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]byte{
 	"depth 1": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 1) },
 	"depth 2": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 2) },
 	"depth 3": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 3) },
-	// The referrer between the two is put last, and has no child.
+	// The subject s is an image, x is a referrer of s, and the index r lists s and has x
+	// as its subject. x is put last and has no child.
 	"through a referrer": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
 		s := catalogtest.Numbered(t, 1, config)
 		x := catalogtest.SubjectOf(t, config, oci.Compute(oci.SHA256, s))
@@ -44,7 +46,7 @@ var cycleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]
 		}
 		return [][]byte{s, r, x}
 	},
-	// Two cycles share their image, and one has a cycle above it.
+	// Two cycles share their image, and a third cycle is above one of them.
 	"cycles on cycles": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
 		s := catalogtest.Numbered(t, 1, config)
 		one := b.Put(t, "r", s)
@@ -56,8 +58,9 @@ var cycleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]
 	},
 }
 
-// nested puts an image and nested indexes around it, and makes the image the subject of the
-// outermost.
+// nested puts an image, an index of it, an index of that index, and so on up to the given
+// depth. The image is the subject of the outermost index, so all of them form a cycle.
+// nested returns their payloads, the image's first.
 func nested(t *testing.T, b bundle, config oci.Digest, depth int) [][]byte {
 	payload := catalogtest.Numbered(t, 1, config)
 	list := [][]byte{payload}
@@ -73,7 +76,8 @@ func nested(t *testing.T, b bundle, config oci.Digest, depth int) [][]byte {
 	return list
 }
 
-// untilSettled reviews manifests until none is due, and returns the number of deleted ones.
+// untilSettled reviews manifests until no review is due, and returns how many manifests
+// were deleted.
 func (b bundle) untilSettled(t *testing.T) (deleted int) {
 	t.Helper()
 	for {
@@ -85,9 +89,10 @@ func (b bundle) untilSettled(t *testing.T) (deleted int) {
 	}
 }
 
-// Reviews delete a cycle that no tag reaches; a cycle with a tag anywhere on it stays
-// whole, and is deleted after the tag. The test fails if a review looks for cycles only
-// when it reviews an index with a subject: the last tag may be another manifest's.
+// Reviews must delete a cycle that no tag reaches. If any manifest of the cycle has a tag,
+// the whole cycle must stay until the tag is deleted, and be deleted then. The test fails
+// if a review looks for cycles only when it reviews an index with a subject: the last tag
+// may be on another manifest of the cycle.
 func TestReviewOfCycles(t *testing.T) { catalogtest.AtBoth(t, testReviewOfCycles) }
 
 func testReviewOfCycles(t *testing.T, dsn string) {
@@ -109,7 +114,8 @@ func testReviewOfCycles(t *testing.T, dsn string) {
 			form(t, b, config)
 			b.Put(t, "r", list[i], "t")
 			if name == "cycles on cycles" && (i == 2 || i == 3) {
-				// A tag keeps only what is below its manifest, not what is above or beside it.
+				// A tag keeps what its manifest refers to, and not what refers to its
+				// manifest.
 				b.untilSettled(t)
 			} else if m := b.untilSettled(t); m != 0 && name != "cycles on cycles" {
 				t.Errorf("%s: %d manifests were deleted that the tag holds", what, m)
@@ -125,8 +131,9 @@ func testReviewOfCycles(t *testing.T, dsn string) {
 	}
 }
 
-// The tag may be on an index above the cycle, on a subject of the cycle, or on a manifest
-// that references the cycle later.
+// No manifest of the cycle has a tag, but an index above the cycle has one, or the subject
+// of a manifest in the cycle, or a manifest that refers to the cycle later. The cycle must
+// stay until that tag is deleted.
 func TestReviewOfHeldCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -154,7 +161,7 @@ func TestReviewOfHeldCycles(t *testing.T) {
 		b.Empty(t, "manifests", "gc_manifest_review_queue")
 	}
 
-	// The image of the cycle has a subject outside of the cycle.
+	// The image of this cycle has a subject that isn't in the cycle.
 	above := catalogtest.Numbered(t, 9, config)
 	subject := b.Put(t, "r", above, "t")
 	image := b.Put(t, "r", catalogtest.SubjectOf(t, config, subject))
@@ -171,8 +178,8 @@ func TestReviewOfHeldCycles(t *testing.T) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// A promise for a manifest of the cycle is kept: the manifest stays until its delay is over,
-// though the cycle is broken before.
+// A client was told that a manifest of an unreferenced cycle exists. That manifest must
+// stay until its review delay is over, even if the rest of the cycle is deleted before.
 func TestReviewOfPromisedCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -195,7 +202,9 @@ func TestReviewOfPromisedCycles(t *testing.T) {
 		t.Errorf("%d manifests were deleted then, want the image", m)
 	}
 
-	// The outermost index has a promise: the cycle stays whole until that is over.
+	// Here the client was told that the outermost index exists. Since a cycle is broken by
+	// the deletion of that index, the whole cycle must stay until the index's review delay
+	// is over.
 	nested(t, b, config, 2)
 	b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
 	if _, err := b.PromiseManifestExists(t.Context(), "r", oci.Compute(oci.SHA256, list[2])); err != nil {
@@ -213,8 +222,8 @@ func TestReviewOfPromisedCycles(t *testing.T) {
 	}
 }
 
-// A cycle with more holders than a review reads is kept; a single tag among them is found
-// soon.
+// Reviews must delete a cycle of 1,002 manifests, and keep one with more manifests than a
+// review reads.
 func TestReviewOfLargeCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -253,7 +262,8 @@ func TestReviewOfLargeCycles(t *testing.T) {
 	}
 }
 
-// A dry run reports the manifest whose deletion would break the cycle, and deletes nothing.
+// A dry run must report the manifest whose deletion would break the cycle, and delete
+// nothing.
 func TestDryRunOfCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -273,7 +283,8 @@ func TestDryRunOfCycles(t *testing.T) {
 	}
 }
 
-// The review of ordinary manifests, outside of cycles, runs no additional statement.
+// For manifests that can't be in a cycle, a review must not send the statement that looks
+// for cycles.
 func TestReviewLooksForCyclesOnlyWhereTheyCanBe(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -19,11 +19,12 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// referrersVariable sets how many referrers the subject of TestSubjectOfManyReferrers
-// has. Default 5,000.
+// referrersVariable is the environment variable with the number of referrers in
+// TestSubjectOfManyReferrers, by default 5,000.
 const referrersVariable = "PURSER_TEST_REFERRERS"
 
-// refer gives a manifest n more referrers, in repository r, that no event has queued.
+// refer inserts n more referrers of a subject into the repository r, without queueing them
+// for review.
 func (b bundle) refer(t *testing.T, subject oci.Digest, n int) {
 	t.Helper()
 	tx, err := b.DB.Pool.Begin(t.Context())
@@ -46,8 +47,8 @@ func (b bundle) refer(t *testing.T, subject oci.Digest, n int) {
 	}
 }
 
-// queueReferrers queues referrers in pages until none is left, and returns the number of
-// pages.
+// queueReferrers calls QueueReferrers until no referrers are left to be queued. Each call
+// queues up to page referrers. It returns the number of calls that queued some.
 func (b bundle) queueReferrers(t *testing.T, page int) (pages int) {
 	t.Helper()
 	for {
@@ -62,8 +63,8 @@ func (b bundle) queueReferrers(t *testing.T, page int) (pages int) {
 	}
 }
 
-// pages returns how many pages of the tables of manifests and queues the ended sessions have
-// read.
+// pages returns how many database pages of the tables of manifests and review queues all
+// ended sessions together have read.
 func pages(t *testing.T, conn *pgx.Conn) (n int) {
 	t.Helper()
 	if err := conn.QueryRow(t.Context(), `
@@ -74,10 +75,10 @@ func pages(t *testing.T, conn *pgx.Conn) (n int) {
 	return n
 }
 
-// TestSubjectOfManyReferrers: how much a put and a deletion of a subject read and write
-// doesn't depend on the number of the subject's referrers, and every count of reviews
-// includes the referrers that are still to be queued. The test fails if put or deletion
-// reads all referrers.
+// TestSubjectOfManyReferrers puts and deletes a subject with thousands of referrers. How
+// many database pages this reads must not depend on the number of referrers. Each count of
+// waiting reviews must include the referrers that are still to be queued. The test fails
+// if the put or the deletion reads all referrers.
 func TestSubjectOfManyReferrers(t *testing.T) {
 	t.Parallel()
 	n := 5000
@@ -95,7 +96,8 @@ func TestSubjectOfManyReferrers(t *testing.T) {
 	defer conn.Close(t.Context()) //nolint:errcheck // the database goes anyway
 	var subject oci.Digest
 	var payload []byte
-	// step uses sessions of its own, since statistics count what ended sessions have read.
+	// step runs do with sessions of its own, because PostgreSQL's statistics count a
+	// session's reads when the session ends.
 	step := func(what string, most int, do func(b bundle)) {
 		catalogtest.Alone(t, conn)
 		before := pages(t, conn)
@@ -131,7 +133,8 @@ func TestSubjectOfManyReferrers(t *testing.T) {
 			t.Errorf("the deletion queued %d referrers, want 100", rows)
 		}
 	})
-	// The index has the one referrer of this manifest before the many of the other.
+	// This subject's digest is lower, so in the database index its one referrer is before
+	// the many referrers of the other subject.
 	step("a deletion of another subject", 900, func(b bundle) {
 		config := oci.Compute(oci.SHA256, []byte("config"))
 		for i := 0; ; i++ {
@@ -196,8 +199,8 @@ func TestSubjectOfManyReferrers(t *testing.T) {
 	told("after pages were queued")
 }
 
-// manyReferrers makes a repository r with a deleted subject and its 250 referrers, 100 of
-// which are queued.
+// manyReferrers creates a repository r whose subject was deleted. Of the subject's 250
+// referrers, 100 are queued for review and 150 are still to be queued.
 func manyReferrers(t *testing.T) (b bundle, subject []byte, digest oci.Digest) {
 	t.Helper()
 	b = setup(t)
@@ -213,7 +216,7 @@ func manyReferrers(t *testing.T) (b bundle, subject []byte, digest oci.Digest) {
 	return b, subject, digest
 }
 
-// left checks how many referrers are queued, and the position of the first one that is still
+// left checks how many referrers are queued for review, and whether further ones are still
 // to be queued.
 func (b bundle) left(t *testing.T, queued int, pending bool) {
 	t.Helper()
@@ -225,7 +228,8 @@ func (b bundle) left(t *testing.T, queued int, pending bool) {
 	}
 }
 
-// A worker that is killed in the middle of a page leaves the state from before the page.
+// A worker is killed while it queues 100 referrers for review. None of these may stay
+// queued, and the next call must queue them.
 func TestReferrersPageIsCutOff(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -249,9 +253,10 @@ func TestReferrersPageIsCutOff(t *testing.T) {
 	}
 }
 
-// A subject that is put again keeps its referrers; its next deletion queues them from the
-// first one on, whether the worker has seen the new subject, hasn't seen it, or is just
-// queueing a page.
+// A subject is deleted, put again while its referrers are still being queued for review,
+// and deleted a second time. Its referrers must stay while the subject exists. The second
+// deletion must queue all referrers, from the first one on, whether the worker queued
+// referrers while the subject existed, did not, or is doing so during the second deletion.
 func TestReferrersOfSubjectPutAgain(t *testing.T) {
 	t.Parallel()
 	for _, seen := range []string{"not", "before", "meanwhile"} {
@@ -294,8 +299,9 @@ func TestReferrersOfSubjectPutAgain(t *testing.T) {
 	}
 }
 
-// A referrer that has a due queue row of its own isn't deleted before the deletion of its
-// subject has queued it, since that deletion may grant a delay.
+// A subject was deleted. One of its referrers has a due row in the review queue for
+// another reason, and wasn't queued for the subject's deletion yet. The review must not
+// delete this referrer, since that deletion may give it a longer review delay.
 func TestReferrerIsReviewedBeforeItIsQueued(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -313,7 +319,8 @@ func TestReferrerIsReviewedBeforeItIsQueued(t *testing.T) {
 	}
 }
 
-// QueueReferrers doesn't wait for a locked row of the queue: the page is postponed.
+// QueueReferrers must not wait for a row of the review queue that a client has locked: it
+// must give up and queue these referrers later.
 func TestReferrersPageGivesWay(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -341,7 +348,7 @@ func TestReferrersPageGivesWay(t *testing.T) {
 	b.left(t, 250, false)
 }
 
-// Referrers of a repository that was deleted aren't queued for review.
+// If a repository was deleted, referrers in it must not be queued for review any more.
 func TestReferrersOfDeletedRepository(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -350,8 +357,9 @@ func TestReferrersOfDeletedRepository(t *testing.T) {
 	b.left(t, 100, false)
 }
 
-// A review locks no more subjects than PostgreSQL has room for; the rows of further
-// referrers stay due.
+// 500 referrers of 250 different subjects are due. A review takes an advisory lock per
+// subject, and PostgreSQL's memory for locks is limited. So one review must claim only 400
+// of the referrers, and leave the rows of the others due.
 func TestReviewOfManySubjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -371,10 +379,10 @@ func TestReviewOfManySubjects(t *testing.T) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// TestConcurrentSubjects puts and deletes a subject while slowed reviewers delete its
-// referrers. A referrer that exists when the put has returned stays until the subject is
-// deleted, and is deleted afterwards. The test fails if reviews don't lock subjects, or
-// puts don't.
+// TestConcurrentSubjects puts and deletes a subject again and again while slow reviewers
+// delete its referrers. A referrer that exists when a put has returned must stay until the
+// subject is deleted, and must be deleted afterwards. The test fails if reviews or puts
+// don't lock the subject's digest.
 func TestConcurrentSubjects(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, dbtest.DSN(t))
@@ -409,7 +417,8 @@ func TestConcurrentSubjects(t *testing.T) {
 		})
 	}
 	const existing = "SELECT COALESCE(array_agg(id), '{}') FROM manifests WHERE subject_digest = $1"
-	// reviewed waits for ok, and meanwhile makes postponed and failed rows due at once.
+	// reviewed waits until ok returns true, and in the meantime makes postponed and failed
+	// reviews due at once.
 	reviewed := func(what string, ok func() bool) {
 		catalogtest.Eventually(t, what, func() bool {
 			b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now(), set_aside_at = NULL WHERE review_after > now() OR set_aside_at IS NOT NULL")

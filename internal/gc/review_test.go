@@ -56,8 +56,9 @@ func testReviewDeletesWhatNothingHolds(t *testing.T, dsn string) {
 	b.Owned(t)
 }
 
-// Children of an index, and referrers of an existing subject, stay; children and referrers
-// of a deleted manifest are deleted after it, with the short delays of a cascade.
+// Reviews must keep children of an index and referrers of an existing subject. After the
+// index or the subject was deleted, they must delete these as well, with the short review
+// delays of a cascade.
 func TestReviewFollowsIndexesAndSubjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -196,7 +197,7 @@ func TestReviewFailsAndIsPostponed(t *testing.T) {
 			AND review_after > now() + $2 * interval '59 s' AND review_after < now() + $2 * interval '61 s'`, attempt, attempt); n != 1 {
 			t.Errorf("after attempt %d the row isn't put off from now", attempt)
 		}
-		// A second report of the same failure has no effect.
+		// Reporting the same failure a second time must have no effect.
 		if forGood, err := b.FailReview(t.Context(), failed, 1, minute); forGood || err != nil {
 			t.Errorf("a review that isn't due counts as failed: %v, %v", forGood, err)
 		}
@@ -206,7 +207,7 @@ func TestReviewFailsAndIsPostponed(t *testing.T) {
 		t.Errorf("a failed review is tried again: %+v", out)
 	}
 	b.Exec(t, "DROP TRIGGER refuse ON blobs")
-	// The next event brings it back.
+	// The next event must make the failed review due again.
 	if _, err := b.PromiseBlobExists(t.Context(), "r", oci.Compute(oci.SHA256, []byte("broken"))); err != nil {
 		t.Fatal(err)
 	}
@@ -216,8 +217,8 @@ func TestReviewFailsAndIsPostponed(t *testing.T) {
 	}
 }
 
-// ReviewError.Contended distinguishes a review that was rolled back because of its lock
-// timeout from a review that failed for another reason.
+// ReviewError.Contended must be true for a review that was rolled back because of its lock
+// timeout, and false for a review that failed for another reason.
 func TestReviewGivesWay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -245,8 +246,8 @@ func TestReviewGivesWay(t *testing.T) {
 	}
 }
 
-// The caches of every process, including the reviewer's own, are notified of what a review
-// deletes.
+// After a review has deleted a manifest, the caches of all processes, including the
+// reviewer's own, must be notified.
 func TestReviewIsToldToCaches(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// strays makes n blobs, with objects, that no manifest refers to and that are due for review.
+// strays inserts n blobs with objects that no manifest uses, due for review, and returns
+// their storage keys.
 func (b *storeBundle) strays(n int) (keys []string) {
 	b.t.Helper()
 	for range n {
@@ -26,7 +27,7 @@ func (b *storeBundle) strays(n int) (keys []string) {
 	return keys
 }
 
-// untagged makes n unreferenced manifests without blobs that are due for review.
+// untagged inserts n manifests without tags and blobs, due for review.
 func (b *storeBundle) untagged(n int) {
 	b.t.Helper()
 	b.exec("INSERT INTO top_level_namespaces (name) VALUES ('r') ON CONFLICT DO NOTHING")
@@ -45,7 +46,8 @@ func (b *storeBundle) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// refuse makes the deletion of one blob fail until the returned function is called.
+// refuse makes PostgreSQL refuse to delete the blob with the storage key, until stop is
+// called.
 func (b *storeBundle) refuse(key string) (stop func()) {
 	b.t.Helper()
 	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -67,7 +69,7 @@ func (b *storeBundle) reviewer(kind gc.ReviewKind, change func(*gc.ReviewerOptio
 	return r
 }
 
-// metric returns the value of a counter with these labels.
+// metric returns the value of the counter with this name and these labels.
 func (b *storeBundle) metric(name string, labels map[string]string) float64 {
 	b.t.Helper()
 	families, err := b.reg.Gather()
@@ -121,7 +123,8 @@ func TestReviewersAndSweeperWorkTogether(t *testing.T) {
 	})
 }
 
-// A row whose review fails doesn't keep other rows from being reviewed.
+// The review of one blob fails again and again. The reviewer must postpone that blob's row
+// in the review queue, mark it as failed in the end, and review all other blobs.
 func TestRowThatFailsIsFoundPostponedAndFailed(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -149,7 +152,8 @@ func TestRowThatFailsIsFoundPostponedAndFailed(t *testing.T) {
 	b.eventually("brought back, it is deleted", func() bool { return b.count("SELECT count(*) FROM blobs") == 0 })
 }
 
-// A review that exceeds its timeout is cancelled, and counts as failed.
+// The deletion of each blob takes a minute, and reviews have a timeout of 1 s. The
+// reviewer must cancel the reviews and count them as failed.
 func TestReviewThatTakesTooLongIsEnded(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -230,8 +234,8 @@ func TestCollectTellsOfObjectsThatFail(t *testing.T) {
 	}
 }
 
-// If the store fails, Collect still does everything in the database, and doesn't call the
-// store again after a batch of which it deleted nothing.
+// If the store fails, Collect must still do all work in the database. After a batch of
+// which the store deleted nothing, Collect must not call the store again.
 func TestCollectGoesOnWithoutAStore(t *testing.T) {
 	t.Parallel()
 	away := errors.New("connection refused")

@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// queueBlobs inserts n rows into the queue of blobs, due after a time from now, or set
-// aside.
+// queueBlobs inserts n rows into gc_blob_review_queue. They are due after the given time
+// or, if aside is set, marked as failed.
 func (b bundle) queueBlobs(t *testing.T, seed string, n int, due time.Duration, aside bool) {
 	t.Helper()
 	b.Exec(t, `
@@ -117,7 +117,8 @@ func TestGCStatus(t *testing.T) {
 	}
 }
 
-// testBacklog checks that GCBacklog, which is queried all the time, agrees with GCStatus.
+// testBacklog checks that GCBacklog returns the same numbers as GCStatus. GCBacklog is the
+// cheaper query, which runs all the time.
 func (b bundle) testBacklog(t *testing.T, s gc.GCStatus) {
 	t.Helper()
 	backlog, err := b.GCBacklog(t.Context())
@@ -162,8 +163,8 @@ func testGCStatusNamesFailedReviews(t *testing.T, dsn string) {
 	}
 }
 
-// Numbers too large to count are estimated, which costs no more than counting up to the
-// limit.
+// A review queue has more rows than GCBacklog counts. GCBacklog must estimate their number,
+// and mark it as inexact. Smaller numbers must be exact.
 func TestGCBacklogOfLargeQueues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -216,8 +217,8 @@ func TestRetryFailed(t *testing.T) {
 	if got := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after > now() + interval '50 min'"); got != 7 {
 		t.Errorf("%d rows wait, want the 7 that did not fail", got)
 	}
-	// RetryFailed leaves alone a row that fails for good during the call: the next call
-	// retries it.
+	// A review fails for good while RetryFailed runs. RetryFailed must leave its row
+	// alone; the next call retries it.
 	if got, err := b.Collector.RetryFailed(t.Context(), gc.ReviewOfManifests); err != nil || got != 29 {
 		t.Fatalf("%d brought back (%v), want 29", got, err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// storeBundle is a catalog and a store that only this test uses.
+// storeBundle is a catalog and a blob store that only this test uses.
 type storeBundle struct {
 	t       *testing.T
 	db      *db.DB
@@ -57,14 +57,16 @@ func (b *storeBundle) exec(sql string, args ...any) {
 	}
 }
 
-// object stores an object of size bytes that no row owns.
+// object stores an object of size bytes that belongs to no row, and returns its storage
+// key.
 func (b *storeBundle) object(size int) (key string) {
 	b.t.Helper()
 	_, key = b.write(blob.NewBase(), size)
 	return key
 }
 
-// write writes one complete object of the upload base.
+// write stores one complete object of size bytes, for the upload with the storage key
+// base.
 func (b *storeBundle) write(base string, size int) (blob.Writer, string) {
 	b.t.Helper()
 	var next int64
@@ -85,7 +87,8 @@ func (b *storeBundle) write(base string, size int) (blob.Writer, string) {
 	return w, key
 }
 
-// doom stores n objects of 10 bytes and records them for deletion.
+// doom stores n objects of 10 bytes, inserts a pending deletion for each, and returns
+// their storage keys.
 func (b *storeBundle) doom(n int) []string {
 	b.t.Helper()
 	keys := make([]string, n)
@@ -96,7 +99,7 @@ func (b *storeBundle) doom(n int) []string {
 	return keys
 }
 
-// stored lists the objects in the store.
+// stored returns the storage keys of all objects in the store.
 func (b *storeBundle) stored() []string {
 	b.t.Helper()
 	var keys []string
@@ -121,8 +124,8 @@ func (b *storeBundle) doomed() (n int) {
 	return n
 }
 
-// eventually polls for a state of the database or the store, since these send no signal when
-// they reach it.
+// eventually calls ok until it returns true, and fails the test after 2 min. It polls,
+// because the database and the store send no signal when they reach a state.
 func (b *storeBundle) eventually(what string, ok func() bool) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
@@ -138,7 +141,7 @@ func (b *storeBundle) eventually(what string, ok func() bool) {
 	}
 }
 
-// sweeper makes a sweeper on the bundle; change may alter its options.
+// sweeper returns a sweeper of the bundle's store. change may alter its options.
 func (b *storeBundle) sweeper(change func(*gc.SweeperOptions)) *gc.Sweeper {
 	b.t.Helper()
 	o := gc.SweeperOptions{
@@ -155,7 +158,7 @@ func (b *storeBundle) sweeper(change func(*gc.SweeperOptions)) *gc.Sweeper {
 	return s
 }
 
-// start runs a worker until stop is called or the test ends.
+// start runs a worker in a goroutine until stop is called or the test ends.
 func (b *storeBundle) start(run func(context.Context) error) (stop func()) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -191,7 +194,7 @@ func (b *storeBundle) counters(objects, bytes, failures float64) {
 	}
 }
 
-// faulty is a store whose deletions a test can make fail.
+// faulty is a store whose deletions the test replaces with functions that may fail.
 type faulty struct {
 	blob.Store
 	delete       func(ctx context.Context, keys []string) error
@@ -212,7 +215,7 @@ func (f faulty) DeleteUpload(ctx context.Context, base, keep string) error {
 	return f.Store.DeleteUpload(ctx, base, keep)
 }
 
-// upload starts an upload and stores an object of it.
+// upload starts an upload, stores an object of 10 bytes for it, and returns the upload.
 func (b *storeBundle) upload() catalog.Upload {
 	b.t.Helper()
 	list, err := b.catalog.StartUploads(b.t.Context(), 1)

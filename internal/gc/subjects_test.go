@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// Referrers of a deleted subject that are still to be queued are found by a dry run, and are
-// deleted by Collect and by a reviewer that was asleep.
+// A subject was deleted, and its referrers still have to be queued for review. A dry run
+// must find them. Collect must delete them, and so must a reviewer that was asleep.
 func TestReferrersOfADeletedSubject(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"run", "reviewer"} {

@@ -87,7 +87,8 @@ func testTrackingOfIndexesAndReferrers(t *testing.T, dsn string) {
 	}
 }
 
-// One statement can delete all manifests of a repository, indexes and children together.
+// One statement deletes all manifests of a repository, indexes and their children
+// together. It must succeed, and queue the blobs for review.
 func TestDeleteAllManifestsAtOnce(t *testing.T) { catalogtest.AtBoth(t, testDeleteAllManifestsAtOnce) }
 
 func testDeleteAllManifestsAtOnce(t *testing.T, dsn string) {
@@ -107,7 +108,8 @@ func testDeleteAllManifestsAtOnce(t *testing.T, dsn string) {
 	}
 }
 
-// Deletes straight from a partition are tracked too.
+// The triggers must also queue reviews for rows that are deleted from a partition
+// directly.
 func TestTrackingOnPartitions(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -152,8 +154,8 @@ func TestReviewDelays(t *testing.T) {
 	}
 }
 
-// A start of any number of replicas keeps the delays that an operator has set in the table
-// since the last start, until the configuration itself changes.
+// An operator changes a review delay in the table. When replicas start, they must keep the
+// operator's value, unless the configuration has changed since the last start.
 func TestOperatorsDelaysStay(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
@@ -190,7 +192,7 @@ func TestOperatorsDelaysStay(t *testing.T) {
 	want("tag_delete", 2*day)
 	want("tag_switch", time.Hour)
 
-	// The state left by an earlier version, which doesn't say where a value came from.
+	// An earlier version left rows that don't say where their values came from.
 	set("UPDATE gc_review_after_defaults SET value = '7 hours', configured = NULL WHERE event = 'blob_upload'")
 	start(2*day, nil)
 	want("blob_upload", 7*time.Hour)
@@ -198,7 +200,7 @@ func TestOperatorsDelaysStay(t *testing.T) {
 	want("blob_upload", day)
 }
 
-// No event shortens a delay that another event has granted.
+// An event must not shorten the review delay that an earlier event has given to a row.
 func TestDelaysNeverShrink(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -49,8 +49,9 @@ var (
 	delay   = regexp.MustCompile(`gc_review_after\('([^']*)'\)`)
 )
 
-// TestSQL: the statements that write the review queues name the events of the table, each in
-// the queue of its kind; and they ask for delays that exist.
+// TestSQL checks the SQL statements that write to the review queues: each must name an
+// event of the table events.All, in the queue that belongs to the event, and each review
+// delay that a statement asks for must exist.
 func TestSQL(t *testing.T) {
 	t.Parallel()
 	written := map[string]bool{}
@@ -86,9 +87,9 @@ func TestSQL(t *testing.T) {
 	}
 }
 
-// TestDocumentation: docs/garbage-collection.md and docs/configuration.md have a table with
-// exactly these events, in this order and with these words; docs/configuration.md has the
-// default delay too.
+// TestDocumentation checks that the tables of events in docs/garbage-collection.md and
+// docs/configuration.md have exactly these events, with the same order and words. The
+// second must also have the default review delay.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	var queues, delays []string
