@@ -264,8 +264,8 @@ func (w *dirWriter) Write(p []byte) (int, error) {
 const (
 	writebackStep = 8 << 20
 	copyBuffer    = 512 << 10
-	// scarceBuffer is the buffer's size in bytes if the memory limit for uploads doesn't allow
-	// two copyBuffers.
+	// scarceBuffer is the size in bytes of ReadFrom's only buffer if the memory limit for
+	// uploads has no room for two buffers of size copyBuffer.
 	scarceBuffer = 16 << 10
 )
 

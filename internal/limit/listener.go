@@ -123,8 +123,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// failed counts an error of Accept in the metrics, and logs it unless such an error was logged
-// in the last logEvery.
+// failed counts an error of Accept in the metrics. It logs the error unless such an error was
+// logged less than logEvery ago.
 func (l *Listener) failed(err error) {
 	if errors.Is(err, net.ErrClosed) {
 		return
@@ -140,8 +140,8 @@ func (l *Listener) failed(err error) {
 	l.report(slog.LevelError, reason, text, err)
 }
 
-// report counts an event that prevents a connection from being served, and logs it unless such
-// an event was logged in the last logEvery.
+// report counts an event that prevents a connection from being served. It logs the event unless
+// such an event was logged less than logEvery ago.
 func (l *Listener) report(level slog.Level, reason, text string, err error) {
 	if l.o.Metrics != nil {
 		l.o.Metrics.acceptErrors.WithLabelValues(reason).Inc()

@@ -30,8 +30,8 @@ func (p TagPattern) Warnings() []string {
 	return warnings
 }
 
-// spansName returns whether the pattern has .* at both ends: then its author has explicitly
-// allowed any text around the rest.
+// spansName returns whether the pattern has .* at both ends. By that its author allows any text
+// before and after the rest of the pattern, so no warning about a missing anchor is needed.
 func spansName(text string) bool {
 	return strings.HasPrefix(text, ".*") && strings.HasSuffix(text, ".*")
 }

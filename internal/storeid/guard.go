@@ -92,9 +92,9 @@ func (s *Store) Collector() prometheus.Collector {
 	})
 }
 
-// verify returns nil if a check that began at since or later has found the database's identity
-// in the store. If there was no such check, it runs one or waits for one that another
-// goroutine runs.
+// verify returns nil if a check of the store that began at the time since, or after it, has
+// found the database's identity; else it returns the check's error. If there was no such check,
+// verify runs one, or waits for one that another goroutine runs.
 func (s *Store) verify(ctx context.Context, since time.Time) error {
 	for {
 		s.mu.Lock()
