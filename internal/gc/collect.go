@@ -16,12 +16,12 @@ import (
 // CollectOptions says what to collect.
 type CollectOptions struct {
 	Collector *Collector // required
-	// Store is required unless DryRun or StoreError is set. StoreError is the reason why
-	// the store couldn't be opened: then Collect does the database's part and returns a
-	// *StoreError that wraps StoreError.
+	// Store is required unless DryRun or StoreError is set. StoreError is the reason why the
+	// caller couldn't open the store: then Collect does everything except deletions from the
+	// store, and returns a *StoreError that wraps StoreError.
 	Store      blob.Store
 	StoreError error
-	// DryRun runs each review's transaction and rolls it back: nothing is deleted.
+	// DryRun makes Collect run each review's transaction and roll it back: nothing is deleted.
 	DryRun bool
 	// Batch and MaxFailures are those of ReviewerOptions, TransactionTimeout is
 	// ReviewerOptions.Timeout, and StorageTimeout is SweeperOptions.Timeout, with the same
@@ -49,24 +49,24 @@ type Progress struct {
 	Objects           int64 `json:"objects"` // swept from the store
 	Bytes             int64 `json:"bytes"`   // of the swept objects; in a dry run, of the blobs that would be deleted
 	Failed            int64 `json:"failed"`  // objects that the store failed to delete; they are tried again
-	// Kept counts objects that are deleted from the database but stay in the store, for
-	// gc.keep_doomed or, after a repair, for a day. They are counted at the end.
+	// Kept counts objects of deleted blobs that still stay in the store, for gc.keep_doomed
+	// or, after a repair, for a day. Collect counts them at its end.
 	Kept      int64 `json:"kept"`
 	KeptBytes int64 `json:"kept_bytes"`
-	// SecondSweeps counts objects that were deleted and will be deleted once more when the
-	// longest request is over, in case a request wrote them late. They are counted at the
-	// end.
+	// SecondSweeps counts objects that were deleted from the store and will be deleted once
+	// more when the longest request is over, in case a request wrote them late. Collect counts
+	// them at its end.
 	SecondSweeps int64 `json:"second_sweeps"`
-	// Due is the number of reviews that are left: a count that is a few seconds old, less
-	// the reviews since.
+	// Due is the number of due reviews that are left: a count that is a few seconds old, less
+	// the reviews done since that count.
 	Due int64 `json:"due"`
 }
 
 // recountAfter is the time after which report counts the due reviews anew.
 const recountAfter = 5 * time.Second
 
-// StoreError is the error of a Collect that did all its work except deletions that the
-// store failed to do. The servers' workers try those deletions again.
+// StoreError is the error of a Collect that did everything except deletions that the store
+// failed to do. The servers' sweepers try those deletions again.
 type StoreError struct {
 	// Failed is the number of objects that the store failed to delete. 0: the store wasn't
 	// called, or refused every call.
@@ -84,9 +84,9 @@ func (e *StoreError) Error() string {
 // Unwrap returns the store's error.
 func (e *StoreError) Unwrap() error { return e.Err }
 
-// Collect runs reviews and sweeps until nothing is due. It may run beside any number of
-// workers, and skips the rows that they have locked. When the store fails, Collect goes on
-// with the database's part and then returns a *StoreError.
+// Collect runs reviews and sweeps until nothing is due. It may run while any number of workers
+// do the same, and skips the rows that they have locked. When the store fails, Collect
+// finishes the reviews and then returns a *StoreError.
 func Collect(ctx context.Context, o CollectOptions) (Progress, error) {
 	if o.Collector == nil || o.Store == nil && o.StoreError == nil && !o.DryRun {
 		return Progress{}, errors.New("gc: collecting needs a collector and a store")
@@ -129,8 +129,8 @@ func (c *collection) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A manifest's deletion may make its blobs due at once, so go round until nothing is
-	// done.
+	// The deletion of a manifest may make its blobs due for review at once, so repeat until no
+	// step finds anything due.
 	for did := true; did; {
 		did = false
 		for _, drain := range []func(context.Context) (bool, error){
@@ -154,8 +154,9 @@ func (c *collection) run(ctx context.Context) error {
 	return err
 }
 
-// prepareSweep deletes abandoned uploads and returns the function that sweeps. Without a store,
-// or with a store of another database, no upload is deleted and the function does nothing.
+// prepareSweep deletes abandoned uploads and returns the function that sweeps. Without a
+// store, it deletes no upload and returns a function that does nothing. The same holds if the
+// store belongs to another database.
 func (c *collection) prepareSweep(ctx context.Context) (func(context.Context) (bool, error), error) {
 	if c.failure = c.opt.StoreError; c.opt.Store == nil {
 		return func(context.Context) (bool, error) { return false, nil }, nil
@@ -197,7 +198,7 @@ func (c *collection) reap(ctx context.Context) error {
 	}
 }
 
-// review reviews until nothing is due; did says whether any review was due.
+// review runs reviews of r's queue until no row is due; did says whether any row was due.
 func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err error) {
 	for ctx.Err() == nil {
 		out, more, err := r.review(ctx)
@@ -211,10 +212,10 @@ func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err err
 	return did, ctx.Err()
 }
 
-// sweep deletes due objects until none is left; did says whether any object was due.
-// Objects that the store fails to delete are postponed and counted. When the store deleted
-// none of a batch, sweep stops calling it: each further batch might take the full timeout
-// of a call.
+// sweep deletes the objects of due pending deletions until none is left; did says whether any
+// was due. Objects that the store fails to delete are postponed and counted. When the store
+// deleted no object of a batch, sweep makes no further calls: each call might take as long as
+// its timeout.
 func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error) {
 	for ctx.Err() == nil && !c.storeFailed {
 		o, err := s.claimAndSweep(ctx)
@@ -238,15 +239,16 @@ func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error
 	return did, ctx.Err()
 }
 
-// dryRun reviews both queues from beginning to end and rolls each batch back.
+// dryRun reviews both queues from beginning to end, and rolls back the transaction of each
+// batch.
 func (c *collection) dryRun(ctx context.Context) error {
 	for _, kind := range []ReviewKind{ReviewOfManifests, ReviewOfBlobs} {
 		r, err := c.reviewer(kind)
 		if err != nil {
 			return err
 		}
-		// Pending referrers of deleted subjects are queued even in a dry run: a queue row
-		// only causes a review and deletes nothing by itself.
+		// A deletion of a subject queues only the first page of its referrers. Even a dry run
+		// queues the rest: a queue row only causes a review and deletes nothing by itself.
 		for queued := true; queued; {
 			if queued, err = r.queueReferrers(ctx); err != nil {
 				return err
@@ -290,7 +292,8 @@ func (c *collection) add(kind ReviewKind, out Review) {
 	c.progress.Due = max(0, c.progress.Due-int64(out.Claimed))
 }
 
-// report calls opt.Progress, with a fresh count of due reviews every few seconds (recount).
+// report calls opt.Progress. It counts the due reviews anew if the last count is older than
+// recountAfter.
 func (c *collection) report(ctx context.Context) {
 	if time.Since(c.counted) > recountAfter {
 		if n, err := c.opt.Collector.DueReviews(ctx); err == nil {

@@ -12,12 +12,13 @@ import (
 	"github.com/purser-registry/purser/internal/gc/events"
 )
 
-// SetReviewDelays stores the configured review delays: those in single for these events, and
-// all for every other event. They apply from the next event on.
+// SetReviewDelays stores the configured review delays in gc_review_after_defaults: single has
+// the delays of some events, and all is the delay of every other event. They apply to events
+// from now on.
 //
-// The table also stores the configured value that was applied last. If the configuration
-// hasn't changed since, the delay in force stays, so that a restart, of however many
-// replicas, doesn't undo what an operator has set in the table.
+// The table also stores the configured value that was applied last. If the configured value of
+// an event hasn't changed since, SetReviewDelays keeps the delay in force. So a restart of
+// replicas doesn't undo a delay that an operator has set in the table.
 func (c *Collector) SetReviewDelays(ctx context.Context, all time.Duration, single map[string]time.Duration) error {
 	delays := map[string]time.Duration{}
 	for _, e := range events.WithDelay() {

@@ -12,11 +12,10 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// FailReview counts a failed attempt for the single row of e and postpones the row by
-// delay(attempts), from now; attempts is the number of failures, this one included. At
-// attempt number most the row is marked as failed for good (set_aside_at): no review takes
-// it until an event or RetryFailed brings it back. failed says whether the row was so
-// marked.
+// FailReview counts a failed review of the single queue row of e, and postpones the row by
+// delay(attempts); attempts is the number of its failed reviews, this one included. When
+// attempts reaches most, FailReview marks the row as failed for good (set_aside_at) and
+// returns true. No review claims such a row until an event or RetryFailed makes it due again.
 func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, delay func(attempts int) time.Duration) (failed bool, err error) {
 	if len(e.rows) != 1 {
 		return false, fmt.Errorf("counting a failed review: it was of %d rows and not of one", len(e.rows))
@@ -50,9 +49,10 @@ func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, de
 	return failed, nil
 }
 
-// PostponeReview postpones the rows of e by PostponeDelay, because other transactions have
-// locked what their review needs. It doesn't shorten a longer delay that a row has by now,
-// and skips rows that another transaction has locked.
+// PostponeReview postpones the queue rows of e by PostponeDelay, because other transactions
+// have locked something that the failed batch needed. It doesn't shorten a longer delay that
+// another transaction has given a row since, and skips rows that another transaction has
+// locked.
 func (c *Collector) PostponeReview(ctx context.Context, e *ReviewError) error {
 	for _, row := range e.rows {
 		sql, args := postponeBlobs, []any{[][]byte{row.digest}, PostponeDelay}
@@ -66,13 +66,13 @@ func (c *Collector) PostponeReview(ctx context.Context, e *ReviewError) error {
 	return nil
 }
 
-// retryBatch bounds the rows that one transaction of RetryFailed handles.
+// retryBatch bounds the rows that one transaction of RetryFailed makes due.
 const retryBatch = 1000
 
-// RetryFailed makes those reviews of a kind due now that had failed too often before it was
-// called, and resets their count of failures. It returns their number, even with an error.
-// It skips rows that another transaction has locked: that transaction brings the row back
-// with the event that it writes.
+// RetryFailed makes the failed reviews of a kind due now and resets their count of failures,
+// for rows that were marked as failed before the call. It returns the number of these rows,
+// even with an error. It skips rows that another transaction has locked: that transaction
+// writes an event to the row and so brings it back itself.
 func (c *Collector) RetryFailed(ctx context.Context, kind ReviewKind) (int64, error) {
 	sql := retryManifests
 	if kind == ReviewOfBlobs {

@@ -13,23 +13,23 @@ import (
 
 const (
 	gaugesTimeout = 5 * time.Second
-	// gaugesExpiry is how long the last values are exported while the database can't be
-	// queried; if twice GaugesOptions.Every is longer, that time applies. Later no values
-	// are exported, so that nobody takes old values for the present ones.
+	// gaugesExpiry is how long the last values are still exported while queries of the
+	// database fail, or twice GaugesOptions.Every if that is longer. After this time no values
+	// are exported, so that nobody takes old values for current ones.
 	gaugesExpiry = 2 * time.Minute
 )
 
 // GaugesOptions says whose backlog to export and how often to query it.
 type GaugesOptions struct {
 	Collector *Collector // required
-	// Every is the shortest time between two queries of the database, however many scrapes
-	// there are. Default 15 s.
+	// Every is the shortest time between two queries of the database, however often Prometheus
+	// scrapes. Default 15 s.
 	Every time.Duration
 	Log   *slog.Logger // default slog.Default()
 }
 
-// Gauges exports the backlog of garbage collection as Prometheus gauges. All processes on
-// one database export the same numbers. Numbers above 10,000 are estimates.
+// Gauges exports the backlog of garbage collection as Prometheus gauges. All processes on one
+// database export the same numbers. Numbers of rows above 10,000 are estimates.
 type Gauges struct {
 	opt GaugesOptions
 
@@ -39,7 +39,7 @@ type Gauges struct {
 	values GCBacklog
 }
 
-// NewGauges makes the collector. It queries the database only when it is scraped.
+// NewGauges makes the Prometheus collector. It queries the database only when it is scraped.
 func NewGauges(o GaugesOptions) (*Gauges, error) {
 	if o.Collector == nil {
 		return nil, errors.New("gc: the gauges need a collector")
@@ -108,9 +108,9 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 	gauge(lostBlobsDesc, values.Lost.Rows)
 }
 
-// latest returns the values, the time when they were read, and whether they are recent
-// enough to export. It queries the database if the last query is older than Every.
-// Concurrent scrapes wait for the same query.
+// latest returns the last values, the time when they were read, and whether they are recent
+// enough to be exported. It first queries the database anew if the last query is older than
+// Every. Concurrent scrapes wait for that query and share its result.
 func (g *Gauges) latest() (GCBacklog, time.Time, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,76 +1,84 @@
-// Package gc deletes what the registry no longer needs. Reviewers take the manifests and
-// blobs that database triggers have put into the review queues, and delete those without a
-// reference. The Reaper deletes the rows of abandoned uploads. Both record the freed objects
-// as pending deletions, rows of gc_doomed_objects; the Sweeper deletes these objects from the
-// blob store. Collect does all three until nothing is due.
+// Package gc deletes what the registry no longer needs. Database triggers put each manifest
+// and blob that may have lost its last reference into a review queue; Reviewers delete those
+// of them that nothing references. The Reaper deletes the rows of abandoned uploads. The
+// objects of deleted blobs and uploads are recorded as pending deletions, rows of
+// gc_doomed_objects; the Sweeper deletes these objects from the blob store. Collect does the
+// work of all three until nothing is due.
 //
 // # A review
 //
-// A review takes a batch of due rows from one queue, in one transaction of a few set-based
+// A review works on a batch of due rows of one queue, in one transaction of a few set-based
 // statements (Collector.Review, then review_manifests.go or review_blobs.go):
 //
-//   - claim: it locks the due rows of the queue, and skips those that others have locked;
-//   - look: it finds out which objects are referenced;
-//   - lock: it locks the objects that seem unreferenced, and skips those that others have
+//   - claim: it locks due rows of the queue, and skips rows that other transactions have
 //     locked;
-//   - look again, in a new statement;
-//   - delete the objects that are still unreferenced; of a blob, the object in the store is
-//     recorded for deletion;
-//   - settle: it drops the queue's rows of objects that are referenced, deleted or missing,
-//     and postpones the rows of objects that other transactions have locked. For manifests
-//     it drops the rows before it deletes, since triggers make new rows for objects that a
-//     deletion frees.
+//   - look: it finds out which of the manifests or blobs in these rows are referenced;
+//   - lock: it locks the manifests or blobs that seem unreferenced, and skips those that other
+//     transactions have locked;
+//   - look again: it repeats the look for the locked manifests or blobs, in a new statement;
+//   - delete: it deletes those that are still unreferenced, and records the object of each
+//     deleted blob as a pending deletion;
+//   - settle: it drops the queue rows of manifests or blobs that are referenced, deleted or
+//     missing, and postpones the queue rows of those that other transactions have locked. A
+//     review of manifests drops queue rows before it deletes, since triggers insert new queue
+//     rows for what a deletion frees.
 //
-// This never deletes an object in use, and never forgets an unused one, because:
+// Such a review never deletes a manifest or blob in use, and never forgets an unused one,
+// because:
 //
-//   - The review locks the queue's row first. A transaction that removes a reference writes
-//     this row too, so it waits from then on, and what it did before is visible to the
-//     statements that follow. So the review may drop the row when it finds the object in
-//     use: whoever removes that reference later makes a new row.
-//   - The review locks an object that seems unused FOR UPDATE, and then looks again in a new
-//     statement. Making a reference takes KEY SHARE on its target, so no reference can be
-//     made after the lock, and those made before are seen. A single statement that locks and
-//     looks would look with a snapshot from before the lock.
-//   - A review skips and postpones objects that another transaction has locked: it doesn't
-//     wait for clients, so clients never wait for a reviewer that waits for a client. Where
-//     it has to wait (for the queue rows of what its deletions free), its connection's lock
-//     timeout is shorter than deadlock_timeout, so that the review fails and not the client.
-//   - A promise of existence ("it exists", told to a client) is a queue row that isn't due
-//     yet. A due row holds no promise, since no event makes a row due earlier; and it stays
-//     due until the commit, since whoever wants to promise waits for the row's lock.
+//   - The review locks the queue row first. A transaction that removes a reference writes the
+//     same row. If it wrote the row before the claim, it has committed, so that the review
+//     sees its change, or it still has the row locked, so that the claim skips the row. If it
+//     comes later, it waits for the review and then inserts a new row. So the review may drop
+//     the queue row of a manifest or blob in use.
+//   - The review locks a manifest or blob that seems unused FOR UPDATE, and then looks again
+//     in a new statement. Making a reference takes KEY SHARE on the referenced row, so no
+//     reference can be made after the lock, and the second look sees the references made
+//     before. A single statement that both locks and looks would use a snapshot from before
+//     the lock.
+//   - A review doesn't wait for clients: it skips and postpones the manifests and blobs that
+//     another transaction has locked. So no client waits for a reviewer that waits for another
+//     client. Only the triggers of its deletions may have to wait, for the queue rows of what
+//     the deletions free. If a client waits for the review at the same time, the review fails
+//     and not the client, since the lock timeout of the review's connection is shorter than
+//     PostgreSQL's deadlock_timeout.
+//   - A promise of existence (a client was told that a blob or manifest exists) is a queue row
+//     that isn't due yet. A due row keeps no promise any more, since no event makes a row due
+//     earlier. The row stays due until the review commits, since a request that makes a
+//     promise writes the row and so waits for the review's lock.
 //
 // The files, in the order of reading: reviewer.go has the worker that reviews batch after
-// batch, review.go one batch, review_manifests.go and review_blobs.go its steps;
-// review_cycles.go explains manifests that reference each other in a cycle,
-// review_referrers.go the referrers of a subject, review_links.go the links of repositories
-// to blobs; failed_reviews.go postpones reviews that fail and brings them back. The race
-// tests prove each statement of a review (see race_rule_test.go); "make model" explores the
-// whole protocol.
+// batch, review.go the transaction of one batch, review_manifests.go and review_blobs.go the
+// steps of that transaction. Of its special cases, review_cycles.go explains manifests that
+// reference each other in a cycle, review_referrers.go the referrers of a subject,
+// review_links.go the links of repositories to blobs. failed_reviews.go postpones reviews that
+// fail and makes them due again. The race tests prove each statement of a review (see
+// race_rule_test.go); "make model" explores the whole protocol.
 //
 // # Objects
 //
-// The following rules guarantee that no object in use is ever deleted, whatever stalls or
-// dies, and that no object to be deleted is forgotten:
+// The following rules guarantee that the sweeper never deletes an object in use, whichever
+// process stalls or dies, and that every object to be deleted is deleted at last:
 //
-//   - An object is recorded for deletion in the same transaction that removes the row which
-//     owned it, and storage keys are never reused. So the deletion may come arbitrarily
-//     late: its key can't mean another object.
-//   - Deleting an object twice is harmless for the same reason. The row in gc_doomed_objects
-//     is removed only after the store has confirmed the deletion. If a sweeper dies in
-//     between, another sweeper takes the object when the first one's claim expires
-//     (SweeperOptions.ClaimTime); two sweepers that claim the same object do no harm.
-//   - A request that lost its upload may still write an object of that upload. So the
-//     objects of an upload are swept a second time, after the longest time that a request
-//     which began earlier can run.
-//   - The object of a deleted blob is claimed no earlier than gc.keep_doomed after its row
-//     was deleted. If the database is restored to a state from before, within that time, it
-//     finds the object under the key in the restored row; the row that scheduled the
-//     deletion belongs to the newer state and is gone.
-//   - Nothing is swept, reaped or repaired while the store carries another database's
-//     identity: objects missing there would count as deleted, and its objects belong to
-//     another registry.
-//   - No storage call is made inside a database transaction: a store that hangs holds no
-//     lock and no connection.
+//   - An object is recorded for deletion by the transaction that deletes the row of the blob
+//     or upload to which the object belonged, and storage keys are never reused. So the
+//     deletion may come arbitrarily late: no other object can have the key.
+//   - Deleting an object twice is harmless, since keys are never reused. The row in
+//     gc_doomed_objects is removed only after the store has confirmed the deletion. If a
+//     sweeper dies in between, its claim of the row expires after SweeperOptions.ClaimTime,
+//     and another sweeper deletes the object.
+//   - A request whose upload was deleted, or taken over by another request, may still be
+//     writing an object of that upload. So the sweeper deletes the objects of an upload a
+//     second time, when every request that began before the first time must be over.
+//   - The object of a deleted blob isn't deleted from the store before gc.keep_doomed has
+//     passed since the blob's row was deleted. If the database is restored within that time to
+//     a state from before the deletion, the restored row of the blob still finds its object in
+//     the store. The pending deletion isn't part of the restored state.
+//   - While the store carries another database's identity, nothing is swept, reaped or
+//     repaired: the objects of this database would be missing there and count as deleted, and
+//     the objects in the store belong to another registry.
+//   - No storage call is made inside a database transaction, so that no lock and no connection
+//     is occupied while a storage call hangs.
 package gc
 
 import (
@@ -89,20 +97,20 @@ import (
 type Options struct {
 	Catalog *catalog.Catalog // required: it ends uploads, and knows how long a request may write
 	DB      *db.DB           // required: reads, and claims objects for the sweeper
-	// Reviews is the pool of reviews. Its Options.Replica is empty, so that the caches of
-	// all processes, including this one, are notified of what a review deletes; its
-	// LockTimeout is shorter than PostgreSQL's deadlock_timeout, so that of a review and a
-	// client that wait for each other the review fails. Default DB.
+	// Reviews is the connection pool that reviews use; default DB. Its Options.Replica must be
+	// empty, so that the caches of all processes, including this one, are notified of what a
+	// review deletes. Its LockTimeout must be shorter than PostgreSQL's deadlock_timeout, so
+	// that the review fails if a review and a client wait for each other.
 	Reviews *db.DB
-	// KeepDoomed is how long objects of deleted blobs stay in the store, so that they still
-	// exist after a restore of an older database. Default 0: they are deleted at once.
+	// KeepDoomed is how long the objects of deleted blobs stay in the store, so that a
+	// restored older database still finds them. Default 0: the sweeper deletes them at once.
 	KeepDoomed time.Duration
 	Log        *slog.Logger // default slog.Default()
 }
 
-// Collector runs the transactions of garbage collection. The workers of this package decide
-// when to run which transaction. Its methods may be called concurrently, by any number of
-// processes on one database.
+// Collector runs the transactions of garbage collection; Reviewer, Reaper, Sweeper and Collect
+// decide when. Its methods may be called concurrently, by any number of processes on one
+// database.
 type Collector struct {
 	db  *db.DB
 	opt Options
@@ -119,7 +127,8 @@ func New(o Options) *Collector {
 // KeepDoomed is how long objects of deleted blobs are kept.
 func (c *Collector) KeepDoomed() time.Duration { return c.opt.KeepDoomed }
 
-// Snapshot runs fn in a read-only transaction that sees one moment of the database.
+// Snapshot runs fn in a read-only transaction all of whose statements see the same state of
+// the database.
 func (c *Collector) Snapshot(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, c.db.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn)
 }

@@ -8,20 +8,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// PendingDeletion is an object, or all objects of an upload, waiting for deletion from the
-// store.
+// PendingDeletion is a row of gc_doomed_objects: an object, or all objects of an upload, that
+// is to be deleted from the store.
 type PendingDeletion struct {
 	StorageKey string
 	OfUpload   bool   // StorageKey is a prefix; all objects below it are deleted
 	Keep       string // the key of an object of the upload to be kept; "" for none
 	Size       int64  // bytes; of an upload, what it may have written
 	Attempts   int    // failed attempts so far
-	// ClaimedUntil is when the claim expires. It also identifies the claim: a later claim
-	// has another time.
+	// ClaimedUntil is when the claim expires. The time also identifies the claim, since a
+	// later claim of the same row has a later time.
 	ClaimedUntil time.Time
 }
 
-// claims returns the keys of a list and the times when their claims expire.
+// claims returns the storage keys of a list and the times when the claims of these rows
+// expire.
 func claims(list []PendingDeletion) (keys []string, until []time.Time) {
 	for _, d := range list {
 		keys, until = append(keys, d.StorageKey), append(until, d.ClaimedUntil)
@@ -29,11 +30,12 @@ func claims(list []PendingDeletion) (keys []string, until []time.Time) {
 	return keys, until
 }
 
-// ClaimPending returns up to n due objects and postpones each by claimTime: until then no other
-// process takes them, and if this process dies, they become due again. Deleting an object
-// twice is harmless, since keys are never reused. The object of a deleted blob can be
-// claimed for the first time only Options.KeepDoomed after the time in its row. An upload's
-// object needn't wait so long, since no row could name it after a restore of the database.
+// ClaimPending claims up to n due pending deletions for claimTime and returns them. Until then
+// no other process claims them; if this process dies, they become due again. Deleting an
+// object twice is harmless, since keys are never reused. The object of a deleted blob can be
+// claimed for the first time only when Options.KeepDoomed has passed since delete_after, so
+// that a restored older database still finds it. An upload's objects needn't wait so long,
+// since no row of a restored database could name them.
 func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Duration) ([]PendingDeletion, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		WITH others AS MATERIALIZED (
@@ -59,10 +61,10 @@ func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Dura
 	return list, nil
 }
 
-// SettlePending removes the rows of objects that were deleted. If the deletion of an
-// upload's or a young blob's object began before the longest request was over, SettlePending
-// reschedules it once for after that time, in case a writer was late. It leaves alone the
-// rows that another process has claimed since.
+// SettlePending removes the rows of objects that were deleted from the store. If a row has a
+// time for a second sweep (again_at), because the object was first deleted while the longest
+// request might still write it, SettlePending reschedules the row to that time instead. It
+// skips rows that another process has claimed since.
 func (c *Collector) SettlePending(ctx context.Context, list []PendingDeletion) error {
 	keys, until := claims(list)
 	b := new(pgx.Batch)
@@ -77,8 +79,8 @@ func (c *Collector) SettlePending(ctx context.Context, list []PendingDeletion) e
 	return nil
 }
 
-// PostponePending postpones objects by delay after a failed deletion, unless another process
-// has claimed them since.
+// PostponePending postpones pending deletions by delay after the store failed to delete the
+// objects, and counts the attempt. It skips rows that another process has claimed since.
 func (c *Collector) PostponePending(ctx context.Context, list []PendingDeletion, delay time.Duration, cause error) error {
 	keys, until := claims(list)
 	_, err := c.db.Pool.Exec(ctx, `
@@ -91,7 +93,7 @@ func (c *Collector) PostponePending(ctx context.Context, list []PendingDeletion,
 	return nil
 }
 
-// NextPending returns the time until the next object is due for deletion, at most limit.
+// NextPending returns the time until the next pending deletion is due, at most limit.
 func (c *Collector) NextPending(ctx context.Context, limit time.Duration) (time.Duration, error) {
 	var d time.Duration
 	err := c.db.Pool.QueryRow(ctx, `
@@ -106,6 +108,6 @@ func (c *Collector) NextPending(ctx context.Context, limit time.Duration) (time.
 	return d, nil
 }
 
-// Reclaims says whether an object is known to be stored under the key. It is false for a
+// Reclaims says whether the deletion is known to free space in the store. It is false for a
 // second sweep, and for an upload that has written nothing.
 func (d PendingDeletion) Reclaims() bool { return d.Size > 0 }

@@ -15,23 +15,24 @@ import (
 // ReaperOptions says which uploads count as abandoned.
 type ReaperOptions struct {
 	Catalog *catalog.Catalog // required
-	// Store is where the uploads' objects are. While it carries another database's identity,
-	// no upload is deleted. Nil: the identity isn't checked.
+	// Store has the uploads' objects. While the store carries another database's identity, the
+	// Reaper deletes no upload. If Store is nil, the identity isn't checked.
 	Store blob.Store
 	// Age is the time without a change after which an upload counts as abandoned. It must be
-	// at least as long as the longest request. Default 24 h.
+	// at least as long as the longest request can run. Default 24 h.
 	Age time.Duration
 	// Batch bounds the uploads that one transaction deletes. Default 1,000.
 	Batch int
-	// Reaped is called after uploads were deleted and their objects recorded for deletion;
-	// it may wake the sweeper. It must not block.
+	// Reaped is called after each batch of deleted uploads, whose objects are now pending
+	// deletions, so that the caller can wake the sweeper. It must not block.
 	Reaped  func()
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
 	Worker  *worker.Metrics // nil: none
 }
 
-// Reaper deletes abandoned uploads and records their objects for the sweeper.
+// Reaper deletes abandoned uploads and records their objects as pending deletions for the
+// sweeper.
 type Reaper struct {
 	opt  ReaperOptions
 	loop *worker.Loop

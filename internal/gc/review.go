@@ -12,7 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// ReviewKind says what a review is about, manifests or blobs, and so names its queue.
+// ReviewKind says whether a review is about manifests or blobs, and so which queue it reads.
 type ReviewKind string
 
 // Kinds of reviews.
@@ -21,18 +21,19 @@ const (
 	ReviewOfBlobs     ReviewKind = "blob"
 )
 
-// PostponeDelay is how long a review is postponed that can't be settled yet, mostly because
-// another transaction has locked its manifest or blob.
+// PostponeDelay is how long a review is postponed if it can't decide yet, mostly because
+// another transaction has locked the manifest or blob.
 const PostponeDelay = 5 * time.Second
 
 // ReviewOptions says which rows one batch reviews, and how.
 type ReviewOptions struct {
 	Kind  ReviewKind
 	Limit int // rows
-	// DryRun rolls the batch back and lists in Review.Found what it would have deleted.
+	// DryRun makes Review roll the batch back, and list in Review.WouldDelete the manifests or
+	// blobs that the batch would have deleted.
 	DryRun bool
-	// After skips the rows of the queue up to this position: in a dry run rows stay due, so
-	// the next batch has to begin after the last row of the batch before.
+	// After makes Review skip the queue's rows up to this position. A dry run needs it: its
+	// rows stay due, so each batch has to begin after the last row of the previous batch.
 	After ReviewCursor
 }
 
@@ -46,7 +47,7 @@ type ReviewCursor struct {
 
 // Review is the result of one batch.
 type Review struct {
-	Claimed     int              // rows that the batch locked; Deleted + Kept + Gone + Locked add up to it
+	Claimed     int              // rows that the batch locked; Deleted + Kept + Gone + Postponed add up to it
 	Deleted     int              // had no reference, deleted by this batch
 	Kept        int              // in use
 	Gone        int              // another transaction had deleted the manifest or blob
@@ -121,8 +122,9 @@ func (r queueRow) cursor() ReviewCursor {
 // errDryRun ends the transaction of a dry run.
 var errDryRun = errors.New("dry run")
 
-// Review reviews one batch of due rows. If it claims no row, no row is due, or other
-// transactions have locked all due rows. Error: *ReviewError if rows were claimed.
+// Review reviews one batch of due rows. The result's Claimed is 0 if no row is due, or if
+// other transactions have locked all due rows. If rows were claimed, an error is a
+// *ReviewError.
 func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error) {
 	var out Review
 	var rows []queueRow
@@ -182,8 +184,9 @@ func (c *Collector) DueReviews(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// planned returns the table or view that has all reviews of the kind: those in the queue,
-// and those of referrers that are still to be queued.
+// planned returns the name of the table or view that has all reviews of the kind. For
+// manifests it is a view, which adds the referrers of deleted subjects that are still to be
+// queued.
 func (k ReviewKind) planned() string {
 	if k == ReviewOfBlobs {
 		return k.queue()

@@ -30,9 +30,9 @@ func claimBlobs(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, er
 	})
 }
 
-// reviewBlobs reviews claimed rows. It deletes a blob if no manifest of any repository
-// refers to it; the same statement records its object for deletion. A blob in use loses its
-// links to repositories that don't use it.
+// reviewBlobs reviews claimed rows. It deletes each blob to which no manifest of any
+// repository refers, and records the blob's object for deletion in the same statement. Of a
+// blob in use it removes the links to repositories that don't use the blob.
 func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
 	claimed := make([][]byte, len(rows))
 	for i, r := range rows {
@@ -85,7 +85,7 @@ func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow,
 	return settleBlobs(ctx, tx, without(without(claimed, manyLinked), postponed), postponed)
 }
 
-// splitReferenced splits digests into those that a manifest refers to and the others. For
+// splitReferenced splits digests into those to which a manifest refers, and the others. For
 // OFFSET 0 see "Plans" in package db.
 func splitReferenced(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, unused [][]byte, err error) {
 	if len(digests) == 0 {
@@ -114,8 +114,8 @@ func splitReferenced(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, un
 	return used, unused, err
 }
 
-// lockBlobs locks, against new references and deletion, the blobs that no other transaction
-// has locked, and returns their digests.
+// lockBlobs locks the blobs FOR UPDATE, so that nobody else can delete them or make references
+// to them, and returns their digests. It skips blobs that other transactions have locked.
 func lockBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -135,9 +135,10 @@ type deletedBlob struct {
 	size   int64
 }
 
-// deleteBlobs deletes blobs with their links, and records their objects for deletion. The
-// object of a young blob is swept once more when the request that wrote it must be over: a
-// store may have received the same write twice and carry it out late.
+// deleteBlobs deletes blobs and their links, and records their objects for deletion. A blob
+// may be so young that the request that wrote its object may still be running, and the store
+// may have received the same write twice and carry out the second one late. So again_at makes
+// the sweeper delete the object of such a blob once more, when the longest request is over.
 func (c *Collector) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) ([]deletedBlob, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -164,8 +165,9 @@ func (c *Collector) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte
 	return list, err
 }
 
-// lockedElsewhere returns the digests whose blob exists. The caller couldn't lock these
-// blobs, so another transaction has locked them; the blobs of the other digests are gone.
+// lockedElsewhere returns those of the digests whose blob exists. The caller couldn't lock
+// these blobs, so another transaction has locked them; the blobs of the other digests were
+// deleted.
 func lockedElsewhere(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -183,8 +185,8 @@ const postponeBlobs = `
 	UPDATE gc_blob_review_queue SET review_after = GREATEST(review_after, now() + $2::interval)
 	WHERE digest = ANY ($1::bytea[])`
 
-// settleBlobs drops the rows of settled from the queue, and postpones the rows of postponed
-// by PostponeDelay.
+// settleBlobs drops the queue rows of the digests in settled, and postpones the queue rows of
+// the digests in postponed by PostponeDelay.
 func settleBlobs(ctx context.Context, tx pgx.Tx, settled, postponed [][]byte) error {
 	if len(postponed) > 0 {
 		if _, err := tx.Exec(ctx, postponeBlobs, postponed, PostponeDelay); err != nil {
@@ -210,7 +212,7 @@ func without(list, others [][]byte) [][]byte {
 	return slices.DeleteFunc(slices.Clone(list), func(d []byte) bool { return skip[string(d)] })
 }
 
-// listDryRunBlobs adds the blobs that a dry run deleted to out.Found.
+// listDryRunBlobs adds the blobs that a dry run deleted to out.WouldDelete.
 func listDryRunBlobs(rows []queueRow, deleted []deletedBlob, out *Review) error {
 	queued := make(map[string]queueRow, len(rows))
 	for _, r := range rows {

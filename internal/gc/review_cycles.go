@@ -7,47 +7,50 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Manifests can keep each other in a reference cycle. An index keeps
-// its children, and a subject keeps its referrers. So if the subject of an index is its own
-// child, at any depth, the index and the child keep each other. Without a tag such a cycle
-// is garbage, though each of its manifests is referenced. A review finds and breaks a cycle
-// as follows:
+// Manifests can keep each other alive in a reference cycle. An index keeps its children, and a
+// subject keeps its referrers. So if an index has a subject that is also the index's child, at
+// any depth, the index and the child keep each other. Without a tag such a cycle is garbage,
+// though each of its manifests is referenced. A review finds and breaks a cycle as follows:
 //
-//   - A manifest's holders are its indexes and its existing subject, the indexes and
-//     subjects of those, and so on. Nothing but a holder references a holder. So when no
-//     holder has a tag, all are garbage. When the manifest is also among its own holders, it
-//     is in a cycle, and only a review that knows of cycles can delete it.
-//   - A manifest of a cycle can be deleted if no index lists it: then only its subject
-//     references it. That breaks the cycle, and triggers queue what the manifest referenced.
-//     Such a manifest always exists: a manifest names its children and its subject by
-//     digest, so at least one of a cycle's manifests isn't named by any other. If an index
-//     outside of the cycle lists that manifest, the index is a holder too, and is either in
-//     a cycle of its own or not referenced at all.
-//   - The event that makes a cycle garbage (a tag, an index or a subject is deleted) queues
-//     the manifest that lost the reference, and an index may list that manifest. Its review
-//     then queues the holders that no index lists, in the transaction that drops its own
-//     queue row.
+//   - A manifest's holders are the indexes that list it and its existing subject, and the
+//     holders of those in turn. Only tags and other holders can reference a holder. So when
+//     neither the manifest nor a holder has a tag, they are all garbage. A manifest that is
+//     among its own holders is in a cycle; no review could delete it by looking at direct
+//     references only.
+//   - A manifest of a cycle can be deleted if no index lists it, so that only its subject
+//     references it. Its deletion breaks the cycle, and triggers queue the manifests that it
+//     referenced. Such a manifest always exists: a manifest names its children and its subject
+//     by digest, so at least one manifest of a cycle isn't named by any other manifest of the
+//     cycle. If an index outside of the cycle lists that manifest, the index is a holder too,
+//     and is either in a cycle of its own or not referenced at all.
+//   - A cycle becomes garbage when the last tag, index or subject that kept it from outside is
+//     deleted. The event queues the manifest that lost this reference, which an index of the
+//     cycle may list too. The review of that manifest then queues the holders that no index
+//     lists, in the transaction that drops the manifest's queue row.
 //   - Before the review deletes a manifest of a cycle, it locks the manifest and all its
-//     holders, and computes the holders again in a new statement. A new tag or index takes
-//     KEY SHARE on its target. So after the locks no holder can get a tag or another holder,
-//     and those made before are seen. Promises of existence are kept: only claimed manifests
-//     are deleted, never a holder that wasn't claimed.
-//   - The review doesn't wait for a subject that is pushed meanwhile: the result is the same
-//     as if the review had come first.
+//     holders, and computes the holders again in a new statement. A new tag or index takes KEY
+//     SHARE on the manifest that it references. So no holder can get a tag or another holder
+//     after the locks, and the new statement sees those made before. Promises of existence are
+//     kept: a review deletes only manifests whose queue rows it has claimed, never any other
+//     holder.
+//   - If a client pushes a subject of these manifests meanwhile, the review doesn't wait for
+//     that push: the result is the same as if the review had come first.
 //
-// Only a manifest that is referenced, and itself has children or referrers, can be in a
-// cycle. The function classify excludes all others, so their review needs no further statement.
+// Only a manifest that is referenced, and itself has children or referrers, can be in a cycle.
+// The function classify searches for cycles only among such manifests; the review of all
+// others needs no further statement.
 
-// maxHolders bounds the holders that a review reads, and may have to lock, for one
-// manifest. A cycle with more is kept: so many untagged indexes of one manifest, all in
-// cycles, aren't worth transactions without a bound.
+// maxHolders bounds the holders that a review reads, and may have to lock, for one manifest. A
+// cycle with more holders is kept. That takes thousands of untagged indexes of one manifest,
+// all in cycles, which don't justify a transaction without a bound.
 const maxHolders = 2000
 
-// firstHolders is the number of holders of each manifest that are read at first.
+// firstHolders bounds the holders of each manifest that findCycles reads in its first
+// statement.
 const firstHolders = 32
 
-// cycle holds the holders of a manifest that is in a cycle: the manifest is among them, and
-// none of them has a tag.
+// cycle has the holders of a manifest that is in a cycle: the manifest is one of its own
+// holders, and no holder has a tag.
 type cycle struct {
 	namespace, repository int64
 	holders               []int64 // manifest ids
@@ -56,7 +59,7 @@ type cycle struct {
 // cycles maps the id of a manifest in a cycle to its cycle.
 type cycles map[int64]*cycle
 
-// of returns the cycles of some manifests, each once.
+// of returns the cycles of the given manifests, each cycle once.
 func (found cycles) of(keys manifestKeys) map[*cycle]bool {
 	list := map[*cycle]bool{}
 	for _, id := range keys.ids {
@@ -68,10 +71,10 @@ func (found cycles) of(keys manifestKeys) map[*cycle]bool {
 }
 
 // holders is a statement that returns, for each manifest given by its keys, the ids of its
-// holders, or NULL if one of them has a tag. It stops at the first holder with a tag. The two
-// halves of the recursion find the direct holders of a manifest in w's repository: each row has
-// the holder's id, the digest of the holder's own subject, and whether the holder has a tag.
-// For OFFSET 0 see "Plans" in package db.
+// holders, or NULL if it has found a holder with a tag, where it stops. The CTE holders has a
+// row for each holder: the id, the digest of the holder's own subject, and whether the holder
+// has a tag. Its first half finds the direct holders of the manifest, its second half the
+// direct holders of a holder found before (below). For OFFSET 0 see "Plans" in package db.
 const holders = `
 	SELECT w.namespace, w.repository, w.id, found.ids
 	FROM (
@@ -128,16 +131,16 @@ const holders = `
 			THEN ARRAY(SELECT id FROM holders LIMIT $4) END AS ids
 		OFFSET 0) found`
 
-// findCycles returns the cycles of those manifests that are in a cycle, or referenced by
-// one. The manifests must have no tags of their own.
+// findCycles returns the cycles of those of the manifests that are in a cycle or among the
+// holders of one that is. The manifests must have no tags of their own.
 func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, error) {
 	found := cycles{}
 	if keys.len() == 0 {
 		return found, nil
 	}
-	// Most manifests have few holders, or a holder with a tag. The holders of the other
-	// manifests are read for one manifest after another: if that manifest is in a cycle,
-	// its holders are garbage too, so their own holders needn't be read again.
+	// Most manifests have few holders, or a holder with a tag. The manifests with more holders
+	// are read one by one: if a manifest is in a cycle, its holders are garbage too, so their
+	// own holders needn't be read again.
 	unread, err := readHolders(ctx, tx, keys, firstHolders, found)
 	if err != nil {
 		return nil, err
@@ -162,8 +165,8 @@ func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, erro
 	return found, nil
 }
 
-// InCycle says whether a manifest is only referenced within a cycle without tags, as a
-// review would find out. The manifest must be referenced and have no tag of its own.
+// InCycle says whether a manifest is only referenced within a cycle without tags. It uses the
+// same statement as a review. The manifest must be referenced and have no tag of its own.
 func InCycle(ctx context.Context, tx pgx.Tx, namespace, repository, id int64) (bool, error) {
 	var key manifestKeys
 	key.add(namespace, repository, id)
@@ -171,8 +174,9 @@ func InCycle(ctx context.Context, tx pgx.Tx, namespace, repository, id int64) (b
 	return found[id] != nil, err
 }
 
-// readHolders reads up to limit holders of each manifest and adds the cycles to found. It
-// returns the manifests that have more holders, none of which had a tag so unread.
+// readHolders reads up to limit holders of each manifest, and adds the manifests that are in a
+// cycle to found. It returns as unread the manifests that have more than limit holders, if
+// none of the holders read so far has a tag.
 func readHolders(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, found cycles) (unread manifestKeys, err error) {
 	rows, err := tx.Query(ctx, holders, keys.args(limit+1)...)
 	if err != nil {
@@ -198,8 +202,8 @@ func (c *cycle) lockedBy(locked map[int64]bool) bool {
 	return !slices.ContainsFunc(c.holders, func(id int64) bool { return !locked[id] })
 }
 
-// queueCycles queues those holders of each cycle that no index lists. It doesn't shorten a
-// delay that they have already.
+// queueCycles queues, for each cycle, those holders that no index lists. If such a holder is
+// in the queue already, queueCycles doesn't shorten its delay.
 func queueCycles(ctx context.Context, tx pgx.Tx, list []*cycle) error {
 	if len(list) == 0 {
 		return nil

@@ -10,29 +10,29 @@ import (
 )
 
 const (
-	// maxUnlinked bounds the links that one batch removes.
+	// maxUnlinked bounds the unused links that one batch reads and removes.
 	maxUnlinked = 1000
-	// manyLinks is the number of links from which a blob's links are reviewed in pages, each
-	// a transaction of its own: any number of repositories may link a base layer.
+	// A blob with more than manyLinks links has its links reviewed in pages, each in a
+	// transaction of its own: any number of repositories may link a base layer.
 	manyLinks = 1000
-	// linksPerPage is the number of links that one such transaction reviews.
+	// linksPerPage is the number of links that the transaction of one page reviews.
 	linksPerPage = 5000
-	// pagesPause is how long no other reviewer takes a blob whose links are reviewed in
-	// pages.
+	// pagesPause is the delay of the queue row of a blob whose links are reviewed in pages: no
+	// other reviewer takes the row meanwhile.
 	pagesPause = 10 * time.Minute
 )
 
-// blobLink is a link of a repository to a blob.
+// blobLink is a link of a repository to a blob, a row of repository_blobs.
 type blobLink struct {
 	namespace, repository int64
 	digest                []byte
 }
 
-// unlinkUnused removes the links of blobs in use to repositories that have no manifest with
-// the blob, so that a repository doesn't serve what it no longer has. It returns the digests
-// that need another review, because another transaction had locked a link or because there
-// were too many links. Most blobs are layers, so CASE looks for layers first; with OR the planner
-// would choose the order by cost. For OFFSET 0 see "Plans" in package db.
+// unlinkUnused removes links of blobs in use: a repository that has no manifest with the blob
+// loses its link, so that it no longer serves the blob. unsettled are the digests that need
+// another review, because another transaction had locked a link or because there were too many
+// links. Most blobs are layers, so CASE searches layers first; with OR the planner would
+// choose the order by cost. For OFFSET 0 see "Plans" in package db.
 func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) (unsettled [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -73,10 +73,10 @@ func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review)
 	return unsettled, nil
 }
 
-// unlink removes links that seem unused. It locks the links and checks them again in a new
-// statement, since the put of a manifest locks the links of the manifest's blobs. It skips
-// links that other transactions have locked; locked is the number of links that it locked
-// itself.
+// unlink removes links that seem unused. A put of a manifest locks the links of the manifest's
+// blobs; so unlink locks the links too, and checks in a new statement that they are still
+// unused. It skips links that other transactions have locked; locked is the number of links
+// that it locked itself.
 func unlink(ctx context.Context, tx pgx.Tx, unused []blobLink) (locked, removed int, err error) {
 	if len(unused) == 0 {
 		return 0, 0, nil
@@ -132,14 +132,14 @@ func linkColumns(list []blobLink) (namespaces, repositories []int64, digests [][
 	return namespaces, repositories, digests
 }
 
-// ManyLinkedBlob is a blob in use that so many repositories link that the batch couldn't
-// finish its review: UnlinkInPages finishes the review.
+// ManyLinkedBlob is a blob in use with more than manyLinks links. The batch that found it
+// leaves its links to UnlinkInPages.
 type ManyLinkedBlob struct {
 	digest  []byte
 	version string // xmin of the queue's row: a promise or an event changes it
 }
 
-// splitManyLinked splits off the blobs with many links.
+// splitManyLinked splits digests into those of blobs with few links and with many.
 func splitManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) (fewLinks, many [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil, nil
@@ -157,8 +157,8 @@ func splitManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) (fewLinks
 	return without(digests, many), many, nil
 }
 
-// postponeManyLinked postpones the rows of blobs with many links, so that other reviewers
-// leave them alone while UnlinkInPages works.
+// postponeManyLinked postpones the queue rows of blobs with many links by pagesPause, so that
+// no other reviewer takes these rows while UnlinkInPages works.
 func postponeManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]ManyLinkedBlob, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -176,10 +176,11 @@ func postponeManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]Man
 }
 
 // UnlinkInPages removes the links of a blob to repositories that don't use it, page by page,
-// and finally drops the blob's queue row. It returns the number of removed links. Each page
-// locks the queue's row, and checks that it is still in the version that the review left: so
-// no promise of existence was made since. If the row has changed, UnlinkInPages stops, since
-// the row will be due again; the same holds if UnlinkInPages is cut off.
+// and finally drops the blob's queue row. It returns the number of removed links. The
+// transaction of each page locks the queue row and checks that the row hasn't changed since
+// the review, so that no promise of existence was made since. If the row has changed,
+// UnlinkInPages stops. In that case, and if the process dies, the row becomes due again, and a
+// later review begins anew.
 func (c *Collector) UnlinkInPages(ctx context.Context, w ManyLinkedBlob) (removed int, err error) {
 	p := pagedUnlinking{ManyLinkedBlob: w}
 	for !p.done && err == nil {
@@ -227,8 +228,8 @@ func (p *pagedUnlinking) page(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// unusedLinks returns the links of the next page that seem unused, and the number of links in the
-// page.
+// unusedLinks reads the next page of the blob's links. It returns those that seem unused, and
+// the number n of all links in the page.
 func (p *pagedUnlinking) unusedLinks(ctx context.Context, tx pgx.Tx) (unused []blobLink, n int, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT rb.top_level_namespace_id, rb.repository_id, rb.blob_digest, CASE

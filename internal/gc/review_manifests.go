@@ -10,7 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// claimManifests locks due rows of the queue, oldest first.
+// claimManifests locks up to o.Limit due rows of the queue of manifests, oldest first, and
+// returns them. It skips rows that other transactions have locked.
 func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, error) {
 	after := any("-infinity")
 	if o.After.set {
@@ -34,10 +35,9 @@ func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow
 }
 
 // reviewManifests reviews claimed rows. It deletes a manifest if no tag, no index and no
-// existing subject references it, or if it is only referenced within an unreachable cycle of
-// manifests: see cycle. Triggers then queue what the manifest referenced: its blobs with
-// their full delay, since their existence may have been promised to others, its children and
-// referrers with a short one.
+// existing subject references it, or if only manifests of an unreachable cycle reference it
+// (see cycle). Triggers then queue the blobs, children and referrers of the deleted manifest,
+// each with the review delay of its event.
 func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
 	var claimed manifestKeys
 	for _, r := range rows {
@@ -70,9 +70,9 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	unused, keptSince, postponed := second.underLocks(lockedIDs)
 	postponed.join(first.unlinked)
 	postponed.join(first.unqueued)
-	// Settle, by dropping rows before manifests are deleted: the triggers of a deletion make new
-	// rows for the manifests that the deletion frees, perhaps for one that this review has
-	// just kept.
+	// Settle: drop queue rows before manifests are deleted. The triggers of a deletion insert
+	// new queue rows for the manifests that the deletion frees, perhaps for one that this
+	// review has just kept.
 	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
 		if err := settleManifests(ctx, tx, settled); err != nil {
 			return err
@@ -91,8 +91,8 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 		out.Gone, out.Postponed = first.gone.len(), candidates.len()-locked.len()+postponed.len()
 		return listDryRunManifests(ctx, tx, rows, deleted, out)
 	}
-	// Settle the others: a manifest that couldn't be locked was deleted meanwhile, or another
-	// transaction has locked it.
+	// Settle the other rows: a candidate that couldn't be locked was deleted meanwhile, or
+	// another transaction has locked it.
 	out.Postponed, err = postponeLocked(ctx, tx, candidates, locked)
 	if err == nil && postponed.len() > 0 {
 		out.Postponed += postponed.len()
@@ -102,17 +102,18 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	return err
 }
 
-// classification has manifests by what references them.
+// classification groups manifests by what references them.
 type classification struct {
 	referenced, unreferenced, gone manifestKeys
-	// unlinked manifests are listed by an index that was pushed before them and isn't linked
-	// to them yet.
+	// unlinked manifests are listed by an index that was pushed before them, and whose
+	// references to them (rows of manifest_references) are still missing.
 	unlinked manifestKeys
-	// unqueued manifests are referrers of a deleted subject that haven't been queued since
-	// its deletion (see QueueReferrers).
+	// unqueued manifests are referrers of a deleted subject that QueueReferrers hasn't queued
+	// yet.
 	unqueued manifestKeys
-	// maybeInCycle are referenced, though not by a tag, and have children or referrers
-	// themselves; cycles has those of them that are in a cycle.
+	// maybeInCycle has manifests that an index or their subject references, that no tag
+	// references, and that have children or referrers themselves. cycles has the cycles of
+	// those that are in a cycle.
 	maybeInCycle cycleCandidates
 	cycles       cycles
 }
@@ -129,8 +130,8 @@ type cycleCandidate struct {
 }
 
 // beforeLocks decides after the first look: kept manifests stay; candidates may be deleted,
-// since they have no reference or only that of their subject in a cycle; listed are the
-// cycles of manifests that stay because an index lists them.
+// since nothing references them, or only their subject within a cycle. listed are cycles with
+// a manifest that stays because an index lists it: their other manifests are to be queued.
 func (l *classification) beforeLocks() (kept, candidates manifestKeys, listed []*cycle) {
 	kept, candidates = l.referenced, l.unreferenced
 	for _, s := range l.maybeInCycle.list {
@@ -148,7 +149,7 @@ func (l *classification) beforeLocks() (kept, candidates manifestKeys, listed []
 }
 
 // underLocks decides after the second look, which was made under locks: unused manifests are
-// deleted, kept ones stay, and postponed ones are reviewed again soon.
+// deleted, kept manifests stay, and the review of postponed manifests is repeated soon.
 func (l *classification) underLocks(locked map[int64]bool) (unused, kept, postponed manifestKeys) {
 	unused, kept, postponed = l.unreferenced, l.referenced, l.unlinked
 	postponed.join(l.unqueued)
@@ -166,8 +167,7 @@ func (l *classification) underLocks(locked map[int64]bool) (unused, kept, postpo
 	return unused, kept, postponed
 }
 
-// classify looks for what references the manifests.
-// For OFFSET 0 see "Plans" in package db.
+// classify finds out what references the manifests. For OFFSET 0 see "Plans" in package db.
 func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, err error) {
 	if keys.len() == 0 {
 		return l, nil
@@ -249,14 +249,16 @@ func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classificati
 	return l, err
 }
 
-// linkMissing turns the missing_children rows that name the manifests into references.
+// linkMissing turns the rows of missing_children that name the manifests into references (rows
+// of manifest_references).
 func linkMissing(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
 	_, err := tx.Exec(ctx, "SELECT gc_link_missing_children($1::bigint[], $2::bigint[], $3::bigint[])", keys.args()...)
 	return err
 }
 
-// linkAndClassify is like classify, for manifests that may have been pushed after an index
-// that lists them: it links such manifests and classifies all anew.
+// linkAndClassify is like classify. If it finds manifests that were pushed after an index that
+// lists them, it first inserts the missing references, and then classifies all manifests
+// again.
 func linkAndClassify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classification, error) {
 	found, err := classify(ctx, tx, keys)
 	if err != nil || found.unlinked.len() == 0 {
@@ -268,9 +270,9 @@ func linkAndClassify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classif
 	return classify(ctx, tx, keys)
 }
 
-// lockCandidates locks the manifests that may be deleted, and all holders of those that are
-// in cycles. It returns the ids of all manifests that it locked, the keys of the locked
-// candidates, and the advisory lock keys of their subjects.
+// lockCandidates locks the manifests that may be deleted and, of those that are in cycles, all
+// holders. It returns the ids of all manifests that it locked, the keys of the locked
+// candidates, and the keys of the advisory locks of the candidates' subjects.
 func lockCandidates(ctx context.Context, tx pgx.Tx, candidates manifestKeys, found cycles) (ids map[int64]bool, locked manifestKeys, subjects map[int64]int32, err error) {
 	want := make(map[int64]bool, candidates.len()) // ids are unique across repositories
 	for _, id := range candidates.ids {
@@ -300,8 +302,9 @@ func lockCandidates(ctx context.Context, tx pgx.Tx, candidates manifestKeys, fou
 	return ids, locked, subjects, nil
 }
 
-// lockManifests locks the manifests that no other transaction has locked. It returns their
-// keys and, by manifest id, the keys of their subjects' advisory locks.
+// lockManifests locks the manifests, and skips those that other transactions have locked. It
+// returns the keys of the locked manifests and, by manifest id, the key of the advisory lock
+// on the manifest's subject.
 func lockManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (locked manifestKeys, subjects map[int64]int32, err error) {
 	if keys.len() == 0 {
 		return locked, nil, nil
@@ -339,8 +342,9 @@ type deletedManifest struct {
 	size           int64
 }
 
-// deleteManifests deletes manifests, and records their number for namespaces whose webhooks
-// ask for that. Cascades and triggers delete their references, layers and queue rows.
+// deleteManifests deletes manifests. For namespaces whose webhooks ask for the event, it
+// records the number of deleted manifests of each repository. Cascades and triggers delete the
+// manifests' references, layers and queue rows.
 func deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]deletedManifest, error) {
 	if keys.len() == 0 {
 		return nil, nil
@@ -387,8 +391,9 @@ const postponeManifests = `
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 	WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`
 
-// postponeLocked postpones the rows of manifests that weren't locked but exist, drops the rows
-// of those that are gone, and returns the number postponed.
+// postponeLocked is for the manifests of all that aren't in locked. It postpones the queue
+// rows of those that exist, drops the queue rows of those that don't, and returns the number
+// postponed.
 func postponeLocked(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int, error) {
 	if all.len() == locked.len() {
 		return 0, nil
@@ -433,7 +438,7 @@ func splitGone(ctx context.Context, tx pgx.Tx, keys manifestKeys) (gone, there m
 	return gone, there, err
 }
 
-// listDryRunManifests adds the manifests that a dry run deleted to out.Found.
+// listDryRunManifests adds the manifests that a dry run deleted to out.WouldDelete.
 func listDryRunManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, deleted []deletedManifest, out *Review) error {
 	if len(deleted) == 0 {
 		return nil

@@ -7,40 +7,43 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A manifest may be the subject of any number of referrers, so neither putting nor deleting
-// it may read them all:
+// A manifest may be the subject of any number of referrers, so neither the put nor the
+// deletion of a subject may read them all:
 //
 //   - A review deletes a referrer because its subject doesn't exist. From before its second
-//     look until its commit it holds a shared advisory lock on the subject's digest. A put
-//     of a new manifest takes the same lock exclusively, before its insert. So either the
-//     review ends before the put goes on, and the put's client never sees the deleted
-//     referrer; or the review doesn't get the lock, for which it never waits, and postpones
-//     the referrer. When the review runs again, or gets the lock, its second look is a
-//     new statement, which sees the subject if that was committed.
-//   - A put of an existing manifest needs no lock: it keeps the row itself (FOR KEY SHARE)
-//     until its commit, and every look sees that row.
-//   - The deletion of a subject queues one page of referrers, and leaves a row in
-//     gc_subject_review_queue for the others. Pages are queued in order of ids; each
-//     transaction also stores where the next page begins, so if a worker dies, the row is as
-//     it was. A referrer that is pushed later isn't missed: its put waits for the deletion,
-//     and queues the referrer itself. If the subject is put and deleted again meanwhile, the
-//     row starts again behind the new deletion's first page.
-//   - A review of a referrer that the deletion hasn't queued yet (an older event may have
-//     queued it) postpones it, so that the referrer isn't deleted before the deletion's
-//     delay is over.
+//     look until its commit, the review has a shared advisory lock on the subject's digest. A
+//     put of a new manifest takes the same lock exclusively before its insert. If the review
+//     gets the lock first, the put of the subject waits for the review's commit, so its client
+//     never sees the deleted referrer. If the put has the lock, the review doesn't wait but
+//     postpones the referrer. Whenever the review gets the lock, its second look is a new
+//     statement, which sees a subject that was committed before.
+//   - A put of a manifest that exists already needs no advisory lock: it locks the manifest's
+//     row (FOR KEY SHARE) until its commit, so that no review deletes the row, and every look
+//     sees it.
+//   - The deletion of a subject queues one page of referrers, and inserts a row into
+//     gc_subject_review_queue for the others. Pages are queued in the order of manifest ids.
+//     The transaction that queues a page also stores in that row where the next page begins,
+//     so that another worker goes on there if this one dies. A referrer that is pushed later
+//     isn't missed: its put waits for the deletion, and queues the referrer itself. If the
+//     subject is put and deleted again meanwhile, the row starts again after the first page
+//     that the new deletion queues.
+//   - An older event may have queued a referrer that the deletion of its subject hasn't queued
+//     yet. A review of this referrer postpones it, so that it isn't deleted before the delay
+//     of the deletion's event is over.
 //
-// A replica of the first release takes no advisory lock when it reviews. While such a
-// replica runs, it may delete a referrer at the moment at which the subject is committed, as
-// if the review had come first.
+// A replica of Purser's first release takes no advisory lock when it reviews. While such a
+// replica runs, it may delete a referrer at the moment at which another transaction commits
+// the subject, as if the review had come first.
 
 // maxSubjects bounds the advisory locks of one review, which take space in PostgreSQL's lock
 // table. Referrers of further subjects are left to the next batch.
 const maxSubjects = 200
 
-// lockSubjects takes the advisory locks on the subjects of locked manifests, which block
-// puts of those subjects. ready are the manifests that have no subject, or whose subject it
-// locked; nextBatch are the manifests whose subjects exceed maxSubjects. keys maps a
-// manifest's id to its subject's lock key.
+// lockSubjects tries to take the advisory locks on the subjects of the manifests in locked,
+// which block puts of those subjects; keys maps a manifest's id to the key of its subject's
+// lock. ready has the manifests that have no subject, or whose subject's lock was free.
+// nextBatch has the manifests whose subjects exceed maxSubjects. The remaining manifests are
+// in neither: another transaction has the lock.
 func lockSubjects(ctx context.Context, tx pgx.Tx, locked manifestKeys, keys map[int64]int32) (ready, nextBatch manifestKeys, err error) {
 	if len(keys) == 0 {
 		return locked, nextBatch, nil
@@ -78,8 +81,8 @@ func lockSubjects(ctx context.Context, tx pgx.Tx, locked manifestKeys, keys map[
 	return ready, nextBatch, nil
 }
 
-// QueueReferrers queues up to page referrers of one deleted subject for review, and says
-// whether there was such a subject. Several processes may do so at once.
+// QueueReferrers queues up to page referrers of one deleted subject for review; did says
+// whether there was such a subject. Several processes may call it at once.
 func (c *Collector) QueueReferrers(ctx context.Context, page int) (did bool, err error) {
 	if err := c.opt.Reviews.Pool.QueryRow(ctx, "SELECT gc_queue_more_referrers($1)", page).Scan(&did); err != nil {
 		return false, fmt.Errorf("queueing referrers of a deleted subject: %w", err)

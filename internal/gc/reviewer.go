@@ -24,19 +24,19 @@ const (
 type ReviewerOptions struct {
 	Collector *Collector // required
 	Kind      ReviewKind // required
-	// Batch bounds the rows that one transaction reviews. Default 500. Batches
-	// get smaller while they fail or lose races for locks.
+	// Batch bounds the rows that one transaction reviews. Default 500. The reviewer uses
+	// smaller batches after a batch failed or lost a race for locks.
 	Batch int
 	// Timeout is the longest that a transaction may hold its locks. Default 10 s.
 	Timeout time.Duration
-	// MaxFailures is the number of failed reviews after which a row is marked as failed
-	// and waits for "purser gc retry" (a dead letter, set_aside in the status). Default
-	// 10.
+	// MaxFailures is the number of failed reviews after which a queue row is marked as failed.
+	// No reviewer takes the row again until "purser gc retry". (Such a row is a dead letter;
+	// the status calls it set_aside.) Default 10.
 	MaxFailures int
 	// Idle is the longest sleep while nothing is due. Default and maximum 1 min.
 	Idle time.Duration
-	// Deleted is called after a batch that deleted something; it may wake the worker that
-	// continues, such as the sweeper. It must not block.
+	// Deleted is called after each batch that deleted something, so that the caller can wake
+	// the worker that continues, such as the sweeper. It must not block.
 	Deleted func()
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
@@ -84,10 +84,10 @@ func (r *Reviewer) batch(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
-// review reviews one batch; more says that it claimed rows. A batch that fails changes
-// nothing; the reviewer halves the batch size and tries again, down to the single row that
-// fails, which is postponed. review returns an error only if it concerns the database as a
-// whole.
+// review reviews one batch; more says that there may be further due rows. A batch that fails
+// is rolled back. Then review halves the size of the next batch, so that after some calls a
+// batch has only the row that fails; review postpones that row. It returns an error only if
+// the error concerns the database as a whole.
 func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) {
 	queued, err := r.queueReferrers(ctx)
 	if err != nil {
@@ -131,7 +131,8 @@ func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) 
 	return out, true, r.fail(ctx, failed)
 }
 
-// queueReferrers queues a page of the referrers of a deleted subject, if there is one.
+// queueReferrers queues a page of referrers of one deleted subject; did says that there was
+// such a subject. It does nothing in a reviewer of blobs.
 func (r *Reviewer) queueReferrers(ctx context.Context) (did bool, err error) {
 	if r.opt.Kind != ReviewOfManifests {
 		return false, nil
@@ -141,9 +142,9 @@ func (r *Reviewer) queueReferrers(ctx context.Context) (did bool, err error) {
 	return r.opt.Collector.QueueReferrers(ctx, r.opt.Batch)
 }
 
-// attempt runs one review with half the timeout; late says that this time ran out. A
-// statement that is running then may take as long again on the server, until its own
-// timeout.
+// attempt runs one review that may take half the timeout; late says that this time ran out.
+// The statement that runs at that moment may go on on the server for as long again, until its
+// own timeout ends it.
 func (r *Reviewer) attempt(ctx context.Context, o ReviewOptions) (out Review, late bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout/2)
 	defer cancel()
@@ -151,8 +152,8 @@ func (r *Reviewer) attempt(ctx context.Context, o ReviewOptions) (out Review, la
 	return out, ctx.Err() != nil, err
 }
 
-// fail postpones the one row whose review failed, or marks it as failed for good after
-// MaxFailures attempts.
+// fail postpones the single row whose review failed. After MaxFailures failures it marks the
+// row as failed for good. A review that only lost a race for locks isn't counted as a failure.
 func (r *Reviewer) fail(ctx context.Context, failed *ReviewError) error {
 	if failed.Contended() {
 		return r.opt.Collector.PostponeReview(ctx, failed)
@@ -173,8 +174,8 @@ func (r *Reviewer) fail(ctx context.Context, failed *ReviewError) error {
 	return nil
 }
 
-// record adds a batch to the activity counts that "purser gc status" shows. A crash before
-// this write loses the counts of the batch; that is accepted.
+// record adds a batch to the counts of activity that "purser gc status" shows. If the process
+// dies before this write, the batch isn't counted; that is accepted.
 func (r *Reviewer) record(ctx context.Context, out Review) error {
 	a := Activity{}
 	if r.opt.Kind == ReviewOfBlobs {

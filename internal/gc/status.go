@@ -14,16 +14,17 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// GCStatus describes the backlog of garbage collection and what it did lately.
+// GCStatus describes what garbage collection still has to do, and what it did in the last hour
+// and day.
 type GCStatus struct {
 	AsOf      time.Time   `json:"as_of"` // by the database's clock
 	Manifests QueueStatus `json:"manifests"`
 	Blobs     QueueStatus `json:"blobs"`
-	// Failed lists the latest few reviews of each kind that were marked as failed for
-	// good, the latest first.
+	// Failed has, for each kind, the few reviews that were last marked as failed for good, the
+	// latest first.
 	Failed []FailedReview `json:"set_aside"`
 	Doomed PendingStatus  `json:"doomed"`
-	// Lost describes the blobs whose objects the store has lost, and which nobody has pushed
+	// Lost counts the blobs whose objects the store has lost, and that nobody has pushed
 	// since.
 	Lost     catalog.Count `json:"lost"`
 	Uploads  UploadStatus  `json:"uploads"`
@@ -31,7 +32,7 @@ type GCStatus struct {
 	LastDay  Reclaimed     `json:"last_day"`
 }
 
-// GCBacklog is the part of GCStatus that is cheap enough to be queried all the time.
+// GCBacklog is the part of GCStatus that is cheap enough to be queried every few seconds.
 type GCBacklog struct {
 	Manifests QueueStatus    `json:"manifests"`
 	Blobs     QueueStatus    `json:"blobs"`
@@ -39,15 +40,16 @@ type GCBacklog struct {
 	Lost      catalog.Count  `json:"lost"` // blobs whose objects the store has lost
 }
 
-// QueueStatus is the state of one review queue. A row is either due, waiting for its delay
+// QueueStatus counts the rows of one review queue by state: due, waiting for the review delay
 // to pass, or failed (not tried again after too many failures).
 type QueueStatus struct {
 	Due     catalog.Count `json:"due"`
 	Waiting catalog.Count `json:"waiting"`
 	Failed  catalog.Count `json:"set_aside"` // failed too often: see RetryFailed
-	// OldestOverdueSeconds is for how long the oldest due row has been due, 0 if no row is.
+	// OldestOverdueSeconds is the time since the oldest due row became due; 0 if no row is
+	// due.
 	OldestOverdueSeconds int64 `json:"oldest_overdue_seconds"`
-	// NextDue is when the next waiting row becomes due; nil: no row waits.
+	// NextDue is the time at which the next waiting row becomes due; nil if no row is waiting.
 	NextDue *time.Time `json:"next_due"`
 }
 
@@ -61,17 +63,19 @@ type FailedReview struct {
 	LastError  string     `json:"last_error"`
 }
 
-// PendingBacklog counts the objects that wait for deletion from the store. Objects that a
-// sweeper has claimed are counted in Objects and not in Due.
+// PendingBacklog counts the pending deletions: the objects that wait to be deleted from the
+// store. Objects counts all of them, also those that a sweeper has claimed; Due leaves these
+// out.
 type PendingBacklog struct {
 	Objects catalog.Count `json:"objects"`
-	// SecondSweeps counts rows that aren't in Objects: their objects were deleted, and are
-	// deleted once more when the longest request is over, in case one was written late.
+	// SecondSweeps counts pending deletions that aren't in Objects: their objects were
+	// deleted, and will be deleted once more when the longest request is over, in case a
+	// request wrote one late.
 	SecondSweeps catalog.Count `json:"second_sweeps"`
 	Due          catalog.Count `json:"due"`
 	Bytes        int64         `json:"bytes"` // as exact as Objects
-	// Kept counts those of Objects that aren't due because they are kept: for
-	// gc.keep_doomed, or for a day after a repair.
+	// Kept counts those of Objects that aren't due because they are kept for gc.keep_doomed,
+	// or for a day after a repair.
 	Kept      catalog.Count `json:"kept"`
 	KeptBytes int64         `json:"kept_bytes"` // as exact as Kept
 }
@@ -80,8 +84,9 @@ type PendingBacklog struct {
 type PendingStatus struct {
 	PendingBacklog
 	Failing catalog.Count `json:"failing"` // the store failed to delete them at least once
-	// LastError is the last error of that failing object which was recorded for deletion
-	// first, at FailingSince; "" and nil if none fails.
+	// LastError and FailingSince are of that object, among those which the store failed to
+	// delete, that has been a pending deletion for longest: its last error, and the time when
+	// it was recorded. "" and nil if no deletion fails.
 	LastError    string     `json:"last_error"`
 	FailingSince *time.Time `json:"failing_since"`
 }
@@ -101,16 +106,17 @@ type Reclaimed struct {
 }
 
 const (
-	// statusLimit is the number up to which GCStatus counts rows one by one.
+	// statusLimit is the number of rows up to which GCStatus returns an exact count instead of
+	// an estimate.
 	statusLimit = 100_000
 	// backlogLimit is the same for GCBacklog.
 	backlogLimit = 10_000
-	// failedShown is how many reviews of a kind GCStatus names.
+	// failedShown is how many failed reviews of each kind GCStatus lists.
 	failedShown = 5
 )
 
-// GCStatus returns the status. It costs the same however long the queues are: one round
-// trip, and a second one if there are too many rows to count.
+// GCStatus returns the status. Its cost doesn't grow with the queues: it takes one round trip,
+// and a second one if some numbers of rows exceed statusLimit and have to be estimated.
 func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	s := GCStatus{Failed: []FailedReview{}}
 	var backlog GCBacklog
@@ -123,7 +129,8 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 		SELECT COALESCE(last_error, ''), doomed_at
 		FROM (SELECT) one LEFT JOIN (
 			SELECT last_error, doomed_at FROM gc_doomed_objects WHERE attempts > 0 ORDER BY doomed_at LIMIT 1) f ON true`)
-	// Uploads without a repository were made ahead for future requests.
+	// Uploads without a repository belong to no client yet: they were created in advance for
+	// future requests.
 	v.count(tally{from: "uploads WHERE repository <> ''", rows: &s.Uploads.Uploads, bytes: &s.Uploads.Bytes})
 	v.reclaimed(&s.LastHour, time.Hour)
 	v.reclaimed(&s.LastDay, 24*time.Hour)
@@ -134,8 +141,8 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	return s, nil
 }
 
-// GCBacklog is like GCStatus, but counts less far. It uses the background pool instead of
-// the connections of requests, so that it answers while they are all in use.
+// GCBacklog is like GCStatus, but returns less and estimates numbers above backlogLimit. It
+// uses the background pool, so that it answers even while requests use all other connections.
 func (c *Collector) GCBacklog(ctx context.Context) (GCBacklog, error) {
 	var s GCBacklog
 	v := newStatusQuery(backlogLimit)
@@ -146,20 +153,22 @@ func (c *Collector) GCBacklog(ctx context.Context) (GCBacklog, error) {
 	return s, nil
 }
 
-// statusQuery is a set of queries sent in one round trip, among them counts of rows.
+// statusQuery is a set of queries, many of them counts of rows, that are sent in one round
+// trip.
 type statusQuery struct {
 	pgx.Batch
 	limit   int // the number of rows up to which a kind is counted one by one
 	tallies []tally
 }
 
-// tally is a query for a number of rows, and for the sum of their sizes if bytes is set.
+// tally is a query that counts rows and, if bytes is set, adds up their sizes.
 type tally struct {
 	from  string // table and condition
 	rows  *catalog.Count
 	bytes *int64
-	// index names an index that contains exactly these rows, so that its size gives an
-	// estimate; "": the planner estimates the number.
+	// index names a database index that contains exactly these rows, so that PostgreSQL's
+	// statistics of the index give an estimate of their number; if "", the planner estimates
+	// the number.
 	index string
 }
 
@@ -171,7 +180,8 @@ func (v *statusQuery) backlog(s *GCBacklog, keep time.Duration) {
 	v.count(tally{from: "gc_doomed_objects WHERE again_at IS DISTINCT FROM delete_after", index: "gc_doomed_objects_first_idx",
 		rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
 	v.count(tally{from: "gc_doomed_objects WHERE again_at = delete_after", index: "gc_doomed_objects_again_idx", rows: &s.Doomed.SecondSweeps})
-	// The time is written into the SQL text, as the limits are, so that the planner knows it.
+	// keep is written into the SQL text, as the limits are, so that the planner knows its
+	// value.
 	kept := fmt.Sprintf("now() - interval '%d ms'", keep.Milliseconds())
 	v.count(tally{from: "gc_doomed_objects WHERE (of_upload OR sweeping) AND delete_after <= now()" +
 		" OR NOT (of_upload OR sweeping) AND delete_after <= " + kept, rows: &s.Doomed.Due})
@@ -185,7 +195,8 @@ func (v *statusQuery) queue(kind ReviewKind, s *QueueStatus) {
 	v.count(tally{from: kind.planned() + " WHERE " + due, rows: &s.Due})
 	v.count(tally{from: kind.planned() + " WHERE " + waiting, rows: &s.Waiting})
 	v.count(tally{from: kind.queue() + " WHERE set_aside_at IS NOT NULL", rows: &s.Failed})
-	// Referrers of one subject that are still to be queued all have the same time.
+	// The referrers of one deleted subject that are still to be queued all have the review
+	// time of the subject's row in gc_subject_review_queue.
 	v.row([]any{&s.OldestOverdueSeconds, &s.NextDue}, `
 		SELECT
 			COALESCE(extract(epoch FROM now() - LEAST(
@@ -214,8 +225,8 @@ func (v *statusQuery) count(t tally) {
 		"SELECT count(*), LEAST(COALESCE(sum(size), 0), 9223372036854775807)::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
 }
 
-// failedReviews reads the reviews that failed last, the latest first. For OFFSET 0 see
-// "Plans" in package db.
+// failedReviews adds queries for the few reviews of each kind that failed for good last, the
+// latest first. For OFFSET 0 see "Plans" in package db.
 func (v *statusQuery) failedReviews(list *[]FailedReview) {
 	for kind, sql := range map[ReviewKind]string{
 		ReviewOfManifests: `
@@ -255,8 +266,8 @@ func (v *statusQuery) reclaimed(r *Reclaimed, within time.Duration) {
 		FROM gc_activity WHERE minute > now() - $1::interval`, within)
 }
 
-// take runs all queries, and then further queries that estimate the numbers which are too
-// large to count.
+// take runs all queries. Then it runs estimates for those numbers of rows that exceed the
+// limit.
 func (v *statusQuery) take(ctx context.Context, on *db.DB) error {
 	if err := on.Pool.SendBatch(ctx, &v.Batch).Close(); err != nil {
 		return err
@@ -273,9 +284,10 @@ func (v *statusQuery) take(ctx context.Context, on *db.DB) error {
 	return on.Pool.SendBatch(ctx, estimates).Close()
 }
 
-// estimate adds a query for PostgreSQL's estimate of the number of rows: the planner's, or
-// the number last recorded for the index that contains exactly these rows. It assumes that
-// their average size is that of the counted rows.
+// estimate adds a query for PostgreSQL's estimate of the number of rows. If t.index is set,
+// the estimate is the number that PostgreSQL last recorded for this index, else the planner's.
+// For the sum of sizes, estimate assumes that all rows have the average size of the counted
+// rows.
 func estimate(b *pgx.Batch, t tally) {
 	use := func(rows float64) {
 		if rows <= float64(t.rows.Rows) {

@@ -21,8 +21,8 @@ const (
 	retryMin = time.Second // delay after the first failure to delete an object
 	retryMax = time.Hour
 
-	// parallelUploads bounds the uploads whose objects are deleted at once: each
-	// costs the store a listing.
+	// parallelUploads bounds the uploads whose objects are deleted at the same time, because
+	// the store has to list the objects of each upload.
 	parallelUploads = 8
 	settleTimeout   = 5 * time.Second
 )
@@ -31,14 +31,15 @@ const (
 type SweeperOptions struct {
 	Collector *Collector // required
 	Store     blob.Store // required
-	// Batch bounds the objects that are claimed together and deleted by one request. Default
-	// 1,000, the maximum of S3. After a request that timed out the sweeper halves its
-	// batches, and doubles them again when requests succeed.
+	// Batch bounds the pending deletions that are claimed together, and the objects that one
+	// request deletes. Default 1,000, the maximum of S3. After a request that timed out the
+	// sweeper halves its batches; when requests succeed it doubles them again, up to Batch.
 	Batch int
 	// Timeout bounds each call of the store. Default 2 s.
 	Timeout time.Duration
-	// ClaimTime is how long a claim keeps other processes from taking the objects. The
-	// sweeper stops its storage calls after half of this time. Default 1 min; at least 4 × Timeout.
+	// ClaimTime is how long a claim keeps other processes from sweeping the same objects. The
+	// sweeper stops its storage calls after half of this time. Default 1 min; at least 4 ×
+	// Timeout.
 	ClaimTime time.Duration
 	Log       *slog.Logger    // default slog.Default()
 	Metrics   *Metrics        // nil: none
@@ -60,7 +61,8 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	o.Batch = cmp.Or(o.Batch, 1000)
 	o.Timeout = cmp.Or(o.Timeout, 2*time.Second)
 	o.ClaimTime = cmp.Or(o.ClaimTime, time.Minute)
-	// Half of ClaimTime is for storage calls (see sweep): it must exceed the timeout of one call.
+	// The sweeper may spend half of ClaimTime on storage calls (see sweep), which must exceed
+	// the timeout of a single call.
 	o.ClaimTime = max(o.ClaimTime, 4*o.Timeout)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Metrics == nil {
@@ -82,8 +84,9 @@ func (s *Sweeper) Run(ctx context.Context) error { return s.loop.Run(ctx) }
 // Wake makes an idle sweeper look for pending deletions now.
 func (s *Sweeper) Wake() { s.loop.Wake() }
 
-// outcome is the result of one batch. An object that is neither in swept nor in failed
-// wasn't tried, or was cut off: its claim expires, and a later batch takes it again.
+// outcome is the result of one batch. An object that is neither in swept nor in failed wasn't
+// tried, or its storage call was cut off: its claim expires, and a later batch claims it
+// again.
 type outcome struct {
 	claimed int
 	mu      sync.Mutex
@@ -97,7 +100,7 @@ type failure struct {
 	err error
 }
 
-// objects counts the swept objects that the store is known to have had.
+// objects returns how many of the swept objects the store is known to have had.
 func (o *outcome) objects() (n int64) {
 	for _, d := range o.swept {
 		if d.Reclaims() {
@@ -126,8 +129,9 @@ func (o *outcome) add(d PendingDeletion, err error) {
 	o.timeout = o.timeout || errors.Is(err, context.DeadlineExceeded)
 }
 
-// batch claims due objects and sweeps them. It returns an error, so that the loop backs off,
-// if all deletions failed: then the store as a whole is probably unavailable.
+// batch claims and sweeps one batch of due objects. It returns an error if all deletions of
+// the batch failed, since then the store as a whole is probably unavailable and the loop
+// should back off.
 func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	size := s.size
 	o, err := s.claimAndSweep(ctx)
@@ -141,8 +145,8 @@ func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	return o.claimed >= size, nil
 }
 
-// claimAndSweep claims one batch, sweeps it, records the result in the database and returns
-// it.
+// claimAndSweep claims one batch, sweeps it, records the outcome in the database and returns
+// the outcome.
 func (s *Sweeper) claimAndSweep(ctx context.Context) (*outcome, error) {
 	if err := blob.RefuseWrong(ctx, s.opt.Store); err != nil {
 		return nil, err
@@ -161,8 +165,8 @@ func (s *Sweeper) claimAndSweep(ctx context.Context) (*outcome, error) {
 	return o, s.record(ctx, o)
 }
 
-// sweep deletes objects from the store until half of ClaimTime is over: first the plain objects,
-// in one request, then those of uploads.
+// sweep deletes objects from the store until half of ClaimTime is over: first the single
+// objects, in one request, then the objects of uploads, one upload per call.
 func (s *Sweeper) sweep(ctx context.Context, list []PendingDeletion, o *outcome) {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.ClaimTime/2)
 	defer cancel()
@@ -219,8 +223,8 @@ func (s *Sweeper) sweepUpload(ctx context.Context, d PendingDeletion, o *outcome
 	o.add(d, err)
 }
 
-// failures returns the errors of Store.Delete by key. If an error names no key, all keys
-// count as failed with it.
+// failures returns the errors that Store.Delete joined in err, by object key. If an error
+// names no key, all keys count as failed with that error.
 func failures(err error, keys []string) map[string]error {
 	if err == nil {
 		return nil
@@ -243,8 +247,8 @@ func failures(err error, keys []string) map[string]error {
 	return failed
 }
 
-// record writes the result to the catalog. It does so even after ctx has ended, so that
-// deleted objects aren't deleted again after a restart.
+// record writes the outcome of a batch to the database, even if ctx has ended, so that objects
+// that were deleted aren't deleted again after a restart.
 func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -269,8 +273,8 @@ func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	return s.postpone(ctx, o.failed)
 }
 
-// postpone reschedules failed objects. One statement serves all objects with the same number
-// of attempts and the same cause.
+// postpone reschedules the objects that the store failed to delete. Objects with the same
+// number of attempts and the same cause of failure are updated by one statement.
 func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 	type kind struct {
 		attempts int
@@ -289,8 +293,9 @@ func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 	return errors.Join(errs...)
 }
 
-// cause strips the object's key and path, which the row already has, so that equal failures
-// compare equal and are postponed together.
+// cause returns the text of err without the object's key and path, which the object's row has
+// already, so that the failures of several objects can have equal texts and be recorded
+// together.
 func cause(err error) string {
 	if e, ok := errors.AsType[*blob.DeleteError](err); ok {
 		err = e.Err

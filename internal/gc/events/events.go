@@ -1,13 +1,13 @@
-// Package events has the one table of the events that queue a manifest or blob for review
-// by garbage collection. Settings, the stored review delays and the words of "purser gc
-// explain" are made from the table; tests compare the documentation, and the SQL that writes
-// events, with it.
+// Package events has the table of the events that queue a manifest or blob for review by
+// garbage collection. The settings of review delays, the stored delays and the sentences of
+// "purser gc explain" are derived from this table; tests compare the documentation, and the
+// SQL that writes events, with it.
 package events
 
 import "time"
 
-// DefaultDelay is the time between an event and the review that it queues, for every event
-// and unless the configuration says otherwise.
+// DefaultDelay is the time between an event and the review that the event queues, for each
+// event whose delay isn't configured.
 const DefaultDelay = 24 * time.Hour
 
 // Kind says what an event queues.
@@ -21,17 +21,18 @@ const (
 
 // Event is a reason why a manifest or blob is queued for review.
 type Event struct {
-	// Name stands in the column "event" of the review queues and in the setting of the
-	// event's delay.
+	// Name is the value of the column "event" in the review queues, and the event's name in
+	// the setting of its delay.
 	Name string
 	Kind Kind
-	// DelayOf names the event whose delay counts for this one too. It is empty for an event
-	// with a delay, and a setting, of its own.
+	// DelayOf names another event, whose delay also applies to this event. It is empty for an
+	// event that has a delay, and so a setting, of its own.
 	DelayOf string
-	// Queues says in the documentation what is queued: "the layers of a deleted manifest".
+	// Queues is the documentation's text for what the event queues, such as "the layers of a
+	// deleted manifest".
 	Queues string
-	// Because says why the manifest or blob was queued, where it is called "it": the words
-	// of "purser gc explain".
+	// Because is the text of "purser gc explain" for why the event queued a manifest or blob,
+	// which the text calls "it".
 	Because string
 }
 
@@ -80,8 +81,9 @@ func WithDelay() []string {
 	return names
 }
 
-// Because returns why an event of this name queued something, with the name in parentheses.
-// A queue may have events of a newer version, which have no words here.
+// Because returns the text for why the event queued something, with the event's name in
+// parentheses. A newer version of Purser may have queued it with an event that is not in All;
+// then the text is only "of" and the name.
 func Because(name string) string {
 	for _, e := range All {
 		if e.Name == name {
