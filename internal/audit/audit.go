@@ -94,9 +94,10 @@ const (
 // These are the actors of entries that the registry's own workers write. No account can
 // have such a name, since names of accounts contain no space.
 const (
-	// ActorAutoprune deletes tags by policies. Quay's worker has this name in its log.
+	// ActorAutoprune is the worker that deletes tags by auto-pruning policies. Quay's
+	// worker has the same name in Quay's log.
 	ActorAutoprune = "autoprune worker"
-	// ActorExpiration deletes tags at their expiration date.
+	// ActorExpiration is the worker that deletes tags at their expiration date.
 	ActorExpiration = "expiration worker"
 )
 
@@ -184,7 +185,8 @@ func SourceOf(ctx context.Context) Source {
 	return s
 }
 
-// from fills in those fields of the source that the entry leaves empty.
+// from returns the entry with those of its fields actor, address, User-Agent and request
+// id that are empty filled from s.
 func (e Entry) from(s Source) Entry {
 	for _, f := range []struct {
 		field *string

@@ -150,8 +150,8 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 	return counts, last, more, nil
 }
 
-// Unread returns whether Changes after the position changes, or CountPulls after the
-// position pulls, would now find an entry.
+// Unread returns whether a reader would find new entries now: with Changes, from the
+// position in the parameter changes, or with CountPulls, from that in pulls.
 func Unread(ctx context.Context, q db.Querier, changes, pulls Position) (yes bool, err error) {
 	xid, id := changes.arguments()
 	pullXID, pullID := pulls.arguments()

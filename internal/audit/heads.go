@@ -48,7 +48,7 @@ func countHeads(entries []Entry) (n int) {
 
 // appendHeads writes HEAD requests into the table pullheads. A repeated attempt skips
 // those that exist already. It also writes HEADs of repositories that were deleted
-// meanwhile: no pull will match them, so they do no harm.
+// meanwhile: these do no harm, because the statistics will find no pull for them.
 func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 	n := len(heads)
 	if n == 0 {

@@ -56,7 +56,7 @@ const (
 	LogoutSuccess Kind = "logout_success"
 )
 
-// Kinds of Purser's own, for events that Quay has no name for.
+// These are Purser's own kinds, for events for which Quay has no name.
 const (
 	DeleteManifest    Kind = "delete_manifest"
 	DeleteBlob        Kind = "delete_blob"

@@ -335,8 +335,9 @@ func (pm *PartitionManager) withLocks(ctx context.Context, tx pgx.Tx, fn func(tx
 	return fmt.Errorf("%w: %w", errBusy, err)
 }
 
-// dropExpired drops the partitions of months before oldest, unless they have uncounted
-// pulls. It also deletes entries of these months from the default partition.
+// dropExpired drops the partitions of months before oldest, unless the statistics worker
+// still has to count pulls in them. It also deletes entries of these months from the
+// default partition.
 func (pm *PartitionManager) dropExpired(ctx context.Context, oldest month, done *PartitionChanges) error {
 	have, err := pm.months(ctx)
 	if err != nil {
@@ -366,10 +367,10 @@ func (pm *PartitionManager) dropExpired(ctx context.Context, oldest month, done 
 	return pm.deleteExpiredEntries(ctx, oldest, uncounted, args, done)
 }
 
-// uncounted returns an SQL condition, with its arguments, that is true for pulls that the
-// statistics worker still has to read; such a pull keeps its partition from being dropped.
-// The condition includes pulls whose counted_by is NULL: if statistics are switched on
-// later, the worker may still count these.
+// uncounted returns an SQL condition, with its arguments, that selects the pulls that the
+// statistics worker still has to count; such a pull keeps its partition from being
+// dropped. The condition includes pulls whose counted_by is NULL: if statistics are
+// switched on later, the worker may still count these.
 func (pm *PartitionManager) uncounted(ctx context.Context) (string, []any, error) {
 	if pm.opt.Read == nil {
 		return "false", nil, nil
@@ -382,12 +383,12 @@ func (pm *PartitionManager) uncounted(ctx context.Context) (string, []any, error
 		[]any{strconv.FormatUint(p.XID, 10), p.ID}, nil
 }
 
-// drop drops the partition of a month, unless the partition has an uncounted pull. It
-// detaches the partition before it searches for such a pull, because detaching waits for
-// writers. Errors: errUncounted, errAlreadyDone, errBusy.
+// drop drops the partition of a month, unless the statistics worker still has to count a
+// pull in it. It detaches the partition before it searches for such a pull, because
+// detaching waits for writers. Errors: errUncounted, errAlreadyDone, errBusy.
 func (pm *PartitionManager) drop(ctx context.Context, m month, uncounted string, args []any) error {
-	// Search without table locks first: if an uncounted pull is found, no writer has to
-	// wait.
+	// Search without table locks first: if the partition must stay because of a pull, no
+	// writer has to wait.
 	if err := findUncounted(ctx, pm.opt.DB.Pool, m, uncounted, args); err != nil {
 		return err
 	}
@@ -413,8 +414,9 @@ func (pm *PartitionManager) drop(ctx context.Context, m month, uncounted string,
 	})
 }
 
-// findUncounted returns errUncounted if the partition of a month has an uncounted pull,
-// and errAlreadyDone if the partition doesn't exist.
+// findUncounted searches the partition of a month for pulls that the statistics worker
+// still has to count. It returns errUncounted if there is one, and errAlreadyDone if the
+// partition doesn't exist.
 func findUncounted(ctx context.Context, q db.Querier, m month, uncounted string, args []any) error {
 	var found bool
 	err := q.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s)", partitionName(m), uncounted), args...).Scan(&found)
@@ -428,8 +430,8 @@ func findUncounted(ctx context.Context, q db.Querier, m month, uncounted string,
 }
 
 // deleteExpiredEntries deletes the entries of months before oldest from the default
-// partition, a thousand per statement, except uncounted pulls. Such entries were written
-// after their month's partition was dropped.
+// partition, a thousand per statement. It keeps pulls that the statistics worker still has
+// to count. Such old entries were written after their month's partition was dropped.
 func (pm *PartitionManager) deleteExpiredEntries(ctx context.Context, oldest month, uncounted string, args []any, done *PartitionChanges) error {
 	sql := fmt.Sprintf(`DELETE FROM %s WHERE ctid = ANY (ARRAY(
 			SELECT ctid FROM %s WHERE time < %s AND (%s) IS NOT TRUE LIMIT 1000 FOR UPDATE SKIP LOCKED))`,

@@ -22,8 +22,8 @@ func (r *Recorder) runBatch(ctx context.Context) (more bool, err error) {
 	return r.flush(ctx)
 }
 
-// sleepTime returns how long the loop sleeps: Every while the buffer has entries,
-// otherwise worker.MaxIdle, from which the next entry wakes the loop.
+// sleepTime returns how long the loop sleeps: Every if the buffer has entries, otherwise
+// worker.MaxIdle. In the second case the next entry wakes the loop earlier.
 func (r *Recorder) sleepTime(context.Context) (time.Duration, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

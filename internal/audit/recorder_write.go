@@ -104,8 +104,9 @@ func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
 	return batch, nil
 }
 
-// done removes the first n entries from the buffer and counts unfit pulls as dropped. It
-// returns whether there are enough entries for another full batch.
+// done removes the first n entries from the buffer. unfit is how many of their pulls
+// PostgreSQL refused; done counts these as dropped. It returns whether there are enough
+// entries for another full batch.
 func (r *Recorder) done(n, unfit int) (more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,9 +25,9 @@ type RedisPull struct {
 	Seq          int64 // the sequence number that Redis gave it; 0: none
 }
 
-// CountedByRedis returns up to n pulls that were counted in Redis, ordered by time and id,
-// after a place in that order. next is the place to continue from, zero if there are no
-// more.
+// CountedByRedis returns up to n pulls that were counted in Redis, in the order of time
+// and id, beginning behind the given place in that order. next is the place to continue
+// from, zero if there are no more pulls.
 func (l *Log) CountedByRedis(ctx context.Context, after Place, n int) (list []RedisPull, next Place, err error) {
 	rows, err := l.db.Pool.Query(ctx, `
 		SELECT time, id, COALESCE(repository_id, 0), COALESCE(tag, ''), digest, COALESCE(redis_seq, 0) FROM auditlog

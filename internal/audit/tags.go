@@ -72,8 +72,8 @@ func scanFormer(row pgx.CollectableRow) (f foundFormer, err error) {
 // cursor of the following page, "" when there is none. States that ended before the log's
 // retention are missing, and so are those of deleted repositories with the same name.
 //
-// As with List, each call examines a bounded number of entries. It may therefore return
-// fewer than n states although next isn't empty. Error: ErrCursor.
+// As with List, each call examines a bounded number of entries of the audit log. It may
+// therefore return fewer than n states although there is a next page. Error: ErrCursor.
 func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n int) (list []FormerTag, next string, err error) {
 	after, err := parseCursor(cursor)
 	if err != nil {

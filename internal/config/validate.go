@@ -80,10 +80,9 @@ const (
 	defaultUploadMaxAge    = 24 * time.Hour
 )
 
-// deriveTimes sets the defaults of http.max_request_time, uploads.max_age and
-// http.body_idle_timeout so that they fit those of the three that were given a value: no
-// upload may be abandoned sooner than a request may end, and no body may be idle longer
-// than a request may last.
+// deriveTimes computes the defaults of those of three times that were given no value, so
+// that they fit the given ones: uploads.max_age must not be below http.max_request_time,
+// and http.body_idle_timeout must not be above it.
 func (c *Config) deriveTimes() {
 	age := c.isSet("uploads.max_age")
 	if !c.isSet("http.max_request_time") {

@@ -320,8 +320,9 @@ func isOneOf(err error, codes ...oci.Code) bool {
 	return false
 }
 
-// unpromised returns nil if err has one of the codes and may occur, because a promise of
-// existence made at start would have expired by now. It returns any other error.
+// unpromised returns nil if the error err is allowed: it has one of the codes, and a
+// promise of existence made at start would have expired by now. It returns any other
+// error.
 func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error {
 	if !isOneOf(err, codes...) {
 		return err

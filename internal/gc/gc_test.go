@@ -78,7 +78,7 @@ func TestUploadIsSweptAgainAfterTheLongestRequest(t *testing.T) {
 	if got := b.stored(); !slices.Equal(got, []string{other}) {
 		t.Fatalf("stored after the first sweep: %v, want only %s, without %s", got, other, first)
 	}
-	// A request that has lost its upload to another writes an object late.
+	// A request writes an object late, after another request has taken over its upload.
 	if err := os.WriteFile(filepath.Join(b.dir, "objects", base[:2], base+"-7"), []byte("late"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -47,8 +47,8 @@ func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	config := b.Push(t, "r", "config")
 	for i := range 3 {
 		for what, hold := range map[string]func(payload []byte){
-			// The tag isn't put by a client, since the put of a subject waits for the
-			// review.
+			// The test inserts the tag's row directly: a client's put of a manifest that
+			// is a subject would wait for the review.
 			"a tag": func(payload []byte) {
 				b.Exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 					SELECT top_level_namespace_id, repository_id, 't', id FROM manifests WHERE digest = $1`,
@@ -128,8 +128,8 @@ func testRaceCycleHeldWhileDeleted(t *testing.T, dsn string) {
 }
 
 // A client is putting a tag or an index and has locked a manifest of the cycle. The review
-// must postpone its row in the review queue. The test fails if the review goes on with
-// those manifests of the cycle that it could lock.
+// must postpone the row of the manifest that it reviews. The test fails if the review goes
+// on with those manifests of the cycle that it could lock.
 func TestRacePutHoldsCycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -154,7 +154,7 @@ func TestRacePutHoldsCycle(t *testing.T) {
 
 // A review looks for everything that refers to a cycle. Before it locks these manifests, a
 // client adds an untagged index to the cycle. So the review hasn't locked all of them, and
-// must postpone its row in the review queue.
+// must postpone the row of the manifest that it reviews.
 func TestRaceCycleGrows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

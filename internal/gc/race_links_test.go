@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// fewLinks is the largest number of links to a blob that a review checks within its batch;
-// it leaves manyLinks to UnlinkInPages, which removes them in several transactions.
+// A review itself checks a blob's links if there are fewLinks. If there are manyLinks, it
+// leaves them to UnlinkInPages, which removes unused ones in several transactions.
 const fewLinks, manyLinks = 900, 10_000
 
 // linkFrom links the blob to n repositories, with ids from first on, that have no other

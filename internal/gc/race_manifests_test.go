@@ -159,7 +159,8 @@ func testRaceHeldBetweenLookAndLock(t *testing.T, dsn string) {
 
 // While a review deletes a manifest, one client puts the manifest again with a tag, and
 // another puts an index that lists it. Both puts must wait. Then the first must store the
-// manifest anew, and the second must be refused, unless the first came before it.
+// manifest anew. The second must be refused, unless the manifest has been stored anew by
+// then.
 func TestRaceHeldWhileDeleted(t *testing.T) { catalogtest.AtBoth(t, testRaceHeldWhileDeleted) }
 
 func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
@@ -453,8 +454,8 @@ func testRaceDeferredKey(t *testing.T, dsn string) {
 	x.Exec(t, "DELETE FROM tags")
 	x.Exec(t, "DELETE FROM manifests WHERE digest = ANY ($1)", [][]byte{child.Bytes(), list.Bytes()})
 	b.Empty(t, "manifests", "manifest_references", "gc_blobs_configurations")
-	// The deletion of the index's references queued the child for review, which no longer
-	// exists.
+	// When the index's references were deleted, a trigger queued the child for review. The
+	// child no longer exists, so the review must find it gone.
 	b.DueNow(t)
 	if out := b.ReviewBatch(t, reviewingManifests); out.Gone != out.Claimed {
 		t.Errorf("then: %+v", out)

@@ -277,7 +277,8 @@ func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 			if err := catalogtest.Soon(t, "deletion", deleted); err != nil {
 				t.Fatal(err)
 			}
-			// All of the repository's rows must be visible now: none may be added later.
+			// The worker that removes the deleted repository's rows must see all of them
+			// now: none may be added later.
 			id := b.Count(t, "SELECT id FROM repositories WHERE path = 'r'")
 			before := b.Count(t, "SELECT count(*) FROM repository_blobs WHERE repository_id = $1", id)
 			y.Exec(t, "COMMIT")

@@ -75,8 +75,8 @@ func (s *sequence) stopped() {
 	stops.after[s.last], stops.before[s.now] = true, true
 }
 
-// unraced returns a problem for each statement of a review before or after which no race
-// test has stopped.
+// unraced returns a problem for each statement before or after which no race test has
+// stopped a review.
 func unraced() (list []string) {
 	stops.Lock()
 	defer stops.Unlock()

@@ -97,7 +97,8 @@ func TestRaceReviewStalls(t *testing.T) {
 			} else {
 				t.Logf("the review: %v", err)
 			}
-			// The review must have changed nothing, and the requests must be complete.
+			// The review must have changed nothing, and the clients' requests must have
+			// stored everything.
 			b.Whole(t, "r", "t", config)
 			b.Whole(t, "r", "list")
 			if got := b.queued(t, d); got != "manifest_upload" {

@@ -115,7 +115,7 @@ func (p *paused) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.Trac
 // TraceQueryEnd does nothing.
 func (p *paused) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// to lets the review run until it is about to send a statement that matches pattern. The
+// to continues the review until it is about to send a statement that matches pattern. The
 // statement before which the review is stopped now doesn't count.
 func (p *paused) to(t *testing.T, pattern string) {
 	t.Helper()

@@ -9,7 +9,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// queued returns the events in a review queue, in the order of the rows' keys.
+// events returns the events in a review queue, sorted and separated by spaces.
 func (b bundle) events(t *testing.T, table string) string {
 	t.Helper()
 	var s string
@@ -154,8 +154,9 @@ func TestReviewDelays(t *testing.T) {
 	}
 }
 
-// An operator changes a review delay in the table. When replicas start, they must keep the
-// operator's value, unless the configuration has changed since the last start.
+// An operator changes a review delay in the table gc_review_after_defaults. When replicas
+// start, they must keep the operator's value, unless the configuration has changed since
+// the last start.
 func TestOperatorsDelaysStay(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour

@@ -72,9 +72,9 @@ func counted(n int64) catalog.Count {
 }
 
 // askSome adds an SQL statement to the batch b that returns the first items of a list, in
-// the order of their ids, and stores its result in to. The first column of each row must
-// be the number of all items; scan reads it into total, and the other columns into an
-// item.
+// the order of their ids, and stores its result in *to. The first column of each row must
+// be the number of all items. scan reads that number into total, and the other columns
+// into an item.
 //
 // The statement must read at most explainLimit+1 rows of the list, and sort only these.
 // Otherwise the planner, which can't know that very many manifests may use one digest,
@@ -102,8 +102,8 @@ func scanDigest(row pgx.CollectableRow, total *int64) (d oci.Digest, err error) 
 	return oci.DigestFromBytes(digest)
 }
 
-// askReview adds a query for a planned review to the batch, and stores the review in to.
-// If the query returns no row, to stays nil.
+// askReview adds a query for a planned review to the batch b, and stores the review in
+// *to. If the query returns no row, *to stays nil.
 func askReview(b *pgx.Batch, to **PlannedReview, sql string, args ...any) {
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[PlannedReview])
