@@ -25,9 +25,9 @@ type Pull struct {
 	// Head says that this is a HEAD request for a tag and no pull. The digest isn't known
 	// then.
 	Head bool
-	// Used says that this is a pull by digest that was counted in Redis together with an
-	// earlier HEAD. So the statistics may join no other pull with that HEAD. Head is set
-	// too.
+	// Used says that this is the GET by digest of a pull that Redis has counted together
+	// with an earlier HEAD. The statistics must not join another pull with the same HEAD.
+	// Head is set too.
 	Used bool
 	// Client and Port are those of Entry. They are set only for HEADs and for pulls by
 	// digest.

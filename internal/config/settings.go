@@ -17,8 +17,8 @@ type setting struct {
 	// derived says, for the documentation, from which settings the default is derived. It
 	// is empty if def is the default.
 	derived string
-	// unset says that Load doesn't apply def: until the setting is given a value, its
-	// value is derived as derived says.
+	// unset says that Load must not apply def. As long as such a setting has no value of
+	// its own, its default is computed from other settings or from the machine's memory.
 	unset bool
 	// also is a second environment variable, with Quay's name. It counts if the setting's
 	// own variable isn't set.

@@ -127,9 +127,10 @@ func testRaceCycleHeldWhileDeleted(t *testing.T, dsn string) {
 	}
 }
 
-// A client is putting a tag or an index and has locked a manifest of the cycle. The review
-// must postpone the row of the manifest that it reviews. The test fails if the review goes
-// on with those manifests of the cycle that it could lock.
+// A client is putting a tag or an index and has locked one manifest of a cycle, when a
+// review looks whether it may delete the cycle. The review must postpone the row of the
+// manifest that it reviews. The test fails if the review goes on with those manifests of
+// the cycle that it could lock.
 func TestRacePutHoldsCycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -65,8 +65,8 @@ func (b bundle) pausingAt(t *testing.T, review func(context.Context, *gc.Collect
 	cfg := b.DB.Pool.Config()
 	cfg.MaxConns, cfg.MinIdleConns = 1, 0
 	cfg.ConnConfig.Tracer = p
-	// The pool configures each new connection first, so the settings here override its
-	// own.
+	// The pool configures each new connection before the following code does, so these
+	// settings override the pool's.
 	settings = append([]string{"lock_timeout", "200", "purser.replica", ""}, settings...)
 	configure := cfg.ConnConfig.AfterConnect
 	cfg.ConnConfig.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {

@@ -131,9 +131,8 @@ func testReviewOfCycles(t *testing.T, dsn string) {
 	}
 }
 
-// No manifest of the cycle has a tag, but an index above the cycle has one, or the subject
-// of a manifest in the cycle, or a manifest that refers to the cycle later. The cycle must
-// stay until that tag is deleted.
+// No manifest of a cycle has a tag, but an index above the cycle has one, or the subject
+// of a manifest in the cycle. The cycle must stay until that tag or subject is deleted.
 func TestReviewOfHeldCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
