@@ -54,8 +54,8 @@ type Progress struct {
 	Kept      int64 `json:"kept"`
 	KeptBytes int64 `json:"kept_bytes"`
 	// SecondSweeps counts objects that were deleted from the store and will be deleted once
-	// more when the longest request is over, in case a request wrote them late. Collect counts
-	// them at its end.
+	// more when the longest request is over, in case a request wrote the objects late. Collect
+	// counts them at its end.
 	SecondSweeps int64 `json:"second_sweeps"`
 	// Due is the number of due reviews that are left: a count that is a few seconds old, less
 	// the reviews done since that count.

@@ -14,8 +14,8 @@ import (
 const (
 	gaugesTimeout = 5 * time.Second
 	// gaugesExpiry is how long the last values are still exported while queries of the
-	// database fail, or twice GaugesOptions.Every if that is longer. After this time no values
-	// are exported, so that nobody takes old values for current ones.
+	// database fail. If twice GaugesOptions.Every is longer, that time applies instead.
+	// Afterwards no values are exported, so that nobody takes old values for current ones.
 	gaugesExpiry = 2 * time.Minute
 )
 
@@ -108,9 +108,9 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 	gauge(lostBlobsDesc, values.Lost.Rows)
 }
 
-// latest returns the last values, the time when they were read, and whether they are recent
-// enough to be exported. It first queries the database anew if the last query is older than
-// Every. Concurrent scrapes wait for that query and share its result.
+// latest returns the last values, the time when they were read from the database, and whether
+// they are recent enough to be exported. If the last query is older than Every, latest first
+// queries the database again. Concurrent scrapes wait for that query and share its result.
 func (g *Gauges) latest() (GCBacklog, time.Time, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -27,10 +27,10 @@
 // because:
 //
 //   - The review locks the queue row first. A transaction that removes a reference writes the
-//     same row. If it wrote the row before the claim, it has committed, so that the review
-//     sees its change, or it still has the row locked, so that the claim skips the row. If it
-//     comes later, it waits for the review and then inserts a new row. So the review may drop
-//     the queue row of a manifest or blob in use.
+//     same row. If such a transaction wrote the row before the claim, it has either committed,
+//     so that the review sees its change, or still has the row locked, so that the claim skips
+//     the row. If it writes the row later, it waits for the review and then inserts a new row.
+//     So the review may drop the queue row of a manifest or blob in use.
 //   - The review locks a manifest or blob that seems unused FOR UPDATE, and then looks again
 //     in a new statement. Making a reference takes KEY SHARE on the referenced row, so no
 //     reference can be made after the lock, and the second look sees the references made
@@ -38,14 +38,14 @@
 //     the lock.
 //   - A review doesn't wait for clients: it skips and postpones the manifests and blobs that
 //     another transaction has locked. So no client waits for a reviewer that waits for another
-//     client. Only the triggers of its deletions may have to wait, for the queue rows of what
-//     the deletions free. If a client waits for the review at the same time, the review fails
-//     and not the client, since the lock timeout of the review's connection is shorter than
-//     PostgreSQL's deadlock_timeout.
+//     client. There is one exception: the triggers that run on the review's deletions write to
+//     the review queues, and may have to wait for a row there. If a client waits for the
+//     review at the same time, the review fails and not the client, since the lock timeout of
+//     the review's connection is shorter than PostgreSQL's deadlock_timeout.
 //   - A promise of existence (a client was told that a blob or manifest exists) is a queue row
-//     that isn't due yet. A due row keeps no promise any more, since no event makes a row due
-//     earlier. The row stays due until the review commits, since a request that makes a
-//     promise writes the row and so waits for the review's lock.
+//     that isn't due yet. Once the row is due, the promise has expired, since no event makes a
+//     row due earlier. A client that asks again during the review has to write the row, and so
+//     waits for the review's lock on the row.
 //
 // The files, in the order of reading: reviewer.go has the worker that reviews batch after
 // batch, review.go the transaction of one batch, review_manifests.go and review_blobs.go the

@@ -249,10 +249,11 @@ func testRaceLinkUsedBetweenLookAndLock(t *testing.T, dsn string) {
 	b.Empty(t, "gc_blob_review_queue")
 }
 
-// A client puts a manifest whose repository loses its link to a blob in a review that is
-// under way. The put must wait and be refused. The test fails if the review removes links
-// without a lock that conflicts with the put's (the put succeeds, and the repository
-// doesn't serve the manifest's blobs), or if the put doesn't lock its links.
+// A review is removing a repository's link to a blob, when a client puts a manifest that uses
+// the blob into this repository. The put must wait and be refused. The test fails if the
+// review removes links without a lock that conflicts with the put's (then the put succeeds,
+// and the repository doesn't serve the manifest's blobs), or if the put doesn't lock its
+// links.
 func TestRacePutMeetsUnlinking(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -344,9 +345,9 @@ func TestRaceLinkIsMadeAnew(t *testing.T) {
 	}
 }
 
-// One row in the review queue has a blob that doesn't exist, another has a blob that a
-// client has locked. The review can lock neither blob. It must drop the first row and keep
-// the second.
+// One row in the review queue names a blob that doesn't exist, another names a blob that a
+// client has locked. The review can lock neither blob. It must drop the first row and keep the
+// second.
 func TestRaceGoneAndLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

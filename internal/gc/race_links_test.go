@@ -65,9 +65,9 @@ func testRaceManyLinks(t *testing.T, dsn string) {
 	b.Empty(t, "gc_blob_review_queue")
 }
 
-// 10,000 repositories link a blob that only one of them uses. Reviews must remove the
-// unused links. When the blob itself has become unused, a review must delete it with all
-// its links, even if it has again as many.
+// 10,000 repositories link a blob that only one other repository uses. Reviews must remove the
+// unused links. Then the links are inserted again, and the blob itself becomes unused. A
+// review must delete the blob with all its links.
 func TestRaceManyLinkedBlob(t *testing.T) { catalogtest.AtBoth(t, testRaceManyLinkedBlob) }
 
 func testRaceManyLinkedBlob(t *testing.T, dsn string) {

@@ -158,9 +158,9 @@ func testRaceHeldBetweenLookAndLock(t *testing.T, dsn string) {
 }
 
 // While a review deletes a manifest, one client puts the manifest again with a tag, and
-// another puts an index that lists it. Both puts must wait. Then the first must store the
-// manifest anew. The second must be refused, unless the manifest has been stored anew by
-// then.
+// another puts an index that lists it. Both puts must wait. The first put must store the
+// manifest anew. The put of the index must be refused, unless the first put has stored the
+// manifest by then.
 func TestRaceHeldWhileDeleted(t *testing.T) { catalogtest.AtBoth(t, testRaceHeldWhileDeleted) }
 
 func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
@@ -199,8 +199,8 @@ func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
 	}
 }
 
-// A client is putting an index, or a tag, and has locked the index's children and the
-// manifest that it tags. A review must postpone the rows of these manifests in the review
+// One client puts an index and has locked the index's child; another puts a tag and has locked
+// the tagged manifest. A review must postpone the rows of these two manifests in the review
 // queue. The test fails if the review takes manifests that it can't lock for deleted, or
 // leaves their rows due.
 func TestRacePutHoldsManifests(t *testing.T) {

@@ -208,8 +208,8 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
 		t.Error("a review that gave way shortened a promise that was made since")
 	}
-	// A blob's row must keep a longer delay too, even if its review failed for another
-	// reason.
+	// A blob's row in the review queue must keep a longer delay too, even if its review failed
+	// for another reason than a lost race.
 	x.Exec(t, "COMMIT")
 	b.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 	b.Exec(t, "CREATE TRIGGER refuse BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION refuse()")

@@ -41,8 +41,8 @@ import (
 // others needs no further statement.
 
 // maxHolders bounds the holders that a review reads, and may have to lock, for one manifest. A
-// cycle with more holders is kept. That takes thousands of untagged indexes of one manifest,
-// all in cycles, which don't justify a transaction without a bound.
+// cycle with more holders is kept: so many untagged indexes of one manifest, all in cycles,
+// aren't worth a transaction without a bound.
 const maxHolders = 2000
 
 // firstHolders bounds the holders of each manifest that findCycles reads in its first
@@ -131,8 +131,9 @@ const holders = `
 			THEN ARRAY(SELECT id FROM holders LIMIT $4) END AS ids
 		OFFSET 0) found`
 
-// findCycles returns the cycles of those of the manifests that are in a cycle or among the
-// holders of one that is. The manifests must have no tags of their own.
+// findCycles returns, for each manifest that is in a cycle, this cycle. It may also return the
+// cycle for a manifest that is not in it but references it (as one of the holders). The
+// manifests must have no tags of their own.
 func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, error) {
 	found := cycles{}
 	if keys.len() == 0 {
@@ -165,8 +166,9 @@ func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, erro
 	return found, nil
 }
 
-// InCycle says whether a manifest is only referenced within a cycle without tags. It uses the
-// same statement as a review. The manifest must be referenced and have no tag of its own.
+// InCycle says whether a manifest is only referenced within a cycle without tags. It decides
+// by the same SQL statement as a review. The manifest must be referenced and have no tag of
+// its own.
 func InCycle(ctx context.Context, tx pgx.Tx, namespace, repository, id int64) (bool, error) {
 	var key manifestKeys
 	key.add(namespace, repository, id)
@@ -197,7 +199,7 @@ func readHolders(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, f
 	return unread, err
 }
 
-// lockedBy says whether all holders of the cycle are among the locked.
+// lockedBy says whether all holders of the cycle are among the manifests in locked.
 func (c *cycle) lockedBy(locked map[int64]bool) bool {
 	return !slices.ContainsFunc(c.holders, func(id int64) bool { return !locked[id] })
 }

@@ -12,13 +12,14 @@ import (
 const (
 	// maxUnlinked bounds the unused links that one batch reads and removes.
 	maxUnlinked = 1000
-	// A blob with more than manyLinks links has its links reviewed in pages, each in a
-	// transaction of its own: any number of repositories may link a base layer.
+	// manyLinks is the largest number of links that a batch reviews for one blob.
+	// UnlinkInPages reviews the links of a blob with more, in pages, each in a transaction of
+	// its own: any number of repositories may link a base layer.
 	manyLinks = 1000
 	// linksPerPage is the number of links that the transaction of one page reviews.
 	linksPerPage = 5000
-	// pagesPause is the delay of the queue row of a blob whose links are reviewed in pages: no
-	// other reviewer takes the row meanwhile.
+	// pagesPause is how long the queue row of a blob is postponed while UnlinkInPages reviews
+	// the blob's links, so that no other reviewer takes the row.
 	pagesPause = 10 * time.Minute
 )
 

@@ -35,9 +35,9 @@ func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow
 }
 
 // reviewManifests reviews claimed rows. It deletes a manifest if no tag, no index and no
-// existing subject references it, or if only manifests of an unreachable cycle reference it
-// (see cycle). Triggers then queue the blobs, children and referrers of the deleted manifest,
-// each with the review delay of its event.
+// existing subject references it, or if only manifests of a cycle that no tag reaches
+// reference it (see cycle). Triggers then queue the blobs, children and referrers of the
+// deleted manifest, each with the review delay of its event.
 func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
 	var claimed manifestKeys
 	for _, r := range rows {
@@ -129,9 +129,10 @@ type cycleCandidate struct {
 	listed                    bool // an index lists it
 }
 
-// beforeLocks decides after the first look: kept manifests stay; candidates may be deleted,
-// since nothing references them, or only their subject within a cycle. listed are cycles with
-// a manifest that stays because an index lists it: their other manifests are to be queued.
+// beforeLocks decides by a classification that was made before the manifests are locked. kept
+// manifests stay. candidates may be deleted: nothing references them, or only their subject
+// within a cycle. listed has the cycles of those kept manifests that an index lists; other
+// manifests of these cycles are to be queued.
 func (l *classification) beforeLocks() (kept, candidates manifestKeys, listed []*cycle) {
 	kept, candidates = l.referenced, l.unreferenced
 	for _, s := range l.maybeInCycle.list {
@@ -148,8 +149,9 @@ func (l *classification) beforeLocks() (kept, candidates manifestKeys, listed []
 	return kept, candidates, listed
 }
 
-// underLocks decides after the second look, which was made under locks: unused manifests are
-// deleted, kept manifests stay, and the review of postponed manifests is repeated soon.
+// underLocks decides by a classification that was made after the manifests were locked: unused
+// manifests are deleted, kept manifests stay, and postponed manifests are reviewed again soon.
+// locked has the ids of all locked manifests.
 func (l *classification) underLocks(locked map[int64]bool) (unused, kept, postponed manifestKeys) {
 	unused, kept, postponed = l.unreferenced, l.referenced, l.unlinked
 	postponed.join(l.unqueued)
@@ -391,9 +393,9 @@ const postponeManifests = `
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 	WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`
 
-// postponeLocked is for the manifests of all that aren't in locked. It postpones the queue
-// rows of those that exist, drops the queue rows of those that don't, and returns the number
-// postponed.
+// postponeLocked settles the queue rows of those manifests of all that couldn't be locked,
+// because they aren't in locked. It postpones the row if the manifest exists, drops the row if
+// the manifest was deleted, and returns the number of postponed rows.
 func postponeLocked(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int, error) {
 	if all.len() == locked.len() {
 		return 0, nil

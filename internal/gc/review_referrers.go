@@ -10,16 +10,17 @@ import (
 // A manifest may be the subject of any number of referrers, so neither the put nor the
 // deletion of a subject may read them all:
 //
-//   - A review deletes a referrer because its subject doesn't exist. From before its second
-//     look until its commit, the review has a shared advisory lock on the subject's digest. A
-//     put of a new manifest takes the same lock exclusively before its insert. If the review
-//     gets the lock first, the put of the subject waits for the review's commit, so its client
-//     never sees the deleted referrer. If the put has the lock, the review doesn't wait but
-//     postpones the referrer. Whenever the review gets the lock, its second look is a new
-//     statement, which sees a subject that was committed before.
+//   - A review deletes a referrer because its subject doesn't exist. The review takes a shared
+//     advisory lock on the subject's digest, then looks for the subject once more, and keeps
+//     the lock until its commit. A put of a new manifest takes the same lock exclusively
+//     before its insert. If the review gets the lock first, the put of the subject waits for
+//     the review's commit, so its client never sees the deleted referrer. If the put has the
+//     lock, the review doesn't wait but postpones the referrer. Once the review gets the lock,
+//     it looks for the subject in a new statement, which sees a subject that was committed
+//     before.
 //   - A put of a manifest that exists already needs no advisory lock: it locks the manifest's
-//     row (FOR KEY SHARE) until its commit, so that no review deletes the row, and every look
-//     sees it.
+//     row (FOR KEY SHARE) until its commit, so that no review deletes the row, and every
+//     review sees it.
 //   - The deletion of a subject queues one page of referrers, and inserts a row into
 //     gc_subject_review_queue for the others. Pages are queued in the order of manifest ids.
 //     The transaction that queues a page also stores in that row where the next page begins,
@@ -39,11 +40,11 @@ import (
 // table. Referrers of further subjects are left to the next batch.
 const maxSubjects = 200
 
-// lockSubjects tries to take the advisory locks on the subjects of the manifests in locked,
-// which block puts of those subjects; keys maps a manifest's id to the key of its subject's
-// lock. ready has the manifests that have no subject, or whose subject's lock was free.
-// nextBatch has the manifests whose subjects exceed maxSubjects. The remaining manifests are
-// in neither: another transaction has the lock.
+// lockSubjects tries to take the advisory locks on the subjects of the manifests in locked.
+// Such a lock blocks puts of the subject. keys maps a manifest's id to the key of its
+// subject's lock. ready has the manifests that have no subject, or whose subject's lock was
+// free. nextBatch has the manifests whose subjects exceed maxSubjects. The remaining manifests
+// are in neither list, since another transaction has the lock.
 func lockSubjects(ctx context.Context, tx pgx.Tx, locked manifestKeys, keys map[int64]int32) (ready, nextBatch manifestKeys, err error) {
 	if len(keys) == 0 {
 		return locked, nextBatch, nil

@@ -56,9 +56,9 @@ func testReviewDeletesWhatNothingHolds(t *testing.T, dsn string) {
 	b.Owned(t)
 }
 
-// Reviews must keep children of an index and referrers of an existing subject. After the
-// index or the subject was deleted, they must delete these as well, with the short review
-// delays of a cascade.
+// Reviews must keep the manifests of an index with a tag, and the referrers of these
+// manifests. After a client has deleted the tag, reviews must delete the index and all of
+// them. No review delays are set.
 func TestReviewFollowsIndexesAndSubjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -73,7 +73,7 @@ func NewReviewer(o ReviewerOptions) (*Reviewer, error) {
 	return r, nil
 }
 
-// Run reviews until ctx ends. Any number of processes may do so at once.
+// Run reviews batch after batch until ctx ends. Any number of processes may do so at once.
 func (r *Reviewer) Run(ctx context.Context) error { return r.loop.Run(ctx) }
 
 // Wake makes an idle reviewer look for due rows now.
@@ -142,9 +142,9 @@ func (r *Reviewer) queueReferrers(ctx context.Context) (did bool, err error) {
 	return r.opt.Collector.QueueReferrers(ctx, r.opt.Batch)
 }
 
-// attempt runs one review that may take half the timeout; late says that this time ran out.
-// The statement that runs at that moment may go on on the server for as long again, until its
-// own timeout ends it.
+// attempt runs one review, and cancels it when half of the timeout is over; late says that it
+// was cancelled. The statement that runs at that moment may continue on the server for as long
+// again, until the connection's statement timeout ends it.
 func (r *Reviewer) attempt(ctx context.Context, o ReviewOptions) (out Review, late bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout/2)
 	defer cancel()

@@ -84,9 +84,9 @@ type PendingBacklog struct {
 type PendingStatus struct {
 	PendingBacklog
 	Failing catalog.Count `json:"failing"` // the store failed to delete them at least once
-	// LastError and FailingSince are of that object, among those which the store failed to
-	// delete, that has been a pending deletion for longest: its last error, and the time when
-	// it was recorded. "" and nil if no deletion fails.
+	// These two fields describe the object that was recorded for deletion first, among those
+	// that the store failed to delete: the last error, and the time when the object was
+	// recorded. They are "" and nil if no deletion fails.
 	LastError    string     `json:"last_error"`
 	FailingSince *time.Time `json:"failing_since"`
 }
@@ -180,8 +180,8 @@ func (v *statusQuery) backlog(s *GCBacklog, keep time.Duration) {
 	v.count(tally{from: "gc_doomed_objects WHERE again_at IS DISTINCT FROM delete_after", index: "gc_doomed_objects_first_idx",
 		rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
 	v.count(tally{from: "gc_doomed_objects WHERE again_at = delete_after", index: "gc_doomed_objects_again_idx", rows: &s.Doomed.SecondSweeps})
-	// keep is written into the SQL text, as the limits are, so that the planner knows its
-	// value.
+	// The duration keep is written into the SQL text, as the limits are, so that the planner
+	// knows it.
 	kept := fmt.Sprintf("now() - interval '%d ms'", keep.Milliseconds())
 	v.count(tally{from: "gc_doomed_objects WHERE (of_upload OR sweeping) AND delete_after <= now()" +
 		" OR NOT (of_upload OR sweeping) AND delete_after <= " + kept, rows: &s.Doomed.Due})
@@ -207,7 +207,7 @@ func (v *statusQuery) queue(kind ReviewKind, s *QueueStatus) {
 				(SELECT min(review_after) FROM gc_subject_review_queue WHERE $1 AND review_after > now()))`, kind == ReviewOfManifests)
 }
 
-// row adds a query of one row and scans it into dest.
+// row adds a query that returns one row, and scans this row into dest.
 func (v *statusQuery) row(dest []any, sql string, args ...any) {
 	v.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
 }

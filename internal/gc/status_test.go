@@ -217,8 +217,8 @@ func TestRetryFailed(t *testing.T) {
 	if got := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after > now() + interval '50 min'"); got != 7 {
 		t.Errorf("%d rows wait, want the 7 that did not fail", got)
 	}
-	// A review fails for good while RetryFailed runs. RetryFailed must leave its row
-	// alone; the next call retries it.
+	// The last row's set_aside_at is in the future, as if its review failed for good while
+	// RetryFailed runs. RetryFailed must leave this row alone.
 	if got, err := b.Collector.RetryFailed(t.Context(), gc.ReviewOfManifests); err != nil || got != 29 {
 		t.Fatalf("%d brought back (%v), want 29", got, err)
 	}

@@ -61,8 +61,8 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	o.Batch = cmp.Or(o.Batch, 1000)
 	o.Timeout = cmp.Or(o.Timeout, 2*time.Second)
 	o.ClaimTime = cmp.Or(o.ClaimTime, time.Minute)
-	// The sweeper may spend half of ClaimTime on storage calls (see sweep), which must exceed
-	// the timeout of a single call.
+	// Half of ClaimTime must exceed the timeout of a single storage call, since sweep makes
+	// such calls only for half of ClaimTime.
 	o.ClaimTime = max(o.ClaimTime, 4*o.Timeout)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Metrics == nil {

@@ -81,9 +81,9 @@ func WithDelay() []string {
 	return names
 }
 
-// Because returns the text for why the event queued something, with the event's name in
-// parentheses. A newer version of Purser may have queued it with an event that is not in All;
-// then the text is only "of" and the name.
+// Because returns the text for why the event of this name queued a manifest or blob, with the
+// name in parentheses. If All doesn't have the event, since a newer version of Purser has
+// queued the row, the text is only "of" and the name.
 func Because(name string) string {
 	for _, e := range All {
 		if e.Name == name {
