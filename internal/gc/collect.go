@@ -247,8 +247,9 @@ func (c *collection) dryRun(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// A deletion of a subject queues only the first page of its referrers. Even a dry run
-		// queues the rest: a queue row only causes a review and deletes nothing by itself.
+		// The deletion of a subject queues only the first of its referrers; QueueReferrers has
+		// to queue the others. Even a dry run does so, since a queue row only causes a review
+		// and deletes nothing by itself.
 		for queued := true; queued; {
 			if queued, err = r.queueReferrers(ctx); err != nil {
 				return err
@@ -292,8 +293,8 @@ func (c *collection) add(kind ReviewKind, out Review) {
 	c.progress.Due = max(0, c.progress.Due-int64(out.Claimed))
 }
 
-// report calls opt.Progress. It counts the due reviews anew if the last count is older than
-// recountAfter.
+// report calls opt.Progress. If the last count of due reviews is older than recountAfter, it
+// first counts them again.
 func (c *collection) report(ctx context.Context) {
 	if time.Since(c.counted) > recountAfter {
 		if n, err := c.opt.Collector.DueReviews(ctx); err == nil {

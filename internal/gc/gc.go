@@ -31,17 +31,20 @@
 //     so that the review sees its change, or still has the row locked, so that the claim skips
 //     the row. If it writes the row later, it waits for the review and then inserts a new row.
 //     So the review may drop the queue row of a manifest or blob in use.
+//
 //   - The review locks a manifest or blob that seems unused FOR UPDATE, and then looks again
 //     in a new statement. Making a reference takes KEY SHARE on the referenced row, so no
 //     reference can be made after the lock, and the second look sees the references made
 //     before. A single statement that both locks and looks would use a snapshot from before
 //     the lock.
+//
 //   - A review doesn't wait for clients: it skips and postpones the manifests and blobs that
 //     another transaction has locked. So no client waits for a reviewer that waits for another
 //     client. There is one exception: the triggers that run on the review's deletions write to
 //     the review queues, and may have to wait for a row there. If a client waits for the
 //     review at the same time, the review fails and not the client, since the lock timeout of
 //     the review's connection is shorter than PostgreSQL's deadlock_timeout.
+//
 //   - A promise of existence (a client was told that a blob or manifest exists) is a queue row
 //     that isn't due yet. Once the row is due, the promise has expired, since no event makes a
 //     row due earlier. A client that asks again during the review has to write the row, and so
@@ -63,20 +66,25 @@
 //   - An object is recorded for deletion by the transaction that deletes the row of the blob
 //     or upload to which the object belonged, and storage keys are never reused. So the
 //     deletion may come arbitrarily late: no other object can have the key.
+//
 //   - Deleting an object twice is harmless, since keys are never reused. The row in
 //     gc_doomed_objects is removed only after the store has confirmed the deletion. If a
 //     sweeper dies in between, its claim of the row expires after SweeperOptions.ClaimTime,
 //     and another sweeper deletes the object.
+//
 //   - A request whose upload was deleted, or taken over by another request, may still be
 //     writing an object of that upload. So the sweeper deletes the objects of an upload a
 //     second time, when every request that began before the first time must be over.
+//
 //   - The object of a deleted blob isn't deleted from the store before gc.keep_doomed has
 //     passed since the blob's row was deleted. If the database is restored within that time to
 //     a state from before the deletion, the restored row of the blob still finds its object in
 //     the store. The pending deletion isn't part of the restored state.
+//
 //   - While the store carries another database's identity, nothing is swept, reaped or
 //     repaired: the objects of this database would be missing there and count as deleted, and
 //     the objects in the store belong to another registry.
+//
 //   - No storage call is made inside a database transaction, so that no lock and no connection
 //     is occupied while a storage call hangs.
 package gc

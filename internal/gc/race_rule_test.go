@@ -37,8 +37,8 @@ func (s statement) String() string {
 	return text
 }
 
-// stops has all statements that stopped reviews have sent, and those before or after which
-// a race test has stopped a review.
+// stops has all SQL statements that the reviews of race tests have sent (all), and those of
+// them before or after which a race test has stopped a review.
 var stops = struct {
 	sync.Mutex
 	all, before, after map[statement]bool

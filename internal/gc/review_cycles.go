@@ -10,35 +10,40 @@ import (
 // Manifests can keep each other alive in a reference cycle. An index keeps its children, and a
 // subject keeps its referrers. So if an index has a subject that is also the index's child, at
 // any depth, the index and the child keep each other. Without a tag such a cycle is garbage,
-// though each of its manifests is referenced. A review finds and breaks a cycle as follows:
+// though each of its manifests is referenced.
 //
-//   - A manifest's holders are the indexes that list it and its existing subject, and the
-//     holders of those in turn. Only tags and other holders can reference a holder. So when
-//     neither the manifest nor a holder has a tag, they are all garbage. A manifest that is
-//     among its own holders is in a cycle; no review could delete it by looking at direct
-//     references only.
-//   - A manifest of a cycle can be deleted if no index lists it, so that only its subject
-//     references it. Its deletion breaks the cycle, and triggers queue the manifests that it
-//     referenced. Such a manifest always exists: a manifest names its children and its subject
-//     by digest, so at least one manifest of a cycle isn't named by any other manifest of the
-//     cycle. If an index outside of the cycle lists that manifest, the index is a holder too,
-//     and is either in a cycle of its own or not referenced at all.
+// A manifest's holders are the manifests that keep it, directly or indirectly: the indexes
+// that list it, its existing subject, and the holders of those. A manifest is in a cycle if it
+// is one of its own holders. If neither the manifest nor a holder has a tag, all of them are
+// garbage. A review finds and breaks a cycle as follows:
+//
+//   - A review deletes a manifest of a cycle without tags if no index lists it, so that only
+//     its subject references it. This deletion breaks the cycle, and triggers queue the
+//     manifests that the deleted manifest referenced. Every cycle without tags has such a
+//     manifest: a manifest names its children and its subject by digest, so at least one
+//     manifest of a cycle isn't named by any other manifest of the cycle. If an index outside
+//     of the cycle lists that manifest, the index is garbage too, and is either in a cycle of
+//     its own or not referenced at all.
+//
 //   - A cycle becomes garbage when the last tag, index or subject that kept it from outside is
-//     deleted. The event queues the manifest that lost this reference, which an index of the
-//     cycle may list too. The review of that manifest then queues the holders that no index
-//     lists, in the transaction that drops the manifest's queue row.
-//   - Before the review deletes a manifest of a cycle, it locks the manifest and all its
-//     holders, and computes the holders again in a new statement. A new tag or index takes KEY
-//     SHARE on the manifest that it references. So no holder can get a tag or another holder
-//     after the locks, and the new statement sees those made before. Promises of existence are
-//     kept: a review deletes only manifests whose queue rows it has claimed, never any other
-//     holder.
+//     deleted. This event queues the manifest that lost the reference. If an index lists that
+//     manifest, its review can't delete it, and instead queues those of its holders that no
+//     index lists, in the transaction that drops the manifest's own queue row.
+//
+//   - Before a review deletes a manifest of a cycle, it locks the manifest and all its holders,
+//     and then computes the holders again in a new statement. A new tag or index takes KEY
+//     SHARE on the manifest that it references. So after the locks no holder can get a tag or
+//     another holder, and the new statement sees the tags and holders from before the locks.
+//
+//   - A review deletes only manifests whose queue rows it has claimed, never other holders, so
+//     that promises of existence for these are kept.
+//
 //   - If a client pushes a subject of these manifests meanwhile, the review doesn't wait for
 //     that push: the result is the same as if the review had come first.
 //
 // Only a manifest that is referenced, and itself has children or referrers, can be in a cycle.
-// The function classify searches for cycles only among such manifests; the review of all
-// others needs no further statement.
+// The function classify searches for cycles only among such manifests, so that the review of
+// ordinary manifests needs no further statement.
 
 // maxHolders bounds the holders that a review reads, and may have to lock, for one manifest. A
 // cycle with more holders is kept: so many untagged indexes of one manifest, all in cycles,
@@ -70,11 +75,12 @@ func (found cycles) of(keys manifestKeys) map[*cycle]bool {
 	return list
 }
 
-// holders is a statement that returns, for each manifest given by its keys, the ids of its
-// holders, or NULL if it has found a holder with a tag, where it stops. The CTE holders has a
-// row for each holder: the id, the digest of the holder's own subject, and whether the holder
-// has a tag. Its first half finds the direct holders of the manifest, its second half the
-// direct holders of a holder found before (below). For OFFSET 0 see "Plans" in package db.
+// holders is an SQL statement that returns, for each of the given manifests, the ids of its
+// holders, or NULL if a holder has a tag; it stops reading when it has found a tag. The CTE
+// holders has a row for each holder: the id, the digest of the holder's own subject, and
+// whether the holder has a tag. The first half of the CTE finds the manifest's direct holders,
+// the second half the direct holders of each holder found so far (below). For OFFSET 0 see
+// "Plans" in package db.
 const holders = `
 	SELECT w.namespace, w.repository, w.id, found.ids
 	FROM (

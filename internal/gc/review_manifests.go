@@ -105,15 +105,15 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 // classification groups manifests by what references them.
 type classification struct {
 	referenced, unreferenced, gone manifestKeys
-	// unlinked manifests are listed by an index that was pushed before them, and whose
-	// references to them (rows of manifest_references) are still missing.
+	// unlinked manifests are listed by an index that was pushed before them, and the rows of
+	// manifest_references for this are still missing.
 	unlinked manifestKeys
 	// unqueued manifests are referrers of a deleted subject that QueueReferrers hasn't queued
 	// yet.
 	unqueued manifestKeys
-	// maybeInCycle has manifests that an index or their subject references, that no tag
-	// references, and that have children or referrers themselves. cycles has the cycles of
-	// those that are in a cycle.
+	// maybeInCycle has the manifests that could be in a cycle: no tag references them, an
+	// index or their subject does, and they have children or referrers themselves. cycles has
+	// the cycles that were found.
 	maybeInCycle cycleCandidates
 	cycles       cycles
 }
@@ -272,9 +272,10 @@ func linkAndClassify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classif
 	return classify(ctx, tx, keys)
 }
 
-// lockCandidates locks the manifests that may be deleted and, of those that are in cycles, all
-// holders. It returns the ids of all manifests that it locked, the keys of the locked
-// candidates, and the keys of the advisory locks of the candidates' subjects.
+// lockCandidates locks the candidates for deletion and all holders of those that are in
+// cycles. It returns the ids of all manifests that it locked, the keys of the locked
+// candidates, and, by manifest id, the keys of the advisory locks on the subjects of all
+// locked manifests.
 func lockCandidates(ctx context.Context, tx pgx.Tx, candidates manifestKeys, found cycles) (ids map[int64]bool, locked manifestKeys, subjects map[int64]int32, err error) {
 	want := make(map[int64]bool, candidates.len()) // ids are unique across repositories
 	for _, id := range candidates.ids {
@@ -344,9 +345,9 @@ type deletedManifest struct {
 	size           int64
 }
 
-// deleteManifests deletes manifests. For namespaces whose webhooks ask for the event, it
-// records the number of deleted manifests of each repository. Cascades and triggers delete the
-// manifests' references, layers and queue rows.
+// deleteManifests deletes manifests. For namespaces with a webhook for garbage collection
+// (event gc), it records how many manifests it deleted from each repository. Cascades and
+// triggers delete the manifests' references, layers and queue rows.
 func deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]deletedManifest, error) {
 	if keys.len() == 0 {
 		return nil, nil
@@ -393,9 +394,9 @@ const postponeManifests = `
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 	WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`
 
-// postponeLocked settles the queue rows of those manifests of all that couldn't be locked,
-// because they aren't in locked. It postpones the row if the manifest exists, drops the row if
-// the manifest was deleted, and returns the number of postponed rows.
+// postponeLocked settles the queue rows of the manifests in all that couldn't be locked, which
+// are those that aren't in locked. It postpones the row if the manifest exists, drops the row
+// if the manifest was deleted, and returns the number of postponed rows.
 func postponeLocked(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int, error) {
 	if all.len() == locked.len() {
 		return 0, nil

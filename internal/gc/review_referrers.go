@@ -18,9 +18,11 @@ import (
 //     lock, the review doesn't wait but postpones the referrer. Once the review gets the lock,
 //     it looks for the subject in a new statement, which sees a subject that was committed
 //     before.
+//
 //   - A put of a manifest that exists already needs no advisory lock: it locks the manifest's
 //     row (FOR KEY SHARE) until its commit, so that no review deletes the row, and every
 //     review sees it.
+//
 //   - The deletion of a subject queues one page of referrers, and inserts a row into
 //     gc_subject_review_queue for the others. Pages are queued in the order of manifest ids.
 //     The transaction that queues a page also stores in that row where the next page begins,
@@ -28,6 +30,7 @@ import (
 //     isn't missed: its put waits for the deletion, and queues the referrer itself. If the
 //     subject is put and deleted again meanwhile, the row starts again after the first page
 //     that the new deletion queues.
+//
 //   - An older event may have queued a referrer that the deletion of its subject hasn't queued
 //     yet. A review of this referrer postpones it, so that it isn't deleted before the delay
 //     of the deletion's event is over.
