@@ -49,7 +49,7 @@ type Progress struct {
 	Objects           int64 `json:"objects"` // swept from the store
 	Bytes             int64 `json:"bytes"`   // of the swept objects; in a dry run, of the blobs that would be deleted
 	Failed            int64 `json:"failed"`  // objects that the store failed to delete; they are tried again
-	// Kept counts objects of deleted blobs that still stay in the store, for gc.keep_doomed
+	// Kept counts pending deletions whose objects still stay in the store, for gc.keep_doomed
 	// or, after a repair, for a day. Collect counts them at its end.
 	Kept      int64 `json:"kept"`
 	KeptBytes int64 `json:"kept_bytes"`

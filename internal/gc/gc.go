@@ -1,9 +1,9 @@
 // Package gc deletes what the registry no longer needs. Database triggers put each manifest
-// and blob that may have lost its last reference into a review queue; Reviewers delete those
-// of them that nothing references. The Reaper deletes the rows of abandoned uploads. The
-// objects of deleted blobs and uploads are recorded as pending deletions, rows of
-// gc_doomed_objects; the Sweeper deletes these objects from the blob store. Collect does the
-// work of all three until nothing is due.
+// and blob that may be without a reference into a review queue; Reviewers delete those of them
+// that nothing references. The Reaper deletes the rows of abandoned uploads. The objects of
+// deleted blobs and uploads are recorded as pending deletions, rows of gc_doomed_objects; the
+// Sweeper deletes these objects from the blob store. Collect does the work of all three until
+// nothing is due.
 //
 // # A review
 //

@@ -174,11 +174,11 @@ func TestRaceCycleGrows(t *testing.T) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// A first review has seen a cycle's last tag and is about to drop the row of the outer
-// index, whose deletion would break the cycle. Then a client deletes the tag. The review
-// of the image that lost the tag must wait for the first review, and then queue the outer
-// index again. The test fails if that second review queues only manifests that have no
-// row.
+// The image of a cycle has a tag, so a first review keeps the cycle's outer index and is about
+// to drop the index's row in the review queue. Then a client deletes the tag, and a second
+// review finds the image, which can't be deleted before the outer index. The second review
+// must wait for the first, and then insert the index's row again. The test fails if it queues
+// only manifests that have no row.
 func TestRaceCycleIsPassedOn(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceCycleIsPassedOn)
 }

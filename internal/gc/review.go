@@ -86,7 +86,7 @@ func (e *ReviewError) Error() string {
 
 func (e *ReviewError) Unwrap() error { return e.Err }
 
-// Rows returns the number of rows that the failed batch had claimed.
+// Rows returns the number of queue rows that the failed batch had locked for review.
 func (e *ReviewError) Rows() int { return len(e.rows) }
 
 // Contended says whether the batch only lost a race for locks.
@@ -123,8 +123,8 @@ func (r queueRow) cursor() ReviewCursor {
 var errDryRun = errors.New("dry run")
 
 // Review reviews one batch of due rows. The result's Claimed is 0 if no row is due, or if
-// other transactions have locked all due rows. If rows were claimed, an error is a
-// *ReviewError.
+// other transactions have locked all due rows. If the review fails after it has locked due
+// rows, the error is a *ReviewError, which names them.
 func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error) {
 	var out Review
 	var rows []queueRow

@@ -30,9 +30,9 @@ func claimBlobs(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, er
 	})
 }
 
-// reviewBlobs reviews claimed rows. It deletes each blob to which no manifest of any
-// repository refers, and records the blob's object for deletion in the same statement. Of a
-// blob in use it removes the links to repositories that don't use the blob.
+// reviewBlobs reviews the queue rows that claimBlobs has locked. It deletes each blob to which
+// no manifest of any repository refers, and records the blob's object for deletion in the same
+// statement. Of a blob in use it removes the links to repositories that don't use the blob.
 func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
 	claimed := make([][]byte, len(rows))
 	for i, r := range rows {

@@ -34,10 +34,10 @@ func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow
 	})
 }
 
-// reviewManifests reviews claimed rows. It deletes a manifest if no tag, no index and no
-// existing subject references it, or if only manifests of a cycle that no tag reaches
-// reference it (see cycle). Triggers then queue the blobs, children and referrers of the
-// deleted manifest, each with the review delay of its event.
+// reviewManifests reviews the queue rows that claimManifests has locked. It deletes a manifest
+// if no tag, no index and no existing subject references it, or if only manifests of a cycle
+// that no tag reaches reference it (see cycle). Triggers then queue the blobs, children and
+// referrers of the deleted manifest, each with the review delay of its event.
 func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
 	var claimed manifestKeys
 	for _, r := range rows {

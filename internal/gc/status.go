@@ -266,8 +266,8 @@ func (v *statusQuery) reclaimed(r *Reclaimed, within time.Duration) {
 		FROM gc_activity WHERE minute > now() - $1::interval`, within)
 }
 
-// take runs all queries. Then it runs estimates for those numbers of rows that exceed the
-// limit.
+// take sends all queries of v in one round trip. For the counts that exceed the limit, it then
+// sends queries that estimate these numbers.
 func (v *statusQuery) take(ctx context.Context, on *db.DB) error {
 	if err := on.Pool.SendBatch(ctx, &v.Batch).Close(); err != nil {
 		return err
