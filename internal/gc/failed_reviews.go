@@ -69,10 +69,10 @@ func (c *Collector) PostponeReview(ctx context.Context, e *ReviewError) error {
 // retryBatch bounds the rows that one transaction of RetryFailed makes due.
 const retryBatch = 1000
 
-// RetryFailed makes the failed reviews of a kind due now and resets their count of failures,
-// for rows that were marked as failed before the call. It returns the number of these rows,
-// even with an error. It skips rows that another transaction has locked: that transaction
-// writes an event to the row and so brings it back itself.
+// RetryFailed makes those reviews of a kind due now that were marked as failed for good before
+// the call, and resets their count of failures. It returns their number, even with an error.
+// It skips queue rows that another transaction has locked: that transaction is writing an
+// event to the row, which makes the review due again anyway.
 func (c *Collector) RetryFailed(ctx context.Context, kind ReviewKind) (int64, error) {
 	sql := retryManifests
 	if kind == ReviewOfBlobs {

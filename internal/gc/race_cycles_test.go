@@ -236,8 +236,9 @@ func TestRaceTagMovesInCycle(t *testing.T) {
 	}
 }
 
-// Two reviewers start from different manifests of the same cycle. No manifest in use may
-// be lost, and at the end the cycle must be deleted.
+// While a review is stopped that deletes the outer index of a cycle, a second review starts
+// from the cycle's other manifests. The second review must delete nothing or lose the race for
+// locks. The first must delete the index, and later reviews the rest of the cycle.
 func TestRaceTwoReviewersOfACycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -124,7 +124,7 @@ var errDryRun = errors.New("dry run")
 
 // Review reviews one batch of due rows. The result's Claimed is 0 if no row is due, or if
 // other transactions have locked all due rows. If the review fails after it has locked due
-// rows, the error is a *ReviewError, which names them.
+// rows, the error is a *ReviewError.
 func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error) {
 	var out Review
 	var rows []queueRow

@@ -137,9 +137,9 @@ const holders = `
 			THEN ARRAY(SELECT id FROM holders LIMIT $4) END AS ids
 		OFFSET 0) found`
 
-// findCycles returns, for each manifest that is in a cycle, this cycle. It may also return the
-// cycle for a manifest that is not in it but references it (as one of the holders). The
-// manifests must have no tags of their own.
+// findCycles returns the cycle of each manifest that is in one. It may also return a cycle for
+// a manifest that isn't in the cycle itself but is one of the cycle's holders. The manifests
+// must have no tags of their own.
 func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, error) {
 	found := cycles{}
 	if keys.len() == 0 {

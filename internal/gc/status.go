@@ -141,8 +141,9 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	return s, nil
 }
 
-// GCBacklog is like GCStatus, but returns less and estimates numbers above backlogLimit. It
-// uses the background pool, so that it answers even while requests use all other connections.
+// GCBacklog is like GCStatus, but returns only the backlog, and estimates numbers above
+// backlogLimit. It uses the background pool, so that it answers even while requests use all
+// other connections.
 func (c *Collector) GCBacklog(ctx context.Context) (GCBacklog, error) {
 	var s GCBacklog
 	v := newStatusQuery(backlogLimit)
