@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// A run must process deleted records even if it can't rotate the partitions.
+// A table that rotation needs is missing, so a run can't rotate the partitions of the table
+// of deleted records. The run must return an error, and still process deleted records.
 func TestRunGoesOnWithoutRotation(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -307,8 +308,8 @@ func TestGuardNames(t *testing.T) {
 	}
 }
 
-// Two children can't be deleted. Only the records of their parents may stay pending: the
-// same run must process the other records of the batch, and later batches.
+// A foreign key forbids the worker to delete two children. Only the deleted records of
+// their parents may stay pending: the same run must process all other deleted records.
 func TestUndeletableChildCostsItsParent(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `CREATE TABLE hard (build_id bigint REFERENCES builds (id))`)
@@ -334,8 +335,9 @@ func TestUndeletableChildCostsItsParent(t *testing.T) {
 	}
 }
 
-// A client locks children, and inserts their deleted parent again in the same transaction.
-// The worker has seen no parent and waits for the children; it must not delete them.
+// A client locks the children of a deleted parent, and inserts the parent again in the same
+// transaction. The worker's query doesn't see the uncommitted parent and waits for the
+// locked children; after the commit it must not delete them.
 func TestParentReturnsWithItsChildren(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "CREATE TABLE logs (build_id bigint REFERENCES builds (id) ON DELETE CASCADE)")
@@ -413,8 +415,8 @@ func TestParentsTakeTurnsAcrossRuns(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM keys", 0)
 }
 
-// New must refuse a pool of one connection, since a worker would wait for a second one for
-// ever.
+// New must refuse a connection pool with room for one connection only: a worker needs two,
+// and would wait for the second one for ever.
 func TestOneConnection(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)

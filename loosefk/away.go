@@ -10,14 +10,15 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// reachTime bounds the check whether a database can be reached.
+// reachTime is how long a database may take to answer the ping that finds out whether it
+// can be reached.
 const reachTime = 5 * time.Second
 
 // lookUpReachable looks up the tables of the definitions for a run on db, as lookUp does,
 // but leaves out definitions with a table in another database that can't be reached. The
-// error `gone` names these databases. The set `away` contains the parents in db that have
-// children there: the run cleans up their children in all other databases, but leaves their
-// deleted records pending.
+// error `gone` names the unreachable databases. The set `away` contains the parent tables
+// in db with children in an unreachable database: the run cleans up their children in the
+// reachable databases, but leaves their deleted records pending.
 func (w *Worker) lookUpReachable(ctx context.Context, db *Database) (rs references, away map[pg.Table]bool, gone, err error) {
 	rs, _, err = lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if _, bad := errors.AsType[Problems](err); err == nil || bad || ctx.Err() != nil {

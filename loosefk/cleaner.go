@@ -61,16 +61,16 @@ type cleaner struct {
 	db      *Database
 	tracker *tracker
 	begin   uint64 // index of the parent table that comes first, modulo the number of parent tables
-	// away is the set of parents with children in a database that can't be reached.
+	// away is the set of parent tables with children in a database that can't be reached.
 	away map[pg.Table]bool
 	// stuck holds, by parent table, the deleted records that a lock, a timeout or an error
 	// kept from being finished; this run doesn't load them again. paused holds the deleted
-	// records whose parents have more children than one turn of the parent table may
-	// change. They continue in the table's next turn or, if the run reaches a limit before
-	// that turn, in the next run.
+	// records whose parents have more children than one call of c.turn for the parent table
+	// may change. The table's next turn continues with them or, if the run reaches a limit
+	// before that turn, the next run.
 	stuck, paused map[pg.Table]map[record]bool
-	// waited is how long, by parent table, this run's queries have waited in vain for
-	// locked children.
+	// waited is the time, by parent table, that this run has spent on queries which changed
+	// nothing, mostly because they waited for children that other transactions had locked.
 	waited map[pg.Table]time.Duration
 	// refused maps a definition to the first error by which a constraint or a trigger
 	// forbade a change of a child.
@@ -92,7 +92,8 @@ func (c *cleaner) result() Result {
 }
 
 // turnQueries bounds how many children of one parent the run changes in one turn of the
-// parent table: as many as turnQueries queries may change.
+// parent table, that is while it processes one batch of the table's deleted records: at
+// most turnQueries times the row limit of a query.
 const turnQueries = 10
 
 // run processes the urgent deleted records of all parent tables, then the records that are
@@ -125,11 +126,12 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 	return errors.Join(append(failed, ctx.Err())...)
 }
 
-// rounds processes the deleted records of a lane. The parent tables take turns: each turn
-// processes one batch of a table's records. It returns when no table has a record left that
-// wasn't tried, or when the run reaches a limit. A parent table whose turn failed gets no
-// further turn. A parent table from which a turn deleted rows, because the table is also a
-// child of the turn's table, gets another turn, since these deletes wrote new records.
+// rounds processes the deleted records of the lane `which`, such as the records that are
+// due. The parent tables take turns: each turn processes one batch of a table's records.
+// rounds returns when this run has tried each record of the lane, or has reached a limit. A
+// parent table whose turn failed gets no further turn. If a turn deleted children, and
+// their table is itself a parent table, that table gets another turn, since these deletes
+// wrote new deleted records.
 func (c *cleaner) rounds(ctx context.Context, rs references, parents []pg.Table, which lane) (failed []error) {
 	line := slices.Clone(parents)
 	ended := map[pg.Table]bool{}
@@ -158,11 +160,11 @@ func (c *cleaner) rounds(ctx context.Context, rs references, parents []pg.Table,
 	return failed
 }
 
-// turn loads one batch of a parent table's deleted records, without those that got stuck in
-// this run, and processes it under the table's lock. It does nothing if another worker
-// holds the lock. It returns more = true if another turn of the table is worthwhile: either
-// this turn changed rows, or its batch was full and the next batch will contain other
-// records, because some of this batch were finished or got stuck.
+// turn loads one batch of a parent table's deleted records, at most `limit`, without those
+// that got stuck in this run, and processes it under the table's lock. It does nothing if
+// another worker holds the lock. It returns more = true if another turn of the table is
+// worthwhile: either this turn changed rows, or its batch was full and the next batch will
+// contain other records, because some records of this batch were finished or got stuck.
 func (c *cleaner) turn(ctx context.Context, parent pg.Table, refs references, which lane, limit int) (more bool, err error) {
 	held, err := c.opt.Lock.TryRun(ctx, c.db, "loose_foreign_keys/"+c.db.Name+"/"+parent.String(), func(ctx context.Context) error {
 		records, err := c.db.load(ctx, parent, which, limit, slices.Collect(maps.Keys(c.stuck[parent])))
@@ -181,9 +183,11 @@ func (c *cleaner) turn(ctx context.Context, parent pg.Table, refs references, wh
 	return more, err
 }
 
-// batch processes deleted records: for each definition in turn it cleans up the children of
-// all their parents, and then it stores the outcome of each record. A failure for one
-// parent doesn't stop the others. It returns how many records are finished.
+// batch processes deleted records of one parent table. For one definition after the other,
+// it cleans up the children of all these parents. Then it marks the finished records as
+// processed, and notes the others in c.stuck or c.paused. If children of one parent can't
+// be changed, batch continues with the other parents. It returns how many records are
+// finished.
 func (c *cleaner) batch(ctx context.Context, parent pg.Table, refs references, records []record) (int, error) {
 	ids, err := c.dead(ctx, parent, parentIDs(records))
 	if err != nil {
@@ -224,7 +228,9 @@ func (c *cleaner) batch(ctx context.Context, parent pg.Table, refs references, r
 	return len(existing) + len(done), err
 }
 
-// note updates the sets c.stuck and c.paused with the outcomes of a parent table's records.
+// note adds a parent table's records in `stuck` to c.stuck and those in `waiting` to
+// c.paused. It removes records in `stuck` from c.paused, and records in `done` from c.stuck
+// and c.paused.
 func (c *cleaner) note(parent pg.Table, stuck, waiting, done []record) {
 	if c.stuck[parent] == nil {
 		c.stuck[parent], c.paused[parent] = map[record]bool{}, map[record]bool{}
@@ -252,10 +258,11 @@ func (c *cleaner) dead(ctx context.Context, parent pg.Table, ids []parentKey) ([
 	return pg.Without(ids, alive), nil
 }
 
-// finish marks the deleted records in `done` as processed. But a record whose parent has
-// children in another database is scheduled, once, for a second search for such children.
-// `existing` is the number of records that batch has already marked, because their parents
-// exist again.
+// finish marks the deleted records in `done` as processed. But if the parent table has
+// children in another database, it postpones each record once, by SecondLook, so that a
+// later run searches for children a second time.
+// `existing` is the number of records that batch has already marked as processed, because
+// their parents exist again; finish only adds it to the counts.
 func (c *cleaner) finish(ctx context.Context, parent pg.Table, refs references, done []record, existing int) error {
 	var processed, again []record
 	for _, r := range done {

@@ -13,15 +13,16 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// outcome divides parents by the result of a turn. Parents in `done` have no children left.
-// Parents in `paused` have more children, but had their share of this turn, or a limit
-// ended the turn. Parents in `left` kept children because of a lock, a timeout or an error.
+// outcome divides parents by the result of cleaning up their children for one definition.
+// Parents in `done` have no children left, or exist again. Parents in `paused` have more
+// children than one turn of the parent table may change, or the run reached a limit first.
+// Parents in `left` kept children because of a lock, a timeout or an error.
 type outcome struct{ done, paused, left []parentKey }
 
-// reference cleans up the children of the parents ids for one definition. Its first pass
-// skips children that another transaction has locked; its second pass waits for these for a
-// moment each. A parent is done only when a query that skips no locked row has found no
-// more children of the parent.
+// reference cleans up the children of the parents `ids` for one definition, in two passes.
+// The first pass skips children that another transaction has locked. The second pass waits
+// for each locked child, at most for LockTimeout. A parent is done only when a query of the
+// second pass has found no more children of the parent.
 func (c *cleaner) reference(ctx context.Context, r Reference, ids []parentKey) (all outcome, err error) {
 	all.done = ids
 	for _, skipLocked := range []bool{true, false} {
@@ -38,19 +39,19 @@ func (c *cleaner) reference(ctx context.Context, r Reference, ids []parentKey) (
 // its children. Then the run leaves the parent to the next run.
 const maxTries = 2
 
-// patience bounds how long the queries for one parent table may wait for locks in a run: in
-// total for this many times LockTimeout. Without this bound, a thousand parents with locked
-// children would use up the run's time for all other parents.
+// patience bounds how long all queries of a run for one parent table may wait for locks:
+// together for `patience` times LockTimeout. Without this bound, a thousand parents with
+// locked children would use up the run's time for all other parents.
 const patience = 10
 
-// pass runs queries for one definition until each parent in `line` has an outcome. While
-// several parents wait, a query changes at most a quarter of its row limit for one parent;
-// a parent with more children then goes to the end of the line. If a query meets a timeout,
-// or a row that a constraint or a trigger keeps from being changed, pass repeats it with
-// half of the parents and half of the rows, so that in the end only the parents that cause
-// the failure are left. Once the queries for a parent table have waited for locks for
-// `patience` times LockTimeout in total, the later queries of the run no longer wait for
-// locked children.
+// pass runs queries for one definition until each parent in `line` has an outcome. A query
+// for several parents changes at most a quarter of its row limit for one parent; a parent
+// with more children then goes to the end of the line. If a query fails because of a lock,
+// a timeout, or a row that a constraint or a trigger keeps from being changed, pass repeats
+// it with half of the parents and half of the rows, so that in the end only the parents
+// that cause the failure are left. Once the queries for a parent table have waited for
+// locks for `patience` times LockTimeout in total, the later queries of the run no longer
+// wait for locked children.
 func (c *cleaner) pass(ctx context.Context, r Reference, line []parentKey, skipLocked bool) (out outcome, err error) {
 	most := c.limit(r)
 	limit, width, tries := most, len(line), 0
@@ -160,7 +161,8 @@ func (c *cleaner) refuse(r Reference, err error) {
 
 // back looks up which of the parents `ids`, the first ones in `line`, exist again, and
 // moves those from `line` to out.done, since their children must stay. It returns whether
-// there was one. If the lookup fails, it adds all parents in `line` to out.left.
+// any of them exists. If the lookup fails, it adds all parents in `line` to out.left and
+// returns the error.
 func (c *cleaner) back(ctx context.Context, r Reference, ids []parentKey, line *[]parentKey, out *outcome) (bool, error) {
 	dead, err := c.dead(ctx, r.ParentTable, ids)
 	if err != nil {
@@ -176,7 +178,8 @@ func (c *cleaner) back(ctx context.Context, r Reference, ids []parentKey, line *
 }
 
 // share returns how many children of one parent the run may change in one turn of the
-// parent table. Then the turn continues with the other parents of its batch.
+// parent table: turnQueries times the row limit of a query, or a quarter of the run's limit
+// if that is less. After that the turn continues with the other parents of its batch.
 func (c *cleaner) share(r Reference) int {
 	whole := c.opt.MaxUpdates
 	if r.OnDelete == AsyncDelete {
@@ -185,7 +188,7 @@ func (c *cleaner) share(r Reference) int {
 	return max(min(c.limit(r)*turnQueries, whole/4), 1)
 }
 
-// limit returns the maximum number of rows of one query.
+// limit returns how many children one query for the definition of r may change.
 func (c *cleaner) limit(r Reference) int {
 	switch {
 	case r.DeleteLimit > 0:
@@ -196,9 +199,9 @@ func (c *cleaner) limit(r Reference) int {
 	return c.opt.UpdateLimit
 }
 
-// givesWay returns whether a query failed because of other transactions, so that the worker
-// should repeat it later or with fewer rows: a lock timeout, a statement timeout, a
-// deadlock or a serialization failure.
+// givesWay returns whether the error of a query is a lock timeout, a statement timeout, a
+// deadlock or a serialization failure, so that the query may succeed if the worker repeats
+// it later or with fewer rows.
 func givesWay(err error) bool {
 	return pg.IsState(err, pg.StateLockNotAvailable) || pg.IsState(err, pg.StateQueryCanceled) ||
 		pg.IsState(err, pg.StateDeadlock) || pg.IsState(err, pg.StateSerialization)
@@ -212,16 +215,17 @@ func refuses(err error) bool {
 	return ok && slices.Contains([]string{"22", "23", "27", "44", "P0"}, e.Code[:2])
 }
 
-// sorted holds the parents of a query that aren't done. The query didn't reach the parents
-// in `ahead`, so they stay at the head of the line. The parents in `back` have more
-// children, and go to the end of the line.
+// sorted holds the parents of a query that may have more children. The query reached its
+// row limit before it came to the parents in `ahead`, so the next query begins with them.
+// The parents in `back` come after all other parents that still wait for a query.
 type sorted struct{ ahead, back []parentKey }
 
 // advance divides the parents `ids` of a query by its result: `list` says how many children
-// the query found for each parent, `rows` how many it changed in all. Parents without
-// further children are added to out.done. Parents of which this turn has changed at least
-// `share` children, as counted in `changed`, are added to out.paused. The other parents are
-// returned.
+// the query found for each parent, `rows` how many it changed in all; the query might
+// change `limit` rows in all and `perParent` rows of one parent. advance adds parents
+// without further children to out.done. It adds to out.paused the parents of which this
+// turn has changed at least `share` children, as counted in `changed`. It returns the other
+// parents.
 func advance(ids []parentKey, list []found, rows, limit, perParent int, changed map[parentKey]int, share int, out *outcome) (s sorted) {
 	total := 0
 	by := make(map[int]int, len(list))

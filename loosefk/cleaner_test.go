@@ -96,8 +96,8 @@ func TestLockedChild(t *testing.T) {
 	}
 }
 
-// The worker must repeat a DELETE that times out with fewer rows. If one row times out too,
-// the run must count an attempt for the deleted record, and not mark it as processed.
+// If a DELETE times out, the worker must repeat it with fewer rows. If even one row times
+// out, the run must count an attempt for the deleted record, and not mark it as processed.
 func TestStatementTimeout(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -181,7 +181,7 @@ func TestParentIsBack(t *testing.T) {
 		t.Errorf("the run says %+v", r)
 	}
 	wantRows(t, pool, "SELECT DISTINCT project_id FROM builds", int64(1))
-	// The DELETE itself must leave out parents that exist again, too.
+	// The DELETE of children itself must leave out children of parents that exist again.
 	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
 	must(t, err)
 	_, n, err := rs[0].change(t.Context(), timeouts{time.Second, time.Second}, []parentKey{"1"}, 10, 10, false)
@@ -308,8 +308,8 @@ func TestTriggerRights(t *testing.T) {
 	wantRows(t, pool, "SELECT primary_key_value FROM public.loose_foreign_keys_deleted_records", int64(1))
 }
 
-// With the triggers of GuardInserts no client can insert a child whose parent doesn't exist
-// or is being deleted. Without them the child would become an orphan.
+// With the triggers of GuardInserts no client may be able to insert a child whose parent
+// doesn't exist or is being deleted. Without these triggers the child would be an orphan.
 func TestGuardInserts(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -394,8 +394,9 @@ func TestSecondLook(t *testing.T) {
 	}
 }
 
-// The worker waits for a child that a client then changes. So the DELETE finds the child
-// but doesn't delete it, and the worker must repeat the DELETE.
+// The worker's DELETE waits for a child that a client has locked, and the client then
+// changes the child. The DELETE has found the child's old version and doesn't delete the
+// new one, so the worker must repeat the DELETE.
 func TestChildChangesWhileWaitedFor(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "ALTER TABLE builds ADD COLUMN name text")
@@ -420,8 +421,9 @@ func TestChildChangesWhileWaitedFor(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM builds", 0)
 }
 
-// A foreign key forbids deleting a child. The run must return an error, count an attempt
-// for the records of the child's parent table, and process the records of other tables.
+// A foreign key forbids the worker to delete a child. The run must return an error, count
+// an attempt for the deleted record of the child's parent, and process the deleted records
+// of other parent tables.
 func TestErrorLeavesRecords(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `

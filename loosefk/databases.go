@@ -42,7 +42,8 @@ func (d *Database) catalog() DB { return d.in().Catalog() }
 // Databases are all databases of an application.
 type Databases []Database
 
-// Check returns an error if a database lacks a name or pool, or has an invalid pattern.
+// Check returns an error if there is no database, or if a database lacks a name or pool, has
+// another's name, or has an invalid pattern in Tables.
 func (ds Databases) Check() error {
 	if len(ds) == 0 {
 		return fmt.Errorf("loose foreign keys: there is no database")
@@ -104,9 +105,9 @@ type DB interface {
 //	ci: ["ci_*"]
 //
 // Patterns are those of path.Match. A database with an empty list has all tables that no
-// other database names. The returned databases have no pools. They serve for Databases.Of
-// and generate.ForeignKey.Crosses, while an application's tables are all still in one
-// database.
+// other database names. The returned databases have no pools. Pass them to
+// generate.ForeignKey.Crosses, to learn which foreign keys will cross databases while all
+// tables of an application are still in one database; their method Of works too.
 func LoadMap(name string) (Databases, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -136,7 +136,7 @@ func (ps Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// or returns the problems as an error, or nil if there are none.
+// or returns `ps` as an error, or nil if `ps` is empty.
 func (ps Problems) or() error {
 	if len(ps) == 0 {
 		return nil

@@ -40,9 +40,9 @@ func (d *Database) fail(ctx context.Context, parents []pg.Table) (failed int, er
 	return failed, nil
 }
 
-// failIn marks up to failBatch records of a partition as failed. To find the partition's
-// distinct table names, it probes the index once per name, however many records have the
-// name.
+// failIn marks up to failBatch pending records of one partition as failed, if their table
+// doesn't exist, and returns their number. To find the distinct table names in the
+// partition, the SQL probes the index once per name, however many records have the name.
 func (d *Database) failIn(ctx context.Context, p pg.Partition, parents []pg.Table) (failed int, err error) {
 	names := make([]string, len(parents))
 	for i, t := range parents {

@@ -12,8 +12,8 @@ import (
 )
 
 // TestKeys creates parents with keys of each type and of any name, in tables with and
-// without partitions. Their deletions must be recorded, only the children of deleted
-// parents be cleaned up, and guards and audits must work.
+// without partitions, and deletes some. The deletions must be recorded, a worker must clean
+// up only the children of the deleted parents, and guards and audits must work.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -132,9 +132,9 @@ func TestKeysThatCantBeRecorded(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 2)
 }
 
-// A deleted record whose key isn't of the type of the parent's key must be marked as
-// failed, and other records be processed. If a trigger records another column than the key,
-// the run must return an error and keep the children.
+// A deleted record contains a key of another type than the parent's key. The run must mark
+// this record as failed, and process other records. If a trigger records another column than
+// the parent's key, the run must return an error and keep the children.
 func TestUnfitKeys(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `CREATE TABLE p (k uuid PRIMARY KEY); CREATE TABLE c (ref uuid); CREATE INDEX ON c (ref)`)
@@ -155,7 +155,8 @@ func TestUnfitKeys(t *testing.T) {
 	}
 }
 
-// A worker of this version must be able to work on tables and functions of version 1.
+// After an upgrade of the program alone, its worker must still process deleted records in a
+// database with the tables and functions of version 1.
 func TestWorkerBeforeUpgrade(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, testdb.Version1, `CREATE TRIGGER projects_loose_fk_trigger AFTER DELETE ON projects REFERENCING OLD TABLE AS old_table

@@ -29,8 +29,9 @@ type AdvisoryLock struct {
 // connection counts as lost.
 const answerTime = 15 * time.Second
 
-// TryRun implements Lock. The lock belongs to a transaction and not to a session, so it
-// works through a connection pooler, and PostgreSQL releases it if this process stalls.
+// TryRun implements Lock. The lock belongs to a transaction and not to a session of
+// PostgreSQL, so it works through a connection pooler, and PostgreSQL releases it if this
+// process stalls.
 func (l AdvisoryLock) TryRun(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
 	if l.Loss <= 0 {
 		l.Loss = 30 * time.Second

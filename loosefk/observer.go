@@ -8,9 +8,10 @@ import (
 // Observer receives the results of a worker's runs, for metrics; package loosefk/metrics has
 // one for Prometheus. Workers call its methods concurrently.
 type Observer interface {
-	// Records is called with the numbers of deleted records of a parent table that a run
-	// has finished, that it left unfinished, and that now wait for Options.RescheduleAfter
-	// after several unfinished runs.
+	// Records is called with three numbers of deleted records of a parent table:
+	// `processed` that a run has finished, `incremented` that it left unfinished for the
+	// next run, and `rescheduled` that it left unfinished and postponed by
+	// Options.RescheduleAfter, because several runs had left them unfinished.
 	Records(database, table string, processed, incremented, rescheduled int)
 	// Rows is called with the numbers of rows of a child table that a query has deleted and
 	// updated.

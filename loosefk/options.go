@@ -48,10 +48,10 @@ type Options struct {
 	// After them the record is postponed by RescheduleAfter. Defaults 3 and 10 min.
 	MaxAttempts     int
 	RescheduleAfter time.Duration
-	// SecondLook applies to parents that have children in another database. This long after
-	// cleaning up the children of such a parent, a worker searches for its children once
-	// more, since a transaction that still saw the parent may have inserted one. Default 1
-	// h; negative: the worker doesn't search again.
+	// SecondLook applies to parents that have children in another database. It is how long
+	// after cleaning up the children of such a parent a worker searches for children once
+	// more, since a transaction that still saw the parent may have inserted one. Default
+	// 1 h; negative: the worker doesn't search again.
 	SecondLook time.Duration
 	// PartitionAge is how old the first record of the newest partition of the table of
 	// deleted records must be before a run adds the next partition. Default 24 h.
@@ -67,10 +67,11 @@ type Options struct {
 // tuning describes one of the Options that is a number or a duration.
 type tuning struct {
 	name string
-	// The option's field in Options: number or duration is set, the other is nil.
+	// number or duration points to the option's field in Options; the other is nil.
 	number   *int
 	duration *time.Duration
-	// The option's default, smallest and largest value; durations are in nanoseconds.
+	// def, least and most are the option's default, smallest and largest value; those of
+	// durations are in nanoseconds.
 	def, least, most int64
 	never            bool // a negative value is allowed and means "never"
 }
@@ -122,8 +123,8 @@ func (t tuning) text(value int64) string {
 	return time.Duration(value).String()
 }
 
-// Check returns an error that names each number and duration out of its bounds, and the
-// bounds. 0 is valid and stands for the default.
+// Check returns an error that names each number and duration that is out of its bounds, and
+// these bounds; it returns nil if there is none. 0 is valid and stands for the default.
 func (o Options) Check() error {
 	var errs []error
 	for _, t := range o.tuning() {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// New must refuse options that are out of their bounds, with an error that names each of
-// them.
+// If numbers or durations in Options are out of their bounds, New must fail with an error
+// that names each such option.
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
 	dbs := Databases{{Name: "main", Pool: newPool(t)}}

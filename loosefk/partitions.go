@@ -42,9 +42,9 @@ type rotationOptions struct {
 	tries     int
 }
 
-// ErrBusy is returned if none of several tries got a lock on the table of deleted records
-// in time, because a transaction that has deleted rows from a tracked parent stays open.
-// Nothing was changed.
+// ErrBusy says that several tries to lock the table of deleted records have failed, because
+// a transaction that has deleted rows from a tracked parent stays open. Functions that
+// return it have changed nothing.
 var ErrBusy = errors.New("open transactions have locked the table of deleted records")
 
 // rotate rotates the partitions of the table of deleted records. It adds a missing default
@@ -165,8 +165,9 @@ func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Rotation) error
 // the record stays pending and is processed once more.
 func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *Rotation) error {
 	for {
-		// The condition EXISTS comes first, so that PostgreSQL stops at once if the default
-		// partition is empty. Without it the plan may read all records.
+		// The condition EXISTS comes first, so that the statement ends at once if the default
+		// partition is empty. Without EXISTS, PostgreSQL may choose a plan that reads all
+		// records of all partitions.
 		tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 			UPDATE %[1]s SET partition = $1
 			WHERE EXISTS (SELECT FROM %[2]s)

@@ -15,7 +15,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// quick are the options of rotations in tests: three tries for each lock, of 20 ms each.
+// quick are the options of rotations in tests. A step of the rotation waits 20 ms for a lock
+// and is tried three times.
 var quick = rotationOptions{age: 24 * time.Hour, retention: time.Hour, lockWait: 20 * time.Millisecond, tries: 3}
 
 // aged sets created_at of all deleted records back by an interval.

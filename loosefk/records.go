@@ -44,8 +44,8 @@ const (
 	laneUrgent             // consume_after is -infinity
 	laneAll                // records with any consume_after
 	// lanePutOff selects the records that were postponed because their parents have so many
-	// children that runs reached their limits before finishing them. A run processes them
-	// when nothing else is due.
+	// children that runs reached their limits before they had changed all of them. A run
+	// processes these records when nothing else is due.
 	lanePutOff
 )
 
@@ -163,7 +163,8 @@ func (d *Database) processed(ctx context.Context, records []record) error {
 	return d.set(ctx, records, fmt.Sprintf("status = %d", pg.StatusProcessed))
 }
 
-// lookAgain postpones records to their second search for children in another database.
+// lookAgain postpones finished records by the time `after`; then a run searches for children
+// in another database a second time.
 func (d *Database) lookAgain(ctx context.Context, records []record, after time.Duration) error {
 	return d.set(ctx, records, "cleanup_attempts = -1, consume_after = now() + $3::interval", after)
 }
@@ -244,7 +245,7 @@ func (d *Database) ExpediteKeys(ctx context.Context, parent string, keys ...stri
 	return tag.RowsAffected(), nil
 }
 
-// split divides records into those whose parent is in ids and the others.
+// split divides records into those whose parent is in `ids` and the others.
 func split(records []record, ids []parentKey) (in, out []record) {
 	has := make(map[parentKey]bool, len(ids))
 	for _, id := range ids {

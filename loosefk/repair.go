@@ -22,9 +22,9 @@ func (d *Database) Installed(ctx context.Context) (ok bool, err error) {
 
 // RepairDefault makes sure that deleted records have a partition to go to. It adds a
 // numbered partition and a default partition if they are missing, sets the default of the
-// column partition to the newest partition's number, and moves records from the default
-// partition to the newest one. Each run of a worker does the same. It returns ErrBusy if
-// other transactions hold the table's lock for some seconds.
+// column `partition` to the newest partition's number, and moves records from the default
+// partition to the newest one. Each run of a worker does the same. RepairDefault returns
+// ErrBusy if open transactions keep the table of deleted records locked for some seconds.
 func (d *Database) RepairDefault(ctx context.Context) (Rotation, error) {
 	var s Rotation
 	o := rotationOptions{lockWait: 200 * time.Millisecond, tries: 15}

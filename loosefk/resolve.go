@@ -145,9 +145,9 @@ func (r *Reference) complete(found tables) (problems Problems) {
 	return problems
 }
 
-// moves returns whether a target_value such as now stands for a time that changes. Rows
-// that were set to such a value would differ from it in the next query, and be updated for
-// ever.
+// moves returns whether a target_value, such as the text "now" for a timestamp, stands for a
+// time that changes. Rows that the worker has set to such a value would differ from the
+// value in its next query, and it would update them for ever.
 func moves(typ string, value *string) bool {
 	if value == nil || !strings.HasPrefix(typ, "date") && !strings.HasPrefix(typ, "time") {
 		return false
@@ -272,7 +272,8 @@ func (rs references) parentPartitions(ctx context.Context) (problems Problems, e
 	return problems, nil
 }
 
-// indexes returns a problem for each child column and each parent key without an index.
+// indexes returns a problem for each child column, and each key of a parent, by which no
+// index finds rows.
 func (rs references) indexes(found tables) (problems Problems) {
 	for _, r := range rs {
 		child, ok := found[r.ChildDatabase][r.ChildTable]

@@ -7,15 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// restTurns says how rarely a worker makes a run on a database that has no pending deleted
-// record: in one of restTurns turns of the database. In the other turns it only looks for a
-// pending record. The rare run compares the definitions with the tables and rotates the
-// partitions.
+// restTurns says how rarely a worker makes a complete run on a database that has no pending
+// deleted record: in one of restTurns intervals that are the database's turn. In the other
+// turns it only looks for a pending record. The complete run is still needed, because it
+// compares the definitions with the tables and rotates the partitions.
 const restTurns = 10
 
-// rest counts, for one database, the runs that a worker may leave out. A run costs some
-// fifty statements, most of them on the system catalog; looking for a pending record costs
-// one.
+// rest counts, for one database, the runs that a worker may leave out while no deleted
+// record is pending. A run costs some fifty statements, most of them on the system catalog;
+// looking for a pending record costs one.
 type rest struct {
 	left int // number of the next runs to leave out, unless a record becomes pending
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// While no deleted record is pending, nine of ten turns of Run must only look for one. In
-// the turn after a record was written, or after a run has left one unfinished, Run must
-// make a run.
+// While no deleted record is pending, Run must make a complete run only in one of ten
+// intervals, and in the others only look for a pending record. In the interval after a
+// record was written, or after a run has left one unfinished, Run must make a run.
 func TestTurnsWithoutRecordsAreLooks(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)

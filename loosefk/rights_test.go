@@ -204,7 +204,8 @@ func TestOwnerOfParent(t *testing.T) {
 	}
 }
 
-// Install must fail if objects with its names exist and belong to another role.
+// An attacker has created a table, a function or another object under a name that Install
+// uses. Install must fail.
 func TestInstallMeetsTraps(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{

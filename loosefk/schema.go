@@ -24,9 +24,9 @@ const SchemaVersion = installed.Version
 
 // Schema is the PostgreSQL schema that contains the table of deleted records, and the
 // tables that are named without a schema; "" stands for DefaultSchema. A table of another
-// schema is named as "schema.name", in calls as in definitions. For each change of a
-// database, one method makes it and another returns its SQL, for any migration tool. The
-// SQL can be run repeatedly.
+// schema is named as "schema.name", in calls as in definitions. Each method that changes a
+// database, such as Install, has a counterpart that returns the SQL of the change, such as
+// InstallSQL, for any migration tool. The SQL can be run repeatedly.
 type Schema string
 
 // DefaultSchema is the schema that PostgreSQL creates tables in by default.
@@ -46,12 +46,12 @@ func run(ctx context.Context, db DB, doing, sql string) error {
 }
 
 // Install creates the table of deleted records with its first partition and its default
-// partition, the table of detached partitions, and the trigger functions. It upgrades those
-// of an earlier version. The current user needs only the right to create objects in the
-// schema. If the table exists and is in use, set lock_timeout before calling Install: its
-// statements wait for open transactions that have deleted parents, and all other clients
-// that delete parents wait for Install. Install fails if one of the objects exists and
-// belongs to a role that the current user can't trust.
+// partition, the table of detached partitions, and the trigger functions. It upgrades the
+// tables and functions of an earlier version. The current user needs only the right to
+// create objects in the schema. If the table of deleted records exists and is in use, set
+// lock_timeout before calling Install: its statements wait for open transactions that have
+// deleted parents, and all other clients that delete parents wait for Install. Install fails
+// if one of the objects exists and belongs to a role that the current user can't trust.
 func (s Schema) Install(ctx context.Context, db DB) error {
 	return run(ctx, db, "installing loose foreign keys", s.InstallSQL())
 }
@@ -97,7 +97,7 @@ func (s Schema) UntrackRecordDeletions(ctx context.Context, db DB, table string)
 // UntrackRecordDeletionsSQL returns the statement that UntrackRecordDeletions runs.
 func (s Schema) UntrackRecordDeletionsSQL(table string) string { return s.in().UntrackSQL(table) }
 
-// leftoversBatch is how many leftover records RemoveDeletedRecords deletes at once.
+// leftoversBatch is how many deleted records RemoveDeletedRecords removes with one statement.
 const leftoversBatch = 1000
 
 // RemoveDeletedRecords removes the pending deleted records of a table, in batches, after
@@ -126,9 +126,9 @@ func (s Schema) RemoveDeletedRecordsSQL(table string) string { return s.in().Rem
 
 // GuardInserts puts triggers on a child table that check its column as a foreign key does.
 // An INSERT, or an UPDATE of the column, fails with SQLSTATE 23503 if the parent doesn't
-// exist; if another transaction is deleting the parent, it waits for that transaction. Both
-// tables must be in this database. Without these triggers the application has to look up
-// the parent itself, and the parent may be deleted between the lookup and the insert.
+// exist. While another transaction is deleting the parent, the INSERT or UPDATE waits. Child
+// and parent must be in this database. Without these triggers the application has to look
+// up the parent itself, and the parent may be deleted between the lookup and the insert.
 func (s Schema) GuardInserts(ctx context.Context, db DB, child, column, parent string) error {
 	return run(ctx, db, "guarding inserts into "+child, s.GuardInsertsSQL(child, column, parent))
 }

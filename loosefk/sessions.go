@@ -14,9 +14,9 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// errSharedSessions is returned if a connection pooler runs the transactions of one
-// connection in different sessions, so that statements which the connection has prepared
-// are missing.
+// errSharedSessions says that a connection pooler runs the transactions of one client
+// connection in different PostgreSQL sessions, so that statements which the client has
+// prepared in one session are missing in another.
 var errSharedSessions = errors.New("a prepared statement is lost with the next transaction")
 
 // explain adds the remedy to errors that occur behind a connection pooler which runs the
@@ -33,8 +33,9 @@ func explain(err error) error {
 // name is taken by another client's statement.
 func lostStatement(err error) bool { return pg.IsState(err, "26000") || pg.IsState(err, "42P05") }
 
-// comparisonTime bounds compareSessions. It needs two sessions at once; a pooler that has
-// only one lets the second connection wait, and then the comparison ends without a result.
+// comparisonTime bounds compareSessions, which needs two PostgreSQL sessions at once. A
+// connection pooler that has only one session lets the second connection wait; then
+// compareSessions ends after this time and finds nothing wrong.
 const comparisonTime = 3 * time.Second
 
 // sessions returns an error if one of the pools prepares statements behind a connection
@@ -56,14 +57,15 @@ func (ds Databases) sessions(ctx context.Context) error {
 }
 
 // compareSessions returns errSharedSessions if a connection pooler runs the transactions of
-// one connection in different sessions. It prepares a statement on the first connection and
-// executes it there in later transactions: in another session the statement is missing. A
-// second connection makes the pooler choose another session, in two ways:
+// one client connection in different PostgreSQL sessions. It prepares a statement on a first
+// connection and executes it there in later transactions: in another session the statement
+// is missing. A second connection makes the pooler choose another session, in two ways:
 //
-//   - It holds a transaction open, in the session that was used last, while the first
-//     connection executes the statement.
-//   - It runs a short transaction before the first connection executes the statement twice
-//     more. A pooler that gives out the session that was idle for longest then chooses another.
+//   - First the second connection holds a transaction open, in the session that was used
+//     last, while the first connection executes the statement.
+//   - Then the second connection runs a short transaction, and after it the first connection
+//     executes the statement twice more. A pooler that gives out the session that was idle
+//     for longest then chooses another one.
 func compareSessions(ctx context.Context, pool *pgxpool.Pool) error {
 	short, cancel := context.WithTimeout(ctx, comparisonTime)
 	defer cancel()
@@ -111,7 +113,8 @@ func compareSessions(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 // inTransaction runs fn inside a transaction, whose BEGIN and ROLLBACK aren't prepared
-// statements. It returns the id of the PostgreSQL process that ran the transaction.
+// statements. It returns the PID of the PostgreSQL process that ran the transaction, and the
+// error of fn.
 func inTransaction(ctx context.Context, conn *pgxpool.Conn, fn func() error) (pid uint32, err error) {
 	if _, err := conn.Exec(ctx, "BEGIN", pgx.QueryExecModeSimpleProtocol); err != nil {
 		return 0, err

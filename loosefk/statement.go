@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// found is the number of children of one parent that a statement has found.
+// found says how many children of one parent a query has found.
 type found struct {
 	place int // index of the parent in the given list
 	rows  int

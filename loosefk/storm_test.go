@@ -41,8 +41,8 @@ notes: [{table: projects, column: project_id, on_delete: async_nullify}]
 marks: [{table: projects, column: project_id, on_delete: update_column_to, target_column: state, target_value: 4}]
 pulls: [{table: projects, column: project_id, on_delete: async_delete}]`
 
-// storm is an application on two databases, with several workers whose connections the test
-// keeps cutting. It records which rows must exist.
+// storm is the state of TestStorm: an application on two databases, with several workers
+// whose connections the test keeps cutting. It records which rows must exist.
 type storm struct {
 	main, remote *pgxpool.Pool
 	groups       int
@@ -135,8 +135,8 @@ func TestStorm(t *testing.T) {
 	s.check(t)
 }
 
-// work makes runs of a worker until ctx ends. The context of most runs ends after a short
-// time.
+// work makes runs of a worker until ctx ends. It interrupts most runs after a short time, by
+// ending their context.
 func (s *storm) work(ctx context.Context, t *testing.T, options Options, rng *rand.Rand) {
 	w, err := New(options)
 	if err != nil {
@@ -274,8 +274,8 @@ func (s *storm) reinsertProject(ctx context.Context, rng *rand.Rand) error {
 	return err
 }
 
-// replaceGroup deletes a group, and inserts it again with the same id. It removes the
-// projects of the group from the record of what must exist.
+// replaceGroup deletes a group of projects, and inserts it again with the same id. It
+// removes the projects of the group from s.children, since they need not exist any more.
 func (s *storm) replaceGroup(ctx context.Context, group int) error {
 	s.mu.Lock()
 	s.epochs[-group]++

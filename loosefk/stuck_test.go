@@ -7,8 +7,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// More parents than fit into a batch can't be cleaned up. The same run must still clean up
-// a later parent.
+// A constraint keeps the worker from cleaning up the children of more parents than fit into
+// a batch. The same run must still clean up the children of a parent after these.
 func TestStuckParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -30,8 +30,8 @@ func TestStuckParents(t *testing.T) {
 	}
 }
 
-// A client keeps the children of 200 parents locked. A run must wait for them only for a
-// part of its time, and clean up the other parent.
+// A client keeps the children of 200 deleted parents locked. A run must wait for the locked
+// children only for a part of its time, and clean up the children of another parent.
 func TestHeldParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)

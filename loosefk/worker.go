@@ -66,16 +66,16 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 }
 
-// runBounded calls RunOnce with a timeout, in case a database stops answering: then the run
-// would exceed MaxRuntime by far.
+// runBounded calls RunOnce with a timeout that is longer than MaxRuntime: it only ends runs
+// on a database that has stopped answering.
 func (w *Worker) runBounded(ctx context.Context, database string) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.opt.MaxRuntime+2*w.opt.StatementTimeout+2*time.Minute)
 	defer cancel()
 	return w.RunOnce(ctx, database)
 }
 
-// turnAt returns the number of the interval that contains the time now, and when the next
-// interval begins. The number is the same in all processes.
+// turnAt returns the number of the interval that contains the time `now`, counted from 1970,
+// and when the next interval begins. The number is the same in all processes.
 func turnAt(now time.Time, interval time.Duration) (turn int64, next time.Time) {
 	turn = now.UnixNano() / int64(interval)
 	return turn, time.Unix(0, (turn+1)*int64(interval))
@@ -99,8 +99,8 @@ type Result struct {
 	Database  string `json:"database"`
 	Records   int    `json:"records"`   // deleted records that the run loaded
 	Processed int    `json:"processed"` // records that were finished
-	// Again is the number of records that are finished except that the run has scheduled a
-	// second search for children in another database.
+	// Again is the number of deleted records whose children the run has cleaned up, and
+	// which stay pending until a second search for children in another database.
 	Again int `json:"again"`
 	// Incremented and Rescheduled count deleted records that the run left unfinished.
 	// Rescheduled counts those that MaxAttempts runs have left unfinished, so that they wait

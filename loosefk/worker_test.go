@@ -51,8 +51,8 @@ func TestWorkersShareParents(t *testing.T) {
 	}
 }
 
-// If its context ends while a run deletes children, the run must leave the deleted records
-// unchanged.
+// The context of a run ends while the run deletes children. The run must leave the deleted
+// records unchanged.
 func TestRunStops(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
