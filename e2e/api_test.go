@@ -34,9 +34,9 @@ func newAPI(t testing.TB, base string) *api {
 	return &api{base: base, client: &http.Client{Transport: transport}}
 }
 
-// API returns a client for the address at which the registry listens now, which a restart
-// changes. Only the test's own goroutine may call API; any goroutine may use the returned
-// client.
+// API returns a client for the address at which the registry listens now. A restart changes
+// the address: then API must be called again. Only the test's own goroutine may call API, but
+// any goroutine may use the returned client.
 func (r *registry) API() *api {
 	r.t.Helper()
 	if r.api == nil || r.api.base != r.URL() {
@@ -135,8 +135,8 @@ func (a *api) startUpload(ctx context.Context, repo string) (*upload, error) {
 	return &upload{location: res.header.Get("Location")}, nil
 }
 
-// patch sends one chunk of the upload. Its Content-Range begins at u.offset, the number of
-// bytes that the registry has.
+// patch sends one chunk of the upload `u`. The chunk's Content-Range begins at u.offset, the
+// number of bytes of the upload that the registry already has.
 func (a *api) patch(ctx context.Context, u *upload, chunk []byte) error {
 	res, err := a.do(ctx, request{method: "PATCH", path: u.location, body: chunk, want: http.StatusAccepted,
 		header: map[string]string{
@@ -180,7 +180,8 @@ func (u *upload) finishing(d digest.Digest) string {
 }
 
 // follow sets the upload's URL and offset from the headers of an answer. The header Range has
-// the offsets of the upload's first and last byte; for an upload without bytes it is "0-0".
+// the offsets of the upload's first and last byte, "0-99" after 100 bytes. For an upload
+// without bytes it is "0-0".
 func (u *upload) follow(res *answer) error {
 	if location := res.header.Get("Location"); location != "" {
 		u.location = location
@@ -213,7 +214,8 @@ func (a *api) pushBlob(ctx context.Context, repo string, content []byte, chunks 
 	return d, a.finish(ctx, u, content, d)
 }
 
-// putManifest puts a manifest under a reference and returns its digest.
+// putManifest puts a manifest under a reference, which is a tag or the manifest's digest, and
+// returns the digest.
 func (a *api) putManifest(ctx context.Context, repo, reference, mediaType string, manifest []byte) (digest.Digest, error) {
 	_, err := a.do(ctx, request{method: "PUT", path: "/v2/" + repo + "/manifests/" + reference, body: manifest,
 		want: http.StatusCreated, header: map[string]string{"Content-Type": mediaType}})
@@ -249,7 +251,8 @@ func descriptor(mediaType string, content []byte) v1.Descriptor {
 const manifestTypes = v1.MediaTypeImageManifest + ", " + v1.MediaTypeImageIndex +
 	", application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json"
 
-// manifest pulls a manifest. It returns the manifest and its digest, which it computes itself.
+// manifest pulls a manifest. It returns the manifest and its digest, which it computes from
+// the body. It returns an error if the header Docker-Content-Digest has another digest.
 func (a *api) manifest(ctx context.Context, repo, reference string) ([]byte, digest.Digest, error) {
 	res, err := a.do(ctx, request{method: "GET", path: "/v2/" + repo + "/manifests/" + reference,
 		want: http.StatusOK, header: map[string]string{"Accept": manifestTypes}})
@@ -267,8 +270,9 @@ func (a *api) manifest(ctx context.Context, repo, reference string) ([]byte, dig
 	return res.body, d, nil
 }
 
-// pullWhole pulls a manifest and everything that it names, to the last byte. It returns the
-// manifest's digest.
+// pullWhole pulls a manifest and everything that it names: its configuration and layers, and
+// for an index its children in the same way. It compares all content with its digest, and
+// returns the manifest's digest.
 func (a *api) pullWhole(ctx context.Context, repo, reference string) (digest.Digest, error) {
 	text, d, err := a.manifest(ctx, repo, reference)
 	if err != nil {
@@ -313,7 +317,7 @@ func (a *api) pullBlob(ctx context.Context, repo string, want v1.Descriptor) err
 	return nil
 }
 
-// checkWhole fails the test unless the reference leads to the manifest with the digest want,
+// checkWhole fails the test unless `reference` leads to the manifest with the digest `want`,
 // and everything that the manifest names can be pulled.
 func (a *api) checkWhole(t testing.TB, repo, reference, want string) {
 	t.Helper()

@@ -21,7 +21,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// fetched is a request that a web page lets its browser send: the arguments of fetch.
+// fetched is a request that a test's web page makes the browser send. The members are
+// arguments of the browser's function fetch.
 type fetched struct {
 	Method string `json:"method"`
 	URL    string `json:"url"`
@@ -46,9 +47,10 @@ const attackPage = `<!doctype html><title>a page</title><script>
 })();
 </script>`
 
-// rebinder is a server that imitates DNS rebinding. It serves the attacker's page under "/",
-// as if the name pointed to the attacker. It forwards all other requests to the victim as the
-// browser sent them, as if the name pointed to the victim by then.
+// rebinder starts a server that imitates DNS rebinding, in which an attacker lets the name of
+// his page point to the victim after the browser has loaded the page. The server answers the
+// path "/" with the attacker's page, and forwards all other requests to the victim as the
+// browser sent them.
 func rebinder(t *testing.T, page, victim string) (port string) {
 	t.Helper()
 	forward := &httputil.ReverseProxy{
@@ -70,8 +72,9 @@ func rebinder(t *testing.T, page, victim string) (port string) {
 	return port
 }
 
-// browse loads a page in a browser, under a name that points to 127.0.0.1, and returns the
-// result of each of the page's requests: a status, "opaque" or "failed".
+// browse loads a page in a browser, under a name that points to 127.0.0.1. The page sends the
+// requests, and browse returns their results in order: the answer's status, "opaque" if the
+// browser hides the answer from the page, or "failed" without an answer.
 func browse(t *testing.T, name, victim string, requests ...fetched) []string {
 	t.Helper()
 	answers := make(chan []string, 1)
@@ -108,8 +111,8 @@ func browse(t *testing.T, name, victim string, requests ...fetched) []string {
 	return nil
 }
 
-// chromium returns the command of a browser without a window that loads url. For this browser,
-// every name below example points to this machine.
+// chromium returns the command that loads `url` in a browser without a window. For this
+// browser, every name below example points to 127.0.0.1.
 func chromium(t *testing.T, url string) *exec.Cmd {
 	t.Helper()
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -147,8 +150,8 @@ func TestBrowserIsNoWayIn(t *testing.T) {
 		{Method: "GET", URL: "/api/v1/gc/status"},
 		{Method: "POST", URL: "/api/v1/gc/run", Type: "application/json", Body: "{}"},
 	}
-	// The same page works under a name that the registry allows. So the failures below are
-	// refusals of the registry.
+	// First the page sends the requests under the name localhost, which the registry allows.
+	// They succeed, so the failures below are refusals by the registry.
 	if got, want := browse(t, "localhost", r.host, rebound...), []string{"200", "201", "200", "202"}; !slices.Equal(got, want) {
 		t.Fatalf("a page of localhost: %q, want %q", got, want)
 	}
@@ -190,5 +193,6 @@ func TestBrowserIsNoWayIn(t *testing.T) {
 	}
 }
 
-// unreachable is the address of the victim for pages that attack nobody.
+// unreachable is passed to browse as the victim if the page sends no requests under its own
+// name, so that the rebinder has nothing to forward.
 const unreachable = "127.0.0.1:1"

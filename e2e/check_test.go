@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// objectFiles returns the files of all objects below a data directory, by the digest of their
-// content.
+// objectFiles returns the paths of the files of all stored objects below a data directory, by
+// the digest of their content.
 func objectFiles(t testing.TB, dataDir string) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
@@ -36,8 +36,8 @@ func objectFiles(t testing.TB, dataDir string) map[string]string {
 	return files
 }
 
-// checkFindings runs "purser check -o json", which must exit with the given code. It returns
-// the findings in order, each as "problem object".
+// checkFindings runs "purser check -o json", and fails the test unless the command exits with
+// `code`. It returns the findings in the command's order, each as "problem object".
 func checkFindings(t testing.TB, dataDir string, code int, args ...string) []string {
 	t.Helper()
 	got, out := purser(t, nil, slices.Concat([]string{"check", "--data-dir", dataDir, "-o", "json"}, args)...)

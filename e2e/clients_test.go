@@ -37,7 +37,8 @@ func newClient(t testing.TB, path string, args ...string) *client {
 		"XDG_RUNTIME_DIR="+home, "TMPDIR="+home)}
 }
 
-// toolPaths has the paths of the tools that tools/get has built or found before.
+// toolPaths has, by a tool's name, a function that returns the path of the tool. The function
+// calls tools/get only once.
 var toolPaths sync.Map // name → func() (string, error)
 
 // toolClient returns a client for a tool in tools/versions, and builds the tool if necessary.
@@ -102,7 +103,8 @@ func (c *client) Refused(args ...string) string {
 	return err.Error()
 }
 
-// Try runs the client and returns its output. If it fails, the error has its output.
+// Try runs the client with `input` on its standard input, and returns its output. If the
+// client fails, the error contains the output.
 func (c *client) Try(input string, args ...string) (string, error) {
 	// A test's clean-up may call this when the test's context has already ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), 3*time.Minute)

@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// refused fails the test unless a command failed (code isn't 0) and its output contains all of
-// want.
+// refused fails the test unless a command has failed (its exit code isn't 0), and its output
+// `out` contains every text in `want`.
 func refused(t testing.TB, code int, out string, want ...string) {
 	t.Helper()
 	if code == 0 {
@@ -168,7 +168,7 @@ func TestStartsFromNothingAndAgain(t *testing.T) {
 	}
 }
 
-// Purser is killed. The test expects that its built-in PostgreSQL ends too.
+// The test kills Purser, and expects that Purser's built-in PostgreSQL ends too.
 func TestPostgresGoesWithPurser(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{})

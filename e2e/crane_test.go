@@ -53,8 +53,8 @@ func TestCraneIndex(t *testing.T) {
 	r, crane := startRegistry(t, options{}), toolClient(t, "crane")
 	index := newIndex(t, "amd64", "arm64", "riscv64")
 	digest := digestOf(t, index)
-	// crane pushes a layout as an index that contains the layout's index. The test copies the
-	// contained index.
+	// crane pushes a layout's index.json as an index of its own, which lists the index that
+	// writeIndex made. The test then copies the listed index.
 	crane.Run("push", "--index", writeIndex(t, index, "multi"), r.Ref("crane/multi", "outer"))
 	r.API().checkWhole(t, "crane/multi", digest, digest)
 	crane.Run("copy", r.Ref("crane/multi", digest), r.Ref("crane/copied", "multi"))

@@ -14,7 +14,8 @@ func splitRef(name string) (repo, tag string) {
 	return name[:i], name[i+1:]
 }
 
-// unanswered returns whether err means that no answer came, as when the server is killed.
+// unanswered returns whether `err` means that a request got no answer, as when the server is
+// killed.
 func unanswered(err error) bool {
 	var answer *statusError
 	return !errors.As(err, &answer)
@@ -33,8 +34,8 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 				r.Restart()
 				l.Check(r.API())
 				loads = append(loads, l)
-				// After the restart, interrupted pushes can be repeated, and new pushes
-				// succeed.
+				// A push after the restart must succeed, too, into a repository whose last
+				// push the kill may have interrupted.
 				if _, err := r.API().pushImage(t.Context(), "load/worker0", "after", randomBytes(1<<10)); err != nil {
 					t.Fatalf("the push after the restart: %v", err)
 				}
@@ -62,7 +63,8 @@ func TestPushWhoseBytesWereInFlightWorksAgain(t *testing.T) {
 	}
 	r.Kill9()
 	r.Restart()
-	// The bytes of the upload that were acknowledged before the kill are still there.
+	// The registry must still have all bytes of the upload that it acknowledged before it was
+	// killed.
 	u.offset = 0
 	if err := r.API().status(t.Context(), u); err != nil {
 		t.Fatalf("asking for the upload after the restart: %v", err)
@@ -90,8 +92,7 @@ func TestPostgresRestartedUnderLoad(t *testing.T) {
 			for range 2 {
 				l.Await(5, time.Minute)
 				pg.Stop(sig)
-				// PostgreSQL is down for half a second. Requests in that time wait or are
-				// refused.
+				// Requests wait or are refused while PostgreSQL is down, for half a second.
 				time.Sleep(500 * time.Millisecond)
 				pg.Start()
 			}

@@ -28,8 +28,8 @@ func otherRegistry(t *testing.T) string {
 	return strings.TrimPrefix(server.URL, "http://")
 }
 
-// putLying changes the declared size of the manifest's first layer, puts the manifest under
-// the tag v1, and returns its digest.
+// putLying changes the size that the manifest declares for its first layer to `size`, puts the
+// manifest under the tag v1, and returns its digest.
 func putLying(t *testing.T, host, repo, manifest string, size int64) string {
 	t.Helper()
 	var m v1.Manifest

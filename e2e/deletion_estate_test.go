@@ -21,17 +21,17 @@ import (
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// prompt has settings that let the registry delete the rows below a deleted repository, and
-// collect garbage, at once. But a client has a few seconds between pushing a blob and its
-// manifest.
+// prompt has settings that let the registry delete the rows below a deleted repository within
+// a second, and collect garbage at once. Only reviews after a push of a blob or manifest are
+// delayed, by 5 s, so that a client has time to push what refers to it.
 var prompt = []string{
 	"PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=5s",
 	"PURSER_GC_REVIEW_AFTER_EVENTS_MANIFEST_UPLOAD=5s", "PURSER_LOOSE_FOREIGN_KEYS_INTERVAL=1s",
 	"PURSER_LOG_ACCESS=false",
 }
 
-// estate is a registry whose repositories a test deletes. The test uses the registry's API,
-// and also reads its database and blob store.
+// estate is a registry with repositories that a test deletes. The test uses the registry's
+// API, and also reads the registry's database and blob store.
 type estate struct {
 	t     testing.TB
 	r     *registry
@@ -39,8 +39,8 @@ type estate struct {
 	db    *pgxpool.Pool
 }
 
-// newEstate starts a registry with the settings prompt, on the database at dsn and a new
-// store.
+// newEstate starts a registry with the settings in `prompt`, on the database at `dsn` and a
+// new store. `env` has further settings.
 func newEstate(t testing.TB, dsn string, env ...string) *estate {
 	t.Helper()
 	dir := newDir(t)
@@ -80,7 +80,7 @@ func column[T any](t testing.TB, db *pgxpool.Pool, sql string, args ...any) []T 
 	return list
 }
 
-// property is the content that a test has pushed to a repository.
+// property is a repository of an estate, with the content that the test has pushed to it.
 type property struct {
 	repo     string
 	tags     map[string]string // digest by name
@@ -189,11 +189,13 @@ func (e *estate) whole(list ...property) {
 	}
 }
 
-// question is a request about a repository, whose name replaces REPO in the path.
+// question is a request with which a test finds out whether a repository exists. In the path,
+// REPO stands for the repository's name.
 type question struct{ method, path string }
 
-// questions returns requests about a repository: reading ones, whose answers show whether the
-// repository exists, and ones that change it.
+// questions returns requests about a repository. The answers to those in `reading` show
+// whether the repository exists; those in `changing` delete content of the repository, or the
+// repository itself.
 func (p property) questions() (reading, changing []question) {
 	var paths []string
 	for tag, d := range p.tags {
@@ -217,8 +219,9 @@ func (p property) questions() (reading, changing []question) {
 // unknown is a repository that never was.
 const unknown = "never/was"
 
-// ask sends a request about a repository and returns the answer's status and body as one text.
-// The text must differ between a repository that exists and one that doesn't.
+// ask sends the request `q` about the repository `repo`. It returns the answer's status and
+// body as one text, in which the repository's name is replaced by REPO, so that tests can
+// compare the answers for two repositories.
 func (a *api) ask(t testing.TB, q question, repo string) string {
 	t.Helper()
 	name := repo
@@ -234,11 +237,13 @@ func (a *api) ask(t testing.TB, q question, repo string) string {
 	return fmt.Sprintf("%d %s", answer.status, strings.ReplaceAll(answer.body, repo, "REPO"))
 }
 
-// noStatus is a status that no answer has, so that do always returns an error with the answer.
+// noStatus is a wanted status that no answer has. With it, api.do returns every answer as a
+// *statusError, whatever the answer's status.
 const noStatus = -1
 
-// there tests the questions themselves: it fails the test if an existing repository and one
-// that never existed give the same answer to a question, which then couldn't show a deletion.
+// there fails the test if a reading question gets the same answer for the existing repository
+// `p` as for one that never existed. Such a question couldn't show later that the repository
+// was deleted.
 func (e *estate) there(a *api, p property) {
 	e.t.Helper()
 	reading, _ := p.questions()
@@ -249,8 +254,9 @@ func (e *estate) there(a *api, p property) {
 	}
 }
 
-// gone fails the test unless every request about a deleted repository has the same answer as
-// for one that never existed, and no blob of it can be mounted into the repository another.
+// gone fails the test unless every question about the deleted repository `p` gets the same
+// answer as for a repository that never existed. It also fails the test if a blob of `p` can
+// be mounted into the repository `another`.
 func (e *estate) gone(p property, another string) {
 	e.t.Helper()
 	a := e.r.API()
@@ -270,16 +276,16 @@ func (e *estate) gone(p property, another string) {
 	}
 }
 
-// mount mounts a blob of the repository from into repo. If that isn't possible, the registry
-// answers 202, which mount returns as an error.
+// mount asks the registry to mount the blob `d` of the repository `from` into the repository
+// `repo`. If the registry can't, it answers 202, which mount returns as an error.
 func (a *api) mount(ctx context.Context, repo, d, from string) error {
 	_, err := a.do(ctx, request{method: "POST", want: http.StatusCreated,
 		path: "/v2/" + repo + "/blobs/uploads/?mount=" + d + "&from=" + from})
 	return err
 }
 
-// again pushes one image of a deleted repository under the same repository name. It fails the
-// test if the new repository has anything else of the deleted one.
+// again pushes one image of the deleted repository `old` to a new repository of the same name.
+// It fails the test if any other content of the deleted repository is in the new one.
 func (e *estate) again(old property) property {
 	e.t.Helper()
 	toolClient(e.t, "crane").Run("push", old.layout, e.r.Ref(old.repo, "new"))
@@ -294,8 +300,8 @@ func (e *estate) again(old property) property {
 	return p
 }
 
-// stored returns the digests of the contents of all objects in the store, sorted; a digest
-// occurs once for each object with this content.
+// stored returns the digests of the contents of all objects in the store, sorted. If several
+// objects have the same content, its digest is in the list once for each object.
 func (e *estate) stored() []string {
 	e.t.Helper()
 	paths, err := files(filepath.Join(e.store, "objects"), func(path string) string { return path })
@@ -317,9 +323,9 @@ func (e *estate) stored() []string {
 	return list
 }
 
-// drained waits until the loose foreign keys' worker has deleted the rows below all deleted
-// parents. It doesn't wait for deleted records that only await the second look at another
-// server.
+// drained waits until the worker of loose foreign keys has deleted the rows below all deleted
+// repositories and namespaces. It doesn't wait for the second look: the search for late rows
+// in the statistics' database, an hour after the first.
 func (e *estate) drained(within time.Duration) {
 	e.t.Helper()
 	eventually(e.t, within, func() error {
@@ -332,8 +338,8 @@ func (e *estate) drained(within time.Duration) {
 }
 
 // atRest waits until nothing of the deleted repositories is left in the database or the store.
-// It fails the test unless the repositories in living are complete and every command reports
-// no problem.
+// It fails the test unless the repositories in `living` are complete and no command reports a
+// problem.
 func (e *estate) atRest(living ...property) {
 	e.t.Helper()
 	e.drained(time.Minute)
@@ -363,7 +369,8 @@ func without(list, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(others, s) })
 }
 
-// says fails the test unless a command succeeds and prints text.
+// says fails the test unless the command with the arguments `args` succeeds and its output
+// contains `text`.
 func (e *estate) says(text string, args ...string) {
 	e.t.Helper()
 	code, out := purser(e.t, e.r.opt.env, append(args, "--data-dir", e.r.opt.dataDir)...)
@@ -372,20 +379,20 @@ func (e *estate) says(text string, args ...string) {
 	}
 }
 
-// orphans is a row of the output of "purser loosefk audit". It counts the rows without a
-// parent in one child table: those that a pending deleted record will clean up, and those that
-// nothing will clean up.
+// orphans is a row of the output of "purser loosefk audit". For one child table it counts the
+// rows whose parent is gone: Pending counts those that a pending deleted record will clean up,
+// and Orphans those that nothing will clean up.
 type orphans struct {
 	Child            string
 	Pending, Orphans int
 }
 
-// children are the child tables that "purser loosefk audit" must look at; there may be more.
+// children are tables that must be among those that "purser loosefk audit" lists.
 var children = []string{"tags", "manifest_references", "manifests", "repository_blobs", "uploads",
 	"tagpullstatistics", "manifestpullstatistics", "repositories"}
 
-// audit runs "purser loosefk audit", which must exit with the given code, and returns its
-// output.
+// audit runs "purser loosefk audit" and returns its output. The test fails unless the command
+// exits with `code` and lists all tables in `children`.
 func (e *estate) audit(code int) (list []orphans) {
 	e.t.Helper()
 	got, out := purser(e.t, e.r.opt.env, "loosefk", "audit", "-o", "json", "--data-dir", e.r.opt.dataDir)
@@ -412,8 +419,9 @@ func (e *estate) noOrphans() {
 	}
 }
 
-// cleanly returns whether a push succeeded. It fails the test if the push was refused
-// otherwise than with a 4xx status and one of the error codes in clean.
+// cleanly returns whether a push succeeded, that is, whether `err` is nil. It fails the test
+// if the push got no answer, or one whose status isn't 4xx or whose error code isn't one of
+// those in `clean`.
 func cleanly(t testing.TB, what string, err error) bool {
 	t.Helper()
 	var answer *statusError

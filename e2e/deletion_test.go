@@ -48,19 +48,20 @@ func TestNamespaceDeleted(t *testing.T) {
 	again := e.again(deleted[1])
 	e.gone(deleted[2], "acmes/app")
 	e.atRest(again, other)
-	// A namespace that was deleted and created again can be deleted once more.
+	// The namespace acme was deleted, and a push to acme/app has created it again. The test
+	// deletes it once more.
 	e.r.manage("DELETE", "/organization/acme", nil, nil, http.StatusNoContent)
 	e.gone(again, "acmes/app")
 	e.atRest(other)
 }
 
-// clean matches the error codes that a client may get if its repository is deleted while the
-// client pushes.
+// clean matches the error codes that a client may get if somebody deletes its repository while
+// the client pushes.
 var clean = regexp.MustCompile(`\b(NAME_UNKNOWN|BLOB_UNKNOWN|MANIFEST_UNKNOWN|MANIFEST_BLOB_UNKNOWN|BLOB_UPLOAD_UNKNOWN|BLOB_UPLOAD_INVALID)\b`)
 
 // The test deletes a repository and a namespace again and again while clients push to them. An
 // image whose push succeeded must be complete, unless a later deletion has deleted all of it.
-// In the end nothing of the deleted repositories may be left.
+// When the pushes and deletions are over, nothing of the deleted repositories may be left.
 func TestPushDuringDeletion(t *testing.T) {
 	beginOwn(t)
 	e := newEstate(t, dbtest.EmptyDSN(t))
@@ -100,9 +101,9 @@ func TestPushDuringDeletion(t *testing.T) {
 	e.atRest(living...)
 }
 
-// deleteBusily deletes the repository acme/app and then the namespace busy, times times.
-// Before each round it waits until two more pushes have succeeded. It returns how many of its
-// deletions found something to delete.
+// deleteBusily deletes the repository "acme/app" and the namespace "busy" in turn, `times`
+// times. Before each time it waits for two more successful pushes, which `pushed` counts. It
+// returns how many deletions found something to delete.
 func (e *estate) deleteBusily(times int, pushed *atomic.Int64) (deleted int) {
 	e.t.Helper()
 	for range times {
@@ -129,8 +130,8 @@ func (e *estate) deleteBusily(times int, pushed *atomic.Int64) (deleted int) {
 	return deleted
 }
 
-// settle pushes an image to each of these repositories, which may or may not exist, and
-// returns their content.
+// settle pushes an image to each of the repositories. Some of them may exist, with images that
+// were pushed before. It returns all content that each repository has afterwards.
 func (e *estate) settle(repos []string) (list []property) {
 	e.t.Helper()
 	for _, repo := range repos {
@@ -213,8 +214,9 @@ func TestUploadOfDeletedRepository(t *testing.T) {
 	}
 }
 
-// finishLater begins the PUT that ends an upload. If half is true, it sends half of the rest
-// now. It returns a function that sends the remaining bytes and returns the result.
+// finishLater begins the PUT that ends the upload `u`. If `half` is true, it sends half of
+// `rest`, the missing bytes, now. It returns a function that sends the remaining bytes and
+// returns the PUT's error.
 func (e *estate) finishLater(u *upload, rest []byte, d digest.Digest, half bool) func() error {
 	e.t.Helper()
 	a, ctx := e.r.API(), e.t.Context()
@@ -239,9 +241,9 @@ func (e *estate) finishLater(u *upload, rest []byte, d digest.Digest, half bool)
 	}
 }
 
-// afterUpload fails the test unless the upload to a deleted repository has ended. The blob
-// must exist if the PUT that ends the upload has succeeded (done), and must not exist
-// otherwise.
+// afterUpload checks the upload `u` to a repository that was deleted before the upload's last
+// PUT. If this PUT succeeded (`done`), the upload must have ended and the blob must exist;
+// otherwise the blob must not exist. The repository must have no tags in any case.
 func (e *estate) afterUpload(name, repo string, u *upload, blob oci.Descriptor, done bool) {
 	e.t.Helper()
 	a, ctx := e.r.API(), e.t.Context()
@@ -258,8 +260,9 @@ func (e *estate) afterUpload(name, repo string, u *upload, blob oci.Descriptor, 
 	}
 }
 
-// A client pushes blobs, the repository is deleted, and then the client puts the manifest for
-// these blobs.
+// A client pushes an image, the test deletes the repository, and the client puts a manifest
+// with the deleted blobs. The registry must refuse it, and accept a new push of the whole
+// image.
 func TestManifestOfDeletedRepository(t *testing.T) {
 	beginOwn(t)
 	e := newEstate(t, dbtest.EmptyDSN(t))
@@ -310,8 +313,8 @@ func TestReplicasSeeRepositoryDeleted(t *testing.T) {
 		on(b).gone(old, "other/app")
 		on(a).gone(old, "other/app")
 
-		// The other replica creates the repository again. On this replica, too, the repository
-		// must have only the new content.
+		// The second replica creates the repository again. On the first replica, too, the
+		// repository must then have only the new content.
 		again := on(b).again(old)
 		eventually(t, 2*seenWithin, func() error {
 			if tags, err := a.API().listTags(t.Context(), old.repo); err != nil || !slices.Equal(tags, []string{"new"}) {
@@ -338,8 +341,9 @@ func setting(r *registry, name string) string {
 	return ""
 }
 
-// A repository is deleted on one replica. Then a client puts a manifest with blobs of the
-// deleted repository on the other replica, which may not have been notified yet.
+// The test deletes a repository on one replica. At once, a client puts a manifest with blobs
+// of the deleted repository on the other replica, which has cached the repository. That
+// replica must refuse the manifest, even if it hasn't been notified yet.
 func TestReplicaRefusesContentOfDeletedRepository(t *testing.T) {
 	beginOwn(t)
 	a, b := startReplicas(t, func(t testing.TB) []string { return append(storages["filesystem"](t), prompt...) })
@@ -381,9 +385,10 @@ func TestReplicaRefusesContentOfDeletedRepository(t *testing.T) {
 	}
 }
 
-// goneWithin repeats all requests about a deleted repository until every answer is the same as
-// for a repository that never existed. It fails the test if a request that was sent later than
-// limit after the deletion gets another answer.
+// goneWithin repeats all reading questions about the deleted repository `p` until every answer
+// is the same as for a repository that never existed. It fails the test if a question that was
+// sent later than `limit` after the deletion gets another answer, or if a blob of `p` can
+// still be mounted then.
 func (e *estate) goneWithin(limit time.Duration, deleted time.Time, p property, another string) {
 	e.t.Helper()
 	a := e.r.API()
@@ -420,7 +425,8 @@ func TestKillWhileRepositoryDrains(t *testing.T) {
 	e.fill("acme/large", shared)
 	e.pushMany("acme/large", size)
 	id := column[int64](t, e.db, "SELECT id FROM repositories WHERE path = 'acme/large'")[0]
-	// A trigger slows down the deletion of rows, as a slow disk would.
+	// This trigger slows down the deletion of rows, as a slow disk would, so that the test can
+	// kill the server meanwhile.
 	mustExec(t, e.db, `CREATE FUNCTION slowly () RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN PERFORM pg_sleep(0.001); RETURN OLD; END $$`)
 	for _, table := range []string{"tags", "manifests"} {
@@ -467,8 +473,8 @@ func (e *estate) pushMany(repo string, n int) {
 	}
 }
 
-// killAmong kills the server when it has deleted some of a repository's rows in a table. It
-// fails the test if the statements that were running at that moment have deleted all of them.
+// killAmong kills the server when it has deleted some of a repository's rows in a table. When
+// PostgreSQL has ended the server's statements, it fails the test if no row is left.
 func (e *estate) killAmong(table string, id int64, size int) {
 	e.t.Helper()
 	count := "SELECT count(*) FROM " + table + " WHERE repository_id = $1"

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// containerdConfig lets containerd write only below one directory. The disabled plugins are
-// for Kubernetes, and for programs in /opt.
+// containerdConfig makes containerd write only below one directory. It disables the plugins
+// that serve Kubernetes and those that use programs in /opt.
 const containerdConfig = `version = 2
 root = "%[1]s/root"
 state = "%[1]s/state"
@@ -34,8 +34,9 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"
   gid = %[3]d
 `
 
-// startContainerd starts a containerd, which is stopped at the end of the test, and returns
-// its socket. It needs no root, since it mounts and runs nothing.
+// startContainerd starts a containerd and returns the path of its socket. At the end of the
+// test containerd is stopped. It needs no root rights, since it neither mounts file systems
+// nor runs containers.
 func startContainerd(t testing.TB) string {
 	t.Helper()
 	dir := newDir(t)
@@ -104,9 +105,9 @@ type docker struct {
 }
 
 // startDocker starts a Docker engine, which is stopped at the end of the test. The engine
-// doesn't change the machine's network and has a mount namespace of its own. If this user may
-// not mount file systems, Docker can't run, and the test is skipped even in CI. containerd,
-// which any user can run, pulls by the same requests.
+// doesn't change the machine's network, and has a mount namespace of its own. Only root who
+// may mount file systems can run it. Without this right the test is skipped even in CI: the
+// tests with containerd, which any user can run, send the registry the same requests.
 func startDocker(t testing.TB) *docker {
 	t.Helper()
 	try := exec.Command("true")
@@ -138,7 +139,7 @@ func dockerPuller(t testing.TB, r *registry) puller {
 		asks: true,
 		pull: func(repo, reference string) {
 			t.Helper()
-			// The parameter tag of this API may also be a digest.
+			// The parameter tag of Docker's API may be a tag or a digest.
 			d.call("POST", "/images/create?fromImage="+url.QueryEscape(r.host+"/"+repo)+"&tag="+url.QueryEscape(reference))
 		},
 		forget: func(repo, tag, digest string) {

@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// operator runs the commands of garbage collection while a server runs.
+// operator runs "purser gc" commands for the registry `r`, whether its server runs or not.
 type operator struct {
 	t testing.TB
 	r *registry
@@ -108,8 +108,8 @@ func TestGCCommands(t *testing.T) {
 		t.Errorf("after a dry run: %+v, want one manifest due and none deleted", s)
 	}
 
-	// When the review has deleted the image, the reviews of its blobs are due at once, so the
-	// same run does them.
+	// The review delay is zero. So when the run has deleted the image, the reviews of the
+	// image's blobs are due at once, and the same run does them.
 	o.says([]string{"deleted 1; reviewed 4 blobs, deleted 2", "Nothing is left to do now."}, "run")
 	if s := o.status(); s.Manifests.Due.Count+s.Blobs.Due.Count != 0 || s.LastHour.Manifests != 1 || s.LastHour.Blobs != 2 {
 		t.Errorf("after a run: %+v, want nothing due, one manifest and two blobs deleted", s)
@@ -127,8 +127,8 @@ func TestGCCommands(t *testing.T) {
 	a.checkWhole(t, "library/app", "v1", kept.String())
 }
 
-// setAside marks the queued review of a manifest as failed, as a reviewer does after too many
-// failures, so that no worker tries it again.
+// setAside marks the only queued review of a manifest as failed, as a reviewer does after too
+// many failures. No worker tries such a review again.
 func (o operator) setAside() {
 	o.t.Helper()
 	code, out := purser(o.t, nil, "postgres", "url", "--data-dir", o.r.opt.dataDir)
@@ -146,7 +146,8 @@ func (o operator) setAside() {
 	}
 }
 
-// No server runs. The commands must start the built-in PostgreSQL and stop it again.
+// No server runs. The test expects that the commands start the built-in PostgreSQL and stop it
+// again, so that the server can start afterwards.
 func TestGCCommandsWithoutServer(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{env: []string{"PURSER_GC_REVIEW_AFTER=100h"}})

@@ -17,7 +17,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// tagAnnotation is the annotation that has the tag of a manifest in an OCI layout.
+// tagAnnotation is the annotation under which the index.json of an OCI layout has the tag of
+// each manifest.
 const tagAnnotation = "org.opencontainers.image.ref.name"
 
 // newImage returns a new image with OCI media types. Each of its layers has one file with size

@@ -26,8 +26,9 @@ type load struct {
 	failures []error
 }
 
-// startLoad starts the workers. An error of a push is a failure unless tolerate returns true
-// for it. A 503 with Retry-After is never a failure.
+// startLoad starts the workers, each of which pushes one image after another. If a push fails,
+// it counts as a failure unless `tolerate` returns true for the error. A 503 with Retry-After
+// never counts as a failure.
 func startLoad(t testing.TB, a *api, workers int, tolerate func(error) bool) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -98,8 +99,8 @@ func (l *load) Stop() {
 	l.wg.Wait()
 }
 
-// Check stops the load, fails the test for each failed push, and pulls from a every image that
-// the registry has acknowledged, with all of its content.
+// Check stops the load and fails the test for each failed push. Then it pulls every image that
+// the registry has acknowledged, with all of its content, through the client `a`.
 func (l *load) Check(a *api) {
 	l.t.Helper()
 	l.Stop()
@@ -114,8 +115,8 @@ func (l *load) Check(a *api) {
 	l.CheckWhole(a)
 }
 
-// CheckWhole pulls from a every image that the registry has acknowledged, with all of its
-// content.
+// CheckWhole pulls every image that the registry has acknowledged, with all of its content,
+// through the client `a`.
 func (l *load) CheckWhole(a *api) {
 	l.t.Helper()
 	var wg sync.WaitGroup

@@ -65,8 +65,9 @@ func build() error {
 	return nil
 }
 
-// givenBinary is the environment variable with the path of a purser binary to test, such as a
-// release's.
+// givenBinary is the name of an environment variable. If it is set, its value is the path of
+// the purser binary that the tests use, such as that of a release; otherwise the tests build
+// one.
 const givenBinary = "PURSER_TEST_BINARY"
 
 // binary returns the path of the purser binary.
@@ -77,7 +78,8 @@ func binary() string {
 	return filepath.Join(scratch, "purser")
 }
 
-// target returns the registry that is tested instead of Purser, "" if it is Purser.
+// target returns the HOST:PORT of the registry that is tested instead of Purser, or "" if
+// Purser is tested.
 func target() string { return os.Getenv("PURSER_TEST_TARGET") }
 
 // begin must be called first in each test: the test then runs in parallel with others, and is

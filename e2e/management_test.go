@@ -34,7 +34,8 @@ func (r *registry) manage(method, path string, body, answer any, want int) {
 	}
 }
 
-// collect starts a run of garbage collection, waits for its end and returns its result.
+// collect starts a run of garbage collection (a dry run if `dry` is true), waits until it has
+// ended and returns its result. The run must succeed.
 func (r *registry) collect(dry bool) (run gcRun) {
 	r.t.Helper()
 	r.manage("POST", "/gc/run", map[string]bool{"dry_run": dry}, &run, http.StatusAccepted)
@@ -93,8 +94,8 @@ func TestManagementRestoresTag(t *testing.T) {
 	}
 }
 
-// Reviews are due at once, but no worker does them. Only the runs of garbage collection that
-// the test requests find and delete garbage.
+// Reviews are due at once, but the registry's workers are switched off. So only the runs of
+// garbage collection that the test requests find and delete garbage.
 func TestManagementCollects(t *testing.T) {
 	beginOwn(t)
 	r, crane := startRegistry(t, options{env: []string{

@@ -30,8 +30,8 @@ func orasRepository(t testing.TB, r *registry, name string) *remote.Repository {
 	}
 	repo.PlainHTTP = true
 	repo.TagListPageSize, repo.ReferrerListPageSize = 2, 2 // so that Link is followed
-	// oras must use the referrers API and not fall back to the referrers tag, so that the test
-	// fails if the registry doesn't have the API.
+	// oras must use the referrers API. It must not fall back to the referrers tag, since the
+	// test has to fail if the registry doesn't have the API.
 	if err := repo.SetReferrersCapability(true); err != nil {
 		t.Fatal(err)
 	}
@@ -128,8 +128,9 @@ func TestORASReferrers(t *testing.T) {
 	}
 }
 
-// oras reads at most 4 MiB of a page of the referrers listing. It must see every referrer,
-// even if annotations are long or consist of characters that JSON encodes in six bytes each.
+// oras reads at most 4 MiB of each page of the list of referrers. The test expects that oras
+// sees every referrer nevertheless, even if the referrers' annotations are long and consist of
+// characters that JSON encodes in six bytes each.
 func TestORASSeesEveryReferrer(t *testing.T) {
 	begin(t)
 	r := startRegistry(t, options{})

@@ -14,8 +14,8 @@ func podman(t testing.TB) *client {
 	c := systemClient(t, "podman", "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"),
 		"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "none")
 	t.Cleanup(func() {
-		// In podman's user namespace, files belong to other users, so they can only be removed
-		// inside it.
+		// podman runs in a user namespace, in which the files that it makes belong to other
+		// users. So only a command inside this namespace can remove them.
 		if os.Getuid() != 0 {
 			c.Try("", "unshare", "rm", "-rf", filepath.Join(dir, "root")) //nolint:errcheck // newDir reports what stays
 		}

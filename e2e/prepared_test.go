@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// prepared is a directory that is made once and that tests then copy.
+// prepared is a directory that one test makes, and that all tests then copy.
 type prepared struct {
 	once sync.Once
 	dir  string
 }
 
-// copy copies the prepared directory into a new directory of the test, and returns the copy.
-// The first caller makes the directory by fn.
+// copy copies the prepared directory into a new directory of the test, and returns the new
+// directory's path. The first call makes the prepared directory, called `name`, with `fn`.
 func (p *prepared) copy(t testing.TB, name string, fn func(dir string)) string {
 	t.Helper()
 	p.once.Do(func() {

@@ -81,8 +81,8 @@ func (p *process) kill() {
 	<-p.exited
 }
 
-// waitFor calls ready again and again until it returns nil. It returns an error if the process
-// ends before, or after the time within.
+// waitFor calls `ready` again and again until it returns nil. It returns an error if the
+// process ends first, or if `ready` still fails after the time `within`.
 func (p *process) waitFor(ctx context.Context, within time.Duration, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -136,8 +136,8 @@ func (o *output) tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// childEnv returns the environment for a child process: this process's environment without
-// Purser's settings, and extra.
+// childEnv returns the environment for a child process: the environment of this process
+// without the variables that set Purser's settings, followed by `extra`.
 func childEnv(extra ...string) []string {
 	var env []string
 	for _, entry := range os.Environ() {
@@ -150,8 +150,8 @@ func childEnv(extra ...string) []string {
 	return append(env, extra...)
 }
 
-// eventually calls what again and again until it returns nil. If that takes longer than
-// within, the test fails.
+// eventually calls `what` again and again until it returns nil. If it still returns an error
+// after the time `within`, the test fails with that error.
 func eventually(t testing.TB, within time.Duration, what func() error) {
 	t.Helper()
 	deadline := time.Now().Add(within)

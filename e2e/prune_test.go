@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// remote runs a command against this registry over the network, as from another machine. The
-// command must succeed; remote returns its output.
+// remote runs a command that calls this registry over the network, as from another machine.
+// The command must succeed; remote returns its output.
 func (r *registry) remote(args ...string) string {
 	r.t.Helper()
 	code, out := purser(r.t, []string{"PURSER_SERVER=" + r.URL()}, args...)
@@ -35,8 +35,8 @@ func says(t testing.TB, text string, want ...string) {
 	}
 }
 
-// With commands and clients, the test previews an auto-prune policy, saves it, waits until it
-// has deleted tags, and undoes the run.
+// With commands and clients, the test previews an auto-prune policy, saves it, waits until the
+// registry has deleted tags by it, and undoes the run.
 func TestPruneFromPreviewToUndo(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{env: []string{"PURSER_AUTOPRUNE_INTERVAL=1s"}})

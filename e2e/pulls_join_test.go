@@ -15,9 +15,10 @@ func (s *pullScene) send(method, agent, repo, reference string) {
 	}
 }
 
-// The test sends the requests of Docker and containerd from other clients, or in another
-// order. A HEAD of a tag and a GET by digest must count as one pull of the tag only if they
-// belong together.
+// The test sends a HEAD of a tag and a GET by digest as Docker does, but also from two
+// different clients, twice, and to two repositories. They must count as one pull of the tag
+// only if they come from the same client and are for the same repository, and only once for
+// each HEAD.
 func TestPullsThatAreJoined(t *testing.T) {
 	beginOwn(t)
 	s := newPullScene(t, 1)
@@ -45,8 +46,9 @@ func TestPullsThatAreJoined(t *testing.T) {
 	s.expect("a GET by digest from another repository", "other", "v1", 0, map[string]int64{digest: 1})
 }
 
-// Several nodes with the same address pull at the same time, so all HEADs come before all
-// GETs. The test expects that each node's pull counts once.
+// Several nodes that Purser can't tell apart, since they have the same address and User-Agent,
+// pull at the same time: all their HEADs come before all their GETs. The test expects that
+// each node's pull counts once.
 func TestPullsOfACrowd(t *testing.T) {
 	beginOwn(t)
 	s := newPullScene(t, 1)

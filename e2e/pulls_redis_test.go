@@ -101,8 +101,8 @@ func (s *redisServer) env() []string {
 	return []string{"PURSER_PULL_STATISTICS_REDIS=true", "PURSER_REDIS_URL=unix://" + s.socket()}
 }
 
-// splitHeads returns a proxy in front of two registries. It sends HEAD requests to heads and
-// all other requests to rest.
+// splitHeads returns a proxy in front of two registries. It sends HEAD requests to the
+// registry `heads` and all other requests to the registry `rest`.
 func splitHeads(t testing.TB, heads, rest *registry) *registry {
 	t.Helper()
 	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
@@ -122,7 +122,7 @@ func splitHeads(t testing.TB, heads, rest *registry) *registry {
 }
 
 // Clients pull through a load balancer that sends the HEAD and the GET of a pull to different
-// replicas. The test expects that both together count as one pull.
+// replicas. The test expects that the two requests together count as one pull.
 func TestPullsThroughReplicas(t *testing.T) {
 	for _, name := range []string{"crane", "regctl", "containerd"} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,8 @@ func (r *registry) metric(name string) int64 {
 	return 0
 }
 
-// events returns how many pulls had this result, summed over all replicas.
+// events returns the value of the metric purser_redis_pull_events_total for this result,
+// summed over all replicas.
 func (s *pullScene) events(result string) (n int64) {
 	s.t.Helper()
 	for _, r := range s.replicas {
@@ -170,10 +171,11 @@ func (s *pullScene) events(result string) (n int64) {
 	return n
 }
 
-// Clients pull through two replicas. The test kills Redis, lets the replicas continue without
-// it, and starts it again. It also suspends Redis for so long that no replica waits for its
-// answers any more; when Redis resumes, it executes these requests. No pull may fail, and each
-// must be counted once, except pulls for which Redis didn't answer in time.
+// Clients pull through two replicas. Three times the test kills Redis, lets the replicas go on
+// without it, and starts it again. Then it suspends Redis until the replicas have given up
+// waiting for answers; when Redis resumes, it executes the requests that they had sent. No
+// pull may fail. Each must be counted once, except that pulls for which Redis didn't answer in
+// time may be missing.
 func TestPullsSurviveRedisKill9(t *testing.T) {
 	beginOwn(t)
 	redis := startRedis(t)
@@ -244,7 +246,7 @@ func TestPullsSurviveRedisKill9(t *testing.T) {
 		all, s.events("recorded"), s.events("logged"), s.events("unanswered"), s.manifestPulls("app", digest))
 }
 
-// tryFlush lets the first replica count the pulls that are in Redis.
+// tryFlush asks the first replica to add the pulls that are in Redis to the statistics.
 func (s *pullScene) tryFlush() error {
 	s.t.Helper()
 	if code, out := purser(s.t, []string{"PURSER_SERVER=" + s.r.URL()}, "pulls", "flush"); code != 0 {

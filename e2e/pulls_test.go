@@ -31,7 +31,8 @@ type puller struct {
 	all bool
 }
 
-// pullers has a constructor for each client. The clients pull by different requests.
+// pullers has a constructor for each client that the tests use. Each client pulls by requests
+// of its own kind.
 var pullers = map[string]func(t testing.TB, r *registry) puller{
 	"crane":      cranePuller,
 	"skopeo":     skopeoPuller,
@@ -85,7 +86,8 @@ func orasPuller(t testing.TB, r *registry) puller {
 	}}
 }
 
-// Clients pull by different requests. The test expects that each pull of a user counts as one.
+// The test pulls with each client, and each client sends other requests. The test expects that
+// a user's pull counts once, whatever requests the client sends for it.
 func TestPullsOfClients(t *testing.T) {
 	for name, client := range pullers {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +115,7 @@ type pullScene struct {
 }
 
 // newPullScene starts a registry with the given number of replicas. It also pushes the image
-// "fence", which settle pulls.
+// "fence", which settle pulls to find out whether all earlier pulls are counted.
 func newPullScene(t testing.TB, replicas int, env ...string) *pullScene {
 	t.Helper()
 	dsn := dbtest.EmptyDSN(t)
@@ -192,7 +194,8 @@ type manifest interface {
 	MediaType() (types.MediaType, error)
 }
 
-// put pushes a manifest under a reference, and sends no request that might count as a pull.
+// put pushes a manifest under a reference (a tag or digest), and sends no request that might
+// count as a pull.
 func (s *pullScene) put(repo, reference string, m manifest) {
 	s.t.Helper()
 	text, err := m.RawManifest()
@@ -258,8 +261,8 @@ func (s *pullScene) pushIndex(repo, reference string, index v1.ImageIndex) (chil
 	return children
 }
 
-// settle waits until all earlier pulls are counted. For this it makes a last pull through each
-// replica, and waits until these are counted.
+// settle waits until all earlier pulls are counted. For this it pulls the image "fence"
+// through each replica, and waits until these later pulls are counted.
 func (s *pullScene) settle() {
 	s.t.Helper()
 	for _, r := range s.replicas {
@@ -297,9 +300,10 @@ func (s *pullScene) manifestPulls(repo, digest string) int64 {
 	return got.Count
 }
 
-// expect fails the test unless the counts of a tag and of manifests reach exactly these
-// numbers. It waits for them, since a pull by digest counts for the tag of the HEAD before it
-// only when all processes have written their earlier pulls, which takes a few seconds.
+// expect fails the test unless the tag's count becomes `count`, and the manifests' counts
+// become those in `manifests`, by digest. It waits for that: a pull by digest counts for the
+// tag of an earlier HEAD only when all processes have written their pulls, which takes a few
+// seconds.
 func (s *pullScene) expect(after, repo, tag string, count int64, manifests map[string]int64) {
 	s.t.Helper()
 	s.settle()
@@ -317,8 +321,8 @@ func (s *pullScene) expect(after, repo, tag string, count int64, manifests map[s
 	})
 }
 
-// checked fails the test unless the statistics show that a HEAD has recently asked for the
-// tag.
+// checked fails the test unless the statistics show that a client has asked for the tag by
+// HEAD in the last ten minutes.
 func (s *pullScene) checked(repo, tag string) {
 	s.t.Helper()
 	eventually(s.t, time.Minute, func() error {

@@ -65,8 +65,8 @@ func TestRegctlReferrers(t *testing.T) {
 	if got := list("--filter-artifact-type", "application/spdx+json"); !slices.Equal(got, []string{sbom}) {
 		t.Errorf("referrers that are SBOMs: %q, want %s", got, sbom)
 	}
-	// A client writes referrers into a tag only if the registry doesn't have the referrers
-	// API.
+	// If the registry didn't have the referrers API, regctl would write the referrers into a
+	// tag. So v1 must be the only tag.
 	if got := lines(regctl.Run("tag", "ls", r.host+"/regctl/subject")); !slices.Equal(got, []string{"v1"}) {
 		t.Errorf("tags: %q, want v1 alone", got)
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// seenWithin is how old the data may be that a replica answers with.
+// seenWithin is how long after a change on one replica the other replicas may still answer
+// with the former state.
 const seenWithin = time.Second
 
 // startReplicas starts two registries at the same time, on one database without a schema and
@@ -136,7 +137,8 @@ func TestUploadContinuesOnAnotherReplica(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Chunks go to both replicas in turn. Their ends aren't those of S3's parts.
+		// The test sends the chunks to both replicas in turn. The chunks end at other offsets
+		// than the parts in which Purser uploads the content to S3.
 		cut := []int{0, 3<<20 + 17, 3<<20 + 18, 9 << 20, 12<<20 + 5}
 		for i := range len(cut) - 1 {
 			if err := a.API().patch(ctx, u, content[cut[i]:cut[i+1]]); err != nil {
@@ -168,9 +170,9 @@ func TestConcurrentPushesOfTheSame(t *testing.T) {
 			for worker := range 8 {
 				api := []*registry{a, b}[worker%2].API()
 				wg.Go(func() {
-					// Each worker pushes the same layers to a repository that all workers
-					// share and to others, under a tag that all share and under one of its
-					// own.
+					// Each worker pushes the same layers three times: to a repository of all
+					// workers under a common tag, to a repository that some workers share, and
+					// to the repository of all workers under a tag of the worker's own.
 					for _, repo := range []string{"same/app", fmt.Sprintf("same/app%d", worker%3)} {
 						if _, err := api.pushImage(ctx, repo, "latest", layers...); err != nil {
 							t.Errorf("worker %d, %s: %v", worker, repo, err)

@@ -12,8 +12,9 @@ import (
 const arenaRepo = "contested/app"
 
 // arena is a repository whose tags several workers write at the same time ("contested tags").
-// The tests don't know to which manifest such a tag points. They know only that it is one of
-// those that were put, and that it can be pulled completely while no worker writes.
+// So nobody knows to which manifest such a tag points. The soak only knows that it must be one
+// of those that were put under the tag, and that it can be pulled completely while no worker
+// writes.
 type arena struct {
 	mu      sync.Mutex
 	writes  int       // writes that were begun so far
@@ -22,7 +23,8 @@ type arena struct {
 	put     map[string]map[digest.Digest]*image
 }
 
-// unknownFor is how long after the death of a client its write may still be executed.
+// unknownFor is how long the registry may go on executing a write that got no answer. Until
+// this time is over, the arena counts the write as running.
 const unknownFor = 15 * time.Second
 
 func newArena() *arena { return &arena{put: map[string]map[digest.Digest]*image{}} }
@@ -54,8 +56,8 @@ func (a *arena) end(known bool) {
 	}
 }
 
-// still returns the number of writes so far. It also returns true if no write has been running
-// for at least the time by which a replica's answer may be out of date.
+// still returns the number of writes that were begun so far. `still` is true if no write is
+// running and the last one ended so long ago that no replica answers with an older state.
 func (a *arena) still() (writes int, still bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,14 +70,15 @@ func (a *arena) image(tag string, d digest.Digest) *image {
 	return a.put[tag][d]
 }
 
-// Time is divided into periods of length bout. Workers write contested tags only in the first
-// part of each, of length brawling, so that the tags can be checked in the rest.
+// Workers write contested tags in periods of length `bout`: only in the first part of each
+// period, of length `brawling`, so that the tags can be checked in the rest.
 const (
 	bout     = 8 * time.Second
 	brawling = 3 * time.Second
 )
 
-// brawl writes contested tags in the first part of each period and checks them in the rest.
+// brawl writes contested tags in the first part of each period, and checks the tags in the
+// rest of the period, until the traffic ends.
 func (w *worker) brawl() {
 	began := time.Now()
 	for w.traffic.Err() == nil {
@@ -111,8 +114,8 @@ func (w *worker) strike(tag string) {
 	w.arena.end(status != 0)
 }
 
-// checkArena pulls the contested tags that exist. A failed check doesn't count if a tag was
-// written meanwhile.
+// checkArena pulls each contested tag that exists. If a pull fails, but some contested tag was
+// written meanwhile, the failure doesn't count.
 func (w *worker) checkArena() {
 	for i := range 3 {
 		tag := fmt.Sprintf("c%d", i)
@@ -130,7 +133,8 @@ func (w *worker) checkArena() {
 	}
 }
 
-// checkContested pulls a contested tag completely. It returns what is wrong, "" if nothing is.
+// checkContested pulls the image to which a contested tag points. It returns the digest of the
+// content that is missing, or "" if nothing is. A tag may also not exist.
 func (w *worker) checkContested(at endpoint, tag string) (what string) {
 	res, status := w.ask(at, call{request: request{method: "GET", path: manifestPath(arenaRepo, tag),
 		header: map[string]string{"Accept": manifestTypes}, want: http.StatusOK}, also: []int{http.StatusNotFound}})

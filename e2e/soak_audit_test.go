@@ -11,12 +11,13 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// drainTime is how long the registry's workers may take to do all the work that is due.
+// drainTime is how long the registry's workers may take, after the traffic, to finish all work
+// that is due.
 const drainTime = 90 * time.Second
 
 // finish checks the registry when the traffic is over: first as the traffic has left it, then
-// after all garbage was collected. At last it deletes all tags, and checks that nothing is
-// left.
+// after garbage collection has deleted all garbage. Finally it deletes all tags, and checks
+// that garbage collection then deletes everything else.
 func (s *soak) finish() {
 	defer func() { s.t.Log(&s.stats) }()
 	s.calm()
@@ -40,7 +41,8 @@ func (s *soak) finish() {
 	}
 }
 
-// calm waits until the proxy in front of the store lets no more requests fail.
+// calm waits until the proxy in front of the store forwards all requests again, instead of
+// making some of them fail.
 func (s *soak) calm() {
 	if s.store.proxy == nil {
 		return
@@ -78,8 +80,9 @@ func (s *soak) checkAll() {
 	}
 }
 
-// checkDoubtful checks that a tag whose value isn't known points to one of the given images,
-// and that this image is complete.
+// checkDoubtful checks a tag of which the soak doesn't know to which image it points, since a
+// request to change it got no answer. If the tag exists, it must point to one of `images`, and
+// this image must be complete.
 func (w *worker) checkDoubtful(at endpoint, r *ownRepo, tag string, images []*image) {
 	res, status := w.ask(at, call{request: request{method: "GET", path: manifestPath(r.name, tag),
 		header: map[string]string{"Accept": manifestTypes}, want: http.StatusOK}, also: []int{http.StatusNotFound}})
@@ -105,17 +108,19 @@ func (s *soak) deleteTags() {
 	}
 }
 
-// hurry makes work due that would otherwise wait: pending deletions that the store failed to
-// execute or that a killed sweeper had claimed, and the end of all uploads, since no client
-// continues them. It restarts the replicas, so that their workers look for work at once.
+// hurry makes work due that workers would do only later: pending deletions, which may wait
+// because the store failed or the sweeper that had claimed them was killed; and the end of all
+// uploads, since no client continues them. It restarts the replicas, so that their workers
+// look for work at once. It leaves out objects that only wait for their second deletion.
 func (s *soak) hurry() {
 	s.restart("UPDATE gc_doomed_objects SET delete_after = now() WHERE again_at IS NULL OR delete_after <> again_at",
 		"UPDATE uploads SET updated_at = '-infinity'")
 }
 
-// secondSweep makes the second deletion of objects due. Normally that waits for the longest
-// time that a request can take, but no request is running any more. If the store can fail, it
-// fails again for a while, so that the sweeper must repeat deletions.
+// secondSweep makes the second deletion of objects due. Normally it is due when the longest
+// possible request is over, but no request is running any more. If the soak's store can fail,
+// half of the requests to it fail for three seconds, so that the sweeper must repeat
+// deletions.
 func (s *soak) secondSweep() {
 	if s.store.proxy != nil {
 		s.store.proxy.fail(0.5)
@@ -128,7 +133,8 @@ func (s *soak) secondSweep() {
 	}
 }
 
-// restart stops all replicas, executes SQL statements, and starts the replicas again.
+// restart stops all replicas, executes the SQL statements in `changes`, and starts the
+// replicas again.
 func (s *soak) restart(changes ...string) {
 	for _, r := range s.replicas {
 		s.endReplica(r, true)
@@ -148,8 +154,10 @@ func (s *soak) exec(sql string) {
 	}
 }
 
-// These queries return the rows of the database that garbage collection must delete: garbage
-// after the traffic, and everything after all tags were deleted.
+// Each of these queries returns descriptions of rows that the workers must delete: `garbage`
+// those that must go after the traffic, `everything` also manifests and blobs, which must go
+// after all tags were deleted, and `owners` also the pending deletions that wait for their
+// second deletion.
 const (
 	garbage = `
 		SELECT 'review of a manifest: ' || manifest_id || ' ' || event || COALESCE(': ' || last_error, '') FROM gc_manifest_review_queue
@@ -194,8 +202,9 @@ func (s *soak) list(query string, args ...any) []string {
 	return list
 }
 
-// auditDeadlocks logs how many deadlocks PostgreSQL has ended. Clients didn't notice them,
-// since an error would have ended the test.
+// auditDeadlocks logs how many deadlocks PostgreSQL has ended, with the first lines of its log
+// about them. They are no failure: the registry ran the requests again, and an error in an
+// answer would have ended the soak.
 func (s *soak) auditDeadlocks() {
 	n := s.list("SELECT deadlocks::text FROM pg_stat_database WHERE datname = current_database()")
 	s.t.Logf("deadlocks that PostgreSQL ended: %v", n)
@@ -211,7 +220,7 @@ func (s *soak) auditDeadlocks() {
 }
 
 // auditWork fails the test if a kind of request or event that the soak is meant to test never
-// occurred. Some may be missing in a short soak.
+// occurred. It expects some kinds only if the round lasted at least longestRound.
 func (s *soak) auditWork() {
 	work := []string{"put", "pulled", "uploaded"}
 	if s.round >= longestRound {

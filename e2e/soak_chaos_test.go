@@ -8,7 +8,7 @@ import (
 )
 
 // kill ends one replica or all of them, at random times, by SIGKILL or SIGTERM, and starts
-// them again.
+// them again. It returns when the traffic ends.
 func (s *soak) kill(rng *rand.Rand) {
 	for s.sleep(s.pace + time.Duration(rng.Int64N(int64(s.pace)))) {
 		first, n := rng.IntN(len(s.replicas)), 1
@@ -40,8 +40,8 @@ func (s *soak) endReplica(r *replica, gently bool) {
 	r.reg.p.kill()
 }
 
-// startAgain starts a replica again. If the start fails while the store has trouble, it tries
-// once more; else a failed start ends the soak.
+// startAgain starts a replica again. While the store fails, a start may fail too; then
+// startAgain tries again. Any other failed start ends the soak.
 func (s *soak) startAgain(r *replica) {
 	for {
 		from := time.Now()
@@ -57,8 +57,8 @@ func (s *soak) startAgain(r *replica) {
 	}
 }
 
-// ail makes the proxy let a share of the requests to the store fail now and then, sometimes
-// all.
+// ail makes the store fail at random times until the traffic ends: the proxy in front of the
+// store then lets a random share of the requests fail, from a tenth to all of them.
 func (s *soak) ail(rng *rand.Rand) {
 	defer s.store.proxy.fail(0)
 	for s.sleep(time.Duration(rng.Int64N(int64(s.pace)))) {

@@ -12,17 +12,18 @@ import (
 )
 
 const (
-	// waitBound is the longest time that an answer may take if it doesn't need the store: the
-	// time limit of a review's transaction, and some time for a busy machine.
+	// waitBound is the longest time that an answer may take if the request doesn't need the
+	// store. It is the time limit of a review's transaction, whose locks the request may have
+	// to wait for, and some time for a busy machine.
 	waitBound = 12 * time.Second
-	// Clients wait for an answer for at most patience, or storePatience if the request needs
-	// the store. The latter is longer than Purser itself waits for the store.
+	// Clients wait for an answer for at most `patience`, or for `storePatience` if the request
+	// needs the store. storePatience is longer than Purser's own time limit for a request.
 	patience      = 30 * time.Second
 	storePatience = longestRequest + 2*time.Second
 )
 
-// troubles records the periods in which requests may fail, since the soak has stopped a
-// replica or made the store fail.
+// troubles records the periods in which requests may fail, because the soak has stopped a
+// replica or makes the store fail.
 type troubles struct {
 	mu   sync.Mutex
 	list []window
@@ -47,8 +48,8 @@ func (t *troubles) end() {
 	}
 }
 
-// met returns whether there was trouble at any time between from and to, the beginning and end
-// of a request.
+// met returns whether there was trouble at any time during a request that lasted from `from`
+// to `to`.
 func (t *troubles) met(from, to time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,7 +61,8 @@ func (t *troubles) met(from, to time.Time) bool {
 	return false
 }
 
-// replica is one of the soak's registries; the soak kills it and starts it again.
+// replica is one of the soak's registries, which the soak ends and starts again at random
+// times.
 type replica struct {
 	name     string
 	reg      *registry
@@ -71,7 +73,8 @@ type replica struct {
 	life int  // counts its starts
 }
 
-// endpoint is a replica between one start and its next end; life counts the replica's starts.
+// endpoint is a replica from one start of it to its next end. `life` is the number of starts
+// so far, so it tells endpoints of the same replica apart.
 type endpoint struct {
 	*replica
 	api  *api
@@ -100,7 +103,7 @@ func (r *replica) down() {
 	r.api = nil
 }
 
-// call is one request, with the answers that are correct for it.
+// call is one request of a worker, with the statuses that are correct for its answer.
 type call struct {
 	request
 	also   []int  // statuses besides want that are an answer
@@ -108,9 +111,10 @@ type call struct {
 	about  string // the request's object, if the path doesn't name it
 }
 
-// ask sends a request to a replica. If there was trouble and no answer came, or an answer that
-// reports the trouble, it returns status 0: then nobody knows whether the request was
-// executed. Any other failure ends the soak.
+// ask sends a request to a replica, and returns the answer and its status if the status is one
+// of those that are correct for the call. If there was trouble, and the request got no answer
+// or one that reports the trouble, ask returns status 0: then nobody knows whether the request
+// was executed. Any other result ends the soak.
 func (w *worker) ask(at endpoint, c call) (res *answer, status int) {
 	wait := patience
 	if c.stored {
@@ -141,8 +145,8 @@ func (w *worker) ask(at endpoint, c call) (res *answer, status int) {
 		}
 		return res, status
 	}
-	// If a request reaches its time limit while the store hangs, Purser answers with an error
-	// about the request's body.
+	// If the store hangs while Purser writes a body to it, the request may reach its time
+	// limit. Then Purser answers with a 400 about the request's body.
 	late := c.stored && status == http.StatusBadRequest && to.Sub(from) >= longestRequest
 	if inTrouble && (status == 0 || status >= 500 || late) {
 		w.stats.count("no answer")
@@ -157,8 +161,8 @@ func (w *worker) ask(at endpoint, c call) (res *answer, status int) {
 	return nil, 0
 }
 
-// any returns a random replica that is running. If none is, it waits for one; it returns false
-// if the traffic ends before.
+// any returns a random replica that is running. If none is running, it waits for one. It
+// returns false if the traffic ends first.
 func (w *worker) any() (endpoint, bool) {
 	for w.traffic.Err() == nil {
 		i := w.rng.IntN(len(w.replicas))
@@ -173,7 +177,8 @@ func (w *worker) any() (endpoint, bool) {
 	return endpoint{}, false
 }
 
-// anywhere sends a request to a random replica that is running.
+// anywhere sends a request to a random replica that is running. If the traffic ends while no
+// replica is running, it sends nothing and returns status 0.
 func (w *worker) anywhere(c call) (res *answer, status int) {
 	at, ok := w.any()
 	if !ok {
@@ -185,7 +190,7 @@ func (w *worker) anywhere(c call) (res *answer, status int) {
 func manifestPath(repo, reference string) string { return "/v2/" + repo + "/manifests/" + reference }
 func blobPath(repo, digest string) string        { return "/v2/" + repo + "/blobs/" + digest }
 
-// event is one request with its result, an entry of the trace.
+// event is one request of a worker with its result. The trace keeps the latest events.
 type event struct {
 	at     time.Time
 	took   time.Duration

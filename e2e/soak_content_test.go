@@ -37,17 +37,17 @@ func (m *image) has(d digest.Digest) (found bool) {
 	return found
 }
 
-// universe has all blobs and images that workers may push. There are so few that different
-// workers often push the same.
+// universe has all blobs and images that workers may push, apart from referrers. There are so
+// few of them that different workers often push the same one.
 type universe struct {
 	blobs  []*blobContent
 	images []*image
 	empty  *blobContent
 }
 
-// blobSizes says that there are n blobs of up to most bytes each. Most blobs fit in an
-// upload's row, some are written to the store in one piece, and the last ones are uploaded to
-// S3 in parts.
+// blobSizes says that there are `n` blobs of up to `most` bytes each. Most of the blobs are so
+// small that Purser keeps an upload of them in its database row, some are written to the store
+// in one piece, and the last two are uploaded to S3 in parts.
 var blobSizes = []struct{ n, most int }{{100, 2 << 10}, {36, 60 << 10}, {12, 300 << 10}, {2, 17 << 20}}
 
 func newUniverse(seed uint64) *universe {
@@ -82,7 +82,8 @@ func newManifest(mediaType string, manifest any, blobs []*blobContent, children 
 	return &image{descriptor(mediaType, text), text, blobs, children}
 }
 
-// blob returns a random blob; the first ones are more likely.
+// blob returns a random blob. Blobs at the beginning of u.blobs, which are small, are the most
+// likely.
 func (u *universe) blob(rng *rand.Rand) *blobContent {
 	x := rng.Float64()
 	return u.blobs[int(x*x*x*float64(len(u.blobs)))]
@@ -118,7 +119,8 @@ func (u *universe) newIndex(rng *rand.Rand, i int) *image {
 	return newManifest(v1.MediaTypeImageIndex, index, nil, children)
 }
 
-// newReferrer makes a manifest with the given subject. Only a few different ones exist.
+// newReferrer makes a manifest with the given subject and one of 40 layers. So a subject has
+// at most 40 different referrers, and workers often push the same one.
 func (u *universe) newReferrer(rng *rand.Rand, subject v1.Descriptor) *image {
 	layer := u.blobs[rng.IntN(40)]
 	subject = v1.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size}

@@ -13,27 +13,28 @@ import (
 // ownRepo is a repository whose tags only one worker writes. So this worker knows to which
 // manifests they point, whatever other workers do at the same time.
 //
-// If a request got no answer, the server may still execute it later. Then the value of the
-// request's tags isn't known, and the worker doesn't use these tags again; it still knows
-// everything else.
+// If a request for a tag got no answer, the registry may execute it at any later time. Then
+// nobody knows to which manifest the tag points, and the worker doesn't use this tag again; it
+// still knows the values of all other tags.
 type ownRepo struct {
 	name string
 
 	mu        sync.Mutex
 	tags      map[string]*hold
 	referrers map[digest.Digest]*hold
-	// doubtful has the tags whose value isn't known, with the manifests to which each may
-	// point (nil: the tag may not exist).
+	// doubtful has the tags whose value isn't known, with the manifests to which each tag may
+	// point; the tag may also not exist.
 	doubtful map[string][]*image
-	// spoiled are manifests that an earlier request may still delete, and indexes that list
-	// such manifests. unlinked are blobs that an earlier request may still remove from the
-	// repository.
+	// If a request to delete something got no answer, the registry may still execute it later.
+	// spoiled are the manifests, and unlinked the blobs, that such a request may still delete
+	// from the repository.
 	spoiled, unlinked map[digest.Digest]bool
 	names             int
 }
 
-// hold is the claim that a manifest must exist completely, because it has a tag or is a
-// referrer of another manifest that must exist. Such a manifest is called held.
+// hold is the claim that a manifest must exist completely, with everything that it refers to,
+// because it has a tag or is a referrer of another manifest that must exist. Such a manifest
+// is called held.
 type hold struct {
 	repo  *ownRepo
 	tag   string // "" for a referrer
@@ -50,7 +51,8 @@ func newOwnRepo(name string) *ownRepo {
 		doubtful: map[string][]*image{}, spoiled: map[digest.Digest]bool{}, unlinked: map[digest.Digest]bool{}}
 }
 
-// lasts returns whether the manifest has been held ever since h was created.
+// lasts returns whether the manifest has been held ever since h was created, that is, whether
+// no worker has released it.
 func (h *hold) lasts() bool {
 	h.repo.mu.Lock()
 	defer h.repo.mu.Unlock()
@@ -64,7 +66,8 @@ func (r *ownRepo) set(tag string, m *image, by endpoint) {
 	r.tags[tag] = &hold{repo: r, tag: tag, image: m, since: time.Now(), by: by}
 }
 
-// refer records that a referrer was put. The referrer is held if its subject is held.
+// refer records that a referrer was put. The referrer is held from now on if its subject is
+// held.
 func (r *ownRepo) refer(m *image, subject digest.Digest, by endpoint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,9 +76,9 @@ func (r *ownRepo) refer(m *image, subject digest.Digest, by endpoint) {
 	}
 }
 
-// release records that tags are about to change. From now on, the manifests to which they
-// point may be deleted, with everything that only these tags hold. It returns what the tags
-// held.
+// release records that tags are about to change. From now on the registry may delete the
+// manifests to which the tags point, and everything that is held only because of these tags.
+// It returns the holds of the tags.
 func (r *ownRepo) release(tags ...string) []*hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +94,8 @@ func (r *ownRepo) release(tags ...string) []*hold {
 	return released
 }
 
-// drop records that a referrer is about to be deleted, so that it is held no longer.
+// drop records that the referrer with the digest d is about to be deleted, so that it is no
+// longer held, nor are its own referrers.
 func (r *ownRepo) drop(d digest.Digest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,8 +116,9 @@ func (r *ownRepo) prune() {
 	}
 }
 
-// held returns all manifests that the repository's tags hold: those with a tag, those that an
-// index among them lists, and the referrers of all these.
+// held returns the digests of all manifests that must exist because of the repository's tags:
+// those to which a tag points, the children of these at any depth, and the referrers of all of
+// them.
 func (r *ownRepo) held() map[digest.Digest]bool {
 	held := map[digest.Digest]bool{}
 	for _, h := range r.tags {
@@ -130,16 +135,17 @@ func (r *ownRepo) held() map[digest.Digest]bool {
 	return held
 }
 
-// restore records that tags which release has released haven't changed after all.
+// restore records that the tags in `released`, which release has returned, haven't changed
+// after all.
 func (r *ownRepo) restore(released []*hold, by endpoint) {
 	for _, h := range released {
 		r.set(h.tag, h.image, by)
 	}
 }
 
-// doubt records that it isn't known whether a request was executed. The request was to point
-// the released tags, or a new tag, to the image m, or, if m is nil, to delete the released
-// tags.
+// doubt records that a request got no answer, so that nobody knows whether it was executed. If
+// m isn't nil, the request was to point `tag` to the image m; if m is nil, it was to delete
+// the tags in `released`. These tags may still point to their former images.
 func (r *ownRepo) doubt(released []*hold, tag string, m *image) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,15 +157,16 @@ func (r *ownRepo) doubt(released []*hold, tag string, m *image) {
 	}
 }
 
-// spoil records that an earlier request may still delete the manifest.
+// spoil records that an earlier request, which got no answer, may still delete the manifest
+// with the digest d.
 func (r *ownRepo) spoil(d digest.Digest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.spoiled[d] = true
 }
 
-// usable returns whether a put of the image has a known outcome: no earlier request may still
-// delete the image or a part of it.
+// usable returns whether a worker may put the image: it returns false if an earlier request,
+// which got no answer, may still delete the image or one of its children.
 func (r *ownRepo) usable(m *image) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,10 +178,11 @@ func (r *ownRepo) usable(m *image) bool {
 	return true
 }
 
-// mostTags is the largest number of tags of known value in a repository.
+// mostTags is the largest number of tags of an ownRepo to which the worker knows the manifest.
 const mostTags = 5
 
-// pick returns a tag to write: a new one or one whose value is known.
+// pick returns the name of a tag to write: a new one, or one of which the worker knows to
+// which manifest it points.
 func (r *ownRepo) pick(rng *rand.Rand) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,7 +193,7 @@ func (r *ownRepo) pick(rng *rand.Rand) string {
 	return r.someTag(rng).tag
 }
 
-// sample returns a random held manifest, nil if there is none.
+// sample returns the hold of a random tag or referrer, nil if no manifest is held.
 func (r *ownRepo) sample(rng *rand.Rand) *hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,7 +208,7 @@ func (r *ownRepo) sample(rng *rand.Rand) *hold {
 	return list[rng.IntN(len(list))]
 }
 
-// tagged returns a random tag's held manifest, nil if there is no tag.
+// tagged returns the hold of a random tag, nil if the repository has no tag of known value.
 func (r *ownRepo) tagged(rng *rand.Rand) *hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -258,7 +266,7 @@ func (r *ownRepo) inIndex(d digest.Digest) bool {
 	return false
 }
 
-// uses returns whether a held manifest uses the blob with this digest.
+// uses returns whether a held manifest, or a child of one, uses the blob with this digest.
 func (r *ownRepo) uses(d digest.Digest) (found bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -35,8 +35,8 @@ const (
 	faults
 )
 
-// longestHang is how long the proxy keeps a connection without an answer if its client doesn't
-// give up.
+// longestHang is how long the proxy leaves a request without an answer if its client doesn't
+// give up sooner.
 const longestHang = 20 * time.Second
 
 // faultyStore is a proxy in front of an S3 server that makes requests fail at random.
@@ -77,23 +77,24 @@ func (p *faultyStore) fail(share float64) {
 	p.settle()
 }
 
-// settle ends the period of trouble if no more requests are to fail and the last failing
-// request has ended.
+// settle records the end of the period of trouble, if no further request is to fail and the
+// last failing request has ended.
 func (p *faultyStore) settle() {
 	if p.share == 0 && p.wrong == 0 {
 		p.window.end()
 	}
 }
 
-// quiet returns whether no request fails now and none will fail.
+// quiet returns whether the proxy makes no requests fail, and no failing request is running.
 func (p *faultyStore) quiet() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.share == 0 && p.wrong == 0
 }
 
-// answers returns how many requests had each fault so far. The last number counts requests to
-// delete many objects of which only a part was executed.
+// answers returns how many requests had each fault so far; index 0 counts requests without a
+// fault. The last number counts requests to delete many objects of which the proxy executed
+// only a part.
 func (p *faultyStore) answers() [faults + 1]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,8 +123,8 @@ func (p *faultyStore) over() {
 	p.settle()
 }
 
-// ServeHTTP forwards a request unchanged to the S3 server, also its Host header, which the
-// request's signature covers, or lets it fail.
+// ServeHTTP either makes a request fail, or forwards it to the S3 server. It forwards the
+// request unchanged, even the header Host, since the request's signature covers it.
 func (p *faultyStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -175,7 +176,7 @@ func (p *faultyStore) goWrong(w http.ResponseWriter, r *http.Request, body []byt
 	}
 }
 
-// send sends the request to the S3 server; it returns nil if the server can't be reached.
+// send sends the request to the S3 server and returns the answer, or nil if there is none.
 func (p *faultyStore) send(ctx context.Context, r *http.Request, body []byte) *http.Response {
 	out := r.Clone(ctx)
 	out.URL.Scheme, out.URL.Host, out.Host, out.RequestURI = "http", p.target, r.Host, ""
@@ -200,8 +201,8 @@ func (p *faultyStore) done(r *http.Request, body []byte) {
 	}
 }
 
-// answer forwards the S3 server's answer to the client; if half is true, only half of its
-// body.
+// answer forwards the S3 server's answer to the client. If `half` is true, it forwards only
+// half of the body and then breaks the connection.
 func (p *faultyStore) answer(w http.ResponseWriter, res *http.Response, half bool) {
 	if res == nil {
 		panic(http.ErrAbortHandler)
@@ -238,8 +239,8 @@ func reset(w http.ResponseWriter) {
 	conn.Close()
 }
 
-// deleteSome answers a request to delete many objects. It deletes about half of them and
-// reports errors for the others, although it has deleted some of these too.
+// deleteSome answers a request to delete many objects. Of each three objects it deletes two,
+// and reports success only for one of them and errors for the others.
 func (p *faultyStore) deleteSome(w http.ResponseWriter, body []byte) {
 	var asked struct {
 		Object []struct{ Key string }

@@ -27,16 +27,18 @@ const (
 	putDone
 )
 
-// promised is a promise of existence that a client was given for a blob, and its end.
+// promised is a promise of existence: the registry has told a client that the blob b exists,
+// and must not delete it before `until`.
 type promised struct {
 	b     *blobContent
 	until time.Time
 }
 
-// put pushes the missing blobs and children of an image, and then its manifest under
-// reference. If the manifest is refused because garbage collection has deleted a blob or child
-// in between, put tries again. Just before it puts the manifest for the first time, it calls
-// before.
+// put pushes the blobs and children of an image that the repository doesn't have, and then
+// puts the image's manifest under `reference`. If the registry refuses the manifest because
+// garbage collection has deleted a blob or child in between, put begins again. Just before it
+// sends the manifest for the first time, it calls `before`. It returns the replica that got
+// the manifest, and the outcome.
 func (w *worker) put(repo, reference string, m *image, before func()) (by endpoint, o outcome) {
 	for range 60 {
 		told, ok := w.ensure(repo, m)
@@ -71,7 +73,9 @@ func (w *worker) put(repo, reference string, m *image, before func()) (by endpoi
 	return by, putNot
 }
 
-// dawdle waits before the put of a manifest, at most until the first promise for a blob ends.
+// dawdle sometimes waits for a random time before the put of a manifest, so that promises of
+// existence are used late. A second before the first promise for one of its blobs ends, the
+// wait is over.
 func (w *worker) dawdle(m *image, told []promised) {
 	if w.promise == 0 || len(m.children) > 0 || w.rng.IntN(2) == 0 {
 		return
@@ -86,8 +90,8 @@ func (w *worker) dawdle(m *image, told []promised) {
 	}
 }
 
-// checkPromises is called when a put was refused because of a missing blob. It fails the soak
-// if the promises for all blobs of the manifest were still valid.
+// checkPromises is called when the registry has refused the put of a manifest. It fails the
+// soak if the promises of existence for all blobs of the manifest were still valid then.
 func (w *worker) checkPromises(repo string, m *image, told []promised, now time.Time) {
 	if w.promise == 0 || len(m.children) > 0 || repo == arenaRepo {
 		return
@@ -102,8 +106,8 @@ func (w *worker) checkPromises(repo string, m *image, told []promised, now time.
 	w.violate(words, "%s was refused in %s, although all of its blobs were said to be there", m.Digest, repo)
 }
 
-// ensure pushes everything that an image refers to, as far as the repository doesn't have it.
-// It returns the promises for the image's blobs, or false if it gave up.
+// ensure pushes those blobs and children of an image that the repository doesn't have. It
+// returns the promises of existence for the image's blobs, or false if it gave up.
 func (w *worker) ensure(repo string, m *image) (told []promised, ok bool) {
 	for _, b := range m.blobs {
 		p, ok := w.ensureBlob(repo, b)
@@ -120,8 +124,9 @@ func (w *worker) ensure(repo string, m *image) (told []promised, ok bool) {
 	return told, true
 }
 
-// ensureBlob makes sure that a repository has a blob: it asks for it by HEAD, mounts it or
-// uploads it.
+// ensureBlob makes sure that a repository has a blob: by chance it asks for the blob by HEAD,
+// mounts it, or uploads it. It returns the registry's promise of existence, or false if it
+// gave up.
 func (w *worker) ensureBlob(repo string, b *blobContent) (promised, bool) {
 	for range 20 {
 		asked := time.Now()
@@ -130,8 +135,9 @@ func (w *worker) ensureBlob(repo string, b *blobContent) (promised, bool) {
 				want: http.StatusOK}, also: []int{http.StatusNotFound}})
 			if status == http.StatusOK {
 				w.stats.count("known")
-				// Purser may answer from its cache as long as half of an earlier promise is
-				// left.
+				// The registry may answer without renewing an earlier promise as long as half
+				// of that promise is left. So this answer promises only that the blob stays
+				// for half of the usual time.
 				return promised{b, asked.Add(w.promise / 2)}, true
 			}
 		}
@@ -146,7 +152,7 @@ func (w *worker) ensureBlob(repo string, b *blobContent) (promised, bool) {
 }
 
 // mount asks the registry to mount a blob from another repository, which may or may not have
-// it.
+// it. It returns whether the registry did.
 func (w *worker) mount(repo string, b *blobContent) bool {
 	from := arenaRepo
 	for range 20 {
@@ -171,8 +177,8 @@ func (w *worker) cancel(location string, b *blobContent) {
 		also: []int{http.StatusNotFound}, about: b.Digest.String()})
 }
 
-// gone has the statuses for requests to an upload that the registry has already ended. The
-// client then begins another upload.
+// gone has the statuses with which the registry may answer a request for an upload that it has
+// ended. The worker then begins another upload.
 var gone = []int{http.StatusNotFound, http.StatusRequestedRangeNotSatisfiable}
 
 // upload pushes a blob in one of the ways that the specification allows, at random. It returns
@@ -227,8 +233,8 @@ func (w *worker) chunk(u *upload, p []byte, b *blobContent) bool {
 	return true
 }
 
-// dangle leaves garbage behind: a blob that no manifest will use, or an upload that the client
-// cancels or abandons, or during which its connection breaks.
+// dangle leaves garbage behind: a blob for which it pushes no manifest, or an upload that the
+// worker cancels, abandons, or leaves with a broken connection.
 func (w *worker) dangle(repo string) {
 	b := w.universe.blob(w.rng)
 	how := w.rng.IntN(5)
@@ -253,7 +259,8 @@ func (w *worker) dangle(repo string) {
 	w.stats.count("abandoned")
 }
 
-// breakOff breaks the connection in the middle of a chunk, and never continues the upload.
+// breakOff breaks the connection in the middle of a PATCH request, and never continues the
+// upload.
 func (w *worker) breakOff(u *upload, b *blobContent) {
 	at, ok := w.any()
 	if !ok {

@@ -10,9 +10,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// auditObjects checks that every object in the store has an owner row and every blob has its
-// object. It reads the rows before and after it lists the objects, since some may change
-// meanwhile.
+// auditObjects checks that every object in the store has an owner row in the database, and
+// that every blob has its object. It reads the rows before and after it lists the objects, and
+// reports only what both readings show, since workers may delete objects meanwhile.
 func (s *soak) auditObjects() {
 	before := s.ownerRows()
 	objects, err := s.store.objects()
@@ -102,7 +102,8 @@ func (s *soak) auditRows() {
 	s.auditTags()
 }
 
-// auditTags compares the database's tags with those that the workers have recorded.
+// auditTags compares the tags in the database with those that the workers have recorded. It
+// leaves out the contested tags and those whose value isn't known.
 func (s *soak) auditTags() {
 	want, doubtful := map[string]bool{}, map[string]bool{}
 	for _, o := range s.owners {
@@ -160,7 +161,8 @@ func (s *soak) auditEmpty() {
 	}
 }
 
-// rowsAbout returns, as text, the database's rows about each word that is a digest.
+// rowsAbout describes, for each of the words that is a digest, the rows in the database that
+// have this digest.
 func (s *soak) rowsAbout(words []string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -13,11 +13,12 @@ import (
 	"time"
 )
 
-// soakStore is the blob store of the soak's registries, and gives the test direct access to
-// it.
+// soakStore is the blob store of the soak's registries. Its functions give the test direct
+// access to the store.
 type soakStore struct {
 	env []string
-	// objects returns the keys of all objects, and unfinished those of all multipart uploads.
+	// objects returns the keys of all objects, and unfinished the keys of all unfinished
+	// multipart uploads.
 	objects, unfinished func() ([]string, error)
 	remove              func(key string) error
 	proxy               *faultyStore // nil for a store that doesn't fail
@@ -93,8 +94,9 @@ func startGateway(t testing.TB, root, meta string) (addr string) {
 	return addr
 }
 
-// files returns the files below a directory, except those in hidden directories. A file that
-// is removed meanwhile may be in the list or not.
+// files returns, for each file below a directory, the result of `name` for the file's path. It
+// leaves out hidden directories and the store's identity. It may or may not list a file that
+// is removed meanwhile.
 func files(dir string, name func(path string) string) ([]string, error) {
 	var list []string
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {

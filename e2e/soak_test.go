@@ -15,21 +15,21 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// These variables set how long the soak's traffic lasts, and the seed of its random numbers.
-// The same seed repeats the content that is pushed and each worker's choices, but not the
-// timing between workers.
+// These environment variables set how long the soak's traffic lasts, and the seed of its
+// random numbers. With the same seed, the workers push the same content and make the same
+// choices, but not at the same times.
 const (
 	soakTimeVariable = "PURSER_TEST_SOAK"
 	soakSeedVariable = "PURSER_TEST_SOAK_SEED"
 
-	// soakTime is the default duration of the soak. A round lasts at most longestRound; the
-	// next one begins with a new registry.
+	// soakTime is the default duration of the traffic, which is divided into rounds of at most
+	// longestRound. Each round has a registry of its own.
 	soakTime     = 24 * time.Second
 	longestRound = time.Minute
 )
 
-// longestRequest is the longest time that the soak's registries allow for a request, and the
-// age at which they end an unfinished upload.
+// longestRequest is the longest time that the soak's registries allow for a request. It is
+// also the age at which they end an unfinished upload.
 const longestRequest = 8 * time.Second
 
 // soakVariant is a configuration of the registry in which the soak runs.
@@ -146,9 +146,10 @@ func newSoak(t *testing.T, v soakVariant, seed uint64, round time.Duration) *soa
 	return s
 }
 
-// openDatabase opens a pool of connections. It configures PostgreSQL to log only its own
-// failures, since many statements are cancelled on purpose, and not to wait for its disk,
-// which gives more traffic. PostgreSQL doesn't crash in this test.
+// openDatabase opens a pool of connections to the registry's database. It configures
+// PostgreSQL not to log the statements that fail, since the soak makes many fail on purpose,
+// and not to wait for its disk, which allows more traffic. That is safe because PostgreSQL
+// doesn't crash in this test.
 func (s *soak) openDatabase() {
 	s.t.Helper()
 	var err error
@@ -188,8 +189,8 @@ func (s *soak) run() {
 	s.finish()
 }
 
-// violate fails the test because of something that must not happen. It logs the last requests
-// that mention one of the words, and ends the traffic.
+// violate fails the test because of a result that must not occur, and ends the traffic. It
+// logs the last requests that mention one of `words`, and the database rows about them.
 func (s *soak) violate(words []string, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ type owner struct {
 
 func (o *owner) some(rng *rand.Rand) *ownRepo { return o.repos[rng.IntN(len(o.repos))] }
 
-// work sends one kind of request after the other, at random, until the traffic ends.
+// work does one randomly chosen kind of operation after the other, until the traffic ends.
 func (o *owner) work() {
 	for o.traffic.Err() == nil {
 		r := o.some(o.rng)
@@ -45,8 +45,8 @@ func (o *owner) work() {
 	}
 }
 
-// choose returns a random image; with some probability that is the image that lost a tag last,
-// which is about to be collected.
+// choose returns a random image. In a third of all cases this is the image that lost a tag
+// last, which garbage collection is about to delete.
 func (o *owner) choose() *image {
 	if o.lost != nil && o.rng.IntN(3) == 0 {
 		return o.lost
@@ -54,7 +54,8 @@ func (o *owner) choose() *image {
 	return o.universe.images[o.rng.IntN(len(o.universe.images))]
 }
 
-// push points a tag of the repository to an image; the tag may already point to it.
+// push puts an image under a tag of the repository. The tag may be new, or point to this or
+// another image already.
 func (o *owner) push(r *ownRepo, m *image) {
 	if !r.usable(m) {
 		return
@@ -89,8 +90,8 @@ func (o *owner) settle(r *ownRepo, tag string, m *image, released []*hold, by en
 	}
 }
 
-// tagAgain gives another tag to a held manifest. The repository has everything that the
-// manifest refers to, so the registry must not refuse the put.
+// tagAgain puts a held manifest under another tag, without pushing its blobs and children. The
+// repository has all of them, so the registry must accept the manifest.
 func (o *owner) tagAgain(r *ownRepo) {
 	h := r.tagged(o.rng)
 	by, ok := o.any()
@@ -112,7 +113,8 @@ func (o *owner) tagAgain(r *ownRepo) {
 	o.settle(r, tag, h.image, released, by, became, same)
 }
 
-// pushReferrer puts a manifest whose subject is held, is pushed later, or never exists.
+// pushReferrer puts a manifest whose subject is held, is about to be deleted, is pushed only
+// after the referrer, or never exists.
 func (o *owner) pushReferrer(r *ownRepo) {
 	subject := v1.Descriptor{MediaType: v1.MediaTypeImageManifest, Digest: digest.FromString("never"), Size: 5}
 	var later *image
@@ -152,8 +154,8 @@ func (o *owner) deleteTag(r *ownRepo) {
 	}
 }
 
-// deleteManifest deletes a manifest by its digest, chosen at random: a manifest with a tag, a
-// referrer, or any other.
+// deleteManifest deletes a randomly chosen manifest by its digest. The manifest may have tags,
+// be a referrer, be listed by an index (then the registry must refuse), or not exist.
 func (o *owner) deleteManifest(r *ownRepo) {
 	m := o.universe.images[o.rng.IntN(len(o.universe.images))]
 	if h := r.sample(o.rng); h != nil && o.rng.IntN(3) > 0 {
@@ -184,8 +186,8 @@ func (o *owner) deleteManifest(r *ownRepo) {
 	}
 }
 
-// deleteBlob removes a blob from a repository. The registry must refuse this while a manifest
-// uses the blob.
+// deleteBlob deletes a blob from a repository. The registry must refuse this as long as a
+// manifest of the repository uses the blob.
 func (o *owner) deleteBlob(r *ownRepo) {
 	b := o.universe.blob(o.rng)
 	if h := r.sample(o.rng); h != nil && o.rng.IntN(2) == 0 && len(h.image.blobs) > 0 {
@@ -204,8 +206,8 @@ func (o *owner) deleteBlob(r *ownRepo) {
 	}
 }
 
-// mayBeUnlinked returns whether an earlier request may still remove the blob from the
-// repository.
+// mayBeUnlinked returns whether an earlier request, which got no answer, may still delete the
+// blob from the repository.
 func (s *soak) mayBeUnlinked(repo string, b *blobContent) bool {
 	for _, o := range s.owners {
 		for _, r := range o.repos {
@@ -228,12 +230,12 @@ func (w *worker) verify() {
 	}
 }
 
-// stale is how old the data may be that a replica answers with, and a margin for a busy
-// machine.
+// stale is the longest time after a change for which a replica may answer with the former
+// state: seenWithin, and as much again for a busy machine.
 const stale = 2 * seenWithin
 
 // check pulls a held manifest from a random replica. It fails the soak if the manifest isn't
-// complete although it is still held.
+// complete, unless a worker has released the manifest meanwhile.
 func (w *worker) check(h *hold) {
 	at, ok := w.any()
 	if !ok || h == nil {
@@ -261,8 +263,9 @@ func (w *worker) checkAt(at endpoint, h *hold) {
 		h.image.Digest, h.since.Format("15:04:05.000"), at.name, what)
 }
 
-// isTag checks that h's tag points to h's manifest. It returns a text that says what is wrong,
-// and whether nothing is wrong; the text is empty if no answer came.
+// isTag checks that the tag of h points to the manifest of h. `known` says whether the replica
+// must know this value of the tag already; otherwise any answer is right. If the tag is wrong,
+// `what` names it; if no answer came, `what` is empty and ok is false.
 func (w *worker) isTag(at endpoint, h *hold, known bool) (what string, ok bool) {
 	res, status := w.ask(at, call{request: request{method: "GET", path: manifestPath(h.repo.name, h.tag),
 		header: map[string]string{"Accept": manifestTypes}, want: http.StatusOK}, also: []int{http.StatusNotFound}})
@@ -277,8 +280,8 @@ func (w *worker) isTag(at endpoint, h *hold, known bool) (what string, ok bool) 
 	return "the tag", false
 }
 
-// listed asks for the referrers of h's subject and returns whether h's manifest is among them.
-// what names what is missing.
+// listed asks for the referrers of the subject of h, and returns whether the manifest of h is
+// among them. If it isn't, `what` says so; if no answer came, `what` is empty and ok is false.
 func (w *worker) listed(at endpoint, h *hold) (what string, ok bool) {
 	res, status := w.ask(at, call{request: request{method: "GET", want: http.StatusOK,
 		path: "/v2/" + h.repo.name + "/referrers/" + h.subject.String()}})
@@ -296,8 +299,9 @@ func (w *worker) listed(at endpoint, h *hold) (what string, ok bool) {
 	return "the list of referrers", false
 }
 
-// pull pulls an image completely and checks the digests of its content. If something is
-// missing, it returns its digest and false.
+// pull pulls an image completely, and compares all content with its digests. If something is
+// missing, `what` is its digest and ok is false; if no answer came, `what` is empty and ok is
+// false.
 func (w *worker) pull(at endpoint, repo string, m *image) (what string, ok bool) {
 	get := func(path string, want v1.Descriptor, stored bool) (string, bool) {
 		res, status := w.ask(at, call{request: request{method: "GET", path: path, want: http.StatusOK,

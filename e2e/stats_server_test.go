@@ -29,11 +29,12 @@ func newStatsEstate(t testing.TB) *statsEstate {
 	return &statsEstate{e, main, stats, openPool(t, stats.DSN())}
 }
 
-// pulls is the number of tags, and also of manifests, for which each repository has statistics
-// in these tests.
+// pulls is the number of tags for which each repository has pull statistics in these tests,
+// and also the number of manifests.
 const pulls = 300
 
-// pulled inserts statistics of the repositories ids directly into the tables.
+// pulled inserts statistics for n tags and n manifests of each of the repositories `ids`,
+// directly into the tables. The names of the tags and manifests begin with `name`.
 func (e *statsEstate) pulled(ids []int64, name string, n int) {
 	e.t.Helper()
 	mustExec(e.t, e.statsDB, `INSERT INTO tagpullstatistics (repository_id, tag_name, tag_pull_count)
@@ -57,7 +58,8 @@ func (e *statsEstate) left(ids []int64) (rows int, err error) {
 	return rows, nil
 }
 
-// ids returns the ids of the repositories whose path is LIKE pattern.
+// ids returns the ids of the repositories whose paths match `pattern`, a pattern of SQL's
+// LIKE.
 func (e *statsEstate) ids(pattern string) []int64 {
 	e.t.Helper()
 	list := column[int64](e.t, e.db, "SELECT id FROM repositories WHERE path LIKE $1 ORDER BY id", pattern)
@@ -126,10 +128,10 @@ func TestStatsServer(t *testing.T) {
 	}
 }
 
-// repositories is how many repositories of each kind the tests create.
+// repositories is how many repositories of each kind populate creates.
 const repositories = 10
 
-// populate creates repositories that stay (mixed/even…) and others that the test deletes
+// populate creates repositories that stay (mixed/even…) and others that deleteAll deletes
 // (gone/app…, mixed/odd…). It returns those that stay.
 func (e *statsEstate) populate() (living []property) {
 	e.t.Helper()
@@ -149,8 +151,8 @@ func (e *statsEstate) populate() (living []property) {
 	return living
 }
 
-// deleteAll deletes those repositories that populate has created for that: a whole namespace,
-// and single repositories.
+// deleteAll deletes the repositories mixed/odd… one by one, and the namespace gone with all
+// its repositories.
 func (e *statsEstate) deleteAll() {
 	e.t.Helper()
 	for i := range repositories {
@@ -159,8 +161,9 @@ func (e *statsEstate) deleteAll() {
 	e.r.manage("DELETE", "/organization/gone", nil, nil, http.StatusNoContent)
 }
 
-// killWhileCleaning crashes a PostgreSQL server when some, but not all, statistics of the
-// deleted repositories are deleted, and starts it again.
+// killWhileCleaning waits until Purser has deleted some of the statistics of the deleted
+// repositories `gone`, crashes the PostgreSQL server `victim`, and starts it again. It fails
+// the test if no statistics were left to delete at the crash.
 func (e *statsEstate) killWhileCleaning(victim *postgres, gone []int64) {
 	e.t.Helper()
 	whole := 2 * pulls * len(gone)
@@ -183,8 +186,8 @@ func (e *statsEstate) killWhileCleaning(victim *postgres, gone []int64) {
 	e.statsDB.Reset()
 }
 
-// cleaned waits until the statistics of the deleted repositories (gone) are deleted. It fails
-// the test unless the kept repositories still have all their statistics.
+// cleaned waits until the statistics of the deleted repositories (`gone`) are deleted. It
+// fails the test unless the other repositories (`kept`) still have all their statistics.
 func (e *statsEstate) cleaned(gone, kept []int64) {
 	e.t.Helper()
 	eventually(e.t, time.Minute, func() error {
@@ -204,9 +207,10 @@ func (e *statsEstate) allThere(kept []int64) {
 	}
 }
 
-// lookedAgain inserts statistics of deleted repositories, as a process does that hasn't
-// noticed the deletion yet. The worker's second look exists for such rows; lookedAgain makes
-// it due now and expects that it deletes them.
+// lookedAgain inserts statistics of deleted repositories, as a process may do that hasn't
+// noticed the deletion yet. To find such late rows, the worker of loose foreign keys searches
+// a second time. lookedAgain makes this second look due now, and expects that the worker
+// deletes the rows.
 func (e *statsEstate) lookedAgain(gone, kept []int64) {
 	e.t.Helper()
 	rows := e.pending()
@@ -237,8 +241,9 @@ func (e *statsEstate) lookedAgain(gone, kept []int64) {
 	e.allThere(kept)
 }
 
-// The PostgreSQL server for statistics is down. The test expects that the registry works
-// otherwise.
+// The test stops the PostgreSQL server for statistics. The registry must go on serving pushes,
+// pulls and deletions, and delete the statistics of a deleted repository when the server is
+// back.
 func TestStatsServerDown(t *testing.T) {
 	beginOwn(t)
 	e := newStatsEstate(t)
@@ -291,7 +296,7 @@ line:
 }
 
 // The registry starts while the PostgreSQL server for statistics is down. It must serve
-// requests, and count pulls when that server is up.
+// requests, and count the pulls later, when that server is up.
 func TestServeBeforeStatsServer(t *testing.T) {
 	beginOwn(t)
 	stats := startPostgres(t)
@@ -329,8 +334,9 @@ func TestServeBeforeStatsServer(t *testing.T) {
 	})
 }
 
-// TestMigrateBothServers migrates the main database and that for statistics with one command.
-// It expects the tables and the list of migrations on both servers.
+// TestMigrateBothServers migrates the main database and the statistics' database with one
+// command. It expects that each server then has the tables that belong there, and that
+// "migrate status" lists the migrations of both as applied.
 func TestMigrateBothServers(t *testing.T) {
 	beginOwn(t)
 	main, stats := dbtest.EmptyDSN(t), startPostgres(t)

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// storages has, for each kind of blob store, a function that creates a new, empty store which
-// several registries can share. It returns the environment variables for this store.
+// storages has, for each kind of blob store, a function that creates an empty store and
+// returns the environment variables that make a registry use it. Several registries may share
+// the store.
 var storages = map[string]func(t testing.TB) []string{
 	"filesystem": func(t testing.TB) []string {
 		return []string{"PURSER_STORAGE_FILESYSTEM_PATH=" + newDir(t)}
@@ -19,8 +20,8 @@ var storages = map[string]func(t testing.TB) []string{
 	"s3": startS3,
 }
 
-// startS3 starts an S3 server with one bucket, which is stopped at the end of the test, and
-// returns the environment variables for a registry.
+// startS3 starts an S3 server with one bucket, and returns the environment variables that make
+// a registry use it. At the end of the test the server is stopped.
 func startS3(t testing.TB) []string {
 	t.Helper()
 	path := toolClient(t, "versitygw").path
@@ -32,8 +33,8 @@ func startS3(t testing.TB) []string {
 		}
 	}
 	addr := freeAddr(t)
-	// With --sidecar the server keeps metadata in files, so the file system needs no extended
-	// attributes.
+	// With --sidecar the server keeps the objects' metadata in files, so that the file system
+	// needs no extended attributes.
 	cmd := exec.Command(path, "--port", addr, "--region", "us-east-1", "--keep-alive", "--quiet", "posix", "--sidecar", meta, root)
 	cmd.Env = childEnv("ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=test-secret")
 	p, err := startProcess("versitygw", cmd)

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// ledger records what a test's clients have pushed, pulled and deleted, so that the test can
-// compare it with the registry's reports.
+// ledger records what a test's clients have pushed, pulled and deleted, as the registry
+// acknowledged it. The test compares these records with the registry's reports.
 type ledger struct {
 	t    testing.TB
 	r    *registry
@@ -52,7 +52,7 @@ func (l *ledger) delete(tag string) error {
 	return err
 }
 
-// must calls do n times and fails the test if it returns an error.
+// must calls `do` n times. It fails the test at the first error.
 func (l *ledger) must(n int, do func() error) {
 	l.t.Helper()
 	for range n {
@@ -84,8 +84,8 @@ func (l *ledger) audited(when string) {
 	}
 }
 
-// counted fails the test unless the statistics reach the number of pulls that the registry has
-// answered, and don't exceed it.
+// counted fails the test unless the statistics of each tag reach exactly the number of pulls
+// that the registry has answered.
 func (l *ledger) counted(when string) {
 	l.t.Helper()
 	for tag, want := range l.pulls {
@@ -125,8 +125,8 @@ func (l *ledger) well(when string) {
 	}
 }
 
-// fails fails the test unless a command fails with exit status 1 and its output contains want,
-// which names the service that is stopped.
+// fails fails the test unless the command with the arguments `args` exits with 1 and its
+// output contains `want`, a text about the service that the test has stopped.
 func (l *ledger) fails(when, want string, args ...string) {
 	l.t.Helper()
 	if code, out := l.command(args...); code != 1 || !strings.Contains(out, want) || strings.Contains(out, "All is well") {
@@ -150,8 +150,8 @@ func (l *ledger) doomed() (s struct {
 	return s
 }
 
-// surroundings are the services on which a registry depends. A test can stop each of them and
-// start it again.
+// surroundings are the services on which a registry depends: store, database and Redis. A test
+// can stop each of them and start it again.
 type surroundings struct {
 	env                   []string
 	stopStore, startStore func()
@@ -205,8 +205,8 @@ func onServices(t testing.TB) surroundings {
 
 // Clients push, pull and delete while garbage waits to be collected, and while the store,
 // Redis and the database are stopped one after the other. The audit log, the pull statistics,
-// a check, a dry run and "gc explain" must report what has happened, or that they can't know
-// it now.
+// "purser check", a dry run and "gc explain" must report exactly what has happened; while a
+// service that they need is stopped, they must say so.
 func TestReportsStayTrue(t *testing.T) {
 	for name, surround := range map[string]func(testing.TB) surroundings{"one machine": onOneMachine, "services": onServices} {
 		t.Run(name, func(t *testing.T) {

@@ -27,9 +27,9 @@ func TestUploadResumesAfterDroppedConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 			sendAndDrop(t, r, u.location, content, 11<<20)
-			// The client asks for the upload's offset and continues there. If the registry was
-			// still saving the broken request, it refuses the offset, and the client asks
-			// again.
+			// The client asks for the number of bytes that the registry has, and continues
+			// there. The registry may still be saving bytes of the broken request. Then it
+			// refuses the client's next request, and the client asks again.
 			eventually(t, time.Minute, func() error {
 				u.offset = 0
 				if err := r.API().status(ctx, u); err != nil {
@@ -122,8 +122,8 @@ func TestSIGTERMDrainsSlowRequest(t *testing.T) {
 	if _, err := writer.Write(content[:512<<10]); err != nil {
 		t.Fatal(err)
 	}
-	// The test waits until the server has received the request, since at SIGTERM the server
-	// closes connections without a request at once.
+	// The test waits until the server has begun to answer the request, since at SIGTERM the
+	// server closes connections without a running request at once.
 	eventually(t, time.Minute, func() error { return r.inFlight(ctx, 1) })
 	if err := r.p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,8 @@ func TestSIGTERMDrainsSlowRequest(t *testing.T) {
 	}
 }
 
-// inFlight returns an error unless the registry is answering exactly n requests.
+// inFlight returns an error unless the registry is answering exactly n requests at this
+// moment, according to its metrics.
 func (r *registry) inFlight(ctx context.Context, n int) error {
 	req, err := http.NewRequestWithContext(ctx, "GET", "http://"+r.debug+"/metrics", nil)
 	if err != nil {
