@@ -17,16 +17,17 @@ import (
 )
 
 const (
-	// ServerVariable is the environment variable with the registry's URL for the command line.
-	// The flag --server has priority over it. If neither is given, the URL is DefaultServer.
+	// ServerVariable is the name of the environment variable from which the command line takes
+	// the registry's URL. The flag --server has priority over it. If neither is given, the URL
+	// is DefaultServer.
 	ServerVariable = "PURSER_SERVER"
 	DefaultServer  = "http://127.0.0.1:5000"
-	// maxAnswer is the most bytes of an answer that the client reads into memory.
+	// maxAnswer limits how many bytes of an answer the client reads into memory.
 	maxAnswer = 64 << 20
 )
 
-// Client calls the management API of a registry, which may run on another machine. It sends no
-// request before its methods are called.
+// Client calls the management API of a registry, which may run on another machine. NewClient
+// sends no request; each method sends its own.
 type Client struct {
 	server *url.URL
 	http   *http.Client
@@ -44,8 +45,8 @@ func NewClient(server *url.URL) *Client {
 	}}
 }
 
-// ParseServer parses the address of a registry. If it has no scheme, the scheme is http for
-// this machine and https for other machines, as docker does it.
+// ParseServer parses the address of a registry. If the address has no scheme, ParseServer
+// chooses http for localhost and loopback addresses, and https for all others, as docker does.
 func ParseServer(text string) (*url.URL, error) {
 	full := text
 	if !strings.Contains(text, "://") {
@@ -71,8 +72,8 @@ func ParseServer(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Path returns a path for the client's methods, below /api/v1: the parts are escaped and
-// joined by slashes.
+// Path escapes each of the parts and puts a slash before each. The client's methods take such a
+// path, which is relative to /api/v1.
 func Path(parts ...string) string {
 	path := ""
 	for _, part := range parts {
@@ -81,14 +82,14 @@ func Path(parts ...string) string {
 	return path
 }
 
-// Get sends a GET request and decodes the JSON answer into out. path comes from Path; query
-// may be nil.
+// Get sends a GET request and decodes the JSON answer into `out`. `path` comes from Path;
+// `query` may be nil.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
 	return c.Do(ctx, http.MethodGet, path, query, nil, out)
 }
 
-// Post sends in as JSON and decodes the answer into out. If in is nil, the request has no
-// body; if out is nil, the answer is ignored.
+// Post sends `in` as JSON and decodes the JSON answer into `out`. If `in` is nil, the request
+// has no body. If `out` is nil, the answer's body is ignored.
 func (c *Client) Post(ctx context.Context, path string, in, out any) error {
 	return c.Do(ctx, http.MethodPost, path, nil, in, out)
 }
@@ -103,8 +104,8 @@ func (c *Client) Delete(ctx context.Context, path string, query url.Values) erro
 	return c.Do(ctx, http.MethodDelete, path, query, nil, nil)
 }
 
-// Do sends a request with any method. It sends in and decodes the answer into out as Post
-// does.
+// Do sends a request with the given HTTP method. If `in` isn't nil, Do sends it as JSON; if
+// `out` isn't nil, Do decodes the JSON answer into it.
 func (c *Client) Do(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	body, err := c.Open(ctx, method, path, query, in)
 	if err != nil {
@@ -124,9 +125,10 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	return nil
 }
 
-// Open sends a request and returns the body of the answer, which the caller must close. If the
-// answer has an error status, Open returns an error. It is for answers that are too large to
-// be held in memory.
+// Open sends a request, with `in` as its JSON body unless `in` is nil. It returns the body of
+// the answer, which the caller must read and close. If the answer has an error status or is a
+// redirect, Open returns an error. Do holds the whole answer in memory; Open is for answers
+// that are too large for that.
 func (c *Client) Open(ctx context.Context, method, path string, query url.Values, in any) (io.ReadCloser, error) {
 	var content io.Reader
 	if in != nil {
@@ -159,8 +161,8 @@ func (c *Client) Open(ctx context.Context, method, path string, query url.Values
 	return nil, c.refused(res)
 }
 
-// unreachable returns the error for a request that got no answer: why, and what the user can
-// do.
+// unreachable returns the error for a request that got no answer. Its text has the cause, and
+// says how the user can start a registry or name another one.
 func (c *Client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
@@ -191,7 +193,8 @@ type Error struct {
 // Error returns the registry's text.
 func (e *Error) Error() string { return e.Detail }
 
-// refused returns the error for an answer with an error status or a redirect.
+// refused returns the error for an answer whose status is an error or a redirect: an *Error if
+// the answer's body is an error of a Purser registry, else an error that describes the answer.
 func (c *Client) refused(res *http.Response) error {
 	if location := res.Header.Get("Location"); res.StatusCode < 400 && location != "" {
 		return fmt.Errorf("%s sends to %s: name that with --server", c.server.Redacted(), location)
@@ -207,10 +210,11 @@ func (c *Client) refused(res *http.Response) error {
 	return e
 }
 
-// Collect fetches a list page by page until it has limit items (0: all) or there are no more
-// pages. It returns the items, and whether the registry has more. fetch returns a page of up
-// to n items that begins at a cursor, "" for the first page, and the cursor of the next page,
-// "" if there is none.
+// Collect fetches a list page by page until it has `limit` items (0: all items) or there are no
+// more pages. It returns the items, and whether the registry has more of them. For each page,
+// Collect calls `fetch` with the cursor at which the page begins ("" for the first page) and
+// the greatest number of items. `fetch` returns the items of the page and the cursor of the
+// next page, "" if there is none.
 func Collect[T any](limit int, fetch func(cursor string, n int) (page []T, next string, err error)) (list []T, more bool, err error) {
 	const most = 100 // per page
 	list = []T{}

@@ -1,8 +1,8 @@
-// Package api has the types that the management API and the command line share, for requests
-// and answers, and the client that the command line uses.
+// Package api has the client by which the command line calls the management API, and the types
+// of requests and answers that the client and the server share.
 //
-// In the OpenAPI document, the schemas have the names of these types, and descriptions come
-// from the tags of the fields.
+// In the OpenAPI document, each schema has the name of its type, and its descriptions come from
+// the struct tags of the type's fields.
 package api
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// PolicyView is an auto-prune policy in answers: first the members that Quay has too, then
-// Purser's own.
+// PolicyView is an auto-prune policy as answers of the API show it. The members that Quay's API
+// has too come first, then Purser's own.
 type PolicyView struct {
 	UUID              string    `json:"uuid"`
 	Method            string    `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`

@@ -23,8 +23,8 @@ func ClientPort(remote string) int {
 	return int(port)
 }
 
-// MaxKept limits how many bytes of a text that a client sent, such as a User-Agent header,
-// are kept in memory for an audit entry.
+// MaxKept limits how many bytes of a text from a client, such as a User-Agent header, stay in
+// memory until the audit entry is written.
 const MaxKept = 1024
 
 // Bounded returns the first MaxKept bytes of s. It copies them if s is longer, since a
@@ -36,9 +36,10 @@ func Bounded(s string) string {
 	return strings.Clone(s[:MaxKept])
 }
 
-// needsSource says whether the request's context must carry the audit source, that is, the
-// client that audit entries name. It must if the handler may write audit entries. Pulls,
-// the most frequent requests, don't need it: recordPull fills in the client itself.
+// needsSource says whether the audit source, which is the client that audit entries name, must
+// be put into the request's context. It must if the handler may write audit entries. GET and
+// HEAD requests of the OCI API, the most frequent requests, don't need it, because recordPull
+// puts the client into the audit entry itself.
 func (s *Server) needsSource(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead || s.mounted(r).ReadsAreLogged
 }

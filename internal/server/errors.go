@@ -14,13 +14,13 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// statusClientGone is the status in the access log of a request whose client hung up before
-// the answer.
+// statusClientGone is the status that the access log shows for a request whose client closed
+// the connection before the answer.
 const statusClientGone = 499
 
-// Fail answers the request with an error, in the format of the API that the request is for.
-// All errors are answered here, except those that handlers of the management API return:
-// the library huma writes them.
+// Fail answers the request with an error, in the format of the interface that the request is
+// for. All errors are answered here, except those that handlers of the management API return:
+// the library huma writes the latter.
 func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := Answer(r.Context(), err)
 	o := Observed(r.Context())
@@ -58,9 +58,9 @@ func NothingAt(r *http.Request) error {
 	return Refusal(http.StatusNotFound, "there is nothing at %s", r.URL.Path)
 }
 
-// Answer returns the error that the client receives for err. An *oci.Error was made for
-// clients, so Answer returns it unchanged. For any other error it chooses a text by the
-// kind of failure; the text of err is only logged.
+// Answer returns the error that the client receives for `err`. If `err` is an *oci.Error, which
+// was made for clients, Answer returns it unchanged. For any other error, Answer chooses a text
+// by the kind of failure; the text of `err` itself is only logged.
 func Answer(ctx context.Context, err error) *oci.Error {
 	if e, ok := errors.AsType[*oci.Error](err); ok {
 		return e
@@ -97,8 +97,8 @@ func Answer(ctx context.Context, err error) *oci.Error {
 	return oci.NewError(oci.Unknown)
 }
 
-// storeAnswer returns the error that the client receives when the store can't be used. It
-// explains the kind of trouble; details are only logged.
+// storeAnswer returns the error that the client receives when the blob store can't be used. Its
+// text names the kind of trouble, such as a full store; details are only logged.
 func storeAnswer(trouble blob.Trouble) *oci.Error {
 	switch trouble {
 	case blob.TroubleForbidden:
@@ -114,8 +114,9 @@ func storeAnswer(trouble blob.Trouble) *oci.Error {
 	return oci.Errorf(oci.Unavailable, "the registry's storage is not available now: try again")
 }
 
-// Warn logs a failure that doesn't make the request fail. If the client has hung up, Warn
-// logs nothing, because then every operation of the request fails.
+// Warn logs a failure in spite of which the request goes on. If the client has closed the
+// connection, Warn logs nothing: the request's context has then ended, which makes every
+// further operation of the request fail.
 func (s *Server) Warn(ctx context.Context, message string, err error) {
 	if ctx.Err() == nil {
 		s.log.WarnContext(ctx, message, "error", err)

@@ -40,10 +40,10 @@ func plainHost(scheme, host string) string {
 }
 
 // base returns the prefix of the URLs in an answer. It is the external URL if the request's
-// Host header names the external URL's host, or if a trusted proxy (proxied) has replaced
-// the Host header by Purser's own address. Otherwise base is "", so that the answer has
-// relative URLs: a client that used another name, for example inside a cluster, keeps using
-// that name.
+// Host header names the external URL's host, or if the request came through a trusted proxy
+// (`proxied`) that has replaced the Host header by Purser's own address. Otherwise base is "",
+// so that the answer has relative URLs: a client that used another name, for example inside a
+// cluster, keeps using that name.
 func (e *external) base(r *http.Request, proxied bool) string {
 	if e == nil {
 		return ""

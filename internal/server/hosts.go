@@ -10,11 +10,12 @@ import (
 )
 
 // Hosts is the set of host names under which a listener answers. It protects against DNS
-// rebinding: the owner of a web page can let the page's host name point to 127.0.0.1. A
-// browser on the registry's machine then takes the registry for the page's own server, and
-// lets the page send requests to it and read the answers. Only the Host header shows that
-// such a request wasn't meant for the registry. Therefore a listener on loopback refuses
-// every host name that isn't a name of loopback, unless the name is allowed explicitly.
+// rebinding, which works as follows. The owner of a web page lets the page's host name point to
+// 127.0.0.1. A browser on the registry's machine then takes the registry for the page's own
+// server, and lets the page send requests to the registry and read the answers. Only the Host
+// header shows that such a request wasn't meant for the registry. Therefore a listener on a
+// loopback address refuses a request unless its host name is a name of loopback or is allowed
+// explicitly.
 type Hosts struct {
 	any   bool
 	names map[string]bool
@@ -84,9 +85,8 @@ func isLocalAddress(r *http.Request, name string) bool {
 	return err == nil && ip.Unmap().WithZone("") == local.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// hostName returns the name or address in a Host header, in canonical form. It returns
-// false if the header doesn't have one of the forms name, name:port, [address] and
-// [address]:port.
+// hostName returns the host name or IP address in a Host header, in canonical form. It returns
+// false if the header has none of the forms name, name:port, [address] and [address]:port.
 func hostName(header string) (name string, ok bool) {
 	name, port := header, ""
 	if i := strings.LastIndexByte(header, ':'); i > strings.LastIndexByte(header, ']') {
@@ -117,9 +117,9 @@ func canonicalHost(name string) string {
 	return name
 }
 
-// lowerASCII converts ASCII letters to lower case, and no others: the lower case of some
-// other letters, such as the Kelvin sign, is an ASCII letter, so a different name could
-// become an allowed one.
+// lowerASCII converts ASCII letters to lower case. It leaves other letters as they are: the
+// lower case of some of them, such as the Kelvin sign, is an ASCII letter, so converting them
+// could turn a name that isn't allowed into an allowed one.
 func lowerASCII(s string) string {
 	return strings.Map(func(c rune) rune {
 		if 'A' <= c && c <= 'Z' {

@@ -15,13 +15,13 @@ import (
 // Limits bound the resources that clients may use. Zero means no limit.
 type Limits struct {
 	Memory limit.BudgetOptions // for bodies in memory; its Metrics are replaced by those below
-	// Requests limits how many requests are handled at the same time, and ClientRequests
-	// how many of one client. The limits of connections don't suffice, since an HTTP/2
-	// connection carries many requests.
+	// Requests limits how many requests are handled at the same time, and ClientRequests how
+	// many of them may come from one client. Limits on connections don't suffice, since an
+	// HTTP/2 connection carries many requests.
 	Requests, ClientRequests int
-	// MinBodyRate is the minimum rate, in bytes per second, at which a client must send a
-	// body. The rate is measured each time the server has waited for MinBodyRateWindow in
-	// total for bytes of the body.
+	// MinBodyRate is the minimum rate, in bytes per second, at which a client must send a body.
+	// The server counts only the time that it spends waiting for bytes of the body. Whenever
+	// that time reaches MinBodyRateWindow, the server checks the rate and counts anew.
 	MinBodyRate       int64
 	MinBodyRateWindow time.Duration
 	// AnswerIdleTimeout is the time after which a request ends if its client reads nothing
@@ -31,14 +31,14 @@ type Limits struct {
 }
 
 const (
-	// drainTime limits how long the server waits for the rest of a body that no handler
-	// reads. It waits because a client that is still sending might otherwise lose the
-	// connection before it reads the answer.
+	// drainTime limits how long net/http waits for the rest of a body that the handler hasn't
+	// read to its end. net/http waits because a client that is still sending might otherwise
+	// lose the connection before it reads the answer.
 	drainTime = 2 * time.Second
 )
 
-// admit counts the request as being handled. It returns an error if this client, or all
-// clients together, already have as many requests as the limits allow.
+// admit counts the request as being handled. It returns an error if this client, or all clients
+// together, already have as many requests in progress as Limits allow.
 func (s *Server) admit(client string) error {
 	switch s.requests.Add(client) {
 	case limit.ClientFull:
@@ -52,8 +52,8 @@ func (s *Server) admit(client string) error {
 	return nil
 }
 
-// pace measures at which rate the bytes of a body arrive. It counts only the time that the
-// server spends waiting for them.
+// pace measures the rate at which the bytes of a body arrive. It counts only the time that the
+// server spends waiting for these bytes.
 type pace struct {
 	least  int64 // bytes per second
 	window time.Duration
@@ -61,9 +61,9 @@ type pace struct {
 	waited time.Duration
 }
 
-// tooSlow adds n bytes, for which the server waited as long as waited says. When the
-// waiting since the last measurement reaches p.window, it returns whether the rate was
-// below p.least, and begins a new measurement.
+// tooSlow adds `n` bytes that arrived after the server had waited for the time `waited`. As
+// soon as the total of these times reaches p.window, tooSlow returns whether the rate was below
+// p.least, and starts a new measurement. Until then it returns false.
 func (p *pace) tooSlow(n int, waited time.Duration) bool {
 	p.bytes, p.waited = p.bytes+int64(n), p.waited+waited
 	if p.least <= 0 || p.window <= 0 || p.waited < p.window {
@@ -79,8 +79,8 @@ const (
 	maxSlice = 1 << 20
 )
 
-// sending writes an answer in slices, and renews the write deadline between them, so that
-// only a client that reads nothing runs into the deadline.
+// sending writes an answer in slices, and renews the connection's write deadline before each
+// slice. So only a client that reads nothing for a whole idle timeout misses the deadline.
 type sending struct {
 	control *http.ResponseController
 	idle    time.Duration
@@ -99,8 +99,8 @@ func (s *Server) newSending(w http.ResponseWriter) sending {
 		slice: 4 * minSlice, metrics: s.opt.Limits.Metrics}
 }
 
-// extend sets the write deadline to g.idle from now, but not behind the end of the request.
-// It does nothing if the deadline was renewed less than g.idle/8 ago.
+// extend sets the connection's write deadline to g.idle from now, but not later than the end of
+// the request. It does nothing if the deadline was renewed less than g.idle/8 ago.
 func (g *sending) extend() {
 	now := time.Now()
 	if now.Sub(g.since) < g.idle/8 {
@@ -114,9 +114,9 @@ func (g *sending) extend() {
 	g.since = now
 }
 
-// took adapts the slice size to d, the time that the last slice took. A slow client gets
-// smaller slices, so that it can read a slice before the deadline; a fast client gets
-// larger slices, which cost fewer calls.
+// took adapts the slice size to `d`, the time that writing the last slice took. A slow client
+// gets smaller slices, so that it can read a slice before the deadline. A fast client gets
+// larger slices, so that an answer takes fewer system calls.
 func (g *sending) took(d time.Duration) {
 	switch {
 	case d < 100*time.Millisecond:
@@ -126,8 +126,9 @@ func (g *sending) took(d time.Duration) {
 	}
 }
 
-// failed wraps the error of a missed write deadline in one that says that the client
-// doesn't read the answer, and counts it. It returns other errors unchanged.
+// failed returns an error for a failed write. If a write deadline was missed, failed counts
+// that in the metrics, and the error says that the client doesn't read the answer. Other errors
+// are returned unchanged.
 func (g *sending) failed(err error) error {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err

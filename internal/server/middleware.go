@@ -25,19 +25,18 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Observation collects data about a request while it is answered. It is also the request's
-// ResponseWriter, so that it sees the answer's status and size. It implements
-// io.ReaderFrom, so that the connection can still send files with sendfile.
+// Observation collects data about a request, for the log and the metrics, while the request is
+// answered. It is also the request's ResponseWriter, and so sees the answer's status and size.
+// It implements io.ReaderFrom, so that files can still be sent with sendfile.
 type Observation struct {
 	http.ResponseWriter
 	ID     string
 	Client string       // the client whose limits apply
 	Base   string       // prefix of the URLs in the answer
 	Lease  *limit.Lease // counts the memory of the request
-	// Route and Method are labels of metrics, which the interface that answers the request
-	// sets. They stay "none" and "any" if no route has the request's path or method:
-	// clients may send arbitrary paths and methods, and each label value would make new
-	// time series.
+	// Route and Method are labels of metrics. The interface that answers the request sets them.
+	// They stay "none" and "any" if no route has the request's path or method: clients may send
+	// arbitrary paths and methods, and each new label value would start new time series.
 	Route, Method string
 	Err           error // for the log
 
@@ -73,8 +72,8 @@ func (o *Observation) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom lets the connection itself read from src, so that it can send a file with
-// sendfile.
+// ReadFrom copies src to the client. It lets the connection itself read from src, so that a
+// file is sent with sendfile.
 func (o *Observation) ReadFrom(src io.Reader) (int64, error) {
 	o.status = cmp.Or(o.status, http.StatusOK)
 	n, err := o.sending.readFrom(o.ResponseWriter, src)
@@ -98,8 +97,8 @@ func (b countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// observe gives each request an id and deadlines, counts it and logs it. If the handler
-// panics, observe logs that and answers with 500.
+// observe returns a handler that gives each request an id and deadlines, passes it to `next`,
+// counts it and logs it. If `next` panics, the handler logs the panic and answers with 500.
 func (s *Server) observe(next http.Handler) http.Handler {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -137,7 +136,8 @@ func (s *Server) observe(next http.Handler) http.Handler {
 }
 
 // remote returns the client's address as HOST:PORT. If the connection comes from a trusted
-// proxy, that is the address in the proxy's header, with port 0 if the header has no port.
+// proxy, remote returns the address in the proxy's header, with port 0 if the header has no
+// port.
 func (s *Server) remote(r *http.Request, o *Observation) string {
 	if s.opt.Proxies == nil {
 		return r.RemoteAddr
@@ -164,8 +164,8 @@ func (s *Server) remote(r *http.Request, o *Observation) string {
 // they never take a blob for a web page.
 var noSniff = []string{"nosniff"}
 
-// finish ends a request: it answers a panic, and counts and logs the request. It is
-// deferred, so that it also runs if the handler panics.
+// finish ends a request: if the handler has panicked, finish answers with 500; then it counts
+// and logs the request. It is deferred, so that it runs after a panic too.
 func (s *Server) finish(o *Observation, r *http.Request, start time.Time) {
 	p := recover()
 	var panicked []slog.Attr
@@ -199,8 +199,9 @@ func (s *Server) finish(o *Observation, r *http.Request, start time.Time) {
 	}
 }
 
-// logRequest writes the request's line in the log. A request that failed is always logged,
-// with its cause; other requests only if the access log is on.
+// logRequest writes the request's line in the log. A request is always logged, with the error,
+// if its status is at least 500, its answer was cut off by the store, or its handler panicked.
+// Other requests are logged only if the access log is on.
 func (s *Server) logRequest(o *Observation, r *http.Request, took time.Duration, panicked ...slog.Attr) {
 	level, message := slog.LevelInfo, "request"
 	if o.status >= 500 || o.cut || panicked != nil {
@@ -230,9 +231,9 @@ func (s *Server) logRequest(o *Observation, r *http.Request, took time.Duration,
 	s.log.LogAttrs(r.Context(), level, message, append(list, panicked...)...)
 }
 
-// traceID returns the id of the trace that the request belongs to. It comes from the
-// server's own span or, without tracing, from the client's Traceparent header. It is "" if
-// there is neither.
+// traceID returns the id of the trace that the request belongs to. The id comes from the
+// server's own span or, if the server makes no spans, from the client's Traceparent header.
+// Without a span and without this header, traceID returns "".
 func traceID(r *http.Request) string {
 	span := trace.SpanContextFromContext(r.Context())
 	if !span.HasTraceID() && r.Header["Traceparent"] != nil {

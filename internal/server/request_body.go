@@ -12,13 +12,14 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// RequestBody reads the body of a request, and ends a body whose client sends too slowly.
+// RequestBody reads the body of a request. It stops reading, with an error, if the client sends
+// too slowly.
 type RequestBody struct {
 	// Length is the Content-Length, -1 if it is unknown. Received counts the bytes that
 	// have arrived.
 	Length, Received int64
-	// Lost is the error because of which the body ended early, nil if it didn't. The bytes
-	// that arrived before can still be used.
+	// Lost is the error that ended the body early, nil if the body didn't end early. The bytes
+	// that arrived before the error can still be used.
 	Lost  error
 	Lease *limit.Lease // of the request
 
@@ -47,10 +48,10 @@ func (s *Server) Body(w http.ResponseWriter, r *http.Request) *RequestBody {
 // firstStep is the initial size of a body's buffer, in bytes.
 const firstStep = 8 << 10
 
-// Hold reads the body into memory, up to the limit most. Each byte of the buffer counts as
-// factor bytes in the request's share of the memory budget (b.Lease). The buffer grows as
-// bytes arrive, so a client that sends nothing uses hardly any memory. If the body ends
-// early, Hold returns the bytes that arrived, and b.Lost is the reason.
+// Hold reads at most `most` bytes of the body into memory and returns them. Each byte of the
+// buffer counts as `factor` bytes in the request's share of the memory budget (b.Lease). The
+// buffer grows as bytes arrive, so a client that sends nothing uses hardly any memory. If the
+// body ends early, Hold returns the bytes that arrived, and sets b.Lost to the reason.
 func (b *RequestBody) Hold(most int, factor int64) []byte {
 	if b.Length >= 0 {
 		most = int(min(b.Length, int64(most)))
@@ -78,9 +79,9 @@ func (b *RequestBody) Hold(most int, factor int64) []byte {
 	return buf
 }
 
-// Read reads from the body. It fails if the client sends nothing for the idle timeout, or
-// sends more slowly than the minimum rate. To save system calls, it renews the read
-// deadline only after a quarter of the idle timeout.
+// Read reads from the body. It fails if the client sends nothing for the idle timeout, or sends
+// more slowly than the minimum rate. To save system calls, Read renews the read deadline only
+// when a quarter of the idle timeout has passed since the last renewal.
 func (b *RequestBody) Read(p []byte) (int, error) {
 	now := time.Now()
 	if now.Sub(b.moved) > b.idle/4 {
@@ -104,7 +105,8 @@ func (b *RequestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// LostError returns the error for the client if the body ended early, and nil otherwise.
+// LostError returns nil if the body was read to its end. If the body ended early, LostError
+// returns the error for the client.
 func (b *RequestBody) LostError() error {
 	if b.Lost == nil {
 		return nil

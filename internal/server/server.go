@@ -1,7 +1,7 @@
-// Package server has what all HTTP interfaces of the registry share: the mux, request ids,
-// access log, metrics, traces, errors, limits of requests, and the permissions that routes
-// need. The interfaces are packages in subdirectories: distribution is the OCI API under
-// /v2/, and management is the API for operators under /api/v1/.
+// Package server has the parts that all HTTP interfaces of the registry share: the mux, request
+// ids, access log, metrics, traces, errors, limits of requests, and the permissions that routes
+// need. The interfaces are packages in subdirectories: distribution is the OCI API under /v2/,
+// and management is the API for operators under /api/v1/.
 //
 // Rules of the package:
 //
@@ -41,8 +41,8 @@ type Options struct {
 	BodyIdleTimeout time.Duration
 	// MaxRequest limits the duration of any request. Default 2 h.
 	MaxRequest time.Duration
-	// Proxies are the trusted proxies: for requests that come from them, a header names the
-	// client. Nil: no proxy is trusted.
+	// Proxies are the trusted proxies. For a request that comes from one of them, a header that
+	// the proxy wrote names the client. Nil: no proxy is trusted.
 	Proxies *limit.Proxies
 	// Limits bound the resources that clients may use.
 	Limits Limits
@@ -50,16 +50,17 @@ type Options struct {
 	Tracing bool
 	// Hosts are the host names under which requests are answered. Nil: all names.
 	Hosts *Hosts
-	// Origins are sites, such as "https://registry.example.com", whose pages may send
-	// requests that change something. Pages of the host that the request is sent to always
-	// may.
+	// Origins are sites, such as "https://registry.example.com", whose web pages may make
+	// browsers send requests that change something. A page that comes from the registry's own
+	// host may always do so.
 	Origins []string
-	// ExternalURL is the scheme and host under which clients reach the registry. In answers
-	// to a client that used it, URLs begin with it. "": all URLs in answers are relative.
+	// ExternalURL is the scheme and host under which clients reach the registry. URLs in the
+	// answer to a request begin with ExternalURL if the request was sent to that host. "": all
+	// URLs in answers are relative.
 	ExternalURL string
-	// Authorize returns nil if the client that sent r has the access a to the repository.
-	// Otherwise its error, UNAUTHORIZED or DENIED, is sent to the client. Nil: all clients
-	// have all accesses.
+	// Authorize returns nil if the client that sent `r` has the access `a` to the repository.
+	// Otherwise Authorize returns an error, UNAUTHORIZED or DENIED, which is sent to the
+	// client. Nil: all clients have all accesses.
 	Authorize func(r *http.Request, a Access, repository string) error
 }
 
@@ -71,8 +72,8 @@ type Mount struct {
 	MarshalError func(*oci.Error) []byte
 	// Header has header fields that all answers of this interface get, errors included.
 	Header http.Header
-	// ReadsAreLogged says that GET and HEAD requests may write to the audit log too, so
-	// that they need an audit source in their context.
+	// ReadsAreLogged says that GET and HEAD requests to this interface may write to the audit
+	// log too. Therefore their context must contain the audit source, that is, the client.
 	ReadsAreLogged bool
 }
 
@@ -83,7 +84,8 @@ type Server struct {
 	mounts  []Mount
 	metrics *metrics
 	// budget is the memory for the bodies and answers of all requests. requests counts the
-	// requests that are being answered, for the limits.
+	// requests that are being answered, in total and for each client; admit compares these
+	// numbers with the limits.
 	budget    *limit.Budget
 	requests  *limit.Counter
 	origin    *http.CrossOriginProtection
@@ -127,8 +129,8 @@ func (s *Server) Mount(m Mount) { s.mounts = append(s.mounts, m) }
 // nothing answers requests for which no interface is mounted.
 var nothing = Mount{MarshalError: func(e *oci.Error) []byte { return oci.MarshalErrors(e) }}
 
-// mounted returns the interface that answers the request: among those whose prefix the path
-// has, the one with the longest prefix.
+// mounted returns the interface that answers the request. Of the interfaces whose prefix the
+// request's path begins with, it is the one with the longest prefix.
 func (s *Server) mounted(r *http.Request) *Mount {
 	found := &nothing
 	for i := range s.mounts {
@@ -146,8 +148,9 @@ func (s *Server) MaxRequest() time.Duration { return s.opt.MaxRequest }
 // configured.
 func (s *Server) ExternalURL() string { return s.opt.ExternalURL }
 
-// dispatch passes a request to the interface that answers it, unless limits or checkSite
-// refuse it.
+// dispatch passes a request to the interface that answers it. It refuses the request with an
+// error if its headers are malformed (limit.Begin), the client has too many requests (admit),
+// or a page of another site sent it (checkSite).
 func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	mounted := s.mounted(r)
 	maps.Copy(w.Header(), mounted.Header)
@@ -172,10 +175,10 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkSite refuses requests that a web page of another site makes a browser send: all
-// requests with a host name that isn't the registry's, and requests that change something
-// and come from a page of another origin. Clients other than browsers pass the second
-// check, since they send neither Origin nor Sec-Fetch-Site.
+// checkSite returns an error for two kinds of requests that a web page of another site can make
+// a browser send: any request whose host name isn't the registry's, and a request that changes
+// something and comes from a page of another origin. Clients other than browsers always pass
+// the check of the origin, since they send neither Origin nor Sec-Fetch-Site.
 func (s *Server) checkSite(r *http.Request) error {
 	if err := s.opt.Hosts.Check(r); err != nil {
 		return err

@@ -11,10 +11,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// CheckText returns an error with status 400 if one of the texts can't be stored by
-// PostgreSQL, because it has the character NUL or is invalid UTF-8. Without this check, a
-// query would fail, and the client would get a server error. what names the text in the
-// error.
+// CheckText returns an error with status 400 if PostgreSQL can't store one of the texts,
+// because the text contains the character NUL or is invalid UTF-8. Without this check, the
+// query that stores the text would fail, and the client would get a server error. `what` is the
+// name of the text in the error.
 func CheckText(what string, texts ...string) error {
 	for _, text := range texts {
 		if strings.ContainsRune(text, 0) {
@@ -27,9 +27,9 @@ func CheckText(what string, texts ...string) error {
 	return nil
 }
 
-// CheckRawQuery checks the names and values in a raw query as CheckText does. It also
-// refuses a query that can't be parsed, because net/url would silently drop the malformed
-// parameters.
+// CheckRawQuery checks the names and values in a raw query as CheckText does. It also returns
+// an error with status 400 if the query can't be parsed, because net/url would silently drop
+// the malformed parameters.
 func CheckRawQuery(query string) error {
 	if query == "" {
 		return nil

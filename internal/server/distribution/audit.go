@@ -8,9 +8,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// recordPull records that a client has pulled the manifest m, if fetched is true. Otherwise
-// the client has only checked the manifest, by HEAD or by a GET that was answered with 304,
-// which counts as a use but not as a pull.
+// recordPull records that a client has pulled the manifest `m`, if `fetched` is true. Otherwise
+// the client has only checked the manifest, with HEAD or with a GET that was answered with 304;
+// recordPull then records a use of the manifest that isn't a pull.
 func (a *API) recordPull(c *call, m *catalog.Manifest, fetched bool) {
 	if a.opt.Recorder == nil {
 		return

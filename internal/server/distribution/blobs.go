@@ -16,9 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// headBlob answers HEAD of a blob ("Checking if content exists in the registry"). The
-// answer 200 is a promise of existence: for the review delay garbage collection doesn't
-// delete the blob, so that the client can push a manifest that refers to it.
+// headBlob answers HEAD of a blob ("Checking if content exists in the registry"). The answer
+// 200 is a promise: garbage collection doesn't delete the blob during the review delay, so that
+// the client can push a manifest that refers to the blob.
 func (a *API) headBlob(c *call) error {
 	d, err := c.digest()
 	if err != nil {
@@ -49,8 +49,8 @@ func (c *call) describe(b catalog.Blob) {
 	h["Cache-Control"] = []string{"max-age=31536000, immutable"}
 }
 
-// getBlob answers GET of a blob with its content, with one range of it (RFC 9110, section
-// 14), or with a redirect to the store ("Pulling blobs").
+// getBlob answers GET of a blob. The answer has the blob's content or one range of it (RFC
+// 9110, section 14), or is a redirect to the store ("Pulling blobs").
 func (a *API) getBlob(c *call) error {
 	d, err := c.digest()
 	if err != nil {
@@ -96,11 +96,12 @@ func (a *API) getBlob(c *call) error {
 	return nil
 }
 
-// open opens the range rng of a blob's object in the store. If the store doesn't have the
-// object, open reads the blob's row again, because the blob may have been deleted, or
-// uploaded again under another storage key, after *b was read. If the row still has the
-// same key, the store has lost the object, and open returns BLOB_UNKNOWN. If the key is a
-// new one, open opens that object and updates *b.
+// open opens the range `rng` of the blob's object in the store. If the store doesn't have the
+// object, open reads the blob's row in the table blobs again, because another request may have
+// deleted the blob, or uploaded it again under another storage key, since *b was read. If the
+// row still has the same storage key, the store has lost the object, and open returns
+// BLOB_UNKNOWN. If the row has a new key, open opens the object with the new key and updates
+// *b.
 func (a *API) open(c *call, b *catalog.Blob, rng byteRange) (io.ReadCloser, error) {
 	ctx := c.r.Context()
 	body, err := a.store.Open(ctx, b.StorageKey, rng.off, rng.length)
@@ -119,9 +120,9 @@ func (a *API) open(c *call, b *catalog.Blob, rng byteRange) (io.ReadCloser, erro
 	return a.store.Open(ctx, b.StorageKey, rng.off, rng.length)
 }
 
-// wholeBlob checks that the store has the object of the blob b in full size, and returns b.
-// If the object is missing or damaged, wholeBlob marks the blob as lost and reads its row
-// again: it returns the new blob if a client has pushed it again meanwhile, else
+// wholeBlob checks that the store has the object of the blob `b` in full size, and returns `b`.
+// If the object is missing or too short, wholeBlob marks the blob as lost and reads its row
+// again. It returns the new row if a client has pushed the blob again meanwhile, else
 // BLOB_UNKNOWN.
 func (a *API) wholeBlob(c *call, b catalog.Blob) (catalog.Blob, error) {
 	whole, err := a.catalog.VerifyBlob(c.r.Context(), c.name, b)
@@ -131,10 +132,11 @@ func (a *API) wholeBlob(c *call, b catalog.Blob) (catalog.Blob, error) {
 	return a.catalog.BlobNow(c.r.Context(), c.name, b.Digest)
 }
 
-// endedEarly is called when the store ended before all bytes of a blob were sent. It checks
-// the blob's object, and marks the blob as lost if the object is missing or too short, so
-// that the next push stores it again. The request that failed can't be answered with an
-// error any more: its client sees the connection end.
+// endedEarly is called when the store's data ended before all bytes of a blob were sent to the
+// client. It checks the blob's object, and marks the blob as lost if the object is missing or
+// too short, so that the next push of the blob stores it again. The failed request can't be
+// answered with an error any more, since a part of the answer is sent: the client sees that the
+// connection ends.
 func (a *API) endedEarly(c *call, b catalog.Blob) {
 	ctx := context.WithoutCancel(c.r.Context())
 	if _, err := a.catalog.VerifyBlob(ctx, c.name, b); err != nil {
@@ -142,10 +144,10 @@ func (a *API) endedEarly(c *call, b catalog.Blob) {
 	}
 }
 
-// redirect answers with a redirect to a presigned URL of the store and returns true. It
-// returns false if the store doesn't support such URLs. Purser never sees how the store
-// answers the client. Therefore redirect checks first that the object exists, unless it has
-// checked the same object less than redirectedAge ago.
+// redirect answers with a redirect to a presigned URL of the store and returns true. It returns
+// false if the store doesn't support such URLs. Purser doesn't see whether the client then gets
+// the object from the store. Therefore redirect checks first that the object exists, unless it
+// has checked the same object less than redirectedAge ago.
 func (a *API) redirect(c *call, b catalog.Blob) (bool, error) {
 	if at, seen := a.redirected.GetIfPresent(b.StorageKey); !seen || time.Since(at) >= redirectedAge {
 		var err error
@@ -172,8 +174,8 @@ type byteRange struct {
 }
 
 // byteRange parses the request's Range header. It ignores a header that isn't a single byte
-// range, as RFC 9110 allows, and returns the whole blob. A range that lies outside the
-// blob, or that ends before it starts, is an error with status 416.
+// range, as RFC 9110 allows, and returns the range of the whole blob. It returns an error with
+// status 416 for a range that lies outside the blob, or that ends before it begins.
 func (c *call) byteRange(b catalog.Blob) (byteRange, error) {
 	whole := byteRange{length: b.Size}
 	spec, ok := strings.CutPrefix(c.r.Header.Get("Range"), "bytes=")
@@ -199,9 +201,9 @@ func (c *call) byteRange(b catalog.Blob) (byteRange, error) {
 	return rng, nil
 }
 
-// parseRange parses the two numbers of a Range header, "first-last", for a blob of size
-// bytes. It returns false if they aren't numbers, and a range of length 0 if the blob has
-// no such bytes.
+// parseRange parses the two numbers of a Range header, first-last, for a blob of `size` bytes.
+// It returns false if one of them isn't a number. If the blob has no bytes in the range, the
+// returned range has the length 0.
 func parseRange(first, last string, size int64) (byteRange, bool) {
 	if first == "" { // a suffix range: the last n bytes
 		n, ok := parseOffset(last)

@@ -9,9 +9,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// condition parses the headers If-Match and If-None-Match of a PUT or DELETE (RFC 9110,
-// section 13.1). A manifest's entity tag, which GET and HEAD return as Etag, is its digest
-// in quotes. An entity tag that isn't a digest matches no manifest.
+// condition parses the headers If-Match and If-None-Match of a PUT or DELETE of a manifest (RFC
+// 9110, section 13.1). They list entity tags. A manifest's entity tag, which GET and HEAD
+// return as Etag, is its digest in quotes. condition ignores an entity tag that isn't a digest,
+// since no manifest has it.
 func condition(r *http.Request) catalog.Condition {
 	return catalog.Condition{
 		IfMatch:   validators(r.Header["If-Match"], func(tag string) string { return tag }),
@@ -19,9 +20,9 @@ func condition(r *http.Request) catalog.Condition {
 	}
 }
 
-// validators parses the lines of one header, which list entity tags. It applies opaque to
-// each tag before it parses the tag; for If-None-Match, opaque removes the prefix W/ of
-// weak tags. Without lines validators returns nil.
+// validators parses the lines of one header that lists entity tags. It calls `opaque` on each
+// entity tag before it parses the tag; for If-None-Match, `opaque` removes the prefix W/, which
+// marks weak tags. If the request lacks the header, validators returns nil.
 func validators(lines []string, opaque func(tag string) string) *catalog.Validators {
 	if len(lines) == 0 {
 		return nil
@@ -41,8 +42,8 @@ func validators(lines []string, opaque func(tag string) string) *catalog.Validat
 }
 
 // matches returns an error with status 412 if the request's condition doesn't hold for the
-// manifest d, which the request names by digest. It needs no query, since the manifest's
-// entity tag is this digest.
+// manifest with the digest `d`, which the request names by this digest. It needs no database
+// query, since the entity tag of a manifest is its digest.
 func matches(c catalog.Condition, d oci.Digest) error {
 	has := func(v *catalog.Validators) bool { return v.Any || slices.Contains(v.Digests, d) }
 	if c.IfMatch != nil && !has(c.IfMatch) || c.IfNoMatch != nil && has(c.IfNoMatch) {

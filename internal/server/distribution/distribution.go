@@ -6,8 +6,8 @@
 //
 //   - All routes are in one table (routes.go), which also names the access that each needs.
 //   - The bytes of a blob stream through small buffers, and are hashed once on the way.
-//   - A request acknowledges only bytes of an upload that are saved. After another request
-//     has taken over the upload, it saves nothing any more.
+//   - A request acknowledges only bytes of an upload that are saved. When another request
+//     has taken over the upload, the earlier request can't save anything any more.
 package distribution
 
 import (
@@ -31,23 +31,25 @@ import (
 type Options struct {
 	Server  *server.Server   // required
 	Catalog *catalog.Catalog // required
-	// Store keeps the blobs' content. Its errors must be marked as errors of the store
-	// (blob.Mark), so that clients are told that the store failed, and not the database.
-	// Required.
+	// Store keeps the blobs' content. The caller must have wrapped it with blob.Mark, which
+	// marks its errors as errors of the store, so that clients are told that the store failed,
+	// and not the database. Required.
 	Store blob.Store
-	// WrongStore returns true while Store isn't the store that belongs to the database; the
-	// API then refuses requests about blobs with 503. Nil: Store is always the right one.
+	// WrongStore returns true as long as the configured Store isn't the one that belongs to the
+	// database. The API then refuses all requests about blobs, and pushes of manifests, with
+	// 503. Nil: Store is always the right one.
 	WrongStore func() bool
 	Log        *slog.Logger // default slog.Default()
-	// If Redirect is set and the store supports presigned URLs, GET of a blob is answered
-	// with a redirect to such a URL. It is valid for RedirectTTL, by default 20 min.
+	// If Redirect is set and the store supports presigned URLs, the API answers GET of a blob
+	// with a redirect to such a URL. The URL is valid for RedirectTTL, by default 20 min.
 	Redirect    bool
 	RedirectTTL time.Duration
-	// UploadMaxAge is how long an upload without new bytes is kept before the reaper may
-	// delete it. Default 24 h.
+	// UploadMaxAge is how long an upload that gets no new bytes is kept; the reaper may delete
+	// it after that. Default 24 h.
 	UploadMaxAge time.Duration
-	// Uploads limits how many uploads may be open at once, which means begun and neither
-	// finished nor cancelled, and ClientUploads how many of one client. 0: no limit.
+	// Uploads limits how many uploads may be open at once, and ClientUploads how many of them
+	// one client may have. An upload is open from its start until it is finished or cancelled.
+	// 0: no limit.
 	Uploads, ClientUploads int
 	LimitMetrics           *limit.Metrics // counts refusals. Nil: none
 	// Recorder records each pull of a manifest. Nil: pulls aren't recorded.
@@ -65,16 +67,17 @@ type API struct {
 	// unfinished counts open uploads.
 	unfinished *openUploads
 	heavyTurns chan struct{} // has one element for each large manifest that is being handled
-	// redirected maps storage keys of objects to the time at which redirect last saw that
-	// the store has the object. redirect itself ignores old entries: an expiring cache
-	// would wake the process every second.
+	// redirected maps storage keys to the time at which the method redirect last saw that the
+	// store has the object with this key. redirect itself ignores entries older than
+	// redirectedAge. A cache that expires its entries isn't used, because it would wake the
+	// process every second.
 	redirected *otter.Cache[string, time.Time]
 }
 
 const (
-	// redirectedMax limits the number of storage keys in API.redirected. redirectedAge is
-	// how long the answer of one check is used: for that long clients may be redirected to
-	// an object that the store has lost meanwhile.
+	// redirectedMax limits the number of storage keys in API.redirected. redirectedAge is how
+	// long redirect relies on one check that an object exists. For that long, clients may be
+	// redirected to an object that the store has lost after the check.
 	redirectedMax = 50_000
 	redirectedAge = 5 * time.Minute
 )

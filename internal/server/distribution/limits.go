@@ -13,18 +13,18 @@ const (
 	maxHeavy = 4
 	// heavyManifest is the size in bytes from which maxHeavy applies to a manifest.
 	heavyManifest = 256 << 10
-	// manifestFactor is how many bytes of the memory budget each byte of a pushed manifest
-	// takes: one for its text and one for its parsed form. Both are kept until the manifest
-	// is stored.
+	// manifestFactor is how many bytes of the memory budget are reserved for each byte of a
+	// pushed manifest: one for its text and one for its parsed form. Both stay in memory until
+	// the manifest is stored.
 	manifestFactor = 2
 	// largeAnswer is the size in bytes above which an answer counts in the memory budget.
 	// Smaller answers fit in the connection's buffer.
 	largeAnswer = 64 << 10
 )
 
-// hold reserves n bytes of the memory budget for an answer that is built in memory, until
-// the request ends. It reserves nothing for answers of up to largeAnswer bytes. It returns
-// an error if the budget is used up.
+// hold reserves `n` bytes of the memory budget, until the request ends, for an answer that is
+// built in memory. It reserves nothing if `n` is at most largeAnswer. It returns an error if
+// the budget is used up.
 func (c *call) hold(n int) error {
 	if n <= largeAnswer {
 		return nil
@@ -33,9 +33,10 @@ func (c *call) hold(n int) error {
 	return err
 }
 
-// heavy waits until a manifest of n bytes may be parsed and stored: a large manifest waits
-// while maxHeavy others are being stored, a smaller one never. The caller calls done when
-// the manifest is stored.
+// heavy waits until a manifest of `n` bytes may be parsed and stored. A manifest smaller than
+// heavyManifest never waits. A larger one waits while maxHeavy others are being stored. The
+// caller must call `done` when the manifest is stored. heavy returns an error if `ctx` ends
+// first.
 func (a *API) heavy(ctx context.Context, n int) (done func(), err error) {
 	if n < heavyManifest {
 		return func() {}, nil

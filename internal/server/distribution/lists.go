@@ -20,8 +20,9 @@ const (
 	maxReferrerPage   = 500
 )
 
-// page reads the query parameters n and last of a listing. n is the number of entries that
-// the client wants in one page; most is its upper limit and its default.
+// page reads the query parameters n and last of a listing. n is the number of entries that the
+// client wants in one page; it is `most` if the client asks for more or doesn't say. The client
+// wants the entries after last.
 func (c *call) page(most int) (n int, last string, err error) {
 	if c.r.URL.RawQuery == "" {
 		return most, "", nil
@@ -36,8 +37,8 @@ func (c *call) page(most int) (n int, last string, err error) {
 	return min(n, most), q.Get("last"), nil
 }
 
-// next sets the Link header to the URL of the listing's next page: the path with the query
-// q (RFC 5988).
+// next sets the answer's Link header to the URL of the next page of a listing, which consists
+// of `path` and the query `q` (RFC 5988).
 func (c *call) next(path string, q url.Values) {
 	c.Header().Set("Link", fmt.Sprintf(`<%s%s?%s>; rel="next"`, server.Observed(c.r.Context()).Base, path, q.Encode()))
 }
@@ -63,7 +64,7 @@ func (a *API) listTags(c *call) error {
 	return nil
 }
 
-// tagList encodes a list of tags as JSON without escaping, since neither repository names
+// tagList encodes a list of tags as JSON. It needs no escaping, since neither repository names
 // nor tags can contain characters that JSON escapes.
 func tagList(name string, tags []string) []byte {
 	size := len(name) + 32
@@ -114,7 +115,7 @@ type referrer struct {
 }
 
 // listReferrers lists the manifests whose subject is the digest in the path ("Listing
-// Referrers"). If there are none, the list is empty; that isn't an error.
+// Referrers"). The list is empty, and the status still 200, if there are none.
 func (a *API) listReferrers(c *call) error {
 	d, err := c.digest()
 	if err != nil {
@@ -131,8 +132,8 @@ func (a *API) listReferrers(c *call) error {
 		}
 	}
 	kind := c.r.URL.Query().Get("artifactType")
-	// A client should escape the "+" of a media type. Many don't, and an unescaped "+" is
-	// decoded to a space.
+	// A client should escape the "+" of a media type in the query. Many clients don't, and
+	// url.Query decodes an unescaped "+" to a space.
 	kind = strings.ReplaceAll(kind, " ", "+")
 	page, err := a.referrers(c, d, kind, after, max(n, 1))
 	if err != nil {
@@ -152,13 +153,14 @@ func (a *API) listReferrers(c *call) error {
 	return nil
 }
 
-// maxReferrerBytes limits the size in bytes of a page of the list of referrers. Clients
-// read such a page like a manifest, and oras, for example, reads at most 4 MiB of a
-// manifest: it would fail on a longer page, and find no signature at all.
+// maxReferrerBytes limits the size in bytes of one page of the list of referrers. Clients read
+// such a page like a manifest. oras, for example, reads at most 4 MiB of a manifest: it would
+// fail on a longer page, and find no signature at all.
 const maxReferrerBytes = 3 << 20
 
-// referrerPage is one page of the list of referrers, an image index. It is encoded entry by
-// entry, so that it can end before the entry that would exceed maxReferrerBytes.
+// referrerPage is one page of the list of referrers, which is sent as an image index. It is
+// encoded entry by entry, so that the page can end before the entry that would make it longer
+// than maxReferrerBytes.
 type referrerPage struct {
 	entries []byte
 	n       int
@@ -173,8 +175,9 @@ func (p *referrerPage) body() []byte {
 	return append(append(append(b, referrerPageHead...), p.entries...), referrerPageEnd...)
 }
 
-// add appends an entry for the referrer r to the page. It returns false if the page would
-// become longer than maxReferrerBytes. The first entry is always added.
+// add appends an entry for the referrer `r` to the page. If this would make the page longer
+// than maxReferrerBytes, add appends nothing and returns false. It always appends the first
+// entry.
 func (p *referrerPage) add(r catalog.Referrer) (bool, error) {
 	var entry bytes.Buffer
 	e := json.NewEncoder(&entry)
@@ -197,8 +200,9 @@ func (p *referrerPage) add(r catalog.Referrer) (bool, error) {
 	return true, nil
 }
 
-// referrers returns a page of at most n referrers of the subject d whose ids are greater
-// than last. A kind other than "" lists only referrers of this artifact type.
+// referrers returns a page of at most `n` referrers of the subject `d`, beginning after the
+// referrer with the id `last`. Unless `kind` is "", the page has only referrers of the artifact
+// type `kind`.
 func (a *API) referrers(c *call, d oci.Digest, kind string, last int64, n int) (*referrerPage, error) {
 	p := &referrerPage{last: last}
 	for {

@@ -14,9 +14,9 @@ import (
 // maxTags limits the tags that one push may set.
 const maxTags = 100
 
-// getManifest answers GET and HEAD of a manifest by tag or digest ("Pulling manifests"). If
-// a HEAD by digest is answered with 200, that is a promise of existence: garbage collection
-// doesn't delete the manifest for the review delay.
+// getManifest answers GET and HEAD of a manifest by tag or digest ("Pulling manifests"). The
+// answer 200 to a HEAD by digest is a promise: garbage collection doesn't delete the manifest
+// during the review delay.
 func (a *API) getManifest(c *call) error {
 	m, err := a.findManifest(c)
 	if err != nil {
@@ -61,8 +61,8 @@ func (a *API) findManifest(c *call) (*catalog.Manifest, error) {
 	return a.catalog.ManifestByDigest(ctx, c.name, d)
 }
 
-// noneMatch says whether the request's If-None-Match names the digest, which means that the
-// client has the content already.
+// noneMatch says whether the request's header If-None-Match contains the digest. The client
+// then has the content already, and needs only the status 304.
 func noneMatch(r *http.Request, digest string) bool {
 	for _, v := range r.Header["If-None-Match"] {
 		for tag := range strings.SplitSeq(v, ",") {
@@ -86,8 +86,8 @@ func (c *call) body(status int, contentType string, content []byte) {
 	}
 }
 
-// putManifest stores a manifest under a tag or under its digest ("Pushing Manifests"). A
-// push by digest may set tags, which the query names.
+// putManifest stores a manifest under a tag or under its digest ("Pushing Manifests"). If the
+// client pushes by digest, the query may name tags that are to point to the manifest.
 func (a *API) putManifest(c *call) error {
 	payload, err := a.readManifest(c)
 	if err != nil {
@@ -124,7 +124,8 @@ func (a *API) putManifest(c *call) error {
 	return nil
 }
 
-// created answers 201 without a body. path is the location of the new resource.
+// created answers with status 201 and no body. `path` is where the client can get the resource
+// that it has created.
 func (c *call) created(path string) {
 	h := c.Header()
 	h.Set("Location", server.Observed(c.r.Context()).Base+path)
@@ -149,9 +150,9 @@ func (a *API) readManifest(c *call) ([]byte, error) {
 	return b, nil
 }
 
-// manifestTarget returns the digest under which the pushed manifest is to be stored, and
-// the tags that the push sets. It returns an error if the payload doesn't have the digest
-// in the path.
+// manifestTarget returns the digest under which the pushed manifest is to be stored, and the
+// tags that the push sets. It returns an error if the path has a digest that isn't the
+// payload's.
 func (c *call) manifestTarget(payload []byte) (d oci.Digest, tags []string, err error) {
 	extra := distinctTags(c.r.URL.Query()["tag"])
 	if !strings.Contains(c.ref, ":") {

@@ -12,11 +12,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// openUploads counts, for each client, the open uploads: those that were begun in this
-// process and neither finished nor cancelled. This process isn't told when another process
-// finishes such an upload, or when the reaper deletes it. Therefore, when a limit is
-// reached, it asks the database which of the uploads still have a row, and stops counting
-// the others.
+// openUploads counts, for each client, the open uploads: those that were begun in this process
+// and neither finished nor cancelled. Nothing tells this process when another process finishes
+// such an upload, or when the reaper deletes it. Therefore, when a client reaches a limit,
+// openUploads asks the database which of the counted uploads still have a row in the table
+// uploads, and stops counting the others.
 type openUploads struct {
 	catalog            *catalog.Catalog
 	most, mostOfClient int // 0: no limit
@@ -28,8 +28,8 @@ type openUploads struct {
 	checked map[string]time.Time // when a client's rows were last looked for; "" for all clients'
 }
 
-// checkUploadsEvery is the shortest time between two queries for the rows of the same
-// client's uploads.
+// checkUploadsEvery is the shortest time between two database queries that look for the rows of
+// the same client's uploads.
 const checkUploadsEvery = 10 * time.Second
 
 func newOpenUploads(o Options) *openUploads {
@@ -37,8 +37,8 @@ func newOpenUploads(o Options) *openUploads {
 		client: map[uuid.UUID]string{}, counts: map[string]int{}, checked: map[string]time.Time{}}
 }
 
-// admit returns an error if the client, or all clients together, have as many open uploads
-// as the limits allow.
+// admit returns an error if this client, or all clients together, already have as many open
+// uploads as the limits allow.
 func (o *openUploads) admit(ctx context.Context, client string) error {
 	full := o.full(client)
 	if full == limit.NotFull {
@@ -75,9 +75,9 @@ func (o *openUploads) full(client string) limit.Full {
 	return limit.NotFull
 }
 
-// check asks the database which of the client's uploads still have a row, and stops
-// counting the others. If client is "", it checks the uploads of all clients. It does
-// nothing if the last check was less than checkUploadsEvery ago.
+// check asks the database which of the client's counted uploads still have a row, and stops
+// counting the others. If `client` is "", it does so for the uploads of all clients. It does
+// nothing if it was called for the same client less than checkUploadsEvery ago.
 func (o *openUploads) check(ctx context.Context, client string) error {
 	ids, due := o.due(client)
 	if !due {
@@ -99,8 +99,9 @@ func (o *openUploads) check(ctx context.Context, client string) error {
 	return nil
 }
 
-// due returns the client's uploads that check should look for; "" means all clients. It
-// returns false if the last check was less than checkUploadsEvery ago.
+// due returns the counted uploads of the client whose rows check should look for; the client ""
+// means all clients. It returns false if check has looked for them less than checkUploadsEvery
+// ago.
 func (o *openUploads) due(client string) (ids []uuid.UUID, due bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -127,8 +128,8 @@ func (o *openUploads) begin(client string, id uuid.UUID) {
 	o.counts[client]++
 }
 
-// end stops counting an upload that is finished, cancelled or gone. It does nothing for
-// an upload that was begun in another process.
+// end stops counting an upload that is finished, cancelled or deleted by the reaper. It does
+// nothing for an upload that was begun in another process, since this process doesn't count it.
 func (o *openUploads) end(id uuid.UUID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -16,30 +16,30 @@ import (
 )
 
 // session appends the body of one request to an upload. It hashes the bytes as they arrive.
-// While the whole upload is at most catalog.MaxTail bytes long, the session keeps its bytes
-// for the upload's row; otherwise it writes them to the store. The answer acknowledges only
-// bytes that are saved, and the session can't save anything after another request has taken
-// over the upload.
+// While the whole upload is at most catalog.MaxTail bytes long, the session keeps its bytes for
+// the upload's row in the table uploads; otherwise it writes them to the store. The answer
+// acknowledges only bytes that are saved. When another request has taken over the upload, the
+// session can't save anything any more.
 //
-// To save a query, a session begins with the copy of the upload's row that this process
-// remembers, if there is one. If the copy is outdated, the session's first write to the row
-// fails. At that time all bytes of the body that were read are still in memory, so a new
-// session can begin with the row from the database.
+// If this process remembers a copy of the upload's row, the session begins with this copy,
+// which saves a query. If the copy is outdated, the session's first write to the row fails. At
+// that time all bytes that were read from the body are still in memory, so a new session can
+// begin with the row from the database.
 type session struct {
 	api  *API
 	u    catalog.Upload
 	in   *uploadBody
 	hash hash.Hash
 	w    blob.Writer
-	// tail has the whole content of the upload while that fits in the row, which means up
-	// to catalog.MaxTail bytes.
+	// tail has the whole content of the upload as long as it fits in the upload's row, which is
+	// up to catalog.MaxTail bytes.
 	tail []byte
 	// claimed says that this request has claimed the row.
 	claimed bool
 }
 
-// receive appends the request's body to the upload and saves it. If the client disconnects
-// in the middle of the body, receive saves the bytes that arrived, so that the client can
+// receive appends the request's body to the upload and saves it. If the client disconnects in
+// the middle of the body, receive saves the bytes that have arrived, so that the client can
 // continue after them, and returns an error.
 func (a *API) receive(c *call) (catalog.Upload, error) {
 	var saved catalog.Upload
@@ -57,9 +57,9 @@ func (a *API) receive(c *call) (catalog.Upload, error) {
 	return saved, err
 }
 
-// commit appends the request's body, which may be empty, to the upload and makes the upload
-// the blob d. If the content has another digest, commit returns DIGEST_INVALID, and the
-// upload stays as it was before the request.
+// commit appends the request's body, which may be empty, to the upload, and turns the upload
+// into the blob with the digest `d`. If the content has another digest, commit returns
+// DIGEST_INVALID, and the upload stays as it was before the request.
 func (a *API) commit(c *call, d oci.Digest) error {
 	return a.onUpload(c, d, func(ctx context.Context, ss *session) error {
 		small, err := ss.fill(ctx)
@@ -92,22 +92,22 @@ func (a *API) commit(c *call, d oci.Digest) error {
 		}
 		err = a.catalog.CommitUpload(ctx, ss.u, d, key, ss.w.Leftovers())
 		if errors.Is(err, catalog.ErrUploadMoved) && !ss.claimed {
-			// CommitUpload changed nothing. The upload's row may be gone, and then no
-			// worker would delete the object that was just written. No other request uses
-			// this object's key, so deleting the object here is safe.
+			// CommitUpload has changed nothing. Maybe the upload's row is gone; then no worker
+			// would ever delete the object that this request has just written. No other request
+			// uses the object's storage key, so it is safe to delete the object here.
 			return errors.Join(err, a.store.Delete(ctx, []string{key}))
 		}
 		return err
 	})
 }
 
-// onUpload calls work with a session on the upload that the route names. d is the digest of
-// the blob that the upload is to become; it is zero if the request doesn't finish the
-// upload. If the session began with an outdated copy of the row, onUpload calls work again
-// with the row from the database.
+// onUpload calls `work` with a session on the upload that the request's path names. `d` is the
+// digest of the blob that the upload is to become, or zero if the request doesn't finish the
+// upload. If the session began with an outdated copy of the upload's row, onUpload calls `work`
+// again with a session on the row from the database.
 func (a *API) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss *session) error) error {
-	// This context outlives the client's connection: if the client disconnects, the bytes
-	// that arrived must still be saved.
+	// This context doesn't end when the client disconnects, because the bytes that have arrived
+	// by then must still be saved.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), a.server.MaxRequest())
 	defer cancel()
 	in := a.newUploadBody(c)
@@ -153,9 +153,9 @@ func resumeHash(u catalog.Upload) (hash.Hash, error) {
 	return h, nil
 }
 
-// verify reads the object with the given key again and checks that its digest is d. This is
-// necessary if d has another algorithm than the one by which the upload was hashed while it
-// arrived.
+// verify reads the object with the storage key `key` and returns an error unless its digest is
+// `d`. It is called if `d` has another algorithm than the one by which the upload was hashed
+// while it arrived.
 func (a *API) verify(ctx context.Context, key string, d oci.Digest) error {
 	r, err := a.store.Open(ctx, key, 0, -1)
 	if err != nil {
@@ -172,9 +172,9 @@ func (a *API) verify(ctx context.Context, key string, d oci.Digest) error {
 	return nil
 }
 
-// fill reads the request's body. If the whole upload is at most catalog.MaxTail bytes long,
-// fill collects its bytes in ss.tail and returns true. Otherwise it writes them to the
-// store.
+// fill reads the request's body. If the whole upload, with this body, is at most
+// catalog.MaxTail bytes long, fill puts its bytes in ss.tail and returns true. Otherwise it
+// writes them to the store and returns false.
 func (ss *session) fill(ctx context.Context) (small bool, err error) {
 	first, whole := ss.in.first()
 	if ss.u.StoreState == nil && whole && len(ss.u.Tail)+len(first) <= catalog.MaxTail {
@@ -189,8 +189,8 @@ func (ss *session) fill(ctx context.Context) (small bool, err error) {
 	return false, ss.in.checkLength()
 }
 
-// storeTail writes the bytes of a small upload, which until now were kept in memory or in
-// its row, to the store.
+// storeTail writes the bytes of a small upload to the store. Until now they were only in memory
+// or in the upload's row.
 func (ss *session) storeTail(ctx context.Context) error {
 	ss.in.Lease.Expect(int64(len(ss.tail)))
 	if err := ss.open(ctx, false); err != nil {
@@ -199,7 +199,7 @@ func (ss *session) storeTail(ctx context.Context) error {
 	return ss.hold(ss.tail)
 }
 
-// hold writes bytes to the store that the session's hash already includes.
+// hold writes bytes of the upload to the store that are already part of the session's hash.
 func (ss *session) hold(p []byte) error {
 	if len(p) > 0 {
 		if _, err := ss.w.Write(p); err != nil {
@@ -210,8 +210,8 @@ func (ss *session) hold(p []byte) error {
 	return nil
 }
 
-// store writes an upload to the store in three parts: the bytes from the upload's row
-// (held), the beginning of the request's body (first), and the rest of the body.
+// store writes an upload to the store in three parts: the bytes from the upload's row (`held`),
+// the beginning of the request's body (`first`), and the rest of the body.
 func (ss *session) store(ctx context.Context, held, first []byte) error {
 	if ss.in.Length >= 0 {
 		ss.in.Lease.Expect(int64(len(held)) + ss.in.Length)
@@ -239,15 +239,15 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 	return nil
 }
 
-// open opens a writer of the store for the upload. Normally it claims the upload's row, so
-// that older requests can save nothing any more, and takes a number for the next object's
-// name.
+// open opens a writer of the store for the upload. Normally open claims the upload's row for
+// this request, so that older requests can't save anything any more, and reserves the number
+// that the name of the next object will contain.
 //
-// A small upload needs no claim if it has a ticket, which is an object number that was
-// reserved earlier. No other request uses an object name with this number, CommitUpload
-// compares the row, and if the row has changed, the request can start over, since the bytes
-// are still in memory. The bytes of a stream (stream is true) aren't, so a stream always
-// claims the row.
+// A small upload needs no claim if it has a ticket, which is an object number that was reserved
+// earlier. This is safe: no other request uses an object name with this number, and
+// CommitUpload fails if the row has changed. The request can then start over, since its bytes
+// are still in memory. The bytes of a long body (`stream` is true) aren't kept in memory, so
+// such a request always claims the row.
 func (ss *session) open(ctx context.Context, stream bool) error {
 	stored := int64(0)
 	if ss.u.StoreState != nil {
@@ -291,8 +291,9 @@ func (ss *session) open(ctx context.Context, stream bool) error {
 	return nil
 }
 
-// save makes the bytes that arrived durable, in the upload's row or in the store, updates
-// the row, and remembers it for the next request. It does nothing if no byte arrived.
+// save makes the bytes that have arrived durable, in the upload's row or in the store. It then
+// updates the row, remembers the row for the next request, and returns the upload as it is now.
+// It does nothing if no byte has arrived.
 func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error) {
 	if ss.in.Received == 0 {
 		return ss.u, nil

@@ -22,8 +22,8 @@ type call struct {
 
 type handler func(a *API, c *call) error
 
-// method says which access a route requires for an HTTP method, and which handler answers
-// it.
+// method is an HTTP method of a route, with the access that the client needs and the handler
+// that answers the request.
 type method struct {
 	name   string
 	access server.Access
@@ -68,9 +68,9 @@ var routes = []route{
 	}},
 }
 
-// match returns the first route whose pattern matches the path, with the texts for {name}
-// and {ref}. It compares the fixed parts from the path's end, so that a repository's name
-// may itself look like a part of a route.
+// match returns the first route whose pattern matches the path, with the texts for {name} and
+// {ref}. It matches the fixed parts of a pattern from the path's end, so that a repository's
+// name may itself contain words such as "manifests".
 func match(path string) (rt *route, name, ref string) {
 	for i := range routes {
 		if name, ref, ok := routes[i].match(path); ok {
@@ -145,7 +145,8 @@ func (a *API) route(w http.ResponseWriter, r *http.Request) error {
 	return m.handle(a, &call{ResponseWriter: w, r: r, name: name, ref: ref})
 }
 
-// allow lists the route's methods for the Allow header, except the method that was refused.
+// allow lists the route's HTTP methods for the answer's Allow header. It leaves out `refused`,
+// the method that the client has used.
 func (rt *route) allow(refused string) string {
 	var names []string
 	for _, m := range rt.methods {
@@ -156,15 +157,15 @@ func (rt *route) allow(refused string) string {
 	return strings.Join(names, ", ")
 }
 
-// needsStore says whether the method tells clients which blobs exist, or relies on blobs
-// that exist. route refuses such a request while the configured store isn't the one that
-// belongs to the database.
+// needsStore says whether requests with this method tell clients which blobs exist, or rely on
+// blobs that exist. The function route refuses such requests while the configured store isn't
+// the one that belongs to the database.
 func (rt *route) needsStore(m *method) bool {
 	return strings.HasPrefix(rt.pattern, "/v2/{name}/blobs/") || m.name == http.MethodPut
 }
 
-// ping answers GET and HEAD of /v2/ with 200, by which clients recognise a registry
-// ("Determining Support").
+// ping answers GET and HEAD of /v2/ with 200. Clients send this request to find out whether a
+// server is a registry ("Determining Support").
 func (a *API) ping(c *call) error {
 	c.json(http.StatusOK, []byte("{}"))
 	return nil

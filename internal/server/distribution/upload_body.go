@@ -6,12 +6,12 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// uploadBody is the body of a request on an upload. It can buffer the first bytes of the
-// body, to find out whether the body is small, before the rest is read.
+// uploadBody is the body of a request on an upload. It can read the first bytes of the body
+// into a buffer, to find out whether the body is small, before it reads the rest.
 type uploadBody struct {
 	*server.RequestBody
 	want int64 // length by Content-Range, -1 without that header
-	// streaming says that bytes were read which can't be read again, so the request can't
+	// streaming says that the request has read bytes that aren't kept in memory, so it can't
 	// start over. saved says that bytes of the body were saved in the upload's row.
 	streaming, saved bool
 
@@ -24,9 +24,9 @@ func (a *API) newUploadBody(c *call) *uploadBody {
 	return &uploadBody{RequestBody: a.server.Body(c.ResponseWriter, c.r), want: -1}
 }
 
-// first returns the first bytes of the body, and whether they are the whole body. If
-// Content-Length says that the body is longer than catalog.MaxTail, it returns nothing and
-// false without reading. A second call returns the same bytes.
+// first returns the first bytes of the body, and true if they are the whole body, or all of it
+// that arrived. If Content-Length says that the body is longer than catalog.MaxTail, first
+// reads nothing, and returns no bytes and false. A second call returns the same bytes.
 func (in *uploadBody) first() (b []byte, whole bool) {
 	if in.Length > catalog.MaxTail {
 		return nil, false
@@ -39,7 +39,7 @@ func (in *uploadBody) first() (b []byte, whole bool) {
 	return in.buffer, in.whole
 }
 
-// checkLength returns an error if the whole body was read and isn't as long as
+// checkLength returns an error if the body arrived completely, and isn't as long as its
 // Content-Range says.
 func (in *uploadBody) checkLength() error {
 	if in.want >= 0 && in.Lost == nil && in.Received != in.want {

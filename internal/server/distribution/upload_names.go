@@ -13,19 +13,19 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// uploadNames translates between the id of an upload's row and the id in the upload's URL.
-// A row is made in advance, and gets its repository only when the first bytes are saved.
-// Until then only the URL can bind the upload to a repository. Therefore the id in the URL
-// is the row's id, encrypted with a key of the repository: in a URL of another repository
-// it decrypts to an id that doesn't exist. The keys are derived from a secret in the
-// database, so all replicas have the same keys.
+// uploadNames translates between the id of an upload's row in the table uploads and the id in
+// the upload's URL. A row is made in advance, and gets its repository only when the first bytes
+// are saved. Until then only the URL can bind the upload to a repository. Therefore the id in
+// the URL is the row's id, encrypted with a key that belongs to the repository. In a URL of
+// another repository, the same id decrypts to one that no row has. The keys are derived from a
+// secret in the database, so all replicas have the same keys.
 type uploadNames struct {
 	catalog *catalog.Catalog
 	secret  atomic.Pointer[[]byte] // nil until it is read
 }
 
-// of returns the translation for the repository with the given path. It reads the secret
-// from the database the first time.
+// of returns the translation of ids for the repository with the given path. On its first call
+// it reads the secret from the database.
 func (n *uploadNames) of(ctx context.Context, path string) (repositoryNames, error) {
 	secret := n.secret.Load()
 	if secret == nil {
@@ -42,8 +42,8 @@ func (n *uploadNames) of(ctx context.Context, path string) (repositoryNames, err
 	return repositoryNames{block}, err
 }
 
-// repositoryNames translates upload ids for one repository. An id is exactly one AES block,
-// so a client that changes some bits of it gets an unpredictable other id.
+// repositoryNames translates upload ids for one repository. An id is exactly one AES block.
+// Therefore a client that changes some bits of an id in a URL gets an id that it can't predict.
 type repositoryNames struct{ block cipher.Block }
 
 // name encrypts the id of an upload's row. The result is the id in the upload's URL.

@@ -11,30 +11,30 @@ import (
 )
 
 const (
-	// uploadsAhead is how many uploads are made in one transaction, for the requests to
-	// come.
+	// uploadsAhead is how many uploads are made in one transaction. One is for the request that
+	// needs it now, the others for requests to come.
 	uploadsAhead = 16
-	// aheadMaxAge limits the age at which an upload that was made in advance is given to a
-	// client: see AheadAge.
+	// aheadMaxAge is the greatest age at which a client may get an upload that was made in
+	// advance; see AheadAge.
 	aheadMaxAge = 5 * time.Minute
 	// maxRemembered limits how many rows of uploads a process remembers. If a row was
-	// forgotten, the next request on its upload reads it from the database.
+	// forgotten, the next request on the upload reads the row from the database.
 	maxRemembered = 4096
-	// maxRememberedBytes limits the size in bytes of all tails of remembered uploads
-	// together. A tail is the content of an upload that is kept in its row.
+	// maxRememberedBytes limits the size in bytes of the tails of all remembered uploads
+	// together. The tail is the content of a small upload, which is kept in the upload's row.
 	maxRememberedBytes = 8 << 20
 )
 
-// AheadAge returns the age up to which an upload that was made in advance is given to a
-// client: a tenth of maxAge, at most five minutes. The reaper deletes uploads that weren't
-// touched for maxAge, so a client has at least 90 % of this time.
+// AheadAge returns the age up to which an upload that was made in advance may be given to a
+// client: a tenth of maxAge, but at most five minutes. The reaper deletes uploads that get no
+// new bytes for maxAge, so the client has at least 90 % of that time.
 func AheadAge(maxAge time.Duration) time.Duration { return min(aheadMaxAge, maxAge/10) }
 
-// uploads keeps uploads whose rows this process knows without a query. ahead has uploads
-// that were made in advance, so that starting an upload costs no transaction. known has
-// uploads whose rows this process was the last to save. An upload leaves ahead or known
-// when a request gets it, so no two requests get the same one. If another process has
-// changed the row since, the request's next write to the row fails.
+// uploads keeps uploads whose rows this process knows without a query. `ahead` has uploads that
+// were made in advance, so that starting an upload takes no transaction. `known` has uploads
+// whose rows this process was the last to save, as far as it knows. A request that gets an
+// upload removes it from `ahead` or `known`, so no two requests get the same upload. If another
+// process has changed the row since, the request's next write to the row fails.
 type uploads struct {
 	catalog *catalog.Catalog
 	names   *uploadNames
@@ -45,13 +45,13 @@ type uploads struct {
 	ahead []catalog.Upload
 	known map[uuid.UUID]remembered
 	bytes int // of the tails in known
-	// making makes sure that only one request at a time makes uploads in advance; the
-	// channel has a buffer of one element.
+	// making makes sure that only one request at a time makes uploads in advance: the channel
+	// has a buffer of one element, which this request fills.
 	making chan struct{}
 }
 
-// remembered is an upload with the time at which this process got its ticket, the reserved
-// object number.
+// remembered is an upload with the time at which this process got the upload's ticket, a
+// reserved object number.
 type remembered struct {
 	catalog.Upload
 	since time.Time
@@ -62,8 +62,8 @@ func newUploads(c *catalog.Catalog, maxAge time.Duration) *uploads {
 		known: map[uuid.UUID]remembered{}, making: make(chan struct{}, 1)}
 }
 
-// start returns an upload that was made in advance. If there is none, it makes uploadsAhead
-// new ones.
+// start returns an upload that was made in advance. If none is left, start makes uploadsAhead
+// new uploads and returns one of them.
 func (m *uploads) start(ctx context.Context) (catalog.Upload, error) {
 	if u, ok := m.take(); ok {
 		return u, nil
@@ -120,8 +120,8 @@ func (m *uploads) forget(id uuid.UUID) {
 }
 
 // recall returns the remembered upload with this id and removes it from m.known, so that no
-// other request gets it. It returns false if the upload isn't remembered, or belongs to
-// another repository than path.
+// other request gets it. It returns false if this process doesn't remember the upload, or if
+// the upload belongs to a repository other than `path`.
 func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,7 +136,7 @@ func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	return r.Upload, true
 }
 
-// Close deletes the uploads that were made in advance and that no client got. Without Close
+// Close deletes the uploads that were made in advance and that no client got. Without this call
 // the reaper would delete them later.
 func (a *API) Close(ctx context.Context) error {
 	a.uploads.mu.Lock()

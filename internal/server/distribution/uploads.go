@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// maxSources limits how many repositories are tried as the source of a mount if the client
-// names none.
+// maxSources limits how many repositories are tried as the source of a blob to mount, if the
+// client names no source.
 const maxSources = 50
 
 // startUpload answers POST to /blobs/uploads/ ("Pushing blobs"). Depending on the query, it
@@ -61,9 +61,9 @@ func (a *API) startUpload(c *call) error {
 		}
 	}
 	a.uploads.remember(u)
-	// If the query names a digest but the request has no body, the client will send the
-	// body in the next request. The exception is the digest of the empty blob, which is
-	// complete.
+	// If the query names a digest but the request has no body, the client will send the content
+	// in a later request, so the answer is an upload. The exception is the digest of empty
+	// content, which is complete without a body.
 	if !whole.IsZero() && (c.r.ContentLength != 0 || whole == oci.Compute(algorithm, nil)) {
 		c.ref = c.names.name(u.ID).String()
 		return a.complete(c, whole)
@@ -73,7 +73,8 @@ func (a *API) startUpload(c *call) error {
 }
 
 // mount links a blob of another repository to this repository, and answers 201. It returns
-// false if no readable source has the blob; the client then gets an upload instead.
+// false if no repository that the client may read has the blob; the client then gets an upload
+// instead.
 func (a *API) mount(c *call, digest, from string) (bool, error) {
 	d, err := parseDigest(digest)
 	if err != nil {
@@ -120,8 +121,9 @@ func (c *call) uploadHeaders(u catalog.Upload) {
 	h.Set("Docker-Upload-Uuid", name)
 }
 
-// upload returns the upload that the route names. remembered says that its row is this
-// process's copy and may be outdated; otherwise the row was just read from the database.
+// upload returns the upload that the request's path names. If `remembered` is true, the upload
+// is this process's copy of the row and may be outdated; otherwise the row was just read from
+// the database.
 func (a *API) upload(c *call) (u catalog.Upload, remembered bool, err error) {
 	id, err := a.uploadID(c)
 	if err != nil {
@@ -134,7 +136,8 @@ func (a *API) upload(c *call) (u catalog.Upload, remembered bool, err error) {
 	return u, false, err
 }
 
-// uploadID returns the id of the row of the upload that the route names.
+// uploadID returns the id of the row that belongs to the upload URL of the request. It sets
+// c.names to the translation of ids for the repository.
 func (a *API) uploadID(c *call) (id uuid.UUID, err error) {
 	name, err := uuid.Parse(c.ref)
 	if err != nil {
@@ -159,8 +162,8 @@ func (a *API) uploadStatus(c *call) error {
 	return nil
 }
 
-// patchUpload appends the request's body to an upload: a chunk with Content-Range, or a
-// stream without ("Pushing a blob in chunks").
+// patchUpload answers PATCH: it appends the request's body to an upload. The body is a chunk if
+// the request has a Content-Range, else a stream ("Pushing a blob in chunks").
 func (a *API) patchUpload(c *call) error {
 	u, err := a.receive(c)
 	if err != nil {
@@ -170,8 +173,9 @@ func (a *API) patchUpload(c *call) error {
 	return nil
 }
 
-// checkChunk returns an error with status 416 if the request's Content-Range doesn't begin
-// where the upload ends.
+// checkChunk returns an error with status 416 if the request has a Content-Range that doesn't
+// begin where the upload ends, and an error with status 400 if it can't be parsed or
+// contradicts Content-Length.
 func (c *call) checkChunk(u catalog.Upload, in *uploadBody) error {
 	v := c.r.Header.Get("Content-Range")
 	if v == "" {

@@ -6,9 +6,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// logAct writes an audit entry for an operator's action. The caller does the action
-// afterwards, and not at all if logAct returns an error. Without an audit log, logAct does
-// nothing.
+// logAct writes an audit entry for an operator's action. The caller does the action afterwards,
+// and only if logAct returns no error. If the registry has no audit log, logAct does nothing.
 func (a *API) logAct(ctx context.Context, kind audit.Kind, detail map[string]any) error {
 	if a.opt.Audit == nil {
 		return nil
@@ -16,9 +15,9 @@ func (a *API) logAct(ctx context.Context, kind audit.Kind, detail map[string]any
 	return a.opt.Audit.Append(ctx, audit.Entry{Kind: kind, Detail: detail})
 }
 
-// logRun returns a function that writes an audit entry for a run and then calls work. ctx
-// is the context of the request that started the run: the entry names its client, and work
-// gets the context of the run.
+// logRun returns a function that writes an audit entry for a run and then calls `work`. `ctx`
+// is the context of the request that started the run: the audit entry names this request's
+// client. `work` gets the context of the run.
 func logRun[R any](ctx context.Context, a *API, kind audit.Kind, detail map[string]any,
 	work func(ctx context.Context, r *run[R]) error,
 ) func(ctx context.Context, r *run[R]) error {

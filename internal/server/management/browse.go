@@ -16,9 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// cursor encodes a position in a list (place) as the value of next_page. The cursor also
-// contains the name of the list and its order (of), so that parseCursor can refuse a cursor
-// of another list.
+// cursor encodes a position in a list (`place`) as text, which an answer gives as next_page.
+// The text also contains the list's name and order (`of`), so that parseCursor can refuse a
+// cursor of another list.
 func cursor(of string, place any) string {
 	b, err := json.Marshal(struct {
 		Of    string `json:"o"`
@@ -30,9 +30,9 @@ func cursor(of string, place any) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCursor decodes a cursor into place. It returns false for an empty text, which asks
-// for the first page. It returns an error if the cursor was made for another list or order
-// (of).
+// parseCursor decodes the cursor `text` into `place`. It returns false for an empty text, by
+// which a client asks for the first page. It returns an error if the text isn't a cursor, or is
+// a cursor of a list whose name and order aren't `of`.
 func parseCursor(text, of string, place any) (bool, error) {
 	if text == "" {
 		return false, nil
@@ -62,8 +62,8 @@ type NameFilter struct {
 	NextPage string `query:"next_page" doc:"The next_page of the page before"`
 }
 
-// filter returns the filter for the catalog. It refuses text with NUL or invalid UTF-8,
-// which PostgreSQL can't store.
+// filter returns the filter for package catalog. It returns an error for the client if a
+// parameter contains NUL or invalid UTF-8, which PostgreSQL can't store.
 func (f NameFilter) filter() (catalog.NameFilter, error) {
 	for name, value := range map[string]string{"prefix": f.Prefix, "contains": f.Contains} {
 		if err := isText(name, value); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// maxConfig is the size in bytes up to which an image's configuration is read from the
+// maxConfig is the size in bytes of the largest image configuration that is read from the
 // store.
 const maxConfig = 1 << 20
 
@@ -122,10 +122,10 @@ func (a *API) addManifest() {
 	})
 }
 
-// newDescribedManifest describes a manifest by its row m and its parsed content. Sizes in
-// the description are those of the stored blobs and manifests. If the manifest declares
-// another size, the description has that size too. If the content isn't stored, the
-// declared size stands for it.
+// newDescribedManifest describes a manifest by its row `m` in the table manifests and its
+// parsed content. The description has the sizes of the stored blobs and manifests. Where the
+// manifest declares another size, the description has the declared size too. For content that
+// isn't stored here, it has only the declared size.
 func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes map[oci.Digest]int64) describedManifest {
 	sizeOf := func(d oci.Descriptor) (size int64, declared *int64) {
 		size, stored := sizes[d.Digest]
@@ -189,8 +189,9 @@ func (p platform) String() string {
 	return p.OS + "/" + p.Architecture
 }
 
-// builtImage has those members of an image's configuration that the API reads. The pusher
-// chose the content, so Config, which is only passed on, accepts JSON of any type.
+// builtImage has the members of an image's configuration that the API reads. The member Config
+// is only passed on to clients; since whoever pushed the image chose its content, it may be
+// JSON of any type.
 type builtImage struct {
 	platform
 	Created string `json:"created"`
@@ -205,9 +206,9 @@ type builtImage struct {
 	} `json:"history"`
 }
 
-// describeImage adds the members of the image's configuration, such as its platform and
-// build steps, to out. If the configuration can't be read, is longer than maxConfig, or
-// isn't an image's, out stays unchanged, and the reason is logged.
+// describeImage adds the members of the image's configuration, such as its platform and build
+// steps, to `out`. If the configuration can't be read or decoded, or is longer than maxConfig,
+// describeImage logs why and leaves `out` unchanged.
 func (a *API) describeImage(ctx context.Context, repository string, m *oci.Manifest, out *describedManifest) {
 	var image builtImage
 	if err := a.readConfig(ctx, repository, m.Config.Digest, &image); err != nil {

@@ -135,8 +135,8 @@ type newRepository struct {
 	Starred     bool   `json:"starred,omitempty" doc:"True: the repository gets a star"`
 	Description string `json:"description,omitempty" doc:"Quay's clients send it; the registry ignores it"`
 	Kind        string `json:"repo_kind,omitempty" enum:"image"`
-	// Name is set if a client sends back a repository as it read it from this API. Then
-	// Repository is the whole name, not the name below the namespace.
+	// Name is set if a client sends back a repository as it read it from this API. In this case
+	// Repository must be the whole name, with the namespace.
 	Name *string `json:"name,omitempty" doc:"For a client that sends a repository as it read it. Then repository must be the whole name"`
 }
 
@@ -178,10 +178,10 @@ func (a *API) addRepository() {
 		Warning []string `header:"Warning" doc:"A warning that private has no effect, as 299 - \"…\""`
 		Body    createdRepository
 	}
-	// The repository's name is in the body, which isn't read yet when the access is
-	// checked, so the check can't depend on the repository. Therefore the operation needs
-	// server.AccessAdmin, although a push, which needs only server.AccessPush, creates
-	// repositories too.
+	// The repository's name is in the body. The access is checked before the body is read, so
+	// the check can't depend on the repository. Therefore the operation needs
+	// server.AccessAdmin, although pushing, which creates repositories too, needs only
+	// server.AccessPush.
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "createRepo", Method: http.MethodPost, Path: "/repository", Tags: []string{"repository"},
 		Summary:       "Create a repository",

@@ -49,8 +49,8 @@ func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) listedTag
 	if !t.ExpiresAt.IsZero() {
 		l.EndTS = t.ExpiresAt.Unix()
 	}
-	// A tag that clients have only asked for by HEAD has a row of statistics with a count
-	// of 0 and no time of a pull.
+	// A tag for which clients have sent only HEAD requests has pull statistics too, with a
+	// count of 0 and no time of a pull.
 	if p := pulls[t.Name]; p.Count > 0 || !p.Last.IsZero() {
 		text := pullstats.Display(p.Count)
 		l.LastPulledAt, l.PullCount, l.PullDisplay = optional(p.Last), &p.Count, &text
@@ -73,8 +73,8 @@ type tagListInput struct {
 	activeGiven bool // onlyActiveTags is given
 }
 
-// Resolve records which parameters the query has, since an empty parameter differs from a
-// missing one. huma calls it for each request.
+// Resolve records which parameters the client's query contains, because an empty parameter
+// means something else than a missing one. huma calls Resolve for each request.
 func (in *tagListInput) Resolve(ctx huma.Context) []error {
 	u := ctx.URL()
 	query := u.Query()
@@ -169,8 +169,9 @@ func (a *API) addTagList() {
 	})
 }
 
-// rankByPulls returns a function that ranks tags for sorting: by the number of their pulls
-// if count is true, else by the time of their last pull.
+// rankByPulls returns a function that gives tags the numbers by which a listing is sorted: the
+// number of a tag's pulls if `count` is true, else the time of its last pull. The function
+// returns an error for the client if the pull statistics can't be read.
 func (a *API) rankByPulls(count bool) func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
 	return func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
 		if a.opt.Pulls == nil {
@@ -194,9 +195,8 @@ func (a *API) rankByPulls(count bool) func(ctx context.Context, repository int64
 	}
 }
 
-// pullsOf reads the pull statistics of the tags on a page of the listing. If they can't be
-// read, it logs that and returns nothing, so that the client gets the list without
-// statistics.
+// pullsOf reads the pull statistics of the tags on a page of a listing. If they can't be read,
+// pullsOf logs the error and returns no statistics, so that the client still gets the listing.
 func (a *API) pullsOf(ctx context.Context, page catalog.TagPage) map[string]pullstats.Pulls {
 	if a.opt.Pulls == nil || len(page.Tags) == 0 {
 		return nil
@@ -222,8 +222,8 @@ type movedTag struct {
 // client sent.
 type tagExpiration []byte
 
-// UnmarshalJSON keeps the JSON text. encoding/json doesn't call it for null; therefore
-// movedTag.UnmarshalJSON sets the expiration in this case.
+// UnmarshalJSON keeps the JSON text of the date. encoding/json doesn't call this method for
+// null; therefore movedTag.UnmarshalJSON sets the field Expiration itself.
 func (e *tagExpiration) UnmarshalJSON(b []byte) error {
 	*e = bytes.Clone(b)
 	return nil
@@ -237,9 +237,9 @@ func (tagExpiration) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-// UnmarshalJSON sets Expiration also if the member is null, which removes the tag's
-// expiration. Without it a null would look like a missing member, which leaves the
-// expiration as it is.
+// UnmarshalJSON decodes the body. Unlike encoding/json, it also sets Expiration if the member
+// "expiration" is null. A client sends null to remove the tag's expiration, and leaves the
+// member out to keep the expiration as it is.
 func (b *movedTag) UnmarshalJSON(text []byte) error {
 	type plain movedTag
 	if err := json.Unmarshal(text, (*plain)(b)); err != nil {
@@ -255,8 +255,8 @@ func (b *movedTag) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// time returns the date, or the zero time for null. It returns an error if the text isn't a
-// date, or if the date has passed.
+// time returns the date, or the zero time for null. It returns an error for the client if the
+// text isn't a date, or if the date has passed.
 func (e tagExpiration) time() (at time.Time, err error) {
 	bad := server.Refusal(http.StatusBadRequest, "expiration: %.100s is neither a number of seconds since 1970, nor a time like 2030-01-02T15:04:05Z, nor null", []byte(e)).
 		WithDetail(map[string]string{"field": "expiration"})

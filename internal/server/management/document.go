@@ -20,8 +20,8 @@ var tags = []*huma.Tag{
 	{Name: "webhook", Description: "Webhooks, which are told of pushes, pulls, deletions and garbage collection in a namespace"},
 }
 
-// securitySchemes are the ways in which clients will authenticate. There are no accounts
-// yet, so any client that reaches the registry may do everything.
+// securitySchemes are the ways in which clients will authenticate when the registry has
+// accounts. It has none yet, so any client that reaches the registry may do everything.
 var securitySchemes = map[string]*huma.SecurityScheme{
 	"basic": {Type: "http", Scheme: "basic",
 		Description: "Name and password of an account. There are no accounts yet, and the registry ignores it"},
@@ -29,7 +29,7 @@ var securitySchemes = map[string]*huma.SecurityScheme{
 		Description: "A token of an account. There are no accounts yet, and the registry ignores it"},
 }
 
-// optionalSecurity says in the OpenAPI document that a request may be sent without
-// authentication: its first alternative is empty (OpenAPI 3.1, "Security Requirement
-// Object").
+// optionalSecurity says in the OpenAPI document that a client may send a request without
+// authentication: the first of the alternatives that it lists is empty (OpenAPI 3.1, "Security
+// Requirement Object").
 var optionalSecurity = []map[string][]string{{}, {"basic": {}}, {"bearer": {}}}

@@ -72,9 +72,9 @@ func describeError(status int, text string) *apiError {
 // MarshalError encodes an error for a client of the management API.
 func MarshalError(e *oci.Error) []byte { return newAPIError(e).marshal() }
 
-// ErrorBody encodes an error in the format of the API to which the path belongs. It is for
-// errors that the server answers before there is an http.Request, for example because the
-// request's header is malformed.
+// ErrorBody encodes an error in the format of the API to which the path belongs: the management
+// API's below /api/, otherwise the OCI API's. It is for errors that the server answers before
+// there is an http.Request, for example because the request's header is malformed.
 func ErrorBody(path string, status int, message string) []byte {
 	e := server.Refusal(status, "%s", message)
 	if strings.HasPrefix(path, prefix) {
@@ -107,8 +107,9 @@ func (p *apiError) marshal() []byte {
 	return b
 }
 
-// huma makes its own errors through these global variables, which this package replaces so
-// that the errors have Quay's format. No other package of this process uses huma.
+// huma makes its own errors through global variables such as huma.NewError. init replaces these
+// variables, so that huma's errors have Quay's format too. No other package of this process
+// uses huma.
 func init() {
 	huma.NewError = func(status int, text string, errs ...error) huma.StatusError {
 		if status == http.StatusUnprocessableEntity { // Quay answers 400
@@ -145,8 +146,8 @@ type errorDescription struct {
 	Description string `json:"description"`
 }
 
-// addErrorTypes adds the operation that describes a kind of error. The type member of each
-// error is a URL of this operation.
+// addErrorTypes adds the operation that describes a kind of error. Each error body has, in its
+// member type, the URL of this operation for its kind.
 func (a *API) addErrorTypes() {
 	type input struct {
 		ErrorType string `path:"error_type" doc:"The kind of error" example:"not_found"`

@@ -26,8 +26,8 @@ type ExportForm struct {
 	EndTime       string   `json:"endtime,omitempty" doc:"The same as the query's endtime, or a day as 2026-03-05" example:"03/05/2026"`
 }
 
-// ExportRequest has the members that all requests for exports share. It is exported because
-// huma reads only exported types.
+// ExportRequest has the inputs that all requests to export the audit log share. It is exported
+// because huma reads only exported types.
 type ExportRequest struct {
 	Body ExportForm
 
@@ -60,8 +60,9 @@ type exportBody struct {
 // quayDay is the layout of a day in Quay's parameters and callbacks.
 const quayDay = "01/02/2006"
 
-// addExports adds Quay's requests to export the audit log. Their result is a URL that is
-// sent to the callback URL which the client names.
+// addExports adds Quay's requests to export the audit log. The client names a callback URL. The
+// registry sends a request to it that contains another URL, from which the entries can be
+// fetched.
 func (a *API) addExports() {
 	if a.opt.Webhooks == nil {
 		return
@@ -96,8 +97,8 @@ func (a *API) addExports() {
 }
 
 // addExport adds the request to export one scope of the audit log: the whole registry, a
-// namespace or a repository. The caller passes a function (of) that converts the
-// operation's input.
+// namespace or a repository. The caller passes a function `of` that returns, from the
+// operation's input, the scope with its filter and the export's options.
 func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportRequest)) {
 	type queuedExport struct {
 		ExportID uuid.UUID `json:"export_id" format:"uuid" doc:"Names the export in the callback, in the audit log and in the registry's log"`
@@ -117,8 +118,8 @@ func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportReq
 	})
 }
 
-// queueExport queues a request to the callback URL, which tells the receiver where the
-// exported entries can be fetched. It returns the export's id.
+// queueExport queues the callback: a request to the client's callback URL, whose body says at
+// which URL the exported entries can be fetched. It returns the export's id.
 func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *ExportRequest) (id uuid.UUID, err error) {
 	if a.opt.Audit == nil {
 		return id, errNoLog
@@ -161,8 +162,9 @@ func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *
 	})
 }
 
-// checkExport returns an error if the request names no callback URL that can be called, or
-// if the URL of the export would have no host.
+// checkExport returns an error for the client if the export's callback could not be sent: the
+// request names an e-mail address, no callback URL, or one that the registry may not call. It
+// also returns an error if no host is known for the URL of the exported entries.
 func (a *API) checkExport(in *ExportRequest) error {
 	wrong := func(field, text string) error {
 		return server.Refusal(http.StatusBadRequest, "%s: %s", field, text).WithDetail(map[string]string{"field": field})
@@ -178,15 +180,16 @@ func (a *API) checkExport(in *ExportRequest) error {
 	return a.opt.Webhooks.CheckCallback("callback_url", in.Body.CallbackURL)
 }
 
-// exportBase returns the scheme and host for the URL of an export. The callback's receiver
-// may not reach the registry under the address that the client used, so the external URL is
-// preferred if it is set.
+// exportBase returns the scheme and host for the URL from which exported entries can be
+// fetched. That is the external URL if it is set, because the callback's receiver may not reach
+// the registry under the host that the client used; otherwise it is this host.
 func (a *API) exportBase(in *ExportRequest) string {
 	return cmp.Or(a.server.ExternalURL(), in.base)
 }
 
-// exportPath returns the path and query of the URL at which the entries that the filter f
-// selects can be fetched. The given path is that of the operation, with its placeholders.
+// exportPath returns the path and query, below apiRoot, of the URL from which the entries that
+// the filter `f` selects can be fetched. `path` is the path of the scope with placeholders,
+// such as /repository/{repository}.
 func exportPath(path string, req logRequest, f audit.Filter) string {
 	path = strings.NewReplacer("{repository}", url.PathEscape(req.repository), "{orgname}", url.PathEscape(req.namespace)).Replace(path)
 	query := url.Values{}
@@ -203,9 +206,9 @@ func exportPath(path string, req logRequest, f audit.Filter) string {
 	return path + "/logs/export?" + query.Encode()
 }
 
-// into copies starttime and endtime from the body into the filter. Quay's manual puts these
-// days in the body, while Purser also accepts them in the query. It returns an error if
-// both have different days.
+// into copies starttime and endtime from the body into the filter `f`. According to Quay's
+// manual clients send these days in the body; Purser accepts them in the query too. into
+// returns an error if body and query have different days, or if a day is malformed.
 func (b ExportForm) into(f *LogFilter) error {
 	given := map[string]struct {
 		query *string

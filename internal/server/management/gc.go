@@ -83,7 +83,7 @@ type explainedBlob struct {
 	Explanation []string `json:"explanation" nullable:"false" doc:"The explanation in sentences"`
 }
 
-// TransformSchema marks members that may be null.
+// TransformSchema marks the member "review" as one that may be null.
 func (explainedBlob) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return nullable(s, "review")
 }
@@ -132,7 +132,7 @@ func (a *API) addGCState() {
 		Digest     oci.Digest `path:"digest" doc:"Digest of the manifest"`
 	}
 	type manifestOutput struct{ Body explainedManifest }
-	// The explanation includes the error of a failed review, which may disclose internals
+	// The explanation contains the error text of a failed review, which may disclose internals
 	// of the database. Therefore the operation needs server.AccessAdmin.
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "explainManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/explain",

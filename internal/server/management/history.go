@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// tagHistoryPlace is the position in a repository's history at which a page begins. The
-// history merges two lists by time, the existing tags and the former states of tags, and
-// the position has a place in each.
+// tagHistoryPlace is the position in a repository's tag history at which a page of the history
+// begins. The history merges two lists by time: the existing tags, and the former states of
+// tags. Therefore the position consists of one position in each list.
 type tagHistoryPlace struct {
 	Tags      *catalog.TagPlace `json:"t,omitempty"` // nil: begin with the newest
 	TagsEnd   bool              `json:"te,omitempty"`
@@ -19,10 +19,10 @@ type tagHistoryPlace struct {
 	FormerEnd bool              `json:"fe,omitempty"`
 }
 
-// tagHistory builds a page of a repository's history. The history lists the existing tags,
-// and the states that tags had until they were moved or deleted, in one list, newest first.
-// The time of an existing tag is its last push, that of a former state the moment at which
-// it ended.
+// tagHistory builds one page of a repository's tag history. The history is one list, newest
+// first, of the existing tags and of the states that tags had until they were moved or deleted.
+// The time of an existing tag is its last push. The time of a former state is the moment of the
+// move or deletion that ended it.
 type tagHistory struct {
 	api   *API
 	in    *tagListInput
@@ -52,7 +52,8 @@ func (a *API) history(ctx context.Context, in *tagListInput) (page tagPage, err 
 }
 
 // prepare builds the queries for existing tags and for former states from the client's
-// parameters.
+// parameters. It returns an error for the client if they don't fit the history, or if there is
+// no audit log.
 func (h *tagHistory) prepare(ctx context.Context) (err error) {
 	in := *h.in
 	if in.Sort != "-pushed" || in.unused {
@@ -78,14 +79,16 @@ func (h *tagHistory) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// historyRounds limits how many queries of the audit log are made for one page of the
-// history. One query may not suffice, since many entries of the log don't end a state of a
-// tag. With a filter on names one query is made: it already examines many entries.
+// historyRounds limits how many queries of the audit log are made for one page of the history.
+// One query may not find enough former states, since many audit entries don't end a state of a
+// tag. If the client filters by name, only one query is made, because it already examines many
+// entries.
 const historyRounds = 20
 
-// former reads up to n former states of tags from the audit log, starting at
-// h.place.Former. It also returns where the states after them begin (next), "" if there are
-// none. If endsOnly is set, the states have no start time, which saves a lookup for each tag.
+// former reads up to `n` former states of tags from the audit log, beginning at h.place.Former.
+// It returns them with the cursor (`next`) at which the states after them begin, "" if there
+// are no more. If `endsOnly` is true, the states have no start time, which saves a lookup for
+// each tag.
 func (h *tagHistory) former(ctx context.Context, n int, endsOnly bool) (list []audit.FormerTag, next string, err error) {
 	if h.place.FormerEnd {
 		return nil, "", nil
@@ -109,8 +112,8 @@ func (h *tagHistory) former(ctx context.Context, n int, endsOnly bool) (list []a
 	return list, next, err
 }
 
-// skip moves h.place forward by the number of entries that come before the page which the
-// client asks for by Quay's parameter page.
+// skip moves h.place forward over all pages before the one that the client asks for by number,
+// with Quay's parameter page. The number of entries to skip is h.query.Skip.
 func (h *tagHistory) skip(ctx context.Context) error {
 	n := h.query.Skip
 	q := h.query
@@ -129,7 +132,7 @@ func (h *tagHistory) skip(ctx context.Context) error {
 	return nil
 }
 
-// page reads the entries of one page and moves h.place to the entry after them.
+// page reads the entries of one page of the history, and moves h.place behind the last of them.
 func (h *tagHistory) page(ctx context.Context) ([]listedTag, error) {
 	q := h.query
 	q.Skip, q.After = 0, h.place.Tags
@@ -167,8 +170,8 @@ func (h *tagHistory) page(ctx context.Context) ([]listedTag, error) {
 	return list, nil
 }
 
-// manifests describes the manifests to which the former states pointed. Manifests that
-// don't exist any more are missing in the result.
+// manifests describes the manifests to which the former states pointed, by their digests. The
+// result lacks manifests that have been deleted since.
 func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (map[oci.Digest]catalog.TagInfo, error) {
 	seen, digests := make(map[oci.Digest]catalog.TagInfo), []oci.Digest(nil)
 	for _, f := range former {
@@ -184,8 +187,9 @@ func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (m
 	return seen, err
 }
 
-// advance moves h.place behind the entries of both lists that were used for the page. next
-// and nextFormer are where the parts that weren't read begin.
+// advance moves h.place behind the entries that were used for the page, in the list of existing
+// tags and in the list of former states. `next` is the position in the list of tags behind all
+// tags that were read; `nextFormer` is the same for the former states.
 func (h *tagHistory) advance(m historyMerge, tag func(int) *catalog.TagPlace, next *catalog.TagPlace, former []audit.FormerTag, nextFormer string) {
 	switch {
 	case m.usedTags < m.tags && m.usedTags > 0:
@@ -207,17 +211,18 @@ func (h *tagHistory) advance(m historyMerge, tag func(int) *catalog.TagPlace, ne
 	}
 }
 
-// historyMerge merges the two lists of a history when only the first entries of each list
-// have been read.
+// historyMerge merges the two lists of a history, the existing tags and the former states of
+// tags, when only the first entries of each list have been read.
 type historyMerge struct {
 	tags, former         int  // how many entries of each list have been read
 	moreTags, moreFormer bool // whether each list continues behind these entries
 	usedTags, usedFormer int
 }
 
-// merge chooses up to n entries in order, and returns for each whether it is an existing
-// tag. It stops early when all entries that were read of one list are used up and the list
-// goes on, because the list's next entry, which wasn't read, could come next.
+// merge chooses up to `n` entries of the two lists in order, and returns for each whether it is
+// an existing tag. It stops early when all entries that were read of one list are used up and
+// this list has more entries: the next of these, which wasn't read, could come before the other
+// list's next entry.
 func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order []bool) {
 	for len(order) < n {
 		tagLeft, formerLeft := m.usedTags < m.tags, m.usedFormer < m.former
@@ -234,8 +239,9 @@ func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order 
 	return order
 }
 
-// formerTag returns a former state of a tag in Quay's format. The map described contains
-// the manifests that still exist.
+// formerTag returns a former state of a tag in Quay's format. The map `described` has the
+// manifests that still exist; if the state's manifest isn't among them, the result has
+// ManifestGone set.
 func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) listedTag {
 	info, there := described[f.Digest]
 	l := listedTag{
@@ -249,6 +255,6 @@ func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) list
 	return l
 }
 
-// historyAsked says whether the client asks for the history: Quay's parameter
-// onlyActiveTags is given and false. By default only existing tags are listed.
+// historyAsked says whether the client asks for the tag history instead of the existing tags:
+// it does by sending Quay's parameter onlyActiveTags with the value false.
 func (in *tagListInput) historyAsked() bool { return in.activeGiven && !in.OnlyActive }

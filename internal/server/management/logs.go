@@ -35,8 +35,9 @@ type LogFilter struct {
 	Run       string   `query:"run" doc:"UUID of a run of auto-pruning"`
 }
 
-// filter converts the parameters to an audit.Filter for a namespace or a repository; "" for
-// both means the whole registry. Its error is an answer for the client.
+// filter converts the parameters to an audit.Filter for the given namespace or repository. If
+// both names are "", the filter selects entries of the whole registry. The error that it
+// returns is meant for the client.
 func (f LogFilter) filter(namespace, repository string) (out audit.Filter, err error) {
 	out = audit.Filter{Namespace: namespace, Repository: repository, Actor: f.Actor, Tag: f.Tag}
 	if out.From, err = either("from", f.From, "starttime", f.StartTime, 0); err != nil {
@@ -100,10 +101,10 @@ func parseUUID(name, text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// either parses a time that the client may give in one of two parameters: in Purser's
-// (name, text), as a time or a day, or in Quay's (quays, day), as a day. It adds days to
-// Quay's day: 0 if the beginning of the day is meant, 1 if its end is. It returns an error
-// if both parameters have a value.
+// either parses a time that the client may give in one of two query parameters. Purser's
+// parameter has the name `name` and the value `text`, a time or a day. Quay's parameter has the
+// name `quays` and the value `day`. To Quay's day either adds `days`: 0 if the beginning of the
+// day is meant, 1 if its end is. It returns an error if both parameters have a value.
 func either(name, text, quays, day string, days int) (time.Time, error) {
 	switch {
 	case text != "" && day != "":
@@ -223,12 +224,12 @@ type logList struct {
 	NextPage  string     `json:"next_page,omitempty" doc:"Where to go on. Missing on the last page; a page may be empty and not be the last"`
 }
 
-// emptyPages limits how many pages of the audit log one request reads as long as no entry
-// in them matches the filter.
+// emptyPages limits how many pages of the audit log one request reads in search of an entry
+// that matches the filter.
 const emptyPages = 5
 
-// logs returns one page of the audit log's entries that match f. The page may be empty
-// without being the last one; NextPage is "" on the last page.
+// logs returns one page of the audit entries that match `f`. After emptyPages reads without a
+// match the page is empty, without being the last one. NextPage is "" on the last page.
 func (a *API) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, error) {
 	log := a.opt.Audit
 	if log == nil {
@@ -256,9 +257,9 @@ func (a *API) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, er
 
 var errNoLog = oci.Errorf(oci.Unavailable, "this process has no audit log")
 
-// exportLogs streams all entries of the audit log that f selects to the client, and writes
-// an audit entry about the export first. It keeps only one page of entries in memory at a
-// time. If it fails in the middle, it closes the connection, so that the client notices.
+// exportLogs first writes an audit entry about the export, and then streams all audit entries
+// that `f` selects to the client. It keeps only one page of entries in memory at a time. If it
+// fails in the middle, it closes the connection, so that the client notices.
 func (a *API) exportLogs(ctx context.Context, f audit.Filter, detail map[string]any) (*huma.StreamResponse, error) {
 	if a.opt.Audit == nil {
 		return nil, errNoLog
@@ -282,7 +283,8 @@ func (a *API) logExport(ctx context.Context, f audit.Filter, detail map[string]a
 	})
 }
 
-// asked returns the parameters that the client gave, by their names.
+// asked returns the filter parameters that the client gave: a map from the name of each
+// parameter to its value.
 func (f LogFilter) asked() map[string]any {
 	out := map[string]any{}
 	for name, value := range map[string]string{
@@ -296,8 +298,8 @@ func (f LogFilter) asked() map[string]any {
 	return out
 }
 
-// LogRepository and LogNamespace have the path parameter that names the repository or
-// namespace whose audit log is meant.
+// LogRepository and LogNamespace have the path parameter that names a repository or namespace.
+// The operations on its audit log use them as input.
 type (
 	LogRepository struct {
 		Repository string `path:"repository" doc:"Name of the repository. It need not exist any more" example:"library/alpine"`
@@ -352,11 +354,13 @@ type logRequest struct {
 	page                  LogPage
 }
 
-// logTexts has the name, path and description of the operations on the audit log of one
-// scope: a repository, a namespace or the whole registry.
+// logTexts has the texts that differ between the operations on the audit log of a repository, a
+// namespace and the whole registry: the operation's name, its path, and the words for its
+// description.
 type logTexts struct{ name, path, of string }
 
-// errors returns the statuses that are particular to the operations of this scope.
+// errors returns the HTTP statuses that only the operations on this scope may answer with: 404
+// if the path names a repository or namespace.
 func (t logTexts) errors() []int {
 	if strings.Contains(t.path, "{") { // authorization may depend on whether the repository or namespace exists
 		return []int{http.StatusNotFound}
@@ -364,8 +368,8 @@ func (t logTexts) errors() []int {
 	return nil
 }
 
-// aggregatedDays is how many days of the audit log are counted if the request has no start
-// time.
+// aggregatedDays is the number of days, back from the end of the time asked for, whose audit
+// entries are counted if a request has no start time.
 const aggregatedDays = 31
 
 // aggregatedLogs counts entries by kind and day.
@@ -379,9 +383,9 @@ type aggregatedLog struct {
 	Datetime string     `json:"datetime" doc:"The beginning of the day in UTC, as Quay writes it" example:"Thu, 05 Mar 2026 00:00:00 -0000"`
 }
 
-// aggregate counts the entries of the audit log that f selects, by kind and day. Without a
-// start time it counts the last aggregatedDays. It refuses to examine more than
-// audit.MaxAggregated entries.
+// aggregate counts the audit entries that `f` selects, by kind and day. If `f` has no start
+// time, it counts the last aggregatedDays days. It returns an error if it would have to examine
+// more than audit.MaxAggregated entries.
 func (a *API) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, error) {
 	if a.opt.Audit == nil {
 		return nil, errNoLog
@@ -407,9 +411,9 @@ func (a *API) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, e
 	return out, nil
 }
 
-// addLog adds the operations that list, export and count the audit entries of one scope.
-// The caller passes functions (list, export) that convert the input of an operation to a
-// logRequest.
+// addLog adds the operations that list, export and count the audit entries of one scope: a
+// repository, a namespace or the whole registry. The functions `list` and `export` return the
+// scope and the filter from the input of an operation.
 func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export func(*E) logRequest) {
 	type listOutput struct{ Body *logList }
 	add(a, server.AccessAdmin, huma.Operation{

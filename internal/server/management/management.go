@@ -1,6 +1,6 @@
-// Package management implements the management API under /api/v1/. An OpenAPI document, which
-// is generated from the code, describes it. Where Quay has a route for the same purpose, path,
-// answer and errors are like Quay's.
+// Package management implements the management API under /api/v1/. The package generates an
+// OpenAPI document of the API from its Go types. Where Quay has a route for the same purpose,
+// the route's path, answer and errors are like Quay's.
 //
 // Rules of the package:
 //
@@ -45,9 +45,9 @@ import (
 const (
 	// apiRoot is the prefix of every path of the management API.
 	apiRoot = "/api/v1"
-	// prefix is the prefix of all paths that this package answers. It is shorter than
-	// apiRoot, so that a request for another version of the API gets an error in this API's
-	// format.
+	// prefix is the prefix of all paths that this package answers. It is shorter than apiRoot,
+	// so that this package also answers requests for other versions of the API, with an error
+	// in the management API's format.
 	prefix = "/api/"
 	// maxBody limits the body of a request to the management API, in bytes.
 	maxBody = 64 << 10
@@ -57,18 +57,18 @@ const (
 type Options struct {
 	Server  *server.Server   // required
 	Catalog *catalog.Catalog // required
-	// Store keeps the blobs' content. Its errors must be marked as errors of the store
-	// (blob.Mark), so that clients are told that the store failed, and not the database.
-	// Required.
+	// Store keeps the blobs' content. The caller must have wrapped it with blob.Mark, which
+	// marks its errors as errors of the store, so that clients are told that the store
+	// failed, and not the database. Required.
 	Store blob.Store
 	Log   *slog.Logger // default slog.Default()
-	// GC configures runs of garbage collection that operators start through the API. Its
-	// Store and Log are replaced by the members above. Its Collector also serves the
-	// operations that show the state of garbage collection, which fail without it.
+	// GC configures runs of garbage collection that operators start through the API. The
+	// members Store and Log above replace those of GC. The API also uses GC.Collector to show
+	// the state of garbage collection; without it, these operations fail.
 	GC gc.CollectOptions
-	// Audit is the audit log. The API writes operators' actions into it, and clients read
-	// it through the API. Package catalog itself writes the entries about its changes. Nil:
-	// no audit log.
+	// Audit is the audit log. The API writes operators' actions into it, and shows it to
+	// clients. For changes made through package catalog, that package itself writes the audit
+	// entries. Nil: there is no audit log.
 	Audit *audit.Log
 	// Autoprune manages auto-pruning and its policies. Nil: the API has no operations on
 	// auto-pruning.
@@ -78,13 +78,13 @@ type Options struct {
 	Webhooks *webhook.Sender
 	// Pulls reads pull statistics. Nil: answers have none.
 	Pulls *pullstats.Reader
-	// Recorder says whether pulls are counted from the audit log or in Redis. Nil: pulls
-	// aren't recorded.
+	// Recorder says whether pulls are counted from the audit log or in Redis. Nil: this process
+	// doesn't record pulls.
 	Recorder *pullstats.Recorder
-	// PullStats counts the pulls that the audit log has. Nil: pulls aren't counted.
+	// PullStats counts the pulls that are recorded in the audit log. Nil: pulls aren't counted.
 	PullStats *pullstats.SyncWorker
-	// RedisPulls adds the counts of pulls from Redis to the statistics. Nil: there is no
-	// Redis.
+	// RedisPulls adds the pulls that Redis has counted to the statistics in the database. Nil:
+	// the registry doesn't use Redis.
 	RedisPulls *pullstats.FlushWorker
 	// LooseKeys gives access to the loose foreign keys. Nil: the API has no operations on
 	// them.
@@ -92,10 +92,9 @@ type Options struct {
 	System    System
 }
 
-// API is the management API. For each request, API finds the operation, checks the access
-// and reads the body. Then the library huma parses and validates the operation's input,
-// calls the operation and writes its output. huma also describes input and output in the
-// OpenAPI document.
+// API is the management API. For each request, API itself finds the operation, checks the
+// access and reads the body. Then the library huma parses and validates the operation's input,
+// calls the operation and writes its output. huma also generates the OpenAPI document.
 type API struct {
 	opt     Options
 	server  *server.Server
@@ -178,7 +177,8 @@ func (a *API) Mount() server.Mount {
 	return server.Mount{Prefix: prefix, Handler: a, MarshalError: MarshalError, ReadsAreLogged: true}
 }
 
-// Close cancels the runs that operators have started, and waits until the runs or ctx end.
+// Close cancels the runs that operators have started through this API, and waits until these
+// runs or `ctx` end.
 func (a *API) Close(ctx context.Context) {
 	a.gc.close(ctx)
 	a.checks.close(ctx)
@@ -188,8 +188,8 @@ func (a *API) Close(ctx context.Context) {
 const accessKey = "access"
 
 // add registers an operation at a path below apiRoot, with the access that it requires. The
-// operation's handler returns its errors and never writes them. op.Errors need only list
-// the statuses that are particular to this operation.
+// handler of the operation returns its errors instead of writing them. op.Errors lists only the
+// statuses that are particular to this operation; add adds those that all operations have.
 func add[I, O any](a *API, access server.Access, op huma.Operation, handle func(ctx context.Context, in *I) (*O, error)) {
 	op.Path = apiRoot + op.Path
 	op.Metadata = map[string]any{accessKey: access}
@@ -200,8 +200,8 @@ func add[I, O any](a *API, access server.Access, op huma.Operation, handle func(
 	op.Errors = append(op.Errors, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
 		http.StatusServiceUnavailable)
 	op.Responses = make(map[string]*huma.Response)
-	// API has read the body into memory before huma sees it. A read deadline, which huma
-	// sets by default, would end the request while the handler works.
+	// API has read the body into memory before huma sees it. huma would by default set a read
+	// deadline on the connection, which could end the request while the handler works.
 	op.BodyReadTimeout = -1
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, in)
@@ -214,8 +214,8 @@ func add[I, O any](a *API, access server.Access, op huma.Operation, handle func(
 	delete(op.Responses, "422") // huma's own status for invalid input; here it is 400
 }
 
-// nullable marks properties of a schema as nullable if they refer to another schema. huma
-// has no struct tag for that.
+// nullable marks the given properties of a schema as ones that may be null. It is for
+// properties that refer to another schema; huma has no struct tag for these.
 func nullable(s *huma.Schema, properties ...string) *huma.Schema {
 	for _, name := range properties {
 		s.Properties[name] = &huma.Schema{OneOf: []*huma.Schema{s.Properties[name], {Type: "null"}}}
@@ -223,8 +223,8 @@ func nullable(s *huma.Schema, properties ...string) *huma.Schema {
 	return s
 }
 
-// readOnly adds members to the schema of a request body that only answers have, so that a
-// client can send back a resource as it read it. The values of these members are ignored.
+// readOnly adds members of an answer to the schema of a request body. A client can then read a
+// resource, change it and send it back with these members, which the registry ignores.
 func readOnly(s *huma.Schema, members ...string) *huma.Schema {
 	for _, name := range members {
 		if s.Properties[name] == nil {
@@ -245,8 +245,8 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	op.handle(humago.NewContext(op.Operation, r, w))
 }
 
-// admit finds the operation for a request and returns it. Before that it checks the path,
-// the query and the access, and then reads the body.
+// admit returns the operation for a request. It first checks the path, the query and the
+// client's access, and reads the body. Its errors are meant for the client.
 func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) {
 	o := server.Observed(r.Context())
 	rt, values, nameParts := a.match(r.URL.EscapedPath())
@@ -288,10 +288,10 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	return op, a.readBody(w, r)
 }
 
-// checkName checks a repository's name that the client wrote with unescaped slashes. The
-// end of such a name may have been meant as an operation that doesn't exist:
-// /repository/a/tga could be a repository, or a misspelt operation on repository a.
-// Therefore checkName refuses the request unless a repository with the whole name exists.
+// checkName checks a repository's name whose slashes the client has written without escaping.
+// In such a path, the end of the name may be a misspelt operation: /repository/a/tga may mean a
+// repository a/tga, or an operation on the repository a. Therefore checkName returns an error
+// unless a repository with the whole name exists.
 func (a *API) checkName(r *http.Request, access server.Access, repository string) error {
 	if oci.ValidateName(repository) != nil {
 		return server.NothingAt(r)
@@ -318,8 +318,9 @@ func checkParameters(r *http.Request, values map[string]string) error {
 	return server.CheckRawQuery(r.URL.RawQuery)
 }
 
-// readBody reads the body into memory. It refuses a Content-Type other than JSON, because a
-// form on another site's page could send the other types without asking the server first.
+// readBody reads the body into memory. It returns an error if the Content-Type isn't JSON: a
+// browser lets forms of other sites send bodies of some other types without asking the server
+// first.
 func (a *API) readBody(w http.ResponseWriter, r *http.Request) error {
 	given := r.Header.Get("Content-Type")
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.ContentLength == 0 && given == "" {

@@ -149,8 +149,8 @@ func jsonSchema(content map[string]*huma.MediaType) *huma.Schema {
 	return nil
 }
 
-// resolve returns the schema to which s refers. Of a nullable schema it returns the part
-// that isn't null.
+// resolve returns the schema to which the reference `s` points, or `s` itself if it isn't a
+// reference. For a schema that may be null, it returns the alternative other than null.
 func resolve(doc *huma.OpenAPI, s *huma.Schema) *huma.Schema {
 	if s != nil && s.Ref != "" {
 		s = doc.Components.Schemas.SchemaFromRef(s.Ref)
@@ -202,13 +202,13 @@ func plural(name string) string {
 	return name
 }
 
-// notes has the remark that required members get on the page, and the remark that optional
-// members get.
+// notes has the remarks that the page shows beside members: one for required members, one for
+// optional members.
 type notes struct{ required, optional string }
 
-// fieldsOf lists the members of an object; each member that is itself an object is followed
-// by its own members. above has the schemas that enclose this schema, so that fieldsOf ends
-// when a schema contains itself.
+// fieldsOf lists the members of an object. Each member that is itself an object is followed by
+// its own members. `above` has the schemas that enclose this schema; a schema that is among
+// them contains itself, and fieldsOf doesn't list its members again.
 func fieldsOf(doc *huma.OpenAPI, given *huma.Schema, n notes, above []*huma.Schema) (list []pageField) {
 	s := resolve(doc, given)
 	for s != nil && s.Type == huma.TypeArray {
@@ -259,8 +259,8 @@ func exampleText(doc *huma.OpenAPI, param *huma.Param) string {
 	return "{" + param.Name + "}"
 }
 
-// exampleValue returns an example for a schema: a value of its type, or an object with its
-// required members.
+// exampleValue returns an example for a schema: the schema's own example if it has one, an
+// object with its required members, or a value of the schema's type.
 func exampleValue(doc *huma.OpenAPI, given *huma.Schema) any {
 	s := resolve(doc, given)
 	switch {

@@ -17,8 +17,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// PolicyOfRegistry, PolicyOfNamespace and PolicyOfRepository have the path parameter that
-// says whose policies are meant. They are exported because huma reads only exported fields.
+// PolicyOfRegistry, PolicyOfNamespace and PolicyOfRepository are the inputs of operations on
+// the auto-prune policies of the registry, a namespace or a repository. The last two have the
+// path parameter with its name. They are exported because huma reads only exported fields.
 type PolicyOfRegistry struct{}
 
 // PolicyOfNamespace is described with PolicyOfRegistry.
@@ -67,14 +68,14 @@ func (policyText) Schema(r huma.Registry) *huma.Schema {
 	return r.Schema(reflect.TypeFor[PolicyForm](), true, "")
 }
 
-// readOnlyOfPolicies are the members of api.PolicyView that a request can't set. Some
-// clients send back the whole policy as they read it, so these members are allowed in
-// requests and ignored.
+// readOnlyOfPolicies are the members of api.PolicyView that a request can't set. Requests may
+// contain them, since some clients send back a whole policy as they read it; the registry
+// ignores them.
 var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "setting", "created_at", "updated_at"}
 
-// parse parses the policy. id is the policy's id in the path, "" for a new policy. If the
-// body names another policy than the path, parse returns an error, because the body was
-// probably meant for that other policy.
+// parse parses the policy. `id` is the policy's id in the request's path, "" for a new policy.
+// parse returns an error if the body has the id of a different policy, because the client
+// probably meant to change that policy.
 func (p policyText) parse(id string) (autoprune.Policy, error) {
 	var members struct {
 		UUID json.RawMessage `json:"uuid"`
@@ -186,17 +187,18 @@ func (a *API) addPolicies() {
 	a.addPreviews()
 }
 
-// The inputs of the operations on policies implement these interfaces: targeted returns the
-// scope, named the policy's id, and written the text of the policy in the body.
+// The inputs of the operations on policies implement these interfaces. target returns the scope
+// of the policies: the registry, a namespace or a repository. item returns the policy's id, and
+// text returns the policy in the body.
 type (
 	targeted interface{ target() autoprune.Target }
 	named    interface{ item() string }
 	written  interface{ text() policyText }
 )
 
-// addPoliciesOf adds the operations on the policies of one scope. The type parameters are
-// the inputs of the operations: L lists, C creates a policy, I gets or deletes one, U
-// updates one.
+// addPoliciesOf adds the operations on the policies of one scope: the registry, a namespace or
+// a repository. The type parameters are the inputs of the operations: L of the one that lists
+// policies, C of creating a policy, I of getting and deleting one, and U of updating one.
 func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	prune, tags := a.opt.Autoprune, []string{"autoprune"}
 	bad := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}

@@ -33,9 +33,9 @@ type createdRule struct {
 	Warnings []string `json:"warnings,omitempty" doc:"Unintended tags that the pattern may protect"`
 }
 
-// ScopeOfRepository, ScopeOfNamespace and ScopeOfAll have the path parameters that say
-// where a protection rule applies: in a repository, in a namespace or everywhere. They are
-// exported because huma finds parameters only in exported types.
+// ScopeOfRepository, ScopeOfNamespace and ScopeOfAll are inputs of operations that concern one
+// repository, one namespace or the whole registry. The first two have the path parameter with
+// its name. They are exported because huma finds parameters only in exported types.
 type (
 	ScopeOfRepository struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
@@ -93,14 +93,16 @@ func (a *API) addProtection() {
 		func(in *allDelete) (none catalog.ProtectionScope, id string) { return none, in.UUID })
 }
 
-// protectionTexts has the name, path and description of the operations on the protection
-// rules of one scope.
+// protectionTexts has the texts that differ between the operations on the tag protection rules
+// of a repository, a namespace and the whole registry: the operation's name, its path, and the
+// words for its description.
 type protectionTexts struct{ name, path, of string }
 
-// addProtection adds the operations on the protection rules of one scope. The type
-// parameters are the inputs for listing (L), creating (C) and deleting (D) rules. The
-// functions return the scope that an input names, together with the pattern to create or
-// the id of the rule to delete.
+// addProtection adds the operations on the tag protection rules of one scope: a repository, a
+// namespace or the whole registry. The type parameters are the inputs for listing (L), creating
+// (C) and deleting (D) rules. From such an input, `ofList` returns the scope, `ofCreate` the
+// scope and the pattern of the new rule, and `ofDelete` the scope and the id of the rule to
+// delete.
 func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) catalog.ProtectionScope,
 	ofCreate func(*C) (catalog.ProtectionScope, string), ofDelete func(*D) (catalog.ProtectionScope, string),
 ) {

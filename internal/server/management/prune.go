@@ -85,8 +85,8 @@ func (a *API) addPruning() {
 	a.addPruneRuns()
 }
 
-// undoTime limits how long one request to undo a run works. If tags are left, the answer
-// says where the next request continues.
+// undoTime limits how long one request to undo a run of auto-pruning works. If not all tags are
+// restored by then, the answer says where the client's next request is to continue.
 const undoTime = 20 * time.Second
 
 func (a *API) addPruneRuns() {

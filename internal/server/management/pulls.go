@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// RecordedSince says since when pulls have been counted. It is exported, like
-// ManifestPulls, because huma describes embedded structs only if they are exported.
+// RecordedSince says since when pulls have been counted. It is exported, like ManifestPulls,
+// because huma includes the members of an embedded struct only if the struct is exported.
 type RecordedSince struct {
 	RecordedSince *time.Time `json:"recorded_since" doc:"Every pull since then is counted, or will be within some minutes. Null: it isn't known yet"`
 	Realtime      *bool      `json:"realtime,omitempty" doc:"If the request had realtime=true: whether the numbers include pulls that aren't counted yet. False: there is no Redis, which alone knows such pulls at once, or it doesn't answer"`
@@ -61,15 +61,16 @@ func (a *API) pullsFailed(ctx context.Context, err error) error {
 	return oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: try again later")
 }
 
-// Realtime is the query parameter by which a client also asks for pulls that Redis has
-// counted but that aren't in the database yet.
+// Realtime is the query parameter by which a client asks for statistics that include the pulls
+// which Redis has counted but which aren't in the database yet.
 type Realtime struct {
 	Realtime bool `query:"realtime" doc:"Add the pulls in Redis that aren't counted yet. If there is no Redis, or it doesn't answer, the numbers are those of the database"`
 }
 
-// readPulls calls read, which reads a repository's statistics from the database. It returns
-// since when pulls have been counted. If the client asked for realtime statistics, live has
-// the pulls in Redis that the database doesn't have yet, for the caller to add.
+// readPulls calls `read`, which reads a repository's pull statistics from the database.
+// readPulls returns since when pulls have been counted (`since`). If the client asked for
+// realtime statistics, it also returns the pulls that are in Redis and not yet in the database
+// (`live`), for the caller to add. Its error is meant for the client.
 func (a *API) readPulls(ctx context.Context, in Realtime, repository int64, read func(ctx context.Context, pulls *pullstats.Reader) error) (live pullstats.Live, since RecordedSince, err error) {
 	if in.Realtime {
 		live, err = a.opt.Pulls.Live(ctx, repository, read)
@@ -186,8 +187,9 @@ func (a *API) addManifestPulls() {
 	})
 }
 
-// pullPlace is where a page of a repository's pull statistics begins: after a tag, or,
-// since manifests follow the tags, after a manifest.
+// pullPlace is the position in a repository's pull statistics at which a page of them begins.
+// The statistics list all tags first and then all manifests. The page begins after the tag or,
+// if Manifests is true, after the manifest with the name After.
 type pullPlace struct {
 	Manifests bool   `json:"m,omitempty"`
 	After     string `json:"a"`
@@ -276,9 +278,9 @@ func (a *API) pullPage(ctx context.Context, repository string, place pullPlace, 
 	return page, since, a.fillPullPage(ctx, repository, here.Repository, &page, tags, manifests)
 }
 
-// fillPullPage adds the statistics of the given tags and manifests to the page, without
-// those that don't exist any more. It adds nothing if a repository other than the one with
-// the given id has the name now.
+// fillPullPage sets the page's statistics from those of the given tags and manifests, and
+// leaves out tags and manifests that have been deleted. If the repository with the given id was
+// deleted and another one has its name now, the page stays empty.
 func (a *API) fillPullPage(ctx context.Context, repository string, id int64, page *pullPage, tags, manifests []pullstats.Row) error {
 	names, digests := make([]string, len(tags)), make([]oci.Digest, len(manifests))
 	for i, t := range tags {

@@ -54,7 +54,8 @@ func (a *API) pullState(ctx context.Context) (out api.PullState, err error) {
 	return out, nil
 }
 
-// flushPulls counts all pulls in the audit log and in Redis that aren't counted yet.
+// flushPulls counts all pulls that the audit log and Redis have recorded and that aren't
+// counted yet. Its error is meant for the client.
 func (a *API) flushPulls(ctx context.Context) error {
 	if err := a.opt.PullStats.Sync(ctx); err != nil {
 		return a.pullsFailed(ctx, err)
@@ -69,9 +70,9 @@ func (a *API) flushPulls(ctx context.Context) error {
 	return nil
 }
 
-// abandonRedis gives up the pulls that a Redis has counted and that the statistics don't
-// have yet, after this Redis was removed. It returns an error if this process still uses a
-// Redis.
+// abandonRedis gives up pulls that were counted in a Redis server which the registry doesn't
+// use any more, and that never reached the statistics in the database. It returns an error if
+// this process still uses a Redis server.
 func (a *API) abandonRedis(ctx context.Context) error {
 	if a.opt.RedisPulls != nil {
 		return server.Refusal(http.StatusConflict, "this process has a Redis, whose pulls are counted by \"purser pulls flush\"")

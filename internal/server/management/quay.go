@@ -12,13 +12,13 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// userNamespace is the namespace that Quay's routes below /user are about if the client
-// isn't logged in. A client that is logged in will have the namespace with its account's
-// name.
+// userNamespace is the namespace that Quay's routes below /user concern if the client isn't
+// logged in. When the registry has accounts, these routes will concern the namespace named
+// after the client's account.
 const userNamespace = "library"
 
-// PolicyOfUser stands for the policies of the user's namespace. It is exported for the same
-// reason as PolicyOfRegistry.
+// PolicyOfUser is the input of operations on the policies of the user's namespace. It is
+// exported because huma reads only exported fields.
 type PolicyOfUser struct{}
 
 func (PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namespace: userNamespace} }
@@ -38,8 +38,8 @@ func (a *API) addUserPolicies() {
 	}](a, "/user/autoprunepolicy", "User", "the user's namespace, which is "+userNamespace+" as long as nobody logs in")
 }
 
-// warnPrivate is the warning for a client that sets a repository to private, which has no
-// effect yet.
+// warnPrivate is the warning for a client that sets a repository's visibility to private, which
+// doesn't restrict pulls yet.
 const warnPrivate = "the registry has no accounts yet: whoever reaches it may pull from this repository"
 
 // newVisibility is the body of a request to change a repository's visibility.
@@ -88,7 +88,7 @@ type quayUser struct {
 	Logins             []struct{} `json:"logins" nullable:"false" doc:"Always empty"`
 }
 
-// addUser adds Quay's route that describes the user. By this route, Quay's clients find out
+// addUser adds Quay's route that describes the user. Quay's clients call this route to find out
 // whether they are logged in.
 func (a *API) addUser() {
 	type output struct{ Body quayUser }

@@ -10,9 +10,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// route is a path pattern with its operations by HTTP method. A part of the pattern in
-// braces matches any one part of a path. {repository} may match several parts, since
-// repository names contain slashes.
+// route is a path pattern with its operations by HTTP method. A variable in the pattern, such
+// as {tag}, matches exactly one part of a path between slashes. The variable {repository} may
+// match several parts, since repository names contain slashes.
 type route struct {
 	pattern string
 	parts   []string
@@ -39,9 +39,9 @@ func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 	slices.SortStableFunc(a.routes, (*route).compare)
 }
 
-// compare sorts routes in the order in which match tries them. Patterns with more parts
-// come first, so that {repository} doesn't match parts that a longer pattern matches
-// literally. Among patterns of equal length, those with fewer variables come first.
+// compare sorts routes into the order in which match tries them. Patterns with more parts come
+// first; otherwise {repository} in a short pattern would match parts that a longer pattern has
+// literally. Of two patterns with equally many parts, the one with fewer variables comes first.
 func (rt *route) compare(other *route) int {
 	if d := len(other.parts) - len(rt.parts); d != 0 {
 		return d
@@ -49,9 +49,9 @@ func (rt *route) compare(other *route) int {
 	return strings.Count(rt.pattern, "{") - strings.Count(other.pattern, "{")
 }
 
-// match finds the route for a path, which is escaped as the client sent it. values has the
-// texts for the pattern's variables, and nameParts is the number of parts of the
-// repository's name. rt is nil if no route matches.
+// match returns the route for a path, which is still escaped as the client sent it, or nil if
+// no route matches. `values` has the texts for the pattern's variables. `nameParts` is the
+// number of parts of the path that belong to the repository's name.
 func (a *API) match(path string) (rt *route, values map[string]string, nameParts int) {
 	parts := pathParts(path)
 	for i, part := range parts {

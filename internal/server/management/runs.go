@@ -34,8 +34,8 @@ const (
 	RunCancelled RunState = "cancelled"
 )
 
-// RunStatus has the members that all answers about runs share, whatever the kind of run. It
-// is exported because huma makes JSON schemas only of exported types.
+// RunStatus has the members that answers about runs of all kinds share. It is exported because
+// huma makes JSON schemas only of exported types.
 type RunStatus struct {
 	ID        string     `json:"id" doc:"Identifier of the run"`
 	State     RunState   `json:"state" enum:"running,succeeded,failed,cancelled"`
@@ -45,7 +45,7 @@ type RunStatus struct {
 }
 
 // runs has the runs of one kind, such as garbage collection, that operators have started in
-// this process. Only one of them can be under way. R is the type of a run's report.
+// this process. At most one of them is under way at a time. R is the type of a run's report.
 type runs[R any] struct {
 	what    string // for people
 	log     *slog.Logger
@@ -67,9 +67,9 @@ type run[R any] struct {
 
 func newRuns[R any](what string, log *slog.Logger) *runs[R] { return &runs[R]{what: what, log: log} }
 
-// start starts a run with an initial report and returns it at once; work runs in the
-// background and must stop when its context ends. If a run of this kind is under way
-// already, start returns an error with status 409 that names this run.
+// start starts a run whose report is initially `report`, and returns the run at once. `work`
+// does the run in the background; it must stop when its context ends. If another run of this
+// kind is under way, start returns an error with status 409 that names the other run.
 func (rs *runs[R]) start(report R, work func(ctx context.Context, r *run[R]) error) (*run[R], error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -108,8 +108,8 @@ func (rs *runs[R]) call(ctx context.Context, r *run[R], work func(ctx context.Co
 	return work(ctx, r)
 }
 
-// find returns the run with the given id, or an error with status 404 if this process
-// doesn't remember it.
+// find returns the run with the given id. It returns an error with status 404 if another
+// process started the run, or if this process has forgotten it.
 func (rs *runs[R]) find(id string) (*run[R], error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -122,8 +122,8 @@ func (rs *runs[R]) find(id string) (*run[R], error) {
 		"start, or there have been %d since", id, keptRuns)
 }
 
-// close cancels the runs that are under way, prevents new ones, and waits until the runs or
-// ctx end.
+// close cancels the run that is under way, makes start refuse further runs, and waits until the
+// cancelled run or `ctx` ends.
 func (rs *runs[R]) close(ctx context.Context) {
 	rs.mu.Lock()
 	rs.closed = true
@@ -170,15 +170,17 @@ func (r *run[R]) end(ctx context.Context, err error) {
 	}
 }
 
-// runTexts has the names and descriptions of the operations on one kind of run.
+// runTexts has the names and descriptions by which addRuns registers the operations on one kind
+// of run.
 type runTexts struct {
 	name, path, tag               string
 	start, startMore, ask, cancel string
 }
 
-// addRuns adds the operations that start, show and cancel runs of one kind. B is the body
-// of the request that starts a run, which may be missing; V is the answer about a run,
-// which view makes. start gets the context of the request, which may end before the run.
+// addRuns adds the operations that start, show and cancel runs of one kind. B is the body,
+// which may be missing, of the request that starts a run. V is the body of an answer about a
+// run; `view` makes it. `start` gets the context of the request, which may end before the run
+// does.
 func addRuns[B, R, V any](a *API, rs *runs[R], text runTexts, start func(context.Context, B) (*run[R], error), view func(RunStatus, R) V) {
 	type startInput struct{ Body *B }
 	type startOutput struct {

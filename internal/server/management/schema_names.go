@@ -6,17 +6,17 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// publishedNames maps the present name of a schema to the name under which the OpenAPI
-// document publishes it. The Go types of these schemas were renamed, but clients that were
-// generated from the document know the schemas by their old names.
+// publishedNames maps a schema's name in this version to its name in the OpenAPI document. The
+// Go types of these schemas were renamed; the document keeps their old names, because clients
+// that were generated from the document use them.
 var publishedNames = map[string]string{
 	"DryRunDeletion": "Reviewed",
 	"FailedReview":   "SetAsideReview",
 	"PendingStatus":  "DoomedStatus",
 }
 
-// schemaName returns the name of a type's schema in the OpenAPI document: the published
-// name, or huma's default.
+// schemaName returns the name of the type `t` in the OpenAPI document: its name in
+// publishedNames if it has one, else huma's default name.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	if published, ok := publishedNames[name]; ok {

@@ -121,8 +121,8 @@ func within(ctx context.Context, fn func(context.Context) error) error {
 	return fn(ctx)
 }
 
-// set records whether a service answered. The text of the error is logged, and not sent to
-// the client.
+// set records in `p` whether a service answered: `err` is nil if it did. If it didn't, set logs
+// the text of the error. Clients get only a general text.
 func (p *partState) set(a *API, what string, err error) {
 	if p.OK = err == nil; err != nil {
 		a.log.Warn("a service that the registry depends on doesn't answer", "part", what, "error", err)
@@ -130,21 +130,21 @@ func (p *partState) set(a *API, what string, err error) {
 	}
 }
 
-// pendingRecords counts the deleted records of one parent table whose children still have
-// to be deleted.
+// pendingRecords counts, for one parent table, the deleted records whose children in other
+// tables still have to be deleted.
 type pendingRecords struct {
 	loosefk.Pending
 	OldestSeconds float64 `json:"oldest_seconds"`
 }
 
-// looseRun is the answer about a run of the loose foreign keys' worker.
+// looseRun is the answer about a run of the worker that cleans up along loose foreign keys.
 type looseRun struct {
 	RunStatus
 	Result *loosefk.Result `json:"result,omitempty" doc:"What the run did, when it has ended"`
 }
 
-// looseRequest is the body of a request that starts a run of the loose foreign keys'
-// worker. It has no members.
+// looseRequest is the body of a request that starts a run of the worker that cleans up along
+// loose foreign keys. It has no members.
 type looseRequest struct{}
 
 var errNoLooseKeys = oci.Errorf(oci.Unavailable, "this process runs no loose foreign keys")

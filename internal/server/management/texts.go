@@ -9,9 +9,10 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// checkBody refuses strings in a JSON body that PostgreSQL can't store, as server.CheckText
-// does: in JSON, NUL is written as \u0000. It accepts a body that isn't JSON, because the
-// parser that follows refuses it, and invalid UTF-8, because encoding/json replaces it.
+// checkBody returns an error if a string in a JSON body is one that PostgreSQL can't store: one
+// with the character NUL, which JSON writes as \u0000. It accepts a body that isn't JSON,
+// because the parser that reads the body afterwards refuses it. It accepts invalid UTF-8,
+// because encoding/json replaces it by valid characters.
 func checkBody(body []byte) error {
 	var v any
 	if err := json.Unmarshal(body, &v); err != nil {

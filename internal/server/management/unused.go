@@ -12,9 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// unused returns the filter for tags that weren't used for as long as the parameter
-// not_pulled_for says; nil if the parameter is missing. It returns an error if the pull
-// statistics can't tell which tags these are.
+// unused returns a filter that selects tags which weren't used for as long as the parameter
+// not_pulled_for says. It returns nil if the parameter is missing, and an error for the client
+// if the pull statistics can't tell which tags these are.
 func (a *API) unused(ctx context.Context, in *tagListInput) (*catalog.UnusedTags, error) {
 	if !in.unused {
 		return nil, nil
@@ -33,8 +33,8 @@ func (a *API) unused(ctx context.Context, in *tagListInput) (*catalog.UnusedTags
 	return &catalog.UnusedTags{Since: since, LastUses: a.lastUses}, nil
 }
 
-// knowsUses returns an error for the client if the pull statistics don't have all pulls and
-// HEAD requests since the given time.
+// knowsUses returns an error for the client if the pull statistics may lack pulls or HEAD
+// requests since the given time.
 func (a *API) knowsUses(ctx context.Context, age autoprune.Age, since time.Time) error {
 	refused := func(format string, args ...any) error {
 		return server.Refusal(http.StatusConflict, "which tags weren't pulled for "+age.String()+" can't be told: "+format, args...)
@@ -71,8 +71,8 @@ func (a *API) knowsUses(ctx context.Context, age autoprune.Age, since time.Time)
 	return nil
 }
 
-// lastUses returns when the tags were last pulled, or asked for by HEAD. A pull by the
-// digest of a tag's manifest isn't a use of the tag.
+// lastUses returns when each of the tags was last pulled or asked for by HEAD. Only requests by
+// the tag's name count; pulling the tag's manifest by digest isn't a use of the tag.
 func (a *API) lastUses(ctx context.Context, repository int64, names []string) (map[string]time.Time, error) {
 	uses, err := a.opt.PullStats.Uses(ctx, repository, names, nil)
 	if err != nil {

@@ -65,8 +65,9 @@ func inUTC(t *time.Time) *time.Time {
 	return &u
 }
 
-// WebhookItem and WebhookDeliveryItem have the path parameters that name a webhook and one
-// of its notices. They are exported because huma finds parameters only in exported types.
+// WebhookItem and WebhookDeliveryItem have the path parameters that name a webhook and one of
+// the notices that were sent to it. They are exported because huma finds parameters only in
+// exported types.
 type (
 	WebhookItem struct {
 		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
@@ -107,8 +108,8 @@ func webhookOperation(id, method, path, summary string) huma.Operation {
 	return op
 }
 
-// addWebhooks adds the operations on the webhooks of namespaces and on the notices that are
-// sent to them.
+// addWebhooks adds the operations on the webhooks of namespaces, and on the notices that the
+// registry sends to the webhooks' URLs.
 func (a *API) addWebhooks() {
 	hooks := a.opt.Webhooks
 	if hooks == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Gate is a TCP proxy between a registry and its database. A test can shut it to make the
-// database unreachable.
+// Gate is a TCP proxy between a registry and its database. A test can shut the gate to make the
+// database unreachable for the registry.
 type Gate struct {
 	net.Listener
 	network, to string
@@ -25,7 +25,8 @@ type Gate struct {
 	wg    sync.WaitGroup
 }
 
-// NewGate returns an open gate in front of the database dsn, and the DSN of the gate.
+// NewGate returns an open gate in front of the database with the connection string `dsn`, and a
+// connection string that leads through the gate.
 func NewGate(t *testing.T, dsn string) (*Gate, string) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)

@@ -69,8 +69,9 @@ func Image(t testing.TB, config oci.Digest, layers []oci.Digest, more Object) st
 	return Encode(t, m)
 }
 
-// Simple pushes a small configuration and returns an image manifest that refers to it. n
-// makes the manifest differ from others; more adds or replaces members.
+// Simple pushes a small configuration and returns an image manifest that refers to it, without
+// pushing the manifest. `n` is put into the manifest, so that it differs from others. `more`
+// has members that are added to the manifest or replace others.
 func (r *Registry) Simple(t testing.TB, repository string, n any, more Object) string {
 	t.Helper()
 	config := r.Push(t, repository, "{}")
@@ -99,8 +100,8 @@ func Encode(t testing.TB, v any) string {
 	return string(b)
 }
 
-// Pattern returns n bytes that don't repeat in short periods, so that a wrong offset shows.
-// seed selects the pattern.
+// Pattern returns `n` bytes without short periods, so that a test that gets bytes from a wrong
+// offset notices. `seed` selects the pattern.
 func Pattern(seed byte, n int) string {
 	b := make([]byte, n)
 	for i := range b {

@@ -54,9 +54,9 @@ func (r *Registry) Try(ctx context.Context, method, path string, body io.Reader,
 	return Answer{res, b}, err
 }
 
-// Want checks the answer's status and its error code, "" for a success. headers has the
-// names of headers and the wanted values in turn; "*" means any value, "" that the header
-// is absent.
+// Want checks the answer's status and, unless `code` is "", its error code. `headers` has the
+// name of a header and its wanted value, in turn. The value "*" means any value, "" means that
+// the header must be absent.
 func (a Answer) Want(t testing.TB, status int, code oci.Code, headers ...string) Answer {
 	t.Helper()
 	what := a.Request.Method + " " + a.Request.URL.RequestURI()
@@ -85,8 +85,8 @@ func (a Answer) Want(t testing.TB, status int, code oci.Code, headers ...string)
 
 var codeForm = regexp.MustCompile(`^[A-Z_]+$`)
 
-// Code checks that the body is an error in the specification's format ("Error Codes") and
-// returns its code.
+// Code checks that the body is an error in the format of the OCI Distribution Specification
+// ("Error Codes"), and returns the error's code.
 func (a Answer) Code(t testing.TB) oci.Code {
 	t.Helper()
 	if ct := a.Header.Get("Content-Type"); ct != "application/json" {
@@ -126,8 +126,8 @@ func (a Answer) WantStatus(t testing.TB, status int) Answer {
 	return a
 }
 
-// Refused checks that the answer is an error of the management API with the given status
-// and kind, and that the error's text matches a regular expression (text).
+// Refused checks that the answer is an error of the management API with the given status and
+// kind, and that its text matches the regular expression `text`.
 func (a Answer) Refused(t testing.TB, status int, kind, text string) Answer {
 	t.Helper()
 	what := a.Request.Method + " " + a.Request.URL.RequestURI()
@@ -190,8 +190,8 @@ func (a Answer) Next(t *testing.T) string {
 	return m[1]
 }
 
-// Manage sends a request to the management API. The body counts as JSON unless headers has
-// a Content-Type.
+// Manage sends a request to the management API. `path` is the path below /api/v1. If there is a
+// body, Manage sets its Content-Type to JSON unless `headers` has a Content-Type.
 func (r *Registry) Manage(t testing.TB, method, path, body string, headers ...string) Answer {
 	t.Helper()
 	if body != "" && !slices.Contains(headers, "Content-Type") {

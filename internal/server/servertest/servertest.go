@@ -1,5 +1,5 @@
-// Package servertest gives tests a complete registry that listens on a port. It consists of
-// the server with its APIs, a database, a blob store, and an audit log.
+// Package servertest gives tests a complete registry that listens on a port. The registry
+// consists of the server with its APIs, a database, a blob store and an audit log.
 package servertest
 
 import (
@@ -41,8 +41,8 @@ type Registry struct {
 	Metrics      *prometheus.Registry
 }
 
-// Options are the options of all parts of a registry. An option that several parts share is
-// set once, in the first members.
+// Options are the options of all parts of a registry. Where several parts share an option, such
+// as the store, a test sets it in the first members only.
 type Options struct {
 	Catalog      *catalog.Catalog
 	Store        blob.Store
@@ -55,7 +55,7 @@ type Options struct {
 	Management   management.Options
 }
 
-// Setup starts a registry with a database and a store of its own, and waits until it uses
+// Setup starts a registry with its own database and store, and waits until the registry uses
 // its caches.
 func Setup(t testing.TB, change ...func(*Options)) *Registry {
 	t.Helper()
@@ -64,8 +64,9 @@ func Setup(t testing.TB, change ...func(*Options)) *Registry {
 	return r
 }
 
-// NewReplica starts a registry on the database dsn and the store in dir, beside others that
-// may use them. It doesn't use caches before Listen.
+// NewReplica starts a registry on the database `dsn` and the store in the directory `dir`.
+// Other registries may use the same database and store. The new registry uses no caches until
+// the test calls Listen.
 func NewReplica(t testing.TB, dsn, dir string, change ...func(*Options)) *Registry {
 	t.Helper()
 	id := uuid.New()
@@ -125,9 +126,9 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	r.Handler.Mount(r.Management.Mount())
 }
 
-// Listen receives notifications of other processes' changes until the test ends, and waits
-// until the registry uses its caches. Before Listen, the registry reads everything from the
-// database.
+// Listen lets the registry receive notifications of changes that other processes make, until
+// the test ends, and waits until the registry uses its caches. Without these notifications the
+// registry reads everything from the database.
 func (r *Registry) Listen(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

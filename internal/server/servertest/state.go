@@ -38,7 +38,8 @@ func (r *Registry) Entries(t testing.TB, f audit.Filter) []audit.Entry {
 	}
 }
 
-// line formats an audit entry in one line, without the parts that differ between runs.
+// line formats an audit entry as one line of text, without the members that differ between runs
+// of a test.
 func line(e audit.Entry) string {
 	s := fmt.Sprintf("%s %s %s %s %.15s", e.Kind, e.Namespace, e.Repository, e.Tag, e.Digest)
 	if e.Detail != nil {
@@ -47,8 +48,8 @@ func line(e audit.Entry) string {
 	return s
 }
 
-// WantLog checks that the audit entries that match the filter are exactly want, in any
-// order.
+// WantLog checks that the audit entries that match the filter are exactly the lines `want`, in
+// any order.
 func (r *Registry) WantLog(t testing.TB, f audit.Filter, want ...string) {
 	t.Helper()
 	var got []string
@@ -62,7 +63,7 @@ func (r *Registry) WantLog(t testing.TB, f audit.Filter, want ...string) {
 	}
 }
 
-// Since returns a filter for the audit entries that are written from now on, by the
+// Since returns a filter that selects the audit entries which are written from now on, by the
 // database's clock.
 func (r *Registry) Since(t testing.TB) audit.Filter {
 	t.Helper()
@@ -73,7 +74,8 @@ func (r *Registry) Since(t testing.TB) audit.Filter {
 	return f
 }
 
-// Samples returns the values of a metric by their labels, written as route,method,code.
+// Samples returns the samples of a metric: a map from the values of the labels, written as
+// route,method,code, to the value of the sample.
 func (r *Registry) Samples(t *testing.T, name string) map[string]float64 {
 	t.Helper()
 	families, err := r.Metrics.Gather()

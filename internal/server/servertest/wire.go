@@ -29,8 +29,8 @@ func (r *Registry) Dial(t *testing.T) *Wire {
 	return &Wire{c.(*net.TCPConn), bufio.NewReader(c)}
 }
 
-// Send writes a request line, headers (each "Name: value") and a body without changing
-// them.
+// Send writes a request to the connection exactly as given: the request line, the headers (each
+// "Name: value") and the body.
 func (w *Wire) Send(t *testing.T, method, path string, headers []string, body string) {
 	t.Helper()
 	lines := append([]string{method + " " + path + " HTTP/1.1", "Host: registry"}, headers...)
@@ -39,8 +39,9 @@ func (w *Wire) Send(t *testing.T, method, path string, headers []string, body st
 	}
 }
 
-// IsRead says whether the other end of the connection has read everything that was sent,
-// according to /proc/net/tcp. On systems other than Linux it returns true.
+// IsRead says whether the registry has read all bytes that were sent on the connection,
+// according to /proc/net/tcp. Where this file doesn't exist (systems other than Linux), IsRead
+// returns true.
 func (w *Wire) IsRead() bool {
 	list, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
