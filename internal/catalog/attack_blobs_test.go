@@ -11,7 +11,7 @@ import (
 )
 
 // A client mounts or uploads a blob while another transaction deletes the repository's link to
-// it. The client's request makes a new link: after its success the blob must be linked.
+// it. The client's request must make a new link: if it succeeds, the blob must be linked.
 func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 	t.Parallel()
 	for what, again := range map[string]func(b bundle, d oci.Digest) error{
@@ -70,8 +70,9 @@ func TestAttackPromiseWaitsForReview(t *testing.T) {
 	catalogtest.WantCode(t, catalogtest.Soon(t, "HEAD", done), oci.BlobUnknown)
 }
 
-// A client asks by HEAD for a blob that has no row in gc_blob_review_queue. PromiseBlobExists must
-// insert one that is due after a day, so that no review deletes the blob before.
+// A client asks by HEAD for a blob that has no row in gc_blob_review_queue. PromiseBlobExists
+// must insert a row that is due after a day, so that no review deletes the blob within this
+// day.
 func TestAttackPromiseIsARow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -170,7 +171,8 @@ func TestAttackPutHoldsItsBlobs(t *testing.T) {
 	catalogtest.WantCode(t, catalogtest.Soon(t, "unlink", unlink), oci.Denied)
 }
 
-// A manifest whose blob is being unlinked waits, and is refused.
+// A client puts a manifest while another client unlinks one of the manifest's blobs. The put
+// must wait for the unlinking, and then be refused.
 func TestAttackUnlinkBeforePut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -187,9 +189,10 @@ func TestAttackUnlinkBeforePut(t *testing.T) {
 	catalogtest.WantCode(t, catalogtest.Soon(t, "put", done), oci.ManifestBlobUnknown)
 }
 
-// An upload's objects are deleted from the store a second time after the longest possible
-// request, for writes that came late. This second sweep must stay due if the sweep that was
-// claimed before ends after that time: it may have looked at the store before a late write.
+// After an upload has ended, the sweeper deletes its objects from the store at once, and a
+// second time at again_at, when no request can write such an object any more. Here the first
+// sweep begins before again_at and ends after it. The second sweep must stay due, since a
+// request may have written an object after the first sweep had read the store.
 func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -221,7 +224,7 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 }
 
 // A client mounts or uploads a blob while another client deletes the repository's link to it.
-// The two must not deadlock.
+// The clients' transactions must not deadlock.
 func TestAttackLinkAndUnlink(t *testing.T) {
 	t.Parallel()
 	for what, link := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{

@@ -149,8 +149,8 @@ func (n *network) release() {
 	}
 }
 
-// behind opens a replica whose connections to the database go through a network. The test
-// makes one request at a time, so each of its requests uses the same connection.
+// behind opens a replica whose connections to the database go through a network (see there).
+// The test makes one request at a time, so that all requests use the same connection.
 func behind(t *testing.T) (*network, bundle) {
 	t.Helper()
 	n, dsn := between(t, dbtest.DSN(t))
@@ -163,9 +163,9 @@ func behind(t *testing.T) (*network, bundle) {
 	return n, bundle{catalogtest.Bundle{Catalog: catalog.New(catalog.Options{DB: d, Replica: id, Log: slog.New(slog.DiscardHandler)}), DB: d}}
 }
 
-// A client disconnects, or the connection to the database breaks, after a change was sent and
-// before its answer has come. If the database makes the change, the caches must not serve the
-// state before it.
+// A client disconnects, or the connection to the database breaks, after a change was sent to
+// the database and before the database has answered. If the database makes the change, the
+// caches must not serve the state before the change.
 func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	config := func(b bundle, t *testing.T) oci.Digest { return b.Push(t, "r", "config") }
@@ -229,7 +229,8 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			select {
 			case err = <-done:
 			case <-time.After(3 * time.Second):
-				// The call may wait for the database's answer although its client is gone.
+				// The call may wait for the database's answer although the client has
+				// disconnected, so release the answer.
 				n.release()
 				err = catalogtest.Soon(t, what, done)
 			}
@@ -286,8 +287,9 @@ func TestAttackLateFill(t *testing.T) {
 	}
 }
 
-// PromiseManifestExists has cached its promise for a manifest. The manifest is then deleted and put
-// again. The next HEAD must write a new promise into the review queue.
+// A client asks by HEAD for a manifest, and PromiseManifestExists caches the promise that the
+// manifest exists. Then the manifest is deleted and put again. The next HEAD must write a new
+// promise into the review queue, instead of using the cached one.
 func TestAttackPromiseOutlivesItsManifest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -57,8 +57,9 @@ func TestExplainBlobOfDeletedRepository(t *testing.T) {
 	}
 }
 
-// A client is promised that a blob exists in acme/app, mounts it in acme/web, and acme/app is
-// deleted. Garbage collection must keep the blob for the promised time.
+// The registry promises a client that a blob exists in acme/app. The client mounts the blob in
+// acme/web, and acme/app is deleted. Garbage collection must keep the blob for the promised
+// time.
 func TestPromiseOutlivesRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -84,8 +85,8 @@ func TestPromiseOutlivesRepository(t *testing.T) {
 }
 
 // A client mounts a blob from a repository whose deletion isn't committed yet. The mount must
-// not wait for the deletion, and the blob must stay where it was mounted. After the commit, a
-// mount from the deleted repository must find no blob.
+// not wait for the deletion, and the blob must stay in the repository in which it was mounted.
+// After the deletion is committed, a mount from the deleted repository must find no blob.
 func TestMountFromDyingRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -49,10 +49,10 @@ func TestAttackLostBlobIsPushedTwice(t *testing.T) {
 	b.Owned(t)
 }
 
-// A client commits an upload of a blob while a check marks the blob as lost, or removes the
-// mark. Whichever comes first, the blob must have one object at the end, and the other object
-// must be recorded for deletion. If the blob is still marked as lost, another push must repair
-// it.
+// A client commits an upload of a blob while a check marks the blob as lost, or removes this
+// mark. Whether the commit or the check comes first, the blob must have one object at the end,
+// and its other object must be recorded for deletion. If the blob is still marked as lost,
+// another push must repair it.
 func TestAttackPushMeetsMark(t *testing.T) {
 	t.Parallel()
 	for what, meet := range map[string]func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error){
@@ -67,8 +67,8 @@ func TestAttackPushMeetsMark(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		// The push finds the blob whole, so its own object isn't needed; then a check marks
-		// the blob as lost. The mark must stay.
+		// The push finds that the blob isn't lost, so the object that it has uploaded isn't
+		// needed. Then a check marks the blob as lost. The mark must stay.
 		"push first": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
 			hold.Exec(t, "BEGIN")
 			hold.Exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR UPDATE", d.Bytes())
@@ -151,8 +151,8 @@ func TestAttackPushMeetsMark(t *testing.T) {
 }
 
 // A put of a manifest has locked a blob when a check marks the blob as lost. The check must
-// not wait for the put, and the put must succeed. A put that comes after the mark must be
-// refused.
+// not wait for the put, and the put must succeed. A put that begins after the blob was marked
+// must be refused.
 func TestAttackPutMeetsMark(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -63,8 +63,8 @@ func TestAttackTagsMovedBothWays(t *testing.T) {
 	}
 }
 
-// stuck waits until two calls wait for locks, or until the call that reports to second has
-// ended, which doesn't always have to wait.
+// stuck waits until two calls wait for locks, or until the second call has sent its result to
+// `second`: this call doesn't always have to wait for a lock.
 func (b bundle) stuck(t *testing.T, second <-chan error) {
 	t.Helper()
 	catalogtest.Eventually(t, "both wait or one is done", func() bool { return len(second) > 0 || b.Waiting(t) >= 2 })
@@ -246,8 +246,9 @@ func TestAttackRepositoryGoes(t *testing.T) {
 	}
 }
 
-// A batch of pgx must return an error that PostgreSQL raises at the batch's commit, and then
-// none of its statements may have changed anything. The same holds if a later statement fails.
+// If PostgreSQL raises an error when a pgx batch is committed, the batch must return this
+// error, and none of its statements may have changed anything. The same must hold if a later
+// statement of the batch fails.
 func TestAttackBatchReportsItsCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

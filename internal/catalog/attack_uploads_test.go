@@ -13,7 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// begun returns the row of an upload to the repository path that a writer has claimed.
+// begun starts an upload to the repository `path` and claims it, as a request that writes
+// does. It returns the upload's row.
 func (b bundle) begun(t *testing.T, path string) catalog.Upload {
 	t.Helper()
 	list, err := b.StartUploads(t.Context(), 1)
@@ -119,8 +120,8 @@ func TestAttackEndsAreDoomed(t *testing.T) {
 	}
 }
 
-// Two uploads of the same blob are committed at once, and one of them twice. There must be one
-// blob at the end, and every object must have one owner.
+// Two uploads of the same blob are committed at once, and one of the uploads is committed
+// twice. There must be one blob at the end, and every object must have one owner row.
 func TestAttackCommitsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -24,7 +24,7 @@ type batch struct {
 	refused refusal
 }
 
-// refusal is the reason why a batch changed nothing.
+// refusal is the error of a batch that a guard statement has refused; its text is the reason.
 type refusal string
 
 // Refusals.
@@ -84,8 +84,8 @@ func (b *batch) guard(dest []any, sql string, args ...any) {
 
 // lockRepository adds the first statement of every transaction that inserts rows below a
 // repository. The statement locks the repository and its namespace against deletion until the
-// commit. It refuses if either is gone: a concurrent deletion would overlook the inserted
-// rows.
+// commit. If either was deleted, the statement refuses the batch: the deletion couldn't see
+// the rows that the batch inserts, and would leave them behind.
 func (b *batch) lockRepository(r repository, path string) {
 	b.guard(nil, `
 		SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the repository was deleted meanwhile') END

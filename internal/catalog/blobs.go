@@ -13,13 +13,15 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Mount links blob d of the repository named from to the repository path, and promises that
-// the blob stays for the review delay. It returns false if from doesn't have the blob.
+// Mount links blob d, which must be in the repository `from`, to the repository `path` as
+// well, and promises that the blob stays for the review delay. It returns false if `from`
+// doesn't have the blob.
 //
-// Mount locks the blob's row in gc_blob_review_queue first, as every transaction does that
-// inserts or removes a link of an existing blob; then the blob's row; then it looks for from's
-// link. So a concurrent deletion of the blob either waits for the mount, or was first, and
-// then the mount finds the blob's row gone. For OFFSET 0 see "Plans" in package db.
+// Mount first locks the blob's row in gc_blob_review_queue, as every transaction does that
+// inserts or removes a link of an existing blob. Then it locks the blob's row in the table
+// blobs, and then it looks for the link of the repository `from`. So a concurrent deletion of
+// the blob either waits for the mount, or was first, and then the mount finds no row in blobs.
+// OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (bool, error) {
 	// Look up the blob before the transaction, so that a mount that must fail creates no
 	// repository.
@@ -60,9 +62,10 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 	return err == nil, err
 }
 
-// linkBlob adds a statement that links blob d to the repository. If the link exists, the
-// statement locks it and renews its time. If another transaction is deleting the link, the
-// statement waits for the end of that transaction.
+// linkBlob adds a statement that links blob d to the repository. If the link exists already,
+// the statement locks it and sets its created_at to the present. If another transaction is
+// deleting the link, the statement waits until that transaction has ended, and then inserts
+// the link anew.
 func (b *batch) linkBlob(r repository, d oci.Digest) {
 	b.exec(`
 		INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)

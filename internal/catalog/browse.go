@@ -10,11 +10,12 @@ import (
 )
 
 const (
-	// browseScan bounds the names that the query for one page of a list reads if no index
-	// supports the page's filter.
+	// browseScan is the number of names that the query for one page of a list reads if no
+	// database index supports the list's filter. The page then has those of these names that
+	// the filter selects.
 	browseScan = 20_000
-	// browseCount is the number up to which a list counts exactly the tags or repositories of
-	// each of its items.
+	// browseCount is the number at which counting stops: a list shows the number of tags of
+	// each repository, and of repositories of each namespace, exactly up to this number.
 	browseCount = 1000
 	// browseBlobs is the maximum number of blobs whose sizes are added up for the size of a
 	// repository or namespace.
@@ -30,12 +31,12 @@ func (f NameFilter) selects(name string) bool {
 	return strings.HasPrefix(name, f.Prefix) && strings.Contains(name, f.Contains)
 }
 
-// pick selects one page of a list from found, the items that a query has read. It returns up
-// to n of the items for which selects is true, without the first skip of these. bound is the
-// LIMIT of the query: if len(found) is bound, there may be further items. next is the item
-// after which the query for the next page must begin, nil if there is none. If most items
-// aren't selected, the page may have fewer than n items, even none, though there is a next
-// page.
+// pick selects one page of a list from `found`, the items that a query has read. Of the items
+// for which `selects` is true, it leaves out the first `skip` and returns up to n of the
+// others as `page`. `bound` is the LIMIT of the query: if len(found) equals it, the database
+// may have further items. `next` is the item after which the query for the next page must
+// begin, nil if there is no next page. If `selects` is false for most items, the page may have
+// fewer than n items, even none, although there is a next page.
 func pick[T any](found []T, selects func(T) bool, skip, n, bound int) (page []T, next *T) {
 	for i := range found {
 		switch {
@@ -54,9 +55,9 @@ func pick[T any](found []T, selects func(T) bool, skip, n, bound int) (page []T,
 	return page, next
 }
 
-// bound returns the LIMIT of the query for a page of n items after the first skip items. all
-// says that the filter selects every row, so that no row is read in vain; otherwise the LIMIT
-// is at least browseScan.
+// bound returns the LIMIT of the query for a page of n items that leaves out the first `skip`
+// items. If `all` is true, the list's filter selects every row that the query reads, so
+// skip+n+1 rows suffice. Otherwise the query reads at least browseScan rows.
 func bound(skip, n int, all bool) int {
 	if all {
 		return skip + n + 1
@@ -64,8 +65,8 @@ func bound(skip, n int, all bool) int {
 	return max(browseScan, skip+n+1)
 }
 
-// upTo turns the result of a query that counts at most browseCount + 1 rows into a Count,
-// which isn't exact above browseCount.
+// upTo returns the Count for `rows`, the result of a query that stops counting at browseCount
+// + 1. If the query has reached this number, the Count is browseCount and not exact.
 func upTo(rows int64) Count {
 	return Count{Rows: min(rows, browseCount), Exact: rows <= browseCount}
 }
@@ -77,9 +78,9 @@ type NamespaceInfo struct {
 	Repositories Count     `json:"repositories"` // counted up to 1000
 }
 
-// Namespaces lists up to n namespaces whose names come after the name after, in byte order.
-// next is the value of after for the next page, "" if there is none. The query for a page
-// reads a bounded number of names, so with f.Contains the page may have fewer than n
+// Namespaces lists up to n namespaces whose names come after the name `after`, in byte order.
+// `next` is the value of `after` for the next page, "" if there is no next page. The query for
+// a page reads a bounded number of names, so with f.Contains the page may have fewer than n
 // namespaces although there is a next page.
 func (c *Catalog) Namespaces(ctx context.Context, f NameFilter, after string, n int) (list []NamespaceInfo, next string, err error) {
 	limit := bound(0, n, f.Contains == "")
@@ -126,8 +127,8 @@ type Size struct {
 	Blobs int64 `json:"blobs"`
 	// Bytes is the size of these blobs, each counted once.
 	Bytes int64 `json:"bytes"`
-	// OwnBytes is the size of those blobs that are linked nowhere else. Deleting the
-	// repository or namespace would free this space.
+	// OwnBytes is the size of those blobs that aren't linked to any other repository or
+	// namespace. Deleting this repository or namespace would free this space.
 	OwnBytes int64 `json:"own_bytes"`
 	// Exact is false if the repository or namespace has more than 50,000 blobs. Then only some
 	// of them were counted, and each number is too low.
@@ -142,8 +143,8 @@ type NamespaceDetails struct {
 	Size         Size      `json:"size"`
 }
 
-// DescribeNamespace returns the details of a namespace. Error: NAME_UNKNOWN.
-// For OFFSET 0 see "Plans" in package db.
+// DescribeNamespace returns the details of a namespace. Error: NAME_UNKNOWN. OFFSET 0 in its
+// SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d NamespaceDetails, err error) {
 	d.Name = name
 	var id int64
@@ -157,7 +158,8 @@ func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d Namespa
 		return d, fmt.Errorf("describing namespace %s: %w", name, err)
 	}
 	d.CreatedAt = d.CreatedAt.UTC()
-	// A blob that several repositories have is read several times.
+	// Of a blob to which several repositories of the namespace have links, the query reads
+	// each of these links, and counts the blob once.
 	d.Size, err = c.size(ctx, `
 		WITH links AS MATERIALIZED (
 			SELECT l.blob_digest FROM repositories r

@@ -17,8 +17,9 @@ type ManifestDetails struct {
 	Manifest
 	Repository int64 // id
 	CreatedAt  time.Time
-	// Size is the size of the manifest with its configuration and layers, in bytes; of an
-	// index, the sum of its manifests' sizes, without deduplication.
+	// Size is the size in bytes of the manifest together with its configuration and layers.
+	// For an index it is the sum of the sizes of its manifests; a layer that several of them
+	// share counts several times.
 	Size      int64
 	Tags      []string     // up to 100 that point to it, by name
 	TagCount  Count        // counted up to 1000
@@ -28,7 +29,8 @@ type ManifestDetails struct {
 }
 
 // DescribeManifest returns the details of a manifest of a repository. Errors: NAME_UNKNOWN,
-// MANIFEST_UNKNOWN. For OFFSET 0 see "Plans" in package db.
+// MANIFEST_UNKNOWN. OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans"
+// in package db.
 func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Digest) (m ManifestDetails, err error) {
 	m.Digest = d
 	var r repository

@@ -7,7 +7,7 @@ import (
 )
 
 // TestPick lists the words that contain "1", page by page. The query for each page reads only
-// a few words. All pages together must have each such word once and in order.
+// a few words. All pages together must have each word that contains "1" once and in order.
 func TestPick(t *testing.T) {
 	t.Parallel()
 	all := strings.Fields("a1 b c1 d e f g1 h i j1 k l1 m1 n o p")

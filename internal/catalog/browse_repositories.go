@@ -18,8 +18,8 @@ type RepositoryInfo struct {
 	ID        int64     `json:"-"`
 	Path      string    `json:"path"`
 	CreatedAt time.Time `json:"created_at"`
-	// PushedAt is the time of the latest push of any tag that exists, nil if there are no
-	// tags.
+	// PushedAt is the time of the latest push to any of the repository's existing tags, nil if
+	// the repository has no tags.
 	PushedAt *time.Time `json:"pushed_at"`
 	Tags     Count      `json:"tags"` // counted up to 1000
 	// Visibility is the visibility that a client has set, see SetVisibility.
@@ -56,11 +56,11 @@ func (q RepositoryQuery) takes(r foundRepository) bool {
 	return q.selects(r.Path) && (q.Visibility == "" || q.Visibility == r.Visibility) && (!q.Starred || r.Starred)
 }
 
-// BrowseRepositories lists repositories, one page at a time. next is the value of q.After for
-// the next page, nil if there is none. The query for a page reads a bounded number of names.
-// So with Contains, Visibility or Starred, or with Prefix in the order of creation, the page
-// may have fewer than Limit repositories and still a next one. Error: NAME_UNKNOWN if
-// q.Namespace doesn't exist.
+// BrowseRepositories lists repositories, one page at a time. `next` is the value of q.After
+// for the next page, nil if there is no next page. The query for a page reads a bounded number
+// of names. So with Contains, Visibility or Starred, or with Prefix in the order of creation,
+// a page may have fewer than Limit repositories although there is a next page. Error:
+// NAME_UNKNOWN if q.Namespace doesn't exist.
 func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (list []RepositoryInfo, next *RepositoryPlace, err error) {
 	limit := bound(0, q.Limit, q.Contains == "" && q.Visibility == "" && !q.Starred && (!q.ByCreation || q.Prefix == ""))
 	find := c.repositoriesByName
@@ -87,9 +87,10 @@ func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (li
 	return list, next, nil
 }
 
-// repositoriesByName reads up to limit repositories in the order of their names. In a
-// namespace "a" these are the repository "a", if there is one, and those whose names begin
-// with "a/": the two halves of the UNION. For OFFSET 0 see "Plans" in package db.
+// repositoriesByName reads up to limit repositories in the order of their names. The
+// repositories of a namespace "a" are the repository "a", if it exists, and those whose names
+// begin with "a/"; each half of the UNION finds one of these two groups. OFFSET 0 in its SQL
+// makes PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) repositoriesByName(ctx context.Context, q RepositoryQuery, _ int64, limit int) ([]foundRepository, error) {
 	from, to := q.Prefix, q.Prefix+afterNames
 	if q.Namespace != "" {

@@ -17,23 +17,24 @@ import (
 )
 
 const (
-	// MaxRanked is the maximum number of tags in a list in the order of size or rank, which no
-	// index supports: all these tags are read and sorted.
+	// MaxRanked is the maximum number of tags in a list in the order of size or rank. No
+	// database index supports these orders, so BrowseTags reads and sorts all these tags for
+	// each page.
 	MaxRanked = 10_000
 	// MaxSkip is the maximum of TagQuery.Skip.
 	MaxSkip = 10_000
-	// browsePlatforms is the maximum size of an index's payload, in bytes, up to which a list
-	// shows the index's platforms.
+	// browsePlatforms is the maximum size in bytes of an image index of which a list of tags
+	// shows the platforms.
 	browsePlatforms = 64 << 10
-	// browseChildren is the maximum number of an index's manifests whose sizes are added up in
-	// a list.
+	// browseChildren is the maximum number of an image index's manifests whose sizes a list of
+	// tags adds up.
 	browseChildren = 1000
 )
 
 // TagOrder is the order of a list of tags.
 type TagOrder string
 
-// Orders of tags. An index supports the first ones.
+// Orders of tags. A database index supports TagsByName and TagsByPush.
 const (
 	TagsByName TagOrder = "name"
 	TagsByPush TagOrder = "pushed"
@@ -47,10 +48,10 @@ type TagQuery struct {
 	Exact      string   // one tag; "": all
 	Order      TagOrder // default TagsByName
 	Descending bool
-	// Rank returns the sort keys of the named tags for TagsByRank. A tag that isn't in its
-	// result has the key 0.
+	// Rank returns the sort key of each of the named tags, for the order TagsByRank. A tag
+	// that is missing in the result of Rank has the sort key 0.
 	Rank   func(ctx context.Context, repository int64, names []string) (map[string]int64, error)
-	Unused *UnusedTags // only these; not with Skip. Nil: all
+	Unused *UnusedTags // list only unused tags; can't be combined with Skip. Nil: list all
 	After  *TagPlace   // nil: from the beginning
 	Skip   int         // leave out that many tags first, at most MaxSkip
 	Limit  int
@@ -72,8 +73,9 @@ type TagInfo struct {
 	MediaType    string
 	ArtifactType string // "" for an index
 	IsIndex      bool
-	// Size is the size of the manifest with its configuration and layers, in bytes; of an
-	// index, the sum of the sizes of its first 1000 manifests, without deduplication.
+	// Size is the size in bytes of the manifest together with its configuration and layers.
+	// For an index it is the sum of the sizes of its first 1000 manifests; a layer that
+	// several of them share counts several times.
 	Size      int64
 	Platforms []string // of an index up to 64 KiB
 	CreatedAt time.Time
@@ -102,11 +104,12 @@ type foundTag struct {
 // of the previous page's last tag, so tags that are made or deleted between two requests shift
 // no page: a tag that stays unchanged is listed once.
 //
-// In the order of names or of pushes, a page costs the same whatever the size of the
-// repository, since its query reads a bounded number of names. So with Contains, with Unused,
-// or with Prefix in the order of pushes, the page may have fewer than Limit tags and still a
-// Next. In the other orders BrowseTags reads all tags with the prefix, and refuses with
-// UNSUPPORTED and status 400 if there are more than MaxRanked. Other error: NAME_UNKNOWN.
+// In the order of names or of pushes, a page costs the same in a large repository as in a
+// small one, since its query reads a bounded number of names. Therefore with Contains, with
+// Unused, or with Prefix in the order of pushes, a page may have fewer than Limit tags
+// although there is a next page. In the order of size or rank, BrowseTags reads all tags with
+// the prefix. If these are more than MaxRanked, the error is UNSUPPORTED with status 400.
+// Other error: NAME_UNKNOWN.
 func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page TagPage, err error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil {
@@ -132,7 +135,8 @@ func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page
 	return page, err
 }
 
-// indexedTags finds a page in the order of an index.
+// indexedTags returns a page of tags in the order of names or of pushes, which a database
+// index supports, and the position after which the next page begins.
 func (c *Catalog) indexedTags(ctx context.Context, r repository, q TagQuery) (page []foundTag, next *TagPlace, err error) {
 	limit := bound(q.Skip, q.Limit, q.Contains == "" && (q.Order != TagsByPush || q.Prefix == ""))
 	found, err := c.finder(q)(ctx, r, q, limit)
@@ -146,8 +150,9 @@ func (c *Catalog) indexedTags(ctx context.Context, r repository, q TagQuery) (pa
 	return page, next, nil
 }
 
-// finder returns the function that reads tags for q: the one tag q.Exact, or tags in the order
-// of pushes or of names.
+// finder returns the function that reads the tags for q from the database. The function reads
+// only the tag q.Exact if q.Exact isn't "", and otherwise tags in the order of pushes or of
+// names.
 func (c *Catalog) finder(q TagQuery) func(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
 	switch {
 	case q.Exact != "":
@@ -158,8 +163,7 @@ func (c *Catalog) finder(q TagQuery) func(ctx context.Context, r repository, q T
 	return c.tagsByName
 }
 
-// place returns the position of a tag in a list by name or by push, the orders that have an
-// index.
+// place returns the position of a tag in a list in the order of names or of pushes.
 func (q TagQuery) place(t foundTag) *TagPlace {
 	p := &TagPlace{Name: t.name}
 	if q.Order == TagsByPush {
@@ -198,8 +202,8 @@ func (c *Catalog) tagsByPush(ctx context.Context, r repository, q TagQuery, limi
 	if q.After != nil {
 		after = *q.After
 	}
-	// If the position's time is outside of PostgreSQL's range, use -infinity or infinity
-	// instead, which sorts before or after all tags.
+	// The client sends the position, so its time may lie outside of the range of PostgreSQL's
+	// timestamps. Replace it by -infinity or infinity, which sort before and after all tags.
 	moment := pgtype.Timestamptz{Time: time.UnixMicro(after.Rank), Valid: true}
 	switch {
 	case after.Rank < 0:
@@ -229,8 +233,9 @@ func (c *Catalog) findTags(ctx context.Context, sql string, args ...any) ([]foun
 	})
 }
 
-// rankedTags returns a page of the list by size or rank, which no index supports: it reads all
-// tags that q's filter allows, sorts them and cuts out the page.
+// rankedTags returns a page of tags in the order of size or rank, and the position after which
+// the next page begins. No database index supports these orders, so rankedTags reads all tags
+// that q's filter allows, sorts them and cuts out the page.
 func (c *Catalog) rankedTags(ctx context.Context, path string, r repository, q TagQuery) ([]foundTag, *TagPlace, error) {
 	find := c.tagsByName
 	if q.Exact != "" {
@@ -284,7 +289,8 @@ func (q TagQuery) what() string {
 	return string(q.Order)
 }
 
-// rank returns the sort key of each of the tags.
+// rank returns the sort key of each tag in the order q.Order: its size or the result of
+// q.Rank.
 func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []foundTag) (map[string]int64, error) {
 	names, manifests := make([]string, len(tags)), make([]int64, len(tags))
 	for i, t := range tags {
@@ -312,8 +318,8 @@ func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []fou
 	return ranks, err
 }
 
-// tagInfos returns the details of tags. It leaves out a tag whose manifest is gone: the tag
-// was deleted or moved after the list's query found it.
+// tagInfos returns the details of `tags`, which an earlier query found. It leaves out a tag
+// whose manifest no longer exists, since the tag was deleted or moved after that query.
 func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) ([]TagInfo, error) {
 	manifests := make([]int64, len(tags))
 	for i, t := range tags {

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// shelf is a registry whose tags have known times and sizes, and a model from which the test
-// computes the lists that it expects.
+// shelf is a registry whose tags have known times and sizes, with a model: a copy of the tags
+// in memory, from which the test computes the lists that it expects.
 type shelf struct {
 	bundle
 	model map[string]map[string]shelfTag // by repository and tag
@@ -28,7 +28,8 @@ type shelfTag struct {
 	pushed, size int64 // microseconds since 1970, bytes
 }
 
-// newShelf fills repositories at random. Names overlap, times and sizes repeat.
+// newShelf makes a shelf with random tags in the given repositories. Some tags begin with the
+// name of another tag, some were pushed at the same time, and some have the same size.
 func newShelf(t *testing.T, dsn string, r *rand.Rand, repositories ...string) *shelf {
 	t.Helper()
 	s := &shelf{replica(t, dsn), map[string]map[string]shelfTag{}}
@@ -54,7 +55,7 @@ func newShelf(t *testing.T, dsn string, r *rand.Rand, repositories ...string) *s
 	return s
 }
 
-// want returns what a query should list, in the query's order.
+// want returns the names of the tags that BrowseTags must list for q, in q's order.
 func (s *shelf) want(path string, q catalog.TagQuery) (names []string) {
 	var list []shelfTag
 	for _, tag := range s.model[path] {
@@ -86,7 +87,7 @@ func (s *shelf) want(path string, q catalog.TagQuery) (names []string) {
 	return names
 }
 
-// rankOf returns a rank for about half of the tags.
+// rankOf returns the rank of a tag, which is above 0 for about half of the tags.
 func rankOf(name string) int64 { return int64(len(name)+int(name[len(name)-1])) % 5 / 2 }
 
 func rankAll(_ context.Context, _ int64, names []string) (map[string]int64, error) {
@@ -162,7 +163,8 @@ func TestBrowseTags(t *testing.T) {
 	})
 }
 
-// pages reads all pages of a query and checks their contents.
+// pages reads all pages of the list that q describes, checks the tags' details, and returns
+// the tags' names.
 func (s *shelf) pages(t *testing.T, path string, q catalog.TagQuery) (names []string) {
 	t.Helper()
 	for range 1000 {

@@ -7,7 +7,8 @@ import (
 )
 
 const (
-	// unusedScan bounds the tags that are read to find one page of unused tags.
+	// unusedScan is the number of tags after which the search for one page of unused tags
+	// stops.
 	unusedScan = 10_000
 	// unusedStep is the maximum number of tags for which LastUses is called at once.
 	unusedStep = 1000
@@ -41,11 +42,11 @@ func (q TagQuery) unused(ctx context.Context, r repository, tags []foundTag) ([]
 	return slices.DeleteFunc(old, func(t foundTag) bool { return !uses[t.name].Before(q.Unused.Since) }), nil
 }
 
-// unusedTags returns a page of unused tags in the order of names or of pushes. The database of
-// the tags doesn't have the times of use, which q.Unused.LastUses returns. So unusedTags reads
-// tags in steps and asks LastUses for the tags of each step. Steps get longer while unused
-// tags are rare. It stops when the page is full, or after unusedScan tags with the unused ones
-// found so far.
+// unusedTags returns a page of unused tags in the order of names or of pushes. The times of
+// use may be in another database, so no query on tags can filter by them. Therefore unusedTags
+// reads tags in steps, calls q.Unused.LastUses for the tags of each step, and reads four times
+// as many tags in the next step, up to unusedStep. It stops when the page is full. After
+// unusedScan tags it stops too, and returns the unused tags found so far with a next page.
 func (c *Catalog) unusedTags(ctx context.Context, r repository, q TagQuery) (page []foundTag, next *TagPlace, err error) {
 	q.After = q.skipYoung()
 	step := q.Limit + 1
@@ -79,8 +80,9 @@ func (c *Catalog) unusedTags(ctx context.Context, r repository, q TagQuery) (pag
 	return page, next, nil
 }
 
-// skipYoung returns the position after which the page begins. In the order of pushes, latest
-// first, the list begins with tags pushed since q.Unused.Since; skipYoung skips these.
+// skipYoung returns the position after which the query for the page begins. In the order of
+// pushes, latest first, the list begins with the tags pushed since q.Unused.Since. None of
+// these is unused, so skipYoung returns a position behind them.
 func (q TagQuery) skipYoung() *TagPlace {
 	first := &TagPlace{Rank: q.Unused.Since.UnixMicro()}
 	if q.Order != TagsByPush || !q.Descending || q.After != nil && q.After.Rank < first.Rank {

@@ -11,8 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// Only one of 25,000 old tags is unused. Each page of unused tags must read a bounded number
-// of tags and first ask for the last uses of a few; the next page must go on where it ended.
+// A client lists unused tags, and only one of 25,000 old tags is unused. For each page,
+// BrowseTags must read a bounded number of tags, and begin by asking for the last uses of a
+// few tags. The next page must begin where the search for the page before ended.
 func TestUnusedTagsIsBounded(t *testing.T) {
 	t.Parallel()
 	s := setup(t)

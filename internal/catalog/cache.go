@@ -13,16 +13,17 @@ import (
 )
 
 // cache keeps the results of queries that pulls make. Numbers that are called generations keep
-// it correct: each repository path has one for its tags and one for everything else. An entry
-// stores the generation from before the query that filled it, and is valid only while the
-// generation is the same. Every change of a repository raises the generations before and after
-// its commit, whether the commit succeeds or not. So an entry that was read before a change is
-// never used after it. The cache doesn't store that something doesn't exist.
+// it correct: each repository path has one generation for its tags and one for everything
+// else. A cache entry stores the generation that its path had before the query, and is valid
+// only while the path has the same generation. Every change of a repository raises the path's
+// generations before and after the commit, whether the commit succeeds or not. So a result
+// that was read before a change is never returned after the change. The cache stores only
+// things that exist: an answer such as MANIFEST_UNKNOWN isn't cached.
 //
-// If the outcome of a change is unknown (its connection broke, or its time limit passed), the
-// database may still commit the change later, and doesn't notify this process of the process's
-// own changes. So nothing of the path is cached until the database can't commit the change any
-// more (distrust).
+// This process may not learn the outcome of its own change, if the connection breaks or the
+// time limit passes. Then the database may still commit the change later, and it notifies only
+// the other processes of this change. So nothing of the path is cached until the database
+// can't commit the change any more (distrust).
 //
 // The generations are in an array, and a path's index in it is a hash of the path. If two
 // paths share an index, a change of one path only causes needless cache misses for the other.
@@ -43,8 +44,8 @@ type cache struct {
 	// clock is the wall-clock time at which the heartbeat of lastHeartbeat was sent. Unlike
 	// the monotonic clock, the wall clock goes on while the machine is suspended.
 	clock atomic.Int64
-	// late says that a request has waited for a heartbeat for freshWait, and none has come
-	// back since.
+	// late is true after a request has waited for freshWait in vain for a heartbeat, until the
+	// next heartbeat comes back.
 	late atomic.Bool
 	mu   sync.Mutex
 	told chan struct{} // closed when the next heartbeat comes back; nil: nobody waits
@@ -62,17 +63,17 @@ type cache struct {
 
 const (
 	generations = 1 << 14
-	// heartbeatMaxAge is the maximum age of the newest heartbeat, when a request begins, up to
-	// which the request may use the caches.
+	// heartbeatMaxAge is the maximum age of the newest heartbeat with which a request may use
+	// the caches. The age is measured when the request begins.
 	heartbeatMaxAge = time.Second
 	// freshWait is how long a request waits for a heartbeat that is late.
 	freshWait = 2 * time.Second
 	// idleAfter is the time without requests after which this process sends no more
 	// heartbeats.
 	idleAfter = 5 * time.Second
-	// distrustFor is how long a path isn't cached after a change with an unknown outcome. It
-	// is longer than the database can keep a transaction whose client is gone: several
-	// statements, each up to its time limit.
+	// distrustFor is how long a path isn't cached after a change with an unknown outcome. A
+	// transaction whose client is gone can still run several statements, each up to its time
+	// limit; distrustFor is longer than that.
 	distrustFor = 5 * time.Minute
 )
 
@@ -125,12 +126,14 @@ func newCache(o Options) *cache {
 
 func (c *cache) slot(path string) uint64 { return maphash.String(c.seed, path) % generations }
 
-// content and tagList return the current generation of path: tagList that of its tags, content
-// that of everything else. Read the generation before the query whose result is to be cached.
+// content and tagList return the current generations of path: tagList returns the generation
+// of its tags, content the generation of everything else. A caller reads the generation before
+// the query whose result it will cache.
 func (c *cache) content(path string) uint64 { return c.rest[c.slot(path)].Load() }
 func (c *cache) tagList(path string) uint64 { return c.tags[c.slot(path)].Load() }
 
-// dropTags and dropAll raise generations, which invalidates the entries of path.
+// dropTags and dropAll raise generations of path, which invalidates cache entries: dropTags
+// those of its tags, dropAll all of them.
 func (c *cache) dropTags(path string) { c.tags[c.slot(path)].Add(1) }
 
 func (c *cache) dropAll(path string) {
@@ -172,7 +175,8 @@ func (c *cache) distrusted(path string) bool {
 	return now < last && now < c.untrusted[c.slot(path)].Load()
 }
 
-// heard records that a heartbeat sent at t has come back.
+// heard records that a heartbeat has come back, which was sent at t by the monotonic clock and
+// at wall by the wall clock. It wakes the requests that wait for a heartbeat.
 func (c *cache) heard(t, wall time.Time) {
 	c.clock.Store(wall.UnixNano())
 	c.lastHeartbeat.Store(int64(t.Sub(c.started)) + 1)
@@ -207,12 +211,12 @@ func (c *cache) next() <-chan struct{} {
 	return c.told
 }
 
-// fresh says whether a request that begins now may use the caches. Call it before reading a
-// generation. If the newest heartbeat is too old, as on an overloaded machine, the request
-// waits up to freshWait for the next one. All waiting requests share that one heartbeat, which
-// loads the database less than a query for each. If none comes back in time, fresh returns
-// false at once for further requests, which then query the database, until a heartbeat comes
-// back.
+// fresh says whether a request that begins now may use the caches. It must be called before
+// the request reads a generation. If the newest heartbeat is too old, as on an overloaded
+// machine, fresh waits up to freshWait for the next heartbeat. One heartbeat serves all
+// waiting requests, which loads the database less than a query of each request would. If no
+// heartbeat comes back in time, fresh returns false. For further requests it then returns
+// false at once, so that they query the database, until a heartbeat comes back.
 func (c *cache) fresh(ctx context.Context) bool {
 	if c.off {
 		return false
@@ -276,7 +280,8 @@ func (c *cache) idle() bool {
 	return time.Since(c.started)-time.Duration(c.used.Load()) > idleAfter
 }
 
-// key is the type of a cache entry's key; of returns the repository path that it belongs to.
+// key is the type of a cache entry's key. Its method `of` returns the path of the repository
+// to which the entry belongs.
 type key interface {
 	comparable
 	of() string
@@ -289,8 +294,8 @@ func (k tagKey) of() string     { return k.path }
 func (k listKey) of() string    { return k.path }
 func (k contentKey) of() string { return k.path }
 
-// get returns the value under key k if it has generation gen. fresh is the result of
-// cache.fresh: whether the request may use the caches.
+// get returns the value that m has under key k, if the value was stored with generation gen.
+// `fresh` is the result of cache.fresh for this request; if it is false, get returns no value.
 func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
 	if fresh && !c.distrusted(k.of()) {
 		if e, ok := m.GetIfPresent(k); ok && e.gen == gen {
@@ -301,9 +306,10 @@ func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, g
 	return none, false
 }
 
-// keep stores v under key k with generation gen, which was read before the query. If the
-// generation has changed since, get never returns the entry. keep needn't check the age of the
-// newest heartbeat, because get does nothing without that check.
+// keep stores v, the result of a query, under key k with generation gen, which the caller has
+// read before the query. If the generation has changed since then, get never returns the
+// entry. keep doesn't check the age of the newest heartbeat, because get returns an entry only
+// to a request for which cache.fresh has checked it.
 func keep[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
 	if !c.off && c.lastHeartbeat.Load() != 0 && !c.distrusted(k.of()) {
 		m.Set(k, entry[V]{value: v, gen: gen})

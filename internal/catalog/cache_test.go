@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// cached says whether f is answered without a query.
+// cached calls f and says whether f made no query to the database.
 func cached(t *testing.T, f func(ctx context.Context) error) bool {
 	t.Helper()
 	ctx, n := db.WithCounter(t.Context())
@@ -191,8 +191,8 @@ func TestCacheNeverServesThePast(t *testing.T) {
 	}
 }
 
-// When heartbeats come late, concurrent requests must all wait for the next heartbeat, instead
-// of each querying the database.
+// When heartbeats come late, all concurrent requests must wait for the next heartbeat and then
+// use the cache, instead of each making a query.
 func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -232,8 +232,8 @@ func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 	}
 }
 
-// When no heartbeats come back, one request waits in vain for freshWait. After it, no other
-// request may wait: requests query the database until heartbeats come back.
+// When no heartbeats come back, one request waits in vain for freshWait. After that, no other
+// request may wait: each must query the database at once, until a heartbeat comes back.
 func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

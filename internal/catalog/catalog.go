@@ -3,25 +3,27 @@
 // auto-pruning is in the packages gc and autoprune, which follow the same rules and call this
 // package through face.go.
 //
-// These rules hold, and so no content in use is lost:
+// No content in use is lost, because all code keeps these rules:
 //
 //   - Every stored object has exactly one owner row. An upload's row exists before the
 //     upload's first byte. The commit of an upload deletes the upload's row and, in the same
 //     transaction, either inserts the blob's row or records the object for deletion. Every
 //     transaction that deletes a blob's row also records its object for deletion.
 //
-//   - A reference is a foreign key, so inserting a reference takes KEY SHARE on the target row.
-//     A transaction that deletes a target locks it FOR UPDATE first and looks for references
-//     in a later statement. Every statement sees what committed before it (READ COMMITTED), so
-//     either the deletion sees the new reference, or the insert finds the target gone.
+//   - A reference is a foreign key, so inserting a reference takes a KEY SHARE lock on the row
+//     of the reference's target. A transaction that deletes a target first locks the target's
+//     row FOR UPDATE, and looks for references in a later statement. Every statement sees what
+//     was committed before it began (READ COMMITTED). So either the deletion sees the new
+//     reference, or the insert finds that the target was deleted.
 //
-//   - A write is one transaction with a fixed order of locks: the repository's row; the
-//     names of the tags to be put; the review row of an existing blob that is to be linked
-//     or unlinked; blobs; their links to the repository; children of an index; tags; review
-//     rows of manifests. Several rows of a kind are locked in key order. If the write loses a
-//     race all the same (a deadlock, or a target that was deleted while the write waited), it
-//     runs again from the beginning, and the client gets the answer of the last run.
-//     [Catalog.write] decides after which failures a write runs again.
+//   - A write is one transaction with a fixed order of locks: the repository's row; the names
+//     of the tags to be put; the review row of an existing blob that is to be linked or
+//     unlinked; blobs; their links to the repository; children of an index; tags; review rows
+//     of manifests. Several rows of one table are locked in the order of their keys. The write
+//     may still fail because of a concurrent transaction: by a deadlock, or because a row that
+//     it references was deleted while it waited. Then the write runs again from the beginning,
+//     and the client gets the answer of the last run. [Catalog.write] decides after which
+//     failures a write runs again.
 //
 //   - A sparse index lists manifests that the repository lacks. When such a manifest is
 //     pushed, it becomes the index's child. If index and manifest are pushed at the same
@@ -30,8 +32,9 @@
 //   - Telling a client that a blob exists promises that the blob stays for the review delay:
 //     the promise is written before the blob is looked up (see PromiseBlobExists).
 //
-//   - Caches never serve data that this process has changed since (see cache), and are used
-//     only while notifications of other processes' changes arrive (see Listen).
+//   - A cache never serves data that this process has changed after the data was cached (see
+//     cache). The caches are used only while notifications of other processes' changes arrive
+//     (see Listen).
 package catalog
 
 import (
@@ -67,9 +70,10 @@ type Options struct {
 	CacheEntries int
 	// CacheOff disables every cache.
 	CacheOff bool
-	// MaxRequest is the longest time for which a request may write to the store. When this
-	// time is over after the end of an upload, the upload's objects are deleted from the store
-	// a second time, for writes that came late. Default 2 h.
+	// MaxRequest is the longest time for which a request may write to the store. After an
+	// upload has ended, a request that began before may still write one of its objects. So
+	// this time after the end, the sweeper deletes the upload's objects a second time. Default
+	// 2 h.
 	MaxRequest time.Duration
 	// SparseIndexes accepts indexes that list manifests which the repository lacks.
 	SparseIndexes bool
@@ -147,13 +151,15 @@ func (c *Catalog) HasRepository(ctx context.Context, path string) (bool, error) 
 	return err == nil, err
 }
 
-// create makes a repository with its namespace, unless the repository exists.
+// create makes a repository, and its namespace if that doesn't exist. If the repository
+// exists, create does nothing and `made` is false.
 func (c *Catalog) create(ctx context.Context, path string) (made bool, err error) {
 	namespace, _, _ := strings.Cut(path, "/")
 	err = db.Retry(ctx, func() error {
 		b := new(batch)
-		// If a namespace was deleted, the rows of its repositories stay until the loose
-		// foreign keys delete them, and would block their names.
+		// If a namespace was deleted, the rows of its repositories stay until the worker of
+		// loose foreign keys deletes them. Such a row would prevent a new repository of the
+		// same name, so delete it here.
 		b.exec(`DELETE FROM repositories r WHERE path = $1
 			AND NOT EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = r.top_level_namespace_id)`, path)
 		b.exec("INSERT INTO top_level_namespaces (name) VALUES ($1) ON CONFLICT DO NOTHING", namespace)
@@ -163,7 +169,8 @@ func (c *Catalog) create(ctx context.Context, path string) (made bool, err error
 				SELECT id, $2 FROM top_level_namespaces WHERE name = $1 FOR KEY SHARE
 				ON CONFLICT DO NOTHING RETURNING 1)
 			SELECT EXISTS (SELECT FROM made)`, namespace, path)
-		// A row whose xmin is this transaction's was inserted by it.
+		// xmin is the id of the transaction that inserted a row. So this statement writes an
+		// audit entry only for a namespace and a repository that this transaction made.
 		b.exec(`
 			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id)
 			SELECT 'org_create', @actor, @address, @user_agent, @request_id, name, NULL, NULL::bigint

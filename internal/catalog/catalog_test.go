@@ -20,7 +20,7 @@ func setup(t *testing.T) bundle {
 	return bundle{catalogtest.Setup(t)}
 }
 
-// replica opens a catalog as one more process on dsn.
+// replica opens another catalog on the database dsn, as another process of the registry would.
 func replica(t *testing.T, dsn string) bundle {
 	t.Helper()
 	return bundle{catalogtest.Replica(t, dsn)}

@@ -17,7 +17,8 @@ import (
 // TestConcurrentPushesAndDeletes has clients that push, move tags, mount and delete at random,
 // beside a collector that deletes blobs as garbage collection does: it locks the queue's row
 // first, then looks for references, then deletes. A request may fail only with an error that
-// another client's request explains, and what a successful answer says must be true.
+// another client's request explains. If a request succeeds, the content that its answer
+// reports must exist.
 func TestConcurrentPushesAndDeletes(t *testing.T) {
 	catalogtest.AtBoth(t, testConcurrentPushesAndDeletes)
 }
@@ -116,7 +117,7 @@ func (b bundle) act(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 	return allowed(err, oci.ManifestBlobUnknown)
 }
 
-// collect deletes blobs that nothing refers to, without any delay.
+// collect deletes blobs to which nothing refers, without any delay, until ctx ends.
 func collect(ctx context.Context, b bundle) error {
 	for ctx.Err() == nil {
 		err := collectOnce(context.WithoutCancel(ctx), b)

@@ -11,8 +11,9 @@ import (
 // Condition is the precondition of a request (If-Match, If-None-Match; RFC 9110, sections
 // 13.1.1 and 13.1.2), either on the tag that a write moves or deletes or, if Tag is "", on the
 // manifest that it stores by digest. The zero value is no precondition. The statement that
-// writes also checks the condition, under the locks of the write. So if several clients each
-// replace the same digest on condition that it is still there, one succeeds.
+// writes also checks the condition, after the write has locked its rows. So if several clients
+// at once move a tag on condition that it still points to a certain digest, only one of them
+// succeeds.
 type Condition struct {
 	Tag                string      // "": the condition is about the manifest
 	IfMatch, IfNoMatch *Validators // nil: no such condition
@@ -41,8 +42,9 @@ func (v *Validators) arg() [][]byte {
 	return list
 }
 
-// conditionFailed returns the client's error for a write whose condition didn't hold. The
-// error names the manifest that the tag points to now. For OFFSET 0 see "Plans" in package db.
+// conditionFailed returns the client's error for a write whose condition didn't hold. If the
+// condition is on a tag, the error names the manifest to which the tag points now. OFFSET 0 in
+// its SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) conditionFailed(ctx context.Context, path string, condition Condition, d oci.Digest) error {
 	if condition.Tag == "" {
 		is := "is not in"
@@ -76,8 +78,8 @@ func (c *Catalog) conditionFailed(ctx context.Context, path string, condition Co
 	return refused("tag %s of %s points to %s now", condition.Tag, path, now).WithDetail(detail)
 }
 
-// refused returns an error with status 412 and code DENIED: the specification has no code
-// for a failed precondition.
+// refused returns the client's error for a failed precondition, with status 412. Its code is
+// DENIED, as the OCI specification has no code for a failed precondition.
 func refused(format string, args ...any) *oci.Error {
 	return oci.Errorf(oci.Denied, "nothing was changed, since the condition of the request (If-Match, If-None-Match) doesn't hold: "+format, args...).
 		WithStatus(http.StatusPreconditionFailed)

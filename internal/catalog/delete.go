@@ -56,9 +56,10 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 	return err
 }
 
-// deleteTag locks the tag's row by one statement and deletes it by the next, which checks
-// protection and condition against the row as locked. It returns the number of deleted tags, 0
-// or 1. For OFFSET 0 see "Plans" in package db.
+// deleteTag locks the tag's row by one statement. The next statement checks the protection
+// rules and the request's condition against the locked row, and deletes it. deleteTag returns
+// the number of deleted tags, 0 or 1. OFFSET 0 in its SQL makes PostgreSQL look rows up by an
+// index: see "Plans" in package db.
 func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string, condition Condition, version string, protected, override bool) (n int64, err error) {
 	b := new(batch)
 	b.lockRepository(r, path)
@@ -116,11 +117,12 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest)
 	})
 }
 
-// deleteManifest locks the manifest, so that no new tag or index can reference it, then its
-// tags in the order of their names, as a put does. Then it looks for indexes that list the
-// manifest and for protected tags, and deletes the manifest and the tags. All statements are
-// sent in one round trip, since other transactions may wait for the locks. Each check is a
-// statement of its own after the lock, so that it sees what committed before.
+// deleteManifest first locks the manifest, so that no new tag or index can reference it, and
+// then the manifest's tags in the order of their names, the order in which a put locks tags.
+// Then it checks that no index lists the manifest and that no tag is protected, and deletes
+// the manifest and the tags. It sends all statements in one round trip, since other
+// transactions may wait for the locks. Each check is a separate statement after the locks, so
+// that it sees everything that was committed before the locks were taken.
 //
 // If any rule applies to the repository, deleteManifest reads the manifest's tags and compares
 // them with the rules before it locks anything. If the locked manifest turns out to have a
@@ -217,9 +219,9 @@ func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path
 		SELECT FROM gone`, audit.Args(ctx, db.Args{"namespace": r.namespace, "repository": r.id, "digest": d.Bytes(), "path": path}))
 }
 
-// unprotectedTags returns the names of a manifest's tags, none of which is protected. Errors:
-// DENIED with status 409 if a rule protects one of the tags; rulesChanged if the cached rules
-// are out of date.
+// unprotectedTags returns the names of all tags of a manifest, if no rule protects any of
+// them. Errors: DENIED with status 409 if a rule protects one of the tags; rulesChanged if
+// `rules`, which this process has cached, are out of date.
 func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string, d oci.Digest, rules *protection) ([]string, error) {
 	var otherwise bool
 	tags := []string{} // nil would mean every tag

@@ -35,8 +35,9 @@ func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at tim
 	})
 }
 
-// setExpiration locks the repository and sets the tag's expiration date, unless the tag has
-// it already. For OFFSET 0 see "Plans" in package db.
+// setExpiration locks the repository against deletion and sets the tag's expiration date,
+// unless the tag has this date already. OFFSET 0 in its SQL makes PostgreSQL look rows up by
+// an index: see "Plans" in package db.
 func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, path, tag string, at time.Time, version string) error {
 	var old *time.Time
 	var otherwise bool
@@ -94,15 +95,16 @@ type Expired struct {
 	More    bool // further tags are due
 }
 
-// ExpireTags deletes the tags whose expiration date has passed, the earliest first, up to
-// maxExpired. If a rule has come to protect a tag after the tag got its date, the tag stays
-// and loses the date. Several processes may call ExpireTags at once: each skips tags that
-// another transaction has locked; that transaction, or the next call, deletes them.
+// ExpireTags deletes up to maxExpired tags whose expiration date has passed, those with the
+// earliest dates first. If a protection rule was made after such a tag got its date, and now
+// protects the tag, the tag stays and loses the date. Several processes may call ExpireTags at
+// once: each skips tags that another transaction has locked, and a later call deletes those
+// that are then still due.
 //
 // ExpireTags deletes the tags of each repository in one transaction. The transaction locks the
-// repository's row against deletion, then the tags in the order of their names, as a put does,
-// and decides by the locked rows. So if a client's put of a tag came first, the put has
-// removed the date, and the tag stays.
+// repository's row against deletion, and then the tags in the order of their names, the order
+// in which a put locks them. It deletes those locked tags that are still due. So if a client
+// pushes a tag before it is locked, the push removes the date, and the tag stays.
 func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 	type due struct {
 		Repository
@@ -216,8 +218,9 @@ func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path stri
 	return deleted, kept, err
 }
 
-// NextExpiration returns the time, by the database's clock, until the earliest expiration date
-// of any tag. It returns false if no tag has a date.
+// NextExpiration returns how long it is, by the database's clock, until the earliest
+// expiration date of any tag; the duration is negative if the date has passed. The bool is
+// false if no tag has a date.
 func (c *Catalog) NextExpiration(ctx context.Context) (time.Duration, bool, error) {
 	var seconds *float64
 	err := c.db.Pool.QueryRow(ctx, `

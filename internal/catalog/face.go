@@ -37,10 +37,10 @@ func (c *Catalog) FindRepository(ctx context.Context, path string) (Repository, 
 	return r, nil
 }
 
-// ChangeTags calls change in a transaction that has locked the repository against deletion,
-// and invalidates the cached results about the repository's tags. It may call change again, in
-// another transaction. Error: NAME_UNKNOWN if the repository was deleted, even if another
-// repository has its name now.
+// ChangeTags calls `change` in a transaction that has locked the repository against deletion,
+// and invalidates the cached results about the repository's tags. If the transaction loses a
+// race, ChangeTags calls `change` again in another transaction. Error: NAME_UNKNOWN if the
+// repository was deleted, even if another repository has its name now.
 func (c *Catalog) ChangeTags(ctx context.Context, r Repository, change func(ctx context.Context, tx pgx.Tx) error) error {
 	err := c.write(ctx, write{
 		path: r.Path, in: repository{r.NamespaceID, r.ID}, doing: "changing tags of " + r.Path, drop: c.cache.dropTags,

@@ -10,8 +10,9 @@ import (
 )
 
 // TagPlaces returns the positions of up to q.Limit tags, in the order of names or of pushes.
-// next is the position after which there are more tags, nil if there are none. It is a cheaper
-// BrowseTags for callers that need only the order. Error: NAME_UNKNOWN.
+// `next` is the position after which the next page begins, nil if there is no next page.
+// TagPlaces costs less than BrowseTags, for callers that don't need the tags' details. Error:
+// NAME_UNKNOWN.
 func (c *Catalog) TagPlaces(ctx context.Context, path string, q TagQuery) (places []TagPlace, next *TagPlace, err error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil {
@@ -29,7 +30,8 @@ func (c *Catalog) TagPlaces(ctx context.Context, path string, q TagQuery) (place
 
 // DescribeManifests returns the details of the given manifests, without names of tags and in
 // no particular order. It leaves out manifests that the repository doesn't have. Error:
-// NAME_UNKNOWN. For OFFSET 0 see "Plans" in package db.
+// NAME_UNKNOWN. OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans" in
+// package db.
 func (c *Catalog) DescribeManifests(ctx context.Context, path string, digests []oci.Digest) ([]TagInfo, error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil || len(digests) == 0 {

@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// gone checks that every request for a repository fails.
+// gone checks that every request for the deleted repository `path` fails. img is an image that
+// it had.
 func (b bundle) gone(t *testing.T, path string, img oci.Digest) {
 	t.Helper()
 	ctx := t.Context()
@@ -244,7 +245,7 @@ func testConcurrentLifetimes(t *testing.T, dsn string) {
 	a.AtOnce(t)
 	a.Listen(t)
 	b.Listen(t)
-	// Limits so small that every code path of the worker runs.
+	// These limits are so small that every code path of the worker runs.
 	w := a.LooseKeys(t, loosefk.Options{Batch: 3, DeleteLimit: 3, MaxDeletes: 40, RescheduleAfter: time.Millisecond})
 	group, ctx := errgroup.WithContext(t.Context())
 	background, stop := context.WithCancel(ctx)
@@ -285,7 +286,8 @@ func testConcurrentLifetimes(t *testing.T, dsn string) {
 	a.Complete(t)
 }
 
-// live pushes to a repository, or deletes it, or its namespace.
+// live makes one random client request: it pushes to a repository, deletes the repository, or
+// deletes its namespace.
 func (b bundle) live(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 	namespace := fmt.Sprint("n", rng.IntN(2))
 	path := fmt.Sprint(namespace, "/r", rng.IntN(2))

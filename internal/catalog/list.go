@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Tags lists up to n tags whose names come after last, in byte order, and says whether there
-// are more. Error: NAME_UNKNOWN.
+// Tags lists up to n tags of the repository whose names come after the name `last`, in byte
+// order. `more` says whether there are further tags. Error: NAME_UNKNOWN.
 func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []string, more bool, err error) {
 	fresh := c.cache.fresh(ctx)
 	gen, key := c.cache.tagList(path), listKey{path, last, n}
@@ -22,8 +22,8 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 		if err != nil {
 			return nil, false, err
 		}
-		// Reading one row with an array of a thousand names takes a third of the time of a
-		// thousand rows.
+		// Reading a thousand names as one row with an array takes a third of the time that it
+		// takes to read them as a thousand rows.
 		err = c.db.Pool.QueryRow(ctx, `
 			SELECT COALESCE(array_agg(name), '{}') FROM (
 				SELECT name FROM tags
@@ -40,8 +40,8 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 	return tags, false, nil
 }
 
-// Repositories lists up to n repositories whose names come after last, in byte order, and says
-// whether there are more.
+// Repositories lists up to n repositories whose names come after the name `last`, in byte
+// order. `more` says whether there are further repositories.
 func (c *Catalog) Repositories(ctx context.Context, last string, n int) (paths []string, more bool, err error) {
 	rows, err := c.db.Pool.Query(ctx,
 		"SELECT path FROM live_repositories WHERE path > $1 ORDER BY path LIMIT $2", last, n+1)
@@ -68,10 +68,10 @@ type Referrer struct {
 }
 
 // Referrers lists up to n manifests of the repository whose subject is d, in the order of
-// their ids and beginning after the id last. If artifactType isn't "", it lists only manifests
-// of this type. One call returns at most referrerBatch, since each may have annotations of
-// MaxAnnotations bytes; more says whether there are further ones. For an unknown repository
-// the list is empty.
+// their ids, beginning after the id `last`. If artifactType isn't "", Referrers lists only
+// manifests of this artifact type. One call returns at most referrerBatch manifests, since
+// each may have annotations of MaxAnnotations bytes; `more` says whether there are further
+// manifests. For an unknown repository the list is empty.
 func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, artifactType string, last int64, n int) (list []Referrer, more bool, err error) {
 	n = min(n, referrerBatch)
 	rows, err := c.db.Pool.Query(ctx, `

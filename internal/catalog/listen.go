@@ -16,13 +16,14 @@ import (
 
 const (
 	beatEvery = 250 * time.Millisecond
-	// replicaForgotten is the time after which a process that hasn't renewed its row in the
-	// table replicas is removed from it by the others, and is no longer notified of changes.
-	// It must be well above heartbeatMaxAge: then a removed process has long stopped using its
-	// caches. It registers anew when it goes on.
+	// If a process hasn't renewed its row in the table replicas for replicaForgotten, the
+	// other processes delete the row, and the process is no longer notified of changes.
+	// replicaForgotten must be well above heartbeatMaxAge, so that the process has stopped
+	// using its caches long before. When it runs again, it registers anew.
 	replicaForgotten = time.Minute
 	seenEvery        = 10 * time.Second
-	// restSeenEvery is seenEvery while no heartbeats are sent.
+	// restSeenEvery is how often this process renews its row in replicas while it sends no
+	// heartbeats; seenEvery is how often while it does.
 	restSeenEvery = 20 * time.Second
 )
 
@@ -34,10 +35,10 @@ const (
 // connection is lost, Listen disables the caches, and empties them before it enables them
 // again.
 //
-// Triggers send notifications only while a process other than the changing one is registered.
-// A transaction that looked into the table replicas before this process was registered sends
-// it no notification. So Listen waits for the end of all such transactions before it enables
-// the caches.
+// The triggers that send notifications read the table replicas, and send one only if a process
+// other than the changing one is registered there. A transaction whose trigger read replicas
+// before this process was registered sends no notification. So Listen waits for the end of all
+// such transactions before it enables the caches.
 func (c *Catalog) Listen(ctx context.Context) error {
 	if c.opt.CacheOff {
 		<-ctx.Done()
@@ -63,8 +64,8 @@ func (c *Catalog) Listen(ctx context.Context) error {
 func (c *Catalog) unregister(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	// If this process's row stays in replicas, the other processes' changes are needlessly
-	// notified for a minute.
+	// Without this deletion, the other processes would needlessly send notifications for this
+	// process for up to a minute (replicaForgotten).
 	if _, err := c.db.Pool.Exec(ctx, "DELETE FROM replicas WHERE id = $1", c.opt.Replica); err != nil {
 		c.log.WarnContext(ctx, "leaving the list of replicas failed", "error", err)
 	}
@@ -112,8 +113,8 @@ func (c *Catalog) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// register inserts this process into the table replicas. Then it waits for the end of the
-// transactions that may have read the table before.
+// register inserts this process's row into the table replicas. Then it waits until all
+// transactions have ended that may have read replicas before the row was there.
 func (c *Catalog) register(ctx context.Context) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -152,11 +153,11 @@ func (c *Catalog) register(ctx context.Context) error {
 var errForgotten = errors.New("this process is no longer among the replicas: it was silent for too long")
 
 // beat sends heartbeats as long as this process is registered in replicas. After idleAfter
-// without requests it sends none and only renews the registration. The first request after
-// such a pause wakes it, and waits for the next heartbeat.
+// without requests it pauses: it sends no heartbeats and only renews the registration. The
+// first request after such a pause wakes beat and waits for the next heartbeat.
 func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
-	// Losing a heartbeat in a crash of PostgreSQL does no harm, so its commit doesn't wait for
-	// the disk.
+	// It does no harm if a crash of PostgreSQL loses a heartbeat, so the commit of a heartbeat
+	// doesn't wait for the disk.
 	if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
 		return fmt.Errorf("setting up the heartbeat: %w", err)
 	}
@@ -204,8 +205,8 @@ func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool
 // renew does the part of sendBeat that is needed while no heartbeats are sent: it renews this
 // process's row in replicas, deletes the rows of processes that haven't renewed theirs for
 // replicaForgotten, and returns whether this process is registered. It commits synchronously,
-// because an asynchronous commit would wake PostgreSQL's WAL writer, which then stays awake
-// for ten seconds.
+// because an asynchronous commit would wake PostgreSQL's WAL writer process, which then stays
+// awake for ten seconds, although nothing else happens.
 func (c *Catalog) renew(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
 	b := new(pgx.Batch)
 	b.Queue("SELECT set_config('synchronous_commit', 'on', true)")
@@ -219,7 +220,8 @@ func (c *Catalog) renew(ctx context.Context, conn *pgx.Conn) (registered bool, e
 	return done.RowsAffected() > 0, errors.Join(err, err2, results.Close())
 }
 
-// hear receives notifications and passes them to the cache.
+// hear receives notifications until the connection fails. It passes this process's heartbeats
+// to cache.heard, and other processes' changes to changed.
 func (c *Catalog) hear(ctx context.Context, conn *pgx.Conn) error {
 	own := c.channel()
 	for {

@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// lookTimeout bounds the check of an object in the store while a client waits. If the store
-// takes longer, VerifyBlob reports the object as whole.
+// lookTimeout is how long VerifyBlob waits for the store while a client waits for the answer.
+// If the store takes longer, VerifyBlob reports the object as whole.
 const lookTimeout = 5 * time.Second
 
 // VerifyBlob checks in the store the object of blob b, whose row the caller has read, and
@@ -21,11 +21,11 @@ const lookTimeout = 5 * time.Second
 // lost: all replicas then tell clients that the blob doesn't exist in any repository, and the
 // next push gives the blob a new object.
 //
-// VerifyBlob checks the object first, and marks the blob only if the blob's row still names
-// this object. Storage keys are never used twice, so the row has named the object ever since
-// the check. Before a store reports an object as missing, it checks its own identity: that it
-// is the store that belongs to this database. If the check fails because of the store,
-// VerifyBlob reports the object as whole. Error: blob.ErrWrongStore.
+// VerifyBlob marks the blob only if, after the check, the blob's row still names the object
+// that was checked. Storage keys are never used twice, so the row has named this object all
+// the time. A store reports an object as missing only after it has checked that it is the
+// store that belongs to this database; if it isn't, the error is blob.ErrWrongStore. If the
+// store fails in another way, VerifyBlob reports the object as whole.
 func (c *Catalog) VerifyBlob(ctx context.Context, path string, b Blob) (whole bool, err error) {
 	if c.opt.Look == nil {
 		return true, nil
@@ -45,7 +45,8 @@ func (c *Catalog) VerifyBlob(ctx context.Context, path string, b Blob) (whole bo
 	return false, c.loseBlob(ctx, path, b, wrong)
 }
 
-// loseBlob marks a blob as lost, also if the client whose request found the loss disconnects.
+// loseBlob marks a blob as lost. It goes on if the client whose request found the loss
+// disconnects.
 func (c *Catalog) loseBlob(ctx context.Context, path string, b Blob, wrong string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
@@ -93,24 +94,27 @@ func (c *Catalog) StoredBlob(ctx context.Context, d oci.Digest) (StoredBlob, boo
 	return o, true, nil
 }
 
-// MarkLost marks blobs as lost. It skips those whose row no longer names the object of their
-// StoredBlob, and those that are marked already. Clients are told that a lost blob doesn't
-// exist, until somebody pushes it again. MarkLost returns the blobs that it marked.
+// MarkLost marks the blobs in `list` as lost. It skips a blob whose row no longer names the
+// StoredBlob's Key, and a blob that is marked already. The registry tells clients that a lost
+// blob doesn't exist, until somebody pushes it again. MarkLost returns the blobs that it has
+// marked.
 func (c *Catalog) MarkLost(ctx context.Context, list []StoredBlob) (map[oci.Digest]bool, error) {
 	return c.mark(ctx, list, true)
 }
 
-// MarkFound removes the mark of MarkLost from blobs. It skips those whose row no longer names
-// the object of their StoredBlob, and those that aren't marked. It returns the others.
+// MarkFound removes the mark of MarkLost from the blobs in `list`. It skips a blob whose row
+// no longer names the StoredBlob's Key, and a blob that isn't marked. It returns the blobs
+// whose mark it has removed.
 func (c *Catalog) MarkFound(ctx context.Context, list []StoredBlob) (map[oci.Digest]bool, error) {
 	return c.mark(ctx, list, false)
 }
 
-// mark sets the column lost_at of blobs, or clears it. It changes only rows that still name
-// the storage key in list: a blob that was pushed again after the check has another object,
-// about which the check says nothing. mark locks the blobs' rows in the order of their
-// digests, and waits for a push that has locked one of them; it locks nothing else. It uses
-// the background pool, so that the caches of all processes, including this one, are notified.
+// mark sets the column lost_at of the blobs in `list` or, if `lost` is false, clears it. It
+// changes only rows that still name the storage key in `list`: a blob that was pushed again
+// after the check of the store has another object, which wasn't checked. mark locks the blobs'
+// rows in the order of their digests, and waits for a push that has locked one of these rows;
+// it locks nothing else. It uses the background pool, so that the caches of all processes,
+// including this one, are notified.
 func (c *Catalog) mark(ctx context.Context, list []StoredBlob, lost bool) (map[oci.Digest]bool, error) {
 	digests, keys := make([][]byte, len(list)), make([]string, len(list))
 	for i, o := range list {
@@ -152,7 +156,7 @@ func (c *Catalog) mark(ctx context.Context, list []StoredBlob, lost bool) (map[o
 	return marked, nil
 }
 
-// LongestWrite returns the age from which no request writes to an object any more. An object
-// that is younger and has no row may belong to a request whose upload was taken over by
-// another; that request will delete it.
+// LongestWrite returns the age from which no request can still write an object. A younger
+// object that no row names may be one that a request has written after a newer request took
+// over its upload; the older request then deletes the object itself.
 func (c *Catalog) LongestWrite() time.Duration { return c.late() }

@@ -33,8 +33,9 @@ func (b bundle) lose(t *testing.T, d oci.Digest) {
 	}
 }
 
-// doomedKeys lists the pending deletions: "BASE*" for all objects of the upload with the key
-// prefix BASE, "BASE* but KEY" for all except KEY, and other keys as they are.
+// doomedKeys lists the storage keys of the pending deletions, sorted. It shows a pending
+// deletion of all objects of an upload, whose keys begin with BASE, as "BASE*", and as "BASE*
+// but KEY" if the object KEY is to be kept.
 func (b bundle) doomedKeys(t *testing.T) []string {
 	t.Helper()
 	var keys []string
@@ -46,8 +47,8 @@ func (b bundle) doomedKeys(t *testing.T) []string {
 	return keys
 }
 
-// Clients must be told that a lost blob doesn't exist, until one of them pushes it again. Then
-// every repository that had the blob must have it again.
+// The registry must tell clients that a lost blob doesn't exist, until a client pushes it
+// again. Then every repository that had the blob must have it again.
 func TestLostBlob(t *testing.T) { catalogtest.AtBoth(t, testLostBlob) }
 
 func testLostBlob(t *testing.T, dsn string) {
@@ -103,8 +104,9 @@ func testLostBlob(t *testing.T, dsn string) {
 	b.Owned(t)
 }
 
-// A push gives a lost blob its object. The other objects of the push's upload must be recorded
-// for deletion; the blob's former object must not be, since it is a file of another registry.
+// A client pushes a lost blob, and the blob gets the object of this upload. The upload's other
+// objects must be recorded for deletion. The blob's former object must not be recorded, since
+// it is a file of another registry.
 func TestLostBlobTakesTheObjectAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -128,7 +130,8 @@ func TestLostBlobTakesTheObjectAlone(t *testing.T) {
 	catalogtest.WantCode(t, b.CommitUpload(t.Context(), u, d, key, true), oci.BlobUploadInvalid)
 }
 
-// A lost upload doesn't give its object to a lost blob.
+// A client pushes a lost blob, and a newer request takes over the upload before the first
+// request commits it. The commit must fail, and the blob must not get the upload's object.
 func TestLostBlobRefusesAStalledUpload(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

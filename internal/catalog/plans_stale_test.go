@@ -18,9 +18,9 @@ const manyRows = 3000
 
 // TestPlansOfLargeRepository works in a repository that is much larger than all others. The
 // planner's statistics are from a time when there were no repositories, or only small ones.
-// With them, an index that leads to a whole repository looks as good as the one that leads to
-// a single row. After db.AnalyzeGrown has analyzed the tables that have grown, no operation
-// may read the whole repository.
+// With these statistics, a database index that leads to a whole repository looks as good as
+// the index that leads to a single row. After db.AnalyzeGrown has analyzed the tables that
+// have grown, no operation may read the whole repository.
 func TestPlansOfLargeRepository(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed with many repositories": 300} {
@@ -177,7 +177,7 @@ const fillRepositories = `
 
 // fillLarge fills acme/large with $1 manifests: 80 % are images with a blob each, 10 % are
 // images whose subject is one of the first fifty, and 10 % are indexes of eight images. Each
-// has a tag, and the first image has as many tags again. A few blobs are unused.
+// manifest has a tag, and the first image has $1 further tags. A few blobs are unused.
 var fillLarge = []string{`
 	INSERT INTO blobs (digest, size, storage_key)
 	SELECT '\x01'::bytea || sha256(('blob ' || i)::bytea), 1, 'large' || i FROM generate_series(1, $1::int + 10) i`, `

@@ -13,8 +13,9 @@ import (
 )
 
 // TestTablesAreNotReadWhole makes plans while the tables are empty, and then fills the tables
-// without analyzing them. The plans must not read whole tables then. The review queues are in
-// this state again and again.
+// without analyzing them. The plans must not read whole tables then. The review queues come
+// into this state again and again, since they are filled and emptied between two runs of
+// ANALYZE.
 func TestTablesAreNotReadWhole(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)

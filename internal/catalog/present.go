@@ -17,8 +17,8 @@ type Present struct {
 }
 
 // Present looks up the given tags and manifests in a repository. A caller may have their names
-// from a list that is out of date, such as statistics. Error: NAME_UNKNOWN. For OFFSET 0 see
-// "Plans" in package db.
+// from a list that is out of date, such as statistics. Error: NAME_UNKNOWN. OFFSET 0 in its
+// SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) Present(ctx context.Context, path string, tags []string, manifests []oci.Digest) (Present, error) {
 	p := Present{Tags: make(map[string]oci.Digest), Manifests: make(map[oci.Digest]bool)}
 	failed := func(err error) (Present, error) {
@@ -80,8 +80,8 @@ func (c *Catalog) Present(ctx context.Context, path string, tags []string, manif
 	return p, nil
 }
 
-// PresentTags says for each i whether the tag names[i] exists in the repository with the id
-// repositories[i]. In a deleted repository no tag exists.
+// PresentTags returns for each i whether the tag names[i] exists in the repository with the id
+// repositories[i]. It returns false for a repository that was deleted.
 func (c *Catalog) PresentTags(ctx context.Context, repositories []int64, names []string) ([]bool, error) {
 	return c.present(ctx, `
 		SELECT want.nth FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS want (repository, name, nth)
@@ -92,7 +92,8 @@ func (c *Catalog) PresentTags(ctx context.Context, repositories []int64, names [
 			OFFSET 0) found`, repositories, names)
 }
 
-// PresentManifests does for manifests what PresentTags does for tags.
+// PresentManifests returns for each i whether manifests[i] exists in the repository with the
+// id repositories[i]. It returns false for a repository that was deleted.
 func (c *Catalog) PresentManifests(ctx context.Context, repositories []int64, manifests []oci.Digest) ([]bool, error) {
 	raw := make([][]byte, len(manifests))
 	for i, d := range manifests {
@@ -107,8 +108,9 @@ func (c *Catalog) PresentManifests(ctx context.Context, repositories []int64, ma
 			OFFSET 0) found`, repositories, raw)
 }
 
-// present runs the statement sql, which returns the positions, counted from 1, of those values
-// that exist in their repositories. It returns for each value whether it exists.
+// present runs the statement `sql` for a list of repositories and a list of `values`, tags or
+// manifests. The statement returns the positions, counted from 1, of those values that exist
+// in their repositories. present returns for each value whether it exists.
 func (c *Catalog) present(ctx context.Context, sql string, repositories []int64, values any) ([]bool, error) {
 	rows, err := c.db.Pool.Query(ctx, sql, repositories, values)
 	if err != nil {

@@ -37,7 +37,8 @@ func TestPresent(t *testing.T) {
 	}
 }
 
-// The test looks up tags and manifests in several repositories, one of which was deleted.
+// TestPresentIn looks up tags and manifests in several repositories at once, one of which was
+// deleted.
 func TestPresentIn(t *testing.T) {
 	catalogtest.AtBoth(t, func(t *testing.T, dsn string) {
 		s := replica(t, dsn)

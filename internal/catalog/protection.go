@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// MaxProtectionRules is how many rules a scope may have.
+// MaxProtectionRules is how many rules one scope (a repository, a namespace or the registry)
+// may have.
 const MaxProtectionRules = 100
 
 // ProtectionScope says to which tags a rule applies: to the tags of one repository, of one
@@ -54,10 +55,10 @@ type ProtectionRule struct {
 // Each process caches all rules in memory, with a version number: the setting
 // tag_protection_version, which each change of the rules raises. A write that moves or deletes
 // tags uses the cached rules to decide which tags are protected. The write's last statement
-// compares the cached version with the one in the database, and the tags about which the write
-// decided with the tags that it has locked. If the version has changed, the process reads the
-// rules again and the write runs again. So every write follows the current rules, however many
-// processes there are, without an extra round trip.
+// compares the cached version with the version in the database, and the tags for which the
+// write has made its decision with the tags that it has locked. If the version has changed,
+// the process reads the rules again and the write runs again. So every write follows the
+// current rules, however many processes there are, without an extra round trip.
 
 // protection holds all rules of one version.
 type protection struct {
@@ -65,9 +66,10 @@ type protection struct {
 	rules   []ProtectionRule
 }
 
-// rules returns the cached rules. Until the rules are first read from the database, it returns
-// what a new registry has: no rules, with version 0. A registry with rules has another
-// version, so the first write that uses the cache reads them.
+// rules returns the cached rules. Until this process first reads the rules from the database,
+// it returns an empty list with version 0, which is the version in a new registry. A registry
+// in which rules were made has a higher version, so the first write finds that the versions
+// differ, and reads the rules.
 func (c *Catalog) rules() *protection {
 	if p := c.protection.Load(); p != nil {
 		return p
@@ -111,9 +113,10 @@ func (c *Catalog) reloadRules(ctx context.Context) error {
 	return nil
 }
 
-// read parses a rule's stored pattern. The column pattern is as the first release reads it: it
-// has to match the whole name of a tag. The column searched is the same pattern as the user
-// wrote it; if it isn't NULL (nil), read parses it instead of pattern.
+// read parses a rule's stored pattern. The database column `pattern` has the form that the
+// first release reads: a pattern that has to match the whole name of a tag. The column
+// `searched` has the pattern as the user wrote it. If `searched` isn't NULL (nil), read parses
+// it instead of `pattern`.
 func (r *ProtectionRule) read(pattern string, searched *string) {
 	var err error
 	if searched != nil {
@@ -127,7 +130,8 @@ func (r *ProtectionRule) read(pattern string, searched *string) {
 	}
 }
 
-// of returns the first rule that protects the tag in repository r, or nil.
+// of returns the first rule that protects the tag in repository r, or nil if no rule protects
+// it.
 func (p *protection) of(r repository, tag string) *ProtectionRule {
 	for i := range p.rules {
 		if rule := &p.rules[i]; rule.holds(r) && rule.Pattern.Match(tag) {
@@ -157,10 +161,9 @@ func (p *protection) protected(r repository, tags []string) []string {
 	return out
 }
 
-// refusal returns the error for a client that tried to move or delete a protected tag. what
-// says in the message what can't be done ("deleted"); wayOut says what the client can do
-// instead. The status is 409 and not the one for missing rights, since logging in wouldn't
-// help.
+// refusal returns the error for a client that tried to move or delete a protected tag. In its
+// message, `what` says what can't be done with the tag ("deleted"), and `wayOut` says what the
+// client can do instead. The status is 409, not 401 or 403, since logging in wouldn't help.
 func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 	why := ""
 	if r.Problem != "" {
@@ -173,8 +176,8 @@ func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 }
 
 // moveRefused returns the error for a client whose put would have moved a protected tag to
-// manifest d. It returns nil if by now no protected tag points to another manifest than d. For
-// OFFSET 0 see "Plans" in package db.
+// manifest d. It returns nil if by now no protected tag points to another manifest than d.
+// OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, tags []string, d oci.Digest) error {
 	rules := c.rules()
 	var tag string
@@ -212,8 +215,8 @@ func (c *Catalog) ProtectionIn(ctx context.Context, namespace int64) ([]Protecti
 func (r *ProtectionRule) HoldsIn(t Repository) bool { return r.holds(repository{t.NamespaceID, t.ID}) }
 
 // ProtectionRules lists the rules of exactly this scope, oldest first. For a repository it
-// leaves out those of its namespace and of the registry; for a namespace it leaves out those
-// of its repositories. Error: NAME_UNKNOWN.
+// leaves out the rules of the repository's namespace and of the registry; for a namespace it
+// leaves out the rules of its repositories and of the registry. Error: NAME_UNKNOWN.
 func (c *Catalog) ProtectionRules(ctx context.Context, s ProtectionScope) ([]ProtectionRule, error) {
 	var list []ProtectionRule
 	err := pgx.BeginFunc(ctx, c.db.Pool, func(tx pgx.Tx) error {
@@ -250,8 +253,8 @@ func rulesOf(ctx context.Context, tx pgx.Tx, s ProtectionScope, namespace, repos
 	return list, err
 }
 
-// lockScope locks the scope's namespace or repository against deletion and returns its ids,
-// nil for "any". Error: NAME_UNKNOWN.
+// lockScope locks the scope's namespace or repository against deletion and returns their ids.
+// An id is nil if the scope isn't limited to a namespace or repository. Error: NAME_UNKNOWN.
 func lockScope(ctx context.Context, tx pgx.Tx, s ProtectionScope) (namespace, repository *int64, err error) {
 	switch {
 	case s.Repository != "":

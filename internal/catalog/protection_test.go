@@ -47,7 +47,8 @@ func (b bundle) variants(t *testing.T, path string, n int) (payloads [][]byte) {
 	return payloads
 }
 
-// wantProtected checks the message and the status of a refusal.
+// wantProtected checks that err refuses to change the protected tag, with status 409, and
+// names the tag and the rule's pattern.
 func wantProtected(t *testing.T, err error, tag, pattern string) {
 	t.Helper()
 	catalogtest.WantCode(t, err, oci.Denied)
@@ -112,7 +113,8 @@ func testProtectedTags(t *testing.T, dsn string) {
 	b.Put(t, path, q[1], "v1")
 }
 
-// A rule applies in its scope and below, and nowhere else.
+// A rule must protect the tags in its scope (the registry, a namespace or a repository) and no
+// other tags.
 func TestProtectionScopes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -29,10 +29,10 @@ type NewManifest struct {
 // one round trip if the manifest is new. Every blob that the manifest names must be linked to
 // the repository, and every child of an index must be in the repository; otherwise the error
 // MANIFEST_BLOB_UNKNOWN names the missing ones. The subject need not exist. If the manifest
-// exists already, its row stays as it is and PutManifest only points the tags to it; without
-// tags, PutManifest promises the client that the manifest stays for the review delay. The
-// error is DENIED with status 409 if a protected tag points to another manifest, and DENIED
-// with status 412 if the request's precondition (p.Condition) doesn't hold.
+// exists already, PutManifest leaves its row unchanged and only points the tags to it. If
+// there are no tags either, it promises the client that the manifest stays for the review
+// delay. The error is DENIED with status 409 if a protected tag points to another manifest,
+// and DENIED with status 412 if the request's precondition (p.Condition) doesn't hold.
 //
 // The statements lock rows in one fixed order: repository, blobs, links of blobs to the
 // repository, children, tags, and rows of the review queue last. Each statement checks that
@@ -47,7 +47,8 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 		create: true, drop: c.cache.dropTags,
 		run: func(ctx context.Context, r repository) error { return c.put(ctx, r, p, rows) },
 	}
-	// A put that will be refused doesn't create a repository.
+	// If the repository doesn't exist, write calls checkBeforeCreate first, so that a put that
+	// will be refused creates no repository.
 	switch {
 	case len(rows.blobs)+len(c.requiredChildren(rows)) > 0:
 		w.checkBeforeCreate = func(ctx context.Context) error { return c.missing(ctx, p, rows) }
@@ -144,8 +145,8 @@ var putManifestFile string
 
 var putStatement = db.Statements(putManifestFile)
 
-// put stores a manifest if it is new. If the repository has the manifest already, put points
-// the tags to it.
+// put stores a manifest and points the tags to it. If the repository has the manifest already,
+// put only points the tags to it.
 func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows manifestColumns) error {
 	inserted, err := c.putNew(ctx, r, p, rows)
 	if err != nil || inserted {
@@ -205,8 +206,8 @@ func (c *Catalog) putExisting(ctx context.Context, r repository, p NewManifest, 
 	return b.send(ctx, c.db.Pool)
 }
 
-// tagArgs returns the arguments that insert_manifest and point_tags, the statements that point
-// tags to a manifest, have in common.
+// tagArgs returns the arguments that the statements insert_manifest and point_tags have in
+// common. Both point tags to a manifest.
 func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows manifestColumns) db.SharedArgs {
 	rules := c.rules()
 	return db.SharedArgs(audit.Args(ctx, db.Args{
@@ -217,8 +218,8 @@ func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows
 }
 
 // missing returns the client's error, which lists the blobs and children that the manifest
-// names and the repository lacks. It returns nil if all of them exist now. For OFFSET 0 see
-// "Plans" in package db.
+// names and the repository lacks. It returns nil if all of them exist now. OFFSET 0 in its SQL
+// makes PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColumns) error {
 	absent, err := c.db.Pool.Query(ctx, `
 		SELECT want.digest FROM unnest($2::bytea[]) AS want (digest)

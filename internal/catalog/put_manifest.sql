@@ -2,18 +2,19 @@
 -- putExisting (put_manifest.go) send the statements in this order as one batch: one round
 -- trip, one transaction. The statements take their locks in the order that the package comment
 -- gives. When one statement refuses, the statements after it change nothing (see batch.go).
--- For OFFSET 0 see "Plans" in package db.
+-- OFFSET 0 in these statements makes PostgreSQL look rows up by an index: see "Plans" in
+-- package db.
 --
 -- @namespace, @repository   ids of the repository          @digest   the manifest
 -- @path                     name of the repository         @tags     names, sorted; may be empty
 
--- name: lock_repository
--- Locks the rows of the repository and of its namespace against deletion. It refuses if either
--- row is gone: a concurrent deletion would overlook the rows that this put inserts. Then it
--- takes an advisory lock for each tag and so waits for other puts of the same tags. Row locks
--- don't suffice: a tag that doesn't exist yet has no row, so two puts that create it would
--- notice each other only after both had inserted a manifest, and one would be rolled back.
--- 1886745443 is the key space of these advisory locks.
+-- name: lock_repository Locks the rows of the repository and of its namespace against
+-- deletion. It refuses the put if either row was deleted: the deletion couldn't see the rows
+-- that this put inserts, and would leave them behind. Then it takes an advisory lock for each
+-- tag and so waits for other puts of the same tags. Row locks don't suffice: a tag that
+-- doesn't exist yet has no row, so two puts that create it would notice each other only after
+-- both had inserted a manifest, and one would be rolled back. 1886745443 is the key space of
+-- these advisory locks.
 SELECT (
 	SELECT count(pg_advisory_xact_lock(1886745443, key)) FROM (
 		SELECT DISTINCT hashtext(@repository::bigint || ':' || name) AS key FROM unnest(@tags::text[]) AS name ORDER BY key) k),
@@ -111,10 +112,10 @@ CROSS JOIN LATERAL (
 -- @condition_tag is '', about the manifest.
 --
 -- The CTE "previous" reads the manifests to which the tags point so far. lock_tags has locked
--- the tags that existed, so "previous" is right for them. But a transaction that doesn't take
--- the advisory locks of puts may meanwhile have created another of the tags, and may be moving
--- or deleting it right now. The statement doesn't write a tag that differs from "previous";
--- its last lines then raise a serialization failure, and the put runs again.
+-- the tags that existed, so "previous" is right for these tags. But a transaction that doesn't
+-- take the advisory locks of puts may meanwhile have created one of the other tags, and may be
+-- moving or deleting it right now. If a tag differs from "previous", the statement doesn't
+-- write the tag. Its last lines then raise a serialization failure, and the put runs again.
 WITH previous AS (
 	-- the tags that exist, each with the manifest that it points to
 	SELECT t.name, t.manifest_id, p.digest FROM unnest(@tags::text[]) AS want (name)
@@ -140,9 +141,9 @@ WITH previous AS (
 ), accepted AS MATERIALIZED (
 	SELECT FROM asked WHERE refusal IS NULL
 ), m AS (
-	-- total_size is the sum of the payload, the blobs and, for an index, the payloads of its
-	-- children, at most the largest bigint. The statements before have locked all of these
-	-- rows.
+	-- total_size is the sum of the sizes of the payload, of the blobs and, for an index, of
+	-- its children's payloads, at most the largest bigint. The statements before have locked
+	-- the rows of these blobs and children.
 	INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type,
 		subject_digest, configuration_blob_digest, annotations, payload, total_size)
 	SELECT @namespace, @repository, @digest, @media_type, @artifact_type, @subject, @config, @annotations, @payload,
@@ -186,7 +187,7 @@ WITH previous AS (
 	SELECT e.kind, @actor, @address, @user_agent, @request_id, split_part(@path, '/', 1), @path, @repository, @digest, e.tag,
 		CASE WHEN e.previous IS NOT NULL THEN jsonb_build_object('previous_digest', purser_digest_text(e.previous)) END
 	FROM (
-		-- an entry for each tag, one for a put without tags
+		-- an audit entry for each tag, and a single entry for a put without tags
 		SELECT 'push_repo' AS kind, t.name AS tag, NULL::bytea AS previous FROM m LEFT JOIN t ON true
 		UNION ALL
 		SELECT 'move_tag', t.name, p.digest FROM t JOIN previous p ON p.name = t.name) e

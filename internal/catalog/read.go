@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Manifest is a stored manifest, with the bytes that were pushed. Callers share one Manifest
-// from the cache and must not change it.
+// Manifest is a stored manifest, with the bytes that were pushed. Several callers may get the
+// same *Manifest from the cache, so they must not change it.
 type Manifest struct {
 	Digest    oci.Digest
 	MediaType string
@@ -153,9 +153,9 @@ func (c *Catalog) Blob(ctx context.Context, path string, d oci.Digest) (Blob, er
 	return c.BlobNow(ctx, path, d)
 }
 
-// BlobNow is like Blob, but reads the database and not the cache. A reader calls it if the
-// store doesn't have the object that the cached blob names: the blob may have another object
-// by now. For OFFSET 0 see "Plans" in package db.
+// BlobNow is like Blob, but reads the database and not the cache. It is called when the store
+// doesn't have the object that a cached blob names: the blob may have another object by now.
+// OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	gen := c.cache.content(path)
 	b := Blob{Digest: d}
@@ -183,15 +183,15 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 	return b, nil
 }
 
-// PromiseBlobExists is like Blob, for a client that asks by HEAD whether it has to upload the blob.
-// If the blob exists, the answer is a promise of existence: the blob stays for the review
-// delay, so that the manifest which the client pushes next finds it. The promise is a row in
-// gc_blob_review_queue. PromiseBlobExists writes the row first and looks up the blob by a second
-// statement in the same round trip; in the other order, or in one statement, garbage
-// collection could delete the blob in between. The process caches the promise, and answers
-// from the cache while more than half of the promised time remains. Before it answers,
-// PromiseBlobExists checks the object in the store (VerifyBlob), since a client that is told "it
-// exists" won't push the blob.
+// PromiseBlobExists is like Blob, for a client that asks by HEAD whether it has to upload the
+// blob. If the blob exists, the answer is a promise of existence: the blob stays for the
+// review delay, so that the manifest which the client pushes next finds it. The promise is a
+// row in gc_blob_review_queue. PromiseBlobExists writes the row first and looks up the blob by
+// a second statement in the same round trip; in the other order, or in one statement, garbage
+// collection could delete the blob in between. PromiseBlobExists caches the promise in this
+// process, and answers from the cache while more than half of the promised time remains.
+// Before it answers, PromiseBlobExists checks the object in the store (VerifyBlob), since a
+// client that is told "it exists" won't push the blob.
 func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
@@ -244,11 +244,12 @@ func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Dige
 	return blob, nil
 }
 
-// promised says whether this process has cached a promise of existence for k of which more
-// than half of the time remains. gen is the current generation of a manifest's repository, 0
-// for a blob. A promise for a manifest ends with the generation in which it was given, since
-// the manifest may have been deleted and put again. A promise for a blob has neither path nor
-// generation: it holds in every repository, and no blob is deleted while it lasts.
+// promised says whether this process has cached a promise of existence for the manifest or
+// blob k, and more than half of the promised time remains. For a manifest, gen is the current
+// generation of its repository; a promise from an earlier generation isn't valid any more,
+// since the manifest may have been deleted and put again. For a blob, gen is 0 and k has no
+// path: the promise holds in every repository, and the blob isn't deleted while the promise
+// lasts.
 func (c *Catalog) promised(k contentKey, gen uint64) bool {
 	e, ok := c.cache.promises.GetIfPresent(k)
 	return ok && e.gen == gen && time.Now().Before(e.value)

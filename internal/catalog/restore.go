@@ -12,9 +12,9 @@ import (
 // in the repository; DENIED with status 409 if the tag is protected and points to another
 // manifest.
 //
-// RestoreTag locks the manifest before it writes the tag, as for every reference. So a review
-// of the manifest that came first has deleted it, and the error is MANIFEST_UNKNOWN; a review
-// that comes later sees the tag and leaves the manifest alone.
+// RestoreTag locks the manifest before it writes the tag. If a review of the manifest has the
+// lock first and deletes the manifest, the error is MANIFEST_UNKNOWN. A review that comes
+// later sees the tag and keeps the manifest.
 func (c *Catalog) RestoreTag(ctx context.Context, path, tag string, d oci.Digest) error {
 	return c.pointTag(ctx, path, tag, d, "revert_tag")
 }

@@ -55,7 +55,8 @@ func References(r Repository, m *oci.Manifest) []Reference {
 }
 
 // SizesOf returns, for each item of list, the size in bytes of the stored blob or manifest, or
-// -1 if it doesn't exist. It takes one round trip. For OFFSET 0 see "Plans" in package db.
+// -1 if it doesn't exist. It takes one round trip. OFFSET 0 in its SQL makes PostgreSQL look
+// rows up by an index: see "Plans" in package db.
 func (c *Catalog) SizesOf(ctx context.Context, list []Reference) ([]int64, error) {
 	sizes := make([]int64, len(list))
 	var blobs, manifests [][]byte

@@ -16,8 +16,9 @@ import (
 // the row stays in missing_children. So the review of a manifest first turns such rows into
 // references, and then decides whether the manifest is referenced. The review's statements
 // begin after both pushes have committed, so they see both. A review locks a manifest before
-// it deletes it. So if an index is pushed during the review, its push waits for the review,
-// and then finds that the child exists or is missing.
+// it deletes the manifest. So if an index that lists the manifest is pushed during the review,
+// the push waits for the review, and then finds either that the child exists or that it is
+// missing.
 
 // requiredChildren returns the digests of the children that must exist before the index is
 // stored: none if the configuration allows sparse indexes, else all.
@@ -28,10 +29,11 @@ func (c *Catalog) requiredChildren(rows manifestColumns) [][]byte {
 	return rows.children
 }
 
-// listedManifests corrects rows for an index that lists a manifest under a media type that
-// isn't a manifest's. Such an entry was taken for a blob. If the repository has a manifest and
-// no blob of its digest, listedManifests moves the entry from rows' blobs to its children. It
-// returns whether it moved any. For OFFSET 0 see "Plans" in package db.
+// listedManifests corrects `rows` for an index that lists a manifest under a media type that
+// isn't a manifest's; manifestRows has taken such an entry for a blob. If the repository has a
+// manifest with the entry's digest and no blob, listedManifests moves the digest from
+// rows.blobs and rows.layers to rows.children. It returns whether it moved any. OFFSET 0 in
+// its SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) listedManifests(ctx context.Context, p NewManifest, rows *manifestColumns) (bool, error) {
 	if len(p.Manifest.Manifests) == 0 || len(rows.layers) == 0 {
 		return false, nil

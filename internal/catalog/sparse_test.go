@@ -25,7 +25,7 @@ const (
 	cacheLayer  = "application/vnd.oci.image.layer.v1.tar+gzip"
 )
 
-// listing is an index of descriptors of any type.
+// listing returns an index that lists the given descriptors, whatever their media types are.
 func listing(t *testing.T, indexType string, list ...map[string]any) []byte {
 	t.Helper()
 	payload, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": list})
@@ -162,8 +162,8 @@ func TestSparseIndex(t *testing.T) {
 		t.Fatalf("%d manifests are missing, want 3", n)
 	}
 
-	// Push one of the missing manifests, without a tag, by a replica that doesn't accept
-	// sparse indexes. A review must keep it, since the index lists it.
+	// Push one of the missing manifests, without a tag, through a replica that doesn't accept
+	// sparse indexes. A review must keep the manifest, since the index lists it.
 	strict.Put(t, "r", payloads[1])
 	b.ReviewAll(t)
 	if _, err := b.ManifestByDigest(ctx, "r", digests[1]); err != nil {
@@ -195,10 +195,10 @@ func TestSparseIndex(t *testing.T) {
 	}
 }
 
-// TestUnlinkedChild makes the state after an index and its child were put at the same time and
-// didn't see each other: a row in missing_children for a manifest that exists. The manifest's
-// review must turn the row into a reference and keep the manifest, also if the manifest had a
-// tag for a while.
+// TestUnlinkedChild makes the state that results when an index and its child are put at the
+// same time and neither transaction sees the other: a row in missing_children for a manifest
+// that exists. The manifest's review must turn the row into a reference and keep the manifest,
+// also if the manifest had a tag for a while.
 func TestUnlinkedChild(t *testing.T) {
 	t.Parallel()
 	b := sparse(t, dbtest.DSN(t))
@@ -325,7 +325,8 @@ func allowed(err error, codes ...oci.Code) error {
 	return err
 }
 
-// checkSparse reviews until nothing is due and checks every index.
+// checkSparse makes all reviews due, runs them until none is left, and checks the references
+// of every index.
 func (b bundle) checkSparse(t *testing.T) {
 	t.Helper()
 	b.DueNow(t)

@@ -16,13 +16,14 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Upload is the state of an upload in progress, as the upload's row in the table uploads has
-// it. With this state any process can continue the upload.
+// Upload is the state of an upload in progress, as it is stored in the upload's row in the
+// table uploads. With this state any process can continue the upload.
 //
-// Attempt is the fencing token. A writer first claims the upload: it raises Attempt in the
-// row. From then on, only a writer that names the current Attempt can reserve object numbers,
-// save the upload's state or commit its blob. So if a writer stalls, and another one claims
-// the upload meanwhile, the first can't change anything when it wakes.
+// Attempt is a fencing token. A request that writes first claims the upload, which raises
+// Attempt in the upload's row. From then on, only a request that names the current Attempt can
+// reserve object numbers, save the upload's state or commit its blob. So if a request stalls,
+// and a newer request claims the upload meanwhile, the stalled one can't change anything when
+// it goes on: it is fenced.
 type Upload struct {
 	ID         uuid.UUID
 	Repository string
@@ -39,7 +40,7 @@ type Upload struct {
 	StartedAt time.Time
 }
 
-// NoTicket says that no number is reserved.
+// NoTicket is the value of Upload.Ticket if no object number is reserved.
 const NoTicket = -1
 
 // MaxTail is the maximum number of bytes of an unfinished upload that are kept in its row. A
@@ -47,11 +48,12 @@ const NoTicket = -1
 // upload is complete.
 const MaxTail = 64 << 10
 
-// StartUploads inserts the rows of n new uploads. Of each it reserves one object number for
-// the caller, so that writing the first object needs no claim. The uploads belong to no
-// repository until their state is first saved. A process makes rows ahead, several in one
-// commit, so that a client that starts an upload waits for no commit. Rows that stay unused
-// are deleted like abandoned uploads (ReapUploads).
+// StartUploads inserts the rows of n new uploads. For each upload it reserves one object
+// number for the caller, so that the caller can write the first object without claiming the
+// upload. The uploads belong to no repository until their state is first saved. A process
+// calls StartUploads ahead of need, for several rows in one commit, so that a client that
+// starts an upload waits for no commit. Rows that stay unused are deleted like abandoned
+// uploads (ReapUploads).
 func (c *Catalog) StartUploads(ctx context.Context, n int) ([]Upload, error) {
 	list := make([]Upload, n)
 	ids, keys := make([]uuid.UUID, n), make([]string, n)
@@ -102,9 +104,9 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 	return u, nil
 }
 
-// ClaimUpload makes the caller the upload's only writer, if the row still has u's Attempt, and
-// reserves n object numbers. It returns the new Attempt and next, the lowest number that
-// wasn't handed out before; the caller's numbers are next to next+n-1. Error:
+// ClaimUpload makes the caller the upload's only writer, if the upload's row still has the
+// attempt u.Attempt, and reserves n object numbers for the caller. It returns the new attempt
+// and `next`, the lowest of these numbers; they are next to next+n-1. Error:
 // BLOB_UPLOAD_INVALID with status 416 if another request has claimed or changed the upload
 // since u was read.
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, next int64, err error) {
@@ -122,7 +124,7 @@ func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, ne
 }
 
 // UploadNumbers reserves n more object numbers, never used before, for the request that has
-// claimed the upload. It returns the first one. Error: as ClaimUpload's.
+// claimed the upload. It returns the first of these numbers. Error: the same as ClaimUpload's.
 func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int64, err error) {
 	err = c.db.Pool.QueryRow(ctx, `
 		UPDATE uploads SET numbers = numbers + $3, updated_at = now()
@@ -137,12 +139,12 @@ func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int
 	return first, nil
 }
 
-// SaveUpload stores the fields of u in the upload's row and ends the caller's claim, if any.
-// The client may then be told that the bytes are saved. From the first save on, the upload
-// belongs to its repository: deleting the repository cancels the upload. If the repository is
-// deleted during the first save, the reaper later deletes the upload as abandoned. SaveUpload
-// returns the upload as its row is now, with a Ticket if the upload has no object yet. Error:
-// as ClaimUpload's.
+// SaveUpload stores the fields of u in the upload's row and ends the caller's claim, if the
+// caller has claimed the upload. The caller may then tell the client that the bytes are saved.
+// From the first save on, the upload belongs to its repository: deleting the repository
+// cancels the upload. If the repository is deleted during the first save, the reaper later
+// deletes the upload as abandoned. SaveUpload returns the upload as its row is now, with a
+// Ticket if the upload has no object yet. Error: the same as ClaimUpload's.
 func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	taken := 0
 	if u.StoreState == nil && u.Ticket == NoTicket {
@@ -166,13 +168,13 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	return u, nil
 }
 
-// CommitUpload turns the upload into a blob of its repository, in one transaction. For a new
-// blob that is one statement, which deletes the upload's row and inserts the blob's row and
-// its link to the repository. If the blob exists already, the upload's objects are recorded
-// for deletion, and the client is promised that the blob stays for the review delay. But if
-// the store has lost the existing blob's object, the upload's object replaces it. key is the
-// storage key of the upload's object; leftovers says that the upload may have other objects,
-// which are then recorded for deletion. Error: as ClaimUpload's.
+// CommitUpload turns the upload into a blob of its repository, in one transaction. If the blob
+// is new, the transaction is one statement, which deletes the upload's row and inserts the
+// blob's row and its link to the repository. If the blob exists already, the upload's objects
+// are recorded for deletion, and the client is promised that the blob stays for the review
+// delay. But if the store has lost the existing blob's object, the upload's object replaces
+// it. key is the storage key of the upload's object; `leftovers` says that the upload may have
+// other objects, which are then recorded for deletion. Error: the same as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
 	doing := fmt.Sprintf("committing upload %s to %s as %s", u.ID, u.Repository, d)
 	err := c.write(ctx, write{path: u.Repository, doing: doing, create: true, run: func(ctx context.Context, r repository) error {
@@ -193,11 +195,11 @@ func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key 
 	return err
 }
 
-// commitNew commits an upload whose blob doesn't exist yet, and refuses with blobExists if the
-// blob exists. Its statement is a chain of CTEs, each of which reads the one before, so that
-// they run in this order: lock the repository; lock the upload; insert the blob; delete the
-// upload's row if the blob was inserted. The insert waits for transactions that insert or
-// delete the same blob.
+// commitNew commits an upload whose blob doesn't exist yet, and returns the refusal blobExists
+// if the blob exists. Its statement is a chain of CTEs, each of which reads the CTE before it,
+// so that they run in this order: lock the repository; lock the upload; insert the blob;
+// delete the upload's row if the blob was inserted. The insert waits for transactions that
+// insert or delete the same blob.
 func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
 	b := new(batch)
 	b.guard(nil, `
@@ -258,10 +260,11 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 // commitLost commits an upload whose blob exists but has lost its object in the store. The
 // blob's row gets the upload's object, so every repository with a link to the blob has it
 // again. The old object is recorded for deletion, unless it is foreign, that is, a file of
-// another registry. If two uploads try to repair the same blob, the second one finds it
-// repaired, and its commit runs again as commitKnown. The upload's row is deleted right after
-// the blob is locked, before anything else changes, so that a request whose upload was taken
-// over by another changes nothing.
+// another registry. If two uploads of the same lost blob are committed at once, the second
+// commit finds that the blob has an object again, and CommitUpload runs again and calls
+// commitKnown. Right after it has locked the blob, commitLost deletes the upload's row, and
+// refuses the commit if the row has another attempt. So a request whose upload was taken over
+// by a newer request changes nothing else.
 func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
 	b := new(batch)
 	b.lockRepository(r, u.Repository)
@@ -286,7 +289,7 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 	return b.send(ctx, c.db.Pool)
 }
 
-// OpenUploads returns those of the uploads that can still be continued.
+// OpenUploads returns those of the ids whose uploads can still be continued.
 func (c *Catalog) OpenUploads(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := c.db.Pool.Query(ctx, "SELECT id FROM uploads WHERE id = ANY ($1) AND status = 1", ids)
 	if err != nil {
@@ -343,16 +346,17 @@ func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (in
 const TicketMaxAge = 10 * time.Minute
 
 // late returns how long requests may still write to an upload's objects after the upload's row
-// was deleted: the duration of the longest request, begun with the oldest ticket, plus a
-// minute for differences between clocks.
+// was deleted. It is the sum of the age that a ticket may have when a request begins to use
+// it, the duration of the longest request, and a minute for differences between clocks.
 func (c *Catalog) late() time.Duration { return c.opt.MaxRequest + TicketMaxAge + time.Minute }
 
 // ErrUploadMoved is wrapped by errors that tell a client that another request continued,
 // finished or cancelled the upload.
 var ErrUploadMoved = errors.New("the upload's row is not as it was")
 
-// The error messages don't name the id of the upload's row, because clients know the upload by
-// another id.
+// uploadUnknown returns the client's error for an upload that doesn't exist. The message
+// doesn't name the id of the upload's row, because the upload's URL has another id, which is
+// encrypted.
 func uploadUnknown(path string) error {
 	return oci.Errorf(oci.BlobUploadUnknown, "this upload is not known to repository %s: it was finished or cancelled, or has expired; start another", path)
 }

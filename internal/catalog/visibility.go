@@ -9,15 +9,15 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// Public and Private are the visibilities of a repository. They only record the owner's wish:
-// as there are no accounts yet, every client that reaches the registry may pull from every
-// repository.
+// Public and Private are the visibilities of a repository. The registry only stores and shows
+// them: as there are no accounts yet, every client that reaches the registry may pull from
+// every repository.
 const (
 	Public  = "public"
 	Private = "private"
 )
 
-// SetVisibility stores the wished visibility: Public or Private. Error: NAME_UNKNOWN.
+// SetVisibility stores a repository's visibility, Public or Private. Error: NAME_UNKNOWN.
 func (c *Catalog) SetVisibility(ctx context.Context, path, visibility string) error {
 	return c.setting(ctx, path, "changing the visibility", func(tx pgx.Tx, r repository) error {
 		_, err := tx.Exec(ctx, `
@@ -43,7 +43,7 @@ func (c *Catalog) SetStar(ctx context.Context, path string, on bool) error {
 	})
 }
 
-// setting runs fn in a transaction that has locked the repository against deletion. doing
+// setting runs fn in a transaction that has locked the repository against deletion. `doing`
 // describes the change in error messages.
 func (c *Catalog) setting(ctx context.Context, path, doing string, fn func(tx pgx.Tx, r repository) error) error {
 	return c.write(ctx, write{path: path, doing: doing + " of repository " + path, run: func(ctx context.Context, r repository) error {

@@ -12,22 +12,22 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// write is a change below one repository. [Catalog.write] runs it.
+// write describes a change in one repository. [Catalog.write] runs it.
 type write struct {
 	path  string
 	doing string // what the write does, for errors
-	// in is the repository, for a caller that knows its ids. If it is zero, write looks up the
-	// repository that has the name path now.
+	// `in` has the ids of the repository, if the caller knows them. If it is zero,
+	// [Catalog.write] looks up the repository that has the name `path` now.
 	in repository
-	// create makes the repository if it doesn't exist. Before that, write calls
-	// checkBeforeCreate, if it isn't nil; if that returns an error, nothing is created and the
-	// client gets the error.
+	// If create is true and the repository doesn't exist, [Catalog.write] makes it. Before
+	// that it calls checkBeforeCreate, if this isn't nil. If checkBeforeCreate returns an
+	// error, nothing is created and the client gets the error.
 	create            bool
 	checkBeforeCreate func(ctx context.Context) error
 	// drop invalidates the cached results that the write changes. If it is nil, the write
 	// changes nothing that is cached, and is cancelled when its client disconnects.
 	drop func(path string)
-	// run tries the write once. It uses one transaction, or several of which only the last one
+	// run tries the write once, in one transaction, or in several of which only the last
 	// changes anything.
 	run func(ctx context.Context, r repository) error
 	// answer turns a refusal of run into the client's error. It returns nil if the reason for
@@ -36,12 +36,16 @@ type write struct {
 	answer func(ctx context.Context, r repository, why refusal) error
 }
 
-// writeAttempts bounds how often a write runs. A write that loses a race runs again, and
-// somebody else has won each such race, so the bound is reached only when something is wrong.
+// writeAttempts is how often a write runs at most. A write runs again when a concurrent
+// transaction has won a race against it. That doesn't happen many times in a row, so this
+// bound is reached only when something is wrong.
 const writeAttempts = 20
 
-// write calls w.run until it succeeds, or fails for a reason that another run wouldn't change.
-// It runs w again
+// write calls w.run until it succeeds, or fails for a reason that another call wouldn't
+// change, but at most writeAttempts times. It calls w.run again if it has created the
+// repository, if the repository was deleted meanwhile and w.in is zero, if it has read the
+// changed protection rules, if w.answer has found that the reason for a refusal is gone, or if
+// w.run has lost a race in the database (see [db.Retryable]).
 //
 // Errors: NAME_UNKNOWN if there is no such repository; the errors of w.run and w.answer.
 func (c *Catalog) write(ctx context.Context, w write) (err error) {
@@ -59,8 +63,8 @@ func (c *Catalog) write(ctx context.Context, w write) (err error) {
 	return err
 }
 
-// attempts runs w as often as needed. Only this function knows after which failures a write
-// may run again.
+// attempts is the loop of [Catalog.write]: it calls w.run up to writeAttempts times. No other
+// function decides after which failures a write runs again.
 func (c *Catalog) attempts(ctx context.Context, w write) error {
 	var err error
 	for n := range writeAttempts {
@@ -94,7 +98,8 @@ func (c *Catalog) attempts(ctx context.Context, w write) error {
 	return fmt.Errorf("gave up after %d attempts: %w", writeAttempts, err)
 }
 
-// createFor makes the repository of a write with its namespace.
+// createFor makes the repository of the write w, and its namespace if that doesn't exist,
+// unless w.checkBeforeCreate returns an error.
 func (c *Catalog) createFor(ctx context.Context, w write) (err error) {
 	if w.checkBeforeCreate != nil {
 		err = w.checkBeforeCreate(ctx)
@@ -125,9 +130,9 @@ func (c *Catalog) change(ctx context.Context, path string, drop func(path string
 const writeTimeout = time.Minute
 
 // txOrAnswer runs fn in a transaction. It commits the transaction if fn succeeds, and also if
-// fn returns a client's error or a refusal, since fn has then changed nothing, or only what
-// does no harm; a rollback would count as a failure in PostgreSQL's statistics. It returns
-// fn's error.
+// fn returns a client's error or a refusal: fn has then changed nothing, or only rows whose
+// change does no harm, and a rollback would count as a failure in PostgreSQL's statistics. It
+// returns fn's error.
 func (c *Catalog) txOrAnswer(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	var answer error
 	err := pgx.BeginTxFunc(ctx, c.db.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {

@@ -29,7 +29,7 @@ type Bundle struct {
 	DB *db.DB
 }
 
-// Setup makes a database and opens a catalog on it.
+// Setup makes a database that belongs to the test, and opens a catalog on it.
 func Setup(t *testing.T) Bundle {
 	t.Helper()
 	return Replica(t, dbtest.DSN(t))
@@ -47,7 +47,8 @@ func AtBoth(t *testing.T, test func(t *testing.T, dsn string)) {
 	}
 }
 
-// Replica opens a catalog as one more process on dsn.
+// Replica opens another catalog on the database dsn, with a replica id of its own, as another
+// process of the registry would.
 func Replica(t *testing.T, dsn string) Bundle {
 	t.Helper()
 	id := uuid.New()
@@ -170,7 +171,8 @@ func SubjectOf(t *testing.T, config, subject oci.Digest) []byte {
 		"mediaType": oci.MediaTypeImageManifest, "digest": subject.String(), "size": 1}})
 }
 
-// Numbered returns an image that is unique by its number.
+// Numbered returns an image manifest that has n in an annotation, so that different numbers
+// make different manifests.
 func Numbered(t *testing.T, n int, config oci.Digest, layers ...oci.Digest) []byte {
 	t.Helper()
 	return Image(t, config, layers, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(n)}})

@@ -38,7 +38,8 @@ func (b Bundle) LooseKeys(t *testing.T, o loosefk.Options) *loosefk.Worker {
 	return w
 }
 
-// Drain runs the worker until nothing is left to do.
+// Drain runs the worker until no rows of deleted repositories and namespaces are left to
+// delete.
 func (b Bundle) Drain(t *testing.T, w *loosefk.Worker) {
 	t.Helper()
 	for range 100 {
@@ -80,7 +81,7 @@ func (b Bundle) Fill(t *testing.T, path string) (img oci.Digest) {
 	return img
 }
 
-// Alone waits until this is the database's only session.
+// Alone waits until conn is the only connection to its database.
 func Alone(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	Eventually(t, "all others have gone", func() bool {

@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// AtOnce sets every delay of garbage collection to zero.
+// AtOnce sets the review delays of all events to zero.
 func (b Bundle) AtOnce(t *testing.T) {
 	t.Helper()
 	if err := b.SetReviewDelays(t.Context(), 0, nil); err != nil {
@@ -36,8 +36,9 @@ func (b Bundle) ReviewBatch(t *testing.T, kind gc.ReviewKind) gc.Review {
 	return out
 }
 
-// TryReview reviews up to limit due rows of a review queue and returns the number of rows that
-// it claimed. If the review lost a race for locks, TryReview returns no error.
+// TryReview reviews up to `limit` due rows of a review queue and returns the number of rows
+// that it claimed. If the review fails because a concurrent transaction has locked its rows,
+// TryReview returns no error.
 func (b Bundle) TryReview(ctx context.Context, kind gc.ReviewKind, limit int) (claimed int, err error) {
 	out, err := b.Review(ctx, gc.ReviewOptions{Kind: kind, Limit: limit})
 	if e, ok := errors.AsType[*gc.ReviewError](err); ok && e.Contended() {
@@ -46,7 +47,8 @@ func (b Bundle) TryReview(ctx context.Context, kind gc.ReviewKind, limit int) (c
 	return out.Claimed, err
 }
 
-// ReviewAll reviews until nothing is due, and returns what was deleted.
+// ReviewAll reviews manifests and blobs until no review is due. It returns how many manifests
+// and blobs the reviews deleted.
 func (b Bundle) ReviewAll(t *testing.T) (manifests, blobs int) {
 	t.Helper()
 	for {
@@ -144,7 +146,7 @@ func (b Bundle) Nothing(t *testing.T) {
 	b.Owned(t)
 }
 
-// Whole checks that the manifest of a tag exists, and that the given blobs exist in its
+// Whole checks that the manifest of a tag exists, and that the given blobs exist in the tag's
 // repository.
 func (b Bundle) Whole(t *testing.T, path, tag string, blobs ...oci.Digest) {
 	t.Helper()

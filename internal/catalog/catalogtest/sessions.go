@@ -37,8 +37,8 @@ func (s Session) Exec(t *testing.T, sql string, args ...any) {
 	}
 }
 
-// Blocks waits until n database connections wait for locks that session s has. It asks through
-// the session watch.
+// Blocks waits until n database connections wait for locks that session s has. It queries
+// pg_stat_activity through the session `watch`, since s may be in a transaction.
 func (s Session) Blocks(t *testing.T, watch Session, n int) {
 	t.Helper()
 	Eventually(t, "blocked by the other Session", func() bool {
@@ -53,7 +53,7 @@ func (s Session) Blocks(t *testing.T, watch Session, n int) {
 
 // Collecting begins a transaction as a review of blob d does: it locks the row in
 // gc_blob_review_queue, then the blob's row, each FOR UPDATE SKIP LOCKED. It returns whether
-// it got both.
+// it could lock both rows.
 func (s Session) Collecting(t *testing.T, d oci.Digest) bool {
 	t.Helper()
 	s.Exec(t, "BEGIN")
@@ -82,7 +82,7 @@ func (s Session) Collect(t *testing.T, d oci.Digest) {
 	s.Exec(t, "COMMIT")
 }
 
-// Waiting returns the number of backends that wait for a lock.
+// Waiting returns the number of connections to the test's database that wait for a lock.
 func (b Bundle) Waiting(t *testing.T) int {
 	t.Helper()
 	return b.Count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
@@ -108,8 +108,8 @@ func Soon(t *testing.T, what string, done <-chan error) error {
 	}
 }
 
-// PatientDSN creates a database in which PostgreSQL doesn't resolve deadlocks for an hour. So
-// a test sees a deadlock as two calls that don't end.
+// PatientDSN creates a database in which PostgreSQL resolves deadlocks only after an hour. So
+// in a test, calls that deadlock don't end.
 func PatientDSN(t *testing.T) string {
 	t.Helper()
 	dsn := dbtest.DSN(t)
