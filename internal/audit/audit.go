@@ -1,7 +1,7 @@
 // Package audit is the audit log: it records who did what.
 //
 // A transaction that changes data also writes the entry of the change. Callers that know
-// the entry's values use [Append] or [Queue]. Some SQL statements, such as those of
+// the entry's values use [Append]. Some SQL statements, such as those of
 // package catalog, learn only while they run what they change; they insert the entries
 // into the table auditlog themselves, with the arguments of [Args]. Only this package
 // reads that table. A pull changes no data: a [Recorder] collects the entries of pulls in
@@ -76,8 +76,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
@@ -213,20 +211,6 @@ func Append(ctx context.Context, tx db.Querier, entries ...Entry) error {
 	if _, err := tx.Exec(ctx, insertEntries, args); err != nil {
 		return fmt.Errorf("writing the audit log: %w", err)
 	}
-	return nil
-}
-
-// Queue adds the INSERT statement of Append to a pgx batch, so that a whole transaction
-// can be sent in one round trip.
-func Queue(ctx context.Context, b *pgx.Batch, entries ...Entry) error {
-	if len(entries) == 0 {
-		return nil
-	}
-	args, err := arguments(SourceOf(ctx), entries)
-	if err != nil {
-		return err
-	}
-	b.Queue(insertEntries, args).Exec(func(pgconn.CommandTag) error { return nil })
 	return nil
 }
 

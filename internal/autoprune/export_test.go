@@ -2,6 +2,7 @@ package autoprune
 
 import (
 	"context"
+	"iter"
 
 	"github.com/purser-registry/purser/internal/catalog"
 )
@@ -30,4 +31,24 @@ func (p *Pruner) ReadTags(ctx context.Context, t catalog.Repository) (page []Tag
 		return s.Tags(ctx, "", 1000, func(row tagRow) { page = append(page, row) })
 	})
 	return page, err
+}
+
+// PolicySetOf returns the set of the given indexes, each below [MaxPolicies].
+func PolicySetOf(places ...int) PolicySet {
+	var s PolicySet
+	for _, i := range places {
+		s = s.with(i)
+	}
+	return s
+}
+
+// Tags yields the elements of a slice.
+func Tags(tags []Tag) iter.Seq2[Tag, error] {
+	return func(yield func(Tag, error) bool) {
+		for i := range tags {
+			if !yield(tags[i], nil) {
+				return
+			}
+		}
+	}
 }

@@ -116,15 +116,6 @@ func (r *Rules) validate() error {
 // PolicySet is a set of policies by their indexes in [Rules.Policies].
 type PolicySet uint64
 
-// PolicySetOf returns the set of the given indexes, each below [MaxPolicies].
-func PolicySetOf(places ...int) PolicySet {
-	var s PolicySet
-	for _, i := range places {
-		s = s.with(i)
-	}
-	return s
-}
-
 func (s PolicySet) with(i int) PolicySet { return s | 1<<i }
 
 // Has returns whether the policy with index i is in the set.

@@ -91,14 +91,3 @@ type Repository struct {
 	// passes at most 1,000 manifests in one call. Nil: the repository has no indexes.
 	Parents func(manifests []int64) ([]Reference, error)
 }
-
-// Tags yields the elements of a slice.
-func Tags(tags []Tag) iter.Seq2[Tag, error] {
-	return func(yield func(Tag, error) bool) {
-		for i := range tags {
-			if !yield(tags[i], nil) {
-				return
-			}
-		}
-	}
-}
