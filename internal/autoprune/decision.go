@@ -56,7 +56,7 @@ type Notice struct {
 }
 
 // Reason returns a text for people that says why the tag is deleted or stays: a phrase
-// without a full stop. d must be what [Verdict.Decide] returned for this tag.
+// without a full stop. d must be the decision that [Verdict.Decide] returned for this tag.
 func (v *Verdict) Reason(t Tag, d Decision) string {
 	var r *rule
 	if d.Policy >= 0 {

@@ -21,10 +21,10 @@ import (
 // other transactions before the worker leaves the repository to the next run.
 const maxGivingWay = 20
 
-// deleteBatch deletes the tags in list by calling del. If other transactions have locked
-// rows of the repository (errBusy), it waits a moment and tries again with half as many
-// tags per call, so that clients don't wait for pruning. It returns errBusy after
-// maxGivingWay failures in succession.
+// deleteBatch deletes the tags in `list` by calls of `del`, which deletes the tags in
+// `part`. If other transactions have locked rows of the repository (errBusy), it waits a
+// moment and tries again with half as many tags per call, so that clients don't wait for
+// pruning. It returns errBusy after maxGivingWay failures in succession.
 func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *Verdict, list []candidate,
 	del func(ctx context.Context, verdict *Verdict, part []candidate) error,
 ) error {
@@ -54,8 +54,8 @@ func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *Verdict, list 
 	return nil
 }
 
-// deleteTags deletes the tags in part, which aren't attached to other images, except those
-// that were used since they were judged.
+// deleteTags deletes the tags in `part`, which aren't attached to other images, except tags
+// that the verdict now keeps because a client has used them meanwhile (lookAgain).
 func (v *repositoryRun) deleteTags(ctx context.Context, verdict *Verdict, part []candidate) error {
 	part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
@@ -96,8 +96,9 @@ func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []
 
 // deleteAttached deletes two kinds of tags: tags attached to an image that no tag reaches
 // any more, directly or through an index, and orphans, whose image is missing. The
-// transaction that deletes them checks each of these conditions again, under locks. As for
-// other tags, lookAgain first drops orphans that were used since they were judged.
+// transaction that deletes them first locks rows and checks again that no tag reaches the
+// image, or that the orphan's image is missing. Before that, lookAgain drops orphans that
+// the verdict now keeps because a client has used them meanwhile.
 func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *Verdict, part []candidate) error {
 	part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
@@ -126,8 +127,8 @@ func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *Verdict, pa
 	})
 }
 
-// freeImages locks the images of the attached tags in part. It returns those images that no
-// tag reaches, neither directly nor through an index.
+// freeImages locks the images of the attached tags in `part`. It returns those images that
+// no tag reaches, neither directly nor through an index.
 func (v *repositoryRun) freeImages(ctx context.Context, q deletionTx, part []candidate) (map[int64]bool, error) {
 	images := make(map[int64]bool)
 	for _, g := range part {
@@ -149,10 +150,11 @@ func (v *repositoryRun) freeImages(ctx context.Context, q deletionTx, part []can
 	return images, nil
 }
 
-// missingImages looks once more for the images of the orphans in part (attached tags whose
-// image was missing), while no client can push to the repository. absent has the digests in
-// the tags' names, and says of each whether there is no such manifest. alone has those
-// manifests of the tags whose subject isn't in the repository, or that have none.
+// missingImages looks once more for the images of the orphans in `part` (attached tags
+// whose image was missing), while no client can push to the repository. `absent` says of
+// each digest in the orphans' names whether the repository has no manifest with it. `alone`
+// has those of the orphans' manifests whose subject isn't in the repository, or that have
+// no subject.
 func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []candidate) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
 	var digests []oci.DigestPrefix
 	var manifests []int64
@@ -171,10 +173,10 @@ func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []
 	return q.BlockPushes(ctx, v.target, digests, manifests)
 }
 
-// inTx deletes the tags that choose returns, and writes the audit log and the run's counts,
-// in one transaction that locks the task. It locks the run's rows after it has written the
-// audit log. That order can't deadlock, because no other transaction that locks the rows of
-// an unfinished run waits for the audit log.
+// inTx deletes the tags that the function `choose` returns, and writes the audit log and
+// the run's counts, in one transaction that locks the task. It locks the run's rows after
+// it has written the audit log. That order can't deadlock, because no other transaction
+// that locks the rows of an unfinished run waits for the audit log.
 func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]candidate, error)) error {
 	u := v.slice
 	var deleted, tags int64
@@ -237,9 +239,9 @@ type prunedDetail struct {
 	Updated *time.Time `json:"updated_at"`
 }
 
-// batch converts the tags in list to a tagBatch for DeleteTags, with the details for their
-// audit entries. policies has, for each element of b.Reasons, the id of the policy that the
-// reason refers to.
+// batch converts the tags in `list` to a tagBatch for DeleteTags, with the details for
+// their audit entries. The result `policies` has, for each element of b.Reasons, the id of
+// the policy to which the reason refers.
 func (v *repositoryRun) batch(list []candidate) (b tagBatch, policies []string, err error) {
 	type why struct {
 		Decision

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// errBusy says that another transaction has locked rows of the repository, or that the
-// transaction lost a race with it: the caller may try again.
+// errBusy says that another transaction has locked rows of the repository, or that this
+// transaction conflicted with another one and was rolled back. The caller may try again.
 var errBusy = errors.New("other transactions have locked the repository")
 
 // deletionTx is a transaction that deletes tags.
@@ -29,8 +29,8 @@ type deletionTx struct{ pgx.Tx }
 const beginDeletion = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
 
 // deletion calls fn once, in a READ COMMITTED transaction on the pool for pruning, whose
-// lock timeout is short. The error errBusy means that the transaction waited too long for a
-// lock or lost a race, and was rolled back.
+// lock timeout is short. It returns errBusy if the transaction waited too long for a lock,
+// or conflicted with another one, and was rolled back.
 func (p *Pruner) deletion(ctx context.Context, fn func(tx deletionTx) error) error {
 	err := pgx.BeginTxFunc(ctx, p.opt.Background.Pool, pgx.TxOptions{BeginQuery: beginDeletion}, func(tx pgx.Tx) error {
 		return fn(deletionTx{tx})
@@ -228,9 +228,10 @@ func (tx deletionTx) LockImages(ctx context.Context, t catalog.Repository, image
 	return free, nil
 }
 
-// BlockPushes blocks pushes to the repository until the transaction ends. absent says of
-// each given digest whether the repository has no manifest with it. alone has those of the
-// given manifests (ids) whose subject isn't in the repository, or that have no subject.
+// BlockPushes blocks pushes to the repository until the transaction ends. The result
+// `absent` says of each given digest whether the repository has no manifest with it. The
+// result `alone` has those of the given manifests (ids) whose subject isn't in the
+// repository, or that have no subject.
 func (tx deletionTx) BlockPushes(ctx context.Context, t catalog.Repository, digests []oci.DigestPrefix, manifests []int64) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
 	if _, err := tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR UPDATE", t.ID); err != nil {
 		return nil, nil, fmt.Errorf("locking repository %s: %w", t.Path, err)

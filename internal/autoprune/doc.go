@@ -59,9 +59,9 @@
 //
 // Two workers in one namespace. A worker claims a namespace's task with SKIP LOCKED, and
 // writes a new random lease id into it. Each transaction in which a time slice writes first
-// locks the task and looks for this lease id (lockTask, lockTaskAndPolicies). If two
-// workers believe that they have the task, the worker whose lease id was replaced therefore
-// writes nothing, neither deletions nor the state of the run, however long its process was
+// locks the task and looks for this lease id (lockTask, lockTaskAndPolicies). So if two
+// workers believe that they have the task, the worker whose lease id was replaced writes
+// nothing, neither deletions nor the state of the run, however long its process was
 // stopped. One commit contains the deletions, their entries in the audit log, the run's
 // counts and its position. So the next worker that claims the task can continue an
 // abandoned run from that position.
@@ -77,9 +77,10 @@
 // task again.
 //
 // The default policy of the configuration is a row in the table of the registry's default
-// policies. Each process writes its own setting into this row before it prunes for the
-// first time (configure), under the same lock and with a new version. So if the settings of
-// processes differ, all processes use the setting of the process that started last.
+// policies. Each process writes the default policy of its own configuration into this row
+// before it prunes for the first time (configure). Like a change of a policy, this raises
+// the version number of the default policies and locks it. So if the configurations of
+// processes differ, all processes use the default policy of the process that started last.
 //
 // Changed tags. Tags are judged in a snapshot, and locked and compared when they are
 // deleted: the row's id, its manifest and its push time must be the same as in the

@@ -44,7 +44,7 @@ type rule struct {
 	oldest rank
 	full   bool
 	// rests is the reason why the policy selects nothing, "" if it may select tags;
-	// restCode is the code of that reason.
+	// restCode is the code of the reason in `rests`.
 	rests    string
 	restCode Code
 	// unreadable says that this version can't read the policy. Such a policy might select
@@ -123,8 +123,8 @@ func newVerdict(rules Rules) *Verdict {
 	return v
 }
 
-// problem returns why the pull statistics can't tell which tags were used since cutoff,
-// which is the policy's age ago; "" if they can.
+// problem returns why the pull statistics can't tell which tags were used since `cutoff`;
+// "" if they can. `age` is the policy's age, for the text: cutoff is this long ago.
 func (p PullRecord) problem(age Age, cutoff time.Time) string {
 	limit := cmp.Or(p.MaxBehind, DefaultMaxBehind)
 	switch {
@@ -199,7 +199,8 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 }
 
 // takenFirst returns whether a policy selects the tag before number_of_tags policies count,
-// or might select it but can't judge yet (its rests is set). It ignores exemptions.
+// or might select it but can't judge yet (the field `rests` of its rule is set). It ignores
+// exemptions.
 func (v *Verdict) takenFirst(t *Tag) bool {
 	for i := range v.rules {
 		r := &v.rules[i]

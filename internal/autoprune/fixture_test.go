@@ -174,7 +174,8 @@ func (r *registry) policy(t autoprune.Target, text string) string {
 	return id
 }
 
-// run makes all tasks due, and lets the worker prune until every namespace was pruned once.
+// run makes the tasks of all namespaces due, and lets the worker prune until every
+// namespace was pruned once.
 func (r *registry) run() {
 	r.t.Helper()
 	r.exec("UPDATE autoprunetaskstatus SET last_ran_ms = NULL")

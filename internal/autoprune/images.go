@@ -79,8 +79,8 @@ func newImages(attached []attachedTag, parents func([]int64) ([]Reference, error
 	return g, nil
 }
 
-// place returns the index of the manifest's node in nodes, which it creates if there is
-// none. added says that it has created the node.
+// place returns the index of the manifest's node in g.nodes, and creates the node if there
+// is none. `added` says that it has created the node.
 func (g *images) place(manifest int64) (place int32, added bool) {
 	place, known := g.places[manifest]
 	if !known {
@@ -97,8 +97,8 @@ func (g *images) has(manifest int64) bool {
 	return ok
 }
 
-// addTag counts a tag that points to the manifest. If taken isn't empty, the policies in it
-// delete the tag.
+// addTag counts a tag that points to the manifest. If `taken` isn't empty, it has the
+// policies that delete the tag.
 func (g *images) addTag(manifest int64, taken PolicySet) {
 	place, ok := g.places[manifest]
 	if !ok {
@@ -175,8 +175,9 @@ func (g *images) release(place, references int32, policies PolicySet) {
 }
 
 // passOn is called for a manifest to which no reference is left. It removes the references
-// from this manifest to its children. It also removes the references from its attached
-// tags, which are deleted with it, to the manifests that these tags point to.
+// from this manifest to its children. The tags attached to the manifest are deleted with
+// it, so it also removes the references from these tags to the manifests that they point
+// to.
 func (g *images) passOn(place int32) {
 	n := g.nodes[place]
 	for e := n.firstChild; e >= 0; e = g.edges[e].next {

@@ -21,8 +21,8 @@ func (r rank) compare(other rank) int {
 	return strings.Compare(r.name, other.name)
 }
 
-// newest finds the limit newest of the ranks that are added, and the oldest of these. It
-// holds at most limit ranks in memory.
+// newest finds the newest ranks among those that are added, `limit` of them, and the oldest
+// of these. It has at most `limit` ranks in memory.
 type newest struct {
 	limit int
 	seen  int // number of tags that the policy considers, added or not
@@ -39,8 +39,8 @@ func (n *newest) add(r rank) {
 	}
 }
 
-// oldest returns the oldest of the limit newest tags. ok is false if fewer than limit tags
-// were added.
+// oldest returns the oldest of the newest `limit` tags. ok is false if fewer than `limit`
+// tags were added.
 func (n *newest) oldest() (r rank, ok bool) {
 	if len(n.ranks) == 0 || len(n.ranks) < n.limit {
 		return rank{}, false

@@ -122,10 +122,10 @@ func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oc
 	return p, nil
 }
 
-// readFields returns the members of the JSON object in data by name. It reads the object
+// readFields returns the members of the JSON object in `data` by name. It reads the object
 // token by token, because encoding/json ignores the case of names and, of two members with
-// one name, silently uses the last. It refuses names that aren't in known, and a name that
-// is given twice.
+// one name, silently uses the last. It returns an error if a name isn't in `known` or is
+// given twice.
 func readFields(data []byte, known []string) (map[string]json.RawMessage, error) {
 	if err := checkDocument(data); err != nil {
 		return nil, err
@@ -222,9 +222,10 @@ func readMethod(raw json.RawMessage) (Method, error) {
 	return "", fieldErrorf(fieldMethod, "%.40q is unknown; methods are %s, %s and %s", text, CreationDate, NumberOfTags, LastPulled)
 }
 
-// amount returns the name and the text of the field that holds the policy's age or number:
-// own, which is olderThan or numTags, or its alias value. It returns an error if other, the
-// field of the other methods, is given.
+// amount returns the name and the text of the field that has the policy's age or number.
+// This is the field `own` (olderThan or numTags, depending on the policy's method) or its
+// alias, value. amount returns an error if neither or both are given, or if the field
+// `other` is given, which belongs to the other methods.
 func amount(fields map[string]json.RawMessage, m Method, own, other string) (name string, raw json.RawMessage, err error) {
 	if _, given := fields[other]; given {
 		return "", nil, fieldErrorf(other, "%s has none; it takes %s", m, own)
@@ -295,7 +296,7 @@ func readPattern(raw json.RawMessage, parse func(string) (oci.TagPattern, error)
 }
 
 // readFlag returns the value of a boolean field. If the field is left out or null, it
-// returns the parameter otherwise.
+// returns the default that the parameter `otherwise` has.
 func readFlag(field string, raw json.RawMessage, otherwise bool) (bool, error) {
 	switch string(raw) {
 	case "", "null":

@@ -70,8 +70,9 @@ func (o owner) id() int64 {
 	return o.namespace
 }
 
-// find returns the ids of a target. If lock is set, it also locks the target's rows against
-// deletion until the transaction ends; transactions that add a policy need this lock.
+// find returns the ids of a target's namespace and repository (0 if the target has none).
+// If `lock` is set, it also locks their rows against deletion until the transaction ends;
+// transactions that add a policy need this lock.
 func (t Target) find(ctx context.Context, q db.Querier, lock bool) (owner, error) {
 	o := owner{name: t.Namespace}
 	clause := ""

@@ -27,8 +27,8 @@ type Options struct {
 	// Interval is the least time between two runs in the same namespace. Default 30 s.
 	Interval time.Duration
 	// Lease is how long a worker keeps a namespace's task after it last renewed its lease;
-	// then another worker may claim the task. It should be several times the duration of a
-	// batch. Default 1 min.
+	// then another worker may claim the task. It should be several times as long as the
+	// deletion of a batch of tags takes. Default 1 min.
 	Lease time.Duration
 	// Turn is the length of a time slice: about how long a worker prunes one namespace
 	// before it takes the next. Default 10 s.
@@ -79,8 +79,8 @@ type Pruner struct {
 	configured         bool          // used by the loop alone: configure has been done
 	ensured, housekept time.Time     // by the loop alone
 	rest               time.Duration // before the next time slice
-	// logged has, for each unreadable policy that was logged (by id), the text of its
-	// problem.
+	// logged has the unreadable policies that this process has logged: the text of each
+	// policy's problem, by the policy's id.
 	logged map[string]string
 }
 
@@ -114,7 +114,7 @@ func New(o Options) (*Pruner, error) {
 // ended.
 func (p *Pruner) Run(ctx context.Context) error { return p.loop.Run(ctx) }
 
-// Target is what a policy belongs to: the whole registry (the zero value), a namespace, or
+// Target names the owner of a policy: the whole registry (the zero value), a namespace, or
 // a repository.
 type Target struct {
 	Namespace  string

@@ -105,8 +105,8 @@ func (r *registry) prune(fn func(tx autoprune.DeletionTx)) {
 	}))
 }
 
-// refused returns whether a statement failed because another transaction held a lock that
-// it needs.
+// refused returns whether a statement failed because another transaction had locked rows
+// that the statement needs.
 func (r *registry) refused(sql string, args ...any) bool {
 	r.t.Helper()
 	err := pgx.BeginFunc(r.t.Context(), r.db.Pool, func(tx pgx.Tx) error {

@@ -15,7 +15,7 @@ import (
 
 func isLockTimeout(err error) bool { return db.Code(err) == db.CodeLockNotAvailable }
 
-// notice returns a function for Options.Notify that calls do at the first notice, inside
+// notice returns a function for Options.Notify. At the first notice, it calls `do` inside
 // the transaction that queues the notice.
 func notice(do func()) func(context.Context, db.Querier, string, any) error {
 	var once sync.Once
@@ -41,8 +41,8 @@ func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 		"of the namespace":  create(namespace),
 		"of the repository": create(autoprune.Target{Repository: "app/a"}),
 		"of the registry":   create(autoprune.Target{}),
-		// These three insert the policy with SQL and don't raise the version, as if the
-		// code had forgotten to do so.
+		// The next three cases insert the policy with SQL and don't raise the version, as
+		// if the code had forgotten to do so.
 		"by hand": func(r *registry) {
 			r.exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) SELECT gen_random_uuid(), id, $1 FROM top_level_namespaces", text)
 		},
@@ -331,8 +331,8 @@ func TestClientsGoFirst(t *testing.T) {
 					}
 					go func() {
 						defer close(blocked)
-						// When a session has begun to wait for the third time, the worker's
-						// lock timeout has passed twice.
+						// The worker's lock timeout has passed twice when a database
+						// session has begun to wait for a lock for the third time.
 						for waits, before := 0, false; waits < 3; {
 							waiting := value[bool](m.registry, `SELECT EXISTS (SELECT FROM pg_stat_activity
 								WHERE datname = current_database() AND wait_event_type = 'Lock')`)

@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// meanwhile calls do once in the middle of a time slice: after tags were judged, and just
-// before the first of them are deleted.
+// meanwhile calls the function `do` once in the middle of a time slice: after tags were
+// judged, and just before the first of them are deleted.
 type meanwhile struct {
 	do   func(ctx context.Context, tags []*autoprune.Tag) error
 	once sync.Once
@@ -50,8 +50,9 @@ func reliable(context.Context) (autoprune.PullRecord, error) {
 
 const unused = `{"method": "last_pulled", "olderThan": "1d"}`
 
-// middle is a registry with a namespace whose policy selects the tags v1 to v3 of app/a. It
-// calls a function of the test in the middle of the worker's time slice.
+// middle is a registry with the repository app/a, whose tags v1 to v3 a last_pulled policy
+// selects. Its method timeSlice calls a function of the test in the middle of the worker's
+// time slice.
 type middle struct {
 	*registry
 	a      catalog.Repository
@@ -72,8 +73,8 @@ func inTheMiddle(t *testing.T, scope autoprune.Target) *middle {
 }
 
 // timeSlice lets the worker prune for one time slice. After the worker has judged the tags,
-// and before it deletes the first, it calls do. timeSlice fails the test if do isn't
-// called.
+// and before it deletes the first of them, it calls `do`. timeSlice fails the test if `do`
+// isn't called.
 func (m *middle) timeSlice(do func(ctx context.Context, tags []*autoprune.Tag) error) {
 	m.t.Helper()
 	m.m.do = do

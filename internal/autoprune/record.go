@@ -162,9 +162,9 @@ type run struct {
 	announced                           bool // its start was told (EventStarted)
 }
 
-// addSlice adds the counts of this time slice to the run's row. If finished isn't "", it
-// also ends the run with that state, or with "failure" if a repository failed. It returns
-// nil if the run has no row.
+// addSlice adds the counts of this time slice to the run's row, and returns the run; nil if
+// it has no row. If `finished` isn't "", addSlice also ends the run with this state, or
+// with "failure" if a repository failed.
 func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {
@@ -196,8 +196,8 @@ func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*
 	return r, nil
 }
 
-// recorded returns whether the run may have a row, which this time slice or an earlier one
-// has created.
+// recorded returns whether autopruneruns may have a row of the run, created by this time
+// slice or an earlier one.
 func (u *timeSlice) recorded() bool { return u.task.resumed || u.begun || u.failed > 0 }
 
 // finish ends the run and gives up the lease on the task. One transaction does both, so the
@@ -238,8 +238,8 @@ func (u *timeSlice) finish(ctx context.Context) error {
 	return nil
 }
 
-// tellEnd queues the notice that a run has ended, if the notice of its start was queued, or
-// if the run deleted tags or failed. told says whether a notice was queued.
+// tellEnd queues the notice that a run has ended, if the notice of the run's start was
+// queued, or if the run deleted tags or failed. `told` says whether it queued the notice.
 func (p *Pruner) tellEnd(ctx context.Context, tx pgx.Tx, id, namespace string, r *run) (told bool, err error) {
 	if p.opt.Notify == nil || !r.announced && r.deleted == 0 && r.failed == 0 && r.state != "failure" {
 		return false, nil
@@ -250,8 +250,8 @@ func (p *Pruner) tellEnd(ctx context.Context, tx pgx.Tx, id, namespace string, r
 	})
 }
 
-// notified wakes the sender of notices. told says whether a transaction that queued a
-// notice has committed; if it is false, notified does nothing.
+// notified wakes the sender of notices if `told` is set, that is, if a transaction that
+// queued a notice has committed.
 func (p *Pruner) notified(told bool) {
 	if told && p.opt.Notified != nil {
 		p.opt.Notified()

@@ -62,10 +62,10 @@ const (
 	MaxRuns     = 500
 )
 
-// Runs lists up to n runs, newest first. namespace limits the list to one namespace, ""
-// lists all. cursor is "" for the first page, and otherwise the result next of the page
-// before; next is "" after the last page. Runs are kept after their namespace was deleted,
-// so an unknown name gives an empty list and no error.
+// Runs lists up to n runs, newest first: those of the given namespace, or of all namespaces
+// if namespace is "". `cursor` is "" for the first page, and otherwise the result `next` of
+// the call before; `next` is "" after the last page. Runs are kept after their namespace
+// was deleted, so an unknown name gives an empty list and no error.
 func (p *Pruner) Runs(ctx context.Context, namespace, cursor string, n int) (list []RunSummary, next string, err error) {
 	if n <= 0 {
 		n = DefaultRuns

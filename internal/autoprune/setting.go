@@ -18,9 +18,9 @@ const SettingName = "autoprune.default_policy"
 
 // configure writes the default policy of the configuration into the table of default
 // policies, before this process prunes for the first time. All processes then prune by this
-// row, which the process that started last has written, even if their settings differ. As a
-// row, the policy has versions, exemptions and audit entries like other policies. A process
-// without the setting deletes the row.
+// row, which the process that started last has written, even if their configurations
+// differ. Because it is a row, the policy has versions, exemptions and audit entries like
+// other policies. A process whose configuration has no default policy deletes the row.
 //
 // configure locks the version of the default policies, as change does. If a worker's
 // transaction is just deleting tags by the old policy, configure waits for its end; the
@@ -52,8 +52,8 @@ func (p *Pruner) configure(ctx context.Context) error {
 	return nil
 }
 
-// replaceDefault replaces the default policy of the configuration by Options.Default; old
-// is the stored policy, nil if there is none.
+// replaceDefault replaces the default policy of the configuration in the database by
+// Options.Default. `old` is the policy that is stored now, nil if there is none.
 func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) error {
 	policy := p.opt.Default
 	id, change := uuid.NewString(), "create"

@@ -13,7 +13,7 @@ import (
 )
 
 // repositories returns up to n repositories of a namespace whose ids are greater than
-// after, in the order of their ids.
+// `after`, in the order of their ids.
 func (p *Pruner) repositories(ctx context.Context, namespace, after int64, n int) ([]catalog.Repository, error) {
 	rows, err := p.opt.Background.Pool.Query(ctx, `
 		SELECT top_level_namespace_id, id, path FROM live_repositories
@@ -59,16 +59,16 @@ type tagRow struct {
 // The statements leave PostgreSQL only one possible plan, because its statistics can
 // mislead it: for a table that was new or empty when they were taken, every database index
 // looks equally good, and a wrong index reads the whole repository for each row. Therefore
-// the statements look up a manifest by a range of one id or one digest and order by that
-// column, since only the right index yields this order without sorting. They read layers in
-// the order of the index on manifest_id for the same reason.
+// the statements select a manifest by id BETWEEN x AND x, or by digest BETWEEN x AND x, and
+// order by this column: only the right index yields this order without sorting. They read
+// layers in the order of the index on manifest_id for the same reason.
 type snapshot struct {
 	// Now is the database's time when the snapshot was taken.
 	Now    time.Time
 	tx     pgx.Tx
 	target catalog.Repository
 	// subjects says whether any manifest of the repository has a subject. Few repositories
-	// have such manifests; in all others, Tags reads only the table tags.
+	// have such manifests; in all other repositories, Tags reads only the table tags.
 	subjects bool
 }
 
@@ -92,8 +92,8 @@ func readSnapshot(ctx context.Context, pool *pgxpool.Pool, t catalog.Repository,
 	})
 }
 
-// Tags reads up to n tags whose names come after last, in the order of their names, and
-// calls each for every tag.
+// Tags reads up to n tags whose names come after the name `last`, in the order of their
+// names, and calls the function `each` for every tag.
 func (s *snapshot) Tags(ctx context.Context, last string, n int, each func(tagRow)) error {
 	sql := `
 		SELECT id, manifest_id, name, COALESCE(updated_at, created_at), 0::bigint
@@ -147,8 +147,8 @@ func (s *snapshot) failed(err error) error {
 	return fmt.Errorf("reading the tags of %s: %w", s.target.Path, err)
 }
 
-// Manifests returns the ids of those manifests that exist, by the prefixes of their
-// digests.
+// Manifests returns, by digest prefix, the ids of the manifests whose digests begin with
+// the given prefixes. A prefix without a manifest has no entry in the map.
 func (s *snapshot) Manifests(ctx context.Context, digests []oci.DigestPrefix) (map[oci.DigestPrefix]int64, error) {
 	found := make(map[oci.DigestPrefix]int64, len(digests))
 	if len(digests) == 0 {

@@ -18,8 +18,8 @@ type tagReader struct {
 	s      *snapshot
 	target catalog.Repository
 	saved  []Saved // the policies, in the order of the rules
-	// tagReader calls alive before it reads each page, and step every few tags. If one of
-	// them returns an error, the reading ends with that error.
+	// alive is called before each page of tags is read, and step for every stepTags-th tag.
+	// If one of these two functions returns an error, the reading ends with that error.
 	alive, step func(ctx context.Context) error
 	seen        int64 // number of tags in the last pass
 
@@ -28,9 +28,9 @@ type tagReader struct {
 	// memory is the buffer for a page of tags. Reading the next page overwrites it, so
 	// loops over tags must not nest.
 	memory []candidate
-	// all has the repository's tags after they were read once, if they fit one page;
-	// complete is then set, and later passes read all instead of the database. That is
-	// correct because a snapshot doesn't change.
+	// all has the repository's tags after they were read once, if they fit one page. Then
+	// complete is set, and later passes over the tags use `all` instead of reading the
+	// database. That is correct because a snapshot doesn't change.
 	all      []candidate
 	complete bool
 }
@@ -90,10 +90,9 @@ func (r *tagReader) tags(ctx context.Context) iter.Seq2[candidate, error] {
 	}
 }
 
-// stepTags is the number of tags after which step is called. step reads the clock. That
-// takes as long as judging a tag without patterns, so calling it for each tag would double
-// the time. The number must not be large either, because patterns may take a millisecond
-// per tag.
+// The function step is called for every stepTags-th tag. It reads the clock, which takes as
+// long as judging a tag without patterns, so calling it for each tag would double the time.
+// The number must not be large either, because patterns may take a millisecond per tag.
 const stepTags = 16
 
 // pace calls step for every stepTags-th tag.

@@ -21,9 +21,9 @@ type task struct {
 	resumed      bool  // an earlier time slice has begun the run
 	runRequested bool  // it never ran, or a client has asked for a run or changed a policy
 	next         int64 // repositories up to this id are done
-	// versions are the versions of the policies, the defaults and the protection rules.
-	// claim reads them before load reads the policies and rules, so that a change in
-	// between is noticed.
+	// versions are the versions of the namespace's policies, of the registry's defaults and
+	// of the protection rules. claim reads them before load reads the policies and rules,
+	// so that a change between the two reads is noticed.
 	versions versions
 }
 

@@ -71,8 +71,9 @@ func (p *Pruner) sliceOrStop(ctx context.Context, t *task, nested bool) (deleted
 	return deleted, err
 }
 
-// timeSlice prunes a namespace until all of its repositories are done or the time slice is
-// over.
+// timeSlice prunes a namespace until all of its repositories are finished or the time slice
+// is over. It returns the number of tags that it deleted; at least 1 if there is more to
+// do.
 func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
 	l, err := p.load(ctx, p.db.Pool, t.namespace)
 	if err != nil {
@@ -164,9 +165,9 @@ var errSliceOver = errors.New("the time slice is over")
 // length of one time slice. Then this time slice continues. The pause is needed because the
 // evaluation of a repository is valid in one snapshot only and can't be kept for a later
 // time slice: without pauses, an evaluation that takes longer than a slice would delay all
-// other namespaces. A nested time slice, which runs in such a pause, can't pause itself.
-// There share returns errSliceOver, the slice ends without its unfinished evaluation, and
-// the repository is evaluated again in a time slice of its own.
+// other namespaces. A nested time slice, which runs in such a pause, can't pause itself: in
+// a nested slice, share returns errSliceOver, the slice ends without its unfinished
+// evaluation, and the repository is evaluated again in a time slice of its own.
 func (u *timeSlice) share(ctx context.Context) error {
 	if u.nested {
 		return errSliceOver
@@ -196,7 +197,8 @@ func (u *timeSlice) share(ctx context.Context) error {
 	return errors.Join(ctx.Err(), u.p.renew(ctx, u.task))
 }
 
-// alive renews the lease on the task once a third of its duration has passed.
+// alive renews the lease on the task if a third of Options.Lease has passed since it was
+// last renewed.
 func (u *timeSlice) alive(ctx context.Context) error {
 	if time.Since(u.renewed) < u.p.opt.Lease/3 {
 		return nil
@@ -302,10 +304,10 @@ func (v *repositoryRun) alive(ctx context.Context) error {
 	return v.slice.p.stillThere(ctx, v.target)
 }
 
-// step is called every few tags. When the time slice is over, it pauses for other
-// namespaces (share). While tags are being deleted, it instead ends the slice with
-// errSliceOver, but not before the deletion has taken as long as Evaluate took, because the
-// next time slice has to evaluate the repository again.
+// step is called for every stepTags-th tag. When the time slice is over, it pauses the
+// slice for other namespaces (share). While tags are being deleted, it instead ends the
+// slice with errSliceOver, but not before the deletion has taken as long as Evaluate took,
+// because the next time slice has to evaluate the repository again.
 func (v *repositoryRun) step(ctx context.Context) error {
 	u := v.slice
 	switch {
@@ -380,8 +382,8 @@ type candidate struct {
 	attached bool // it belongs to an image, in the repository or missing
 }
 
-// each calls del for batches of those tags that the verdict deletes and that want selects,
-// until all tags were read or the time slice is over.
+// each passes the tags that the verdict deletes, and for which `want` returns true, to the
+// function `del` in batches, until all tags were read or the time slice is over.
 func (v *repositoryRun) each(ctx context.Context, r *tagReader, verdict *Verdict, want func(candidate) bool,
 	del func(ctx context.Context, verdict *Verdict, batch []candidate) error,
 ) error {

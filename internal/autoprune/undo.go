@@ -36,8 +36,8 @@ const (
 // Undo restores the tags that a run deleted, with their old creation and update times, if
 // the manifest still exists and no tag of the same name has been created since. The
 // restored tags are exempt from the policies that deleted them, until such a policy is
-// saved again or the tag is pushed again. Undo works in pages of 1,000 tags. It stops after
-// about the duration within, and then returns a cursor with which to continue. Errors:
+// saved again or the tag is pushed again. Undo works in pages of 1,000 tags. After about
+// the duration `within` it stops, and returns a cursor with which to continue. Errors:
 // NAME_UNKNOWN with status 404 if the run doesn't exist; UNSUPPORTED with status 409 while
 // the run isn't over.
 func (p *Pruner) Undo(ctx context.Context, id, cursor string, within time.Duration) (Undone, error) {
@@ -201,8 +201,8 @@ func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target 
 	if len(entries) == 0 {
 		return nil
 	}
-	// The exemptions name the current versions of the policies. So an exemption also holds
-	// if the policy was saved between the run and the undo.
+	// An exemption names the current version of the policy, so it also applies if the
+	// policy was saved between the run and the undo.
 	_, err := tx.Exec(ctx, `
 		INSERT INTO autopruneexemptions (repository_id, tag_id, pushed_at, policy, version)
 		SELECT $1, w.id, w.pushed, w.policy, p.version

@@ -21,7 +21,7 @@ func newUnused(s *snapshot) *unused {
 	return &unused{s: s, stays: make(map[int64]bool)}
 }
 
-// tag records that a tag of the repository points to the manifest. goes says that the tag
+// tag records that a tag of the repository points to the manifest. `goes` says that the tag
 // is to be deleted. The caller must record all tags of the repository.
 func (u *unused) tag(manifest int64, goes bool) {
 	u.stays[manifest] = u.stays[manifest] || !goes
@@ -74,8 +74,8 @@ func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 	return slices.Sorted(maps.Keys(free)), nil
 }
 
-// each calls the given functions with at most 10,000 manifests at a time, and returns all
-// links that they return.
+// each calls the functions `asks` with at most 10,000 manifests at a time, and returns all
+// links that these functions return.
 func (u *unused) each(ctx context.Context, manifests []int64, asks ...func(context.Context, []int64) ([]link, error)) ([]link, error) {
 	var all []link
 	for part := range slices.Chunk(manifests, 10_000) {

@@ -73,8 +73,8 @@ const (
 // Problems has all problems, the worst first.
 var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload, DeclaredSize}
 
-// Note says whether the problem is for information only: a check that finds nothing but
-// notes counts as successful.
+// Note says whether the problem is for information only. A check whose only findings are
+// such problems counts as successful.
 func (p Problem) Note() bool { return p == DeclaredSize }
 
 // Finding is one problem of one blob, object, upload or manifest. A second look at the row
@@ -169,8 +169,9 @@ type Options struct {
 	KeepDoomed time.Duration
 	Deep       bool // read and hash every blob
 	Repair     bool // else nothing is changed
-	// Force allows a repair even if more than half of the blobs or objects that were looked
-	// at are wrong. Without Force such a repair stops with ErrImplausible.
+	// Force allows a repair even if more than half of the blobs, or of the objects, that
+	// the check has looked at are wrong. Without Force such a repair stops with
+	// ErrImplausible.
 	Force bool
 	// Parallel bounds how many of the 16 parts of the keys are compared at the same time.
 	// Default 4, maximum 16.
@@ -185,9 +186,9 @@ type Options struct {
 // and the store probably belong to different registries, or one of them is incomplete.
 var ErrImplausible = errors.New("more than half of what was looked at is wrong, so this is probably another registry's database, another bucket, or a volume that isn't mounted: nothing more was repaired")
 
-// unownedDelay is the least time from the repair that records an object without an owner for
-// deletion to the deletion. So an operator who repaired with the wrong database has a day to
-// notice.
+// unownedDelay is the least time between two steps of a repair: recording an object without
+// an owner for deletion, and the deletion. It gives an operator who repaired with the wrong
+// database a day to notice.
 const unownedDelay = 24 * time.Hour
 
 // Run compares the database with the store; the package comment says how. It passes its
@@ -241,8 +242,9 @@ type checker struct {
 
 const (
 	parts = 16
-	// maxStrays bounds the number of suspected objects in memory. The owners of all of them
-	// are looked up by one statement, which reads the whole table of blobs.
+	// maxStrays bounds the number of objects in memory for which the check has seen no
+	// owner row. One statement, which reads the whole table of blobs, looks up the owners
+	// of all of them.
 	maxStrays = 100_000
 	maxMarks  = 1000
 )
@@ -313,8 +315,9 @@ func (k *checker) progress() Progress {
 	return p
 }
 
-// reached records the progress of a part, whose comparison has come to key. Keys are random,
-// so the digits of key after the first show which share of the part is done.
+// reached records the progress of a part: the comparison of its rows and objects has come
+// to `key`. Keys are random, so the digits of `key` after the first show which share of the
+// part is done.
 func (k *checker) reached(part int, key string) {
 	if len(key) < 5 {
 		return
@@ -345,10 +348,11 @@ func (k *checker) add(list ...Finding) {
 	}
 }
 
-// mayRepair says whether n more findings of the given problems may be repaired. seen is how
-// many objects or blobs were looked at so far; keys are random, so these are a fair sample.
-// If more than half of them are wrong, mayRepair returns false for the rest of the check,
-// unless opt.Force is set.
+// mayRepair says whether n further findings may be repaired. These n, and the earlier
+// findings of the given problems, are wrong; `seen` is how many objects or blobs the check
+// has looked at so far. Keys are random, so these are a fair sample. If more than half of
+// them are wrong, mayRepair returns false for the rest of the check, unless opt.Force is
+// set.
 func (k *checker) mayRepair(n int, seen int64, problems ...Problem) bool {
 	const few = 100 // below this the share says nothing, as in a small registry
 	if !k.opt.Repair || n == 0 {

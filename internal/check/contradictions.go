@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Contradiction describes a manifest that declares a size for a blob or manifest to which it
-// refers, and the stored size differs.
+// Contradiction describes a manifest that declares another size for a blob or manifest to
+// which it refers than the size that is stored.
 type Contradiction struct {
 	Repository string     `json:"-"`
 	Manifest   oci.Digest `json:"-"`
@@ -35,8 +35,9 @@ type contradictionsPage struct {
 }
 
 const (
-	// contradictionPageBytes bounds the payloads that one batch reads. A batch ends with the
-	// manifest that reaches the bound, so it exceeds the bound by less than one manifest.
+	// contradictionPageBytes bounds the sum of the manifests' payloads that one batch
+	// reads. A batch ends with the manifest that reaches the bound, so it exceeds the bound
+	// by less than one manifest.
 	contradictionPageBytes = 4 << 20
 	// contradictionSizes is how many stored sizes one statement looks up.
 	contradictionSizes = 10_000
@@ -44,8 +45,8 @@ const (
 
 // contradictions compares the sizes that the manifests of all repositories declare with the
 // stored sizes. It reads the payload of every manifest, in batches in the order of the
-// primary key. No snapshot spans the batches, so it may miss a manifest that is pushed
-// meanwhile. An error ends the sequence.
+// primary key. Each batch is read in a snapshot of its own, so a manifest that is pushed
+// meanwhile may be missed. An error ends the sequence.
 //
 // Foreign layers, and subjects that haven't been pushed yet, aren't stored in the registry,
 // so contradictions doesn't compare their sizes. The sizes of stored manifests and blobs
@@ -88,8 +89,9 @@ type storedManifest struct {
 	payload   []byte
 }
 
-// payloads returns the next manifests in key order, those after the key `after`: at most
-// 500, and at most contradictionPageBytes of payloads, but at least one if there is any.
+// payloads returns the next manifests in the order of their keys, those whose keys come
+// after the key `after`: at most 500, and at most contradictionPageBytes of payloads, but
+// at least one if there is any.
 //
 // payloads disables sorting and scans of whole tables. PostgreSQL then merges the
 // primary-key indexes of the partitions and stops at the limit. Otherwise, with outdated
@@ -179,9 +181,9 @@ func compare(ctx context.Context, c *catalog.Catalog, list []storedManifest) (co
 	return page, err
 }
 
-// contradiction compares every descriptor of a manifest, including repeated ones, with the
-// stored sizes. It returns the first wrong descriptor and the number of other wrong ones;
-// wrong is false if there is none.
+// contradiction compares the size in every descriptor of a manifest, including repeated
+// ones, with the stored size. It returns the first wrong descriptor and the number of other
+// wrong ones; `wrong` is false if there is none.
 func contradiction(m *oci.Manifest, stored map[oci.Digest]int64) (found Contradiction, wrong bool) {
 	compare := func(d oci.Descriptor, name string, at int) {
 		size, there := stored[d.Digest]
@@ -212,9 +214,9 @@ func contradiction(m *oci.Manifest, stored map[oci.Digest]int64) (found Contradi
 	return found, wrong
 }
 
-// nameRepositories fills in the repository's path in each contradiction; ids has the
-// repositories' ids in the same order. It leaves out contradictions in deleted repositories,
-// whose manifests are being removed.
+// nameRepositories sets the path of the repository in each contradiction in `list`; `ids`
+// has the repositories' ids in the same order. It leaves out contradictions in deleted
+// repositories, whose manifests are being removed.
 func nameRepositories(ctx context.Context, pool *db.DB, list []Contradiction, ids []int64) ([]Contradiction, error) {
 	if len(list) == 0 {
 		return nil, nil

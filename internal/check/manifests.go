@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// manifests reports each manifest that declares other sizes than the stored ones, as a note.
+// manifests reports, as a note, each manifest that declares other sizes than those that are
+// stored.
 func (k *checker) manifests(ctx context.Context) error {
 	for page, err := range contradictions(ctx, k.opt.Catalog) {
 		if err != nil {

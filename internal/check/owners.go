@@ -149,8 +149,8 @@ func FindUnowned(ctx context.Context, pool *db.DB, keys []string) ([]string, err
 	return list, nil
 }
 
-// findUnownedUploads returns those of the bases (key prefixes of uploads) that belong
-// neither to an upload in progress nor to a pending deletion of an upload.
+// findUnownedUploads returns those of `bases` (key prefixes of uploads) that belong neither
+// to an upload in progress nor to a pending deletion of an upload.
 func findUnownedUploads(ctx context.Context, pool *db.DB, bases []string) ([]string, error) {
 	list, err := scan(ctx, pool, `
 		SELECT base FROM unnest($1::text[]) AS base

@@ -68,8 +68,8 @@ func (b bundle) owners(t *testing.T, from, to string) []check.Owner {
 	return list
 }
 
-// ReadOwners must return all owners in the order of keys, as they were at one moment, even
-// if there are more than one FETCH reads.
+// ReadOwners must return all owner rows in the order of their keys, as they were at one
+// moment, even if there are more rows than one FETCH reads.
 func TestOwners(t *testing.T) { catalogtest.AtBoth(t, testOwners) }
 
 func testOwners(t *testing.T, dsn string) {

@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// part is the state of the check of one of the 16 parts: the storage keys that begin with
-// one hexadecimal digit.
+// part is the state of the check of one of the 16 parts of the storage keys: those that
+// begin with the part's hexadecimal digit.
 type part struct {
 	*checker
 	index int
@@ -21,10 +21,10 @@ type part struct {
 	buf   []byte  // for hashing
 }
 
-// bounds returns, for part i, the prefix with which its objects are listed, and the range of
-// storage keys (from, to) with which their owner rows are read. The ranges of all parts
-// together cover every key, including keys of objects of other programs that a blob's row
-// names.
+// bounds returns, for part i, the prefix of the keys of its objects in the store, and the
+// range of storage keys of its owner rows: keys that are at least `from` and less than `to`
+// ("": no upper limit). The ranges of all parts together cover every key, including keys of
+// objects of other programs that a blob's row names.
 func bounds(i int) (prefix, from, to string) {
 	const digits = "0123456789abcdef"
 	prefix = digits[i : i+1]
@@ -37,8 +37,8 @@ func bounds(i int) (prefix, from, to string) {
 	return prefix, from, to
 }
 
-// merge compares the owner rows and the objects of the part: it reads both in key order and
-// calls settle for each key.
+// merge compares the owner rows and the objects of the part: it reads the rows and the
+// objects in key order and calls settle for each key.
 func (p *part) merge(ctx context.Context) error {
 	prefix, from, to := bounds(p.index)
 	owners, stopOwners := iter.Pull2(readOwners(ctx, p.opt.Catalog.DB(), from, to))
@@ -73,8 +73,8 @@ func (p *part) merge(ctx context.Context) error {
 	return errors.Join(rowErr, objectErr)
 }
 
-// settle checks one storage key. same has the rows with this key; object is the object with
-// this key, nil if the store has none.
+// settle checks one storage key. `same` has the owner rows with this key; `object` is the
+// object with this key, nil if the store has none.
 func (p *part) settle(ctx context.Context, key string, same []Owner, object *blob.Object) error {
 	owners := same
 	base, _ := blob.UploadOf(key)
@@ -126,8 +126,8 @@ func (p *part) count(owners []Owner, object *blob.Object) {
 	}
 }
 
-// shared reports a key that has several owner rows. It reports nothing if all of them are
-// pending deletions.
+// shared reports a key that has several owner rows, unless all of these rows are pending
+// deletions.
 func (p *part) shared(key string, owners []Owner, object *blob.Object) error {
 	if len(owners) < 2 {
 		return nil
@@ -194,9 +194,9 @@ func (p *part) blob(ctx context.Context, b Owner, listed *blob.Object) error {
 	return p.mark(ctx, f)
 }
 
-// look compares a blob with its object as the store has it now; if read is set, it also
-// reads the object and compares the content with the digest. It returns the problem and a
-// description of it; "" if the object is right.
+// look compares a blob with its object as the store has it now. If `read` is set, it also
+// reads the object and compares the digest of its content with the blob's. It returns the
+// problem and a description of it; "" if the object is right.
 func (p *part) look(ctx context.Context, b Owner, read bool) (Problem, string, error) {
 	o, err := p.opt.Store.Stat(ctx, b.Key)
 	switch {

@@ -82,7 +82,7 @@ func once[T any](f func(T)) func(T) {
 }
 
 // after returns a hook that runs f when the check has read the owner rows of the part to
-// which key belongs, but hasn't listed the part's objects yet.
+// which `key` belongs, but hasn't listed the objects of this part yet.
 func after(key string, f func()) func(prefix string) {
 	return func(prefix string) {
 		if strings.HasPrefix(key, prefix) {

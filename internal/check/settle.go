@@ -13,9 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// stray treats an object for which the check has seen no owner row. It counts the object if
-// it is so young that it isn't a finding (report.Young, report.Kept). Otherwise it adds the
-// object to k.strays, which settleStrays looks at again.
+// stray decides about an object for which the check has seen no owner row. If the object is
+// so young that it isn't a finding, stray only counts it (report.Young, report.Kept).
+// Otherwise it adds the object to k.strays, and settleStrays checks it a second time.
 func (k *checker) stray(ctx context.Context, o blob.Object) error {
 	if o.Modified.After(k.young) {
 		k.mu.Lock()
@@ -36,9 +36,10 @@ func (k *checker) stray(ctx context.Context, o blob.Object) error {
 	return k.settleStrays(ctx, maxStrays)
 }
 
-// settleStrays checks the objects in k.strays a second time, if there are at least atLeast
-// of them: it looks for an owner of each and then for the object. It reports those without
-// an owner that still exist and, if it may repair, records them for deletion.
+// settleStrays checks the objects in k.strays a second time, if there are at least
+// `atLeast` of them: it first looks for an owner of each object and then for the object. It
+// reports the objects without an owner that still exist and, if it may repair, records them
+// for deletion.
 func (k *checker) settleStrays(ctx context.Context, atLeast int) error {
 	k.mu.Lock()
 	list, seen := k.strays, k.report.Objects
@@ -97,9 +98,9 @@ func (k *checker) stillThere(ctx context.Context, keys []string) ([]blob.Object,
 	return slices.DeleteFunc(objects, func(o blob.Object) bool { return o.Key == "" }), err
 }
 
-// mark reports a finding about a blob. If a repair is to change the blob's lost mark, mark
-// only adds the finding to k.marks; settleMarks then changes the marks of many blobs at once
-// and reports their findings.
+// mark reports a finding about a blob. If a repair is to change the blob's lost mark
+// (lost_at), mark only adds the finding to k.marks; settleMarks then changes the marks of
+// many blobs at once and reports their findings.
 func (k *checker) mark(ctx context.Context, f Finding) error {
 	if !k.opt.Repair || !loses(f) && f.Problem != Recovered {
 		k.add(f)
@@ -117,7 +118,8 @@ func loses(f Finding) bool {
 }
 
 // settleMarks sets or removes the lost marks of the blobs in k.marks and reports the
-// findings, if there are at least atLeast of them.
+// findings about them, if there are at least `atLeast` of them. If mayRepair refuses to
+// mark blobs as lost, their findings are reported without a repair.
 func (k *checker) settleMarks(ctx context.Context, atLeast int) error {
 	k.mu.Lock()
 	list, seen := k.marks, k.report.Blobs
@@ -142,9 +144,9 @@ func (k *checker) settleMarks(ctx context.Context, atLeast int) error {
 	return k.marked(ctx, found, k.opt.Catalog.MarkFound)
 }
 
-// marked calls mark, which sets or removes lost marks, for the blobs in list. It reports the
-// findings of the blobs whose rows mark has changed. The other blobs have been pushed again,
-// deleted or marked since the check looked at them.
+// marked calls the function `mark`, which sets or removes lost marks, for the blobs of the
+// findings in `list`. It reports the findings of the blobs whose rows `mark` has changed.
+// The other blobs have been pushed again, deleted or marked since the check looked at them.
 func (k *checker) marked(ctx context.Context, list []Finding, mark func(context.Context, []catalog.StoredBlob) (map[oci.Digest]bool, error)) error {
 	if len(list) == 0 {
 		return nil
@@ -185,9 +187,9 @@ func (k *checker) unfinished(ctx context.Context) error {
 	return k.settleUnfinished(ctx, bases)
 }
 
-// settleUnfinished looks for the owner rows of multipart uploads, given by their bases. It
-// reports those without an owner that the store still has and, if it may repair, records
-// them for deletion.
+// settleUnfinished looks for the owner rows of multipart uploads, given by their bases (key
+// prefixes). It reports the multipart uploads without an owner that the store still has
+// and, if it may repair, records them for deletion.
 func (k *checker) settleUnfinished(ctx context.Context, bases []string) error {
 	if len(bases) == 0 {
 		return nil
@@ -209,8 +211,9 @@ func (k *checker) settleUnfinished(ctx context.Context, bases []string) error {
 	if err := refuseRepair(ctx, k.opt); err != nil {
 		return err
 	}
-	// The number of multipart uploads that were looked at isn't known, so math.MaxInt64
-	// makes mayRepair skip the comparison with half of them.
+	// mayRepair compares the number of findings with half of what the check has looked at.
+	// How many multipart uploads that was isn't known, so math.MaxInt64 makes mayRepair
+	// skip the comparison.
 	repair := k.mayRepair(len(there), math.MaxInt64)
 	if repair {
 		if err := recordUnownedUploads(ctx, k.opt.Catalog.DB(), there, unownedDelay); err != nil {

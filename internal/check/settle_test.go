@@ -15,8 +15,8 @@ type away struct{ blob.Store }
 
 func (away) Check(context.Context) error { return fmt.Errorf("the volume: %w", blob.ErrWrongStore) }
 
-// The store has another database's identity, and its objects could be changed all the same.
-// A repair must change nothing, even with Force. A check without repair must succeed.
+// The store has another database's identity, although its objects could be changed. A
+// repair must change nothing, even with Force. A check without repair must succeed.
 func TestNothingIsRepairedWithAWrongStore(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

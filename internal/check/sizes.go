@@ -26,8 +26,8 @@ const (
 	// process of the first release may still run and store a manifest whose id the first
 	// pass has already passed.
 	sizePasses = 2
-	// sizePassAfter is the pause between the two passes. By its end the upgrade must have
-	// replaced all processes of the first release.
+	// sizePassAfter is the pause between the first and the second pass. By its end the
+	// upgrade must have replaced all processes of the first release.
 	sizePassAfter = 24 * time.Hour
 	// sizePageBytes bounds the payloads of the manifests that one call compares, and thereby
 	// the number of their references. A call compares at least one manifest.
@@ -37,7 +37,8 @@ const (
 // SizeCorrection is the result of one call of CorrectSizes.
 type SizeCorrection struct {
 	Compared, Corrected int64 // manifests, by this call
-	// Next is the time until the next call has something to do; 0: at once.
+	// Next is how long it is until the next call of CorrectSizes has something to do; 0: at
+	// once.
 	Next time.Duration
 	// Over says that all passes are finished. ComparedInAll and CorrectedInAll are the
 	// totals of all calls.
@@ -54,8 +55,9 @@ type sizePass struct {
 	finished            bool
 }
 
-// CorrectSizes compares total_size of up to n further manifests with the stored sizes and
-// corrects it. It does nothing while another process does so.
+// CorrectSizes compares total_size of up to n further manifests with the stored sizes, and
+// corrects total_size where it is wrong. It does nothing while another process runs
+// CorrectSizes.
 func CorrectSizes(ctx context.Context, pool *db.DB, n int) (done SizeCorrection, err error) {
 	err = pool.Tx(ctx, func(tx pgx.Tx) error {
 		done = SizeCorrection{}
@@ -107,9 +109,9 @@ func lockSizePass(ctx context.Context, tx pgx.Tx) (p sizePass, err error) {
 // wrongSize is a manifest whose total_size is wrong, with the right size.
 type wrongSize struct{ namespace, repository, id, size int64 }
 
-// wrongSizesSQL computes the right total_size of the next manifests. For each manifest it
-// looks up the sizes of its blobs and children by index. The section "Plans" of package db
-// explains OFFSET 0.
+// wrongSizesSQL computes the right total_size of the next manifests. It looks up the sizes
+// of each manifest's blobs and children by a database index. The section "Plans" of package
+// db explains OFFSET 0.
 const wrongSizesSQL = `
 	WITH page AS MATERIALIZED (
 		SELECT *, sum(own) OVER (ORDER BY id) - own AS before FROM (

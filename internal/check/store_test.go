@@ -240,7 +240,8 @@ func (b *storeBundle) old(key string) string {
 	return key
 }
 
-// collect deletes a blob as a review does: it replaces the blob's row by a pending deletion.
+// collect deletes a blob as a review of garbage collection does: it replaces the blob's row
+// by a pending deletion.
 func (b *storeBundle) collect(d oci.Digest) {
 	b.t.Helper()
 	b.exec(`WITH d AS (DELETE FROM blobs WHERE digest = $1 RETURNING storage_key)
@@ -269,8 +270,8 @@ func (b *storeBundle) sweep() {
 	}
 }
 
-// check runs a check and returns its findings as "PROBLEM KEY", sorted; " repaired" follows
-// if the finding was repaired.
+// check runs a check and returns its findings, sorted, as "PROBLEM KEY" or, if a finding
+// was repaired, "PROBLEM KEY repaired".
 func (b *storeBundle) check(o check.Options) ([]string, check.CheckReport, error) {
 	b.t.Helper()
 	o.Catalog = b.catalog

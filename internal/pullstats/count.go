@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// pulled sums up the pulls of one tag or of one manifest in a batch.
+// pulled is the sum of those pulls in a batch that belong to one tag or to one manifest.
 type pulled struct {
 	repository int64
 	name       string // name of the tag, or the digest
@@ -24,8 +24,10 @@ type pulled struct {
 	lastBoth   time.Time // time of that pull
 }
 
-// add adds n pulls, the last of which happened at `at`. other is the digest that these pulls
-// delivered (if p is a tag) or the tag (if p is a manifest); "" if none.
+// add adds n pulls to the sum p; the last of them happened at `at`. If p is the sum of a
+// tag, `other` is the digest of the manifest that these pulls delivered. If p is the sum of
+// a manifest, `other` is the tag by which the manifest was pulled; "" if it was pulled by
+// digest.
 func (p *pulled) add(n int64, at time.Time, other string) {
 	p.count += n
 	if at.After(p.last) {
@@ -36,8 +38,9 @@ func (p *pulled) add(n int64, at time.Time, other string) {
 	}
 }
 
-// counts is the sum of a batch of pulls. It has each row of the statistics once, in the
-// order of keys, so that all transactions lock rows in the same order.
+// counts has the sums of a batch of pulls: one for each tag and one for each manifest. They
+// are ordered by repository and name, so that all transactions lock the rows of the
+// statistics tables in the same order.
 type counts struct{ tags, manifests []pulled }
 
 // adder adds up pulls.
@@ -50,15 +53,16 @@ type rowKey struct {
 
 func newAdder() adder { return adder{map[rowKey]*pulled{}, map[rowKey]*pulled{}} }
 
-// add adds n pulls of manifest d to the manifest's sum and, unless tag is "", to the sum of
-// the tag. last is the time of the last of these pulls.
+// add adds n pulls of the manifest with the digest d to the manifest's sum and, unless tag
+// is "", to the tag's sum. `last` is the time of the last of these pulls.
 func (a adder) add(repository int64, tag string, d oci.Digest, n int64, last time.Time) {
 	addTo(a.tags, rowKey{repository, tag}, n, last, d.String())
 	addTo(a.manifests, rowKey{repository, d.String()}, n, last, tag)
 }
 
-// addTag adds to a tag's sum a pull by digest that was joined with a HEAD of the tag. The
-// manifest's sum stays, since the pull was already counted for the manifest.
+// addTag counts for a tag a pull by digest that was joined with a client's HEAD of this
+// tag. It doesn't count the pull for the manifest again, which was done when the pull was
+// read.
 func (a adder) addTag(repository int64, tag string, d oci.Digest, at time.Time) {
 	addTo(a.tags, rowKey{repository, tag}, 1, at, d.String())
 	addTo(a.manifests, rowKey{repository, d.String()}, 0, at, tag)
@@ -95,8 +99,9 @@ func (a adder) addPulls(pulls []audit.Pull) {
 	}
 }
 
-// The statements take current_manifest_digest and last_tag_pulled from the newest pull; an
-// older pull that is read later changes neither.
+// upsertTags and upsertManifests add the sums of a batch of pulls to the rows of tags and
+// of manifests. They set current_manifest_digest and last_tag_pulled from the newest pull;
+// a pull that is older than the newest one, but counted after it, changes neither column.
 const (
 	upsertTags = `
 		INSERT INTO tagpullstatistics AS s (repository_id, tag_name, tag_pull_count, last_tag_pull_date, current_manifest_digest, redis_last_processed)
@@ -129,7 +134,7 @@ const (
 func (c counts) write(ctx context.Context, tx pgx.Tx) error { return c.add(ctx, tx, nil) }
 
 // writeFlushed adds counts that were flushed from Redis to the statistics, and stores the
-// present time as the time of the flush.
+// present time in the changed rows as the time of the flush (redis_last_processed).
 func (c counts) writeFlushed(ctx context.Context, tx pgx.Tx) error {
 	now := time.Now()
 	return c.add(ctx, tx, &now)
@@ -151,8 +156,9 @@ func (c counts) add(ctx context.Context, tx pgx.Tx, flushed *time.Time) error {
 	return nil
 }
 
-// arguments returns the arguments of upsertTags or upsertManifests for these rows. flushed
-// is the time of the flush; nil if the pulls were counted from the audit log.
+// arguments returns the arguments of upsertTags or upsertManifests for the given sums.
+// `flushed` is the time of the flush from Redis; nil if the pulls were counted from the
+// audit log.
 func arguments(rows []pulled, flushed *time.Time) db.Args {
 	n := len(rows)
 	repositories, numbers := make([]int64, n), make([]int64, n)

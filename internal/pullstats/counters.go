@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// counter is the content of a key in Redis that counts the pulls of one manifest, by one tag
-// or by digest.
+// counter is the content of a Redis key that counts the pulls of one manifest by one tag
+// or, if tag is "", by digest.
 type counter struct {
 	key         string
 	repository  int64
@@ -37,13 +37,13 @@ func idOf(key string) counterID {
 	return counterID(sum[:16])
 }
 
-// counted is a counter's row in redispullcounters: it says which pulls of the counter are in
-// the statistics.
+// counted is the row in redispullcounters that belongs to a counter: it says which pulls of
+// the counter are in the statistics.
 type counted struct{ born, count, seq int64 }
 
-// uncounted returns how many of the counter's pulls the statistics don't have. back says
-// that Redis was restored to an older state: the statistics have pulls that the counter
-// doesn't have.
+// uncounted returns how many pulls of the counter the statistics don't have; `has` is the
+// counter's row in redispullcounters. `back` says that Redis was restored to an older
+// state: the statistics have pulls that the counter in Redis doesn't have.
 func (c counter) uncounted(has counted) (n int64, back bool) {
 	switch {
 	case c.born > has.born: // the key was deleted and made again
@@ -124,10 +124,10 @@ func parseCounter(key string, fields []any) (c counter, exists bool, err error) 
 	return c, true, err
 }
 
-// ofRepository returns the counters of a repository that may have pulls which aren't in the
-// statistics. Each pull that Redis has counted before the call is either in one of these
-// counters or in the statistics, since a counter leaves the repository's set only after the
-// statistics have all of its pulls.
+// ofRepository returns those counters of a repository that may have pulls which aren't in
+// the statistics: the counters in the repository's set (uncountedPrefix). A counter leaves
+// this set only after the statistics have all of its pulls. So each pull that Redis has
+// counted before the call is either in a returned counter or in the statistics.
 func (r *Redis) ofRepository(ctx context.Context, repository int64) ([]counter, error) {
 	c, err := r.connect(ctx)
 	if err != nil {
@@ -141,9 +141,9 @@ func (r *Redis) ofRepository(ctx context.Context, repository int64) ([]counter, 
 	return list, err
 }
 
-// lockCounters takes PostgreSQL's advisory lock for counting Redis counters and holds it
-// until tx ends. If another transaction has the lock, lockCounters waits. Later statements
-// of tx see what the earlier holders of the lock have committed.
+// lockCounters locks the counters in Redis against other flushes, by an advisory lock of
+// PostgreSQL, until tx ends. If another transaction has the lock, lockCounters waits. Later
+// statements of tx see what the earlier holders of the lock have committed.
 func lockCounters(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('counters of pulls in Redis', 0))"); err != nil {
 		return fmt.Errorf("waiting for other flushes of pulls: %w", err)
@@ -151,8 +151,9 @@ func lockCounters(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// countedOf returns the rows of redispullcounters of these counters. A counter that was
-// never counted has none. The section "Plans" of package db explains OFFSET 0.
+// countedOf returns the rows in redispullcounters of the counters with the given ids. A
+// counter of which no pull was flushed yet has no row. The section "Plans" of package db
+// explains OFFSET 0.
 func countedOf(ctx context.Context, q db.Querier, ids []counterID) (map[counterID]counted, error) {
 	rows, err := q.Query(ctx, `
 		SELECT c.* FROM unnest($1::uuid[]) AS want (id)
@@ -180,8 +181,8 @@ func idsOf(list []counter) []counterID {
 	return ids
 }
 
-// saveCounted stores in redispullcounters that the statistics have all pulls of these
-// counters, up to the values in list.
+// saveCounted stores in redispullcounters that the statistics have all pulls that the
+// counters in `list` had when they were read.
 func saveCounted(ctx context.Context, tx pgx.Tx, list []counter) error {
 	n := len(list)
 	born, counts, seqs := make([]int64, n), make([]int64, n), make([]int64, n)

@@ -14,10 +14,10 @@ import (
 type Databases struct {
 	Log   *db.DB // required: the database of the audit log
 	Stats *db.DB // required: the database of the statistics; the same pool if it is the same database
-	// Alive locks those repositories among ids that exist, in the order of their ids, until
-	// the transaction tx (of the database Log) ends, and returns their ids. Pulls of the
-	// other repositories aren't counted, since nothing would ever delete their statistics.
-	// Required.
+	// Alive locks those of the repositories `ids` that exist, in the order of their ids,
+	// until the transaction tx (of the database Log) ends, and returns their ids. Pulls of
+	// repositories that don't exist aren't counted, since nothing would ever delete their
+	// statistics. Required.
 	Alive func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
 }
 
@@ -28,12 +28,12 @@ func (d *Databases) check() error {
 	return nil
 }
 
-// withAlive calls fn in a transaction tx of the statistics' database; alive has those of the
-// repositories ids that exist. They can't be deleted until tx has ended, so the clean-up
-// after a deletion comes later and finds the rows that fn wrote. If log and statistics are
-// in one database, tx also locks the repositories; otherwise a transaction of the log's
-// database does. withAlive may call fn again although the first call was committed; fn must
-// notice that and change nothing then.
+// withAlive calls fn in a transaction tx of the statistics' database; `alive` has those of
+// the repositories `ids` that exist. These can't be deleted until tx has ended, so the
+// clean-up after a deletion comes later and finds the rows that fn wrote. If audit log and
+// statistics are in one database, tx also locks the repositories; otherwise a second
+// transaction, in the log's database, locks them. withAlive may call fn again although tx
+// was committed after the first call; fn must notice that and change nothing then.
 func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive map[int64]bool, tx pgx.Tx) error) error {
 	lock := func(tx pgx.Tx) (map[int64]bool, error) {
 		alive := make(map[int64]bool, len(ids))
@@ -57,8 +57,8 @@ func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive ma
 		if d.Log == d.Stats {
 			return fn(alive, tx)
 		}
-		// The transaction of the log's database is idle while fn's statements run in the
-		// other database, each of which may take 30 s.
+		// The transaction in the log's database is idle while fn runs statements in the
+		// statistics' database. A statement may take 30 s.
 		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil {
 			return err
 		}

@@ -12,16 +12,17 @@ import (
 // errRedisLost says that Redis has lost data that it was given.
 var errRedisLost = errors.New("Redis has lost pulls, so it can't be told what was used lately")
 
-// epoch has the numbers of two flushes: redis is the newest flush whose number Redis has;
-// stats is the newest flush whose number was stored in Redis, according to the database.
+// epoch has the numbers of two flushes: `redis` is the highest number that Redis has;
+// `stats` is the highest number that Redis must have, according to the statistics'
+// database, because a flush has stored it there.
 type epoch struct{ redis, stats int64 }
 
 // lost says whether Redis was emptied or restored to an older state.
 func (e epoch) lost() bool { return e.redis < e.stats }
 
-// epochs returns the epoch of this version, and that of the previous version (upgrade.go).
-// It reads the database first: the number in Redis only grows, so a flush between the two
-// reads doesn't look like a loss of data.
+// epochs returns the epoch of this version (now) and that of the previous version (older,
+// see upgrade.go). It reads the database before Redis: the number in Redis only grows, so a
+// flush between the two reads doesn't look like a loss of data.
 func (r *Redis) epochs(ctx context.Context, c redis.UniversalClient) (now, older epoch, err error) {
 	if err := r.stats.Pool.QueryRow(ctx, "SELECT redis_flush, redis_epoch FROM redisprocessingstate").Scan(&now.stats, &older.stats); err != nil {
 		return now, older, fmt.Errorf("reading how far pulls in Redis were flushed: %w", err)
@@ -34,8 +35,9 @@ func (r *Redis) epochs(ctx context.Context, c redis.UniversalClient) (now, older
 	return now, older, nil
 }
 
-// raiseEpoch raises the epoch in Redis, under key, to n. Redis must already have a number of
-// at least kept; if it has a lower one, it has lost data. Error: errRedisLost.
+// raiseEpoch raises the epoch in Redis, which is stored under `key`, to n. Before that,
+// Redis must have a number of at least `kept`; if it has a lower one, it has lost data, and
+// raiseEpoch returns errRedisLost.
 func (r *Redis) raiseEpoch(ctx context.Context, key string, n, kept int64) error {
 	c := &call{script: epochScript, keys: []string{key}, args: []any{n, kept}}
 	r.run(ctx, []*call{c})
@@ -49,8 +51,9 @@ func (r *Redis) raiseEpoch(ctx context.Context, key string, n, kept int64) error
 }
 
 // reconcileEpochs compares the epochs in Redis and in the database. If Redis has lost data,
-// it has the lost pulls counted from the audit log (recover); if the database was restored
-// to an older state, it records that (restored).
+// it has the lost pulls counted from the audit log (recover). If the database was restored
+// to an older state, it records that the statistics are complete only from now on
+// (restored).
 func (w *FlushWorker) reconcileEpochs(ctx context.Context) error {
 	c, err := w.opt.Redis.connect(ctx)
 	if err != nil {
@@ -70,10 +73,10 @@ func (w *FlushWorker) reconcileEpochs(ctx context.Context) error {
 }
 
 // restored checks whether the statistics' database was restored to an older state: then
-// Redis has an epoch (known) that is greater than the number of every flush in the database.
-// In that case statistics count as complete only from now on. Pulls of counters that are
-// still in Redis will be counted again; pulls of counters that have expired are missing.
-// Later flushes get numbers greater than known.
+// Redis has an epoch (`known`) that is greater than the number of every flush in the
+// database. In that case it records that statistics are complete only from now on. The next
+// flush counts again the pulls of counters that are still in Redis; pulls of counters that
+// have expired are missing. Later flushes get numbers greater than `known`.
 func (w *FlushWorker) restored(ctx context.Context, known int64) error {
 	var newest int64
 	if err := w.opt.Stats.Pool.QueryRow(ctx, "SELECT flush FROM redisprocessingstate").Scan(&newest); err != nil {

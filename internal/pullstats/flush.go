@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// flushAttempts is how often a flush tries the transaction of one batch of keys.
+	// flushAttempts is how often a flush tries to count one batch of keys before it fails.
 	flushAttempts = 4
-	// settledFor is how long a counter's key stays in Redis after the statistics have all of
-	// its pulls. A counter that is made again after it has expired has a greater born (a
-	// time of the server's clock), provided that the clock is never set back by settledFor
-	// or more.
+	// settledFor is how long a counter's key stays in Redis after the statistics have all
+	// of its pulls. If the counter is made again after its key has expired, its field
+	// `born`, a time of the Redis server's clock, must be greater than before. So this
+	// clock must never be set back by settledFor or more.
 	settledFor = time.Minute
 	// countedFor is how long a counter's row stays in redispullcounters after the last
 	// complete flush that found the counter in Redis.
 	countedFor = 24 * time.Hour
-	// turnFor is how long a flush that another process has begun counts as running without
-	// recording progress. After that a process may begin a flush of its own.
+	// turnFor is how long a process that flushes may go without recording progress. After
+	// that another process may begin a flush of its own.
 	turnFor = 2 * time.Minute
 )
 
@@ -92,7 +92,7 @@ func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
 func (w *FlushWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
 // round flushes Redis if a flush is due and no other process is flushing. The worker's loop
-// calls it.
+// calls it; `more` is always false.
 func (w *FlushWorker) round(ctx context.Context) (more bool, err error) {
 	if time.Now().Before(w.due) {
 		return false, nil
@@ -140,7 +140,8 @@ func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Durati
 	if err != nil {
 		return false, 0, fmt.Errorf("looking whether to flush pulls: %w", err)
 	}
-	// The process that is flushing now may die. So ask again within a bounded time.
+	// The process that is flushing now may die, so this process asks again within a bounded
+	// time.
 	return mine, min(max(time.Duration(micros)*time.Microsecond, time.Second), w.opt.Interval, worker.MaxIdle), nil
 }
 
@@ -197,11 +198,11 @@ func (w *FlushWorker) flush(ctx context.Context) error {
 	return w.complete(ctx, n, begun)
 }
 
-// scan reads from all Redis servers the names of the keys that match pattern, calls fn with
-// at most Batch of them at a time, and returns their number. If fn returns an error as err,
-// scan ends with this error. If fn skips keys, it returns the reason as left, which scan
-// stores in *left. If a server can't be read, scan also stores the reason in *left, and goes
-// on with the next server.
+// scan reads from all Redis servers the names of the keys that match `pattern`, calls fn
+// with at most Options.Batch of them at a time, and returns their number. If fn returns an
+// error as `err`, scan ends with this error. If fn skips keys, it returns the reason as
+// `left`, which scan stores in *left. If a server can't be read, scan also stores the
+// reason in *left, and goes on with the next server.
 func (w *FlushWorker) scan(ctx context.Context, pattern string, left *error, fn func(keys []string) (left, err error)) (n int, err error) {
 	var failed error
 	err = w.opt.Redis.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
@@ -247,9 +248,9 @@ func (w *FlushWorker) complete(ctx context.Context, n int64, begun time.Time) er
 	return w.forget(ctx)
 }
 
-// forget deletes, once an hour, the rows of redispullcounters whose counters complete
-// flushes haven't found in Redis for countedFor. It scans the whole table: an index on
-// updated_at would make every flush slower.
+// forget deletes, once an hour, the rows of redispullcounters whose counter no complete
+// flush has found in Redis for countedFor. It reads the whole table: an index on updated_at
+// would make every flush slower.
 func (w *FlushWorker) forget(ctx context.Context) error {
 	now := time.Now().Unix()
 	if last := w.swept.Load(); now-last < 3600 || !w.swept.CompareAndSwap(last, now) {
@@ -268,10 +269,10 @@ func (w *FlushWorker) forget(ctx context.Context) error {
 	})
 }
 
-// page adds the pulls of one page of counters to the statistics, with retries. If the
-// connection fails during the commit of an attempt, the next attempt finds in
-// redispullcounters which pulls were counted. left is the reason why some keys couldn't be
-// read, nil if all were.
+// page adds the pulls of the counters with the given keys to the statistics. If that fails,
+// it tries again, up to flushAttempts times. If the connection fails during the commit, the
+// next attempt finds in redispullcounters which pulls were counted. `left` is the reason
+// why some keys couldn't be read; nil if all were read.
 func (w *FlushWorker) page(ctx context.Context, n int64, keys []string) (left, err error) {
 	begun := time.Now()
 	var p counting
@@ -310,9 +311,9 @@ type counting struct {
 	flushed, gone int   // counters with pulls, and those whose repositories are deleted
 }
 
-// count adds the pulls of one page of counters to the statistics, as far as the statistics
-// don't have them yet, in one transaction. It reads the counters while it holds the lock of
-// lockCounters.
+// count adds the pulls of the counters with the given keys to the statistics, as far as the
+// statistics don't have them yet, in one transaction. It reads the counters after this
+// transaction has got the lock of lockCounters.
 func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p counting, err error) {
 	keys = distinct(keys)
 	repositories := make([]int64, len(keys))
@@ -357,8 +358,9 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 	return p, err
 }
 
-// sum adds up those pulls of the counters in p that the statistics don't have yet, except
-// pulls of deleted repositories. has is, for each counter, its row of redispullcounters.
+// sum adds up those pulls of the counters in p.list that the statistics don't have yet,
+// except pulls of deleted repositories. `has` maps each counter to its row in
+// redispullcounters.
 func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]counted, alive map[int64]bool) (counts, error) {
 	a := newAdder()
 	for _, c := range p.list {
@@ -380,8 +382,9 @@ func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]co
 	return a.counts(), nil
 }
 
-// settle settles the counters in list: those whose pulls are all in the statistics leave the
-// repository's set in Redis, and their keys expire after settledFor.
+// settle removes each counter in `list` from its repository's set in Redis, and lets its
+// key expire after settledFor, provided that the statistics still have all pulls of the
+// counter.
 func (w *FlushWorker) settle(ctx context.Context, list []counter) error {
 	calls := make([]*call, len(list))
 	for i, c := range list {

@@ -19,12 +19,13 @@ const (
 	// of the same pull.
 	DefaultJoin = 30 * time.Second
 	// joinLag is the least age at which a pull by digest is joined with a HEAD by tag, that
-	// is, counted as a pull of the tag. By then other processes have written their HEADs or
-	// reported that they have some to write: they report every busyTick, which is shorter.
+	// is, counted as a pull of the tag. By then each process has written the HEADs that it
+	// answered before, or has reported that it still has some to write: processes report
+	// every busyTick, which is shorter.
 	joinLag = 3 * time.Second
-	// joinLate is how long after its time a HEAD or GET may be written to the database and
-	// still be joined. A process that hasn't reported for longer doesn't delay joining any
-	// more.
+	// joinLate is how long after a HEAD or GET came it may be written to the database and
+	// still be joined. A process that hasn't reported for longer than joinLate no longer
+	// delays the joining of other processes' requests.
 	joinLate = 2 * time.Minute
 )
 
@@ -128,9 +129,9 @@ func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 }
 
 // written returns a time before which all processes have written their pulls and HEADs to
-// the database, by the clock of the statistics' database. A process that doesn't report
-// delays this time by joinLate at most. The caller must ask for the time before it reads the
-// audit log, so that the read finds all that was written.
+// the database, by the clock of the statistics' database. If a process doesn't report, the
+// returned time is up to joinLate ago. The caller must call written before it reads the
+// audit log, so that it reads all that was written before this time.
 func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
 		SELECT GREATEST(clock_timestamp() - $2::bigint * interval '1 microsecond', LEAST(clock_timestamp() - $1::bigint * interval '1 microsecond',
@@ -152,8 +153,8 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 	if err != nil {
 		return false, err
 	}
-	// Rows are read in the order of the first GET of each row. So no row that is still
-	// unread has a GET before the first GET of the last row that was read.
+	// ripeGets returns the rows in the order of the first GET of each. So no row that it
+	// hasn't returned has a GET before the first GET of the last row that it has returned.
 	settled := before
 	if more = len(rows) == w.opt.Batch; more {
 		settled = rows[len(rows)-1].left[0].Time.Add(time.Microsecond)
@@ -169,13 +170,14 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 			return false, err
 		}
 	}
-	// A HEAD must stay until every GET that could use it is decided. forget compares the
-	// time of the first HEAD of a row, and the row's last HEAD may be later by MaxSpan.
+	// A HEAD must stay in pullstatisticspending until every GET that could use it is
+	// decided. forget compares only the time of a row's first HEAD, and the row's last HEAD
+	// may be later by MaxSpan. So MaxSpan is subtracted too.
 	return more, forget(ctx, tx, rows, settled.Add(-w.opt.Join-audit.MaxSpan))
 }
 
-// takeBefore removes from rows the GETs that came before `before`, and returns them in the
-// order of their times.
+// takeBefore removes from rows the GETs that came before the time `before`, and returns
+// them in the order of their times.
 func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 	for _, row := range rows {
 		n := 0
@@ -221,8 +223,8 @@ func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.
 }
 
 // forget writes changes of rows to pullstatisticspending: it updates the rows of which some
-// requests are left, deletes the rows without requests, and deletes all rows of HEADs whose
-// first HEAD came before the time `before`.
+// requests are left, and deletes the rows without requests. It also deletes all rows of
+// HEADs whose first HEAD came before the time `before`.
 func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time) error {
 	var done, ids []int64
 	var times []time.Time
@@ -319,8 +321,9 @@ func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.Clie
 	return out, list, nil
 }
 
-// pendingRepositories returns the ids of the repositories that joinPending will need: those
-// of the next GETs by digest that it will join. The caller locks them first.
+// pendingRepositories returns the ids of the repositories of the GETs by digest that
+// joinPending will join next. The caller locks these repositories before it calls
+// joinPending.
 func (w *SyncWorker) pendingRepositories(ctx context.Context, before time.Time) ([]int64, error) {
 	rows, err := w.opt.Stats.Pool.Query(ctx, `
 		SELECT DISTINCT repository_id FROM (

@@ -79,8 +79,8 @@ func TestCountsAreWhatClientsDid(t *testing.T) {
 	}
 }
 
-// visit lets n clients make the requests of random habits, up to 16 clients at once. It
-// returns the number of pulls that must be counted, by tag and by manifest.
+// visit lets n clients, up to 16 of them at once, make the requests of randomly chosen
+// habits. It returns the number of pulls that must be counted, by tag and by manifest.
 func (s *shop) visit(t testing.TB, list replicas, round, n int) map[string]int64 {
 	var mu sync.Mutex
 	want := map[string]int64{}
@@ -178,7 +178,8 @@ func TestCountsAreWhatClientsDidUnderFaults(t *testing.T) {
 	})
 }
 
-// replicas starts n recorders, which count in Redis or, if r is nil, from the audit log.
+// replicas starts n recorders with the metrics m. Their pulls are counted in Redis or, if r
+// is nil, from the audit log.
 func (s *shop) replicas(t testing.TB, r *Redis, n int, m *Metrics) (list replicas) {
 	for range n {
 		rec := s.recorder(t, r, func(o *RecorderOptions) { o.Metrics = m })

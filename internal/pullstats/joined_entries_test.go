@@ -43,8 +43,9 @@ func (s *shop) requests(seed uint64, n int) (list []sent) {
 	return list
 }
 
-// answer has two processes write the requests to the audit log; requests up to join apart
-// share an entry. Then it counts them in small batches.
+// answer has two processes write the requests to the audit log, in which requests that are
+// at most `join` apart share an entry. Then it lets a SyncWorker count them in small
+// batches.
 func (s *shop) answer(t *testing.T, list []sent, join time.Duration) {
 	var processes [2]*audit.Recorder
 	for i := range processes {
@@ -143,8 +144,8 @@ func TestJoinedExactlyOnce(t *testing.T) {
 	t.Logf("12000 pulls in %d entries", entries)
 }
 
-// A process of the first release would count an entry of 37 pulls as one pull. Its statement
-// that moves the watermark must fail.
+// A process of the first release would count an entry that stands for 37 pulls as one pull.
+// The UPDATE by which such a process moves the watermark must fail.
 func TestOlderVersionCountsNothing(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)

@@ -18,9 +18,9 @@ import (
 const (
 	// lastUsedEvery is how often the recorder writes last-used times to the database.
 	lastUsedEvery = 5 * time.Second
-	// lastUsedRefresh is how old the stored last-used time of a tag or manifest in constant
-	// use may be. So such a time is written once in lastUsedRefresh, not every
-	// lastUsedEvery.
+	// lastUsedRefresh is the least age that the stored last-used time of a tag or manifest
+	// must have before a later one replaces it. Without this limit, the time of a tag in
+	// constant use would be written every lastUsedEvery.
 	lastUsedRefresh = 5 * time.Minute
 	// lastUsedSlack is how much later than its stored last-used time a tag or manifest may
 	// really have been used.
@@ -43,8 +43,9 @@ type LastUsedOptions struct {
 
 // LastUsedRecorder records last-used times: when a client used a tag or manifest other than
 // by a counted pull. Such a use is a HEAD, or a pull that may not have been counted. The
-// recorder collects the times in memory and writes them to the statistics every few seconds;
-// a stored time may be some minutes too early. Writing a time twice does no harm.
+// recorder gathers the times in memory and writes them to the statistics every few seconds.
+// A time in the statistics may be some minutes earlier than the last use. Writing a time
+// twice does no harm.
 type LastUsedRecorder struct {
 	opt  LastUsedOptions
 	loop *worker.Loop
@@ -131,8 +132,8 @@ func (m *LastUsedRecorder) markUncounted(at time.Time) {
 	}
 }
 
-// unsaved says whether the recorder has something in memory that should be written by now,
-// and that would be lost if the process were killed.
+// unsaved says whether the recorder has times in memory that should be written by now, and
+// that would be lost if the process were killed.
 func (m *LastUsedRecorder) unsaved() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -148,14 +149,14 @@ func (m *LastUsedRecorder) unsaved() bool {
 	return false
 }
 
-// due says whether the last-used time should be written: it has changed, and was last
-// written at least lastUsedRefresh ago.
+// due says whether the last-used time v.at should be written: it is later than the stored
+// time v.saved, and the stored time is at least lastUsedRefresh ago.
 func (v *lastUsed) due(now time.Time) bool {
 	return v.at.After(v.saved) && now.Sub(v.saved) >= lastUsedRefresh
 }
 
-// save writes the last-used times that are due, and removes from memory tags and manifests
-// that weren't used for lastUsedRefresh.
+// save writes the last-used times that are due. It removes from memory the tags and
+// manifests that haven't been used for lastUsedRefresh.
 func (m *LastUsedRecorder) save(ctx context.Context) (more bool, err error) {
 	if m.takeGap() {
 		if err := Unrecorded(ctx, m.opt.Stats, 0); err != nil {

@@ -16,7 +16,7 @@ const liveTimeout = 2 * time.Second
 var ErrNotLive = errors.New("pulls that aren't counted yet can't be read now")
 
 // Live has the pulls of a repository that Redis has counted and that aren't in the
-// statistics yet.
+// statistics yet (live pulls).
 type Live struct{ tags, manifests map[string]pulled }
 
 // Tag returns a tag's statistics with its live pulls added.

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A client pulls, and the test adds the live pulls to the statistics before and after each
-// flush, also after flushes that die at one of their steps. The sum must always be the
-// number of pulls.
+// A client pulls. Before and after each flush, and after flushes that die at one of their
+// steps, the test adds the live pulls to the statistics. The sum must always be the number
+// of pulls.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 2)

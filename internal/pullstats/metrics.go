@@ -18,7 +18,7 @@ type Metrics struct {
 	redis  redisMetrics
 }
 
-// Values of the label result of purser_redis_pull_events_total: they say what became of a
+// Values of the label `result` of purser_redis_pull_events_total: they say what became of a
 // pull that Redis was to count.
 const (
 	eventRecorded   = "recorded"
@@ -39,7 +39,7 @@ type redisMetrics struct {
 	up       prometheus.Gauge
 }
 
-// Values of the label result of purser_redis_flush_keys_total: they say what became of a
+// Values of the label `result` of purser_redis_flush_keys_total: they say what became of a
 // Redis key that was to be flushed.
 const (
 	keyFlushed = "flushed"
@@ -48,8 +48,8 @@ const (
 	keyInvalid = "invalid"
 )
 
-// Values of the label result of purser_pull_statistics_entries_total: they say what became
-// of the pulls that were read in the audit log.
+// Values of the label `result` of purser_pull_statistics_entries_total: they say what
+// became of the pulls that a SyncWorker read in the audit log.
 const (
 	entryCounted   = "counted"
 	entryElsewhere = "elsewhere"

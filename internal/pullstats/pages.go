@@ -33,8 +33,9 @@ func (r *Reader) TagPage(ctx context.Context, repository int64, after string, n 
 		WHERE repository_id = $1 AND tag_name > $2 AND tag_pull_count > 0 ORDER BY tag_name LIMIT $3`, repository, after, n)
 }
 
-// ManifestPage returns the statistics of manifests as TagPage does those of tags, in the
-// order of digests.
+// ManifestPage returns the statistics of up to n manifests of a repository, in the order of
+// digests: those whose digests come after the digest `after`. It leaves out manifests that
+// were never pulled. The manifests may have been deleted.
 func (r *Reader) ManifestPage(ctx context.Context, repository int64, after string, n int) ([]Row, error) {
 	return r.page(ctx, `
 		SELECT manifest_digest, total_pull_count, last_pull_date, last_check_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics
@@ -52,7 +53,8 @@ func (r *Reader) TagRow(ctx context.Context, repository int64, name string) (Row
 	return list[0], nil
 }
 
-// ManifestRow returns the statistics of a manifest as TagRow does those of a tag.
+// ManifestRow returns the statistics of a manifest. For a manifest that has none, only the
+// name (the digest) is set.
 func (r *Reader) ManifestRow(ctx context.Context, repository int64, d oci.Digest) (Row, error) {
 	list, err := r.page(ctx, `
 		SELECT manifest_digest, total_pull_count, last_pull_date, last_check_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics
@@ -95,10 +97,11 @@ func (r *Reader) Since(ctx context.Context) (time.Time, error) {
 }
 
 // Merge adds live pulls, which are in Redis and not yet in the statistics, to a page of a
-// listing of statistics. page has the statistics of the first names after the name `after`,
-// at most limit; live has the names with live pulls, in any order. Merge calls add for each
-// row, which adds the live pulls. It inserts a row for each name in live that page lacks,
-// where the order of names puts it, and returns at most limit rows.
+// listing of statistics. `page` has the statistics of the first names after the name
+// `after`, at most `limit` of them. `live` has the names with live pulls, in any order. For
+// each name in `live` that the page lacks, Merge inserts a row where the order of names
+// puts it. It replaces every row by the result of `add`, which adds the row's live pulls,
+// and returns at most `limit` rows.
 func Merge(page []Row, live []string, add func(Row) Row, after string, limit int) []Row {
 	known := make(map[string]bool, len(page))
 	for i, r := range page {
@@ -110,7 +113,7 @@ func Merge(page []Row, live []string, add func(Row) Row, after string, limit int
 		last = page[limit-1].Name
 	}
 	for _, name := range live {
-		// If the page is full, names after its last name belong to a later page.
+		// If the page is full, names after the last name on it belong to a later page.
 		if !known[name] && name > after && (last == "" || name < last) {
 			page = append(page, add(Row{Name: name}))
 		}

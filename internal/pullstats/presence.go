@@ -24,10 +24,10 @@ const (
 	// it counts as killed. (readState treats statistics as incomplete already after 15 s
 	// without a report.)
 	goneAfter = time.Minute
-	// clockSamples is the number of recent clock measurements from which measure chooses the
-	// best.
+	// clockSamples is the number of recent clock measurements of which the method measure
+	// uses the most exact one.
 	clockSamples = 8
-	// clockSlack is the error of the clock's offset that is tolerated without a correction.
+	// clockSlack is the error of the clock's offset up to which the offset isn't corrected.
 	clockSlack = 2 * time.Millisecond
 )
 
@@ -81,8 +81,9 @@ func (p *presence) now() time.Time {
 // time.
 func (p *presence) olderRun() bool { return p != nil && !p.newest.Load() }
 
-// begin must be called before a pull gets its time, and end when the pull is in a queue. In
-// between cut waits, so it doesn't report a later time while the pull is in no queue.
+// begin must be called before a pull gets its time, and the method end when the pull is in
+// a queue. Between the two calls the method cut waits. So cut doesn't return a time later
+// than that of a pull which is in no queue yet.
 func (p *presence) begin() {
 	if p == nil {
 		return
@@ -94,8 +95,8 @@ func (p *presence) begin() {
 	}
 }
 
-// hold makes cut wait while pulls move from one queue to another and are in neither. The
-// caller must call end afterwards.
+// hold makes the method cut wait while pulls are moved from one queue to another and are in
+// neither. The caller must call the method end afterwards.
 func (p *presence) hold() {
 	if p != nil {
 		p.taking.RLock()
@@ -108,8 +109,9 @@ func (p *presence) end() {
 	}
 }
 
-// cut returns a time before which all pulls and HEADs of this process are written. It
-// returns zero if all are written and none came since the last call.
+// cut returns a time before which all pulls and HEADs of this process are written to the
+// audit log or to Redis. It returns zero if all are written and none came since the last
+// call.
 func (p *presence) cut() time.Time {
 	p.taking.Lock()
 	defer p.taking.Unlock()
@@ -227,7 +229,7 @@ var ErrUnseen = errors.New("pulls are counted in Redis, which this process can't
 	"or, where it is no more, give up what it had with \"purser pulls reset --redis\"")
 
 // unseen says whether this process has no Redis client although Redis counts the pulls of
-// some process or may have pulls that aren't flushed.
+// some process or may have pulls that weren't flushed to the statistics.
 func (w *SyncWorker) unseen(ctx context.Context) (unseen bool, err error) {
 	if w.opt.Redis != nil {
 		return false, nil
@@ -241,8 +243,9 @@ func (w *SyncWorker) unseen(ctx context.Context) (unseen bool, err error) {
 	return unseen, nil
 }
 
-// AbandonRedis gives up the pulls in a Redis that no longer exists: statistics count as
-// complete only from now on. It doesn't affect processes that still count in Redis.
+// AbandonRedis gives up the pulls in a Redis that no longer exists. It records that
+// statistics are complete only from now on. It doesn't affect processes that still count in
+// Redis.
 func (w *SyncWorker) AbandonRedis(ctx context.Context) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "DELETE FROM pullrecorders WHERE redis AND ended_at IS NOT NULL"); err != nil {
@@ -256,9 +259,10 @@ func (w *SyncWorker) AbandonRedis(ctx context.Context) error {
 	})
 }
 
-// bury looks in pullrecorders for processes that were killed with unwritten pulls, and
-// records that statistics are complete only from now on. It also deletes the rows of
-// processes that ended more than an hour ago, unless Redis may have unflushed pulls of them.
+// bury looks in pullrecorders for processes that were killed. If one of them had unwritten
+// pulls, bury records that statistics are complete only from now on. It also deletes the
+// rows of processes that ended more than an hour ago, unless Redis may have unflushed pulls
+// of them.
 func (w *SyncWorker) bury(ctx context.Context) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		gone, err := tx.Exec(ctx, `

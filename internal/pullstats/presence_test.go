@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A process with pulls is killed, or stops, in several states. If it was killed with
-// unwritten pulls, statistics must count as complete only from then on. If it had written
-// all its pulls, or stopped properly, statistics must stay complete.
+// A process that has recorded pulls is killed, or stops, in several states. If it was
+// killed with unwritten pulls, statistics must count as complete only from then on. If it
+// had written all its pulls, or stopped properly, statistics must stay complete.
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)

@@ -26,18 +26,18 @@
 //
 // An entry of the audit log may stand for several pulls; Pull.N is their number. A process
 // of an older version would count such an entry as one pull. To prevent that, a trigger
-// refuses each UPDATE of the watermark that doesn't set the column reads to the current
-// version, which older processes don't do.
+// refuses each UPDATE of the watermark that doesn't set its column `reads` to the current
+// version; the UPDATEs of older processes don't set it.
 //
-// So at each moment the watermark divides the audit log into entries whose pulls are in the
+// At each moment the watermark divides the audit log into entries whose pulls are in the
 // statistics and entries whose pulls are not. [SyncWorker.Uses] relies on this to find each
 // pull either in the statistics or in the audit log. The manager of the audit log's
 // partitions relies on it to drop no partition with unread entries.
 //
-// Some pulls are counted by Redis, in counters: keys that each count the pulls of one tag or
-// manifest. Uses reads the repository's counters before it reads the statistics. So if a
-// counter has expired when Uses looks for it, its pulls are in the statistics that Uses
-// reads next.
+// Some pulls are counted by Redis, in counters: keys that each count the pulls of one tag
+// or manifest. [SyncWorker.Uses] reads the repository's counters before it reads the
+// statistics. If a counter has expired before Uses looks for it, its pulls are in the
+// statistics that Uses reads next.
 //
 // The SyncWorker locks the repositories of the entries that it counts until the statistics
 // are committed. So a repository can be deleted only after that, and the clean-up that
@@ -99,20 +99,21 @@
 // transaction; after that the stalled worker can't commit what it has read.
 //
 // When the statistics have all pulls of a counter, the FlushWorker settles the counter: a
-// script sets the counter's key to expire in a minute, unless another pull comes. The script
-// compares the counter's present values with those in the statistics, so a late call does
-// nothing to a counter with newer pulls. After a counter has expired, the next pull makes it
-// again. The new counter starts at 0 and has a greater value in its field born, the sequence
-// number of its first pull. If a worker dies before it settles a counter, the next flush
-// settles it.
+// script sets the counter's key to expire in a minute, unless another pull comes. The
+// script compares the counter's present values with those in the statistics, so a late call
+// of the script doesn't change a counter with newer pulls. After a counter has expired, the
+// next pull makes it again. The new counter starts at 0, and its field `born`, the sequence
+// number of its first pull, is greater than before. If a worker dies before it settles a
+// counter, the next flush settles it.
 //
 // Each flush has a number, the epoch. The flush stores the epoch in Redis before it reads
 // counters, and checks after each read that Redis still has it. If Redis was emptied or
-// restored to an older state, the epoch is missing or too low. Then no counter is counted
-// until the pulls that Redis lost have been marked to be counted from the audit log, as far as
-// the log has them (see recount). If only some counters were restored to an older state (on
-// one node of a cluster), they have smaller values than the statistics: the flush adds
-// nothing for them and records that the statistics are complete only from now on.
+// restored to an older state, the epoch is missing or too low. Then the flush adds no pulls
+// to the statistics until the pulls that Redis lost have been marked to be counted from the
+// audit log, as far as the log has them (see recount). If only some counters were restored
+// to an older state (on one node of a cluster), they have smaller values than the
+// statistics: the flush adds nothing for them and records that the statistics are complete
+// only from now on.
 //
 // If the statistics' database was restored to an older state, redispullcounters went back
 // together with the counts. So the next flush adds the pulls that are missing, except those
@@ -185,9 +186,9 @@ type Pulls struct {
 	Last  time.Time // zero: the time isn't known
 }
 
-// Tags returns the pull statistics of those tags of a repository that names lists, as a map
-// from tag name to statistics. It leaves out tags that have no statistics. The section
-// "Plans" of package db explains OFFSET 0.
+// Tags returns the pull statistics of the tags `names` of a repository, as a map from tag
+// name to statistics. It leaves out tags that have no statistics. The section "Plans" of
+// package db explains OFFSET 0.
 func (r *Reader) Tags(ctx context.Context, repository int64, names []string) (map[string]Pulls, error) {
 	if len(names) == 0 {
 		return nil, nil

@@ -154,9 +154,10 @@ func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 	}
 }
 
-// pulled makes one attempt to record a pull. It returns false if the log's buffer is full
-// and the caller should wait and try again. If last is set, it doesn't return false: a pull
-// that the log doesn't take is dropped, and recorded as a use if it was to be counted.
+// pulled makes one attempt to record a pull. It returns false if the audit log's buffer is
+// full and the caller should wait and try again, otherwise true. With `last` set it always
+// returns true: if the log has no room for the pull, it drops the pull, and records it as a
+// use if the SyncWorker was to count it.
 func (r *Recorder) pulled(ctx context.Context, e audit.Entry, last bool) (over bool) {
 	r.presence.begin()
 	defer r.presence.end()
@@ -206,8 +207,9 @@ func (r *Recorder) Checked(ctx context.Context, e audit.Entry) {
 	}
 }
 
-// log writes the entry of a pull to the audit log. If the log has no room, and the pull was
-// to be counted from the log, log records it as a use, so that its time at least is known.
+// log writes the entry of a pull to the audit log. If the audit log has no room for the
+// entry, and the SyncWorker was to count the pull, log records the pull as a use, so that
+// at least its time is known.
 func (r *Recorder) log(ctx context.Context, e audit.Entry) {
 	if r.opt.Log != nil && r.opt.Log.Record(ctx, e) {
 		return
@@ -228,8 +230,8 @@ func (r *Recorder) uncounted(e audit.Entry) {
 	r.used(e)
 }
 
-// used records the last-used time of a pull that is in memory or in Redis, where some other
-// processes can't see it.
+// used records the last-used time of a pull that is still in this process's memory or in
+// Redis, because a process that can read neither must know that the tag was used.
 func (r *Recorder) used(e audit.Entry) { r.opt.LastUsed.used(e.RepositoryID, e.Tag, e.Digest, e.Time) }
 
 // Ignore selects the pulls that aren't counted, such as those of scanners and mirrors, by

@@ -72,7 +72,8 @@ func TestPullInTwoRequests(t *testing.T) {
 	}
 }
 
-// count flushes Redis, if r isn't nil, and counts all that is in the audit log.
+// count flushes Redis, if r isn't nil, and lets a SyncWorker count all pulls in the audit
+// log.
 func (s *shop) count(t testing.TB, r *Redis) {
 	t.Helper()
 	if r != nil {
@@ -253,9 +254,9 @@ func TestCountedLater(t *testing.T) {
 	}
 }
 
-// A LastUsedRecorder must write the last-used times of a tag at intervals, never replace one
-// by an earlier time, and write none for a deleted repository. If it has no room for another
-// tag, statistics must become incomplete.
+// A LastUsedRecorder must write the last-used times of a tag at intervals, never replace a
+// stored time by an earlier one, and write none for a deleted repository. If its memory has
+// no room for another tag, statistics must become incomplete.
 func TestLastUsed(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 2)
@@ -327,8 +328,8 @@ func TestLastUsed(t *testing.T) {
 	}
 }
 
-// The audit log has room for one pull, and a client makes two. The second pull isn't
-// counted, but must set the last-used times of its tag and manifest.
+// The audit log's buffer has room for one pull, and a client makes two. The second pull
+// isn't counted, but must set the last-used times of its tag and manifest.
 func TestMissedPullsAreUses(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -350,9 +351,10 @@ func TestMissedPullsAreUses(t *testing.T) {
 	}
 }
 
-// If the audit log has no room for a pull, or for a HEAD by tag, then Status.Counts must
-// move to that time, because a pull of the tag may be missing in the counts. Status.Since
-// must stay, because the tag's last-used time is known.
+// The audit log's buffer has no room for a client's pull, or for its HEAD by tag.
+// Status.Counts must then move to the time of this request, because a pull of the tag may
+// be missing in the counts. Status.Since must stay, because the tag's last-used time is
+// known.
 func TestUncountedPulls(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

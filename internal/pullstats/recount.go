@@ -71,18 +71,18 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 //
 // Redis gives each pull that it counts a sequence number, which grows within a counter and
 // is stored in the pull's entry in the audit log. The table redispullcounters has, for each
-// counter, the number of the last pull that is in the statistics. So a pull in the log is in
-// the statistics if its number isn't greater than the number in the counter's row. It is in
-// Redis if its number isn't less than the counter's field born, the number of the first pull
-// that the counter has. If it is in neither, it is lost. recount marks a lost pull to be
-// counted from the log and moves its entry behind the watermark, so that the SyncWorker
-// reads and counts it once, like a new one. An interrupted recount can be repeated: it no
-// longer sees the entries that are marked.
+// counter, the number of the last pull that is in the statistics. So a pull in the log is
+// in the statistics if its number isn't greater than the number in the counter's row. It is
+// in Redis if its number isn't less than the counter's field `born`, the number of the
+// first pull that the counter has. If it is in neither, it is lost. recount marks a lost
+// pull to be counted from the log, and gives its entry a position after the watermark, so
+// that the SyncWorker reads and counts it once, like a new one. An interrupted recount can
+// be repeated: it no longer sees the entries that are marked.
 //
 // No flush counts a counter during the recount, since the caller holds the lock of
-// lockCounters. Nor has a flush counted one between the loss and the recount, which would
-// have raised the numbers in redispullcounters: after reading counters, a flush checks that
-// Redis still has the epoch, and only the caller of recount restores the epoch.
+// lockCounters. Nor has a flush counted a counter between the loss and the recount, which
+// would have raised the numbers in redispullcounters: after reading counters, a flush
+// checks that Redis still has the epoch, and only the caller of recount restores the epoch.
 func (w *FlushWorker) recount(ctx context.Context, tx pgx.Tx, older bool) (all bool, err error) {
 	from, all, err := w.recountFrom(ctx)
 	if err != nil {
@@ -153,10 +153,10 @@ func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool
 	return from, all, nil
 }
 
-// lost returns those pulls of page that are neither in the statistics nor in Redis. unknown
-// says that this can't be decided for some pulls, because Redis never answered whether it
-// had counted them. older is the result of olderApplied; nil if Redis has lost no pulls of
-// the previous version.
+// lost returns those of the pulls in `page` that are neither in the statistics nor in
+// Redis. `unknown` says that this can't be decided for some pulls, because Redis never
+// answered whether it had counted them. `older` is the result of olderApplied; nil if Redis
+// has lost no pulls of the previous version.
 func (w *FlushWorker) lost(ctx context.Context, tx pgx.Tx, page []audit.RedisPull, older map[int64]int64) (lost []audit.RedisPull, unknown bool, err error) {
 	var open []audit.RedisPull
 	var keys []string

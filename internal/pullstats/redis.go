@@ -49,8 +49,9 @@ func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
 	return &Redis{opt: opt, stats: stats}, nil
 }
 
-// silence switches off the client library's own logger, of which a process has one. It
-// writes to standard error, past Purser's log, errors that this package returns anyway.
+// silence switches off the client library's own logger, which all clients in the process
+// share. The library's logger writes to standard error instead of Purser's log, and writes
+// only errors that this package returns anyway.
 var silence = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
 
 type silent struct{}

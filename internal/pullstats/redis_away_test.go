@@ -34,9 +34,10 @@ func running(t testing.TB, rec *Recorder) (stop func()) {
 	return stop
 }
 
-// Redis is killed, or stops answering, while a client pulls. The pulls must then be written
-// to the audit log at once, to be counted from there. When Redis is back, it must count
-// again. Each pull must be counted once, and none may wait.
+// Redis is killed, or stops answering, while a client pulls. The recorder must then write
+// the pulls to the audit log at once, so that they are counted from there, and no client
+// may wait for more than a second. When Redis is back, it must count again. Each pull must
+// be counted once, except pulls that Redis didn't answer.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	for how, away := range map[string]func(redisServer, *proxy){
@@ -146,8 +147,9 @@ func TestRedisAwayWithoutLog(t *testing.T) {
 	}
 }
 
-// A process stops with 23 pulls in its queue, sometimes while it sends a batch. The batch
-// must be completed, and the other pulls must be sent to Redis or logged, each once.
+// A process stops with 23 pulls in its queue, in some cases while it sends a batch of them.
+// It must finish sending the batch, and send each of the other pulls to Redis or log it,
+// once.
 func TestRedisRecorderEnds(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -78,7 +78,7 @@ func startCluster(t testing.TB) *cluster {
 	return c
 }
 
-// kill kills a node, which gets no time to tell the others.
+// kill kills a node, which gets no time to tell the other nodes.
 func (c *cluster) kill(i int) {
 	c.cmds[i].Process.Kill() //nolint:errcheck // it may have ended
 	c.cmds[i].Wait()         //nolint:errcheck // by the signal
@@ -190,8 +190,8 @@ func TestRedisCluster(t *testing.T) {
 	flush(s.flusher(t, r))
 	compare(t, s.books(t), truth(all))
 
-	// One node goes down. The pulls on this node must wait, and a flush must count those of
-	// the other nodes.
+	// One node goes down. The pulls that this node has counted must wait, and a flush must
+	// add the pulls of the other nodes to the statistics.
 	record()
 	down := 0
 	for _, key := range []string{epochKey, ownerKey} { // a flush can't begin without these keys

@@ -68,11 +68,11 @@ func headKey(e audit.Entry) string {
 	return headPrefix + hex.EncodeToString(client[:])
 }
 
-// add remembers a HEAD until it can no longer be joined, so that it can be sent to Redis. If
-// byLog is set, pulls by digest are currently counted from the audit log; then add also
-// writes the HEAD to the table pullheads. If memory has no room for the HEAD, no pull is
-// joined with it. first is true if no other HEAD waits to be sent, so that the caller must
-// wake the loop.
+// add remembers a HEAD until it can no longer be joined, so that it can be sent to Redis.
+// If `byLog` is set, pulls by digest are currently counted from the audit log; then add
+// also writes the HEAD to the table pullheads. If memory has no room for the HEAD, no pull
+// is joined with it. `first` is true if no other HEAD waits to be sent, so that the caller
+// must wake the queue's loop.
 func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,7 +90,8 @@ func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first 
 	return h.unsaid == 1
 }
 
-// forget removes HEADs, and GETs in taken, that are too old to be joined.
+// forget removes from memory the HEADs (h.recent), and the GETs that Redis has joined
+// (h.taken), that are too old to be joined.
 func (h *redisHeads) forget(now time.Time) {
 	n := 0
 	for n < len(h.recent) && now.Sub(h.recent[n].since) > h.q.r.opt.Join {
@@ -112,8 +113,8 @@ func (h *redisHeads) forget(now time.Time) {
 }
 
 // used remembers a pull by digest that Redis has joined with a HEAD and counted, so that
-// toLog can write it to pullheads if Redis goes away. If there is no room to remember it,
-// another pull may then be joined with the same HEAD.
+// toLog can write the pull to pullheads if Redis goes away. If memory has no room for it,
+// the SyncWorker may later join another pull with the same HEAD.
 func (h *redisHeads) used(e audit.Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,8 +165,9 @@ func (h *redisHeads) unsent() int {
 	return h.unsaid
 }
 
-// unwatched says whether memory has HEADs, or GETs that Redis has joined, that are not in
-// the audit log's database, so that toLog must write them there when Redis goes away.
+// unwatched says whether memory has HEADs, or GETs that Redis has joined, that aren't in
+// the table pullheads. While there are any, the process pings Redis, so that it notices
+// when Redis goes away and can write them there (toLog).
 func (h *redisHeads) unwatched(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -173,8 +175,9 @@ func (h *redisHeads) unwatched(now time.Time) bool {
 	return h.q.r.opt.Log != nil && len(h.recent)+len(h.taken) > h.logged
 }
 
-// next returns how long it is until HEADs are to be sent, or until Redis is to be pinged
-// because it has HEADs that the audit log doesn't have.
+// next returns how long it is until HEADs are to be sent to Redis or, if none wait, until
+// Redis is to be pinged. Redis is pinged while it has HEADs that the table pullheads
+// doesn't have, since these must be written there when Redis goes away.
 func (h *redisHeads) next(now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -227,10 +230,10 @@ func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 	return failed
 }
 
-// join asks Redis, for each pull by digest in batch, for the tag of the HEAD that belongs to
-// it, and stores the tag in the event. If a request fails, join returns the whole batch to
-// be tried again: none of the batch is counted yet, and a repeated request gets the same
-// tag.
+// join asks Redis, for each pull by digest in `batch`, for the tag of the HEAD that belongs
+// to the pull, and stores the tag in the event. If a request fails, join returns the whole
+// batch, for the caller to try again: none of the batch is counted yet, and a repeated
+// request gets the same tag.
 func (h *redisHeads) join(ctx context.Context, batch []*event) ([]*event, error) {
 	var looking []*event
 	var calls []*call

@@ -223,7 +223,8 @@ func (q *redisQueue) send(ctx context.Context, heads, now time.Time) (more bool,
 	}
 	defer func() { q.reached(ctx, err) }()
 	if q.isFailing() || q.heads.unwatched(time.Now()) && time.Since(q.contact) >= contactEvery {
-		// Calls to a server that doesn't answer are lost. So ping the server first.
+		// A pull that is sent to a server that doesn't answer may be lost: nobody knows
+		// whether Redis has counted it, so it isn't sent again. So ping the server first.
 		if err := q.r.opt.Redis.ping(ctx); err != nil {
 			return false, err
 		}
@@ -286,9 +287,9 @@ func (q *redisQueue) allFallBackToLog(ctx context.Context, list []*event) {
 	}
 }
 
-// back is called when Redis answers again after a failure: all HEADs are to be sent again,
-// and pulls by digest are counted from the audit log for another 2 * redisBackoff, until
-// other processes have noticed it too.
+// back is called when Redis answers again after a failure. It marks all HEADs to be sent
+// again, and has pulls by digest counted from the audit log for another 2 * redisBackoff,
+// until the other processes have noticed too that Redis is back.
 func (q *redisQueue) back() {
 	q.heads.again() // Redis may have lost HEADs, and lacks those that came while it was away
 	q.mu.Lock()
@@ -336,10 +337,10 @@ func (q *redisQueue) overdue(then time.Time) (late []*event) {
 	return late
 }
 
-// take removes up to one batch of pulls whose linger time is over from the queue and returns
-// them; more says whether another batch is left. If the queue has a full batch, it also
-// takes pulls by tag before their time. It never does so with pulls by digest, whose HEADs
-// may still be on their way.
+// take removes up to one batch of pulls whose linger time is over from the queue and
+// returns them; `more` says whether another batch is left. If the queue has a full batch,
+// take also takes pulls by tag whose linger time isn't over yet. It never does so with
+// pulls by digest, whose HEADs may still be on their way to Redis.
 func (q *redisQueue) take(now time.Time) (batch []*event, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -365,9 +366,9 @@ func (q *redisQueue) take(now time.Time) (batch []*event, more bool) {
 	return batch, more
 }
 
-// keep ends the sending of a batch. list has the pulls that Redis didn't take: they go to
-// the audit log or, if pulls aren't logged, back into the queue, where their order doesn't
-// matter.
+// keep ends the sending of a batch. `list` has the pulls that Redis didn't take: keep
+// writes them to the audit log or, if pulls aren't logged, puts them back into the queue,
+// where their order doesn't matter.
 func (q *redisQueue) keep(ctx context.Context, list []*event) {
 	if q.r.opt.Log != nil {
 		q.allFallBackToLog(ctx, list)
@@ -402,8 +403,8 @@ func (q *redisQueue) close(ctx context.Context) {
 	q.mu.Unlock()
 	var err error
 	for err == nil && ctx.Err() == nil && q.waiting() > 0 {
-		// HEADs are sent at once here. Pulls by digest still wait for their linger time,
-		// since HEADs of other processes may be on their way.
+		// Send all HEADs at once. Pulls by digest still wait for their linger time, since
+		// HEADs of other processes may be on their way to Redis.
 		if _, err = q.send(ctx, time.Now().Add(time.Hour), time.Now().Add(redisLinger)); err == nil {
 			q.linger(ctx)
 		}

@@ -24,8 +24,8 @@ type RedisStatus struct {
 	State, Error string
 	// Processed is when the last complete flush began; zero if there was none.
 	Processed time.Time
-	// Behind is the time since Processed: all pulls in Redis that aren't counted are
-	// younger.
+	// Behind is the time since Processed: pulls in Redis that aren't in the statistics yet
+	// were made after Processed.
 	Behind time.Duration
 	Keys   int64 // number of keys ever flushed
 }

@@ -63,7 +63,8 @@ func at(step string, fn func()) func(string) {
 
 func crashHere() { panic(errCrash) }
 
-// recorded has Redis count pulls with the times that their entries have.
+// recorded has Redis count the pulls in `list`, with the times that are set in their
+// entries.
 func recorded(t testing.TB, rec *Recorder, list ...audit.Entry) {
 	t.Helper()
 	kept, err := rec.queue.record(t.Context(), waiting(list))
@@ -81,8 +82,8 @@ func waiting(list []audit.Entry) (batch []*event) {
 
 func unlogged(o *RecorderOptions) { o.Log = nil }
 
-// drained fails the test if the statistics lack pulls of a counter in Redis, or if a counter
-// isn't settled.
+// drained fails the test if a counter in Redis has pulls that the statistics don't have, or
+// if a counter isn't settled.
 func (s *shop) drained(t testing.TB, clients ...*redis.Client) {
 	t.Helper()
 	for _, c := range clients {

@@ -71,9 +71,9 @@ func readState(ctx context.Context, q db.Querier, lock bool) (s state, err error
 	return s, nil
 }
 
-// move moves the watermark from s.Read to the position of the last of pulls, and adds
-// counted to the number of counted pulls. If another worker has moved the watermark since s
-// was read, move changes nothing and returns false.
+// move moves the watermark from s.Read to the position of the last entry in `pulls`, and
+// adds `counted` to the number of pulls that were ever counted. If another worker has moved
+// the watermark since s was read, move changes nothing and returns false.
 func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted int) (moved bool, err error) {
 	to, last := s.Read, (*time.Time)(nil)
 	for i := range pulls {
@@ -111,7 +111,8 @@ func (w *SyncWorker) looked(ctx context.Context) error {
 
 // start inserts the row of pullstatisticsprocessingstate if there is none. If counting was
 // switched off for longer than the audit log keeps entries, entries may have been dropped
-// unread; then start moves recorded_since forward.
+// unread. Then start moves recorded_since forward, the time since when statistics are
+// complete.
 func (w *SyncWorker) start(ctx context.Context) error {
 	if w.started {
 		return nil
@@ -218,7 +219,7 @@ func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 }
 
 // Read returns the watermark to an audit.PartitionManager, which drops no partition of the
-// audit log that has unread pulls, that is, pulls behind the watermark. Error:
+// audit log that has unread pulls, that is, entries after the watermark. Error:
 // ErrForeignLog.
 func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 	s, err := w.Status(ctx)
@@ -229,9 +230,10 @@ func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 }
 
 // Reset ends the state of ErrForeignLog. It gives the pulls in the audit log new positions
-// in a valid order and returns how many of them are still to be counted: those that were
-// behind the watermark in the old order, and those that are younger than the newest pull
-// that was read, since they came after the restore. On a long log it may take minutes.
+// in a valid order and returns how many of them are still to be counted: those that came
+// after the watermark in the old order, and those that are younger than the newest pull
+// that was read, since they were written after the restore. On a long log it may take
+// minutes.
 //
 // If audit log and statistics are in one database, Reset uses one transaction. Otherwise it
 // first gives the log its new order, in a transaction of its own. After a crash between the
@@ -288,8 +290,8 @@ func unhurried(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// repositories returns the ids of the repositories that were pulled from, in ascending
-// order.
+// repositories returns the ids of the repositories from which clients made the given pulls,
+// in ascending order.
 func repositories(pulls []audit.Pull) []int64 {
 	var ids []int64
 	for _, p := range pulls {

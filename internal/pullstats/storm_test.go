@@ -17,9 +17,9 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// writers runs n writers, each of which writes entries in many transactions. The
-// transactions stay open for a while, end in any order, and are sometimes rolled back. It
-// returns those committed entries that the SyncWorker must count.
+// writers runs n writers, each of which writes `each` entries in many transactions. The
+// transactions stay open for a while, end in any order, and are sometimes rolled back.
+// writers returns those committed entries that the SyncWorker must count.
 func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) {
 	var mu sync.Mutex
 	var all []audit.Entry

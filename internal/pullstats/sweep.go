@@ -104,8 +104,8 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	return w, nil
 }
 
-// Run begins a sweep once in each interval until ctx ends. It returns nil when the last page
-// is over.
+// Run begins a sweep once in each interval until ctx ends. It returns nil when the page of
+// rows that it was sweeping is finished.
 func (w *Sweeper) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
 // round sweeps a page of rows if one is due. After a page it pauses four times as long as
@@ -226,9 +226,9 @@ func (t sweptTable) read(ctx context.Context, after sweptKey, window time.Durati
 	})
 }
 
-// sweep looks up whether the tags or manifests of the rows exist. It corrects the marks of
-// the rows, deletes those that are due and whose tag or manifest is missing, and returns
-// their number.
+// sweep looks up which of the rows belong to tags or manifests that exist, and corrects the
+// rows' marks (gone_since). It deletes the rows that are due for deletion and whose tag or
+// manifest is still missing at a second lookup, and returns the number of deleted rows.
 func (t sweptTable) sweep(ctx context.Context, rows []sweptRow) (gone int64, err error) {
 	if len(rows) == 0 {
 		return 0, nil
@@ -261,9 +261,9 @@ func (t sweptTable) sweep(ctx context.Context, rows []sweptRow) (gone int64, err
 	return t.drop(ctx, missing)
 }
 
-// mark sets the mark of each row that was read without one and removes it from each row that
-// was read with one. It skips rows whose mark another sweeper has changed since they were
-// read.
+// mark marks as missing (column gone_since) those of the rows that were read without this
+// mark, and removes the mark from the others. It skips rows whose mark another sweeper has
+// changed since they were read.
 func (t sweptTable) mark(ctx context.Context, rows []sweptRow) error {
 	if len(rows) == 0 {
 		return nil

@@ -79,8 +79,8 @@ func sweepAll(t testing.TB, w *Sweeper) (pages int) {
 	}
 }
 
-// swept returns the rows of both statistics tables as "repository name", with an asterisk
-// behind rows that are marked as gone.
+// swept returns the rows of both statistics tables as "repository name". An asterisk
+// follows if the row is marked as gone.
 func swept(t testing.TB, stats *db.DB) []string {
 	t.Helper()
 	rows, err := stats.Pool.Query(t.Context(), `

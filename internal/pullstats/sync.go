@@ -179,8 +179,9 @@ func (w *SyncWorker) batch(ctx context.Context) (more bool, err error) {
 }
 
 // ripe returns the time before which pulls by digest can be joined, because every pull and
-// HEAD before it was read. written is the time before which all processes had written their
-// pulls and HEADs; the caller must have asked for it before it read pulls.
+// HEAD before it was read. `read` is the watermark before `pulls`, the entries that were
+// just read. `written` is the time before which all processes had written their pulls and
+// HEADs; the caller must have asked for it before it read `pulls`.
 func (w *SyncWorker) ripe(ctx context.Context, read audit.Position, pulls []audit.Pull, written time.Time) (time.Time, error) {
 	if len(pulls) == w.opt.Batch { // the next batch has entries of about the same time and later
 		var newest time.Time
@@ -201,18 +202,20 @@ func (w *SyncWorker) ripe(ctx context.Context, read audit.Position, pulls []audi
 	return earlier(written, unread), nil
 }
 
-// tally is the result of a batch: how many pulls were counted, how many are counted by Redis
-// or not at all (elsewhere), and how many belong to deleted repositories (gone).
+// tally is the result of a batch: how many pulls the SyncWorker counted, how many it left
+// out because Redis counts them or nobody does (elsewhere), and how many belong to deleted
+// repositories (gone).
 type tally struct {
 	counted, elsewhere, gone int
 	more                     bool // there are more pulls by digest to join
 	lost                     bool // another worker has moved the watermark, so nothing was done
 }
 
-// count adds pulls to the statistics and moves the watermark over them, in one transaction.
-// Pulls by digest before the time ripe are also joined, and counted for their tags. If
-// another worker has moved the watermark since s was read, count does nothing and returns a
-// tally with lost set.
+// count adds `pulls` to the statistics and moves the watermark past them, in one
+// transaction. It also joins pulls by digest from before the time `ripe`, and counts them
+// for their tags; `pending` has the repositories of these pulls. If another worker has
+// moved the watermark since s was read, count does nothing and returns a tally with `lost`
+// set.
 func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, ripe time.Time, pending []int64) (t tally, err error) {
 	mine, elsewhere, heads := split(pulls)
 	err = w.opt.withAlive(ctx, sorted(append(repositories(mine), pending...)), func(alive map[int64]bool, tx pgx.Tx) error {

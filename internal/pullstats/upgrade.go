@@ -48,10 +48,10 @@ const (
 )
 
 var (
-	// claimScript claims the count of a key for a batch; the argument is the batch's number.
-	// It returns the number of the batch that has the key's claim and, if that is the
-	// calling batch, the claimed values; false if there is nothing to claim. A repeated call
-	// returns the same.
+	// claimScript claims the count of a key for a batch; the argument is the batch's
+	// number. It returns the number of the batch that has claimed the key and, if that is
+	// the calling batch, the claimed values. It returns false if the key has nothing to
+	// claim. A repeated call returns the same.
 	claimScript = redis.NewScript(`
 local h = redis.call('HMGET', KEYS[1], 'claim', 'done', 'pull_count', 'last_pull_timestamp', 'claimed_count', 'claimed_ts',
   'repository_id', 'tag_name', 'manifest_digest', 'pull_method', 'seq', 'claimed_seq')
@@ -83,8 +83,8 @@ return 1`)
 var errUnknownBatch = errors.New("a batch that the database doesn't know has claimed pulls in Redis, so that it can't be told whether they were counted: " +
 	"the statistics' database isn't the one that Redis was flushed to, or was emptied. Delete the claimed keys to give their pulls up")
 
-// olderPage adds the counts of one page of the previous version's keys to the statistics.
-// left is nil, or the reason why some keys were not read and are left for the next flush.
+// olderPage adds the counts of the given keys of the previous version to the statistics.
+// `left` is nil, or the reason why some keys were not read and are left for the next flush.
 func (w *FlushWorker) olderPage(ctx context.Context, keys []string) (left, err error) {
 	if err := w.olderNumbers(ctx); err != nil {
 		return nil, err
@@ -318,7 +318,7 @@ func olderName(key string) int64 {
 
 // olderApplied abandons every open batch, since it may have claimed pulls that Redis then
 // lost. It returns, for each key (as olderName of the key), the highest sequence number
-// among the batches that were made since the given time and were applied.
+// among the batches that were made at or after the time `since` and whose state is applied.
 func (w *FlushWorker) olderApplied(ctx context.Context, since time.Time) (map[int64]int64, error) {
 	if _, err := w.opt.Stats.Pool.Exec(ctx, `
 		WITH open AS MATERIALIZED (
@@ -351,9 +351,9 @@ func olderLock(ctx context.Context, tx pgx.Tx) error {
 }
 
 // olderUses reads the last-used times that replicas of the previous version have stored in
-// Redis for the tags or manifests in names, and puts each time into the map into, unless the
-// map has a later one. It reads an hour more than olderUsesFor and an hour into the future,
-// since the clocks of replicas may differ.
+// Redis for the tags or manifests in `names`. It stores each time in the map `into`, unless
+// the map has a later one. It reads an hour more than olderUsesFor and an hour into the
+// future, since the clocks of replicas may differ.
 func (r *Redis) olderUses(ctx context.Context, c redis.UniversalClient, repository int64, names []string, into map[string]time.Time) error {
 	now := time.Now()
 	for part := range slices.Chunk(names, 1000) {

@@ -129,9 +129,9 @@ func TestUpgradeLeftovers(t *testing.T) {
 	}
 }
 
-// A flush worker is so slow that another worker abandons its batch and counts the pulls: the
-// slow worker must then add nothing. A claim gets no answer: its batch must be abandoned,
-// and the pulls counted by a later flush.
+// In the first case a flush worker is so slow that another worker abandons its batch and
+// counts the pulls; the slow worker must then add nothing. In the second case a claim gets
+// no answer: its batch must be abandoned, and a later flush must count the pulls.
 func TestUpgradeClaimsGivenUp(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -24,7 +24,7 @@ type Uses struct{ Tags, Manifests map[string]time.Time }
 //
 // Uses reads Redis and the watermark before the statistics. So a pull that is no longer in
 // Redis is in the statistics that Uses then reads, and so is a pull before the watermark.
-// Uses reads pulls behind the watermark from the audit log, even if a worker counts them at
+// Uses reads pulls after the watermark from the audit log, even if a worker counts them at
 // the same time. Errors: ErrForeignLog, ErrUnseen, or why Redis couldn't be read.
 func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests []string) (Uses, error) {
 	s, err := w.Status(ctx)
@@ -74,7 +74,8 @@ func (u Uses) add(tag string, d oci.Digest, at time.Time) {
 	later(u.Manifests, d.String(), at)
 }
 
-// later sets into[name] to at, unless the map already has a later time for name.
+// later sets into[name] to `at`, unless the map already has a later time for name, or name
+// is "".
 func later(into map[string]time.Time, name string, at time.Time) {
 	if name != "" && at.After(into[name]) {
 		into[name] = at
@@ -102,8 +103,8 @@ func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []stri
 	if err := r.olderUses(ctx, c, repository, digests, uses.Manifests); err != nil {
 		return err
 	}
-	// Compare the epochs after reading the counters: Redis may have been emptied before
-	// that.
+	// Compare the epochs only after reading the counters, so that the comparison shows
+	// whether Redis was emptied before the counters were read.
 	now, older, err := r.epochs(ctx, c)
 	if err == nil && (now.lost() || older.lost()) {
 		err = errRedisLost
@@ -114,9 +115,10 @@ func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []stri
 // catchUps is how often unread calls Sync before it gives up.
 const catchUps = 3
 
-// unread returns the repository's pulls in the audit log behind the position `read`. The log
-// looks at a limited number of pulls behind a position, of all repositories together. If
-// there are more, unread first has them counted by Sync, which moves the position.
+// unread returns the repository's pulls that come after the position `read` in the audit
+// log. The log searches a limited number of pulls after a position, those of all
+// repositories. If there are more, unread first lets Sync count them, which moves the
+// watermark.
 func (w *SyncWorker) unread(ctx context.Context, repository int64, read audit.Position) ([]audit.Pull, error) {
 	for range catchUps {
 		list, all, err := w.audit.PullsOf(ctx, repository, read)
@@ -142,9 +144,9 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// lasts reads the last-used times of names from the statistics with the query sql, and puts
-// each time into the map into, unless the map has a later one. The section "Plans" of
-// package db explains OFFSET 0.
+// lasts reads the last-used times of `names` from the statistics with the query `sql`. It
+// stores each time in the map `into`, unless the map has a later one. The section "Plans"
+// of package db explains OFFSET 0.
 func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, names []string, into map[string]time.Time) error {
 	if len(names) == 0 {
 		return nil
@@ -160,8 +162,8 @@ func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, na
 		if last != nil {
 			later(into, name, *last)
 		}
-		// check is the stored time of the last use, but the name may have been used for up
-		// to lastUsedSlack after it.
+		// `check` is the last-used time that is stored, but the tag or manifest may have
+		// been used for up to lastUsedSlack after it. So add this slack, as far as now.
 		if now := time.Now(); check != nil && check.Before(now) {
 			*check = earlier(check.Add(lastUsedSlack), now)
 		}

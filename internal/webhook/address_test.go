@@ -67,7 +67,7 @@ func TestAddresses(t *testing.T) {
 }
 
 // listening starts a server on a loopback address, and returns its port and a counter of
-// the connections to it.
+// the connections that clients open to it.
 func listening(t *testing.T) (port string, connections *atomic.Int64) {
 	t.Helper()
 	connections = new(atomic.Int64)

@@ -22,8 +22,8 @@ import (
 const maxCallbacks = 1000
 
 // Callback is a request to a URL that a client has named. It is sent like a notice: at
-// least once, with retries, and never to an address that is refused. It isn't signed, since
-// its receiver has no key.
+// least once, with retries, and to no address that isn't public, unless
+// Options.AllowPrivateHooks is set. It isn't signed, since its receiver has no key.
 type Callback struct {
 	ID    uuid.UUID   // its webhook-id
 	URL   string      // http or https
@@ -32,9 +32,9 @@ type Callback struct {
 	Entry audit.Entry // is written into the audit log in the same transaction
 }
 
-// CheckCallback returns an error if no callback may be sent to the given URL. It doesn't
-// look up the URL's host. The error is UNSUPPORTED with status 400, and names the given
-// field of the client's request.
+// CheckCallback returns an error if no callback may be sent to the URL `address`. It
+// doesn't look up the URL's host. The error is UNSUPPORTED with status 400, and says that
+// the client's mistake is in the field `field` of its request.
 func (s *Sender) CheckCallback(field, address string) error {
 	if len(address) > maxURL {
 		return invalid(field, "it has %d bytes, %d are possible", len(address), maxURL)
@@ -98,8 +98,9 @@ func (s *Sender) callbackBatch(ctx context.Context) (more bool, err error) {
 	return len(list) == s.opt.Parallel, errors.Join(errs...)
 }
 
-// call sends a claimed callback and records the outcome. Private addresses are refused when
-// they are dialled.
+// call sends a callback that this process has claimed, and records the outcome. Unless
+// Options.AllowPrivateHooks is set, the dialler of its HTTP client refuses addresses that
+// aren't public.
 func (s *Sender) call(ctx context.Context, lease uuid.UUID, c claimedCallback) error {
 	to, err := newTarget(c.url, "", true)
 	if err != nil { // not possible for URLs that CheckCallback accepts

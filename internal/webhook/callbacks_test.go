@@ -62,8 +62,8 @@ func TestCallback(t *testing.T) {
 }
 
 // TestCallbackToPrivateAddress: the URL of a callback has a name that resolves to a private
-// address. The dialler must refuse the address. The callback must be given up after the
-// last attempt, and that must be logged once.
+// address. The dialler must refuse the address. After the last attempt the sender must give
+// the callback up, and log that once.
 func TestCallbackToPrivateAddress(t *testing.T) {
 	t.Parallel()
 	d, rec := dbtest.New(t), receive(t, nil)
@@ -83,7 +83,7 @@ func TestCallbackToPrivateAddress(t *testing.T) {
 }
 
 // TestCallbackWhileStopping: a process is told to stop while it sends a callback. It must
-// make the callback due again.
+// make the callback due again, so that another process sends it.
 func TestCallbackWhileStopping(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

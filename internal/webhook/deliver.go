@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// recordTimeout is the time limit for recording the outcome of an attempt. The outcome is
-// recorded even while the process is being stopped.
+// recordTimeout is the time limit for recording the outcome of an attempt to send a notice.
+// The outcome is recorded even while the process is being stopped.
 const recordTimeout = 5 * time.Second
 
 // delivery is a claimed notice.
@@ -42,9 +42,9 @@ func (s *Sender) batch(ctx context.Context) (more bool, err error) {
 	return len(list) == s.opt.Parallel, errors.Join(errs...)
 }
 
-// claim leases due notices for the configured URL, at most Options.Parallel, and returns
-// them. It returns none if no notice is due, or if other processes have locked all that
-// are.
+// claim leases up to Options.Parallel due notices for the configured URL, and returns them.
+// It returns none if no notice is due, or if other processes have locked the rows of all
+// due notices.
 func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
 		UPDATE webhooknotices
@@ -100,8 +100,8 @@ func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d del
 	return nil
 }
 
-// delivered records that a notice was delivered. It does so even if another process has the
-// lease by now, because the receiver has the notice in any case.
+// delivered records that a notice was delivered. It does so even if this process has lost
+// the notice's lease to another process, because the receiver has the notice in any case.
 func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhooknotices
@@ -112,8 +112,8 @@ func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	return err
 }
 
-// giveBack makes a notice due again, and doesn't count the attempt, because the stop of the
-// process has interrupted it.
+// giveBack makes a notice due again when the stop of this process has interrupted an
+// attempt to send it. It doesn't count this attempt.
 func (s *Sender) giveBack(ctx context.Context, lease uuid.UUID, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhooknotices SET attempts = attempts - 1, next_attempt = clock_timestamp(), lease = NULL

@@ -164,7 +164,8 @@ func TestCrashBeforeTheRecord(t *testing.T) {
 			first.Close() // the process can't send statements any more, as if it had died
 		}
 	})
-	// A crash must not give up a notice, even if it happens during the last attempt.
+	// A crash of the process must not give up a notice, even if it happens during the last
+	// attempt to send the notice.
 	a := newSender(t, Options{DB: first, URL: rec.URL, MaxAttempts: 1})
 	b := newSender(t, Options{DB: second, URL: rec.URL, MaxAttempts: 1})
 	id := queue(t, a, second, Event{})
@@ -239,8 +240,8 @@ func TestLateRecords(t *testing.T) {
 }
 
 // TestLateFailureLeavesTheLease: a sender is delayed beyond its lease, and another sender
-// has claimed the notice. If the delayed sender then records a failure, the notice must
-// stay claimed by the other.
+// has claimed the notice. If the delayed sender then records a failure, the other sender
+// must keep its lease on the notice.
 func TestLateFailureLeavesTheLease(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -266,7 +267,7 @@ func TestLateFailureLeavesTheLease(t *testing.T) {
 }
 
 // TestStopping: a process is told to stop while it sends a notice. It must interrupt the
-// request and make the notice due again.
+// request and make the notice due again, so that another process sends it.
 func TestStopping(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

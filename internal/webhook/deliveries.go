@@ -41,9 +41,9 @@ var ErrCursor = errors.New("the cursor is not valid: begin again without one")
 // MaxDeliveries is the largest page.
 const MaxDeliveries = 1000
 
-// Deliveries lists up to n notices of a webhook, newest first. If state isn't "", it lists
-// only the notices in that state. cursor is "" for the first page, and otherwise the result
-// next of the page before; next is "" after the last page. Errors: those of Hook, and
+// Deliveries lists up to n notices of a webhook, newest first: those in the given state, or
+// all if `state` is "". `cursor` is "" for the first page, and otherwise the result `next`
+// of the call before; `next` is "" after the last page. Errors: those of Hook, and
 // ErrCursor.
 func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID, state, cursor string, n int) (list []Delivery, next string, err error) {
 	if _, err := s.Hook(ctx, namespace, id); err != nil {
@@ -79,8 +79,9 @@ func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID,
 }
 
 // parseCursor returns the creation time and id of the notice that a cursor contains: the
-// last notice of the page before. For an empty cursor it returns values that come before
-// the newest notice.
+// last notice of the page before, after which the next page continues. For an empty cursor
+// it returns a time and an id greater than those of every notice, so that the first page
+// begins with the newest.
 func parseCursor(text string) (at time.Time, id uuid.UUID, err error) {
 	if text == "" {
 		return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), uuid.Max, nil

@@ -44,9 +44,9 @@ func (s *Sender) dispatchBatch(ctx context.Context) (more bool, err error) {
 	return more, nil
 }
 
-// nextLook returns how long the dispatcher waits before it looks at the audit log again:
-// Options.Look while a webhook is enabled, otherwise worker.MaxIdle. When a client of this
-// process enables a webhook, change wakes the dispatcher.
+// nextLook returns how long the dispatcher waits before it looks for new entries in the
+// audit log again: Options.Look while a webhook is enabled, otherwise worker.MaxIdle. When
+// a client of this process enables a webhook, the method change wakes the dispatcher.
 func (s *Sender) nextLook(context.Context) (time.Duration, error) {
 	if s.watching.Load() {
 		return s.opt.Look, nil
@@ -54,16 +54,16 @@ func (s *Sender) nextLook(context.Context) (time.Duration, error) {
 	return worker.MaxIdle, nil
 }
 
-// position says up to which entry the dispatcher has read the audit log, for changes and
-// for pulls.
+// position says up to which entries the dispatcher has read the audit log: it reads entries
+// of changes and entries of pulls separately.
 type position struct {
 	changes, pulls audit.Position
 	since          time.Time
 	foreign        bool // transaction ids have begun anew since, so the log's order is invalid
 }
 
-// scan reads the columns of the row of webhookposition into p, and the columns that follow
-// them into more.
+// scan reads the columns of the row of webhookposition into p. It stores the columns that
+// follow them in the row in the variables to which `more` points.
 func (p *position) scan(row pgx.Row, more ...any) (err error) {
 	var xid, pullsXID string
 	if err := row.Scan(append([]any{&xid, &p.changes.ID, &pullsXID, &p.pulls.ID, &p.since, &p.foreign}, more...)...); err != nil {
@@ -75,8 +75,8 @@ func (p *position) scan(row pgx.Row, more ...any) (err error) {
 	return err
 }
 
-// lookAround returns whether a dispatcher has work to do. It changes and locks nothing.
-// While no webhook is enabled it needs only one statement, on small tables.
+// lookAround returns whether the dispatcher has work to do. It changes and locks nothing.
+// While no webhook is enabled it needs only one statement, which reads small tables.
 func (s *Sender) lookAround(ctx context.Context) (work bool, err error) {
 	var p position
 	var changes, pulls, enabled bool
@@ -95,8 +95,8 @@ func (s *Sender) lookAround(ctx context.Context) (work bool, err error) {
 	if work || !enabled || p.foreign {
 		return work || enabled, nil
 	}
-	// If no webhook asks for these events, the search can leave them out: no entry comes
-	// after audit.End.
+	// If no webhook asks for changes, or none for pulls, audit.Unread needn't search for
+	// them: no entry comes after audit.End.
 	if !changes {
 		p.changes = audit.End
 	}
@@ -185,7 +185,8 @@ func (s *Sender) beginAnew(ctx context.Context, tx pgx.Tx) error {
 }
 
 // watchersOf returns the enabled webhooks, and locks them against deletion until the
-// transaction ends.
+// transaction ends. A webhook gets notices of events after watcher.Since: when it was
+// enabled, or `since` if that is later.
 func watchersOf(ctx context.Context, tx pgx.Tx, since time.Time) ([]watcher, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT w.uuid, n.name, w.events, GREATEST(w.active_since, $1)
@@ -230,8 +231,8 @@ func readChanges(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher
 	return list, more, nil
 }
 
-// countPulls reads entries of pulls after the position p, adds their numbers to
-// webhookcounts for the webhooks that ask for pulls, and moves p past the entries.
+// countPulls reads entries of pulls after the position p, and moves p past them. It adds
+// the numbers of pulls to webhookcounts for the webhooks that ask for pulls.
 func (s *Sender) countPulls(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher) (more bool, err error) {
 	var of []audit.Watch
 	var ids []uuid.UUID
@@ -265,8 +266,8 @@ func (s *Sender) countPulls(ctx context.Context, tx pgx.Tx, p *position, watcher
 	return more, err
 }
 
-// countCollected deletes some rows of webhookcollected, which garbage collection has
-// written, and adds their numbers of deleted manifests to webhookcounts.
+// countCollected deletes some rows of webhookcollected, in which garbage collection has
+// written how many manifests it deleted, and adds these numbers to webhookcounts.
 func (s *Sender) countCollected(ctx context.Context, tx pgx.Tx) (more bool, err error) {
 	var n int
 	err = tx.QueryRow(ctx, `

@@ -29,8 +29,9 @@ func Events() []string {
 	return []string{EventPush, EventTag, EventPull, EventDelete, EventPrune, EventGC}
 }
 
-// ofChanges are the events that are made from entries of changes in the audit log. Pulls
-// have a position of their own, and gc comes from another table.
+// ofChanges are the events that are made from the audit log's entries of changes. The other
+// events are pull, for which the dispatcher has a position of its own, and gc, which is
+// made from the table webhookcollected.
 var ofChanges = []string{EventPush, EventTag, EventDelete, EventPrune}
 
 // maxNames bounds each list of names in a notice.
@@ -103,7 +104,8 @@ type counted struct {
 	To        time.Time `json:"to"`
 }
 
-// happened is an event in a namespace, before the webhooks that ask for it are known.
+// happened is an event in a namespace, before the dispatcher has looked for the webhooks
+// that ask for it.
 type happened struct {
 	namespace string
 	event     string

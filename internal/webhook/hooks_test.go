@@ -73,8 +73,8 @@ func dispatchAll(t testing.TB, s *Sender) {
 	dispatchReadable(t, s)
 }
 
-// dispatchReadable lets the dispatcher work until no entry is left that it can read
-// already: entries that are newer than an open transaction can't be read yet.
+// dispatchReadable lets the dispatcher work until it has read all entries that it can read
+// now. Entries that are newer than an open transaction can't be read yet.
 func dispatchReadable(t testing.TB, s *Sender) {
 	t.Helper()
 	for {
@@ -278,10 +278,10 @@ func TestWebhooksRefused(t *testing.T) {
 	}
 }
 
-// TestWebhooksEnd: a disabled webhook must get no notices, and after it was enabled again,
-// only notices of later events. If too many notices wait for a webhook, the registry must
-// disable it. When a webhook or its namespace is deleted, its waiting notices must be
-// deleted.
+// TestWebhooksEnd: a disabled webhook must get no notices and, after a client has enabled
+// it again, only notices of later events. If too many notices wait for a webhook, the
+// registry must disable it. When a webhook or its namespace is deleted, the notices that
+// wait for it must be deleted.
 func TestWebhooksEnd(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{MaxWaiting: 3})

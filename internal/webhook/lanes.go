@@ -45,8 +45,8 @@ func newLanes(s *Sender) *lanes {
 	return l
 }
 
-// run sends notices until ctx ends. It returns when the outcome of the last attempt is
-// recorded.
+// run sends notices until ctx ends. It returns when the outcomes of all attempts that had
+// begun are recorded.
 func (l *lanes) run(ctx context.Context) error {
 	defer l.client.CloseIdleConnections()
 	defer l.going.Wait()

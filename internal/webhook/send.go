@@ -82,7 +82,7 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// detail returns the text that is stored as last_error of the notice.
+// detail returns a description of the failure, which is stored as the notice's last_error.
 func (f *failure) detail() string {
 	text := f.text
 	if f.excerpt != "" {
@@ -105,7 +105,8 @@ func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration)
 		return r.failed(err, timeout)
 	}
 	defer resp.Body.Close()
-	// The status alone decides the outcome, so an error while reading the body is ignored.
+	// The status of the answer alone decides the outcome, so an error while reading its
+	// body is ignored.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if resp.StatusCode/100 == 2 {
 		return nil
@@ -122,8 +123,8 @@ func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration)
 	return f
 }
 
-// answer describes a status with Go's standard text, and doesn't use the text that the
-// receiver sent.
+// answer describes the status of a receiver's answer, with Go's standard text and not with
+// the text that the receiver sent.
 func answer(status int) string {
 	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
 }

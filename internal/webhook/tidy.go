@@ -11,7 +11,7 @@ import (
 )
 
 // tidyRows is the largest number of rows that one statement deletes. pendingMost is the
-// largest number of waiting notices that are counted for the metric.
+// number of waiting notices up to which they are counted for the metric.
 const (
 	tidyRows    = 1000
 	pendingMost = 100_000

@@ -59,13 +59,13 @@
 //     them.
 //  5. It moves the position past the entries that it has read.
 //
-// So each entry of the log leads to one notice per webhook, or is part of one count, which
+// Each entry of the log leads to one notice per webhook, or is part of one count, which
 // leads to one notice. If a process dies, either all of the transaction has happened or
 // nothing: a notice for an entry exists exactly if the position is past the entry. Two
-// processes can't read the same entry, since the second process gets the lock after the
-// first one's commit and then reads the new position. The position can't be past an entry
-// that is committed late, because the transaction of this entry was still open when the
-// dispatcher read the log.
+// processes can't read the same entry, since the second process gets the lock on the row of
+// webhookposition after the first one's commit and then reads the new position. The
+// position can't be past an entry that is committed late, because the transaction of this
+// entry was still open when the dispatcher read the log.
 //
 // Garbage collection writes no entries into the audit log. If a webhook asks for the event
 // gc, the transactions of garbage collection write the number of deleted manifests into the
@@ -146,14 +146,14 @@ type Options struct {
 	// Pulls says that the registry writes pulls to the audit log. If it is false, clients
 	// can't create webhooks that ask for pulls.
 	Pulls bool
-	// Window is how long the dispatcher counts pulls, and deletions by garbage collection,
-	// before it sends one notice with their number. Default 1 min.
+	// Window is how long the dispatcher counts pulls, and manifests that garbage collection
+	// deletes, before it sends one notice with their number. Default 1 min.
 	Window time.Duration
 	// Look is how often the dispatcher looks for new entries in the audit log while a
 	// webhook is enabled. Default 1 s.
 	Look time.Duration
-	// MaxWaiting is the number of waiting notices at which a webhook is disabled. Default
-	// 100,000.
+	// MaxWaiting is how many notices may wait for a webhook before the registry disables
+	// it. Default 100,000.
 	MaxWaiting int
 	// Timeout is the limit for one attempt, from looking up the host to the end of the
 	// receiver's answer. Default 10 s.
@@ -234,7 +234,7 @@ func New(o Options) (*Sender, error) {
 	if s.url != nil {
 		s.client = newClient(o, o.AllowPrivate)
 		// A batch must end before the lease on its notices does. The lease begins later
-		// than the batch, so the duration of the lease is a limit for the batch.
+		// than the batch, so the batch ends in time if it takes no longer than the lease.
 		s.send = worker.New(worker.Options{
 			Name: "webhook", Batch: s.batch, Next: s.next, Timeout: o.Lease, Log: o.Log, Metrics: o.Worker,
 		})

@@ -184,7 +184,7 @@ func TestTidy(t *testing.T) {
 			t.Errorf("%s: %d rows, want %d", where, n, want)
 		}
 	}
-	// off is a sender without a URL, so notices for the configured URL can't be sent any
+	// The sender `off` has no URL, so notices for the configured URL can't be sent any
 	// more. It must delete those that have been due for too long, and keep those that are
 	// due now.
 	must(t, s.Queue(t.Context(), d.Pool, Event{Type: "due"}))
