@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Every scenario is in the list that the command prints and prints flags of its own with -h;
-// the command refuses an unknown scenario.
+// The test expects that the command lists every scenario, that every scenario prints its flags
+// with -h, and that the command refuses an unknown scenario.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	var list bytes.Buffer

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// collect measures the time from the deletion of images until the servers' blob stores have
-// none of their objects any more. In each round it measures every server once without and once
-// with concurrent pushes and pulls, and prints the times.
+// collect measures the time from the first deletion of an image until a server's blob store
+// has none of the objects of the deleted images any more. In each round it measures every
+// server once without and once with concurrent pushes and pulls. It prints the times.
 func (m massDelete) collect(ctx context.Context, dir string) error {
 	servers, stop, err := m.start(ctx, dir)
 	defer stop()
@@ -82,8 +82,8 @@ func (m massDelete) collectOnce(ctx context.Context, r *registry, live bool) err
 	return nil
 }
 
-// waitWithout waits until none of the files in objects exists in the store, for 10 minutes at
-// most.
+// waitWithout waits until the store has none of the files in `objects` any more. It returns an
+// error after 10 minutes.
 func (r *registry) waitWithout(ctx context.Context, objects map[string]bool) error {
 	deadline := time.Now().Add(10 * time.Minute)
 	for len(objects) > 0 {

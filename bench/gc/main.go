@@ -76,8 +76,9 @@ func Collect(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return m.collect(ctx, dir)
 }
 
-// servers parses the flags of the scenarios that start servers: mass-delete and collect. dir
-// is the directory for the servers' data.
+// servers parses the flags of the scenarios that start servers, mass-delete and collect. It
+// returns the measurement that the flags describe, and the directory below which the servers
+// keep their data.
 func servers(scenario string, args []string, stdout, stderr io.Writer) (m massDelete, dir string, err error) {
 	flag := flag.NewFlagSet(scenario, flag.ContinueOnError)
 	flag.SetOutput(stderr)
@@ -179,8 +180,9 @@ func (m *measure) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// run prepares a workload and measures how fast one worker reviews its rows. If the workload
-// deletes rows, run also measures one DELETE statement for as many rows of the same kind.
+// run prepares a workload, and measures how fast one worker reviews the rows of its review
+// queue. If the reviews delete what they review, run also measures one DELETE statement for as
+// many manifests or blobs.
 func (m *measure) run(ctx context.Context, out *tabwriter.Writer, size, sample int, w workload) error {
 	if err := m.exec(ctx, m.statements(w.prepare, sample)...); err != nil {
 		return err
@@ -225,8 +227,8 @@ func (m *measure) run(ctx context.Context, out *tabwriter.Writer, size, sample i
 	return nil
 }
 
-// statements splits SQL text at its semicolons into statements, and replaces the word SAMPLE
-// by the number sample.
+// statements splits SQL text at semicolons into statements, and replaces the word SAMPLE in
+// them by the number `sample`.
 func (m *measure) statements(sql string, sample int) []string {
 	sql = strings.ReplaceAll(sql, "SAMPLE", strconv.Itoa(sample))
 	var list []string

@@ -18,9 +18,10 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// massDelete measures how much the deletion of thousands of images slows down pushes and
-// pulls. In each round it measures every server once without and once with deletions, so that
-// noise on the machine affects all servers alike.
+// massDelete has the settings of the scenarios mass-delete and collect. Mass-delete measures
+// how much the deletion of thousands of images slows down pushes and pulls: in each round it
+// measures every server without and then with deletions, so that noise on the machine affects
+// all servers alike.
 type massDelete struct {
 	out                io.Writer
 	binaries           []string
@@ -30,8 +31,8 @@ type massDelete struct {
 	quiet, after       time.Duration
 }
 
-// mixed has the measurements of all windows of one kind: those with, or those without
-// deletions.
+// mixed has the measurements of all windows of one kind on a server: those without deletions,
+// or those with deletions.
 type mixed struct {
 	pushes, pulls meter.Latencies
 	failed        int
@@ -59,9 +60,10 @@ func (m massDelete) run(ctx context.Context, dir string) error {
 	return nil
 }
 
-// start starts one server per program, each on a directory of its own, and pushes 200 images
-// to each for the pulls. If a server can't be started, it returns the error and the servers
-// that were started before; stop ends these in any case.
+// start starts one server for each program, with a directory of its own, and pushes 200 images
+// to it, which the measured pulls pull. If a start fails, it returns the error with the
+// servers that it has started before. `stop` ends the returned servers, whether there was an
+// error or not.
 func (m massDelete) start(ctx context.Context, dir string) (servers []*registry, stop func(), err error) {
 	var undo []func()
 	stop = func() {
@@ -107,8 +109,8 @@ func (m massDelete) round(ctx context.Context, r *registry) error {
 	return nil
 }
 
-// deleteAll deletes the images in r.deletable by their digests, with m.deleters clients that
-// send one deletion after the other.
+// deleteAll deletes the images in r.deletable by their digests. It uses m.deleters clients,
+// each of which sends one deletion after the other.
 func (m massDelete) deleteAll(ctx context.Context, r *registry) error {
 	began := time.Now()
 	var next atomic.Int64
@@ -129,8 +131,8 @@ func (m massDelete) deleteAll(ctx context.Context, r *registry) error {
 	return err
 }
 
-// mix pushes and pulls at steady rates (requests per second) until stop is called; stop then
-// adds the measurements to *to.
+// mix sends `pushes` pushes and `pulls` pulls per second until stop is called. It adds their
+// latencies to *to; the last ones are added before stop returns.
 func (r *registry) mix(ctx context.Context, to *mixed, pushes, pulls int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var mu sync.Mutex
@@ -177,7 +179,8 @@ func (r *registry) mix(ctx context.Context, to *mixed, pushes, pulls int) (stop 
 	}
 }
 
-// fill pushes n images, each with a tag of its own.
+// fill pushes n images, each under a tag of its own. If `repository` is "pulled", the measured
+// pulls will pull them, otherwise deleteAll will delete them.
 func (r *registry) fill(ctx context.Context, repository string, n int) error {
 	var group errgroup.Group
 	var mu sync.Mutex

@@ -82,8 +82,8 @@ func (r *registry) stop() {
 	r.cmd.Wait()                          //nolint:errcheck // nothing depends on how it ended
 }
 
-// sample asks PostgreSQL 50 times per second, until ctx ends, which events its processes are
-// waiting for, and counts these events in to.waits.
+// sample asks PostgreSQL 50 times per second, until ctx ends, for which events PostgreSQL's
+// processes are waiting. It counts these events in to.waits.
 func (r *registry) sample(ctx context.Context, to *mixed) error {
 	conn, err := pgx.Connect(ctx, r.dsn)
 	if err != nil {

@@ -66,9 +66,9 @@ var workloads = []workload{
 	},
 }
 
-// fill inserts tagged images until the registry has n of them, 100 in each repository. Its
-// inserts fire no triggers and check no foreign keys. An error if there are more than n
-// already.
+// fill inserts tagged images until the registry has n of them, 100 in each repository. The
+// inserts fire no triggers and check no foreign keys. fill returns an error if the registry
+// already has more than n images.
 func (m *measure) fill(ctx context.Context, n int) error {
 	if n < m.filled {
 		return fmt.Errorf("there are %d manifests already", m.filled)

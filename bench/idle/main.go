@@ -67,7 +67,8 @@ type process struct {
 	ended    time.Duration // of its children that have ended, to a hundredth of a second
 }
 
-// run measures the processes for the time of the window, and prints the figures of each.
+// run measures the processes in `roots` and their descendants for the time `window`, and
+// prints the figures of each process and their sums.
 func run(ctx context.Context, out io.Writer, roots []int, window time.Duration) error {
 	before, err := tree("/proc", roots)
 	if err != nil {
@@ -95,8 +96,8 @@ func run(ctx context.Context, out io.Writer, roots []int, window time.Duration) 
 	return nil
 }
 
-// tree reads the figures of the processes roots and of their descendants from the directory
-// proc. A process that ends while tree reads is left out.
+// tree reads the figures of the processes in `roots` and of all their descendants. `proc` is
+// the directory to read, normally /proc. A process that ends while tree reads is left out.
 func tree(proc string, roots []int) (map[int]process, error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
@@ -138,8 +139,8 @@ func read(dir string) (p process, err error) {
 	if err != nil {
 		return p, err
 	}
-	// In /proc/PID/stat the process's name is in parentheses. The fields after the name begin
-	// with number 3 of proc(5).
+	// In /proc/PID/stat the process's name is in parentheses. The first field after the name
+	// is number 3 of proc(5).
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	const parent, ended, endedSystem = 4 - 3, 16 - 3, 17 - 3
 	if len(fields) <= endedSystem {

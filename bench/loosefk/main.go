@@ -1,6 +1,7 @@
-// Package loosefk measures loose foreign keys. It compares the worker, which deletes the
-// children of deleted parents, with plain batched deletes of as many rows of an equal table;
-// and the deletion of a parent with the trigger of loose foreign keys with one without.
+// Package loosefk measures loose foreign keys in two ways. It compares how fast the worker
+// deletes the children of deleted parents with how fast plain batched deletes delete as many
+// rows of an equal table. And it compares deletions of parents in a table with the trigger of
+// loose foreign keys with those in a table without it.
 //
 //	go run ./bench loosefk
 //
@@ -109,9 +110,9 @@ func (m *measure) took(fn func()) time.Duration {
 	return time.Since(start)
 }
 
-// cleanUp deletes all parents and measures how fast the worker deletes their children,
-// compared with plain batched deletes of as many children by id. name is the row of the
-// report.
+// cleanUp deletes all parents, and measures how fast the worker deletes their children. For
+// comparison it measures plain batched deletes of as many children of an equal table. `name`
+// is the first column of the report's row.
 func (m *measure) cleanUp(name string, parents, children int) {
 	for _, table := range []string{"", "plain_"} {
 		m.exec("TRUNCATE " + table + "parents, " + table + "children")
@@ -120,8 +121,8 @@ func (m *measure) cleanUp(name string, parents, children int) {
 		m.exec("VACUUM ANALYZE " + table + "children")
 	}
 	m.exec("CHECKPOINT")
-	// The plain delete searches the children of so many parents at once that they have about
-	// one batch of children.
+	// Each plain delete names several parents, as many as have one batch of children together,
+	// or a single parent that has more.
 	group := min(parents, max(1, m.batch*parents/children))
 	plain := m.took(func() {
 		for first := 1; first <= parents && m.err == nil; {

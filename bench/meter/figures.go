@@ -9,19 +9,20 @@ import (
 	"time"
 )
 
-// Percentile returns the p-th percentile (0 < p <= 100) of sorted latencies by the
-// nearest-rank method; 0 if there are no latencies.
+// Percentile returns the p-th percentile (0 < p <= 100) of `sorted`, which must be in
+// ascending order, by the nearest-rank method. It returns 0 if there are no latencies.
 func Percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}
-	// The rank is p*n/100 rounded up. If p*n/100 is a whole number, floating point may give
-	// slightly more; subtracting 1e-9 prevents that this is rounded up to the next rank.
+	// The rank is p*n/100 rounded up. If p*n/100 is a whole number, the floating-point result
+	// may be slightly larger. Subtracting 1e-9 keeps it from being rounded up to the next
+	// rank.
 	rank := int(p*float64(len(sorted))/100 + 1 - 1e-9)
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Spread is the minimum, median and maximum of one figure over several windows.
+// Spread has the minimum, median and maximum of a figure that was measured in several windows.
 type Spread struct {
 	Min    float64 `json:"min"`
 	Median float64 `json:"median"`
@@ -40,12 +41,12 @@ func NewSpread(values []float64) Spread {
 // Latencies are the latencies of requests, sorted.
 type Latencies []time.Duration
 
-// At returns the latency within which the given percentage of the requests was answered.
+// At returns the latency that this percentage of the requests didn't exceed, to a microsecond.
 func (l Latencies) At(percent float64) time.Duration {
 	return Percentile(l, percent).Round(time.Microsecond)
 }
 
-// Ratio returns the given percentile of l divided by the same percentile of other.
+// Ratio returns this percentile of l divided by the same percentile of `other`.
 func (l Latencies) Ratio(other Latencies, percent float64) float64 {
 	return float64(l.At(percent)) / float64(other.At(percent))
 }

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// WatchHeap samples the size of this process's heap every 100 ms, until the returned function
-// is called, which returns the largest size in bytes.
+// WatchHeap begins to read the size of this process's heap every 100 ms. The returned function
+// ends this, and returns the largest size in bytes.
 func WatchHeap() (peak func() uint64) {
 	stop, most := make(chan struct{}), make(chan uint64)
 	go func() {
 		var high uint64
-		// The two metrics are the heap's objects and the free space between them. Reading the
-		// metrics doesn't stop the world.
+		// The sum of these two metrics is the memory of the heap's objects and of the free
+		// space between them. Reading the metrics doesn't stop the world.
 		m := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}}
 		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()

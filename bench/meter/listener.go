@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// Listeners returns the ids of the processes that listen on the TCP port, at one of ips or at
-// every address. It doesn't find a process whose file descriptors this process may not read.
+// Listeners returns the ids of the processes that listen on the TCP port `port`, at one of the
+// addresses in `ips` or at every address. It misses processes whose file descriptors this
+// process may not read.
 func (fs Proc) Listeners(ips []netip.Addr, port uint16) []int {
 	sockets := map[string]bool{}
 	for _, name := range []string{"tcp", "tcp6"} {

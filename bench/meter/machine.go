@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Machine has the CPU time of the whole machine: since its start (a reading) or in a period
-// (the difference of two readings).
+// Machine has the CPU time of the whole machine, either since the machine started (a reading)
+// or in a period (the difference of two readings).
 type Machine struct {
 	Known  bool
 	All    time.Duration // of all CPUs together
@@ -33,8 +33,8 @@ func (fs Proc) Machine() Machine {
 }
 
 // parseMachine parses the first line of /proc/stat: "cpu user nice system idle iowait irq
-// softirq steal …", in hundredths of a second (proc(5)). It ignores the fields after these,
-// the times of guests, since user and nice include them.
+// softirq steal …", in hundredths of a second (proc(5)). It ignores the later fields, which
+// are the times of virtual machines that run here, since user and nice include these times.
 func parseMachine(stat string) (Machine, error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
@@ -60,9 +60,10 @@ func parseMachine(stat string) (Machine, error) {
 	return m, nil
 }
 
-// Others returns the CPU time between the reading before and the reading m that other
-// processes used (Busy) or other virtual machines took (Stolen). own is the CPU time of the
-// server and the load generator in the same period, which is subtracted.
+// Others returns the CPU time that was used between the readings `before` and m by others than
+// the measured programs: by other processes (Busy), and by other virtual machines (Stolen).
+// `own` is the CPU time of the server and the load generator in this period, which Others
+// subtracts.
 func (m Machine) Others(before Machine, own time.Duration) Machine {
 	return Machine{
 		Known:  m.Known && before.Known,
@@ -79,7 +80,7 @@ func (m *Machine) Add(o Machine) {
 	m.Stolen += o.Stolen
 }
 
-// Share returns d as a part of the machine's CPU time m.All, between 0 and 1.
+// Share returns the time d divided by m.All, the machine's whole CPU time.
 func (m Machine) Share(d time.Duration) float64 {
 	if m.All <= 0 {
 		return 0
@@ -87,9 +88,9 @@ func (m Machine) Share(d time.Duration) float64 {
 	return float64(d) / float64(m.All)
 }
 
-// Noisy returns whether other processes and virtual machines took more than the given share of
-// the CPU time. It is never true for windows of less than half a second, since the kernel
-// counts in hundredths of a second. m is a result of Others.
+// Noisy returns whether other processes and other virtual machines took more than this share
+// of the CPU time. m must be a result of Others. For windows of less than half a second it
+// returns false, since the kernel counts in hundredths of a second.
 func (m Machine) Noisy(share float64) bool {
 	return m.Known && m.All > time.Duration(runtime.NumCPU())*time.Second/2 && m.Share(m.Busy+m.Stolen) > share
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// memoryInterval is the time between two readings of the memory during a window. They aren't
-// more frequent because the kernel walks a process's page tables to compute its PSS.
+// memoryInterval is the time between two readings of the memory during a window. Each reading
+// costs time, because the kernel walks a process's page tables to compute its PSS.
 const memoryInterval = time.Second
 
 // databaseComm is the command name by which PostgreSQL's processes are recognized; their CPU
@@ -32,7 +32,8 @@ func New(fs Proc, roots []int) *Meter {
 	return &Meter{fs: fs, roots: roots, self: os.Getpid()}
 }
 
-// Usage is the CPU time that a server's processes used and the most memory that they had.
+// Usage is the CPU time that a server's processes used in a window, or up to a reading, and
+// the most memory that they had.
 type Usage struct {
 	Known    bool
 	Server   time.Duration
@@ -42,9 +43,9 @@ type Usage struct {
 	PSS      int64         // bytes; 0 when a process's PSS couldn't be read
 }
 
-// Now reads the figures of the process tree, memory only if wanted. The CPU time of a process
-// includes its ended children for which it has waited, so the sum keeps the CPU time of
-// PostgreSQL backends that have ended.
+// Now reads the figures of the process tree; it reads the memory only if `memory` is true. The
+// CPU time of a process includes that of its ended children for which it has waited. So the
+// sum still has the CPU time of PostgreSQL backends that have ended.
 func (m *Meter) Now(memory bool) Usage {
 	if len(m.roots) == 0 {
 		return Usage{}
@@ -70,7 +71,7 @@ func (m *Meter) Now(memory bool) Usage {
 		}
 		pss, err := m.fs.pss(p.pid)
 		// A process that has just ended counts as using no memory. If the PSS of a running
-		// process can't be read, the sum is unknown, which is 0.
+		// process can't be read, the whole sum is unknown, and the result is 0.
 		if err != nil && p.rss > 0 && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
 			pssKnown = false
 		}
@@ -82,9 +83,9 @@ func (m *Meter) Now(memory bool) Usage {
 	return u
 }
 
-// Watch starts to measure the process tree; stop ends the measurement. used has the CPU time
-// between start and end and the most memory seen between them, read every second. end is the
-// reading at the end.
+// Watch starts to measure the process tree, and stop ends the measurement. `used` has the CPU
+// time that the processes used in between, and the largest of the memory readings, one per
+// second. `end` has the figures at the end.
 func (m *Meter) Watch() (stop func() (used, end Usage)) {
 	peak := m.Now(true)
 	pssKnown := peak.PSS > 0

@@ -177,8 +177,9 @@ func TestParseListener(t *testing.T) {
 	}
 }
 
-// TestMeterWhileChildrenEnd reads this process's tree again and again while child processes
-// end. The tree's CPU time must never fall by more than the rounding of one child's time.
+// TestMeterWhileChildrenEnd measures this process's tree again and again while its child
+// processes end. The tree's CPU time may fall by at most two hundredths of a second, since the
+// user and system times of an ended child are each rounded to a hundredth.
 func TestMeterWhileChildrenEnd(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc: processes aren't measured here")
@@ -286,7 +287,7 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-// procAddr prints an address and port as /proc/net/tcp does: words of 32 bits, each as a
+// procAddr formats an address and port as /proc/net/tcp does: in words of 32 bits, each as a
 // number in the machine's byte order.
 func procAddr(t *testing.T, s string) string {
 	t.Helper()

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// preciseCPU reads the CPU clock of a process, which has nanoseconds, while /proc has
-// hundredths of a second. It includes all threads, ended ones too.
+// preciseCPU returns the CPU time that the process has used so far, that of its ended threads
+// included. It reads the process's CPU clock, which counts nanoseconds; /proc has only
+// hundredths of a second.
 func preciseCPU(pid int) (time.Duration, bool) {
 	// The clock's id is CPUCLOCK_SCHED for the whole process, encoded as in the kernel's
 	// posix-timers.h (clock_getcpuclockid(3)).

@@ -88,14 +88,14 @@ func (fs Proc) processes() (map[int]procStat, error) {
 	return all, nil
 }
 
-// tree returns the processes in roots and all their descendants. It leaves out the process
-// self (the load generator) and its descendants, unless self is in roots: if a shell started
-// both the server and the load generator, the shell may be a root.
+// tree returns the processes in `roots` and all their descendants. It leaves out the load
+// generator, which is the process `self`, with its descendants, unless `self` is one of the
+// roots: if a shell started both the server and the load generator, the shell may be a root.
 //
 // The processes are read one after another. If a child ends meanwhile, its CPU time may be
-// counted twice (as its own and as its parent's) or not at all. Therefore tree repeats the
-// reading until two readings in a row show the same ended children, at most treeReadings
-// times.
+// counted twice (as its own, and as its parent's for ended children) or not at all. Therefore
+// tree reads them again until two readings in a row show the same ended children, at most
+// treeReadings times.
 func (fs Proc) tree(roots []int, self int) ([]procStat, error) {
 	last, err := fs.readTree(roots, self)
 	for range treeReadings - 1 {
@@ -113,8 +113,8 @@ func (fs Proc) tree(roots []int, self int) ([]procStat, error) {
 
 const treeReadings = 5
 
-// sameChildren returns whether two readings have the same processes, and no process has waited
-// for an ended child between the readings.
+// sameChildren returns whether the readings a and b have the same processes, and none of these
+// has waited for an ended child in between.
 func sameChildren(a, b []procStat) bool {
 	reaped := make(map[int]time.Duration, len(a))
 	for _, p := range a {
@@ -142,8 +142,9 @@ func (fs Proc) readTree(roots []int, self int) ([]procStat, error) {
 	}
 	var tree []procStat
 	for _, p := range all {
-		// If a process gets another parent while processes are read, the parents may form a
-		// loop; the bound on hops ends it.
+		// The loop follows the parents of p. If a process gets another parent while the
+		// processes are read, the parents may form a cycle; then the limit of `hops` ends the
+		// loop.
 		for pid, hops := p.pid, 0; pid > 0 && hops < len(all); hops++ {
 			if isRoot[pid] {
 				tree = append(tree, p)
@@ -158,8 +159,9 @@ func (fs Proc) readTree(roots []int, self int) ([]procStat, error) {
 	return tree, nil
 }
 
-// pss returns a process's proportional set size in bytes: its memory, where a page that n
-// processes share counts as 1/n of a page. It needs the right to trace the process.
+// pss returns the proportional set size of a process in bytes: its memory, in which a page
+// that n processes share counts as 1/n of a page. Reading it needs the right to trace the
+// process.
 func (fs Proc) pss(pid int) (int64, error) {
 	b, err := os.ReadFile(filepath.Join(fs.Root, strconv.Itoa(pid), "smaps_rollup"))
 	if err != nil {

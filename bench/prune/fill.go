@@ -15,8 +15,9 @@ func (b *bench) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// fill inserts the namespace with its repositories and tags. Each tag has a manifest of its
-// own and a push time one minute after the previous tag's.
+// fill inserts the namespace "bench" with its repositories and tags. Each tag has a manifest
+// of its own. In each repository, the first tag was pushed a minute ago, and each further tag
+// a minute earlier than the tag before it.
 func (b *bench) fill(ctx context.Context) error {
 	each := b.tags / b.repositories
 	return b.exec(ctx,

@@ -66,7 +66,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return run(ctx, s)
 }
 
-// bench is a registry that runs in this process, with its database.
+// bench is a registry that runs in this process, on a database of its own.
 type bench struct {
 	settings
 	main, pruning *db.DB
@@ -160,7 +160,8 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 	}, nil
 }
 
-// pruner creates a pruner and starts it in a goroutine; stop ends it and returns its error.
+// pruner creates the worker of auto-pruning and starts it in a goroutine. `stop` ends the
+// worker and returns its error.
 func (b *bench) pruner(ctx context.Context) (p *autoprune.Pruner, stop func() error, err error) {
 	p, err = autoprune.New(autoprune.Options{DB: b.main, Background: b.pruning, Catalog: b.catalog, Batch: b.batch, Log: b.log})
 	if err != nil {
@@ -245,7 +246,8 @@ func (b *bench) pruned(ctx context.Context) error {
 	return nil
 }
 
-// ended waits until the newest run of the namespace has ended, and returns its summary.
+// ended waits until the newest run of auto-pruning in the namespace has ended, and returns its
+// summary.
 func (b *bench) ended(ctx context.Context, p *autoprune.Pruner) (r autoprune.RunSummary, err error) {
 	for {
 		list, _, err := p.Runs(ctx, "bench", "", 1)
@@ -263,8 +265,8 @@ func (b *bench) ended(ctx context.Context, p *autoprune.Pruner) (r autoprune.Run
 	}
 }
 
-// idling measures the CPU time that the pruner uses for many namespaces with nothing to
-// delete.
+// idling measures the CPU time that the pruner and the database use for many namespaces whose
+// policies select no tag.
 func (b *bench) idling(ctx context.Context) error {
 	if err := b.fillIdle(ctx); err != nil {
 		return fmt.Errorf("filling: %w", err)

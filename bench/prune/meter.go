@@ -17,12 +17,13 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// pulled has two latencies of each pull: from the time at which the pull was due, which
-// includes this process's own delay in sending it, and from the time at which it was sent.
+// pulled has two latencies of each pull. `due` is measured from the time at which the pull
+// should have been sent, so it includes this process's delay in sending it; `sent` is measured
+// from the time at which it was sent.
 type pulled struct {
 	due, sent meter.Latencies
-	// stolen is how many cores the hypervisor gave to other virtual machines on average, while
-	// this machine wanted them. If it is high, the latencies mean little.
+	// stolen is how many cores, on average, the hypervisor gave to other virtual machines
+	// while this machine had work for them. If it is high, the latencies mean little.
 	stolen float64
 }
 
@@ -41,8 +42,8 @@ func (p pulled) sort() {
 	slices.Sort(p.sent)
 }
 
-// pulling sends pulls at a steady rate, each in a goroutine, so that a slow pull doesn't delay
-// the next.
+// pulling sends pulls at a steady rate. Each pull has a goroutine of its own, so that a slow
+// one doesn't delay the next.
 type pulling struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
@@ -54,7 +55,8 @@ type pulling struct {
 	bad    int
 }
 
-// pulls starts to pull, by tag, manifests that the policy keeps; end stops it.
+// pulls starts to pull manifests by tags that the policy doesn't delete. The method end of its
+// result stops it.
 func (b *bench) pulls(ctx context.Context) *pulling {
 	ctx, cancel := context.WithCancel(ctx)
 	p := &pulling{stop: cancel, out: b.out, began: time.Now(), stolen: stolen()}
@@ -115,8 +117,9 @@ func (b *bench) quietPulls(ctx context.Context) pulled {
 	return p.end()
 }
 
-// stolen returns for how long, since the machine started, the hypervisor ran other virtual
-// machines while this machine's CPUs had work, as Linux reports it; 0 on other systems.
+// stolen returns for how long, since this machine started, the hypervisor has run other
+// virtual machines while this machine had work for the CPU, as Linux reports it. It returns 0
+// on other systems.
 func stolen() time.Duration { return proc.Machine().Stolen }
 
 var proc = meter.Proc{Root: "/proc"}

@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// pushing pushes small images over several connections; each connection pushes one image after
-// the other.
+// pushing pushes small images over several connections at once. Each connection pushes one
+// image after the other.
 type pushing struct {
 	stop  context.CancelFunc
 	done  sync.WaitGroup

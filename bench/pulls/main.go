@@ -1,7 +1,7 @@
 // Package pulls measures the counting of pulls: how fast a process sends pulls to Redis, how
-// much memory Redis needs for them, how fast the flush worker adds them to the statistics and
-// how much memory it needs. For comparison it measures how fast pulls are counted from the
-// audit log.
+// much memory Redis needs for them, how fast the flush worker adds them to the statistics, and
+// how much memory the flush worker needs. For comparison it measures how fast the sync worker
+// counts pulls from the audit log.
 //
 //	go run ./bench pulls -keys 1000000
 //
@@ -57,8 +57,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return run(ctx, s)
 }
 
-// bench is the database, the Redis and the settings with which this process measures the
-// recorder and the workers that count pulls.
+// bench has the database, the Redis and the settings of a measurement. The recorder and the
+// workers that are measured run in this process.
 type bench struct {
 	settings
 	db    *db.DB
@@ -157,8 +157,8 @@ func (b *bench) startRedis(base string) (stop func(), err error) {
 	}
 }
 
-// pull returns the audit entry of the n-th pull. Each tag is pulled once before any tag is
-// pulled again.
+// pull returns the audit log's entry for pull number n. The pulls go through the tags in turn,
+// so each tag is pulled once before any tag is pulled again.
 func (b *bench) pull(n int) audit.Entry {
 	n %= b.keys
 	return audit.Entry{
@@ -177,9 +177,9 @@ func (b *bench) recorder() (*pullstats.Recorder, error) {
 	return pullstats.NewRecorder(pullstats.RecorderOptions{Count: true, Redis: b.redis, LastUsed: lastUsed, Buffer: 2 * b.keys, Logger: b.log}), nil
 }
 
-// flushing sends a pull of each tag to Redis and measures how fast the flush worker adds them
-// to the statistics. It does this twice: first the worker inserts the statistics' rows, then
-// it updates them.
+// flushing pulls each tag once, through Redis, and measures how fast the flush worker adds
+// these pulls to the statistics. It does so twice: the first time the worker inserts the rows
+// of the statistics, the second time it updates them.
 func (b *bench) flushing(ctx context.Context) error {
 	reg := prometheus.NewRegistry()
 	metrics, err := pullstats.NewMetrics(reg)
@@ -242,8 +242,8 @@ func (b *bench) flushing(ctx context.Context) error {
 	return nil
 }
 
-// meanTimes returns the mean time of one batch of the flush worker, and of the database
-// transaction in it, from the metrics.
+// meanTimes returns the mean duration of a batch of the flush worker, and that of the database
+// transaction within the batch, as the worker's metrics have them.
 func meanTimes(reg *prometheus.Registry) (batch, transaction time.Duration, err error) {
 	families, err := reg.Gather()
 	if err != nil {
@@ -260,8 +260,8 @@ func meanTimes(reg *prometheus.Registry) (batch, transaction time.Duration, err 
 	return mean("purser_redis_flush_batch_duration_seconds"), mean("purser_redis_flush_upsert_duration_seconds"), nil
 }
 
-// check returns an error unless the statistics count each tag and manifest the given number of
-// times.
+// check returns an error unless the statistics have every tag and every manifest, each with
+// the count `times`.
 func (b *bench) check(ctx context.Context, times int64) error {
 	var rows, pulls, manifests int64
 	err := b.db.Pool.QueryRow(ctx, `

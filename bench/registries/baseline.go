@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// The baselines are served by a child process, which runs this same program, so that their CPU
-// time can be measured in the same way as a registry's.
+// A child process, which runs this same program, serves the baselines. So their CPU time can
+// be measured in the same way as that of a registry.
 const (
 	childEnv = "PURSER_BENCH_BASELINES" // set in the child: the directory of its files
 
@@ -34,8 +34,9 @@ const (
 	nameLimit = "(sha256+write)"
 )
 
-// startBaselines starts the child process; stop ends it and removes its files. The child also
-// ends when this process ends, since its standard input is then closed.
+// startBaselines starts the child process, which keeps its files in `dir`. `stop` ends the
+// process, which then removes its files. The child also ends when this process ends, since its
+// standard input is then closed.
 func startBaselines(dir string, stderr io.Writer) (t *target, stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -75,8 +76,8 @@ func startBaselines(dir string, stderr io.Writer) (t *target, stop func(), err e
 	return t, stop, nil
 }
 
-// openBaseline prepares the baseline that the workload w is compared with, at the child
-// process t.
+// openBaseline prepares the baseline with which the workload w is compared. The child process
+// t serves it.
 func (b *bench) openBaseline(ctx context.Context, w workload, t *target) (*session, error) {
 	manifest, big := b.fixture.hot[0].manifest, b.fixture.big
 	switch w.baseline {
@@ -104,8 +105,8 @@ func (b *bench) openBaseline(ctx context.Context, w workload, t *target) (*sessi
 	return nil, fmt.Errorf("workload %s has no baseline", w.name)
 }
 
-// serveBaselines is the main function of the child process: it prints its address to stdout
-// and serves until stdin is closed.
+// serveBaselines is what the child process runs: it prints its address to stdout, and serves
+// the baselines until stdin is closed.
 func serveBaselines(dir string, stdin io.Reader, stdout io.Writer) (err error) {
 	signal.Ignore(os.Interrupt) // the parent's to handle; it ends this process
 	tmp, err := os.MkdirTemp(dir, "purser-bench-")

@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// The tables have the state of the registry in which a workload was measured: before and after
-// it was filled with many manifests.
+// Each table shows one state of the registries: empty, that is, before the program has filled
+// them with many manifests, or filled.
 const (
 	stateEmpty  = "empty"
 	stateFilled = "filled"
@@ -109,9 +109,9 @@ func (b *bench) all(ctx context.Context, rep *report) error {
 	return b.measure(ctx, stateFilled, rep)
 }
 
-// measure runs all workloads in the given state of the registries and adds the results to rep.
-// It takes one workload after the other, and within a workload runs round by round on every
-// target.
+// measure runs all workloads while the registries are in the given state, and adds the results
+// to `rep`. It takes one workload after the other; each round of a workload has one window on
+// every target.
 func (b *bench) measure(ctx context.Context, state string, rep *report) error {
 	for _, w := range b.workloads {
 		targets := b.targets
@@ -143,8 +143,9 @@ func (b *bench) measure(ctx context.Context, state string, rep *report) error {
 	return nil
 }
 
-// quietWindow measures a window. If other processes took too much of the machine's CPU time
-// meanwhile, it measures again, up to b.rounds more times, and then keeps the noisy window.
+// quietWindow measures a window of the workload w on the target t. If other processes took too
+// much of the machine's CPU time meanwhile, it drops the window and measures another, up to
+// b.rounds times. After that it returns even a noisy window.
 func (b *bench) quietWindow(ctx context.Context, w workload, t *target, s *series) window {
 	for try := 0; ; try++ {
 		win := b.window(ctx, w, t)
@@ -213,8 +214,8 @@ func (b *bench) metered(ctx context.Context, t *target, d time.Duration, s *sess
 	return win
 }
 
-// own returns the CPU time that the server and the load generator used in the window. If both
-// are the same process, its time counts once.
+// own returns the CPU time that the server and the load generator used in the window. If the
+// server runs within the load generator's process, this process counts only once.
 func (b *bench) own(t *target, win window) time.Duration {
 	if slices.Contains(t.pids, os.Getpid()) {
 		return win.usage.CPU() // the server is in the load generator
@@ -222,8 +223,8 @@ func (b *bench) own(t *target, win window) time.Duration {
 	return win.usage.CPU() + win.client
 }
 
-// prepare finds the target's processes, and pushes those images to the target that the
-// workloads read and that it doesn't have yet.
+// prepare finds the target's processes, and pushes the images that the workloads read, unless
+// the target has them from an earlier run.
 func (b *bench) prepare(ctx context.Context, t *target) error {
 	if err := t.findPIDs(ctx, b.fs); err != nil {
 		return err
@@ -290,8 +291,8 @@ func (b *bench) isFilled(ctx context.Context, t *target) bool {
 	return err == nil
 }
 
-// each calls fn with the numbers 0 to n-1, on as many connections at once as workers says. It
-// stops at the first error and returns it.
+// each calls fn with each of the numbers 0 to n-1, on up to `workers` connections at once.
+// After the first error it begins no further call, and returns the error.
 func (b *bench) each(ctx context.Context, t *target, workers, n int, fn func(context.Context, *pusher, int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -307,8 +308,8 @@ func (b *bench) each(ctx context.Context, t *target, workers, n int, fn func(con
 	return context.Cause(ctx)
 }
 
-// counted returns a session whose operations, together, call fn once with each number from 0
-// to n-1, on as many connections as workers says.
+// counted returns a session with up to `workers` connections. Its operations together call fn
+// once with each of the numbers 0 to n-1; after that each returns errDone.
 func (b *bench) counted(t *target, workers, n int, fn func(context.Context, *pusher, int) error) *session {
 	var next atomic.Int64
 	s := &session{}
@@ -328,9 +329,9 @@ func (b *bench) counted(t *target, workers, n int, fn func(context.Context, *pus
 
 func fillTag(i int) string { return fmt.Sprintf("m%d", i) }
 
-// fillTarget pushes b.fill different manifests, each with a tag, into b.fillRepos
-// repositories. All have the same configuration and layer. The result has the measurements of
-// these pushes.
+// fillTarget pushes b.fill different manifests, each under a tag, and distributes them over
+// b.fillRepos repositories. All manifests have the same configuration and layer. It returns
+// the measurements of the pushes.
 func (b *bench) fillTarget(ctx context.Context, t *target) (window, error) {
 	conf, content := b.fixture.hot[0].blobs[0], b.fixture.small(0)
 	err := b.each(ctx, t, b.fillWorkers, b.fillRepos, func(ctx context.Context, p *pusher, i int) error {

@@ -30,15 +30,16 @@ type request struct {
 // headers announce one.
 func (r *request) isHead() bool { return len(r.head) > 5 && string(r.head[:5]) == "HEAD " }
 
-// repeatable returns whether the request may be sent a second time, if the server turns out to
-// have closed the connection since the previous request.
+// repeatable returns whether conn may send the request again. It does so if the server turns
+// out to have closed the connection after the previous answer. Only GET and HEAD may be
+// repeated.
 func (r *request) repeatable() bool {
 	return r.isHead() || len(r.head) > 4 && string(r.head[:4]) == "GET "
 }
 
-// conn is an HTTP/1.1 client that uses one connection at a time. net/http's client would use
-// more CPU time than the servers under test. conn only serialises requests and finds the ends
-// of answers (RFC 9112). It must be used by one goroutine only.
+// conn is an HTTP/1.1 client that uses one connection at a time, for one goroutine only. It
+// only sends requests that were serialised before and finds the ends of answers (RFC 9112),
+// because the client of net/http would use more CPU time than the servers under test.
 type conn struct {
 	t       *target
 	timeout time.Duration // of one request
@@ -93,9 +94,9 @@ func (c *conn) close() {
 	c.nc = nil
 }
 
-// do sends req and reads the whole answer. It writes the body to sink; if sink is nil, it only
-// counts the body's bytes. If the status isn't req.want, it returns a *statusError with the
-// answer's text. The response is valid until the next call.
+// do sends `req` and reads the whole answer. It writes the body to `sink`; if `sink` is nil,
+// it only counts the body's bytes. If the status isn't req.want, it returns a *statusError
+// with the answer's text. The returned response is valid until the next call.
 func (c *conn) do(ctx context.Context, req *request, sink io.Writer) (*response, error) {
 	reused := c.nc != nil && c.used
 	resp, began, err := c.once(ctx, req, sink)
@@ -108,8 +109,8 @@ func (c *conn) do(ctx context.Context, req *request, sink io.Writer) (*response,
 	return resp, nil
 }
 
-// once sends the request and reads the answer, without a second try. began is true if at least
-// one byte of an answer has arrived.
+// once does what do does, but sends the request only once. `began` is true if at least one
+// byte of the answer has arrived.
 func (c *conn) once(ctx context.Context, req *request, sink io.Writer) (resp *response, began bool, err error) {
 	if c.nc == nil {
 		if err := c.dial(ctx); err != nil {
@@ -124,8 +125,8 @@ func (c *conn) once(ctx context.Context, req *request, sink io.Writer) (resp *re
 	if err := c.nc.SetDeadline(time.Now().Add(c.timeout)); err != nil {
 		return nil, false, fmt.Errorf("setting the deadline: %w", err)
 	}
-	// This check comes after SetDeadline, which may have overwritten the deadline in the past
-	// that a cancellation has set.
+	// When ctx is cancelled, a function sets a deadline in the past (see dial). SetDeadline
+	// above may have overwritten it, so only this check notices an earlier cancellation.
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
@@ -171,8 +172,9 @@ func (c *conn) send(req *request) error {
 	return nil
 }
 
-// read reads one answer and skips interim answers (1xx). If the status isn't the wanted one
-// but the body was read to its end, the connection remains usable.
+// read reads one answer and skips interim answers (1xx). If the status isn't the wanted one,
+// it returns a *statusError; the connection remains usable if the answer's body could be read
+// to its end.
 func (c *conn) read(req *request, sink io.Writer) (*response, error) {
 	r := &c.answer
 	for {
@@ -199,7 +201,7 @@ func (c *conn) read(req *request, sink io.Writer) (*response, error) {
 	return nil, &statusError{got: r.status, want: req.want, body: string(quote.b)}
 }
 
-// statusError reports a well-formed answer whose status isn't the wanted one.
+// statusError reports an answer that is complete, but whose status isn't the wanted one.
 type statusError struct {
 	got, want int
 	body      string

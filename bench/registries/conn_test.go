@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// script starts a server. Each element of conns is one connection, and has the answers that
-// the server gives to its requests in order; then the server closes the connection. It serves
-// connections one after another.
+// script starts a server that accepts one connection after another. Each element of `conns`
+// stands for a connection: it has the answers that the server gives, one for each request.
+// After the last answer the server closes the connection.
 func script(t *testing.T, conns ...[]string) *target {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -78,8 +78,9 @@ func TestConnUnderstandsEveryFraming(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// The server gives the same answer twice on one connection. The second is read
-			// correctly only if conn has read the first exactly to its end.
+			// The server gives the same answer twice on one connection. The client can read
+			// the second answer correctly only if it has read the first one exactly to its
+			// end.
 			tg := script(t, []string{c.answer, c.answer})
 			cn := newConn(tg, time.Minute)
 			defer cn.close()
@@ -166,8 +167,8 @@ func TestConnRedials(t *testing.T) {
 	closing := "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"
 	toTheEnd := "HTTP/1.1 200 OK\r\n\r\nhi"
 	old := "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi"
-	// The server's first answer lets the client keep the connection, but the server closes it.
-	// The client must dial again for each of the later requests.
+	// The server closes each connection after one answer. The first answer doesn't announce
+	// this; the others do, in different ways. The client must dial again for each request.
 	tg := script(t, []string{ok}, []string{closing}, []string{toTheEnd}, []string{old}, []string{ok})
 	cn := newConn(tg, time.Minute)
 	defer cn.close()

@@ -17,8 +17,8 @@ type operation func(ctx context.Context) error
 var errDone = errors.New("no operations left")
 
 const (
-	// A worker stops after this many errors in a row. So if a server has ended, the program
-	// doesn't measure how fast connections are refused.
+	// A worker stops after this many errors in a row. Otherwise, if a server has ended, the
+	// program would measure how fast connections are refused.
 	maxConsecutiveErrors = 10
 	maxMessages          = 3 // error texts kept of a window
 )
@@ -37,9 +37,9 @@ type window struct {
 	dials     int           // connections made
 }
 
-// drive runs each operation in a goroutine of its own, again and again, until the time d has
-// passed or ctx ends; with d = 0, until the operation returns errDone. Then it waits for the
-// operations in flight.
+// drive calls each of the operations in a goroutine of its own, again and again, until the
+// time d has passed or ctx ends. If d is 0, each goroutine ends when its operation returns
+// errDone. drive returns the measurements when all running operations have ended.
 func drive(ctx context.Context, d time.Duration, ops []operation) window {
 	parts := make([]window, len(ops))
 	start := time.Now()
@@ -89,8 +89,8 @@ func (w *window) note(message string) {
 	}
 }
 
-// add adds the window o to w: it sums counts and times, and keeps the higher of the two memory
-// figures.
+// add adds the window o to w: it sums counts, times and latencies, and keeps the larger of the
+// memory figures.
 func (w *window) add(o window) {
 	w.latencies = append(w.latencies, o.latencies...)
 	w.errors += o.errors

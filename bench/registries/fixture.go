@@ -57,9 +57,10 @@ type image struct {
 	manifest blob
 }
 
-// newImage makes an image with the given configuration, layers and annotations. If the
-// manifest is shorter than pad bytes, newImage lengthens it to pad bytes. Annotations make the
-// manifests of equal images different.
+// newImage makes an image with the given configuration, layers and annotations. If its
+// manifest would be shorter than `pad` bytes, newImage lengthens it to `pad` bytes by one more
+// annotation. Images with the same configuration and layers get different manifests by
+// different annotations.
 func newImage(config blob, layers []blob, annotations map[string]string, pad int) image {
 	m := imageManifest{
 		SchemaVersion: 2,
@@ -90,7 +91,8 @@ func marshal(v any) []byte {
 	return b
 }
 
-// config makes a small image configuration; a different id gives a different digest.
+// config makes a small image configuration that contains `id`, so that each id gives another
+// digest.
 func config(id string) blob {
 	return newBlob(fmt.Appendf(nil,
 		`{"architecture":"amd64","os":"linux","config":{"Labels":{"bench":%q}},"rootfs":{"type":"layers","diff_ids":[]}}`, id))
@@ -102,8 +104,8 @@ func randomBytes(r *rand.ChaCha8, n int) []byte {
 	return b
 }
 
-// fixture is the content that the read workloads read. It is the same in every run, so a
-// second run on the same registry pushes nothing new.
+// fixture is the content that most read workloads read. It is the same in every run, so a
+// second run doesn't need to push it to the same registry again.
 type fixture struct {
 	hot []image // read in turn; manifests of manifestSize bytes
 	big blob    // a layer of the first image: bigSize bytes
@@ -125,7 +127,7 @@ func newFixture(n int) fixture {
 	return f
 }
 
-// small returns the small layer of image number i, which no other image has.
+// small returns the small layer of image number i, which no other image of the fixture has.
 func (f fixture) small(i int) blob { return f.hot[i].blobs[2] }
 
 // checkTags returns an error unless body is a tag list with tagCount different tags.

@@ -7,8 +7,8 @@ import (
 	"net/http"
 )
 
-// manyManifest returns manifest number i of those that the workload manifests-2000 reads. They
-// share configuration and layers, and differ in an annotation.
+// manyManifest returns manifest number i of those that the workload manifests-2000 reads. All
+// of them have the same configuration and layers; they differ in an annotation.
 func (b *bench) manyManifest(i int) blob {
 	shared := b.fixture.hot[0].blobs
 	return newImage(shared[0], shared[1:], map[string]string{"bench.n": fmt.Sprint(i)}, manifestSize).manifest
@@ -39,7 +39,7 @@ func (b *bench) prepareMany(ctx context.Context, t *target) error {
 }
 
 // pulledImages returns the images that the workload pull-images pulls: b.hot images, each with
-// a configuration and three layers of smallSize bytes. They are the same in every run.
+// a configuration and three layers of smallSize bytes. Their content is the same in every run.
 func (b *bench) pulledImages() []image {
 	r := rand.NewChaCha8([32]byte([]byte("bench: the images that are whole")))
 	var images []image
@@ -69,8 +69,8 @@ func (b *bench) preparePulls(ctx context.Context, t *target) error {
 }
 
 // openPulls prepares the workload pull-images, whose operation pulls a whole image over one
-// connection: its manifest by tag, then its configuration and layers. The first pull of each
-// image, before the measurement, verifies all content.
+// connection: its manifest by tag, then its configuration and layers. Before the measurement,
+// openPulls pulls each image once and compares all content with its digest.
 func openPulls(ctx context.Context, b *bench, t *target) (*session, error) {
 	images := b.pulledImages()
 	parts := make([][]probe, len(images))

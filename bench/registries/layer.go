@@ -16,16 +16,17 @@ const (
 	blockSize = 16      // chunks of random data, used over and over
 )
 
-// These are the ways in which the PATCH request of a large layer gives the layer's length.
+// These are the ways in which the PATCH request of a large layer says how long the layer is.
 const (
 	encodingChunked = "chunked" // without a length, as crane and docker do
 	encodingLength  = "length"  // Content-Length
 )
 
-// layerSource makes large layers that no server has seen before, with little CPU time. A block
-// of random chunks is made once and repeated. Each chunk begins with its number, so no two
-// chunks of a layer are equal; the last one also has a random number that makes the layer
-// unique. So the hash of all chunks but the last is computed only once.
+// layerSource makes large layers that no server has seen before, and uses little CPU time for
+// it. A layer repeats a block of random chunks that is made only once. Each chunk of the layer
+// begins with its number, so all of its chunks differ. The last chunk also has a random number
+// (nonce), so all layers differ; the SHA-256 of the other chunks is the same for all layers
+// and is computed only once.
 type layerSource struct {
 	size   int64
 	block  []byte // blockSize chunks
@@ -48,7 +49,8 @@ func newLayerSource(size int64) (*layerSource, error) {
 	return s, nil
 }
 
-// hashPrefix computes the hash's state after all chunks but the last, unless it is known.
+// hashPrefix computes the state of SHA-256 after all chunks of a layer but the last. It does
+// nothing if the state was computed before.
 func (s *layerSource) hashPrefix() error {
 	if s.prefix != nil {
 		return nil
@@ -82,8 +84,9 @@ func (s *layerSource) new() (layer, error) {
 	return l, nil
 }
 
-// chunk returns chunk i, with its number in its first bytes. The next call for any layer of
-// the same source overwrites it, so only one layer may be sent at a time.
+// chunk returns chunk number i of the layer, with this number in its first bytes. All layers
+// of a source share the memory of the chunks, so the next call for any of them overwrites the
+// chunk, and only one layer may be sent at a time.
 func (l layer) chunk(i int64) []byte {
 	b := l.block[i%blockSize*chunkSize:][:chunkSize]
 	binary.BigEndian.PutUint64(b, uint64(i))
@@ -109,7 +112,7 @@ func (l layer) eachUntil(end int64, fn func([]byte) error) error {
 // writeChunked writes the layer to w in the chunked transfer coding (RFC 9112 section 7.1).
 func (l layer) writeChunked(w io.Writer) error {
 	err := l.each(func(b []byte) error {
-		// On a TCP connection, net.Buffers are written by one writev call.
+		// WriteTo writes these buffers to a TCP connection with a single system call, writev.
 		parts := net.Buffers{fmt.Appendf(nil, "%x\r\n", len(b)), b, []byte("\r\n")}
 		_, err := parts.WriteTo(w)
 		return err

@@ -20,8 +20,9 @@ import (
 	"time"
 )
 
-// Child serves the baselines until standard input is closed, if this process was started as
-// the child process for baselines (by the environment variable childEnv); else ok is false.
+// Child returns false if this process wasn't started to serve the baselines, which the
+// environment variable childEnv says. Otherwise it serves them until standard input is closed,
+// and returns true.
 func Child() (ok bool, err error) {
 	dir, ok := os.LookupEnv(childEnv)
 	if !ok {
@@ -98,7 +99,8 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.insecure, "insecure", false, "don't verify certificates of https registries")
 }
 
-// parseOptions parses and checks the command line; it prints the usage to w.
+// parseOptions parses and checks the arguments of the command line. It prints the usage to w
+// if they ask for it or are wrong.
 func parseOptions(args []string, w io.Writer) (*options, error) {
 	o := &options{}
 	fs := flag.NewFlagSet("registries", flag.ContinueOnError)

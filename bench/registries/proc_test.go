@@ -42,9 +42,9 @@ func TestFindPIDsOfThisProcess(t *testing.T) {
 }
 
 // TestMeterOfARealProcess measures the child process that serves the baselines while it works.
-// The test isn't parallel, because the registries of another test
-// (TestRunMeasuresEveryWorkloadOnEveryRegistry) run in this process, and the CPU time of an
-// ended child is only known in hundredths of a second.
+// The test isn't parallel: TestRunMeasuresEveryWorkloadOnEveryRegistry measures the CPU time
+// of this process, to which the system adds that of the ended child, known only to a hundredth
+// of a second.
 func TestMeterOfARealProcess(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc: processes aren't measured here")

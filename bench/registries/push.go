@@ -29,8 +29,9 @@ func newPusher(t *target, o *options) *pusher {
 	return &pusher{conn: newConn(t, o.timeout), flow: o.pushFlow}
 }
 
-// exchange sends one request of a push and checks the status. It returns the path of the
-// answer's Location header, "" without one.
+// exchange sends one request of a push. It returns an error unless the answer has the status
+// `want`, else the path of the answer's Location header, or "" without this header. `extra`
+// has further header lines.
 func (p *pusher) exchange(ctx context.Context, method, path string, body []byte, want int, extra ...string) (string, error) {
 	length := len(body)
 	if method == http.MethodHead {
@@ -82,8 +83,8 @@ func (p *pusher) blob(ctx context.Context, repo string, b blob) error {
 
 const octetStream = "Content-Type: application/octet-stream"
 
-// postWhole sends a blob in one POST. A registry that doesn't support this answers 202, as to
-// a POST without a body; then postWhole sends the blob with a PUT.
+// postWhole sends a blob in a single POST. A registry that doesn't support this answers 202,
+// as if the POST had no body; then postWhole sends the blob with a PUT.
 func (p *pusher) postWhole(ctx context.Context, uploads string, b blob) error {
 	_, err := p.exchange(ctx, http.MethodPost, uploads+"?digest="+b.digest, b.data, http.StatusCreated, octetStream)
 	var status *statusError
@@ -97,8 +98,8 @@ func (p *pusher) postWhole(ctx context.Context, uploads string, b blob) error {
 	return p.finish(ctx, loc, b.data, b.digest)
 }
 
-// finish ends an upload with a PUT. body is the rest of the blob, or the whole blob; it may be
-// empty.
+// finish ends the upload at the path `loc` with a PUT. `body` has those bytes of the blob that
+// weren't sent before: all, the rest or none.
 func (p *pusher) finish(ctx context.Context, loc string, body []byte, digest string) error {
 	if loc == "" {
 		return errors.New("the upload's answer has no Location")
@@ -142,7 +143,8 @@ func (p *pusher) has(ctx context.Context, repo, digest string) (bool, error) {
 	return err == nil, err
 }
 
-// ensure pushes those of the blobs that the repository doesn't have.
+// ensure asks the registry for each of the blobs, and pushes those that the repository doesn't
+// have.
 func (p *pusher) ensure(ctx context.Context, repo string, blobs ...blob) error {
 	for _, b := range blobs {
 		ok, err := p.has(ctx, repo, b.digest)
@@ -156,8 +158,9 @@ func (p *pusher) ensure(ctx context.Context, repo string, blobs ...blob) error {
 	return nil
 }
 
-// layer pushes a large layer like a client that doesn't hold it in memory: a POST, one PATCH
-// that streams the layer, and a PUT. encoding says how the PATCH gives the layer's length.
+// layer pushes a large layer without having it in memory: by a POST, one PATCH that streams
+// the layer, and a PUT. `encoding` says how the PATCH gives the layer's length:
+// encodingChunked or encodingLength.
 func (p *pusher) layer(ctx context.Context, repo string, l layer, encoding string) error {
 	loc, err := p.exchange(ctx, http.MethodPost, "/v2/"+repo+"/blobs/uploads/", nil, http.StatusAccepted)
 	if err != nil {

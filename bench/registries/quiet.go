@@ -7,17 +7,18 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// A server counts as quiet when its processes have used less than quietShare of a core for the
-// time quietFor.
+// A server is quiet when its processes have used less than quietShare of a core during the
+// last quietFor.
 const (
 	quietShare = 0.03
 	quietFor   = time.Second
 	quietLook  = 100 * time.Millisecond // how often the server's CPU time is read
 )
 
-// quieten waits until the target's processes are quiet, at most b.quiet, and adds the CPU time
-// that they used meanwhile to win. Work that a server defers is part of the cost of the
-// operations before, and must not be counted for the next server's window.
+// quieten waits until the target's processes are quiet, but at most for b.quiet, and adds the
+// CPU time that they use meanwhile to `win`. This time belongs to the operations of the
+// window, whose work the server has deferred; it must not be counted for the next server's
+// window.
 func (b *bench) quieten(ctx context.Context, t *target, win *window) {
 	if b.quiet == 0 || !win.usage.Known {
 		return

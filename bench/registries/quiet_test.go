@@ -16,15 +16,15 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// After a window a server still uses CPU time for the window's requests. The program must wait
-// for the server and count this time as part of the window.
+// A server still uses CPU time for the requests of a window when the window is over. The
+// program must wait until the server is quiet, and add this time to the window.
 func TestDeferredWorkCounts(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("this system has no /proc, so that CPU times aren't known")
 	}
-	// For each line of its input this process computes for a while; after the input's end it
-	// sleeps.
+	// This process stands for the server's. For each line of its input it computes for a
+	// while. When its input ends, it sleeps.
 	worker := exec.Command("sh", "-c", `while read -r line; do i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; done; exec sleep 600`)
 	input, err := worker.StdinPipe()
 	if err == nil {
@@ -64,7 +64,8 @@ func TestDeferredWorkCounts(t *testing.T) {
 	}
 }
 
-// With two registries and two rounds, each registry is measured first in one round.
+// There are two registries and two rounds. The test expects that each registry is the first to
+// be measured in one of the rounds.
 func TestOrderRotates(t *testing.T) {
 	t.Parallel()
 	a, b := startRegistry(t), startRegistry(t)

@@ -60,9 +60,9 @@ func tagList(b *bench) []probe {
 	return []probe{{path: path, accept: "Accept: application/json", size: -1, check: checkTags}}
 }
 
-// openReads prepares a workload whose operations read the paths in ps in turn, on each
-// connection. Each path is first read once before the measurement, and its content verified;
-// during the measurement status, length and digest header are checked.
+// openReads prepares a workload whose operations read the paths in `ps` in turn, on each
+// connection. It reads each path once and compares the content with its digest. The operations
+// themselves, which are measured, compare only status, length and digest header.
 func openReads(ctx context.Context, o *options, t *target, method string, ps []probe) (*session, error) {
 	groups := make([][]probe, len(ps))
 	for i := range ps {
@@ -71,8 +71,8 @@ func openReads(ctx context.Context, o *options, t *target, method string, ps []p
 	return openGroups(ctx, o, t, method, groups)
 }
 
-// openGroups is like openReads, but one operation reads all paths of a group, one after the
-// other.
+// openGroups is like openReads, but takes groups of paths: one operation reads all paths of a
+// group, one after the other.
 func openGroups(ctx context.Context, o *options, t *target, method string, groups [][]probe) (*session, error) {
 	reqs := make([][]request, len(groups))
 	for i, ps := range groups {
@@ -110,7 +110,8 @@ func openGroups(ctx context.Context, o *options, t *target, method string, group
 	return s, nil
 }
 
-// verify checks the answer's length and digest header, but not its content.
+// verify returns an error unless the answer's length and digest header are the expected ones.
+// It doesn't look at the content.
 func (p *probe) verify(resp *response, method string) error {
 	size := resp.body
 	if method == http.MethodHead {
@@ -128,8 +129,9 @@ func (p *probe) verify(resp *response, method string) error {
 	return nil
 }
 
-// verifyContent reads a path once and checks the body's digest, or calls p.check for a body
-// without a digest. If p.size is unknown (-1), verifyContent sets it.
+// verifyContent reads a path once, and returns an error unless the content is the expected
+// one: it has the digest p.digest or, without p.digest, p.check accepts it. If p.size isn't
+// known yet (-1), verifyContent sets it.
 func (p *probe) verifyContent(ctx context.Context, c *conn, req *request, method string) error {
 	var body bytes.Buffer
 	resp, err := c.do(ctx, req, &body)

@@ -29,15 +29,16 @@ type result struct {
 	MBPerSecond float64      `json:"mb_per_second,omitempty"` // 10^6 bytes
 	Connections int          `json:"connections"`             // made by the load generator
 
-	// These are CPU times in µs per operation, failed operations included; null if unknown.
+	// These are CPU times in µs per operation. Failed operations count too. The first two are
+	// null if they aren't known.
 	ServerCPU   *float64     `json:"server_cpu_us"`
 	DatabaseCPU *float64     `json:"database_cpu_us"`
 	BothCPU     meter.Spread `json:"cpu_us_of_windows"` // server and database together
 	DeferredCPU float64      `json:"deferred_cpu_us"`   // of both, used after the window's end
 	ClientCPU   float64      `json:"client_cpu_us"`     // of the load generator
 
-	// These are the parts (0 to 1) of the machine's CPU time that other processes (Foreign)
-	// and other virtual machines (Stolen) took during the windows.
+	// Foreign is the share, from 0 to 1, of the machine's CPU time that other processes took
+	// during the windows, and Stolen the share that other virtual machines took.
 	Foreign float64 `json:"foreign"`
 	Stolen  float64 `json:"stolen"`
 	Dropped int     `json:"dropped_windows"` // windows that were measured again, since others took too much
@@ -46,15 +47,15 @@ type result struct {
 	PSSPeak int64 `json:"pss_peak_bytes,omitempty"`
 	RSSPeak int64 `json:"rss_peak_bytes,omitempty"`
 
-	// These are this result's figures divided by those of the baseline for the same workload
-	// and state.
+	// These are the rate and the CPU time of this result, divided by those of the baseline for
+	// the same workload and state.
 	RateOfBaseline float64 `json:"rate_of_baseline,omitempty"`
 	CPUOfBaseline  float64 `json:"cpu_of_baseline,omitempty"`
 }
 
-// newResult computes a result from w, the sum of all windows of a workload. bytes is the size
-// of the content that one operation transfers; 0 leaves out the column MB/s. It sorts
-// w.latencies.
+// newResult computes a row's figures from w, the sum of all windows of a workload on one
+// registry, and sorts w.latencies. `bytes` is the size of the content that one operation
+// transfers. If it is 0, the column MB/s stays empty.
 func newResult(state, workload, registry string, w window, bytes int64) result {
 	slices.Sort(w.latencies)
 	r := result{
@@ -85,8 +86,8 @@ func newResult(state, workload, registry string, w window, bytes int64) result {
 	return r
 }
 
-// series has the windows of one workload on one target: their sum, and the rate and CPU time
-// of each.
+// series has the windows of one workload on one target: their sum, and for the minimum, median
+// and maximum also the rate and the CPU time per operation of each window.
 type series struct {
 	total          window
 	windows        int
@@ -116,7 +117,8 @@ func (s *series) result(state, workload, registry string, bytes int64) result {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// bytesMoved returns how many bytes of content an operation transfers; 0 if it isn't reported.
+// bytesMoved returns how many bytes of content an operation transfers, or 0 for a workload
+// whose table rows have no MB/s.
 func (w *workload) bytesMoved(o *options) int64 {
 	if w.bytes == nil {
 		return 0
@@ -185,7 +187,8 @@ func (rep *report) compare() {
 	}
 }
 
-// baselineOf returns the result of the baseline with which r is compared, or nil without one.
+// baselineOf returns the result of the baseline with which r is compared, or nil if there is
+// none.
 func (rep *report) baselineOf(r *result) *result {
 	for i := range rep.Results {
 		b := &rep.Results[i]
@@ -196,8 +199,9 @@ func (rep *report) baselineOf(r *result) *result {
 	return nil
 }
 
-// write prints the report's tables to stdout and, if jsonFile isn't "", writes the report as
-// JSON to that file. If jsonFile is "-", it writes only JSON, to stdout.
+// write prints the report's tables to stdout. If jsonFile is a path, it also writes the report
+// as JSON to this file. If jsonFile is "-", it writes the JSON to stdout instead of the
+// tables.
 func (rep *report) write(jsonFile string, stdout io.Writer) error {
 	rep.compare()
 	if jsonFile != "" {

@@ -51,8 +51,8 @@ func TestDriveCountsAndGivesUp(t *testing.T) {
 
 func TestLayersAreNewAndTheirDigestsRight(t *testing.T) {
 	t.Parallel()
-	// The layer has more chunks than the block of random bytes, so some chunks of the block
-	// are used twice, with different numbers.
+	// The layer has three chunks more than the source's block of random bytes. So the first
+	// three chunks of the block are used twice, with different numbers.
 	src, err := newLayerSource((blockSize + 3) * chunkSize)
 	if err != nil {
 		t.Fatal(err)

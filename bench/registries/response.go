@@ -152,9 +152,9 @@ func skipTrailers(br *bufio.Reader) error {
 	}
 }
 
-// copyN reads n bytes of the body into scratch and writes them to sink, if there is one.
-// scratch is larger than br's buffer, so br reads a large body from the socket directly into
-// scratch.
+// copyN reads n bytes of the body through `scratch`, and writes them to `sink` unless that is
+// nil. `scratch` is larger than br's buffer, so br copies a large body from the socket
+// directly to `scratch`.
 func (r *response) copyN(br *bufio.Reader, scratch []byte, sink io.Writer, n int64) error {
 	for n > 0 {
 		m, err := br.Read(scratch[:min(n, int64(len(scratch)))])
@@ -172,8 +172,8 @@ func (r *response) copyN(br *bufio.Reader, scratch []byte, sink io.Writer, n int
 	return nil
 }
 
-// readLine reads a line and removes its CRLF, or its LF alone. The line is valid until br is
-// read again.
+// readLine reads one line and returns it without its line end, which is CRLF or LF. The line
+// is valid until br is read again.
 func readLine(br *bufio.Reader) ([]byte, error) {
 	line, err := br.ReadSlice('\n')
 	if err != nil {

@@ -33,7 +33,8 @@ func startRegistry(t *testing.T) *httptest.Server {
 	return srv
 }
 
-// small returns flags with which every workload takes little time; extra follows them.
+// small returns flags that make every workload take little time, followed by the flags in
+// `extra`.
 func small(t *testing.T, extra ...string) []string {
 	return append([]string{"-c", "2", "-d", "30ms", "-rounds", "2", "-hot", "3", "-push-workers", "2",
 		"-layer-mib", "2", "-fill", "40", "-fill-repos", "3", "-fill-workers", "3", "-settle", "0", "-quiet", "0", "-noise", "1", "-many", "5", "-sync=false",
@@ -101,8 +102,9 @@ func checkResult(t *testing.T, key string, r result) {
 	}
 }
 
-// checkTables fails the test unless text has two rows of each default workload for the
-// registry beta: one in each of the two tables.
+// checkTables fails the test unless `text` has three rows of each default workload for the
+// registry "beta": for the empty registry, for the filled one, and for the quotient of the
+// two.
 func checkTables(t *testing.T, text string) {
 	t.Helper()
 	for _, w := range workloads {
@@ -170,8 +172,9 @@ func TestPushFlowsStoreTheSame(t *testing.T) {
 	}
 }
 
-// A registry corrupts the blobs that it serves, and returns an incomplete tag list. The test
-// expects the rows of these workloads to be marked, and an error.
+// A registry answers GETs of blobs with other content, and lists of tags with an incomplete
+// list. The test expects that Run returns an error and marks the rows of the two workloads
+// that read these answers.
 func TestErrorsAreMarked(t *testing.T) {
 	t.Parallel()
 	reg := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
@@ -198,8 +201,9 @@ func TestErrorsAreMarked(t *testing.T) {
 	}
 }
 
-// TestMount measures the workload mount on a handler that supports mounts, which the in-memory
-// registry doesn't, and then on a handler that answers a mount with 202, which is an error.
+// TestMount measures the workload mount on two servers, since the in-memory registry of the
+// other tests doesn't support mounts. One server answers a mount with 201. The other answers
+// with 202, that is, it doesn't mount the blob; Run must then return an error.
 func TestMount(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusCreated, http.StatusAccepted} {

@@ -36,8 +36,8 @@ func (rep *report) of(state string) []result {
 	return rs
 }
 
-// hasBaselines returns whether any result is a baseline's. Only then the tables have the
-// columns rate/base and CPU/base.
+// hasBaselines returns whether the report has results of baselines. If not, the tables leave
+// out the columns rate/base and CPU/base.
 func (rep *report) hasBaselines() bool {
 	for _, r := range rep.Results {
 		if r.Baseline {
@@ -71,8 +71,8 @@ func (rep *report) table(results []result) string {
 	return layOut(rows)
 }
 
-// cells returns the result's cells in a table. The cell of the errors is marked with "!!" if
-// there are any.
+// cells returns the texts of the result's table row. If there were errors, the last cell has
+// their number and "!!".
 func (r *result) cells() []string {
 	server, database, both := "-", "-", "-"
 	if sum, ok := r.cpu(); ok {
@@ -139,7 +139,8 @@ func quotient(a, b float64) float64 {
 
 func percent(x float64) string { return strconv.FormatFloat(100*x, 'f', 1, 64) + "%" }
 
-// ratio formats a ratio with two decimals; 0 means that there is none and gives "-".
+// ratio formats a quotient with two decimals. 0 means that there is no quotient, and becomes
+// "-".
 func ratio(x float64) string {
 	return orDash(x, func(x float64) string { return strconv.FormatFloat(x, 'f', 2, 64) })
 }
@@ -151,7 +152,8 @@ func orDash(x float64, format func(float64) string) string {
 	return format(x)
 }
 
-// number formats x with three significant digits, or with all digits of its whole part.
+// number formats x with three significant digits; if its whole part has more digits, with all
+// digits of the whole part.
 func number(x float64) string {
 	switch {
 	case x == 0:

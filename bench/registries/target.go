@@ -99,9 +99,9 @@ func orDefault(s, def string) string {
 	return s
 }
 
-// findPIDs sets t.pids to the processes that listen on the target's address, if it is a
-// loopback address and no process ids were given. It is no error if there are none: the
-// columns of CPU time and memory are then empty.
+// findPIDs sets t.pids to the processes that listen on the target's address. It does nothing
+// if process ids were given, or if the address isn't on loopback. If it finds no process, it
+// returns no error: the columns of CPU time and memory then stay empty.
 func (t *target) findPIDs(ctx context.Context, fs meter.Proc) error {
 	if len(t.pids) > 0 {
 		return nil
@@ -130,8 +130,9 @@ func (t *target) findPIDs(ctx context.Context, fs meter.Proc) error {
 	return nil
 }
 
-// head appends a request's line and headers to dst. length is the Content-Length; -1 leaves
-// that header out. extra has whole header lines without their line ends.
+// head appends the request line and the headers of a request to `dst`. `length` is the
+// Content-Length; -1 leaves this header out. `extra` has further header lines, without line
+// ends.
 func (t *target) head(dst []byte, method, path string, length int, extra ...string) []byte {
 	dst = append(dst, method...)
 	dst = append(dst, ' ')
@@ -153,8 +154,9 @@ func (t *target) head(dst []byte, method, path string, length int, extra ...stri
 	return append(dst, "\r\n"...)
 }
 
-// resolve returns the path in a Location header, for the next request. It refuses a Location
-// on another host, since the program would then measure another server.
+// resolve returns the path in a Location header, to which the next request goes. It returns an
+// error if the Location is on another host, since the program would then measure another
+// server.
 func (t *target) resolve(location []byte) (string, error) {
 	s := string(location)
 	if strings.HasPrefix(s, "/") && !strings.HasPrefix(s, "//") {

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// workload is what the program measures in one table row per target.
+// workload is one kind of operation that the program measures. For each target it gives one
+// row of a table.
 type workload struct {
 	name     string
 	about    string
@@ -20,8 +21,8 @@ type workload struct {
 	baseline string               // path at the baselines' child process; empty: none
 	limit    string               // name of that baseline in the tables
 
-	// A workload either reads the paths of probes by requests with this method, or prepares
-	// its operations in open.
+	// Either probes returns the paths that the workload reads, with requests of this method,
+	// or open prepares other operations.
 	method string
 	probes func(*bench) []probe
 	open   func(context.Context, *bench, *target) (*session, error)
@@ -49,7 +50,8 @@ func (s *session) dials() int {
 	return n
 }
 
-// These workloads read content that no other workload needs, so it is pushed only for them.
+// The content that these workloads read is pushed only if the workload was selected, since no
+// other workload needs it.
 const (
 	tagsWorkload  = "tags-1000"
 	manyWorkload  = "manifests-2000"
@@ -94,8 +96,8 @@ var workloads = []workload{
 	},
 }
 
-// workloadNames returns the names of all workloads; if def is true, of those that run by
-// default.
+// workloadNames returns the names of all workloads, or, if `def` is true, of those that run
+// if the flag -w isn't given.
 func workloadNames(def bool) []string {
 	var names []string
 	for _, w := range workloads {
@@ -146,8 +148,8 @@ func openSmallImages(_ context.Context, b *bench, t *target) (*session, error) {
 	return s, nil
 }
 
-// openLayer prepares the push of one new large layer. It computes the layer's digest, before
-// the measurement.
+// openLayer prepares the push of one new large layer. It makes the layer and computes its
+// digest, so that the measurement doesn't include this.
 func openLayer(_ context.Context, b *bench, t *target) (*session, error) {
 	src, err := b.layers()
 	if err != nil {
@@ -163,8 +165,8 @@ func openLayer(_ context.Context, b *bench, t *target) (*session, error) {
 	})}}, nil
 }
 
-// oneTime returns an operation that runs op at its first call and returns errDone at its
-// second.
+// oneTime returns an operation that can be called twice: the first call calls op, the second
+// returns errDone.
 func oneTime(op operation) operation {
 	called := false
 	return func(ctx context.Context) error {
@@ -176,8 +178,8 @@ func oneTime(op operation) operation {
 	}
 }
 
-// openMount prepares the workload mount, whose operation mounts a small layer of the fixture
-// from its repository into another one.
+// openMount prepares the workload mount, whose operation mounts a small layer of an image that
+// other workloads read into another repository.
 func openMount(_ context.Context, b *bench, t *target) (*session, error) {
 	s := &session{}
 	for w := range b.conns {
