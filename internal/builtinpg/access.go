@@ -35,7 +35,8 @@ const (
 // use too (postgres, nobody), whose processes can reach the socket through the server's
 // directory in /proc. PostgreSQL can't protect the server's files and memory from them.
 //
-// With anyRole, everyone who can open the socket can connect as any role; only tests use it.
+// If `anyRole` is set, everyone who can open the socket can connect as any role; only tests
+// set it.
 //
 // The cluster belongs to the account acct, whose processes could replace files in it by
 // symbolic links, so writeAccess never follows a link there. It replaces each file atomically.

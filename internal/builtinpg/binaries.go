@@ -78,10 +78,10 @@ func newFinder(o Options) *finder {
 	return &finder{log: o.Log, getenv: os.Getenv, systemDirs: systemDirs, fetch: newFetcher(o)}
 }
 
-// find returns PostgreSQL programs that acct can run. They have the version major, or, if
-// major is 0, any supported version. It searches the directory that the user has named, then
-// PATH, then the systems' usual directories (newest version first). If these have no fitting
-// programs, it downloads the pinned version.
+// find returns PostgreSQL programs that the account `acct` can run. Their major version is
+// `major` or, if `major` is 0, any supported version. find searches the directory that the user
+// has named, then PATH, then the systems' usual directories (newest version first). If these
+// have no fitting programs, it downloads the pinned version.
 func (f *finder) find(ctx context.Context, acct *account, cluster string, major int) (binaries, error) {
 	if major != 0 && major < oldestMajor {
 		return binaries{}, fmt.Errorf("the cluster %s was made by PostgreSQL %d, but Purser needs %d or newer: bring it to a newer version with pg_upgrade, or with pg_dumpall and psql", cluster, major, oldestMajor)
@@ -203,8 +203,9 @@ func probe(ctx context.Context, acct *account, dir string) (binaries, error) {
 	return binaries{dir: dir, version: v}, nil
 }
 
-// wrongMajor returns the error for a cluster of version major when no programs of this version
-// were found. It lists the versions in seen and says what the user can do.
+// wrongMajor returns the error for a cluster of the major version `major` when no programs of
+// this version were found. The text lists the versions in `seen`, which were found instead, and
+// says what the user can do.
 func wrongMajor(cluster string, major int, seen []binaries) error {
 	found := "none was found"
 	if len(seen) > 0 {

@@ -43,8 +43,8 @@ func clusterMajor(cluster string) (int, error) {
 }
 
 // initialise creates the cluster in dataDir. It runs initdb in a temporary directory and
-// renames that at the end, so a cluster is complete or absent. sync false leaves out fsync:
-// then a crash of the machine can leave an incomplete cluster.
+// renames that at the end, so a cluster is complete or absent. If `sync` is false, initdb
+// doesn't call fsync: then a crash of the machine can leave an incomplete cluster.
 func initialise(ctx context.Context, log *slog.Logger, bin binaries, acct *account, dataDir string, sync bool) error {
 	began := time.Now()
 	tmp, err := os.MkdirTemp(dataDir, initdbPattern)

@@ -23,8 +23,8 @@ const (
 // reapOrphans reaps dead processes whose parents have died and that became children of this
 // process because it is PID 1, such as the backends of a killed postmaster. The code that has
 // started a child waits for it itself. Therefore reapOrphans reaps only zombies for which
-// nobody has waited during a whole reapEvery, and never the child with the PID spared. It
-// sleeps while there are no zombies, and returns when stop is closed.
+// nobody has waited for a whole reapEvery, and never the child with the PID `spared`. It sleeps
+// while there are no zombies, and returns when `stop` is closed.
 func reapOrphans(stop <-chan struct{}, spared int) {
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, syscall.SIGCHLD)
@@ -55,8 +55,8 @@ func reapOrphans(stop <-chan struct{}, spared int) {
 	}
 }
 
-// reap reaps the zombies that are in before, which is the result of the previous call, and
-// returns the PIDs of the other zombies.
+// reap reaps the zombies whose PIDs are in `before`, the result of the previous call, and
+// returns the PIDs of the other zombies. It never reaps the PID `spared`.
 func reap(before map[int]bool, spared int) map[int]bool {
 	now := map[int]bool{}
 	for _, pid := range zombieChildren() {

@@ -171,8 +171,8 @@ func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 	return s.launch(bin, acct, o)
 }
 
-// takeOver makes the account the owner of the cluster if the cluster belongs to another user,
-// for example to root after a restore.
+// takeOver makes the account `acct` the owner of the cluster if the cluster belongs to another
+// user, for example to root because root has restored a backup.
 func takeOver(cluster string, acct *account) error {
 	fi, err := os.Stat(cluster)
 	if err != nil {
@@ -266,8 +266,8 @@ func (s *Server) run(started chan<- error, r *os.File) {
 			s.log.Debug("ending PostgreSQL's watchdog failed", "err", err)
 		}
 	}
-	// If the postmaster was killed, its backends keep the pipe open until they notice it. So
-	// reading from the pipe ends after a second.
+	// If the postmaster was killed, its backends keep the pipe of the log open until they
+	// notice it. So the deadline ends the reading from this pipe after a second.
 	_ = r.SetReadDeadline(time.Now().Add(time.Second))
 	drained.Wait()
 	r.Close()

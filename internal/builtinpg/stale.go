@@ -84,9 +84,9 @@ func stopStale(ctx context.Context, log *slog.Logger, cluster string) error {
 	return removeStaleFiles(cluster)
 }
 
-// targets returns the processes to which sig is sent. If the postmaster lives and sig isn't
-// SIGKILL, it is the postmaster alone, which signals its children itself; otherwise all of
-// pids.
+// targets returns the PIDs of the processes to which stopStale sends the signal `sig`. If the
+// postmaster lives and `sig` isn't SIGKILL, this is the postmaster alone, which signals its
+// children itself; otherwise it is all of `pids`.
 func targets(cluster string, pids []int, sig syscall.Signal) []int {
 	if pm := readPostmasterFile(cluster).pid; sig != syscall.SIGKILL && slices.Contains(pids, pm) {
 		return []int{pm}
@@ -94,8 +94,7 @@ func targets(cluster string, pids []int, sig syscall.Signal) []int {
 	return pids
 }
 
-// awaitNoServers waits until no PostgreSQL process runs on the cluster, or until the time wait
-// is over.
+// awaitNoServers waits until no PostgreSQL process runs on the cluster, at most for `wait`.
 func awaitNoServers(ctx context.Context, cluster string, wait time.Duration) error {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()

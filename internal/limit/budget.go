@@ -25,11 +25,11 @@ type BudgetOptions struct {
 // is free again.
 //
 // One client may hold at most Share/(100-Share) times as many bytes as are free: with a Share
-// of 50 percent, as many as are left for others. So one client gets at most half of the total, two get a third each, and
-// some memory is always left for the next client. Streams, which reuse their buffers, may use
-// three quarters of the total. The last quarter is reserved for bodies that are read
-// completely into memory, so that uploads of blobs can't block the manifest that refers to
-// them.
+// of 50 percent, as many as are left for others. So one client gets at most half of the total,
+// two get a third each, and some memory is always left for the next client. All streams, which
+// reuse their buffers, may together use three quarters of the total. The last quarter is
+// reserved for bodies that are read completely into memory, so that uploads of blobs can't
+// block the push of the manifest that refers to them.
 type Budget struct {
 	o BudgetOptions
 
@@ -55,7 +55,7 @@ func NewBudget(o BudgetOptions) *Budget {
 	return &Budget{o: o, clients: map[string]int64{}}
 }
 
-// FullError says that memory didn't become free within the time that the caller waited.
+// FullError says that a request didn't get memory within the time for which it may wait.
 type FullError struct {
 	Client bool // the client itself uses all that one client may
 }
@@ -76,8 +76,8 @@ func (b *Budget) total(stream bool) int64 {
 	return b.o.Total
 }
 
-// fits returns AllFull or ClientFull if the total, or the client's share, doesn't allow the
-// client n more bytes; else NotFull. The caller holds the lock b.mu.
+// fits returns AllFull if less than n bytes of the total are free, ClientFull if the client
+// would exceed its share with n more bytes, else NotFull. The caller holds the lock b.mu.
 func (b *Budget) fits(client string, n int64, stream bool) Full {
 	free := b.total(stream) - b.used - n
 	if free < 0 {
@@ -90,8 +90,8 @@ func (b *Budget) fits(client string, n int64, stream bool) Full {
 	return NotFull
 }
 
-// change adds n bytes, which may be negative, to what the lease holds. The caller holds the
-// lock b.mu.
+// change adds n to the number of bytes that the lease holds; n may be negative. The caller
+// holds the lock b.mu.
 func (b *Budget) change(l *Lease, n int64) {
 	l.held += n
 	b.used += n
@@ -103,8 +103,8 @@ func (b *Budget) change(l *Lease, n int64) {
 	}
 }
 
-// grant gives free memory, in the order of their arrival, to those waiting requests for which
-// there is enough. The caller holds the lock b.mu.
+// grant goes through the waiting requests in the order of their arrival, and gives memory to
+// each request for which enough is free. The caller holds the lock b.mu.
 func (b *Budget) grant() {
 	b.waiters = slices.DeleteFunc(b.waiters, func(w *waiter) bool {
 		if b.fits(w.lease.client, w.n, w.stream) != NotFull {
@@ -158,10 +158,10 @@ func (l *Lease) Expected() int64 {
 	return l.expected
 }
 
-// Take takes n bytes from the budget for a body that is read into memory. It waits for them up
-// to BudgetOptions.Wait and then returns a FullError. If n is more than one client may ever
-// have, Take takes only that much. It returns how many bytes it took, which the caller must
-// give back.
+// Take takes n bytes from the budget for a body that is read into memory, or if n is more than
+// one client may ever have, only as many as that. It waits for free memory up to
+// BudgetOptions.Wait and then returns a FullError; if ctx ends first, it returns the cause. It
+// returns how many bytes it took, which the caller must give back.
 func (l *Lease) Take(ctx context.Context, n int64) (int64, error) {
 	if l == nil {
 		return n, nil
@@ -169,7 +169,7 @@ func (l *Lease) Take(ctx context.Context, n int64) (int64, error) {
 	return l.take(ctx, n, false, l.b.o.Wait)
 }
 
-// TakeStream is like Take, but for the buffer of a stream; it waits for at most the time wait.
+// TakeStream is like Take, but for the buffer of a stream; it waits at most for `wait`.
 func (l *Lease) TakeStream(ctx context.Context, n int64, wait time.Duration) (int64, error) {
 	if l == nil {
 		return n, nil

@@ -48,7 +48,7 @@ type Counter struct {
 }
 
 // NewCounter returns a counter that allows at most `most` resources in total and at most
-// mostOfClient per client; 0 means no limit.
+// `mostOfClient` per client; 0 means no limit.
 func NewCounter(most, mostOfClient int) *Counter {
 	return &Counter{most: most, mostOfClient: mostOfClient, clients: map[string]int{}}
 }
@@ -64,8 +64,8 @@ const (
 )
 
 // Add counts one resource for the client and returns NotFull. If a limit is reached, it counts
-// nothing and returns which limit it is. Done reverses it. The client "" means that the client
-// isn't known yet; only the total limit applies to it.
+// nothing and returns ClientFull or AllFull. Done reverses a successful Add. The client "" means
+// that the client isn't known yet; then only the limit for all clients applies.
 func (c *Counter) Add(client string) Full {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -59,8 +59,9 @@ func take(t *testing.T, l *limit.Lease, n int64) error {
 	return err
 }
 
-// Several clients take memory from a budget. The test expects that one client gets half of it
-// and another a part of the rest, and that each error says which limit was reached.
+// Two clients take as much memory from a budget as each may have, and a third takes a part of
+// the rest. The test expects that each further request fails with an error that says whether
+// the client's limit or the limit for all clients was reached.
 func TestBudgetIsShared(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 1000})
@@ -125,8 +126,8 @@ func TestBudgetWaits(t *testing.T) {
 }
 
 // A client takes memory for streams and for other bodies. The test expects that streams leave
-// a quarter of the memory to other bodies, and that Take takes a client's whole share if it is
-// asked for more.
+// a quarter of the memory to other bodies, and that Take takes the largest amount that one
+// client may have if the test asks for more.
 func TestBudgetOfStreams(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 800})
@@ -226,8 +227,8 @@ func TestListenerOutOfDescriptors(t *testing.T) {
 }
 
 // A client opens more connections than its limit. The test expects that the surplus connection
-// gets an answer that says why, and that an idle connection is closed, or one that has ended
-// is used, to make room for a new one.
+// is refused with an answer that says why. The listener must accept a new connection if it can
+// close an idle one of the same client, or if another connection has ended.
 func TestListenerLimits(t *testing.T) {
 	t.Parallel()
 	l := limit.Listen(listen(t), limit.ListenerOptions{MostOfClient: 2, Plain: true, Log: slog.New(slog.DiscardHandler)})

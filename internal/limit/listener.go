@@ -198,7 +198,7 @@ var tooMany = []byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConn
 	`{"errors":[{"code":"UNAVAILABLE","message":"there are too many connections"}]}`)
 
 // closeIdle closes the connection that has been idle for longest: among all connections if
-// full is AllFull, else among those of the client. It returns false if none of them is idle.
+// `full` is AllFull, else among the client's. It returns false if none of these is idle.
 func (l *Listener) closeIdle(client string, full Full) bool {
 	l.mu.Lock()
 	var found *conn

@@ -64,7 +64,8 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// Refused counts that a request or connection was refused because of this limit.
+// Refused counts one request or connection that was refused because of `limit`, which is one
+// of the constants above.
 func (m *Metrics) Refused(limit string) {
 	if m != nil {
 		m.refused.WithLabelValues(limit).Inc()

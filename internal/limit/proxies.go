@@ -10,9 +10,9 @@ import (
 // ForwardedHeader says in which header the trusted proxies name the client.
 type ForwardedHeader uint8
 
-// AnyForwarded accepts both headers. But a proxy that writes one of them passes the other on
-// as its client sent it. So if a request has both and they name different clients, neither is
-// trusted.
+// AnyForwarded accepts the headers X-Forwarded-For and Forwarded. But a proxy that writes one
+// of them passes the other on as its client sent it. So if a request has both headers and they
+// name different clients, neither header is trusted.
 const (
 	AnyForwarded ForwardedHeader = iota
 	XForwardedFor
@@ -56,8 +56,8 @@ func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 // its peer to the header, so the client is the rightmost address that isn't a trusted proxy's;
 // if all are, it is the leftmost one. The port is 0 if no proxy names it. An entry that isn't
 // an address makes the entries to its left untrustworthy; then the proxy that wrote it counts
-// as the client. disagree is true if both headers are accepted, the request has both, and they
-// name different clients; then client is the peer of the connection.
+// as the client. `disagree` is true if X-Forwarded-For and Forwarded are both accepted, the
+// request has both, and they name different clients; then `client` is the connection's peer.
 func (p *Proxies) Client(r *http.Request) (client netip.AddrPort, disagree bool) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -88,8 +88,9 @@ func (p *Proxies) Client(r *http.Request) (client netip.AddrPort, disagree bool)
 	return x, false
 }
 
-// walk returns the client that the header's lines name. It reads the entries from right to
-// left, starting at the peer. split splits a line into its entries.
+// walk returns the client that the `lines` of a header name. It reads their entries from the
+// last to the first and stops at the first address that isn't a trusted proxy's. If there is
+// no valid entry, it returns `peer`. The function `split` splits a line into its entries.
 func (p *Proxies) walk(peer netip.AddrPort, lines []string, split func(line string) ([]string, bool)) netip.AddrPort {
 	at := peer
 	for i := len(lines) - 1; i >= 0; i-- {

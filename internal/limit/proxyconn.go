@@ -110,8 +110,9 @@ func (c *conn) badHeader(err error) {
 	c.turnAway()
 }
 
-// named counts the connection for the client, whose name is now known. If the client's limit
-// is reached and none of its connections is idle, it refuses the connection.
+// named counts the connection for the client that the PROXY protocol header names. If the
+// client's limit is reached and none of the client's connections is idle, it refuses the
+// connection.
 func (c *conn) named(client string) {
 	l := c.l
 	full := l.name(c, client)

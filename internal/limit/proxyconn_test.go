@@ -21,9 +21,9 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// behindProxy starts a server, with TLS or without, that trusts proxies in network and expects
-// the PROXY protocol from them. It answers each request with the client's address as the
-// server sees it.
+// behindProxy starts a server, with TLS or without, that trusts proxies whose addresses are in
+// `network`, and expects the PROXY protocol from them. The server answers each request with the
+// client's address as it sees it. behindProxy returns the server's address.
 func behindProxy(t *testing.T, network string, useTLS bool, change func(*limit.ListenerOptions)) string {
 	t.Helper()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
@@ -103,8 +103,8 @@ var (
 	someServer = &net.TCPAddr{IP: net.ParseIP("203.0.113.1").To4(), Port: 443}
 )
 
-// A trusted proxy sends a PROXY protocol header, in version 1 or 2, with TLS behind it or not.
-// The test expects that the server takes the client's address from the header.
+// A trusted proxy sends a PROXY protocol header, in version 1 or 2, and then a request, with or
+// without TLS. The test expects that the server takes the client's address from the header.
 func TestProxyProtocol(t *testing.T) {
 	t.Parallel()
 	long := proxyproto.TLV{Type: proxyproto.PP2_TYPE_NOOP, Value: bytes.Repeat([]byte{'x'}, 1000)}

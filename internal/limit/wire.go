@@ -15,11 +15,11 @@ import (
 )
 
 // net/http itself answers requests that it can't parse, that have too long headers, or that
-// have an unknown value in Expect; no handler sees these requests. It also drops the
-// Content-Length of a request that has a Transfer-Encoding too, so handlers don't see that it
-// had both. Therefore a conn parses what passes over the connection between the end of one
-// answer and the beginning of the next: a request's header, and an answer of net/http if there
-// is one. On connections with TLS a conn can't do this.
+// have an unknown value in Expect; no handler sees these requests. If a request has both a
+// Content-Length and a Transfer-Encoding, net/http drops the Content-Length, so handlers don't
+// see that it was there. Therefore a conn, the Listener's connection, parses the header of each
+// request, and the answer of net/http itself if there is one. It can't parse the encrypted
+// bytes of a connection with TLS.
 
 // wire is the state of parsing: how much of the current request's header a conn has seen, and
 // whether a handler is answering it.
@@ -37,9 +37,9 @@ type wire struct {
 	coding    bool // the header has a Transfer-Encoding
 }
 
-// keepLine is how many bytes of a header line are kept, which is more than the header names
-// that matter have. firstLine is how many bytes of the request's first line are kept; this
-// limit is larger because the end of that line matters too.
+// keepLine is how many bytes at the beginning of a header line are kept, enough for the names
+// of the headers that the parser looks for. firstLine is how many bytes of the request's first
+// line are kept; this limit is larger because the parser needs the end of the first line too.
 const (
 	keepLine  = 32
 	firstLine = 16 << 10
@@ -153,9 +153,10 @@ var reasons = map[string]string{
 	"501": "the Transfer-Encoding of the request isn't chunked",
 }
 
-// errorAnswer converts an error answer that net/http has written for a request for target. The
-// result has the format of the OCI Distribution Specification ("Error Codes") or of
-// ListenerOptions.ErrorBody. It returns false if p isn't an error answer.
+// errorAnswer converts the error answer `p`, which net/http has written to a request for
+// `target`. The result has the format of the OCI Distribution Specification ("Error Codes") or
+// of ListenerOptions.ErrorBody. It returns false if `p` isn't an error answer. `proxied` says
+// that the connection began with a PROXY protocol header, which the message then explains.
 func (l *Listener) errorAnswer(p []byte, target string, proxied bool) ([]byte, bool) {
 	first, _, ok := bytes.Cut(p, []byte("\r\n"))
 	status, isAnswer := strings.CutPrefix(string(first), "HTTP/1.1 ")
@@ -207,7 +208,9 @@ func (l *Listener) ConnContext(ctx context.Context, nc net.Conn) context.Context
 // Begin must be called before a handler handles the request. It returns an error if the
 // request has both a Content-Length and a Transfer-Encoding: then its end is ambiguous, and a
 // proxy between client and registry could take a part of the body for another request (RFC
-// 9112, section 6.1). The caller must refuse the request and close its connection.
+// 9112, section 6.1). It also returns an error if a request with a Transfer-Encoding was sent
+// before the answer to the previous request, because then its header wasn't parsed completely.
+// The caller must refuse the request and close its connection.
 func Begin(r *http.Request) error {
 	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok || r.ProtoMajor != 1 {

@@ -10,10 +10,10 @@ const maxHeld = 64 << 20
 var held []byte
 
 // HoldHeap lets this process's heap grow by 64 MiB more before Go collects garbage, or by a
-// thirty-second of Limit if that is less. It returns this number of bytes. Without it, Go
-// collects when the heap has doubled. A process with ten megabytes of live data that allocates
-// a hundred per second would collect ten times per second, and each collection takes a core
-// away from requests for some milliseconds.
+// thirty-second of Limit if that is less, and returns the number of bytes. Without HoldHeap, Go
+// collects garbage when the heap has doubled. A process with 10 MB of live data that allocates
+// 100 MB per second would collect ten times per second, and each collection takes a core away
+// from requests for some milliseconds.
 //
 // HoldHeap allocates that much memory and never writes to it: Go counts it as live, but the
 // system assigns no physical memory. A higher GOGC isn't used instead, because it would let a
@@ -27,8 +27,8 @@ func HoldHeap() int64 {
 	return int64(len(held))
 }
 
-// share returns how many bytes HoldHeap allocates if the process may use limit bytes of
-// memory; limit 0 means that this isn't known.
+// share returns how many bytes HoldHeap allocates if the process may use `limit` bytes of
+// memory; 0 means that its limit isn't known.
 func share(limit int64) int64 {
 	if limit <= 0 {
 		return maxHeld

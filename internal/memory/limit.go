@@ -35,9 +35,9 @@ func Limit() int64 {
 }
 
 // groupLimit returns the lowest memory limit of this process's cgroup and of the cgroups above
-// it, in bytes; 0 means no limit. It supports versions 1 and 2 of cgroups. root is the
+// it, in bytes; 0 means no limit. It supports versions 1 and 2 of cgroups. `root` is the
 // directory with /proc and /sys. In a container, /proc may show the cgroup's path on the host,
-// while the cgroup's files are at the top of /sys/fs/cgroup, so groupLimit looks there too.
+// while the cgroup's files are directly in /sys/fs/cgroup, so groupLimit looks there too.
 func groupLimit(root string) int64 {
 	limit := int64(math.MaxInt64)
 	look := func(top, group, file string) {
@@ -76,8 +76,8 @@ func readText(name string) string {
 	return string(text)
 }
 
-// parseBytes parses a number and multiplies it by unit. For text that isn't a number, such as
-// "max", it returns the largest int64, which means no limit.
+// parseBytes parses a number and multiplies it by `unit`. For text that isn't a positive number,
+// such as "max", it returns the largest int64, which means no limit.
 func parseBytes(s string, unit int64) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n <= 0 || n > math.MaxInt64/unit {

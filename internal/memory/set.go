@@ -23,8 +23,8 @@ func SetLimit(withPostgres bool) int64 {
 	return n
 }
 
-// softLimit returns Go's memory limit, without HoldHeap's memory, for a process in a cgroup
-// that allows group bytes; 0 means no limit.
+// softLimit returns Go's memory limit, without HoldHeap's memory, for a process whose cgroup
+// allows `group` bytes; 0 means no limit.
 func softLimit(group int64, withPostgres bool) int64 {
 	if withPostgres {
 		return group / 10 * 6

@@ -41,8 +41,8 @@ var descriptorKeys = []string{
 	"mediaType", "digest", "size", "urls", "artifactType", "annotations", "platform",
 }
 
-// readDescriptor parses the descriptor raw, which is the manifest's field path. Media type,
-// digest and size are required.
+// readDescriptor parses the descriptor `raw`. Media type, digest and size are required. `path`
+// names the descriptor's field of the manifest in errors.
 func readDescriptor(path string, raw []byte) (Descriptor, error) {
 	fields, err := readObject(raw, descriptorKeys)
 	if err != nil {

@@ -24,9 +24,9 @@ func (f field) present() bool {
 	return f.value != nil && string(f.value) != "null"
 }
 
-// readObject returns those members of the JSON object raw whose keys are in known, and skips
-// the others. A key must match exactly: it is an error if a known key occurs twice, or with
-// different case.
+// readObject returns those members of the JSON object `raw` whose keys are in `known`, and
+// skips the others. A key must match exactly: it is an error if a key of `known` occurs twice,
+// or in another case.
 func readObject(raw []byte, known []string) (map[string]field, error) {
 	if len(raw) == 0 || raw[0] != '{' {
 		return nil, fmt.Errorf("it must be a JSON object, not %s", typeName(raw))
@@ -55,7 +55,7 @@ func readObject(raw []byte, known []string) (map[string]field, error) {
 	return fields, nil
 }
 
-// matchKey returns the known key that equals key if case is ignored, "" if there is none.
+// matchKey returns the element of `known` that equals `key` if case is ignored, or "".
 func matchKey(key string, known []string) string {
 	for _, name := range known {
 		if strings.EqualFold(key, name) {
@@ -65,8 +65,8 @@ func matchKey(key string, known []string) string {
 	return ""
 }
 
-// readArray returns the elements of the JSON array raw. It returns an error if the array has
-// more than limit elements.
+// readArray returns the elements of the JSON array `raw`, still unparsed. It returns an error
+// if the array has more than `limit` elements.
 func readArray(raw []byte, limit int) ([][]byte, error) {
 	if len(raw) == 0 || raw[0] != '[' {
 		return nil, fmt.Errorf("it must be a JSON array, not %s", typeName(raw))
@@ -83,7 +83,8 @@ func readArray(raw []byte, limit int) ([][]byte, error) {
 	return elements, nil
 }
 
-// nextMember returns the index of the next member, after the comma, or of the closing bracket.
+// nextMember returns the index in `raw` of the next member of an object or array, behind the
+// comma at or after index i, or the index of the closing bracket if no member follows.
 func nextMember(raw []byte, i int) int {
 	i = skipSpace(raw, i)
 	if raw[i] == ',' {

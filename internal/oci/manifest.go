@@ -78,14 +78,15 @@ func ParseManifest(contentType string, body []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// invalid returns a MANIFEST_INVALID error about the manifest's field path, or about the whole
-// manifest if path is empty.
+// invalid returns a MANIFEST_INVALID error about the manifest's field `path`, or about the
+// whole manifest if `path` is empty.
 func invalid(path, format string, args ...any) *Error {
 	path = cmp.Or(path, "manifest")
 	return Errorf(ManifestInvalid, path+": "+format, args...)
 }
 
-// syntaxError returns the error that says where body, which json.Valid has refused, is wrong.
+// syntaxError returns the error that says where the JSON of `body` is wrong; json.Valid has
+// refused `body`.
 func syntaxError(body []byte) error {
 	var v json.RawMessage
 	if err := json.Unmarshal(body, &v); err != nil {

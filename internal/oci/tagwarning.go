@@ -36,8 +36,8 @@ func spansName(text string) bool {
 	return strings.HasPrefix(text, ".*") && strings.HasSuffix(text, ".*")
 }
 
-// anchored returns whether every match begins at the beginning of the name (at is OpBeginText)
-// or ends at its end (OpEndText).
+// anchored returns whether every match begins at the beginning of the tag's name, if `at` is
+// OpBeginText, or ends at the end of the name, if `at` is OpEndText.
 func anchored(re *syntax.Regexp, at syntax.Op) bool {
 	switch re.Op {
 	case at:
@@ -76,8 +76,8 @@ func dotBetweenDigits(re *syntax.Regexp) bool {
 	return false
 }
 
-// digitAt returns whether every match of re ends with a digit (end is true) or begins with
-// one.
+// digitAt returns whether every match of re ends with a digit or, if `end` is false, begins
+// with a digit.
 func digitAt(re *syntax.Regexp, end bool) bool {
 	switch re.Op {
 	case syntax.OpLiteral:

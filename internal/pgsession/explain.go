@@ -32,8 +32,9 @@ func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.err }
 
 // Explain returns err with a one-line text for operators if err is about a connection to
-// PostgreSQL: which server refused it or failed, why, and what helps. The text names setting,
-// the setting with the DSN, unless it is empty. Explain returns other errors unchanged.
+// PostgreSQL: which server refused it or failed, why, and what helps. `setting` is the key of
+// the setting that contains the DSN; the text names it unless it is empty. Explain returns
+// other errors unchanged.
 func Explain(err error, setting string) error {
 	if err == nil {
 		return nil
@@ -89,8 +90,8 @@ func explainConnect(c *pgconn.ConnectError, setting string) string {
 	return fmt.Sprintf("%s refuses user %q: %s (SQLSTATE %s)", at, cfg.User, e.Message, e.Code)
 }
 
-// dsn returns how an error's text names the setting that has the DSN: by its key, or "the DSN"
-// if the key isn't known.
+// dsn returns how the text of an error names the setting that contains the DSN: by the key
+// `setting`, or as "the DSN" if `setting` is empty.
 func dsn(setting string) string {
 	if setting == "" {
 		return "the DSN"
@@ -122,8 +123,8 @@ func distrusted(c *pgconn.ConnectError) bool {
 }
 
 // attempts returns the errors of all attempts to connect, each text once. If sslmode allows
-// connections with and without TLS, both are tried; then attempts leaves out the error that
-// the server doesn't offer TLS, since it isn't the reason for the failure.
+// connections with and without TLS, pgx tries both; then attempts leaves out the error that the
+// server doesn't offer TLS, since the attempt without TLS failed for another reason.
 func attempts(c *pgconn.ConnectError) []string {
 	list := strings.Split(c.Unwrap().Error(), "\n")
 	others := slices.DeleteFunc(slices.Clone(list), func(s string) bool { return strings.Contains(s, noTLS) })

@@ -52,8 +52,8 @@ func refuse(conn net.Conn, code, message string) {
 }
 
 // Connections fail in different ways. The test expects that Explain says in one line what
-// failed and which setting may be the cause, and that Misconfigured says whether waiting can't
-// help.
+// failed and which setting may be the cause. Misconfigured must return true only for errors
+// that remain until somebody changes the configuration.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

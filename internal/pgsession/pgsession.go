@@ -4,9 +4,9 @@
 // If a client's machine loses power, or a firewall drops a connection, nobody closes the
 // connection. PostgreSQL then keeps the client's transaction with all its row locks, and by
 // default notices only after two hours. A client also waits without limit for a server that
-// has vanished. The following limits prevent this:
+// has vanished.
 //
-// Each wait has its own limit:
+// To prevent this, each kind of wait has a limit of its own:
 //
 //   - The other machine doesn't answer at all: TCP keepalives and the user timeout
 //     end the connection at both ends, after [Silence].

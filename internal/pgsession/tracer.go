@@ -15,9 +15,9 @@ const (
 )
 
 // Tracer ends calls that a server accepts and doesn't answer. Statement is the server's time
-// limit for a statement, and Batch that for the transaction of a batch of statements; Tracer
-// ends a call 5 s after its limit. It closes the connection, and the call fails with
-// context.DeadlineExceeded. A limit of 0 means a day.
+// limit for a statement, and Batch the server's limit for the transaction of a batch of
+// statements; 0 stands for a limit of a day. Tracer ends a call 5 s after this limit: it closes
+// the connection, and the call fails with context.DeadlineExceeded.
 type Tracer struct{ Statement, Batch time.Duration }
 
 type (

@@ -70,8 +70,8 @@ func New(o Options) *Loop {
 }
 
 // Wake ends the sleep of an idle loop, so that it runs a batch immediately. A loop that is
-// running a batch runs one more before it sleeps; a loop that sleeps after a failure runs one
-// after that sleep. Wake never blocks.
+// running a batch runs another batch before it sleeps. A loop that sleeps after a failure
+// doesn't wake early. Wake never blocks.
 func (l *Loop) Wake() {
 	select {
 	case l.wake <- struct{}{}:
@@ -144,14 +144,15 @@ func (l *Loop) call(ctx context.Context, fn func(context.Context) (bool, error))
 	return fn(ctx)
 }
 
-// backoff returns how long the loop sleeps after so many failures in a row.
+// backoff returns how long the loop sleeps after the given number of failures in a row.
 func (l *Loop) backoff(failures int) time.Duration {
 	return Backoff(failures, l.opt.BackoffMin, l.opt.BackoffMax)
 }
 
-// Backoff returns how long to wait after the given number of failures in a row (1 or more).
-// The time doubles from least to most; then up to half of it is subtracted at random, so that
-// processes that failed at the same time don't retry at the same time.
+// Backoff returns how long to wait after the given number of failures in a row (1 or more). The
+// time is `least` after the first failure and doubles with each further one, up to `most`. Then
+// up to half of it is subtracted at random, so that processes that failed at the same time
+// don't retry at the same time.
 func Backoff(failures int, least, most time.Duration) time.Duration {
 	d := least
 	for i := 1; i < failures && d < most; i++ {
@@ -177,7 +178,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// sleep waits until the time d has passed, ctx ends, or wake has a value.
+// sleep returns when the time d has passed, ctx has ended, or `wake` has delivered a value.
 func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -236,8 +236,8 @@ func (r *repository) commit(ctx context.Context, subject string, plan *generate.
 	return r.git(ctx, "rev-parse", "--short", "HEAD")
 }
 
-// takeBack undoes checkout, and a commit that failed: it restores the git index, checks out
-// the old branch, and deletes the new one.
+// takeBack undoes the call of checkout, and a commit that failed: it restores the git index,
+// checks out the old branch, and deletes the branch that checkout made.
 func (r *repository) takeBack(ctx context.Context) error {
 	var failed []error
 	run := func(args ...string) {

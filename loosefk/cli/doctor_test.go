@@ -190,10 +190,10 @@ func TestDoctorSession(t *testing.T) {
 	}
 }
 
-// TestDoctorPartitionAsParent defines a partition as a parent, once beside its partitioned
-// table as another parent and once alone. doctor must report the partition, without a
-// remedy. After the remedies of all other findings were applied, no other finding may be
-// left.
+// TestDoctorPartitionAsParent runs doctor with a definition whose parent is a partition, once
+// beside a definition whose parent is the partitioned table, and once alone. doctor must
+// report the partition, without a remedy. Its other findings must vanish when the test
+// applies their remedies.
 func TestDoctorPartitionAsParent(t *testing.T) {
 	t.Parallel()
 	for _, definitions := range []string{

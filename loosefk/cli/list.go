@@ -13,7 +13,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/generate"
 )
 
-// keyRow is a foreign key with its number in the list.
+// keyRow is a foreign key with its number in the output of "loosefk list".
 type keyRow struct {
 	ID int `json:"id"`
 	generate.ForeignKey

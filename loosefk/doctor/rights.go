@@ -189,8 +189,9 @@ func dropConstraint(k hardKey) string {
 }
 
 // underneath reports the foreign key k, which refers to rows that the worker deletes, in
-// three cases: if k has no index; if k cascades, so that one batch of the worker may change
-// any number of rows; and if k would make the deletion fail.
+// three cases: if no index finds rows by the columns of k; if k cascades or sets columns, so
+// that one query of the worker may change any number of rows; and if k would make the
+// deletion fail. An earlier definition that deletes the referring rows prevents the last two.
 func (e *examination) underneath(db *loosefk.Database, k hardKey, here references) {
 	if !k.indexed && k.from != k.to {
 		e.add(SeverityWarning, db, k.from, fmt.Sprintf("CREATE INDEX%s ON %s (%s)", concurrently(k.fromKind), k.from.Quoted(), quoteList(k.column)),

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// ForeignKey is a foreign key, which PostgreSQL itself enforces. Its tables are named as in
-// definitions: without a schema if that is Database.Schema.
+// ForeignKey is a foreign key, which PostgreSQL itself enforces. Its fields From and To name
+// the child and the parent as definitions do: without the schema if it is Database.Schema.
 type ForeignKey struct {
 	Database   string `json:"database"` // where the key was found
 	Constraint string `json:"constraint"`
@@ -164,7 +164,7 @@ func notConvertible(columns, keys []string, parentKey string) string {
 	return ""
 }
 
-// in returns a copy of the key with the fields that depend on its database and the
+// in returns a copy of k, in which it sets the fields that depend on the database and the
 // definitions: Database, From, To and HasLooseForeignKey.
 func (k ForeignKey) in(db *loosefk.Database, dbs loosefk.Databases, defs loosefk.Definitions) ForeignKey {
 	k.Database = db.Name

@@ -102,8 +102,8 @@ func TestForeignKeysThatCross(t *testing.T) {
 			byMap = append(byMap, k.From)
 		}
 	}
-	// Both tables are named as in the child's database: without a schema only if it is that
-	// database's.
+	// In k.From and k.To the schema is left out only if it is the schema of the child's
+	// Database: "invoices" belongs to the Database with the schema billing.
 	if len(keys) != 10 || !slices.Equal(cross, []string{"billing invoices", "main orders", "main visits"}) {
 		t.Errorf("of %d keys these cross: %q", len(keys), cross)
 	}

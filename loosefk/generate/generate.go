@@ -37,12 +37,12 @@ type Generator struct {
 	// OnDelete is the action for foreign keys whose ON DELETE has no loose form: restrict,
 	// no action and set default. If OnDelete is empty, the Generator refuses such keys.
 	OnDelete loosefk.Action
-	// Restore is the ON DELETE that Revert gives to a foreign key of which neither the
-	// database nor a migration knows the old one: cascade, nullify, restrict, no action or
-	// set default. Default: the ON DELETE that fits the definition's action.
+	// Restore is the ON DELETE that Revert gives to a foreign key if neither the database
+	// nor a migration contains the key's old ON DELETE: cascade, nullify, restrict, no action
+	// or set default. Default: the ON DELETE that fits the definition's action.
 	Restore string
-	// Now is the time from which the version of the first migration is made, unless the
-	// directory contains a later migration. Default: time.Now.
+	// Now is the version, which is a time, of the first new migration, unless the directory
+	// contains a later migration. Default: time.Now.
 	Now time.Time
 }
 
@@ -102,14 +102,14 @@ func (g *Generator) defaults() error {
 	return nil
 }
 
-// Convert plans to replace foreign keys by loose foreign keys. The plan's Files are the
-// changed file of definitions, migrations and tests. If some of the steps have been done by
-// hand, Convert plans the others only: it adds no definition for a key that has one, and no
-// trigger to a parent that has one.
+// Convert plans to replace foreign keys by loose foreign keys. The plan's Files are the file
+// of definitions with new definitions, new migrations and new tests. If some of the steps
+// have been done by hand, Convert plans only the remaining steps: it adds no definition for
+// a foreign key that has one, and no trigger to a parent that has one.
 //
-// `defs` are definitions whose foreign key is gone already; for these Convert plans only
-// the trigger on their parent. Foreign keys that can't become loose are in the plan's
-// Refused, keys for which nothing is left to do in Skipped.
+// `defs` are definitions whose foreign key was dropped already; for these Convert plans
+// only the trigger on their parent. Foreign keys that can't become loose are in the plan's
+// Refused, and foreign keys for which nothing is left to do in Skipped.
 func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...loosefk.Definition) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
@@ -162,8 +162,8 @@ type conversion struct {
 	plan  *Plan
 	all   loosefk.Definitions // the Generator's definitions, then those in added
 	added loosefk.Definitions
-	// settled are the definitions of the plan's keys, whether the plan adds them or they
-	// exist.
+	// settled are the definitions that replace the foreign keys in plan.Keys: those that
+	// the plan adds and those that exist already.
 	settled loosefk.Definitions
 	parents []string // parents that need a trigger
 	// actions[i] is the action of the definition that replaces plan.Keys[i].
@@ -196,8 +196,8 @@ func (c *conversion) track(parent string) {
 }
 
 // definition returns the definition that can replace a foreign key, or the reason why none
-// can. `base` are the problems that Validate finds in the existing definitions alone. Only
-// problems that appear with the new definition are a reason.
+// can. One reason is that Validate finds a problem in the new definition; `base` are the
+// problems that it finds without the new definition, and they are no reason.
 func (c *conversion) definition(ctx context.Context, k ForeignKey, base loosefk.Problems) (loosefk.Definition, string, error) {
 	if k.NotConvertible != "" {
 		return loosefk.Definition{}, k.NotConvertible, nil

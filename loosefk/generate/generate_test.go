@@ -373,8 +373,8 @@ func TestConvertRefuses(t *testing.T) {
 	if len(p.Refused) != 1 {
 		t.Fatalf("a key without an index: %+v", p)
 	}
-	// After running the SQL in the reason of a refusal, the foreign key must become
-	// convertible.
+	// Convert refuses the foreign key of letters because an index is missing. After the
+	// SQL in the refusal's reason was run, Convert must accept the key.
 	create := regexp.MustCompile(`CREATE INDEX CONCURRENTLY .*`).FindString(p.Refused[0].Reason)
 	exec(t, g.pool, create)
 	if p := g.convert(t, "^letters$"); len(p.Keys) != 1 {
@@ -429,8 +429,8 @@ orders:
 		t.Errorf("a key whose form is told: %+v", p)
 	}
 	must(t, p.Write())
-	// The action update_column_to has left orphans. The migration must fail instead of
-	// deleting them.
+	// A definition with update_column_to has left orphans, which were only marked. The
+	// migration that restores the foreign key must fail instead of deleting them.
 	exec(t, g.pool, "INSERT INTO orders (customer_id) VALUES (5), (6)")
 	must(t, loosefk.DefaultSchema.Install(t.Context(), g.pool))
 	if _, err := g.goose(t).Up(t.Context()); err == nil || !strings.Contains(err.Error(), "2 rows of public.orders refer to rows of public.customers that are gone") {
@@ -438,8 +438,8 @@ orders:
 	}
 	testdb.WantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2))
 
-	// For a definition with conditions, the migration must not delete orphans, since some
-	// may not meet the conditions.
+	// If the definition has conditions, the migration that restores the foreign key must
+	// delete no orphans, since some may not meet the conditions.
 	must(t, os.WriteFile(g.File, []byte("visits: [{table: customers, column: customer_id, on_delete: async_delete, conditions: [{column: id, value: 1}]}]\n"), 0o600))
 	g.Restore = ""
 	exec(t, g.pool, "ALTER TABLE visits DROP CONSTRAINT visits_customer_id_fkey")

@@ -68,9 +68,10 @@ func childTestOf(d loosefk.Definition) string {
 	return fileName(d.Child, d.Column, d.Parent, "loosefk_test") + ".go"
 }
 
-// sharedTest returns the text of sharedTestFile, which opens the databases, and a replacer
-// that inserts calls of its functions into the texts of tests. The tests get a single pool
-// if all tables are in the schema public of one database; otherwise they get all databases.
+// sharedTest returns the text of the file sharedTestFile, whose functions open the
+// databases, and a replacer that inserts calls of these functions into the texts of tests.
+// The tests get a single connection pool if there is one database and its schema is public;
+// otherwise they get all databases.
 func (c *conversion) sharedTest(pkg string) (text string, call *strings.Replacer, err error) {
 	one := len(c.Databases) == 1 && in(&c.Databases[0]).Schema() == string(loosefk.DefaultSchema)
 	if there, err := os.ReadFile(filepath.Join(c.Tests, sharedTestFile)); err == nil {

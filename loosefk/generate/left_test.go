@@ -55,8 +55,8 @@ func (g *generated) finish(t *testing.T) *Plan {
 	return p
 }
 
-// TestConvertWhatIsLeft: Convert must not repeat steps that were done by hand. After the
-// plan, files and database must be as after a conversion by Convert alone.
+// TestConvertWhatIsLeft: Convert must not repeat steps that were done by hand. After its
+// plan was carried out, files and database must be as after a conversion by Convert alone.
 func TestConvertWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	const drop = "drop_fk_orders_customers_from_orders.sql"

@@ -65,8 +65,9 @@ func (g Generator) firstVersion() (time.Time, error) {
 	return next, nil
 }
 
-// migrations adds the files of the plan's migrations to the plan, and returns the names of
-// those to be run. The versions are one second apart.
+// migrations adds the files of the plan's migrations to p.Files, and returns the names of
+// those files that the operator has to run, which leaves out ".down.sql" files. The versions
+// of the migrations are one second apart.
 func (p *Plan) migrations(g Generator) ([]string, error) {
 	version, err := g.firstVersion()
 	if err != nil {

@@ -78,8 +78,8 @@ func (t *definitionsText) documentEnd() int {
 	return len(t.lines)
 }
 
-// trim returns the end of the lines [from, to) without the empty lines and unindented
-// comments at their end, because these belong to the next table.
+// trim moves the end `to` of the lines [from, to) up over empty lines and unindented
+// comments, because these belong to the next child table, and returns the new end.
 func (t *definitionsText) trim(from, to int) int {
 	for to > from && (blank(t.lines[to-1]) || strings.HasPrefix(t.lines[to-1], "#")) {
 		to--
@@ -163,8 +163,8 @@ func addDefinition(name string, text []byte, d loosefk.Definition) ([]byte, erro
 	return t.bytes(), nil
 }
 
-// place returns the number of the line before which to insert a new child table, and
-// whether another table follows directly.
+// place returns the number of the line before which to insert a new child table. `before`
+// says that the new table becomes the first one, directly followed by another.
 func (t *definitionsText) place(table string) (line int, before bool) {
 	if len(t.children) == 0 {
 		return t.documentEnd(), false

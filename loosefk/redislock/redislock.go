@@ -53,8 +53,9 @@ return 0`)
 )
 
 // TryRun implements loosefk.Lock. If Redis can't be reached, it returns an error with
-// Redis's address. Otherwise it returns the error of fn, joined with ErrLost if fn failed
-// after the lock was lost.
+// Redis's address. If another process holds the lock, it returns false and no error.
+// Otherwise it returns true and the error of fn, joined with ErrLost if fn failed after the
+// lock was lost.
 func (l *Lock) TryRun(ctx context.Context, _ *loosefk.Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
 	ttl := l.TTL
 	if ttl <= 0 {
@@ -143,7 +144,7 @@ func Open(url string) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the URL of Redis: %w", err)
 	}
-	// Retry little: the worker's next run tries again, and the worker reports errors.
+	// Retry at most once: the worker reports the error, and its next run tries again.
 	o.MaxRetries, o.DialerRetries = 1, 1
 	return &Lock{Client: redis.NewClient(o)}, nil
 }

@@ -122,8 +122,8 @@ func Empty(t testing.TB) string {
 	return Clone(t, "template1")
 }
 
-// Clone creates a copy of the database from, to which nobody may be connected, and returns its
-// DSN. The copy is dropped when the test ends.
+// Clone creates a copy of the database with the name `from`, to which nobody may be connected,
+// and returns the copy's DSN. The copy is dropped when the test ends.
 func Clone(t testing.TB, from string) string {
 	t.Helper()
 	launch(t)

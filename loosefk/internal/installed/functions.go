@@ -89,10 +89,11 @@ func (s Schema) Functions() []Function {
 	return list
 }
 
-// checkTableBody raises an error unless triggers of a table may call the function `acting`,
-// which runs with its owner's rights. Triggers of a temporary table may not. Triggers of
-// another table may if the table's owner may execute the function, or if the table is in
-// the schema of the deleted records and PUBLIC may not create tables there.
+// checkTableBody is the body of an SQL function. The function raises an error unless triggers
+// of the table `relation` may call the function `acting`, which runs with its owner's
+// rights. Triggers of a temporary table may not. Triggers of another table may if the
+// table's owner may execute `acting`, or if the table is in the schema of the table of
+// deleted records and PUBLIC may not create tables there.
 const checkTableBody = `
 DECLARE
     t record;
@@ -115,8 +116,9 @@ BEGIN
 END;
 `
 
-// keyTypeBody returns the type of a table's key column: integer, uuid or text. For a domain
-// it returns its base type. It raises an error for all other types.
+// keyTypeBody is the body of an SQL function. The function returns the type of a table's key
+// column: integer, uuid or text. For a domain it returns the domain's base type. It raises
+// an error for all other types.
 const keyTypeBody = `
 DECLARE
     found oid;
@@ -140,10 +142,10 @@ BEGIN
 END;
 `
 
-// recordedNameBody returns the name under which deletions from a table are recorded: the
-// argument `given` or, if that is NULL, the table's own name. It raises an error unless
-// `given` is the name of the table or of a partitioned table above it. So no role can
-// record deletions under the name of another role's table.
+// recordedNameBody is the body of an SQL function. The function returns the name under which
+// deletions from a table are recorded: the argument `given` or, if that is NULL, the table's
+// own name. It raises an error unless `given` is the name of the table or of a partitioned
+// table above it. So no role can record deletions under the name of another role's table.
 const recordedNameBody = `
 DECLARE
     recorded text;
@@ -202,8 +204,9 @@ END;
 `)
 }
 
-// keyChangeBody records the old key of a row whose key an UPDATE changes, as if the row had
-// been deleted. The trigger's arguments are the table name to record and the key column.
+// keyChangeBody is the body of a trigger function. The function records the old key of a row
+// whose key an UPDATE changes, as if the row had been deleted. The trigger's arguments are
+// the table name to record and the key column.
 const keyChangeBody = `
 DECLARE
     name text;
@@ -225,10 +228,11 @@ BEGIN
 END;
 `
 
-// checkGuardBody raises an error unless a guard, a trigger that checks inserts, may compare
-// the child's column with the parent's key. Both tables must be allowed to use the trigger
-// function `acting`, the owner of the child needs the right REFERENCES on the parent, as
-// for a foreign key, and the columns must be of the same kind.
+// checkGuardBody is the body of an SQL function. The function raises an error unless a guard,
+// a trigger that checks inserts, may compare the child's column with the parent's key.
+// Triggers of child and parent must be allowed to call the function `acting`, the owner of
+// the child needs the right REFERENCES on the parent, as for a foreign key, and both columns
+// must be of the same kind: integer, uuid or text.
 const checkGuardBody = `
 DECLARE
     owner oid := (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = child);
@@ -251,9 +255,9 @@ BEGIN
 END;
 `
 
-// guardInsertBody makes an INSERT fail if a parent doesn't exist, guardUpdateBody an
-// UPDATE. The arguments of their triggers are the child's column, the parent table and its
-// key column.
+// guardInsertBody and guardUpdateBody are the bodies of trigger functions. The first makes an
+// INSERT of children fail if a parent doesn't exist, the second an UPDATE of a child. The
+// arguments of the triggers are the child's column, the parent table and its key column.
 const guardInsertBody = `
 DECLARE
     parent regclass := to_regclass(TG_ARGV[1]);

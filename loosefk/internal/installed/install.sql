@@ -88,8 +88,8 @@ BEGIN
     LOOP
         EXECUTE format('ALTER TABLE %s ADD COLUMN primary_key_text text', o.name);
     END LOOP;
-    -- Note the roles that were granted EXECUTE on a function since version 2: they keep the
-    -- right.
+    -- If version 2 or newer is installed already, store in `granted` which roles have the
+    -- right EXECUTE on which function, so that the loop below doesn't revoke it.
     granted := ARRAY(
         SELECT p.proname || ' ' || a.grantee FROM pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a
         WHERE p.pronamespace = home AND p.proname = ANY (names) AND a.grantee <> 0 AND installed >= 2);
@@ -107,9 +107,10 @@ BEGIN
     LOOP
         EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', o.name, o.grantee);
     END LOOP;
-    -- Before version 2 every role could create the triggers on its tables, with a right
-    -- that was just revoked. A tracked table stays tracked if its owner is trusted, or if a
-    -- worker has processed records of the table: grant its owner the right again.
+    -- Before version 2 every role had the right EXECUTE and so could create the triggers on
+    -- its tables. The loop above has revoked this right. So that deletions from existing
+    -- parent tables are still recorded, grant the right to the owners of those tables whose
+    -- owner is trusted, or of which a worker has processed deleted records.
     IF used AND installed < 2 THEN
         FOR o IN
             SELECT DISTINCT c.relowner::regrole AS owner

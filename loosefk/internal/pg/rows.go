@@ -43,8 +43,9 @@ func (r Rows) Where(arg func(value any) string) (where, value string) {
 	}
 	if t := r.Target; t != nil {
 		value = fmt.Sprintf("CAST(%s::text AS %s)", arg(t.List[0]), t.Type)
-		// This expression is equivalent to IS DISTINCT FROM, to which SQL can't give the
-		// schema of an operator: NULL is distinct from a value, but not unequal to it.
+		// This expression is equivalent to IS DISTINCT FROM, for which NULL differs from
+		// each value. IS DISTINCT FROM itself isn't used, because SQL can't name the schema
+		// of the operator with which it compares.
 		all = append(all, fmt.Sprintf("(c.%[1]s %[2]s %[3]s) IS NOT TRUE AND (c.%[1]s IS NOT NULL OR %[3]s IS NOT NULL)", Quote(t.Column), t.Equals, value))
 	}
 	return strings.Join(all, " AND "), value
