@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestClientErrors: a command that gets no proper answer says what is wrong with the
-// server, and what to do.
+// TestClientErrors: a command that gets no proper answer from the registry says what is
+// wrong there, and what the user can do.
 func TestClientErrors(t *testing.T) {
 	t.Parallel()
 	answer := http.HandlerFunc(nil)
@@ -68,13 +68,13 @@ func TestClientErrors(t *testing.T) {
 	if code := execute(ctx, []string{"repo", "list", "--server", s.URL}, nil, &out, &errOut); code != 1 || !strings.Contains(errOut.String(), "interrupted") {
 		t.Errorf("interrupted: %d %q", code, errOut.String())
 	}
-	// PURSER_SERVER is no setting of the server.
+	// PURSER_SERVER isn't a setting, so the configuration check must not complain about it.
 	if code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.URL}, "config", "check"); code != 0 {
 		t.Errorf("PURSER_SERVER is in the way of settings: %s", stderr)
 	}
 }
 
-// shop is a running registry for commands that use the API.
+// shop is a running registry, on which a test runs commands that use the API.
 type shop struct {
 	t   *testing.T
 	url string
@@ -102,7 +102,7 @@ func (s *shop) send(method, path, contentType, body string, want int) {
 	}
 }
 
-// push pushes an image that n makes differ from others.
+// push pushes an image. Images with different `n` have different manifests.
 func (s *shop) push(repository, tag, n string) string {
 	s.t.Helper()
 	config := `{"os":"linux","architecture":"amd64"}`
@@ -114,7 +114,7 @@ func (s *shop) push(repository, tag, n string) string {
 	return oci.Compute(oci.SHA256, []byte(m)).String()
 }
 
-// run runs a command that must succeed, and returns its output.
+// run runs a command on the registry, and returns its output. The command must succeed.
 func (s *shop) run(args ...string) string {
 	s.t.Helper()
 	code, stdout, stderr := purser(s.t, []string{"PURSER_SERVER=" + s.url}, args...)
@@ -124,7 +124,8 @@ func (s *shop) run(args ...string) string {
 	return stdout
 }
 
-// refused runs a command that must fail, and checks its error message.
+// refused runs a command on the registry. The command must fail with an error message that
+// contains `want`.
 func (s *shop) refused(want string, args ...string) {
 	s.t.Helper()
 	code, stdout, stderr := purser(s.t, []string{"PURSER_SERVER=" + s.url}, args...)
@@ -133,7 +134,7 @@ func (s *shop) refused(want string, args ...string) {
 	}
 }
 
-// first returns the first column of a table without its header.
+// first returns the first column of a printed table, without the header.
 func first(text string) (list []string) {
 	for _, line := range strings.Split(strings.TrimSpace(text), "\n")[1:] {
 		list = append(list, strings.Fields(line)[0])

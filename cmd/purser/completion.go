@@ -8,7 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// completeFlags adds completion to flags whose value is one of a few words.
+// completeFlags adds shell completion to those flags of `cmd` and its subcommands whose
+// value is one of a few words.
 func completeFlags(cmd *cobra.Command) {
 	words := map[string][]string{
 		"output": {string(command.Text), string(command.JSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled"},

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// completed returns the completions that a shell gets for the last word.
+// completed returns the completions that a shell gets for the last of `words`, and the
+// shell directive.
 func completed(t *testing.T, environ []string, words ...string) (list []string, directive string) {
 	t.Helper()
 	code, stdout, stderr := purser(t, environ, append([]string{"__complete"}, words...)...)
@@ -23,7 +24,8 @@ func completed(t *testing.T, environ []string, words ...string) (list []string, 
 	return list, lines[len(lines)-1]
 }
 
-// TestCompletion: arguments are completed with names from the registry.
+// TestCompletion: the arguments of commands are completed with names and UUIDs from the
+// registry.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -65,7 +67,8 @@ func TestCompletion(t *testing.T) {
 }
 
 // TestCompletionWithoutRegistry: if the registry can't be reached, or doesn't answer in
-// time, there are no completions and no error, and no cluster is created.
+// time, the shell gets no completions and no error. Completing a gc command doesn't create
+// the built-in PostgreSQL.
 func TestCompletionWithoutRegistry(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")

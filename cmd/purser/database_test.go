@@ -16,7 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// dsnWith returns dsn with another value of a parameter, or another user or database.
+// dsnWith returns `dsn` as a URL that `change` has changed, for example its user, database
+// or parameters.
 func dsnWith(t *testing.T, dsn string, change func(u *url.URL, q url.Values)) string {
 	t.Helper()
 	u, err := url.Parse(dsn)
@@ -29,8 +30,8 @@ func dsnWith(t *testing.T, dsn string, change func(u *url.URL, q url.Values)) st
 	return u.String()
 }
 
-// If the database can't be used, the error is one line that names the setting that may be
-// wrong and the remedy. The server waits for the database only if waiting can help.
+// If a server can't use its database, its error is one line that names the setting that may
+// be wrong and the remedy. The server waits for the database only if waiting can help.
 func TestUnusableDatabases(t *testing.T) {
 	t.Parallel()
 	empty := dbtest.EmptyDSN(t)
@@ -67,8 +68,8 @@ func TestUnusableDatabases(t *testing.T) {
 	}
 }
 
-// Commands that only read create nothing: neither a cluster where there is no data
-// directory, nor tables in a database that isn't Purser's.
+// The test runs commands on a directory without data and on an empty database. They must
+// create neither a built-in PostgreSQL nor tables.
 func TestCommandsThatOnlyLookMakeNothing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "typo")
@@ -93,8 +94,8 @@ func TestCommandsThatOnlyLookMakeNothing(t *testing.T) {
 	}
 }
 
-// If PostgreSQL has no connection left, a starting server waits for one at each step of its
-// start, and logs that it may need more than it can get.
+// If PostgreSQL has no free connection, a starting server waits for one at each step of its
+// start. It also logs that it may need more connections than PostgreSQL allows.
 func TestConnectionLimitIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)

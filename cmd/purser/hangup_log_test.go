@@ -15,8 +15,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Clients that hang up during their requests cause no errors in PostgreSQL's log,
-// except for statements that take longer than the grace period on a busy machine.
+// Clients that hang up during their requests cause no errors in PostgreSQL's log, except a
+// few cancelled statements: on a busy machine, some take longer than the time that Purser
+// grants a statement after its client has gone.
 func TestHangUpsAreQuiet(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
@@ -48,7 +49,8 @@ func TestHangUpsAreQuiet(t *testing.T) {
 	}
 }
 
-// hangUp sends a request that needs SQL statements, and hangs up when ctx ends.
+// hangUp sends the n-th request, which needs SQL statements, and closes its connection when
+// ctx ends.
 func hangUp(ctx context.Context, t *testing.T, s *servetest.Server, layer oci.Digest, n int, tag string) {
 	t.Helper()
 	manifest := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",`+

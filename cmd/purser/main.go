@@ -1,9 +1,10 @@
-// Command purser is an OCI container registry. It keeps metadata in PostgreSQL, which
-// it starts itself if none is configured, and blobs on a disk or in S3.
+// Command purser is an OCI container registry. It keeps metadata in PostgreSQL and blobs on
+// a disk or in S3. If no database is configured, it starts a PostgreSQL of its own.
 //
-// The packages below internal have the commands: serve runs the registry, operate works on
-// its database and its store, and client asks a registry over the management API. No other
-// packages read configuration, environment or flags.
+// The packages in its directory internal have the commands: package serve runs the
+// registry, package operate works directly on the registry's database and blob store, and
+// package client sends requests to a registry's management API. No packages elsewhere read
+// the configuration, the environment or flags.
 package main
 
 import (
@@ -22,14 +23,15 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 )
 
-// version is set by the linker in releases: -ldflags "-X main.version=v1.2.3".
+// version is the release's version, which the linker sets: -ldflags "-X
+// main.version=v1.2.3".
 var version string
 
 func main() {
 	command.Version = version
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal requests an orderly shutdown. After it, the default handling is
-	// restored, so that a second one kills the process.
+	// The first signal requests an orderly shutdown. After it, signals have their default
+	// effect again, so that a second signal kills the process.
 	context.AfterFunc(ctx, stop)
 	os.Exit(execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }

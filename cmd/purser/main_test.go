@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// purser runs a command line with nothing in its environment but environ.
+// purser runs a command line. The environment has only `environ` and an empty HOME.
 func purser(t *testing.T, environ []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer

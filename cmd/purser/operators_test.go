@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// askAs sends a request with other headers, Host included; it returns status and
-// body.
+// askAs sends a request with the given headers (pairs of name and value, Host included),
+// and returns the status and the body of the answer.
 func askAs(t *testing.T, method, url, body string, headers ...string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -36,9 +36,10 @@ func askAs(t *testing.T, method, url, body string, headers ...string) (int, stri
 	return resp.StatusCode, string(text)
 }
 
-// TestServeBehindTheWall sends the requests of a web page whose host name now points to
-// 127.0.0.1 (DNS rebinding): they have the page's name as Host and a matching Origin, so
-// the browser takes them for requests of the same origin.
+// TestServeBehindTheWall sends the requests that a web page's script sends after its host
+// name was made to point to 127.0.0.1 (DNS rebinding). Host and Origin have the page's
+// name, so the browser takes the requests for same-origin ones. The registry must refuse
+// them.
 func TestServeBehindTheWall(t *testing.T) {
 	t.Parallel()
 	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_ALLOWED_HOSTS=registry.example.com",
@@ -76,8 +77,8 @@ func TestServeBehindTheWall(t *testing.T) {
 	}
 }
 
-// TestServeApart: metrics can be served to other machines while profiles and the registry are
-// served on loopback only.
+// TestServeApart: metrics can be served to other machines, while profiles and the registry
+// are served on loopback only.
 func TestServeApart(t *testing.T) {
 	t.Parallel()
 	cfg := servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_PROFILE_ADDR=localhost:0")

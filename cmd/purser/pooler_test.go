@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// Two servers work behind a pooler in session mode, including their LISTEN connections.
+// Two servers work behind a pooler (PgBouncer) in session mode, and so do the connections
+// by which they LISTEN for each other's notifications.
 func TestServeBehindSessionPooling(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session", "default_pool_size = 100")
@@ -41,8 +42,8 @@ func TestServeBehindSessionPooling(t *testing.T) {
 	}
 }
 
-// The server and the commands refuse to start if a pooler in front of any of their
-// databases shares sessions.
+// The server and the commands refuse to start if a pooler in front of one of their
+// databases is in transaction mode, where clients share PostgreSQL sessions.
 func TestServeRefusesSharedSessions(t *testing.T) {
 	t.Parallel()
 	direct := dbtest.DSN(t)

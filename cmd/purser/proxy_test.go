@@ -25,9 +25,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// clientAt returns a client whose connections come from an address of this machine. If
-// source isn't nil, each connection begins with a header of the PROXY protocol that names
-// source.
+// clientAt returns an HTTP client that connects from the local address `address`. If
+// `source` isn't nil, each connection begins with a PROXY protocol header that names
+// `source` as the client.
 func clientAt(t *testing.T, address string, source *net.TCPAddr) *http.Client {
 	t.Helper()
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
@@ -44,7 +44,8 @@ func clientAt(t *testing.T, address string, source *net.TCPAddr) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// askOf sends a request that must succeed and returns the body of the answer.
+// askOf sends a request with the given headers, which must succeed, and returns the
+// answer's body.
 func askOf(t *testing.T, c *http.Client, method, url string, headers ...string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -92,9 +93,10 @@ func startLogged(t *testing.T, cfg *config.Config) (*servetest.Server, *lockedBu
 	}), log
 }
 
-// TestServeBehindProxy: behind a proxy that writes X-Forwarded-For, the audit log, the
-// request log and the join of HEAD and GET have the clients' addresses, whatever clients
-// write themselves.
+// TestServeBehindProxy: the server trusts a proxy that writes X-Forwarded-For. The audit
+// log, the request log and the join of a HEAD request with its GET have the address of the
+// proxy's client, even if the client itself sends an X-Forwarded-For or Forwarded header
+// with another address.
 func TestServeBehindProxy(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -151,9 +153,9 @@ func TestServeBehindProxy(t *testing.T) {
 	}
 }
 
-// TestServeProxyProtocol: the header of the PROXY protocol names the client, with and without
-// TLS in Purser. If the client is itself a trusted proxy, a header of its request names the
-// client.
+// TestServeProxyProtocol: the server takes a client's address from the PROXY protocol
+// header of the connection, with and without TLS. If that address is a trusted proxy's, it
+// takes the address from the header of the HTTP request.
 func TestServeProxyProtocol(t *testing.T) {
 	t.Parallel()
 	for _, useTLS := range []bool{false, true} {

@@ -22,7 +22,8 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
 
-// putIndex pushes an index of existing manifests, and returns its digest.
+// putIndex pushes an image index that lists the manifests `children`, and returns its
+// digest.
 func putIndex(t *testing.T, s *servetest.Server, repository, tag, name string, children ...oci.Digest) oci.Digest {
 	t.Helper()
 	list := []map[string]any{}
@@ -46,7 +47,7 @@ func putIndex(t *testing.T, s *servetest.Server, repository, tag, name string, c
 	return oci.Compute(oci.SHA256, body)
 }
 
-// sizeOf is a manifest's size, without pulling it.
+// sizeOf returns a manifest's size from a HEAD request, which doesn't count as a pull.
 func sizeOf(t *testing.T, s *servetest.Server, repository string, d oci.Digest) int64 {
 	t.Helper()
 	resp, err := http.Head(s.Registry + "/v2/" + repository + "/manifests/" + d.String())
@@ -57,7 +58,8 @@ func sizeOf(t *testing.T, s *servetest.Server, repository string, d oci.Digest) 
 	return resp.ContentLength
 }
 
-// judge runs auto-pruning on the databases of a server, configured as the server does.
+// judge makes an auto-pruner on the databases `main` and `stats` of a running server, which
+// reads pull statistics as the server's own pruner does, without Redis.
 func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 	t.Helper()
 	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.AliveRepositories}})
@@ -73,7 +75,8 @@ func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 	return p
 }
 
-// going returns the tags that a last_pulled policy would delete.
+// going returns the tags that a last_pulled policy of 30 days would delete, and the preview
+// that lists them.
 func going(t *testing.T, pruner *autoprune.Pruner) (tags []string, p *autoprune.Preview) {
 	t.Helper()
 	policy, err := autoprune.ParsePolicy([]byte(`{"method": "last_pulled", "olderThan": "30d"}`))
@@ -90,10 +93,11 @@ func going(t *testing.T, pruner *autoprune.Pruner) (tags []string, p *autoprune.
 	return tags, p
 }
 
-// From the pull to the policy: a tag stays if it was pulled by name, by its manifest's
-// digest, or by the digest of a manifest that its index lists, whether the pull was
-// counted yet or not, or if a client sent a HEAD for it. Nothing is deleted before the
-// statistics are as old as the policy requires, or while they aren't reliable.
+// The test pulls tags, and checks which tags a last_pulled policy would delete. A tag stays
+// if a client pulled it by name, by its manifest's digest, or by the digest of a manifest
+// that its index lists, or if a client sent a HEAD request for it. It stays even if the
+// pull isn't counted yet. No tag is deleted while the statistics are younger than the
+// policy's age, or unreliable.
 func TestPruningByPulls(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {
@@ -104,8 +108,8 @@ func TestPruningByPulls(t *testing.T) {
 			if apart {
 				stats = dbtest.EmptyDSN(t)
 			}
-			// Pulls are counted only when the test does so; then there is 1 s to write
-			// them.
+			// With an interval of 1 h, pulls are counted only when the test requests it.
+			// The request leaves a second for pulls that aren't in the audit log yet.
 			s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+main, "PURSER_DATABASE_STATS="+stats, "PURSER_PULL_STATISTICS_INTERVAL=1h"))
 			d, sd := dbtest.Open(t, main), dbtest.Open(t, stats)
 			pruner := judge(t, d, sd)
@@ -188,7 +192,7 @@ func TestPruningByPulls(t *testing.T) {
 	}
 }
 
-// flush has pulls counted until want pulls are counted.
+// flush asks the server to count pulls, until `want` pulls are counted in total.
 func flush(t *testing.T, s *servetest.Server, want int64) {
 	t.Helper()
 	servetest.WaitFor(t, fmt.Sprint(want, " pulls are counted"), func() bool {
@@ -201,7 +205,8 @@ func flush(t *testing.T, s *servetest.Server, want int64) {
 	})
 }
 
-// A process that doesn't record pulls says so in its answers, and counts no pulls.
+// A server with audit.pulls switched off counts no pulls. It says so in its answers, and
+// marks the statistics as incomplete.
 func TestPullsOff(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -217,8 +222,9 @@ func TestPullsOff(t *testing.T) {
 	}
 }
 
-// Pulls that are only in Redis protect their tags, and so do those that were flushed.
-// While Redis is unreachable nothing is deleted, since the last uses aren't known.
+// With Redis, a pull keeps its tag from being deleted while the pull is only in Redis, and
+// after it was flushed to the statistics. While Redis can't be reached, no tag is deleted,
+// since last-used times aren't known.
 func TestPruningByPullsInRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
@@ -297,8 +303,8 @@ func TestPruningByPullsInRedis(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Error(err)
 	}
-	// Redis and the log were both unreachable for the pull, so it is only recorded as a
-	// use, like the HEAD.
+	// When the last pull happened, Redis was unreachable and pulls weren't logged. So the
+	// pull is recorded only as a last-used time, like the HEAD request.
 	var marked int
 	if err := d.Pool.QueryRow(t.Context(), "SELECT count(last_check_date) FROM tagpullstatistics WHERE tag_name IN ('pulled', 'unused')").Scan(&marked); err != nil || marked != 2 {
 		t.Errorf("%d tags are marked as used, %v; want 2", marked, err)

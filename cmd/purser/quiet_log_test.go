@@ -20,8 +20,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// startRecorded starts a server whose log is kept, debug messages and those of the
-// built-in PostgreSQL included.
+// startRecorded starts a server and returns it with its log, which includes debug messages
+// and the messages of the built-in PostgreSQL.
 func startRecorded(t *testing.T, cfg *config.Config) (*servetest.Server, *servetest.Log) {
 	t.Helper()
 	buf := new(servetest.Log)
@@ -29,8 +29,9 @@ func startRecorded(t *testing.T, cfg *config.Config) (*servetest.Server, *servet
 	return servetest.Start(t, func(ctx context.Context, out io.Writer) error { return serve.Run(ctx, cfg, out, log, nil) }), buf
 }
 
-// rollbacks returns how many transactions of a database were rolled back. PostgreSQL
-// adds up a session's numbers when the session ends.
+// rollbacks returns how many transactions of a database were rolled back. It waits until
+// the server's database sessions have ended, because PostgreSQL adds a session's numbers
+// only then.
 func rollbacks(t *testing.T, dsn string) (n int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), dsn)
@@ -51,7 +52,8 @@ func rollbacks(t *testing.T, dsn string) (n int) {
 	return n
 }
 
-// ordinaryDay sends the requests that clients send every day, and checks the answers.
+// ordinaryDay sends all kinds of requests that clients send in normal operation, and checks
+// the answers.
 func ordinaryDay(t *testing.T, s *servetest.Server) {
 	t.Helper()
 	url := s.Registry + "/v2/library/app/"
@@ -98,7 +100,8 @@ func ordinaryDay(t *testing.T, s *servetest.Server) {
 		do(404, "PATCH", "blobs/uploads/00000000-0000-4000-8000-000000000000", "x")
 		do(404, "DELETE", "blobs/uploads/00000000-0000-4000-8000-000000000000", "")
 	}
-	// A protection rule that this process doesn't know yet, and that protects a tag.
+	// This adds a protection rule that protects the tag v1. The server doesn't have the
+	// rule in its cache when the first of the following requests arrives.
 	code, text := askAs(t, "POST", s.Registry+"/api/v1/repository/library/app/tagprotection/", `{"pattern":"^v1$"}`, "Content-Type", "application/json")
 	expect("a rule: "+text, code, 201)
 	for range 3 {
@@ -117,8 +120,8 @@ func ordinaryDay(t *testing.T, s *servetest.Server) {
 	pushImage(t, s, "v1", "known") // into a repository that is made anew
 }
 
-// raceForTags lets clients push different manifests under the same new tags
-// concurrently.
+// raceForTags lets several clients concurrently push different manifests under the same new
+// tags.
 func raceForTags(t *testing.T, url string, manifest func(client, tag int) string) {
 	t.Helper()
 	const clients, tags = 4, 25
@@ -136,9 +139,9 @@ func raceForTags(t *testing.T, url string, manifest func(client, tag int) string
 	group.Wait()
 }
 
-// TestOrdinaryDayIsQuiet runs an ordinary day on a PostgreSQL whose log is read. It
-// must cause no errors or rollbacks there and no warnings in Purser's log, and neither
-// must the shutdown.
+// TestOrdinaryDayIsQuiet sends the requests of ordinaryDay to a server on a separate
+// PostgreSQL. Neither they nor the shutdown may cause rollbacks in the database or warnings
+// in Purser's log.
 func TestOrdinaryDayIsQuiet(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t) // of a server that exists before and after the test
@@ -156,7 +159,8 @@ func TestOrdinaryDayIsQuiet(t *testing.T) {
 	}
 }
 
-// TestBuiltInPostgresIsQuiet is TestOrdinaryDayIsQuiet with the log of PostgreSQL.
+// TestBuiltInPostgresIsQuiet is like TestOrdinaryDayIsQuiet, with the built-in PostgreSQL,
+// whose log must have no errors either.
 func TestBuiltInPostgresIsQuiet(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL

@@ -12,8 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestRequestsComeFirst: with the built-in PostgreSQL, the processes of auto-pruning
-// have longer time slices than those of requests and of reviews, so that they give way.
+// TestRequestsComeFirst: in the built-in PostgreSQL, the processes that work for
+// auto-pruning have longer scheduler time slices than those that work for requests and for
+// reviews. Thus auto-pruning gives way to them.
 func TestRequestsComeFirst(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL

@@ -20,13 +20,14 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// onStore is the configuration of a server on a database and a directory.
+// onStore returns the settings of a server that uses the database `dsn` and keeps blobs in
+// the directory `dir`.
 func onStore(t *testing.T, dsn, dir string) []string {
 	t.Helper()
 	return []string{"PURSER_DATABASE_MAIN=" + dsn, "PURSER_STORAGE_FILESYSTEM_PATH=" + dir}
 }
 
-// refusedStart starts a server, which must refuse to start, and returns its error.
+// refusedStart starts a server, which must refuse to start, and returns its error message.
 func refusedStart(t *testing.T, environ []string) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -61,15 +62,16 @@ func send(t *testing.T, method, url, body string) int {
 	return resp.StatusCode
 }
 
-// pushBlob pushes content to library/app in one request and returns the status.
+// pushBlob pushes `content` to library/app in one request, and returns its digest and the
+// status.
 func pushBlob(t *testing.T, s *servetest.Server, content string) (oci.Digest, int) {
 	t.Helper()
 	d := oci.Compute(oci.SHA256, []byte(content))
 	return d, send(t, "POST", s.Registry+"/v2/library/app/blobs/uploads/?digest="+d.String(), content)
 }
 
-// A server refuses to start on a store that isn't its database's: an empty directory,
-// such as a mount point without its volume, or another registry's store.
+// A server refuses to start on a store to which its database isn't bound: an empty
+// directory, such as a mount point without its volume, or the store of another registry.
 func TestServeRefusesAnotherStore(t *testing.T) {
 	t.Parallel()
 	dsn, dir := dbtest.DSN(t), t.TempDir()
@@ -121,9 +123,10 @@ func storeID(t *testing.T, dsn string) (id string) {
 	return id
 }
 
-// A server notices that its disk is gone (here another identity appears in its
-// directory): it writes nothing any more and marks nothing as lost, and when the disk
-// is back it continues.
+// While a server runs, its blob directory is replaced by one without its identity, as if
+// the volume were unmounted. The server notices this: it answers 503, isn't ready, and
+// writes nothing to the new directory. When the old directory is back, the server goes on,
+// and the blob can be pulled.
 func TestStoreVanishesUnderARunningServer(t *testing.T) {
 	t.Parallel()
 	dsn, dir := dbtest.DSN(t), filepath.Join(t.TempDir(), "blobs")
@@ -173,8 +176,8 @@ func TestStoreVanishesUnderARunningServer(t *testing.T) {
 	}
 }
 
-// pushImage pushes an image with one layer, which is also its configuration, under a
-// tag of library/app.
+// pushImage pushes an image to library/app under a tag. Its only layer is `content`, which
+// is also its configuration.
 func pushImage(t *testing.T, s *servetest.Server, tag, content string) (layer, manifest oci.Digest) {
 	t.Helper()
 	d, code := pushBlob(t, s, content)
@@ -189,9 +192,10 @@ func pushImage(t *testing.T, s *servetest.Server, tag, content string) (layer, m
 	return d, oci.Compute(oci.SHA256, []byte(payload))
 }
 
-// An older backup of the database is restored, which still has content that was deleted
-// and collected later. With gc.keep_doomed all of it can be pulled; without it, the
-// missing content is reported, and a push restores it.
+// After content was deleted and garbage collected, a backup of the database is restored
+// that still has this content. With gc.keep_doomed, the blob store still has it, and it can
+// be pulled. Without that setting, pulls of the missing content answer 404, and another
+// push restores it.
 func TestRestoredDatabase(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []string{"24h", "0s"} {
@@ -227,7 +231,7 @@ func TestRestoredDatabase(t *testing.T) {
 			if kept := strings.Contains(ran, "Kept in the store") && strings.Contains(status, "  kept "); kept != (keep != "0s") {
 				t.Errorf("it printed\n%s%s%s", ran, stderr, status)
 			}
-			// The disaster: only the backup is left.
+			// The registry now starts on the restored backup.
 			s = start(t, servetest.Config(t, settings(backup)...))
 			at := s.Registry + "/v2/library/app/blobs/" + old.String()
 			code, text := get(t, at)
@@ -256,8 +260,10 @@ func TestRestoredDatabase(t *testing.T) {
 	}
 }
 
-// checkRestored checks the store after a restore: objects that only the newer database
-// knew are reported, and kept while they are younger than gc.keep_doomed.
+// checkRestored runs "purser check --repair" after the restore. If `kept` is set
+// (gc.keep_doomed is 24h), the repair must leave the objects alone that only the newer
+// database knew, since they are younger than that. Otherwise it must report them as owned
+// by nothing.
 func checkRestored(t *testing.T, environ []string, dir string, kept bool) {
 	t.Helper()
 	long := time.Now().Add(-12 * time.Hour) // longer than any request
@@ -278,7 +284,8 @@ func checkRestored(t *testing.T, environ []string, dir string, kept bool) {
 	}
 }
 
-// objectFile returns the path of a blob's object, according to its row.
+// objectFile returns the path of the file that holds a blob, according to the blob's row in
+// the table blobs.
 func objectFile(t *testing.T, dsn, dir string, d oci.Digest) string {
 	t.Helper()
 	var key string

@@ -25,7 +25,8 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// start runs a server until stop is called, and waits until it is ready.
+// start starts a server and waits until it is ready. The server runs until the test calls
+// its Stop, or ends.
 func start(t *testing.T, cfg *config.Config) *servetest.Server {
 	t.Helper()
 	return servetest.Start(t, func(ctx context.Context, out io.Writer) error { return serve.Run(ctx, cfg, out, quiet, nil) })
@@ -129,7 +130,8 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	}
 }
 
-// killPostgres kills PostgreSQL's first process and waits until Purser has noticed.
+// killPostgres kills the main process of the built-in PostgreSQL, and waits until Purser
+// has noticed that.
 func killPostgres(t *testing.T, cfg *config.Config) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(backend.PostgresDir(cfg), "cluster", "postmaster.pid"))

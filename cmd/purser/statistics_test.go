@@ -8,8 +8,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// The registry starts while the server of the statistics is away, says so without
-// counting as not ready, and prepares the statistics when the server comes.
+// The registry starts although the statistics' database can't be reached. /readyz then
+// shows the failure but answers 200. As soon as the database can be reached, the registry
+// applies its migrations.
 func TestStatisticsAreAwayAtTheStart(t *testing.T) {
 	t.Parallel()
 	stats := dbtest.EmptyDSN(t)

@@ -27,9 +27,10 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/surface.txt anew")
 
-// TestSurface lists the interface on which users, scripts and dashboards rely: routes,
-// commands with their flags, settings, metrics, tables, functions and triggers. A
-// change must be confirmed with -update, and is visible in review.
+// TestSurface lists what users, scripts and dashboards rely on: routes, commands with their
+// flags, settings, metrics, tables, functions and triggers. The list must equal
+// testdata/surface.txt; after a wanted change, run the test with -update, so that a
+// reviewer sees the change.
 func TestSurface(t *testing.T) {
 	t.Parallel()
 	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t)))
@@ -71,8 +72,9 @@ func TestSurface(t *testing.T) {
 	}
 }
 
-// surfaceOfDistribution returns the routes below /v2/ and the metrics from string
-// literals in the source, since a metric without values doesn't appear in the output.
+// surfaceOfDistribution returns the routes below /v2/ and the metrics. It finds them as
+// string literals in the source, since /metrics doesn't show a metric that has no values
+// yet.
 func surfaceOfDistribution(t *testing.T) []string {
 	t.Helper()
 	var lines []string
@@ -88,7 +90,7 @@ func surfaceOfDistribution(t *testing.T) []string {
 	return lines
 }
 
-// sourceLiterals calls f with each text of the shipped Go source.
+// sourceLiterals calls `f` with each string literal of the Go source, tests excluded.
 func sourceLiterals(t *testing.T, f func(text string)) {
 	t.Helper()
 	for _, dir := range []string{"cmd", "internal", "loosefk"} {
@@ -154,8 +156,8 @@ func surfaceOfCommands(c *cobra.Command) []string {
 	return lines
 }
 
-// surfaceOfSettings reads the table of docs/configuration.md, which a test of the
-// settings compares with the code.
+// surfaceOfSettings returns the settings from the table in docs/configuration.md. Another
+// test checks that this table has exactly the settings of the code.
 func surfaceOfSettings(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "configuration.md"))

@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats"
 )
 
-// yearOfPulls runs a registry whose statistics go back a year, and opens a pool for
-// each of its databases.
+// yearOfPulls runs a registry whose pull statistics go back a year, and opens a pool for
+// each of its databases. `apart` puts the statistics into a database of their own.
 func yearOfPulls(t *testing.T, apart bool) (s *shop, main, stats *db.DB) {
 	t.Helper()
 	mainDSN := dbtest.EmptyDSN(t)
@@ -38,7 +38,7 @@ func change(t *testing.T, d *db.DB, sql string, args ...any) {
 	}
 }
 
-// repositoryID is the id of a repository.
+// repositoryID returns the id of the repository with this path.
 func repositoryID(t *testing.T, d *db.DB, path string) (id int64) {
 	t.Helper()
 	if err := d.Pool.QueryRow(t.Context(), "SELECT id FROM repositories WHERE path = $1", path).Scan(&id); err != nil {
@@ -77,8 +77,8 @@ func TestTagListByPulls(t *testing.T) {
 	s.refused("no unit", "tag", "list", "acme/app", "--not-pulled-for", "90")
 }
 
-// Statistics of tags and manifests that the catalog doesn't have are deleted, in
-// whichever database they are.
+// The sweeper deletes the pull statistics of tags and manifests that the catalog hasn't had
+// for long, whether or not the statistics are in a database of their own.
 func TestSweepByCatalog(t *testing.T) {
 	t.Parallel()
 	for name, apart := range map[string]bool{"one database": false, "two databases": true} {

@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// When a process has stopped, the audit log has all pulls that it answered before, and has its
-// partitions. With audit.pulls: false it has no pulls.
+// After a server has stopped, the audit log has all pulls that the server answered, and has
+// its partitions. With audit.pulls: false it has no pulls.
 func TestPullsBeforeTheStop(t *testing.T) {
 	t.Parallel()
 	for environ, want := range map[string]int{"": 3, "PURSER_AUDIT_PULLS=false": 0} {

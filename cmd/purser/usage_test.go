@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
-// TestExitCodes: bad usage, refusals and failures have different exit codes, and the error of a
-// mistyped command names similar commands.
+// TestExitCodes: wrong usage, refusals by the registry and other failures have different
+// exit codes. The error about a mistyped command names similar commands.
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -94,8 +94,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestBadValues: the error about a flag's bad value names the flag and the allowed values,
-// for every flag with restricted values.
+// TestBadValues tries every flag that restricts its values with a bad value. The error must
+// name the flag and the allowed values.
 func TestBadValues(t *testing.T) {
 	t.Parallel()
 	tried := 0

@@ -17,9 +17,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestWebhookCommands: the commands create a webhook, to which a running registry sends
-// notices of a push, a pull, a deletion and garbage collection; failed notices can be
-// redelivered.
+// TestWebhookCommands: a command creates a webhook, and the running registry sends it
+// notices of a push, a pull, a deletion and garbage collection. Notices whose delivery
+// failed can be redelivered by a command.
 func TestWebhookCommands(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

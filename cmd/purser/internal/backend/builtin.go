@@ -26,7 +26,7 @@ const (
 // PostgresDir returns the data directory of the built-in PostgreSQL.
 func PostgresDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "postgres") }
 
-// Postgres is the built-in PostgreSQL. It is restarted if it exits.
+// Postgres is the built-in PostgreSQL server, which Supervise restarts if it exits.
 type Postgres struct {
 	opt    builtinpg.Options
 	log    *slog.Logger
@@ -34,9 +34,10 @@ type Postgres struct {
 	server *builtinpg.Server // nil while none runs
 }
 
-// StartPostgres starts the built-in PostgreSQL. If there is none in the data directory,
-// it is created, or, with existing, an error names the directory. Error also:
-// builtinpg.ErrInUse.
+// StartPostgres starts the built-in PostgreSQL. If the data directory has none,
+// StartPostgres creates it or, if `existing` is set, returns an error that names the
+// directory. It returns builtinpg.ErrInUse if another process runs the PostgreSQL of this
+// directory.
 func StartPostgres(ctx context.Context, cfg *config.Config, existing bool, log *slog.Logger) (*Postgres, error) {
 	p := &Postgres{log: log, opt: builtinpg.Options{
 		DataDir: PostgresDir(cfg), Background: true, Existing: existing, Log: log.With("component", "postgres"),
@@ -55,8 +56,9 @@ func StartPostgres(ctx context.Context, cfg *config.Config, existing bool, log *
 	return p, nil
 }
 
-// Supervise restarts PostgreSQL when it exits, until ctx ends. It gives up after
-// postgresFailures quick failures in a row.
+// Supervise restarts PostgreSQL whenever it exits, and returns nil when ctx ends. It
+// returns an error after postgresFailures failures in a row, or at once if a restart can't
+// help. A failure is a start that fails, or a server that exits within postgresQuick.
 func (p *Postgres) Supervise(ctx context.Context) error {
 	failures := 0
 	for {
@@ -96,8 +98,8 @@ func (p *Postgres) Supervise(ctx context.Context) error {
 	}
 }
 
-// errMoved says that the restarted server's socket is elsewhere than the old one's, so
-// that the pools can't reach it.
+// errMoved says that the restarted server has its socket in another directory than the
+// server before, so that the open pools can't reach it.
 var errMoved = errors.New("PostgreSQL's socket is in another directory than before: restart Purser (a data directory with a shorter path avoids this)")
 
 func (p *Postgres) restart(ctx context.Context) error {
@@ -113,7 +115,7 @@ func (p *Postgres) restart(ctx context.Context) error {
 	return nil
 }
 
-// Stop stops the running server, if any. It must not be called while supervise runs.
+// Stop stops the server if it runs. It must not be called while Supervise runs.
 func (p *Postgres) Stop() {
 	if p.server == nil {
 		return

@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/server/distribution"
 )
 
-// NewCollector makes the collector of garbage, as the settings say.
+// NewCollector makes the garbage collector according to the settings.
 func NewCollector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, log *slog.Logger) *gc.Collector {
 	return gc.New(gc.Options{
 		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Log: log,
@@ -19,9 +19,10 @@ func NewCollector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.
 }
 
 // UploadAge returns how long the row of an upload must be unchanged before the reaper
-// deletes it. It is the sum of three times: uploads.max_age, which the client has; the
-// age that a row made in advance may have when the client gets it; and the longest
-// request, since a request that begins at the last moment changes the row only at its end.
+// deletes it. It is the sum of three times: uploads.max_age, which every client has; the
+// age that a row made in advance may already have when a client gets it; and the longest
+// duration of a request, since a request that begins at the last moment changes the row
+// only at its end.
 func UploadAge(cfg *config.Config) time.Duration {
 	return cfg.Uploads.MaxAge + distribution.AheadAge(cfg.Uploads.MaxAge) + cfg.HTTP.MaxRequestTime
 }

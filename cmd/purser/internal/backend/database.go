@@ -1,6 +1,6 @@
-// Package backend opens what a server and the operators' commands stand on, as the
-// configuration says: the database and its pools, the built-in PostgreSQL, the blob store,
-// the collector of garbage and the loose foreign keys. It serves nobody and prints nothing.
+// Package backend opens what a server and the operators' commands work on, according to the
+// configuration: the database and its pools, the built-in PostgreSQL, the blob store, the
+// garbage collector and the loose foreign keys.
 package backend
 
 import (
@@ -21,15 +21,15 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// databasePatience limits how long the start waits for an unreachable database, which
-// may be starting at the same time.
+// databasePatience limits how long a starting server waits for an unreachable database,
+// which may be starting at the same time.
 const databasePatience = time.Minute
 
 // errPending says that the database's schema is older than this program needs.
 var errPending = errors.New("the database's schema is not up to date and database.migrate is false: run \"purser migrate up\", or set database.migrate: true")
 
-// OpenDatabase migrates the metadata database, if the settings allow that, and opens
-// the pool for requests.
+// OpenDatabase opens the pool for requests on the metadata database. Before that it applies
+// pending migrations, or returns an error about them if database.migrate is false.
 func OpenDatabase(ctx context.Context, cfg *config.Config, dsn string, replica uuid.UUID, log *slog.Logger) (*db.DB, error) {
 	err := Patiently(ctx, cfg, log, func() error {
 		if !cfg.Database.Migrate {
@@ -49,9 +49,10 @@ func OpenDatabase(ctx context.Context, cfg *config.Config, dsn string, replica u
 	})
 }
 
-// foreground returns a function that the pool calls with the PID of each new PostgreSQL
-// process, to give that process priority over the built-in PostgreSQL's background
-// work. It returns nil if the database isn't in the built-in PostgreSQL.
+// foreground returns a function that a pool calls for each new connection, with the PID of
+// the PostgreSQL process that serves the connection. The function gives that process
+// priority over the background work of the built-in PostgreSQL. foreground returns nil if
+// the database isn't in the built-in PostgreSQL.
 func foreground(cfg *config.Config, dsn string, log *slog.Logger) func(pid uint32) {
 	if cfg.Database.Main != "" || dsn == string(cfg.Database.Stats) {
 		return nil
@@ -63,8 +64,8 @@ func foreground(cfg *config.Config, dsn string, log *slog.Logger) func(pid uint3
 	}
 }
 
-// StatsDSN returns the DSN of the statistics' database: database.stats if set, else
-// dsn, the metadata's.
+// StatsDSN returns the DSN of the database of the pull statistics: database.stats if it is
+// set, otherwise `dsn`, the DSN of the metadata database.
 func StatsDSN(cfg *config.Config, dsn string) string {
 	if cfg.Database.Stats != "" {
 		return string(cfg.Database.Stats)
@@ -85,8 +86,8 @@ func Migrate(ctx context.Context, cfg *config.Config, dsn string) (int, error) {
 	return n + m, err
 }
 
-// Migrations lists all migrations. On an error it also returns those that it could
-// read.
+// Migrations lists all migrations of the metadata and of the statistics. If only the
+// statistics' migrations can't be read, it returns the metadata's with the error.
 func Migrations(ctx context.Context, cfg *config.Config, dsn string) ([]db.MigrationStatus, error) {
 	list, err := db.Status(ctx, dsn)
 	if err != nil {
@@ -99,15 +100,15 @@ func Migrations(ctx context.Context, cfg *config.Config, dsn string) ([]db.Migra
 	return append(list, stats...), nil
 }
 
-// CheckSchema returns an error if migrations of the metadata or the statistics are
+// CheckSchema returns an error if migrations of the metadata or of the statistics are
 // pending.
 func CheckSchema(ctx context.Context, cfg *config.Config, dsn string) error {
 	list, err := Migrations(ctx, cfg, dsn)
 	return errors.Join(err, SchemaComplete(list))
 }
 
-// ForCommand rewrites an error about the schema for commands, which never migrate,
-// whatever the settings are.
+// ForCommand rewords an error about the schema for commands that never migrate: it must not
+// advise database.migrate, which these commands ignore.
 func ForCommand(err error) error {
 	switch {
 	case errors.Is(err, errNoSchema):
@@ -118,7 +119,8 @@ func ForCommand(err error) error {
 	return err
 }
 
-// ExplainDatabase adds to a connection error which setting names the server.
+// ExplainDatabase adds to a connection error the name of the setting that has the server's
+// address: database.main or database.stats.
 func ExplainDatabase(cfg *config.Config, err error) error {
 	setting := "database.main"
 	if c, ok := errors.AsType[*pgconn.ConnectError](err); ok && isOf(c.Config, string(cfg.Database.Stats)) && !isOf(c.Config, string(cfg.Database.Main)) {
@@ -130,22 +132,22 @@ func ExplainDatabase(cfg *config.Config, err error) error {
 	return pgsession.Explain(err, setting)
 }
 
-// isOf says whether dsn has the same server, database and user as the connection that
-// was tried.
+// isOf says whether `dsn` has the same server, database and user as `made`, the
+// configuration of the connection that failed.
 func isOf(made *pgconn.Config, dsn string) bool {
 	cfg, err := pgconn.ParseConfig(dsn)
 	return dsn != "" && err == nil && cfg.Host == made.Host && cfg.Port == made.Port && cfg.Database == made.Database && cfg.User == made.User
 }
 
-// CheckMetadata is like CheckSchema, for commands that don't need the statistics, whose
-// server may be unreachable.
+// CheckMetadata is like CheckSchema, for the metadata only. It is for commands that don't
+// need the statistics, whose server may be unreachable.
 func CheckMetadata(ctx context.Context, dsn string) error {
 	list, err := db.Status(ctx, dsn)
 	return errors.Join(err, SchemaComplete(list))
 }
 
-// errNoSchema says that the database has no tables of Purser, so it may be the wrong
-// one.
+// errNoSchema says that the database has no tables of Purser. Perhaps it is the wrong
+// database.
 var errNoSchema = errors.New("it has no tables of Purser")
 
 func SchemaComplete(list []db.MigrationStatus) error {
@@ -161,8 +163,8 @@ func SchemaComplete(list []db.MigrationStatus) error {
 	return nil
 }
 
-// Patiently retries fn while the database can't be reached, for databasePatience. Its
-// error names the setting that may be wrong.
+// Patiently retries `fn` while the database can't be reached, for at most databasePatience.
+// It returns the last error of fn, with the name of the setting that may be wrong.
 func Patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn func() error) error {
 	end := time.Now().Add(databasePatience)
 	for attempt := 1; ; attempt++ {
@@ -175,13 +177,13 @@ func Patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn fun
 	}
 }
 
-// lockTimeout limits how long garbage collection and auto-pruning wait for a lock. It
-// is well below PostgreSQL's deadlock_timeout (1 s by default): in a deadlock with a
-// request, the background work gives up before PostgreSQL picks a victim.
+// lockTimeout limits how long garbage collection and auto-pruning wait for a lock. It is
+// well below PostgreSQL's deadlock_timeout (1 s by default). Thus, in a deadlock with a
+// request, the background work gives up before PostgreSQL would cancel one of the two.
 const lockTimeout = 200 * time.Millisecond
 
-// ReviewConns returns the size of the reviews' pool: a connection for each reviewer of
-// blobs and of manifests, and one for other queries.
+// ReviewConns returns the size of garbage collection's pool: one connection for each
+// reviewer of blobs and of manifests, and one for other queries.
 func ReviewConns(cfg *config.Config) int { return 2*cfg.GC.Workers + 1 }
 
 // OpenReviews opens the pool of garbage collection.
@@ -189,20 +191,21 @@ func OpenReviews(ctx context.Context, cfg *config.Config, dsn string, log *slog.
 	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser gc", MaxConns: ReviewConns(cfg), Connected: foreground(cfg, dsn, log), Log: log})
 }
 
-// PruneConns is the size of auto-pruning's pool: a connection for the snapshot that
-// policies judge, one for deletions, and two for previews and other queries.
+// PruneConns is the size of auto-pruning's pool: one connection for the snapshot in which
+// policies judge tags, one for deletions, and two for previews and other queries.
 const PruneConns = 4
 
-// OpenPrunes opens the pool of auto-pruning. It is the only pool without foreground
-// priority, since its statements are long and few clients wait for them.
+// OpenPrunes opens the pool of auto-pruning. It is the only pool without priority in the
+// built-in PostgreSQL (see foreground), since its statements are long and few clients wait
+// for them.
 func OpenPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
 	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser autoprune", MaxConns: PruneConns, Log: log})
 }
 
-// openQuiet opens a pool for work that must give way to clients. Options.Replica stays
-// empty: triggers don't notify the replica named there, and this process's caches too have
-// to learn of deletions. A stalled process holds its locks for at most one statement
-// timeout plus one idle timeout, which together are the transaction timeout.
+// openQuiet opens a pool for background work that must give way to clients. Options.Replica
+// stays empty, since triggers don't notify the replica that is named there, but this
+// process's caches must learn of the pool's deletions. A process that hangs holds its locks
+// for at most one statement timeout plus one idle timeout, together gc.transaction_timeout.
 func openQuiet(ctx context.Context, cfg *config.Config, dsn string, o db.Options) (*db.DB, error) {
 	half := cfg.GC.TransactionTimeout / 2
 	o.DSN, o.StatementTimeout, o.IdleTimeout, o.LockTimeout = dsn, half, half, lockTimeout

@@ -19,13 +19,13 @@ type LooseKeys struct {
 	Definitions loosefk.Definitions
 }
 
-// LooseConns is the size of the pools for loose foreign keys: a connection for a lock,
-// one for work and one for a command's queries.
+// LooseConns is the size of each pool for loose foreign keys: one connection for a lock,
+// one for deletions and updates, and one for a command's queries.
 const LooseConns = 3
 
-// OpenLooseKeys opens the pools for loose foreign keys. For both pools Options.Replica
-// stays empty: triggers don't notify the replica named there, and this process's caches too
-// have to learn of deletions.
+// OpenLooseKeys opens the pools for loose foreign keys, one per database. Options.Replica
+// stays empty for them, since triggers don't notify the replica that is named there, but
+// this process's caches must learn of the pools' deletions.
 func OpenLooseKeys(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*LooseKeys, error) {
 	open := func(dsn string) (*db.DB, error) {
 		return db.Open(ctx, db.Options{DSN: dsn, MaxConns: LooseConns, ApplicationName: "purser loose foreign keys", Connected: foreground(cfg, dsn, log), Log: log})
@@ -56,7 +56,8 @@ func (k *LooseKeys) Close() {
 	}
 }
 
-// Worker makes the worker that deletes what deleted repositories leave behind.
+// Worker makes the worker that deletes, in both databases, the rows that refer to deleted
+// repositories.
 func (k *LooseKeys) Worker(cfg config.LooseForeignKeys, reg prometheus.Registerer, log *slog.Logger) (*loosefk.Worker, error) {
 	o := k.Options(cfg, log)
 	var err error

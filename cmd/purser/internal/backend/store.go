@@ -14,19 +14,20 @@ import (
 	"github.com/purser-registry/purser/internal/storeid"
 )
 
-// storeTimeout limits the first request to the blob store.
+// storeTimeout limits the first request to the blob store, which tests it.
 const storeTimeout = 30 * time.Second
 
-// OpenStore opens the blob store for a process that writes to it. The store must be the
-// one that belongs to the database. measure, unless nil, wraps the actual store, below
-// the check of its identity.
+// OpenStore opens the blob store for a process that writes to it. It returns an error
+// unless the store's identity is the one to which the database is bound. Unless `measure`
+// is nil, it wraps the store before the identity check does, so that it measures that
+// check's requests too.
 func OpenStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *slog.Logger, measure func(blob.Store) (blob.Store, error)) (*storeid.Store, error) {
 	known, err := storeid.Read(ctx, metadata)
 	if err != nil {
 		return nil, err
 	}
-	// Once the database is bound to a store, the directory must exist: otherwise a new
-	// store would be made in an empty mount point.
+	// Once the database is bound to a store, the store's directory must exist: otherwise a
+	// new store would be made in the empty mount point of a missing volume.
 	store, err := TryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: known.Confirmed})
 	if err != nil {
 		if known.Confirmed {
@@ -47,7 +48,8 @@ func OpenStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *sl
 	return s, s.Establish(ctx)
 }
 
-// IdentifiedStore wraps store so that its identity is compared with the database's.
+// IdentifiedStore wraps `store` so that its identity is compared with the one to which the
+// database is bound.
 func IdentifiedStore(cfg config.Storage, metadata *db.DB, store blob.Store, log *slog.Logger) (*storeid.Store, error) {
 	return storeid.New(storeid.Options{
 		DB: metadata, Catalog: catalog.New(catalog.Options{DB: metadata, CacheOff: true, Log: log}),
@@ -55,8 +57,8 @@ func IdentifiedStore(cfg config.Storage, metadata *db.DB, store blob.Store, log 
 	})
 }
 
-// StoreTrouble returns the function that classifies errors of the configured kind of
-// store.
+// StoreTrouble returns the function that classifies the errors of the configured kind of
+// store: S3 or a directory.
 func StoreTrouble(s config.Storage) func(error) blob.Trouble {
 	if s.UsesS3() {
 		return s3.TroubleOf
@@ -76,7 +78,8 @@ func StorePlace(s config.Storage) string {
 	return place
 }
 
-// TryStore opens the configured store. dir applies if it is a directory.
+// TryStore opens the configured blob store and tests it with a request. The options `dir`
+// apply if the store is a directory.
 func TryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blob.Store, error) {
 	var store blob.Store
 	var err error

@@ -64,8 +64,9 @@ func (e logView) row() []string {
 	return []string{clock(&e.Time), e.Kind, strings.TrimSpace(who), what, digest, e.why()}
 }
 
-// why returns the entry's reason: the policy and run that caused it, with the policy's
-// reason, or the text that a person gave. For entries about several pulls it says how many.
+// why returns the entry's reason: the reason in the metadata, which a policy or a person
+// gave, and the policy and the pruning run that caused the entry. For an entry that stands
+// for several pulls, it includes their number.
 func (e logView) why() string {
 	var parts []string
 	if reason, ok := e.Metadata["reason"].(string); ok {
@@ -82,7 +83,7 @@ func (e logView) why() string {
 	return strings.Join(parts, ", ")
 }
 
-// logFlags are the flags that select entries.
+// logFlags are the flags that select entries of the audit log.
 type logFlags struct {
 	from, to, actor, tag, digest, policy, run string
 	kinds                                     []string
@@ -102,7 +103,8 @@ func addLogFlags(cmd *cobra.Command) *logFlags {
 	return f
 }
 
-// moment parses a time, or an age, which counts back from now. It returns RFC 3339.
+// moment converts an age such as 90m, which counts back from now, to a time in RFC 3339.
+// Any other text is returned unchanged.
 func moment(text string) string {
 	if age, err := time.ParseDuration(text); err == nil && age > 0 {
 		return time.Now().Add(-age).UTC().Format(time.RFC3339)
@@ -115,7 +117,8 @@ func (f *logFlags) query() url.Values {
 		"tag", f.tag, "digest", f.digest, "policy", f.policy, "run", f.run)
 }
 
-// path returns the API's path of the target's log.
+// path returns the API's path for the audit log: of the namespace or repository that the
+// first argument names, or of the whole registry if there is no argument.
 func (f *logFlags) path(args []string) (string, error) {
 	if len(args) == 0 && !f.target.repository {
 		return api.Path("superuser", "logs"), nil
@@ -181,8 +184,8 @@ func auditExportCommand(src *command.Source) *cobra.Command {
 		defer body.Close() //nolint:errcheck // only read
 		out := bufio.NewWriter(cmd.OutOrStdout())
 		if _, err = io.Copy(out, body); err != nil {
-			// The entries that arrived are printed even if the export fails: they show at
-			// least where it ended.
+			// The entries that arrived are printed even if the export fails, so that the
+			// user sees where it ended.
 			err = fmt.Errorf("the export is not complete: %w", err)
 		}
 		return errors.Join(err, out.Flush())

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// checkedText is a flag whose value is checked when it is parsed, so that the error
-// names the flag. It implements pflag.Value.
+// checkedText is a flag whose value is checked when the command line is parsed, so that the
+// error names the flag. It implements pflag.Value.
 type checkedText struct {
 	p     *string
 	check func(text string) error
@@ -68,8 +68,8 @@ func checkDigest(text string) error {
 	return err
 }
 
-// listFlag is a flag whose value is a comma-separated list of checked texts. It
-// implements pflag.Value.
+// listFlag is a flag whose value is a comma-separated list, each element of which `check`
+// checks. It implements pflag.Value.
 type listFlag struct {
 	p     *[]string
 	check func(text string) error
@@ -96,7 +96,7 @@ func checkKind(text string) error {
 	return checkChoice(kinds...)(text)
 }
 
-// checkChoice returns a check that accepts the given words.
+// checkChoice returns a check that accepts only the given words.
 func checkChoice(choices ...string) func(text string) error {
 	return func(text string) error {
 		if !slices.Contains(choices, text) {
@@ -106,7 +106,8 @@ func checkChoice(choices ...string) func(text string) error {
 	}
 }
 
-// checkOrder returns a check that accepts the given words, also with - in front.
+// checkOrder returns a check that accepts the given words, each also with a minus sign in
+// front for the reverse order.
 func checkOrder(orders ...string) func(text string) error {
 	return func(text string) error {
 		if !slices.Contains(orders, strings.TrimPrefix(text, "-")) {
@@ -125,8 +126,8 @@ func checkMoment(text string) error {
 	return errors.New("write 2026-03-05, 2026-03-05T07:00:00Z, or an age like 90m or 12h")
 }
 
-// checkArg returns a usage error if check rejects the argument. what is the argument's
-// name.
+// checkArg returns a usage error if `check` rejects the argument `text`. `what` is the
+// argument's name in that error.
 func checkArg(what, text string, check func(text string) error) error {
 	if err := check(text); err != nil {
 		return command.Usagef("%s: %q isn't possible: %w", what, text, err)

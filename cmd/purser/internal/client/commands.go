@@ -1,6 +1,7 @@
-// Package client has the commands that are clients of the management API: what a registry
-// has in namespaces, repositories and tags, its audit log, policies, pruning, statistics of
-// pulls, protection rules and webhooks. They need an address and no configuration.
+// Package client has the commands that are clients of the management API. They show and
+// change a registry's namespaces, repositories, tags, policies, pruning, pull statistics,
+// protection rules and webhooks, and show its audit log. They need the registry's URL, but
+// no configuration.
 package client
 
 import (
@@ -9,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
-// Commands returns the commands that ask a registry over its management API.
+// Commands returns the commands of this package.
 func Commands(src *command.Source) []*cobra.Command {
 	return []*cobra.Command{
 		namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), protectionCommand(src),

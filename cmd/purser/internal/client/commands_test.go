@@ -9,7 +9,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
-// execute runs a command line of the commands for clients, and returns its exit code.
+// execute runs a command line of this package's commands, and returns its exit code.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	src := &command.Source{Environ: environ}
 	return command.Execute(ctx, command.NewRoot(src, Commands(src)...), args, stdout, stderr)

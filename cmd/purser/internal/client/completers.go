@@ -17,12 +17,12 @@ const (
 	completionMost = "100"
 )
 
-// completer returns the possible values of an argument that begins with word. args are
-// the arguments before it. more says that the values are only beginnings, so that the
-// shell adds no space.
+// completer returns the possible values, beginning with `word`, of an argument of a
+// command. `args` are the arguments before it. The result `more` says that the values are
+// only beginnings of arguments, so that the shell must not add a space.
 type completer func(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool)
 
-// completions maps a command's path to the completers of its arguments.
+// completions maps a command's path to the completers of its arguments, in their order.
 var completions = map[string][]completer{
 	"namespace show": {namespaces}, "namespace delete": {namespaces},
 	"repo list": {namespaces}, "repo show": {repositoryNames}, "repo delete": {repositoryNames},
@@ -38,8 +38,9 @@ var completions = map[string][]completer{
 	"prune show": {pruneRuns}, "prune undo": {pruneRuns}, "prune defaults": {namespaces, onOff},
 }
 
-// Complete adds completion to the commands' arguments. The candidates come from the
-// registry that the command would ask; if it can't be reached, there are none.
+// Complete adds shell completion to the arguments of the commands below `root`. The values
+// come from the registry to which the command would send its requests; if it can't be
+// reached, there are none.
 func Complete(src *command.Source, root *cobra.Command) {
 	for path, of := range completions {
 		cmd, _, err := root.Find(strings.Fields(path))
@@ -124,7 +125,8 @@ func tagPage(ctx context.Context, c *api.Client, repository, prefix string) []ta
 	return page.Tags
 }
 
-// tags completes a repository with a colon, and then its tags.
+// tags completes an argument REPOSITORY:TAG: first the repository with its colon, then the
+// tags of that repository.
 func tags(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 	repository, prefix, found := strings.Cut(word, ":")
 	if !found {
@@ -140,7 +142,8 @@ func tags(ctx context.Context, c *api.Client, args []string, word string) (list 
 	return list, false
 }
 
-// digests completes the digests to which tags of the first argument's repository point.
+// digests completes a digest, from those to which tags of the first argument's repository
+// point.
 func digests(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 	repository, _, _ := strings.Cut(args[0], ":")
 	for _, t := range tagPage(ctx, c, repository, "") {
@@ -155,7 +158,9 @@ func policies(ctx context.Context, c *api.Client, args []string, word string) ([
 	return itemsOf("/autoprunepolicy", "policies")(ctx, c, args, word)
 }
 
-// itemsOf completes the UUIDs of items that the API lists at a path below a target.
+// itemsOf returns a completer for the UUIDs of items, such as policies, that belong to the
+// target in the first argument. The API lists the items in the member `member` of its
+// answer, at `path` below the target's path.
 func itemsOf(path, member string) completer {
 	return func(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 		at := "" // the registry's
@@ -183,7 +188,8 @@ func webhooks(ctx context.Context, c *api.Client, args []string, word string) ([
 	return itemsOf("/webhook", "webhooks")(ctx, c, args, word)
 }
 
-// deliveries completes the notices of the webhook that the second argument names.
+// deliveries completes the UUIDs of the notices that were sent to the webhook in the second
+// argument.
 func deliveries(ctx context.Context, c *api.Client, args []string, word string) ([]string, bool) {
 	return itemsOf("/webhook"+api.Path(args[1], "deliveries"), "deliveries")(ctx, c, args, word)
 }

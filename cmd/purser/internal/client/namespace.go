@@ -21,7 +21,7 @@ func namespaceCommand(src *command.Source) *cobra.Command {
 		namespaceListCommand(src), namespaceShowCommand(src), namespaceCreateCommand(src), namespaceDeleteCommand(src)))
 }
 
-// nameFlags are the flags that filter names in a list.
+// nameFlags are the flags that select the names in a list by their beginning or a part.
 type nameFlags struct{ prefix, contains string }
 
 func addNameFlags(cmd *cobra.Command) *nameFlags {
@@ -31,13 +31,14 @@ func addNameFlags(cmd *cobra.Command) *nameFlags {
 	return f
 }
 
-// query returns the query parameters for a page.
+// query returns the query parameters for one page of the list: at most `n` names after
+// `cursor`.
 func (f *nameFlags) query(cursor string, n int) url.Values {
 	return parameters("prefix", f.prefix, "contains", f.contains, "next_page", cursor, "limit", strconv.Itoa(n))
 }
 
-// parameters returns query parameters from pairs of name and value. Pairs with an empty
-// value are left out.
+// parameters returns query parameters from pairs of name and value. It leaves out pairs
+// whose value is empty.
 func parameters(pairs ...string) url.Values {
 	q := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -74,7 +75,7 @@ func namespaceListCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// atLeast formats a count, with a plus if it is a lower bound.
+// atLeast formats a count, followed by a plus sign if the count is only a lower bound.
 func atLeast(n catalog.Count) string {
 	if n.Exact {
 		return humanize.Comma(n.Rows)
@@ -82,8 +83,8 @@ func atLeast(n catalog.Count) string {
 	return humanize.Comma(n.Rows) + "+"
 }
 
-// sizes formats the size of all blobs, and the size of those that only this repository
-// or namespace uses.
+// sizes formats, for a repository or namespace, the size of all its blobs (`all`), and the
+// size of the blobs that nothing else uses (`own`).
 func sizes(s catalog.Size) (all, own string) {
 	all, own = command.Size(s.Bytes)+" in "+command.Count(s.Blobs, "blob"), command.Size(s.OwnBytes)
 	if !s.Exact {

@@ -29,7 +29,7 @@ func policyCommand(src *command.Source) *cobra.Command {
 // policyView is a policy in the API's format.
 type policyView api.PolicyView
 
-// tags describes which tags the policy applies to.
+// tags describes the tags to which the policy applies.
 func (p policyView) tags() (text string) {
 	switch {
 	case p.TagPattern == nil:
@@ -57,11 +57,12 @@ func (p policyView) row() []string {
 
 var policyHeader = []string{"UUID", "METHOD", "VALUE", "TAGS", "SAVED"}
 
-// targetFlags are the flags that say whether the first argument is a namespace or a
-// repository, or is missing.
+// targetFlags are the flags that say how to read the first argument, TARGET: with
+// `repository`, it is a repository even without a slash; with `defaults`, it is missing,
+// and the registry's default policies are meant.
 type targetFlags struct{ repository, defaults bool }
 
-// addTarget adds the target flags to a command.
+// addTarget adds the flag --repo and, if `defaults` is set, --defaults to a command.
 func addTarget(cmd *cobra.Command, defaults bool) *targetFlags {
 	f := new(targetFlags)
 	cmd.Flags().BoolVar(&f.repository, "repo", false, "TARGET is a repository, though it has no slash")
@@ -71,8 +72,8 @@ func addTarget(cmd *cobra.Command, defaults bool) *targetFlags {
 	return f
 }
 
-// path splits the arguments into a target and n further ones. It returns the target's
-// path in the API, its name for people, and the further arguments.
+// path splits the arguments into a target and `n` further arguments. It returns the
+// target's path in the API, its name for messages, and the further arguments in `rest`.
 func (f *targetFlags) path(args []string, n int) (path, name string, rest []string, err error) {
 	if f.defaults {
 		if len(args) != n {
@@ -122,7 +123,8 @@ func policyListCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// policyFlags describe a policy: either as JSON, or member by member.
+// policyFlags are the flags that describe a policy: either as JSON in one flag, or with a
+// flag for each member.
 type policyFlags struct {
 	json, method, olderThan, pattern string
 	numTags                          int

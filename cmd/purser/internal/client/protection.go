@@ -18,7 +18,8 @@ func protectionCommand(src *command.Source) *cobra.Command {
 	return addServer(cmd)
 }
 
-// scopeFlags say to what a protection rule applies.
+// scopeFlags say to which repositories a protection rule applies: with `all`, to all of the
+// registry, and otherwise to those of a target.
 type scopeFlags struct {
 	*targetFlags
 	all bool
@@ -31,8 +32,9 @@ func addScope(cmd *cobra.Command) *scopeFlags {
 	return f
 }
 
-// path splits the arguments into a scope and n further ones. It returns the path of the
-// scope's rules in the API, the scope's name for people, and the further arguments.
+// path splits the arguments into a scope (a target, or none with --all) and `n` further
+// arguments. It returns the API's path of the scope's rules, the scope's name for messages,
+// and the further arguments in `rest`.
 func (f *scopeFlags) path(args []string, n int) (path, name string, rest []string, err error) {
 	const rules = "/tagprotection"
 	if f.all {

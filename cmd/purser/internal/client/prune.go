@@ -28,7 +28,7 @@ func pruneCommand(src *command.Source) *cobra.Command {
 		pruneUndoCommand(src), pruneDefaultsCommand(src)))
 }
 
-// maxPreviewed is the largest number of tags that the API returns in a preview.
+// maxPreviewed is the largest number of tags to be deleted that the API lists in a preview.
 const maxPreviewed = 10_000
 
 func prunePreviewCommand(src *command.Source) *cobra.Command {
@@ -190,7 +190,8 @@ func pruneRunCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// failed returns an error if the last run didn't succeed.
+// failed returns an error if the namespace's last pruning run failed, or was stopped since
+// no policy applies any more.
 func (s pruneState) failed(namespace string) error {
 	switch {
 	case s.Task == nil:
@@ -201,10 +202,11 @@ func (s pruneState) failed(namespace string) error {
 	return nil
 }
 
-// queuedLong is how long a run usually waits for a worker, at most.
+// queuedLong is how long a requested pruning run usually waits for a worker, at most.
 const queuedLong = 15 * time.Second
 
-// progress describes the progress of the run that was requested at the given time.
+// progress describes how far the pruning run is that the user requested at the time
+// `since`.
 func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time) string {
 	var r autoprune.RunDetails
 	switch waited := time.Since(since); {
@@ -220,8 +222,8 @@ func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time
 	return text
 }
 
-// waitForRun polls until the task is neither queued nor running, and shows its
-// progress.
+// waitForRun polls the namespace's state into `s` until its pruning run is neither queued
+// nor running, and shows the run's progress on `line`.
 func waitForRun(ctx context.Context, c *api.Client, path string, s *pruneState, line *command.ProgressLine) error {
 	defer line.Clear()
 	began := time.Now()

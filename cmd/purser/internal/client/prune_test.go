@@ -16,8 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
-// pruneRegistry is a server that returns a sequence of task states; the last one
-// repeats. "" means that there is no task. ask is called for each request.
+// pruneRegistry starts a server that answers each request about a namespace's pruning with
+// the next of `states`, and repeats the last state; "" means that the namespace has no
+// task. It calls `ask` at each GET request for the state, and returns the server's URL.
 func pruneRegistry(t *testing.T, ask func(), states ...string) string {
 	t.Helper()
 	const run = "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b"
@@ -46,8 +47,8 @@ func pruneRegistry(t *testing.T, ask func(), states ...string) string {
 	return registry.URL
 }
 
-// TestPruneRunTellsTheOutcome: the command fails if the run failed or was stopped
-// early.
+// TestPruneRunTellsTheOutcome: "purser prune run" fails if the pruning run failed or was
+// stopped early.
 func TestPruneRunTellsTheOutcome(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -70,8 +71,8 @@ func TestPruneRunTellsTheOutcome(t *testing.T) {
 	}
 }
 
-// TestPruneRunInterrupted: an interrupt ends the command, which says that the run
-// continues.
+// TestPruneRunInterrupted: when the user interrupts "purser prune run", the command ends
+// and says that the run goes on in the registry.
 func TestPruneRunInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -83,7 +84,7 @@ func TestPruneRunInterrupted(t *testing.T) {
 	}
 }
 
-// TestPruneRunProgress: the command shows what the run has done so far.
+// TestPruneRunProgress: "purser prune run" shows what the pruning run has done so far.
 func TestPruneRunProgress(t *testing.T) {
 	t.Parallel()
 	server, err := api.ParseServer(pruneRegistry(t, nil, "running", "running", "success"))

@@ -26,7 +26,7 @@ func pullsCommand(src *command.Source) *cobra.Command {
 // pullsView is the state of pull counting, in the API's format.
 type pullsView api.PullState
 
-// problem returns why pulls can't be counted, "" if they can.
+// problem returns why pulls can't be counted, or "" if they can.
 func (v pullsView) problem() string {
 	switch r := v.Redis; {
 	case v.Problem != "":
@@ -58,7 +58,7 @@ func redisFields(r *api.RedisPulls) []string {
 	return list
 }
 
-// show prints the state. It returns an error if there is a problem.
+// show prints the state of pull counting. It returns an error if pulls can't be counted.
 func (v pullsView) show(cmd *cobra.Command, f command.Format) error {
 	err := f.Print(cmd.OutOrStdout(), v, func(w io.Writer) error {
 		behind := "nothing is uncounted"

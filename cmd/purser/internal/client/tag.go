@@ -37,8 +37,8 @@ type tagView struct {
 	PullDisplay  *string    `json:"pull_count_display"`
 }
 
-// pulled formats when a tag or manifest was last pulled. Without a known pull it
-// returns "" rather than "never", since there may have been pulls before counting
+// pulled formats when a tag or manifest was last pulled, and how often (`n`). If no pull is
+// known, it returns "" rather than "never", since there may have been pulls before counting
 // began.
 func pulled(t *time.Time, n *int64) string {
 	if t == nil {
@@ -53,7 +53,7 @@ func pulled(t *time.Time, n *int64) string {
 	return fmt.Sprintf("%s (%s pulls)", clock(t), pullstats.Display(*n))
 }
 
-// pulls formats a number of pulls; "" if it is unknown.
+// pulls formats a number of pulls. It returns "" if the number is unknown (nil).
 func pulls(n *int64) string {
 	if n == nil {
 		return ""
@@ -178,8 +178,8 @@ func writeTag(w io.Writer, t tagView, m manifestView) error {
 		"last pull", pulled(t.LastPulledAt, t.PullCount))
 }
 
-// builtAt formats an image's build time. Reproducible builds often set it to the year
-// 1.
+// builtAt formats the build time in an image's configuration. It returns a text that isn't
+// a time unchanged, and "" for the zero time, which reproducible builds often set.
 func builtAt(text string) string {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {

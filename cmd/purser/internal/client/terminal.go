@@ -22,7 +22,8 @@ func addServer(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// withClient returns a RunE function that makes an API client and passes it to run.
+// withClient returns a RunE function that makes an API client from the flags and the
+// environment, and passes it to `run`.
 func withClient(src *command.Source, run func(cmd *cobra.Command, c *api.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := src.Client(cmd)
@@ -40,8 +41,8 @@ func addLimit(cmd *cobra.Command) *int {
 	return &limit
 }
 
-// table prints rows under a header, and a note if there are more. Control characters in
-// cells are replaced.
+// table prints `rows` under a header, and a note if the registry has more rows than were
+// asked for (`more`). It replaces control characters in cells.
 func table(w io.Writer, header []string, rows [][]string, more bool) error {
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(out, strings.Join(header, "\t"))
@@ -64,8 +65,8 @@ func table(w io.Writer, header []string, rows [][]string, more bool) error {
 	return nil
 }
 
-// fields prints names and values, one pair per line. Pairs with an empty value are left
-// out.
+// fields prints pairs of name and value, one pair per line. It leaves out pairs whose value
+// is empty.
 func fields(w io.Writer, pairs ...string) error {
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -79,8 +80,8 @@ func fields(w io.Writer, pairs ...string) error {
 	return nil
 }
 
-// printable replaces control characters, which could manipulate the terminal: some of
-// the text in lists comes from strangers.
+// printable replaces control characters, since they could manipulate the terminal, and some
+// of the text in lists was written by strangers.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {
@@ -103,8 +104,9 @@ func addYes(cmd *cobra.Command) *bool {
 	return cmd.Flags().BoolP("yes", "y", false, "don't ask for confirmation")
 }
 
-// confirm asks for confirmation of something that can't be undone. If stdin or stderr
-// isn't a terminal, nobody can answer, and confirm refuses.
+// confirm asks the user to confirm an action that can't be undone. It returns an error
+// unless the user answers yes. If stdin or stderr isn't a terminal, nobody can answer, and
+// it returns an error without asking. If `yes` is set, it returns nil without asking.
 func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	if yes {
 		return nil
@@ -125,7 +127,7 @@ func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	}
 }
 
-// errDeclined is the error of a command whose question was answered with no.
+// errDeclined is the error of a command whose question the user answered with no.
 var errDeclined = command.Refuse("nothing was done")
 
 func ask(in io.Reader, out io.Writer, question string) error {

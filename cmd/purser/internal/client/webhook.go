@@ -38,8 +38,8 @@ func (w webhookView) state() string {
 	return "disabled"
 }
 
-// webhookPath returns the API's path of a namespace's webhooks, or of the one that the
-// second argument names.
+// webhookPath returns the API's path of the webhooks of the namespace in the first
+// argument, or, if there is a second argument, of the webhook with that UUID.
 func webhookPath(args []string) (string, error) {
 	if strings.Contains(args[0], "/") || args[0] == "" {
 		return "", command.Usagef("NAMESPACE: %q isn't possible: it is the first part of a repository's name, such as app", args[0])
@@ -56,8 +56,8 @@ func webhookPath(args []string) (string, error) {
 	return path, nil
 }
 
-// withWebhook is like withClient, for commands whose arguments name a namespace and possibly
-// a webhook.
+// withWebhook is like withClient, for commands whose arguments name a namespace and
+// possibly a webhook. It also passes the API's path of these to `run`.
 func withWebhook(src *command.Source, run func(cmd *cobra.Command, c *api.Client, path string, args []string) error) func(*cobra.Command, []string) error {
 	return withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, err := webhookPath(args)
@@ -110,7 +110,7 @@ func addWebhookFlags(cmd *cobra.Command) *webhookFlags {
 
 func checkEvent(name string) error { return checkChoice(webhook.Events()...)(name) }
 
-// body returns the flags that were given as members for the API.
+// body returns the members of the API's request body, one for each flag that was given.
 func (f *webhookFlags) body(cmd *cobra.Command) (map[string]any, error) {
 	members := map[string]any{}
 	if cmd.Flags().Changed("url") {
@@ -132,11 +132,11 @@ func (f *webhookFlags) body(cmd *cobra.Command) (map[string]any, error) {
 	return members, nil
 }
 
-// maxSecret limits how long a secret may be, in bytes.
+// maxSecret limits the length of a webhook's secret, in bytes.
 const maxSecret = 4096
 
-// readSecret reads a secret from a file, or from stdin for "-", without the final
-// newline.
+// readSecret reads a webhook's secret, at most maxSecret bytes, from the file at `path`, or
+// from stdin if path is "-". It strips newlines at the end.
 func readSecret(stdin io.Reader, path string) (string, error) {
 	if path != "-" {
 		f, err := os.Open(path)

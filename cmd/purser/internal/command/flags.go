@@ -38,8 +38,8 @@ const CompletionTime = time.Second
 // MaxListed is the largest --limit.
 const MaxListed = 1_000_000_000
 
-// flagError rewords an error of pflag, so that it names the flag, its value, and the
-// possible values.
+// flagError rewords an error of pflag about a bad value, so that it names the flag, the
+// value and the possible values. Other errors are returned unchanged.
 func flagError(err error) error {
 	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {

@@ -41,7 +41,7 @@ func AddFormat(cmd *cobra.Command) *Format {
 	return &f
 }
 
-// Print writes v as JSON, or calls text.
+// Print writes `v` to `w` as JSON if f is JSON, and otherwise calls `text` with w.
 func (f Format) Print(w io.Writer, v any, text func(w io.Writer) error) error {
 	if f == Text {
 		return text(w)
@@ -55,7 +55,7 @@ func (f Format) Print(w io.Writer, v any, text func(w io.Writer) error) error {
 	return nil
 }
 
-// Count formats a number with a noun in singular or plural.
+// Count formats `n` with the noun `one`, in the plural unless n is 1.
 func Count(n int64, one string) string {
 	if n == 1 {
 		return "1 " + one

@@ -12,14 +12,15 @@ import (
 	"github.com/purser-registry/purser/internal/pgsession"
 )
 
-// NewLogger makes a logger to w. The format is text if w is a terminal, else JSON,
-// unless the configuration sets it.
+// NewLogger makes a logger that writes to `w`. If the setting log.format is auto, the
+// format is text if w is a terminal, and otherwise JSON.
 func NewLogger(w io.Writer, c config.Log) (*slog.Logger, error) {
 	log, _, err := NewLeveledLogger(w, c)
 	return log, err
 }
 
-// NewLeveledLogger is NewLogger that also returns the level, for later changes.
+// NewLeveledLogger is like NewLogger. It also returns the variable that holds the log
+// level, by which the caller may change the level later.
 func NewLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, error) {
 	level := new(slog.LevelVar)
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {

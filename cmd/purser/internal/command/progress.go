@@ -10,9 +10,9 @@ import (
 	"golang.org/x/term"
 )
 
-// ProgressLine shows the progress of a command: on a terminal as one line that is
-// redrawn, elsewhere as a new line every few seconds. It is also a writer for other
-// output to the same destination, which must not be mixed with the line.
+// ProgressLine shows the progress of a command: on a terminal as a single line that is
+// redrawn, elsewhere as a new line every few seconds. Other output to the same destination
+// must go through Write, which first removes the line from the terminal.
 type ProgressLine struct {
 	out   io.Writer
 	width func() int // of the terminal; nil if there is none
@@ -23,7 +23,7 @@ type ProgressLine struct {
 	drawn bool      // the line is on the screen
 }
 
-// NewProgressLine returns a line on out, which may be a terminal.
+// NewProgressLine returns a ProgressLine that writes to `out`, which may be a terminal.
 func NewProgressLine(out io.Writer) *ProgressLine {
 	p := &ProgressLine{out: out, Every: 5 * time.Second, last: time.Now()}
 	if f, ok := out.(*os.File); ok && IsTerminal(f) {
@@ -38,7 +38,8 @@ func NewProgressLine(out io.Writer) *ProgressLine {
 	return p
 }
 
-// Tell shows the text, if it is due. On a terminal picture stands before it.
+// Tell shows `text`, unless the last text was shown less than Every ago. On a terminal,
+// `picture` is shown in front of the text.
 func (p *ProgressLine) Tell(picture, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +52,7 @@ func (p *ProgressLine) Tell(picture, text string) {
 		return
 	}
 	line := picture + text
-	// Text as wide as the terminal would wrap.
+	// The line is cut to less than the terminal's width, since the terminal would wrap it.
 	line = line[:min(len(line), max(0, p.width()-1))]
 	fmt.Fprint(p.out, "\r"+line+"\x1b[K") //nolint:errcheck // nobody reads it
 	p.drawn = true
@@ -60,7 +61,8 @@ func (p *ProgressLine) Tell(picture, text string) {
 // OnTerminal says whether the line is redrawn on a terminal.
 func (p *ProgressLine) OnTerminal() bool { return p.width != nil }
 
-// Due says whether enough time has passed to show the next text.
+// Due says whether enough time has passed since the last text, so that Tell would show a
+// new one.
 func (p *ProgressLine) Due() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

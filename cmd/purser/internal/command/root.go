@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/cli"
 )
 
-// NewRoot makes the program's command, with the given commands below it.
+// NewRoot makes the command purser, with the given commands as subcommands.
 func NewRoot(src *Source, commands ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "purser",
@@ -29,8 +29,9 @@ func NewRoot(src *Source, commands ...*cobra.Command) *cobra.Command {
 	return root
 }
 
-// Execute runs a command line below root and returns the exit code: 0, the code for an
-// error, which it prints to stderr, or the code that the command asks for.
+// Execute runs the command line `args` on `root` and returns the exit code: 0 for success,
+// the code of an ExitCode error, or the code for any other error, which it prints to
+// stderr.
 func Execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)

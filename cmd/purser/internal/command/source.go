@@ -16,17 +16,18 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 )
 
-// configVariable is the environment variable that names the configuration file, if the
-// flag isn't given.
+// configVariable is the environment variable that names the configuration file. The flag
+// --config overrides it.
 const configVariable = "PURSER_CONFIG"
 
-// Source reads the configuration from the file, the environment and flags.
+// Source reads the configuration from the configuration file, the environment and the
+// flags.
 type Source struct {
 	Environ []string
 	file    string
 }
 
-// settingFlags maps flags to the keys of the settings that they set.
+// settingFlags are the flags that set a setting, with the setting's key.
 var settingFlags = []struct{ name, key string }{
 	{"data-dir", "data_dir"},
 	{"addr", "http.addr"},
@@ -49,8 +50,8 @@ func AddServeFlags(flags *pflag.FlagSet) {
 	flags.Bool("allow-anonymous", false, "allow addresses that other machines reach although nobody needs to log in")
 }
 
-// Load returns the configuration for cmd. It returns the configuration even with an
-// error, which joins all problems that were found.
+// Load returns the configuration for `cmd`. It returns the configuration even if there is
+// an error, which joins all problems that Load found.
 func (s *Source) Load(cmd *cobra.Command) (*config.Config, error) {
 	file := s.file
 	isFile := func(entry string) bool { return strings.HasPrefix(entry, configVariable+"=") }
@@ -79,7 +80,7 @@ func (s *Source) Load(cmd *cobra.Command) (*config.Config, error) {
 	return cfg, err
 }
 
-// ofFlag says whether one of the configuration's problems concerns a flag.
+// ofFlag says whether `err`, an error of Load, has a problem of a flag among its lines.
 func ofFlag(err error) bool {
 	for line := range strings.Lines(err.Error()) {
 		if strings.HasPrefix(line, "flag --") {
@@ -89,7 +90,8 @@ func ofFlag(err error) bool {
 	return false
 }
 
-// Client makes the API client for a command that has the flag --server.
+// Client makes the API client for `cmd`. The registry's URL is the flag --server, else the
+// environment variable PURSER_SERVER, else api.DefaultServer.
 func (s *Source) Client(cmd *cobra.Command) (*api.Client, error) {
 	text, from := api.DefaultServer, ""
 	for _, entry := range s.Environ {
@@ -107,7 +109,8 @@ func (s *Source) Client(cmd *cobra.Command) (*api.Client, error) {
 	return api.NewClient(server), nil
 }
 
-// DefaultPolicy parses the setting autoprune.default_policy; nil if it is empty.
+// DefaultPolicy parses the setting autoprune.default_policy. It returns nil if the setting
+// is empty.
 func DefaultPolicy(cfg *config.Config) (*autoprune.Policy, error) {
 	if cfg.Autoprune.DefaultPolicy == "" {
 		return nil, nil

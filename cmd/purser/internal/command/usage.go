@@ -1,6 +1,6 @@
-// Package command has what all commands of purser share: where they take their
-// configuration from, errors of usage and exit codes, output as text or JSON, logs, and
-// progress. It knows no single command.
+// Package command has what all commands of purser share: reading the configuration, usage
+// errors and exit codes, output as text or JSON, logging, and the display of progress. It
+// contains no command except version.
 package command
 
 import (
@@ -13,15 +13,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes of commands. 1 is any other failure.
+// These are the exit codes of commands, besides 0 for success and 1 for any other failure.
 const (
 	ExitUsage    = 2 // the command line is wrong
 	ExitRefused  = 3 // the registry, or the user who was asked, refused
 	ExitFindings = 4 // the command has done its work and found problems that need somebody
 )
 
-// foundOfLoose is the exit code by which the commands on loose foreign keys say that
-// they found problems.
+// foundOfLoose is the exit code with which package loosefk/cli reports that a command on
+// loose foreign keys has found problems. exitCodeOf turns it into ExitFindings.
 const foundOfLoose = 3
 
 // usageError says that a command line is wrong.
@@ -30,7 +30,8 @@ type usageError struct {
 	err     error
 }
 
-// Usagef makes a usageError. The command's name is added later.
+// Usagef returns a usageError with this text. The command's name is added later, by the
+// function that checkUsage wraps around the command.
 func Usagef(format string, args ...any) error { return &usageError{err: fmt.Errorf(format, args...)} }
 
 func (e *usageError) Error() string {
@@ -41,7 +42,7 @@ func (e *usageError) Error() string {
 }
 func (e *usageError) Unwrap() error { return e.err }
 
-// refusal is the error of an action that the user or Purser itself declined.
+// refusal is the error of an action that the user, when asked, or Purser itself declined.
 type refusal struct{ text string }
 
 // Refuse returns a refusal with this text.
@@ -49,7 +50,8 @@ func Refuse(text string) error { return &refusal{text} }
 
 func (e *refusal) Error() string { return e.text }
 
-// exitCodeOf returns the exit code for an error.
+// exitCodeOf returns the exit code for `err`; `otherwise` is the code that cli.Report chose
+// for it.
 func exitCodeOf(err error, otherwise int) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return ExitUsage
@@ -66,8 +68,8 @@ func exitCodeOf(err error, otherwise int) int {
 	return otherwise
 }
 
-// checkUsage turns errors about flags and arguments of a command and its subcommands
-// into usage errors, with suggestions for misspelt names.
+// checkUsage changes `cmd` and its subcommands so that errors about their flags and
+// arguments are usage errors, with suggestions for misspelt names of subcommands.
 func checkUsage(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), flagError(err)} })
 	if run := cmd.RunE; run != nil {
@@ -113,8 +115,8 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return err
 }
 
-// ExitCode is the error of a command that has already printed everything and only sets
-// the exit code.
+// ExitCode is the error of a command that has already printed everything. It only sets the
+// exit code of the program.
 type ExitCode int
 
 func (c ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }

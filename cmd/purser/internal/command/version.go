@@ -9,7 +9,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Version is the version of a release. Package main sets it before it reads the command line.
+// Version is the version of a release, "" in other builds. Package main sets it before it
+// reads the command line.
 var Version string
 
 // Build describes the source that this program was built from.

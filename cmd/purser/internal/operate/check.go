@@ -61,14 +61,15 @@ func checkCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// storeForCheck opens the blob store. A repair needs the store that belongs to the
-// database. A check without repairs accepts another store, with a warning.
+// storeForCheck opens the blob store for a check. If `repair` is set, it returns an error
+// unless the database is bound to this store. Otherwise it accepts another store with a
+// warning, since a check without repairs changes nothing.
 func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, metadata *db.DB, repair bool) (blob.Store, error) {
 	log, err := command.NewLogger(cmd.ErrOrStderr(), config.Log{Level: "error", Format: "text"})
 	if err != nil {
 		return nil, err
 	}
-	// Existing: a wrong path is an error, rather than an empty store.
+	// Existing makes a wrong path an error. Otherwise an empty store would be made there.
 	raw, err := backend.TryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: true})
 	if err != nil {
 		return nil, err
@@ -88,8 +89,9 @@ func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, 
 	return raw, nil
 }
 
-// openForCheck opens the database. Options.Replica stays empty: triggers don't notify the
-// replica named there, and all servers have to learn of a repair's changes.
+// openForCheck opens a pool on the metadata database. Options.Replica stays empty, since
+// triggers don't notify the replica that is named there, but the caches of all servers must
+// learn of a repair's changes.
 func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn string) (*db.DB, error) {
 	if err := backend.ForCommand(backend.CheckMetadata(ctx, dsn)); err != nil {
 		return nil, err
@@ -101,11 +103,11 @@ func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, d
 	return db.Open(ctx, db.Options{DSN: dsn, MaxConns: checkConns, ApplicationName: "purser check", Log: log})
 }
 
-// checkConns allows a connection for each list that the check compares, which stays
-// open, and some for the queries in between.
+// checkConns is the size of the pool that openForCheck opens. Each list that the check
+// compares keeps a connection for itself; the rest serves the other queries of the check.
 const checkConns = 8
 
-// runCheck runs the check and prints its findings.
+// runCheck runs the check with the options `o`, and prints its findings and their summary.
 func runCheck(ctx context.Context, stdout, stderr io.Writer, f command.Format, o storecheck.Options) error {
 	lines := json.NewEncoder(stdout)
 	lines.SetEscapeHTML(false)
@@ -166,8 +168,8 @@ func showCheck(w io.Writer, p storecheck.Progress) {
 	fmt.Fprintf(w, ", %s", command.Count(p.Findings, "finding")) //nolint:errcheck
 }
 
-// advice describes each kind of problem: what follows the number of findings, what to
-// do about it, and what a repair has done.
+// advice has the texts about each kind of problem: `what` stands behind the number of
+// findings, `todo` says what to do about them, and `done` says what a repair has done.
 var advice = map[storecheck.Problem]struct{ what, todo, done string }{
 	storecheck.Shared: {"with more than one owner row",
 		"This should never be, and nothing repairs it: one owner may delete what the other one uses. Please report it.", ""},
@@ -199,7 +201,7 @@ const (
 	doneDoomed = "A running registry deletes them when a day and gc.keep_doomed are over. Until then a mistake can be undone."
 )
 
-// things names the objects that a problem's findings are about.
+// things names, in the singular, the kind of object that a problem's findings are about.
 func things(p storecheck.Problem) string {
 	switch p {
 	case storecheck.Shared:
@@ -215,8 +217,8 @@ func things(p storecheck.Problem) string {
 	}
 }
 
-// writeCheck prints the result of a check: what was compared, what is wrong and what to
-// do.
+// writeCheck prints the result of a check as text: what was compared, what is wrong, and
+// what to do about it.
 func writeCheck(w io.Writer, o storecheck.Options, r storecheck.CheckReport, examples map[storecheck.Problem][]storecheck.Finding, complete bool) error {
 	var b strings.Builder
 	began := "Compared"

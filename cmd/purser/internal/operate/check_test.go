@@ -9,7 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// The output explains every kind of problem, repaired or not, and says what to do about it.
+// The check's output explains every kind of problem, repaired or not, and says what to do
+// about it.
 func TestCheckExplainsEveryProblem(t *testing.T) {
 	t.Parallel()
 	for _, p := range storecheck.Problems {
@@ -40,8 +41,8 @@ func TestCheckExplainsEveryProblem(t *testing.T) {
 	}
 }
 
-// TestCheckNotesDeclaredSizes: a wrong size that a manifest declares is only a note,
-// after which nothing remains to be done.
+// TestCheckNotesDeclaredSizes: if the check's only finding is a manifest that declares a
+// wrong size of a blob, the output says that nothing remains to be done.
 func TestCheckNotesDeclaredSizes(t *testing.T) {
 	t.Parallel()
 	for _, other := range []storecheck.Problem{"", storecheck.Unowned} {

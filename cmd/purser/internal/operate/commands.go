@@ -1,7 +1,7 @@
-// Package operate has the commands for operators, which work on the database and the blob
-// store of the configuration, whether or not a server runs: garbage collection, the check of
-// the store and its adoption, migrations, loose foreign keys, the built-in PostgreSQL, and
-// the configuration itself.
+// Package operate has the commands for operators. They work directly on the configured
+// database and blob store, whether or not a server runs: garbage collection, the check and
+// the adoption of a store, migrations, loose foreign keys, the built-in PostgreSQL, and the
+// configuration itself.
 package operate
 
 import (

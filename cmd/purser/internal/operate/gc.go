@@ -19,9 +19,9 @@ func gcCommand(src *command.Source) *cobra.Command {
 		gcStatusCommand(src), gcRunCommand(src), gcExplainCommand(src), gcRetryCommand(src))
 }
 
-// withMetadata runs fn on the metadata database and its catalog, also while a server runs.
-// The caches of running servers are notified of fn's changes, and the audit log attributes
-// them to this command.
+// withMetadata runs `fn` on the metadata database and its catalog. A server may run on them
+// at the same time: triggers notify its caches of fn's changes. The audit log names this
+// command as the source of the changes.
 func withMetadata(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error) error {
 	return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		if err := backend.ForCommand(backend.CheckMetadata(ctx, dsn)); err != nil {
@@ -42,14 +42,15 @@ func withMetadata(src *command.Source, cmd *cobra.Command, fn func(ctx context.C
 	})
 }
 
-// withCollector is like withMetadata, for commands that need garbage collection.
+// withCollector is like withMetadata, for commands that need the garbage collector.
 func withCollector(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error) error {
 	return withMetadata(src, cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error {
 		return fn(ctx, cfg, backend.NewCollector(cfg, c, metadata, metadata, nil), metadata, log)
 	})
 }
 
-// byCommand returns a context by which audit entries name the command.
+// byCommand returns a context whose audit entries name the command `cmd` as their user
+// agent.
 func byCommand(ctx context.Context, cmd *cobra.Command) context.Context {
 	return audit.WithSource(ctx, audit.Source{UserAgent: cmd.CommandPath()})
 }

@@ -19,20 +19,20 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// gcAccess is how commands ask about garbage collection: over the API of a running
-// server, or on the database.
+// gcAccess is the access of commands to garbage collection. It has two implementations:
+// gcOverAPI asks a running server over its API, and gcOnDatabase works on the database.
 type gcAccess interface {
 	status(ctx context.Context) (gc.GCStatus, error)
 	blob(ctx context.Context, d oci.Digest) (explain.BlobExplanation, error)
 	manifest(ctx context.Context, repository string, d oci.Digest) (explain.ManifestExplanation, error)
-	// retry makes all failed reviews due again.
+	// retry makes all reviews due again that have failed, and returns their number.
 	retry(ctx context.Context) (api.Retried, error)
 }
 
-// withGC runs fn over the API of the registry that PURSER_SERVER names. Without the
-// variable, with --data-dir or --config, or if nothing answers there, it runs fn on the
-// database of the configuration. It doesn't try the default URL: the registry there may
-// be another than the one of the configuration.
+// withGC runs `fn` over the API of the registry that PURSER_SERVER names. Without that
+// variable, with --data-dir or --config, or if no registry answers at that URL, it runs
+// `fn` on the configured database. Unlike other commands it doesn't try the default URL,
+// since the registry there may have another database than the configured one.
 func withGC(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, g gcAccess) error) error {
 	named := func(entry string) bool {
 		value, ok := strings.CutPrefix(entry, api.ServerVariable+"=")
@@ -73,8 +73,8 @@ func (g gcOverAPI) retry(ctx context.Context) (n api.Retried, err error) {
 	return n, g.c.Post(ctx, api.Path("gc", "retry"), nil, &n)
 }
 
-// notThere converts a 404 of the API to an error with the given code, since the API doesn't
-// send codes.
+// notThere converts an API error with status 404 to an oci.Error with the given code,
+// because the API doesn't send such codes. It returns other errors unchanged.
 func notThere(code oci.Code, err error) error {
 	if e, ok := errors.AsType[*api.Error](err); ok && e.Status == 404 {
 		return oci.Errorf(code, "%s", e.Detail)

@@ -15,9 +15,10 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// completeExplainable completes the repository of a manifest from the database: the
-// configured one, or the built-in one if it is running. It doesn't start the built-in
-// one.
+// completeExplainable completes the repository in an argument REPOSITORY@DIGEST with names
+// from the configured database or, if none is configured, from the built-in one. If the
+// built-in PostgreSQL isn't running, there are no completions: completeExplainable doesn't
+// start it.
 func completeExplainable(src *command.Source, cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	const goesOn = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	cfg, err := src.Load(cmd)

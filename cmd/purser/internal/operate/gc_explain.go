@@ -59,7 +59,8 @@ func gcExplainCommand(src *command.Source) *cobra.Command {
 
 const explainable = "<repository>@<digest> for a manifest, or <digest> for a blob (a digest is sha256:… or sha512:…)"
 
-// parseExplainable parses REPOSITORY@DIGEST, or DIGEST alone for a blob, with path "".
+// parseExplainable parses REPOSITORY@DIGEST, which names a manifest, or DIGEST alone, which
+// names a blob; then `path` is "".
 func parseExplainable(text string) (path string, d oci.Digest, err error) {
 	path, digest, found := strings.Cut(text, "@")
 	if !found {
@@ -73,7 +74,8 @@ func parseExplainable(text string) (path string, d oci.Digest, err error) {
 	return path, d, nil
 }
 
-// plainly turns an error that is worded for clients of the API into one for operators.
+// plainly rewords an error that is meant for clients of the API, for operators at a
+// terminal.
 func plainly(err error) error {
 	e, ok := errors.AsType[*oci.Error](err)
 	if !ok {

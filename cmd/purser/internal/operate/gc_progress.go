@@ -10,7 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// progressText describes the progress of garbage collection: a bar, and words.
+// progressText describes the progress of garbage collection, by a bar (`picture`) and by
+// numbers (`text`).
 func progressText(done gc.Progress) (picture, text string) {
 	reviewed := done.ManifestsReviewed + done.BlobsReviewed
 	return bar(reviewed, reviewed+done.Due) + " ", fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),

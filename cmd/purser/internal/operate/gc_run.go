@@ -63,12 +63,13 @@ type gcRun struct {
 	err      error // from writing to out
 }
 
-// gcReport says what a run did, or in a dry run would do.
+// gcReport says what a run of garbage collection deleted, or in a dry run would delete.
 type gcReport struct {
 	DryRun   bool `json:"dry_run"`
 	Complete bool `json:"complete"` // the run neither failed nor was interrupted
 	gc.Progress
-	// Found lists what would be deleted, up to --limit. Nil unless it is a dry run.
+	// Found lists up to --limit of the manifests and blobs that a dry run would delete. It
+	// is nil unless the run is a dry run with JSON output.
 	Found []gc.DryRunDeletion `json:"found,omitzero"`
 }
 
@@ -108,8 +109,9 @@ func (r *gcRun) store(ctx context.Context, cfg *config.Config, metadata *db.DB, 
 	return store, nil
 }
 
-// logger returns a logger to the destination of the progress line. At level info it
-// logs warnings only, since the progress line has the rest.
+// logger returns a logger that writes through the progress line, so that log messages and
+// progress don't mix. If log.level is info, it logs only warnings and errors, since the
+// progress line shows the rest.
 func (r *gcRun) logger(cfg config.Log) (*slog.Logger, error) {
 	if cfg.Level == "info" {
 		cfg.Level = "warn"
@@ -120,8 +122,8 @@ func (r *gcRun) logger(cfg config.Log) (*slog.Logger, error) {
 	return command.NewLogger(r.progress, cfg)
 }
 
-// found reports something that a dry run would delete: immediately as text, or in the
-// final report as JSON.
+// found reports a manifest or blob that a dry run would delete. As text, it is printed at
+// once; as JSON, it is listed in the report at the end.
 func (r *gcRun) found(f gc.DryRunDeletion) {
 	n := int(r.report.ManifestsDeleted + r.report.BlobsDeleted)
 	if f.Kind == gc.ReviewOfManifests {

@@ -30,8 +30,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// garbage is a registry's data: a tagged image, an untagged one whose review is due,
-// and blobs, one of which is unreferenced.
+// garbage is the data of a registry in a test: an image with a tag, an image without tags
+// whose review is due, and blobs, one of which no manifest references.
 type garbage struct {
 	t       *testing.T
 	environ []string
@@ -105,7 +105,8 @@ func (g *garbage) exec(sql string, args ...any) {
 	}
 }
 
-// run runs a command that must succeed and print nothing to stderr, and returns its output.
+// run runs a command, and returns its output. The command must succeed and print nothing to
+// stderr.
 func (g *garbage) run(args ...string) string {
 	g.t.Helper()
 	code, stdout, stderr := purser(g.t, g.environ, args...)
@@ -115,8 +116,8 @@ func (g *garbage) run(args ...string) string {
 	return stdout
 }
 
-// same fails the test unless text equals want, in which TIME matches any time and AGE
-// any duration.
+// same fails the test unless `text` equals `want`. In want, TIME stands for any time and
+// "for AGE" for any duration.
 func same(t *testing.T, text, want string) {
 	t.Helper()
 	text = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`).ReplaceAllString(text, "TIME")
@@ -220,8 +221,9 @@ func TestGCExplain(t *testing.T) {
 	}
 }
 
-// TestGCOverAPI: with PURSER_SERVER, the commands ask the registry that answers there and
-// print what they print of its database; without an answer they ask the database.
+// TestGCOverAPI: with PURSER_SERVER set, the gc commands ask the registry at that URL, and
+// print the same as when they read its database themselves. If no registry answers there,
+// they read the database.
 func TestGCOverAPI(t *testing.T) {
 	t.Parallel()
 	g := newGarbage(t)
@@ -294,8 +296,9 @@ func TestGCRetry(t *testing.T) {
 	same(t, g.run("gc", "retry", "-o", "json"), "{\n  \"manifests\": 0,\n  \"blobs\": 0\n}\n")
 }
 
-// Garbage collection that an operator starts by a command is in the audit log, as if
-// started through the API.
+// When an operator starts garbage collection, a check or the worker of loose foreign keys
+// by a command, the audit log has an entry that names the command. Commands that only show
+// something write no entry.
 func TestCommandsAreLogged(t *testing.T) {
 	t.Parallel()
 	g := newGarbage(t)
@@ -414,7 +417,8 @@ func TestGCRunInterrupted(t *testing.T) {
 	if err := r.run(ctx, cfg, gc.New(gc.Options{Catalog: g.catalog, DB: g.db}), g.db); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
 		t.Errorf("error %v, want that it was interrupted", err)
 	}
-	// The first line of progress has stopped the run, after a batch of one manifest.
+	// The first text of the progress line ended the run's context, when the run had
+	// reviewed one batch of one manifest.
 	same(t, out.String(), "Reviewed 1 manifest, deleted 1; reviewed 0 blobs, deleted 0.\nDeleted 0 objects from the store: reclaimed 0 B.\n")
 	if !strings.Contains(told.String(), "reviewed 1, 2 left; deleted 1 manifest, 0 blobs; reclaimed 0 B\n") {
 		t.Errorf("of the progress it told %q", told.String())

@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/cli"
 )
 
-// looseCommand returns the commands for the loose foreign keys of the registry's own
-// databases.
+// looseCommand returns the command loosefk, whose subcommands work on the loose foreign
+// keys of the registry's own databases.
 func looseCommand(src *command.Source) *cobra.Command {
 	var current *cobra.Command // the running command, which has the flags
 	loose := cli.New(cli.Env{Open: func(ctx context.Context) (*cli.App, error) { return openLoose(src, ctx, current) }})
@@ -53,7 +53,8 @@ func openLoose(src *command.Source, ctx context.Context, cmd *cobra.Command) (*c
 // looseChanges are the commands on loose foreign keys that change a database.
 var looseChanges = []string{"run", "drain", "install", "track", "untrack", "fix-default-partition"}
 
-// logLooseCommand writes an audit entry if the command changes something.
+// logLooseCommand writes an audit entry if `cmd` is a command that changes a database. With
+// --sql a command only prints statements, so it writes none.
 func logLooseCommand(ctx context.Context, k *backend.LooseKeys, cmd *cobra.Command) error {
 	onlyPrints, _ := cmd.Flags().GetBool("sql") // the error only says that the command has no such flag
 	if onlyPrints || !slices.Contains(looseChanges, cmd.Name()) {

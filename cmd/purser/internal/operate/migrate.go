@@ -63,15 +63,15 @@ func writeStatus(w io.Writer, list []db.MigrationStatus) error {
 	return out.Flush()
 }
 
-// withDSN runs fn on the metadata database: the configured one, the built-in one of a
-// running server, or the built-in one, which is started for this purpose. It never
-// creates a built-in one.
+// withDSN runs `fn` on the metadata database. If none is configured, that is the built-in
+// one: withDSN uses a running built-in PostgreSQL, or starts it until fn returns. It
+// returns an error if the data directory has no built-in PostgreSQL yet.
 func withDSN(src *command.Source, cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
 	return withAnyDSN(src, cmd, true, fn)
 }
 
-// withAnyDSN is withDSN that also creates the built-in PostgreSQL, unless existing is
-// set.
+// withAnyDSN is like withDSN. But unless `existing` is set, it creates the built-in
+// PostgreSQL if the data directory has none.
 func withAnyDSN(src *command.Source, cmd *cobra.Command, existing bool, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
 	cfg, dsn, stop, err := openDSN(src, cmd, existing)
 	if err != nil {
@@ -81,7 +81,8 @@ func withAnyDSN(src *command.Source, cmd *cobra.Command, existing bool, fn func(
 	return backend.ExplainDatabase(cfg, fn(cmd.Context(), cfg, dsn))
 }
 
-// openDSN returns the DSN like withAnyDSN. The caller calls stop when it is done.
+// openDSN returns the configuration and the DSN of the metadata database, which it finds or
+// starts like withAnyDSN. The caller must call `stop` when it no longer uses the database.
 func openDSN(src *command.Source, cmd *cobra.Command, existing bool) (cfg *config.Config, dsn string, stop func(), err error) {
 	if cfg, err = src.Load(cmd); err != nil {
 		return nil, "", nil, err

@@ -20,7 +20,8 @@ func storeCommand(src *command.Source) *cobra.Command {
 	return command.Group("store", "Look after which blob store belongs to the database", storeShowCommand(src), storeAdoptCommand(src))
 }
 
-// withStore runs fn with the configured store, even if it belongs to another database.
+// withStore runs `fn` with the configured store, even if the database is bound to another
+// store.
 func withStore(src *command.Source, cmd *cobra.Command, existing bool, fn func(ctx context.Context, store *storeid.Store, log *audit.Log) error) error {
 	return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		metadata, err := openForCheck(ctx, cmd, cfg, dsn)

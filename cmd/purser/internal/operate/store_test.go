@@ -7,7 +7,8 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
-// A repair refuses a store that isn't the database's, and changes nothing.
+// The database is bound to another store than the configured one. "purser check --repair"
+// and "purser gc run" refuse to work, and change nothing.
 func TestCheckRepairRefusesAnotherStore(t *testing.T) {
 	t.Parallel()
 	g := newGarbage(t)
@@ -28,7 +29,8 @@ func TestCheckRepairRefusesAnotherStore(t *testing.T) {
 	}
 }
 
-// The commands show and adopt, with their exit codes and the audit log.
+// The commands "store show" and "store adopt" return the documented exit codes, and
+// adopting a store writes an entry to the audit log.
 func TestStoreCommands(t *testing.T) {
 	t.Parallel()
 	g := newGarbage(t)
@@ -63,7 +65,7 @@ func TestStoreCommands(t *testing.T) {
 	}
 }
 
-// storeID returns the identity of the store that belongs to the database.
+// storeID returns the identity of the store to which the database is bound.
 func (g *garbage) storeID() (id string) {
 	g.t.Helper()
 	if err := g.db.Pool.QueryRow(g.t.Context(), "SELECT id FROM store_identity").Scan(&id); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// openPullLog makes the recorder that logs pulls; nil if the setting audit.pulls is
-// off.
+// openPullLog makes the recorder that writes pulls to the audit log. It returns nil if the
+// setting audit.pulls is off.
 func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slog.Logger) (*audit.Recorder, error) {
 	if !cfg.Pulls {
 		return nil, nil

@@ -18,12 +18,12 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// certificateEvery is how often the certificate's files are checked for changes.
+// certificateEvery is how often the files of the TLS certificate are checked for changes.
 const certificateEvery = 10 * time.Second
 
-// certificate is the registry's TLS certificate. It is read again when its files
-// change. If the new certificate can't be read, or doesn't match its key, the old one
-// stays in use.
+// certificate is the registry's TLS certificate. The registry reads its files again when
+// they change. If the new certificate can't be read, or doesn't match its key, the old
+// certificate stays in use.
 type certificate struct {
 	files config.TLS
 	log   *slog.Logger
@@ -41,8 +41,8 @@ func loadCertificate(files config.TLS, log *slog.Logger) (*certificate, error) {
 	return c, nil
 }
 
-// config returns a TLS configuration that presents the certificate in use at the time
-// of each connection.
+// config returns a TLS configuration that presents, on each new connection, the certificate
+// that is in use at that time.
 func (c *certificate) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -50,7 +50,8 @@ func (c *certificate) config() *tls.Config {
 	}
 }
 
-// reload reads the files and uses the new certificate, if it has changed.
+// reload reads the files, and uses their certificate from now on if the files have changed.
+// It returns an error if they can't be read or don't hold a valid certificate and its key.
 func (c *certificate) reload(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +78,7 @@ func (c *certificate) reload(ctx context.Context) error {
 	return nil
 }
 
-// watch returns a loop that checks the files until ctx ends.
+// watch returns a function that calls reload every certificateEvery until ctx ends.
 func (c *certificate) watch(loops *worker.Metrics) func(ctx context.Context) error {
 	return worker.New(worker.Options{
 		Name: "certificate", Idle: certificateEvery, BackoffMin: certificateEvery, Log: c.log, Metrics: loops,

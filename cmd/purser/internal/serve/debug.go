@@ -14,17 +14,17 @@ const (
 	checkEvery   = time.Second
 )
 
-// readinessCheck tests something that the registry depends on.
+// readinessCheck tests one thing that the registry depends on, such as the database.
 type readinessCheck struct {
 	name string
 	run  func(ctx context.Context) error
-	// spare says that requests succeed even if the check fails. Then the failure is
-	// reported, but the server stays ready.
+	// spare says that requests succeed even if this check fails. A failure is then shown in
+	// the answer of /readyz, but the server stays ready.
 	spare bool
 }
 
-// readiness answers whether requests can succeed. An answer is reused for a second, so
-// that any number of clients causes one check per second.
+// readiness answers /readyz: whether requests can succeed now. The result of the checks is
+// reused for a second, so that they run at most once per second, however many clients ask.
 type readiness struct {
 	mu      sync.Mutex
 	state   string // why the server isn't ready, before any checks; "" once it is up
@@ -36,14 +36,15 @@ type readiness struct {
 
 func newReadiness() *readiness { return &readiness{state: "starting"} }
 
-// started sets the checks that decide from now on whether the server is ready.
+// started ends the state "starting". From now on, `checks` decide whether the server is
+// ready.
 func (r *readiness) started(checks ...readinessCheck) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state, r.checks = "", checks
 }
 
-// stopping makes the server not ready for good.
+// stopping makes the server report that it isn't ready, until the process ends.
 func (r *readiness) stopping() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,7 +64,8 @@ func (r *readiness) answer(ctx context.Context) (bool, []byte) {
 	return r.ok, r.text
 }
 
-// runChecks runs the checks concurrently.
+// runChecks runs the checks concurrently, for at most checkTimeout. It returns whether all
+// of them succeeded, apart from those marked as spare, and a text with one line per check.
 func runChecks(ctx context.Context, checks []readinessCheck) (bool, []byte) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// descriptorLimit returns how many files this process may have open, 0 if unknown. The
-// Go runtime has already raised the soft limit as far as possible.
+// descriptorLimit returns how many files this process may have open (its soft limit), or 0
+// if this is unknown. The Go runtime has already raised the soft limit as far as possible.
 func descriptorLimit() int {
 	var r syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {

@@ -15,14 +15,17 @@ import (
 )
 
 const (
-	// descriptorsOfConnections is how many file descriptors are planned per connection:
-	// its own, one for a blob's object, and one for everything else.
+	// descriptorsOfConnections is how many file descriptors are reserved per connection:
+	// one for its socket, one for the file or socket from which a blob is read or to which
+	// it is written, and one as the connection's share of everything else.
 	descriptorsOfConnections = 3
-	// operatorConnections limits the connections for metrics, health and profiles.
+	// operatorConnections limits the connections to each of the listeners for metrics,
+	// health and profiles.
 	operatorConnections = 512
 )
 
-// limits bound the resources of this process that clients may use.
+// limits are the limits on what clients may use of this process: connections, requests, and
+// memory for request bodies.
 type limits struct {
 	cfg         *config.Config
 	connections int // in total, 0: no limit
@@ -39,8 +42,9 @@ func newLimits(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) 
 	l := &limits{cfg: cfg, metrics: metrics, log: log}
 	l.connections, l.ofClient = connectionLimits(cfg.HTTP.MaxConnections, cfg.HTTP.MaxClientConnections, descriptorLimit())
 	if l.connections < cfg.HTTP.MaxConnections {
-		// The default exceeds what most machines allow a process. That is no mistake of
-		// the operator, so it isn't a warning.
+		// The default of http.max_connections exceeds what most machines allow a process.
+		// That is no mistake of the operator, so only a limit that the operator has set
+		// causes a warning.
 		level := slog.LevelDebug
 		if cfg.Source("http.max_connections") != "default" {
 			level = slog.LevelWarn
@@ -51,9 +55,9 @@ func newLimits(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) 
 	return l, nil
 }
 
-// connectionLimits lowers the limits of connections to what the process's file
-// descriptors allow (0: unknown). If one client's limit exceeds the total, it becomes
-// half of the total.
+// connectionLimits returns the limits on connections in total and per client, lowered to
+// what the process's file descriptors allow (0: unknown). If the limit per client exceeds
+// the total, it becomes half of the total.
 func connectionLimits(most, ofClient, descriptors int) (int, int) {
 	if possible := descriptors / descriptorsOfConnections; most > possible && possible > 0 {
 		most = possible
@@ -64,7 +68,8 @@ func connectionLimits(most, ofClient, descriptors int) (int, int) {
 	return most, ofClient
 }
 
-// bound wraps the registry's listener so that it enforces the limits.
+// bound wraps the registry's listener in one that enforces the limits on connections, and
+// the listeners for metrics, health and profiles in ones that enforce operatorConnections.
 func (l *limits) bound(s *sockets) {
 	s.bounded = limit.Listen(s.registry, limit.ListenerOptions{
 		Most: l.connections, MostOfClient: l.ofClient, Plain: s.cert == nil, Log: l.log, Metrics: l.metrics,
@@ -79,20 +84,21 @@ func (l *limits) bound(s *sockets) {
 	}
 }
 
-// proxies returns the trusted proxies, which name their clients.
+// proxies returns the proxies of the setting http.trusted_proxies, from which Purser
+// accepts a header that names the client.
 func proxies(h config.HTTP) *limit.Proxies {
 	header := map[string]limit.ForwardedHeader{"x-forwarded-for": limit.XForwardedFor, "forwarded": limit.Forwarded}
 	return limit.NewProxies(h.TrustedProxies, header[h.ForwardedHeader])
 }
 
-// apply sets up the registry's HTTP server for those limits that concern HTTP/2 and
+// apply sets those limits in `srv`, the registry's HTTP server, that concern HTTP/2 and
 // idle connections.
 func (l *limits) apply(srv *http.Server, s *sockets) {
 	srv.ConnState, srv.ConnContext = s.bounded.ConnState, s.bounded.ConnContext
 	srv.HTTP2 = &http.HTTP2Config{WriteByteTimeout: l.cfg.HTTP.AnswerIdleTimeout}
 }
 
-// server returns the limits of requests.
+// server returns the limits on requests, for the options of server.New.
 func (l *limits) server() server.Limits {
 	h := l.cfg.HTTP
 	return server.Limits{

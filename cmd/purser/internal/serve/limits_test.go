@@ -2,7 +2,8 @@ package serve
 
 import "testing"
 
-// TestConnectionLimits: a process that may open few files accepts fewer connections.
+// TestConnectionLimits checks that connectionLimits lowers the limits if the process may
+// open few files, and keeps the limit per client below the total.
 func TestConnectionLimits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ most, ofClient, descriptors, wantMost, wantOfClient int }{

@@ -23,8 +23,8 @@ type sockets struct {
 	bounded  *limit.Listener // wraps registry with its limits
 }
 
-// listen opens the sockets. A start does this first, so that a port that is in use is
-// reported at once.
+// listen opens all listeners. Run calls it before anything else, so that a port that is in
+// use is reported at once.
 func listen(ctx context.Context, h config.HTTP, log *slog.Logger) (*sockets, error) {
 	s := &sockets{}
 	if h.TLS.Cert != "" {
@@ -54,10 +54,11 @@ func listen(ctx context.Context, h config.HTTP, log *slog.Logger) (*sockets, err
 	return s, nil
 }
 
-// hosts returns the host names under which a listener answers that was opened at addr.
-// A listener that other machines can reach answers under every name, unless
-// http.allowed_hosts is set. One on loopback answers under local names only: the web
-// pages in a local browser can reach it.
+// hosts returns the host names that requests to the listener `l` may have, which was opened
+// at `addr`; nil allows every name. If other machines can reach the listener, every name is
+// allowed unless http.allowed_hosts is set. A listener on loopback allows only local and
+// configured names, since otherwise any web page in a local browser could reach it by DNS
+// rebinding.
 func hosts(l net.Listener, addr string, h config.HTTP) *server.Hosts {
 	if !isLoopback(l) && len(h.AllowedHosts) == 0 {
 		return nil
@@ -86,7 +87,8 @@ func open(ctx context.Context, addr, flag, key string) (net.Listener, error) {
 	return nil, fmt.Errorf("%s: %w", key, err)
 }
 
-// close closes the sockets. A server that used one has closed it already.
+// close closes all listeners. A listener that an HTTP server used has been closed by that
+// server already.
 func (s *sockets) close() {
 	for _, l := range []net.Listener{s.registry, s.debug, s.profiles} {
 		if l != nil {
@@ -95,8 +97,8 @@ func (s *sockets) close() {
 	}
 }
 
-// reachable returns an address at which this machine reaches the listener, in a form
-// that clients accept in an image's name.
+// reachable returns an address at which clients on this machine reach the listener. The
+// address can be part of an image's name, such as localhost:5000/alpine.
 func reachable(l net.Listener) string {
 	a, ok := l.Addr().(*net.TCPAddr)
 	if !ok {

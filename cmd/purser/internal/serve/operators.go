@@ -17,8 +17,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// serveOperators serves metrics, health and profiles on the listeners that the settings ask
-// for. stop ends these servers and waits until they have ended.
+// serveOperators serves metrics, health and profiles on those of their listeners that
+// listen has opened. The returned `stop` ends these servers and waits until they have
+// ended.
 func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, ready *readiness, log *slog.Logger) (stop func()) {
 	var stops []func()
 	if socks.debug != nil {
@@ -41,8 +42,9 @@ func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, rea
 }
 
 // addHealth adds /healthz (the process lives) and /readyz (requests can succeed). The
-// reasons for not being ready name addresses and users. Therefore they are in the
-// answer only if the listener is local to this machine, and otherwise in the log.
+// reasons why requests can't succeed contain addresses and user names. Therefore /readyz
+// shows them only if `withReasons` is set, which is so if only this machine can reach the
+// listener. Otherwise they are logged.
 func addHealth(mux *http.ServeMux, ready *readiness, withReasons bool, log *slog.Logger) {
 	if withReasons {
 		mux.Handle("GET /readyz", ready)
@@ -55,7 +57,8 @@ func addHealth(mux *http.ServeMux, ready *readiness, withReasons bool, log *slog
 	})
 }
 
-// briefly answers /readyz without the reasons, and logs these when they change.
+// briefly answers /readyz with "ok" or "not ready", and logs the reasons for "not ready"
+// when they change.
 func briefly(ready *readiness, log *slog.Logger) http.Handler {
 	var logged atomic.Pointer[string]
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -75,8 +78,8 @@ func briefly(ready *readiness, log *slog.Logger) http.Handler {
 	})
 }
 
-// addProfiles adds /debug/pprof/. If profiles aren't served here, it answers with how
-// to enable them.
+// addProfiles adds the profiles of net/http/pprof at /debug/pprof/. If `served` is false,
+// the path answers 404 with the setting that enables profiles.
 func addProfiles(mux *http.ServeMux, served bool) {
 	if !served {
 		mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, _ *http.Request) {
@@ -92,8 +95,9 @@ func addProfiles(mux *http.ServeMux, served bool) {
 	}
 }
 
-// fromHere refuses requests from a page of another site, whatever the method. Such a
-// page can't read a profile, but taking one costs time.
+// fromHere refuses requests that a browser sends on behalf of a page of another site,
+// whatever the method. Such a page couldn't read a profile, but taking the profile would
+// cost time.
 func fromHere(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get("Sec-Fetch-Site") {
@@ -105,7 +109,7 @@ func fromHere(next http.Handler) http.Handler {
 	})
 }
 
-// underNames refuses requests whose host name isn't one of the listener's.
+// underNames refuses requests whose host name isn't in `names`, with status 421.
 func underNames(names *server.Hosts, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := names.Check(r); err != nil {
@@ -116,9 +120,9 @@ func underNames(names *server.Hosts, next http.Handler) http.Handler {
 	})
 }
 
-// origins returns the origin of the external URL, as browsers write it: lower case,
-// without the scheme's default port. Its pages count as the registry's own, even if a
-// proxy passes on another host name.
+// origins returns the origin of http.external_url as browsers write it (lower case, without
+// the scheme's default port), or nil if the setting is empty. Requests from pages of this
+// origin count as same-origin even if a proxy passes on another host name.
 func origins(h config.HTTP) []string {
 	u, err := url.Parse(strings.ToLower(h.ExternalURL))
 	if err != nil || h.ExternalURL == "" {
@@ -130,7 +134,8 @@ func origins(h config.HTTP) []string {
 	return []string{u.Scheme + "://" + u.Host}
 }
 
-// serveDebug serves h on l. stop ends the server and waits until it has ended.
+// serveDebug serves `h` on the listener `l`. The returned `stop` ends the server and waits
+// until it has ended.
 func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,

@@ -29,8 +29,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestAnnounceExternalURL: the URL that the server announces at its start is the one that
-// clients can reach.
+// TestAnnounceExternalURL: with http.external_url set, the text that the server prints at
+// its start tells users to push to that URL's host.
 func TestAnnounceExternalURL(t *testing.T) {
 	t.Parallel()
 	cfg := servetest.Config(t, "PURSER_HTTP_EXTERNAL_URL=https://registry.example.com")

@@ -8,12 +8,12 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// analyzeEvery is how often to look for tables that have outgrown the planner's
-// statistics.
+// analyzeEvery is how often a loop looks for tables that have grown much since PostgreSQL
+// last gathered its planner's statistics on them.
 const analyzeEvery = 30 * time.Second
 
-// plannerWorkers returns loops that analyze tables that have grown, so that
-// PostgreSQL's planner has current statistics.
+// plannerWorkers returns a loop for each database that runs ANALYZE on tables that have
+// grown, so that PostgreSQL's planner knows their size.
 func plannerWorkers(p dependencies) (list []func(context.Context) error) {
 	databases := []*db.DB{p.db}
 	if stats := p.stats(); stats != p.db {

@@ -11,7 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// pools are a server's database connections. The databases have been migrated.
+// pools are a server's pools of database connections. When openPools returns them, the
+// databases have been migrated.
 type pools struct {
 	metadata *db.DB // for requests
 	reviews  *db.DB // for garbage collection
@@ -49,12 +50,11 @@ func openPools(ctx context.Context, cfg *config.Config, dsn string, replica uuid
 	return p, backend.Patiently(ctx, cfg, log, func() error { return p.count(ctx, cfg, log) })
 }
 
-// otherConns counts connections outside of the pools: one that listens for
-// notifications of other processes, and those of a migration.
+// otherConns is how many connections this process needs outside of its pools: one that
+// listens for notifications of other processes, and two that a migration uses.
 const otherConns = 3
 
-// count logs a warning if PostgreSQL allows fewer connections than this process may
-// open.
+// count logs a warning if PostgreSQL allows fewer connections than this process may open.
 func (p *pools) count(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	room, err := p.metadata.Room(ctx)
 	if err != nil {

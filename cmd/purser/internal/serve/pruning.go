@@ -13,8 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// openWebhooks makes the sender of notices: about auto-pruning, and to the webhooks of
-// namespaces.
+// openWebhooks makes the sender of notices. It sends notices about auto-pruning to the
+// webhook of the settings (autoprune.webhook), and notices of other events to the webhooks
+// that namespaces have for them.
 func openWebhooks(cfg *config.Config, p dependencies, loops *worker.Metrics) (*webhook.Sender, error) {
 	metrics, err := webhook.NewMetrics(p.metrics)
 	if err != nil {
@@ -28,7 +29,8 @@ func openWebhooks(cfg *config.Config, p dependencies, loops *worker.Metrics) (*w
 	})
 }
 
-// openPruning makes the pruner, with notices about what it deletes.
+// openPruning makes the worker that prunes tags. If a webhook is configured for
+// auto-pruning, it queues notices about the deleted tags.
 func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender, p dependencies, loops *worker.Metrics) (*autoprune.Pruner, error) {
 	policy, err := command.DefaultPolicy(cfg)
 	if err != nil {

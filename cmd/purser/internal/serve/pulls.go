@@ -16,11 +16,11 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// lastPulls limits each step of a shutdown that saves recorded pulls: sending them to
-// Redis, and writing them to the audit log.
+// lastPulls limits each step by which a shutdown saves recorded pulls, such as sending them
+// to Redis or writing them to the audit log.
 const lastPulls = 10 * time.Second
 
-// pullParts are the parts that log and count pulls.
+// pullParts are the recorders and workers that log and count pulls.
 type pullParts struct {
 	log      *audit.Recorder             // nil: pulls aren't logged
 	recorder *pullstats.Recorder         // nil: pulls aren't recorded
@@ -32,8 +32,8 @@ type pullParts struct {
 	logger   *slog.Logger
 }
 
-// openPulls makes the parts that log and count pulls. If counting is off, pulls can
-// still be logged, and counted later from the log.
+// openPulls makes the recorders and workers that log and count pulls. If counting is
+// switched off, pulls can still be logged, and be counted later from the audit log.
 func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out pullParts, err error) {
 	out.logger = p.log
 	if out.log, err = openPullLog(cfg.Audit, p.db, p.metrics, p.log); err != nil {
@@ -62,7 +62,8 @@ func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out p
 	return out, nil
 }
 
-// count makes the parts that count pulls.
+// count adds to `out` the recorders and workers that count pulls, and sets the options of
+// `o` that concern counting.
 func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Metrics, o *pullstats.RecorderOptions) error {
 	metrics, err := pullstats.NewMetrics(p.metrics)
 	if err != nil {
@@ -105,9 +106,10 @@ func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Me
 	return nil
 }
 
-// close saves the remaining pulls, after requests have ended. Pulls that Redis doesn't
-// accept go to the audit log, and those that the log doesn't accept either are only
-// recorded as a last-used time. Each step has its own time limit.
+// close saves the recorded pulls that aren't written yet; it is called after requests have
+// ended. Pulls that Redis doesn't accept go to the audit log. Of pulls that can't be
+// written to the audit log either, only the last-used times of their tags and manifests are
+// saved. Each step has a time limit of its own, lastPulls.
 func (p pullParts) close() {
 	within := func(fn func(ctx context.Context)) {
 		ctx, cancel := context.WithTimeout(context.Background(), lastPulls)
@@ -140,12 +142,14 @@ func (p pullParts) close() {
 	}
 }
 
-// unrecordedFor is how long a record of uncounted stays valid. It must be longer than a
-// loop sleeps, so that the record doesn't expire between two runs of uncounted.
+// unrecordedFor is how long a mark that uncounted writes to the statistics stays valid. It
+// must be longer than a loop sleeps, so that the mark doesn't expire before uncounted
+// renews it.
 const unrecordedFor = 2 * worker.MaxIdle
 
-// uncounted regularly records in the statistics that this process's HEAD requests are
-// missing there, and, if pulls aren't logged, its pulls too.
+// uncounted returns a worker for a process that doesn't count pulls. The worker regularly
+// marks the statistics as incomplete: if pulls are logged (`logged`), this process's HEAD
+// requests are missing there; otherwise its pulls are missing too.
 func uncounted(logged bool, p dependencies, loops *worker.Metrics) func(context.Context) error {
 	return worker.New(worker.Options{
 		Name: "uncounted pulls", Log: p.log, Metrics: loops,
@@ -158,16 +162,18 @@ func uncounted(logged bool, p dependencies, loops *worker.Metrics) func(context.
 	}).Run
 }
 
-// unreliable describes pull statistics so old that no policy may delete tags by them.
+// unreliable describes pull statistics that lag behind by a year, so that no last_pulled
+// policy deletes tags by them.
 var unreliable = autoprune.PullRecord{Since: time.Unix(0, 0), Behind: 365 * 24 * time.Hour}
 
-// PruneByPulls gives auto-pruning access to the pull statistics, unless sync is nil. flush
-// is nil without Redis.
+// PruneByPulls gives auto-pruning, by its options `o`, access to the pull statistics. It
+// does nothing if `sync` is nil. `flush` is nil if there is no Redis.
 func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pullstats.FlushWorker) {
 	if sync == nil {
 		return
 	}
-	// An error here would also stop policies that need no statistics.
+	// If this function returned the error, policies that need no statistics would stop too.
+	// Therefore it logs the error, and reports statistics that no policy trusts.
 	o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
 		record, err := pullRecord(ctx, sync, flush)
 		if err != nil {
@@ -179,7 +185,8 @@ func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pulls
 	o.Used = func(ctx context.Context, repository int64, tags []*autoprune.Tag) error {
 		err := fillUses(ctx, cmp.Or(o.Background, o.DB), sync, repository, tags)
 		if err != nil {
-			// A tag whose pulls can't be read counts as pulled now, so that it stays.
+			// A tag whose pulls can't be read counts as pulled now, so that no policy
+			// deletes it.
 			o.Log.WarnContext(ctx, "pruning without pull statistics", "repository_id", repository, "error", err)
 			for _, t := range tags {
 				t.Pulled = time.Now()
@@ -189,7 +196,8 @@ func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pulls
 	}
 }
 
-// pullRecord returns how far the pull statistics can be trusted.
+// pullRecord returns how far the pull statistics can be trusted: since when they are
+// complete, and by how much they lag behind the audit log and Redis.
 func pullRecord(ctx context.Context, sync *pullstats.SyncWorker, flush *pullstats.FlushWorker) (r autoprune.PullRecord, err error) {
 	s, err := sync.Status(ctx)
 	if err == nil && s.Foreign {
@@ -213,8 +221,8 @@ func pullRecord(ctx context.Context, sync *pullstats.SyncWorker, flush *pullstat
 	return r, err
 }
 
-// fillUses fills in when each tag was last pulled, and when its manifest or one that
-// the manifest lists was.
+// fillUses sets in each tag when the tag was last pulled by name, and when its manifest, or
+// a manifest below it (one that an index lists), was last pulled by digest.
 func fillUses(ctx context.Context, pool *db.DB, w *pullstats.SyncWorker, repository int64, tags []*autoprune.Tag) error {
 	manifests, names := make([]int64, len(tags)), make([]string, len(tags))
 	for i, t := range tags {

@@ -65,7 +65,8 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
-// TestBriefReadiness: other machines learn only that requests fail; the reason is logged, once.
+// TestBriefReadiness: on a listener that other machines can reach, /readyz says only "not
+// ready"; the reason is logged, once.
 func TestBriefReadiness(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

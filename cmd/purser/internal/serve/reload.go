@@ -13,10 +13,12 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 )
 
-// reloadable are the settings that a reload applies. All others need a restart.
+// reloadable are the settings that a reload applies. Changes of all other settings need a
+// restart.
 var reloadable = []string{"log.level"}
 
-// reloader applies changed settings and certificates on SIGHUP.
+// reloader reads the configuration and the certificate again on SIGHUP, and applies what
+// has changed.
 type reloader struct {
 	load    func() (*config.Config, error) // reads the configuration as the start did
 	running *config.Config
@@ -25,8 +27,9 @@ type reloader struct {
 	log     *slog.Logger
 }
 
-// handle reloads on each SIGHUP until ctx ends; wait waits for that. A closed terminal
-// sends SIGHUP too: then handle calls stop, unless the process was started with the
+// handle starts a goroutine that reloads on each SIGHUP until ctx ends; the returned `wait`
+// waits until this goroutine ends. A process also gets SIGHUP when its terminal is closed.
+// Then handle calls `stop` instead of reloading, unless the process was started with the
 // signal ignored (nohup). A nil reloader leaves the signal's handling unchanged.
 func (r *reloader) handle(ctx context.Context, cert *certificate, stop func()) (wait func()) {
 	if r == nil {
@@ -58,8 +61,9 @@ func (r *reloader) handle(ctx context.Context, cert *certificate, stop func()) (
 	return func() { <-done }
 }
 
-// reload logs in one line what it did. If the configuration can't be read, it changes
-// nothing and logs the error.
+// reload reads the configuration again, applies its log level and the certificate, and logs
+// in one line what it did. If the configuration can't be read, reload changes nothing and
+// logs the error.
 func (r *reloader) reload(ctx context.Context) {
 	cfg, err := r.load()
 	if err != nil {

@@ -18,8 +18,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestReload: SIGHUP reads the certificate and the log level again and logs that. It
-// names changed settings that need a restart, and changes nothing that can't be read.
+// TestReload: on SIGHUP the server reads the certificate and the log level again, and logs
+// that it did, with the names of changed settings that need a restart. If the certificate
+// or the configuration can't be read, the server goes on with the old one.
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	files := config.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}

@@ -1,5 +1,6 @@
-// Package serve runs the registry: the command serve. serve.go has all the wiring; each
-// other file opens one part, such as listeners, pools or the statistics of pulls.
+// Package serve implements the command serve, which runs the registry. serve.go makes the
+// server from its parts. Each other file makes one part, such as the listeners, the
+// database pools or the pull statistics.
 package serve
 
 import (
@@ -75,9 +76,9 @@ func Command(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// Run is the whole life of a server. It starts everything in order, announces on out
-// that it is ready, serves until ctx ends, and stops everything in reverse order. With
-// a nil reload, SIGHUP keeps its default effect.
+// Run starts everything in order, announces on `out` that the server is ready, serves until
+// ctx ends, and stops everything in reverse order. If `reload` is nil, SIGHUP keeps its
+// default effect: it ends the process.
 func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger, reload *reloader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -181,7 +182,8 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
 		},
-		// In catalog.Options 0 means the default; in the settings it means 0.
+		// The settings allow 0 as the size of a cache, but catalog.Options takes 0 for the
+		// default. Therefore 0 becomes 1, the smallest size.
 		CacheOff:           !cfg.Cache.Enabled,
 		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
 		CacheEntries:       max(1, cfg.Cache.Entries),
@@ -244,9 +246,9 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	return handler, append(slices.Concat(workers, p.pulls.workers, plannerWorkers(p)), notices.Run, c.Listen), nil
 }
 
-// mount makes the interfaces for clients and for operators, and mounts them on front. The
-// caller sets the members of o that have the catalog and the workers; mount sets the
-// others.
+// mount makes the OCI API and the management API, and mounts them on `front`. The caller
+// sets the fields of `o` that hold the catalog and the workers; mount sets the other
+// fields.
 func (p dependencies) mount(cfg *config.Config, front *server.Server, o management.Options) (*site, error) {
 	o.Server, o.Log, o.Audit, o.System = front, p.log, audit.New(p.db), p.system(cfg)
 	o.Store = blob.Mark(p.store, backend.StoreTrouble(cfg.Storage))
@@ -271,14 +273,15 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, o manageme
 	return &site{front, oci, operators}, nil
 }
 
-// site is everything that answers requests.
+// site is the registry's HTTP server with the OCI API and the management API.
 type site struct {
 	*server.Server
 	oci        *distribution.API
 	management *management.API
 }
 
-// close ends what requests have left behind, within two seconds.
+// close cancels the runs that operators have started over the management API, and deletes
+// the uploads that were made in advance. It takes at most two seconds.
 func (s *site) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -295,8 +298,10 @@ func (p dependencies) front(cfg *config.Config) (*server.Server, error) {
 	})
 }
 
-// gcWorkers makes the workers of garbage collection. Each worker wakes the worker that
-// processes its results.
+// gcWorkers makes the workers of garbage collection and its neighbours: the audit log's
+// partitions, the corrector of sizes and the expirer of tags. A worker whose results
+// another worker processes wakes that worker: manifest reviewers wake blob reviewers, and
+// blob reviewers and the reaper wake the sweeper.
 func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p dependencies, loops *worker.Metrics) ([]func(context.Context) error, error) {
 	metrics, err := gc.NewMetrics(p.metrics)
 	if err != nil {
@@ -359,8 +364,9 @@ func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p 
 	return list, nil
 }
 
-// idle returns how long reviewers sleep at most between two looks for work: the
-// shortest review delay, but at least a second and at most a minute.
+// idle returns how long a reviewer that has found no due review sleeps at most before it
+// looks again: the shortest review delay, but at least a second and at most worker.MaxIdle
+// (one minute).
 func idle(cfg config.GC) time.Duration {
 	shortest := worker.MaxIdle
 	for _, d := range cfg.Delays() {
@@ -369,15 +375,17 @@ func idle(cfg config.GC) time.Duration {
 	return max(shortest, time.Second)
 }
 
-// serve serves requests and runs background work until ctx ends or one of them fails.
-// Then it lets requests finish, within their time limit, and stops the background work
-// after them, because requests depend on it.
+// serve serves requests and runs the background functions until ctx ends, or until the HTTP
+// server or one of these functions fails. Then it lets requests finish, within
+// http.drain_timeout. It stops the background functions only after that, because requests
+// depend on them.
 func serve(ctx context.Context, cfg *config.Config, handler *site, socks *sockets, limits *limits,
 	background []func(context.Context) error, ready *readiness, log *slog.Logger,
 ) error {
 	srv := &http.Server{
 		Handler: handler,
-		// No read timeout for whole requests: the handler ends bodies that stall.
+		// There is no read timeout for a whole request, since a large blob may take long.
+		// Instead, the handler ends a request whose body stalls.
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -426,8 +434,8 @@ func listenAndServe(srv *http.Server, socks *sockets) error {
 	return srv.Serve(socks.registry)
 }
 
-// drain stops accepting connections and waits for requests. After the timeout it cuts
-// those that are left.
+// drain stops accepting connections and waits until the running requests end. After the
+// timeout it closes the connections of the requests that are left.
 func drain(srv *http.Server, timeout time.Duration, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -464,8 +472,9 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets) error {
 	return nil
 }
 
-// places lists where data is kept. A configured database isn't listed, since the
-// operator knows it.
+// places lists where the registry keeps its data: the data directory if it has the built-in
+// PostgreSQL, and the blobs' directory or bucket unless it is the default one in the data
+// directory. A configured database isn't listed, since the operator knows it.
 func places(cfg *config.Config) []string {
 	var list []string
 	if cfg.Database.Main == "" {

@@ -15,10 +15,10 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// statistics is the schema of the pull statistics, whose database may be on another
-// server. The registry also works without it: if that server can't be reached at the
-// start, the migrations run as soon as it can be, and pulls are then counted from the
-// audit log.
+// statistics prepares the schema of the pull statistics. Their database may be on a server
+// of its own, and the registry works without it. If that server can't be reached when the
+// registry starts, Run applies the migrations as soon as it can be, and pulls are counted
+// from the audit log from then on.
 type statistics struct {
 	prepare func(ctx context.Context) error
 	log     *slog.Logger
@@ -27,8 +27,9 @@ type statistics struct {
 	missing error // why the schema isn't ready; nil: it is
 }
 
-// openStatistics migrates the statistics. It isn't an error if their server is another
-// one and can't be reached.
+// openStatistics applies the migrations of the pull statistics or, without
+// database.migrate, checks that all are applied. If the statistics' database is on a server
+// of its own that can't be reached, openStatistics logs that and returns no error.
 func openStatistics(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*statistics, error) {
 	s := &statistics{log: log, prepare: func(ctx context.Context) error {
 		if cfg.Database.Migrate {
@@ -55,7 +56,7 @@ func openStatistics(ctx context.Context, cfg *config.Config, dsn string, log *sl
 	return s, nil
 }
 
-// Run retries the migration until it succeeds or ctx ends.
+// Run retries the migration until it succeeds. It returns nil when ctx ends.
 func (s *statistics) Run(ctx context.Context) error {
 	for attempt := 1; s.Check(ctx) != nil; attempt++ {
 		_ = worker.Sleep(ctx, worker.Backoff(attempt, 250*time.Millisecond, 15*time.Second))
@@ -77,14 +78,16 @@ func (s *statistics) Run(ctx context.Context) error {
 	return nil
 }
 
-// Check returns why the schema hasn't been ready since the start, nil if it is.
+// Check returns the last error of preparing the schema, or nil if the schema is ready. It
+// makes no query.
 func (s *statistics) Check(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.missing
 }
 
-// statisticsCheck returns a check of the statistics' database.
+// statisticsCheck returns a readiness check that fails if the schema of the statistics
+// isn't ready or their database can't be reached.
 func statisticsCheck(s *statistics, p dependencies) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := s.Check(ctx); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/management"
 )
 
-// stats returns the pool of the statistics' database.
+// stats returns the pool for the database of the pull statistics: that of the requests if
+// both are the same database, else a pool of its own.
 func (p dependencies) stats() *db.DB {
 	if p.keys.Stats == p.keys.Main {
 		return p.db
@@ -18,7 +19,8 @@ func (p dependencies) stats() *db.DB {
 	return p.keys.Stats
 }
 
-// system describes this process for operators.
+// system returns what the management API tells operators about this process: its version,
+// replica id, kind of storage and database.
 func (p dependencies) system(cfg *config.Config) management.System {
 	s := management.System{
 		Version: command.ReadBuild().Version, Replica: p.replica.String(), Storage: "filesystem", Database: p.db,

@@ -26,8 +26,9 @@ func tracingWanted() bool {
 	return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
-// startTracing exports traces over OTLP/HTTP if the environment asks for it. stop sends
-// the remaining ones; it is never nil.
+// startTracing exports traces over OTLP/HTTP if the environment variables ask for it; `on`
+// says whether they do. The returned `stop`, never nil, sends the remaining traces and ends
+// the export.
 func startTracing(ctx context.Context, log *slog.Logger) (on bool, stop func(), err error) {
 	stop = func() {}
 	if !tracingWanted() {
@@ -37,8 +38,8 @@ func startTracing(ctx context.Context, log *slog.Logger) (on bool, stop func(), 
 	if err != nil {
 		return false, stop, fmt.Errorf("exporting traces: %w (see OTEL_EXPORTER_OTLP_ENDPOINT)", err)
 	}
-	// Later options override earlier ones: the environment's OTEL_SERVICE_NAME and
-	// OTEL_RESOURCE_ATTRIBUTES come last.
+	// Later options override earlier ones. The environment comes last, so that
+	// OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override the attributes given here.
 	res, err := resource.New(ctx, resource.WithTelemetrySDK(),
 		resource.WithAttributes(attribute.String("service.name", "purser"), attribute.String("service.version", command.ReadBuild().Version)),
 		resource.WithFromEnv())

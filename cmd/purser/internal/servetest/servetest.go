@@ -1,5 +1,5 @@
-// Package servetest starts servers in tests: their configuration, their announcement and
-// their log.
+// Package servetest starts servers in tests, with a configuration for tests, and reads the
+// addresses that a server announces and its log.
 package servetest
 
 import (
@@ -27,16 +27,19 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// Config returns the configuration for a server on free ports.
+// Config returns the configuration for a server on free ports, with a temporary data
+// directory. The variables in `environ` override these settings.
 func Config(t *testing.T, environ ...string) *config.Config {
 	t.Helper()
-	// The path must be short, since PostgreSQL's socket is below it.
+	// The directory's path must be short, since the path of PostgreSQL's socket, which
+	// begins with it, may have only about 100 bytes.
 	dir, err := os.MkdirTemp("", "purser-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) }) //nolint:errcheck // a leftover temporary directory harms nobody
-	// If a variable is given twice, the first counts.
+	// If a variable is given twice, the first value counts, so `environ` overrides the
+	// values below.
 	cfg, err := config.Load("", append(slices.Clone(environ),
 		"PURSER_DATA_DIR="+dir, "PURSER_HTTP_ADDR=127.0.0.1:0", "PURSER_HTTP_DEBUG_ADDR=127.0.0.1:0"))
 	if err != nil {
@@ -90,7 +93,8 @@ func Start(t *testing.T, serve func(ctx context.Context, out io.Writer) error) *
 	return nil
 }
 
-// WaitFor polls until ok returns true, for states that give no signal.
+// WaitFor polls `ok` until it returns true, for states that give no signal. After two
+// minutes it fails the test.
 func WaitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -102,7 +106,7 @@ func WaitFor(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// Log is a log that a test reads while it is written.
+// Log is a writer for a server's log that a test can read while the server writes.
 type Log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -122,7 +126,8 @@ func (b *Log) String() string {
 
 func (b *Log) Count(text string) int { return strings.Count(b.String(), text) }
 
-// WriteCertificate writes a certificate with a serial number, and its key.
+// WriteCertificate writes to `files` a new certificate with the given serial number, and
+// its key.
 func WriteCertificate(t *testing.T, files config.TLS, serial int64) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -148,7 +153,7 @@ func WriteCertificate(t *testing.T, files config.TLS, serial int64) {
 	}
 }
 
-// records returns the log of a server as JSON objects.
+// records returns the lines of the log as JSON objects.
 func (b *Log) records(t *testing.T) []map[string]any {
 	t.Helper()
 	b.mu.Lock()
@@ -164,8 +169,8 @@ func (b *Log) records(t *testing.T) []map[string]any {
 	return list
 }
 
-// Complaints returns log lines that a server shouldn't write on an ordinary day: those
-// above INFO, and PostgreSQL's errors and statements.
+// Complaints returns the log messages that a server shouldn't write in normal operation:
+// messages above level INFO, and errors and statements from PostgreSQL's log.
 func (b *Log) Complaints(t *testing.T) []string {
 	t.Helper()
 	var list []string
