@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// answering returns a client of a test server that answers requests by handler.
+// answering starts a test server that answers requests with `handler`, and returns a client of
+// this server.
 func answering(t *testing.T, handler http.HandlerFunc) *Client {
 	t.Helper()
 	s := httptest.NewServer(handler)
@@ -48,9 +49,9 @@ func TestParseServer(t *testing.T) {
 	}
 }
 
-// The client calls methods with unusual names and a URL with credentials. The test expects
-// that the server sees slashes, question marks and dots of names unchanged, and no credentials
-// in the path.
+// TestRequests: a caller passes names with slashes, spaces and characters such as ? and # to
+// the client's methods. The server must receive each name as one escaped part of the path, and
+// the body of a POST as JSON.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	type seen struct{ Method, URI, Type, Body string }

@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// under sends a request with the given Host header, and returns the Location header, the
-// Link header and the body of the answer.
+// under sends a request whose Host header is `host`, and returns the answer's Location header,
+// Link header and body.
 func (r *registry) under(t *testing.T, host, method, path, body string, headers ...string) (location, link, text string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.URL+path, strings.NewReader(body))
@@ -35,9 +35,9 @@ func (r *registry) under(t *testing.T, host, method, path, body string, headers 
 	return res.Header.Get("Location"), res.Header.Get("Link"), string(b)
 }
 
-// TestExternalURL: the URLs in an answer must begin with the external URL if the client
-// used it, or if a trusted proxy has replaced the Host header by Purser's own address.
-// Other clients must get relative URLs.
+// TestExternalURL: the URLs in an answer must begin with the external URL if the request's Host
+// header names the external URL's host, or if a trusted proxy has replaced the Host header by
+// Purser's own address. All other requests must get relative URLs.
 func TestExternalURL(t *testing.T) {
 	t.Parallel()
 	const outside = "https://registry.example.com"

@@ -43,9 +43,9 @@ func (r *registry) raw(t *testing.T, request string) answer {
 	return answer{Response: res, Content: body}
 }
 
-// TestHosts: the registry must answer a request only if its Host header names one of the
-// registry's hosts. The test writes the requests itself, since an HTTP client would
-// normalize the name.
+// TestHosts: clients send requests with many host names. The registry must answer a request
+// only if its Host header names one of the registry's hosts. The test writes the requests
+// itself, since an HTTP client would normalize the names.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {
@@ -99,8 +99,9 @@ func TestHosts(t *testing.T) {
 		Refused(t, 421, "invalid_request", "http.allowed_hosts")
 }
 
-// TestHostsInOtherForms: a request may name a host in several places, such as the request
-// line, Host and X-Forwarded-Host. Hosts must check the one that net/http uses.
+// TestHostsInOtherForms: clients send requests that name a host in the request line, or name
+// none or several. The check of host names must use the name that net/http puts into
+// Request.Host.
 func TestHostsInOtherForms(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.Hosts = server.NewHosts() })
@@ -128,9 +129,9 @@ func TestHostsInOtherForms(t *testing.T) {
 	}
 }
 
-// TestHostsOffLoopback: a client uses the IP address of a listener that isn't on loopback
-// as its host name. The request must pass, so that health checks by address need no
-// setting.
+// TestHostsOffLoopback: a listener isn't on loopback, and a client sends the listener's IP
+// address as the Host header. The check of host names must accept it, so that health checks by
+// IP address need no setting.
 func TestHostsOffLoopback(t *testing.T) {
 	t.Parallel()
 	request := func(host, local string) *http.Request {
@@ -166,10 +167,10 @@ func TestHostsOffLoopback(t *testing.T) {
 	}
 }
 
-// TestRegistryRefusesOtherSites: a page of another site makes a browser send requests that
-// change something. The registry must refuse all of them. A browser sends a POST with plain
-// text without a preflight request, so the registry must refuse it itself; other requests
-// need a preflight, which the registry never permits.
+// TestRegistryRefusesOtherSites: a web page of another site makes a browser send requests that
+// change something. The registry must refuse all of them. A browser asks permission by a
+// preflight request before it sends most such requests, and the registry never permits them.
+// But it sends a POST with plain text without a preflight request.
 func TestRegistryRefusesOtherSites(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.Origins = []string{"https://registry.example.com"} })
@@ -200,8 +201,8 @@ func TestRegistryRefusesOtherSites(t *testing.T) {
 	if err := r.DB.Pool.QueryRow(t.Context(), "SELECT count(*) FROM top_level_namespaces WHERE name = 'victim'").Scan(&n); err != nil || n != 0 {
 		t.Errorf("another site made %d namespaces (%v)", n, err)
 	}
-	// These requests are accepted: from clients that aren't browsers, from the registry's
-	// own pages, and from pages of its external name.
+	// The registry must accept such requests from clients that aren't browsers, from its own
+	// pages, and from pages of its external name.
 	for i, headers := range [][]string{
 		nil, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://" + host},
 		{"Sec-Fetch-Site", "cross-site", "Origin", "https://registry.example.com"},
@@ -212,7 +213,7 @@ func TestRegistryRefusesOtherSites(t *testing.T) {
 	}
 }
 
-// contextWith is the context of a request that arrived at addr.
+// contextWith returns the context that a request has if it arrived at the local address `addr`.
 func contextWith(t *testing.T, addr net.Addr) context.Context {
 	return context.WithValue(t.Context(), http.LocalAddrContextKey, addr)
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// limited returns a change of options that sets limits by calling change, and the
-// Prometheus registry with the metrics of these limits.
+// limited returns a change of the registry's options, by which `change` sets the limits. It
+// also returns the Prometheus registry that gets the metrics of these limits.
 func limited(t *testing.T, change func(*server.Limits)) (*prometheus.Registry, func(*servertest.Options)) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -35,8 +35,8 @@ func limited(t *testing.T, change func(*server.Limits)) (*prometheus.Registry, f
 	}
 }
 
-// metric returns the sum of a metric's values. If label isn't "", it adds only the values
-// whose first label has this value.
+// metric returns the sum of all values of a metric. If `label` isn't "", the sum has only the
+// values whose first label has the value `label`.
 func metric(t *testing.T, reg *prometheus.Registry, name, label string) (sum float64) {
 	t.Helper()
 	families, err := reg.Gather()
@@ -53,8 +53,8 @@ func metric(t *testing.T, reg *prometheus.Registry, name, label string) (sum flo
 	return sum
 }
 
-// unfinished sends the head and a part of the body of a request, and keeps the connection
-// open until the test ends.
+// unfinished sends the head and a part of the body of a request, and leaves the connection open
+// until the test ends.
 func (r *registry) unfinished(t *testing.T, head, body string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
@@ -79,10 +79,10 @@ func answerOn(t *testing.T, c net.Conn) *http.Response {
 	return res
 }
 
-// TestBodiesHaveABudget: clients send manifests slowly. A manifest may use memory of the
-// budget only for the bytes that arrived. When the budget is used up, the next manifest
-// must be refused with 503, until a client disconnects. Small requests and pulls must go
-// on.
+// TestBodiesHaveABudget: clients send manifests slowly. A manifest may use memory of the budget
+// only for the bytes that have arrived. When the budget is used up, the registry must refuse
+// the next manifest with 503 until a client disconnects. It must still accept small requests
+// and pulls.
 func TestBodiesHaveABudget(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 4 << 20, Share: 50} })
@@ -114,9 +114,9 @@ func TestBodiesHaveABudget(t *testing.T) {
 	r.Put(t, "a", "v3", r.Simple(t, "a", 3, object{"annotations": map[string]string{"l": strings.Repeat("x", 400_000)}}))
 }
 
-// TestUploadsHaveABudget: a client sends an upload for which the memory budget doesn't
-// suffice. It must get 503, and can continue after the bytes that were saved. An upload of
-// 3 MiB that streams to a directory must fit into a budget of 100 KiB.
+// TestUploadsHaveABudget: a client sends an upload for which the memory budget doesn't suffice.
+// The registry must answer 503, and the client can continue after the bytes that were saved. An
+// upload of 3 MiB whose bytes stream to a directory must succeed with a budget of 100 KiB.
 func TestUploadsHaveABudget(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 100 << 10, Share: 50} })
@@ -145,8 +145,8 @@ func TestUploadsHaveABudget(t *testing.T) {
 	eventually(t, "nothing held", func() bool { return metric(t, reg, "purser_body_memory_bytes", "") == 0 })
 }
 
-// TestSlowBodies: a client sends a body more slowly than MinBodyRate allows. It must be
-// refused with 408. A client that is fast enough must be accepted.
+// TestSlowBodies: a client sends a body more slowly than MinBodyRate allows. The registry must
+// refuse the request with 408. It must accept a request whose client is fast enough.
 func TestSlowBodies(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.MinBodyRate, l.MinBodyRateWindow = 1000, time.Second })
@@ -203,7 +203,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 }
 
 // TestRequestLimit: a client has as many unfinished requests as ClientRequests allows. The
-// next request must be refused with 503, until one of the others ends.
+// registry must refuse the client's next request with 503 until one of the unfinished requests
+// ends.
 func TestRequestLimit(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.ClientRequests = 2 })
@@ -222,9 +223,8 @@ func TestRequestLimit(t *testing.T) {
 	}
 }
 
-// TestUnreadBodies: a client sends a DELETE with a Content-Length, but not the body, which
-// no handler reads. The registry must answer without waiting for the body, and then close
-// the connection.
+// TestUnreadBodies: a client sends a DELETE with a Content-Length, but never sends the body,
+// which no handler reads. The registry must answer nevertheless, and then close the connection.
 func TestUnreadBodies(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

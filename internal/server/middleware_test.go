@@ -21,8 +21,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// TestMetrics: requests must be counted by route, method and status. Requests to unknown
-// paths must share one set of labels, so that clients can't make new label values.
+// TestMetrics: the metrics must count requests by route, method and status. All requests to
+// unknown paths must share one set of labels, so that clients can't create new label values.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -58,8 +58,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestMetricsOfInventedMethods: clients send requests with invented methods. The metrics
-// must have no labels with these methods.
+// TestMetricsOfInventedMethods: clients send requests with invented HTTP methods. No metric may
+// have such a method as a label value.
 func TestMetricsOfInventedMethods(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -128,9 +128,9 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// TestFailureIsOneLine: a request fails with an error. The log must have exactly one line
-// about it, with the cause and the trace that the client's header names, even if the access
-// log is off.
+// TestFailureIsOneLine: a request fails with an error. Exactly one line of the log must be
+// about this request, even if the access log is off. The line must have the cause, and the id
+// of the trace that the client's Traceparent header names.
 func TestFailureIsOneLine(t *testing.T) {
 	t.Parallel()
 	for _, access := range []bool{true, false} {
@@ -172,8 +172,8 @@ func TestFailureIsOneLine(t *testing.T) {
 	}
 }
 
-// TestRequestID: the answer must have the client's X-Request-Id if that is safe to log, and
-// otherwise a new one.
+// TestRequestID: a client sends an X-Request-Id. If it is safe to log, the answer must have the
+// same id, otherwise a new one.
 func TestRequestID(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -191,8 +191,9 @@ func TestRequestID(t *testing.T) {
 	}
 }
 
-// TestPanic: a handler panics. The client must get 500 in the specification's format, the
-// log must have the stack, and the server must answer the next request.
+// TestPanic: a handler panics. The client must get 500 in the format of the OCI Distribution
+// Specification, the log must have the stack, and the server must still answer the next
+// request.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {
@@ -221,14 +222,14 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// lateWriter is a ResponseWriter whose Write panics, which happens after the answer's
-// header was sent.
+// lateWriter is a ResponseWriter whose Write panics. Handlers call Write after they have sent
+// the answer's header.
 type lateWriter struct{ *httptest.ResponseRecorder }
 
 func (lateWriter) Write([]byte) (int, error) { panic("late") }
 
-// TestLatePanic: a panic occurs after the answer's header was sent. The server must close
-// the connection, so that the client notices.
+// TestLatePanic: a handler panics after the answer's header was sent. The server must close the
+// connection, so that the client notices that the answer is incomplete.
 func TestLatePanic(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -243,8 +244,8 @@ func TestLatePanic(t *testing.T) {
 	r.Handler.ServeHTTP(lateWriter{httptest.NewRecorder()}, httptest.NewRequest("GET", "/v2/", nil))
 }
 
-// fileWriter is a ResponseWriter that records the reader which ReadFrom gets. A connection
-// would check there whether the reader is a file.
+// fileWriter is a ResponseWriter that records the reader which its method ReadFrom gets. The
+// ReadFrom of a real connection uses sendfile if this reader is a file.
 type fileWriter struct {
 	*httptest.ResponseRecorder
 	source io.Reader
@@ -255,9 +256,9 @@ func (w *fileWriter) ReadFrom(src io.Reader) (int64, error) {
 	return io.Copy(w.ResponseRecorder, src)
 }
 
-// TestSendfile: a client gets a blob, or a range of it. The connection must get the file as
-// an io.LimitedReader of an *os.File, for which package net uses sendfile, although the
-// server wraps the ResponseWriter several times.
+// TestSendfile: a client gets a blob, or a range of it. The server wraps the connection's
+// ResponseWriter several times. Nevertheless the connection's ReadFrom must get an
+// io.LimitedReader of an *os.File, for which package net uses sendfile.
 func TestSendfile(t *testing.T) {
 	t.Parallel()
 	for _, tracing := range []bool{false, true} {
@@ -289,8 +290,8 @@ func TestSendfile(t *testing.T) {
 	}
 }
 
-// roundTrips sends a request and returns how many round trips to the database it took, and
-// the answer.
+// roundTrips sends a request and checks the answer's status. It returns the number of round
+// trips to the database that the request took, and the answer.
 func (r *registry) roundTrips(t *testing.T, method, path, body string, status int) (int64, *httptest.ResponseRecorder) {
 	t.Helper()
 	ctx, n := db.WithCounter(context.Background())
@@ -329,8 +330,9 @@ func TestRoundTrips(t *testing.T) {
 			t.Errorf("%s %s, cached: %d round trips", method, path, n)
 		}
 	}
-	// In a push to a known repository, the start of an upload and the PUT of a manifest
-	// must take at most one round trip each, and a PUT of a whole blob at most three.
+	// A client pushes to a repository that exists. The start of an upload and the PUT of a
+	// manifest must take at most one round trip to the database each, and the PUT of a whole
+	// blob at most three.
 	for _, c := range []struct {
 		content string
 		most    int64
@@ -349,8 +351,9 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// TestErrorForm: the body of an error must be JSON in the specification's format, with the
-// name of the unknown repository as a detail ("Error Codes").
+// TestErrorForm: a client asks for a manifest of an unknown repository. The error must be JSON
+// in the format of the OCI Distribution Specification ("Error Codes"), with the repository's
+// name as a detail.
 func TestErrorForm(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

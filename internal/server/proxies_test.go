@@ -19,8 +19,8 @@ func behindProxies(o *servertest.Options) {
 	o.Server.Proxies = limit.NewProxies([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, limit.AnyForwarded)
 }
 
-// TestLimitsBehindProxies: several clients come through a proxy. Limits per client must
-// apply to each client that the proxy's header names, not to the proxy.
+// TestLimitsBehindProxies: several clients send requests through one trusted proxy. The limits
+// per client must apply to each client that the proxy's header names, and not to the proxy.
 func TestLimitsBehindProxies(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Distribution.ClientUploads = 1 }, behindProxies)
@@ -33,9 +33,9 @@ func TestLimitsBehindProxies(t *testing.T) {
 	r.Do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::2]:80"`).Want(t, 429, oci.TooManyRequests) // in the same /64 network
 }
 
-// TestHeadersThatDisagree: a proxy sends X-Forwarded-For and Forwarded, which name
-// different clients. The server must believe neither, and warn once, naming the setting
-// that helps.
+// TestHeadersThatDisagree: a trusted proxy sends both X-Forwarded-For and Forwarded, and they
+// name different clients. The server must believe neither header. It must log one warning,
+// which names the setting that tells the server which header to use.
 func TestHeadersThatDisagree(t *testing.T) {
 	t.Parallel()
 	r := setup(t, behindProxies)
@@ -54,8 +54,8 @@ func TestHeadersThatDisagree(t *testing.T) {
 }
 
 // TestTraceOfForeignAddress: a client that isn't a trusted proxy sends X-Forwarded-For. The
-// trace must have the client's real address. The test isn't parallel, since the tracer
-// provider is global.
+// trace must have the address from which the client really connects. The test isn't parallel,
+// since it replaces the tracer provider of the process.
 func TestTraceOfForeignAddress(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	before := otel.GetTracerProvider()

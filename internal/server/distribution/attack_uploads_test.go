@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// orphans returns the names of the objects in the store that belong to no row of blobs,
-// uploads or gc_doomed_objects, so that no worker would ever delete them.
+// orphans returns the names of the store's objects that belong to no row of the tables blobs,
+// uploads and gc_doomed_objects. No worker would ever delete such objects.
 func (r *registry) orphans(t *testing.T) []string {
 	t.Helper()
 	var list []string
@@ -37,10 +37,11 @@ func (r *registry) orphans(t *testing.T) []string {
 	return list
 }
 
-// TestAttackUploadRememberedTooLong: a client cancels an upload through another process,
-// while this process still remembers the upload. Garbage collection has already deleted the
-// upload's objects and won't look for others. A later request to this process for the
-// upload must fail and store no object, since no worker would ever delete it.
+// TestAttackUploadRememberedTooLong: a client cancels an upload through one process while
+// another process still remembers the upload. Garbage collection has already deleted the
+// upload's objects and won't look for others. The client then sends bytes of the upload to the
+// second process. That request must fail and leave no object in the store, since no worker
+// would ever delete the object.
 func TestAttackUploadRememberedTooLong(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -65,9 +66,9 @@ func TestAttackUploadRememberedTooLong(t *testing.T) {
 	}
 }
 
-// TestAttackUploadThroughTwoReplicas: a client sends the chunks of one upload to two
-// replicas alternately. Both replicas must accept the chunks, although each remembers the
-// upload's row as it last saved it.
+// TestAttackUploadThroughTwoReplicas: a client sends the chunks of one upload to two replicas
+// alternately. Each replica remembers the upload's row as it last saved it, so its copy may be
+// outdated. Both replicas must accept the chunks all the same.
 func TestAttackUploadThroughTwoReplicas(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -99,9 +100,10 @@ func TestAttackUploadThroughTwoReplicas(t *testing.T) {
 	}
 }
 
-// TestAttackAnswerOfCommitLost: a client finishes an upload, but doesn't receive the
-// answer. If it finishes the upload again, it gets 404 BLOB_UPLOAD_UNKNOWN, and HEAD of the
-// blob then shows it that the push succeeded.
+// TestAttackAnswerOfCommitLost: a client finishes an upload, but doesn't receive the answer,
+// and therefore finishes it again. The registry must answer the second time with 404
+// BLOB_UPLOAD_UNKNOWN. A HEAD of the blob must then show the client that the push has
+// succeeded.
 func TestAttackAnswerOfCommitLost(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// TestChangesAreLogged makes each kind of change through the API, and checks that the
-// change writes its audit entries, with the client's address, User-Agent and request id.
+// TestChangesAreLogged: a client makes changes of every kind through the API. Each must write
+// its audit entries, with the client's address, User-Agent and request id.
 func TestChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -83,11 +83,11 @@ func TestChangesAreLogged(t *testing.T) {
 	}
 }
 
-// TestDeletionLocksTheLogLast: a transaction has locked the review row of a blob, and a
-// client deletes a manifest that uses the blob, with its tag. While the deletion waits for
-// the review row, it must not have locked the audit log yet. Otherwise there could be a
-// deadlock: the deletion waits for the transaction, the transaction for a change of the
-// log's partitions, and that change for the deletion.
+// TestDeletionLocksTheLogLast: a transaction has locked the review row of a blob in
+// gc_blob_review_queue, and a client deletes a manifest that uses the blob, with its tag. While
+// the deletion waits for the review row, it must not have locked the audit log yet. Otherwise
+// three sides could block each other: the deletion waits for the transaction, the transaction
+// waits for a change of the audit log's partitions, and this change waits for the deletion.
 func TestDeletionLocksTheLogLast(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -137,10 +137,10 @@ func TestDeletionLocksTheLogLast(t *testing.T) {
 	}
 }
 
-// TestConcurrentPushesAreLogged: twelve clients push different manifests to the same new
-// tag at the same time. The audit log must have one push_repo entry for each client, and
-// one move_tag entry for each push but the first. The move_tag entries form a chain: no two
-// name the same previous manifest.
+// TestConcurrentPushesAreLogged: twelve clients push different manifests to the same new tag at
+// the same time. The audit log must have one push_repo entry for each push, and one move_tag
+// entry for each push except the first. No two move_tag entries may name the same previous
+// manifest.
 func TestConcurrentPushesAreLogged(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -180,8 +180,8 @@ func TestConcurrentPushesAreLogged(t *testing.T) {
 	}
 }
 
-// recording starts a registry that records pulls in its audit log, and returns the log's
-// recorder too.
+// recording starts a registry that records pulls in its audit log. It returns the registry and
+// the recorder that writes the pulls.
 func recording(t *testing.T) (*registry, *audit.Recorder) {
 	t.Helper()
 	dsn := dbtest.DSN(t)
@@ -226,9 +226,9 @@ func TestPullsAreLogged(t *testing.T) {
 	}
 }
 
-// TestPullCostsNoRoundTrip: a pull that is answered from the cache makes no round trip to
-// the database, even if pulls are recorded in the audit log. The recorder's own tests check
-// that a failing or slow log doesn't hold up a pull.
+// TestPullCostsNoRoundTrip: a client pulls a manifest that is in the cache, from a registry
+// that records pulls in the audit log. The pull must make no round trip to the database. The
+// tests of the recorder check that a failing or slow audit log doesn't delay pulls.
 func TestPullCostsNoRoundTrip(t *testing.T) {
 	t.Parallel()
 	r, recorder := recording(t)
@@ -244,9 +244,9 @@ func TestPullCostsNoRoundTrip(t *testing.T) {
 	}
 }
 
-// TestActsAreLogged: an operator starts garbage collection, a check of the store, and the
-// retry of failed reviews. Each must leave one audit entry; a retry that finds no failed
-// review leaves none.
+// TestActsAreLogged: an operator starts garbage collection, starts a check of the store, and
+// retries failed reviews. Each of these must leave one audit entry. A retry that finds no
+// failed review must leave none.
 func TestActsAreLogged(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

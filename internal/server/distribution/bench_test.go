@@ -27,10 +27,10 @@ func (w nowhere) Header() http.Header         { return w.header }
 func (w nowhere) Write(p []byte) (int, error) { return len(p), nil }
 func (w nowhere) WriteHeader(int)             {}
 
-// BenchmarkPull pulls a manifest by tag from the cache, without the network. It has three
-// variants: "none" doesn't record the pull, "log" records it for the audit log, and "redis"
-// counts it in Redis. "log" only collects entries in memory and never writes them to the
-// database. "redis" does send the counts to Redis, so -cpu 1 shows that cost too.
+// BenchmarkPull pulls a manifest by tag from the cache, without the network. Its variant "none"
+// doesn't record the pulls. "log" records them for the audit log, but only in memory: the
+// entries are never written to the database. "redis" counts the pulls in Redis and does send
+// the counts there; with -cpu 1 the result includes the time for sending.
 func BenchmarkPull(b *testing.B) {
 	for _, how := range []string{"none", "log", "redis"} {
 		b.Run(how, func(b *testing.B) {
@@ -83,8 +83,8 @@ func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
 	return rec
 }
 
-// BenchmarkPut pushes a new manifest to an existing tag. Each push also writes its audit
-// entries.
+// BenchmarkPut pushes new manifests to an existing tag. The registry writes audit entries for
+// each push.
 func BenchmarkPut(b *testing.B) {
 	r := replica(b, dbtest.DSN(b), b.TempDir())
 	payload := r.Simple(b, "app", "0000000000", nil)

@@ -10,9 +10,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestConditionalPut: a client pushes to a tag with If-Match or If-None-Match. The registry
-// must move the tag only if the condition holds for the manifest that the tag points to,
-// and answer 412 otherwise (RFC 9110, section 13.1).
+// TestConditionalPut: a client pushes a manifest to a tag with If-Match or If-None-Match. The
+// registry must move the tag only if the condition holds for the manifest to which the tag
+// points, and otherwise answer 412 (RFC 9110, section 13.1).
 func TestConditionalPut(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -52,7 +52,7 @@ func TestConditionalPut(t *testing.T) {
 	is(first)
 	put(one, "If-Match", quoted(first)).Want(t, 201, "") // as it is
 
-	// The first two requests are invalid in themselves, so they must get the same error as
+	// The first two requests push invalid manifests, so they must get the same errors as
 	// without a condition.
 	put("{}", "If-Match", "*").Want(t, 400, oci.ManifestInvalid)
 	put(image(t, digest("nowhere"), nil, nil), "If-None-Match", "*").Want(t, 400, oci.ManifestBlobUnknown)
@@ -60,9 +60,9 @@ func TestConditionalPut(t *testing.T) {
 	r.Do(t, "GET", "/v2/none/tags/list", "").Want(t, 404, oci.NameUnknown)
 }
 
-// TestConditionOnDigest: a client pushes a manifest by digest with If-Match or
-// If-None-Match. The condition must apply to that manifest, not to the tags that the push
-// names.
+// TestConditionOnDigest: a client pushes a manifest by digest, with tags in the query, and with
+// If-Match or If-None-Match. The condition must apply to the manifest with this digest, not to
+// the tags.
 func TestConditionOnDigest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -76,8 +76,8 @@ func TestConditionOnDigest(t *testing.T) {
 	r.Do(t, "PUT", path, m, "If-Match", `"`+d+`"`).Want(t, 201, "")
 }
 
-// TestConditionalDelete: a client deletes a tag or manifest with If-Match or If-None-Match.
-// If the condition doesn't hold, the answer must be 412, and nothing may be deleted.
+// TestConditionalDelete: a client deletes a tag or manifest with If-Match or If-None-Match. If
+// the condition doesn't hold, the registry must answer 412 and delete nothing.
 func TestConditionalDelete(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -93,18 +93,18 @@ func TestConditionalDelete(t *testing.T) {
 	r.Do(t, "DELETE", "/v2/a/manifests/"+d, "", "If-Match", `"`+d+`"`).Want(t, 202, "")
 }
 
-// TestConditionRace: twelve clients of two replicas push to one tag at the same time, on
-// the condition that the tag is still in the state in which the previous round left it.
-// Exactly one must succeed; the others must get 412.
+// TestConditionRace: in each round, twelve clients push to one tag through two replicas at the
+// same time. The condition of each push is that the tag still points where the previous round
+// left it. Exactly one push must succeed; the others must get 412.
 func TestConditionRace(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	other := replica(t, r.DSN, r.Dir)
 	other.Listen(t)
 	const clients, rounds = 12, 6
-	// Each round pushes other manifests than the round before. A client that pushed the
-	// manifest to which the tag already points would get 201 without a change, like the
-	// winner.
+	// Each round pushes manifests that the previous round didn't push. Otherwise a client could
+	// push the manifest to which the tag already points, and would get 201 although it changes
+	// nothing.
 	both := make([]string, 2*clients)
 	for i := range both {
 		both[i] = r.Simple(t, "a", i, nil)
@@ -147,8 +147,9 @@ func TestConditionRace(t *testing.T) {
 	}
 }
 
-// TestPutRoundTrips: a PUT of a manifest takes one round trip to the database if the
-// manifest is new, and two if the repository already has it, with or without a condition.
+// TestPutRoundTrips: a client pushes manifests with and without a condition. A PUT must take
+// one round trip to the database if the manifest is new, and two if the repository already has
+// it.
 func TestPutRoundTrips(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -53,9 +53,9 @@ func TestDeleteManifest(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/manifests/"+d.String(), "").Want(t, 200, "").Text(t, payload)
 }
 
-// TestDeleteHeldManifest: a client deletes a manifest that an image index lists. It must
-// get 409, with the digest of the index in the error. After the index is deleted, the
-// deletion succeeds.
+// TestDeleteHeldManifest: a client deletes a manifest that an image index lists. The registry
+// must refuse that with 409, and name the digest of the index in the error. After the index is
+// deleted, the deletion must succeed.
 func TestDeleteHeldManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -94,9 +94,9 @@ func TestDeleteBlob(t *testing.T) {
 	r.WantBlob(t, "a", d, "content")
 }
 
-// TestDeleteUsedBlob: a client deletes a blob that a manifest of the same repository uses.
-// It must get 409, with the manifest's digest in the error. After the manifest is deleted,
-// the deletion succeeds.
+// TestDeleteUsedBlob: a client deletes a blob that a manifest of the same repository uses. The
+// registry must refuse that with 409, and name the manifest's digest in the error. After the
+// manifest is deleted, the deletion must succeed.
 func TestDeleteUsedBlob(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -7,7 +7,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/distribution"
 )
 
-// TestRequiredOptions: New refuses options without a server, a catalog or a store.
+// TestRequiredOptions: New must return an error for options without a server, a catalog or a
+// store.
 func TestRequiredOptions(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

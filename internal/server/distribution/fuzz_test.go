@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// FuzzRoute: match never panics for any path. If it finds a route, then the route's
-// pattern, filled with the returned name and reference, is the path again.
+// FuzzRoute calls match with arbitrary paths. match must not panic. If it finds a route, the
+// route's pattern with the returned name and reference filled in must be the path again.
 func FuzzRoute(f *testing.F) {
 	for _, p := range []string{
 		"", "/", "/v2", "/v2/", "/v2//", "/v2/_catalog", "/v2/a/tags/list", "/v2/tags/list/tags/list", "/v2/a/b/manifests/v1",
@@ -42,8 +42,9 @@ func FuzzRoute(f *testing.F) {
 	})
 }
 
-// FuzzRouteOfName: for every valid repository name, even one that looks like a route, match
-// finds the right route and returns the name for all paths of the repository.
+// FuzzRouteOfName fills arbitrary valid repository names and tags into the patterns of routes.
+// match must find the right route for each path and return the name, even if the name looks
+// like a part of a route.
 func FuzzRouteOfName(f *testing.F) {
 	for _, name := range []string{"a", "a/b", "tags/list", "a/blobs/uploads", "x/manifests/y", "v2", "blobs", "a/referrers"} {
 		for _, tag := range []string{"v1", "list", "uploads", "manifests", "_catalog"} {
@@ -69,15 +70,15 @@ func FuzzRouteOfName(f *testing.F) {
 
 var simpleRange = regexp.MustCompile(`^bytes=([0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})$`)
 
-// hugeNumber matches numbers that may overflow int64. In such a case byteRange and net/http
-// differ: by RFC 9110 a last position behind the content's end means the end, however large
-// it is, but net/http refuses a number that overflows int64.
+// hugeNumber matches numbers that may overflow int64. For such a number byteRange and net/http
+// differ. By RFC 9110 a range whose last position lies behind the content's end ends with the
+// content, however large the position is. net/http refuses a position that overflows int64.
 var hugeNumber = regexp.MustCompile(`[0-9]{19}`)
 
 var noBytes = regexp.MustCompile(`^bytes=\s*-0+\s*$`)
 
-// FuzzRange compares byteRange with net/http.ServeContent: the range must lie within the
-// blob, and be the one that net/http sends.
+// FuzzRange compares byteRange with net/http.ServeContent for arbitrary Range headers. The
+// range that byteRange returns must lie within the blob, and be the one that net/http sends.
 func FuzzRange(f *testing.F) {
 	for _, h := range []string{
 		"bytes=0-0", "bytes=0-", "bytes=-1", "bytes=-0", "bytes=5-2", "bytes=9-9", "bytes=10-", "bytes=0-99999999999999999999",
@@ -103,7 +104,7 @@ func FuzzRange(f *testing.F) {
 		http.ServeContent(ref, r, "", time.Time{}, bytes.NewReader(make([]byte, size)))
 		switch {
 		case err != nil:
-			// By RFC 9110 a range of the last 0 bytes ("bytes=-0") can't be satisfied, so
+			// By RFC 9110 the server can't satisfy a range of the last 0 bytes ("bytes=-0"), so
 			// byteRange answers 416. net/http sends an empty range instead.
 			if ref.Code != http.StatusRequestedRangeNotSatisfiable && size > 0 && !noBytes.MatchString(header) {
 				t.Errorf("%q of %d bytes is refused (%v), net/http says %d", header, size, err, ref.Code)

@@ -11,9 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// FuzzV2 sends requests with any method, path, body and one header. None may cause a panic
-// or a server error (500 and above), and every other error must have the format of the
-// specification.
+// FuzzV2 sends requests with arbitrary method, path, body and one header. No request may cause
+// a panic or a server error (status 500 and above). Every other error must have the format of
+// the OCI Distribution Specification.
 func FuzzV2(f *testing.F) {
 	r := setup(f)
 	d := r.Put(f, "a", "v1", r.Simple(f, "a", 1, nil)).String()

@@ -73,8 +73,8 @@ func TestListTags(t *testing.T) {
 	}
 }
 
-// TestListNoTags: for a repository without tags, a client gets an empty list. For an
-// unknown repository, it gets 404 NAME_UNKNOWN.
+// TestListNoTags: a client lists the tags of a repository without tags, and must get an empty
+// list. For an unknown repository, it must get 404 NAME_UNKNOWN.
 func TestListNoTags(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -85,8 +85,8 @@ func TestListNoTags(t *testing.T) {
 	}
 }
 
-// TestHostileQueries sends paths and parameters with bytes that PostgreSQL can't store,
-// such as NUL and invalid UTF-8. The registry must not answer with a server error.
+// TestHostileQueries: clients send paths and query parameters with bytes that PostgreSQL can't
+// store, such as NUL and invalid UTF-8. The registry must not answer with a server error.
 func TestHostileQueries(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -141,8 +141,8 @@ func TestCatalog(t *testing.T) {
 	}
 }
 
-// TestReferrers tests "Listing Referrers" of the specification: the members of each listed
-// descriptor, and the filter by artifactType.
+// TestReferrers tests "Listing Referrers" of the OCI Distribution Specification: the members of
+// each listed descriptor, and the filter by artifactType.
 func TestReferrers(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -200,11 +200,11 @@ func TestReferrers(t *testing.T) {
 	}
 }
 
-// TestReferrerPages: a list of referrers is split into pages if it has more entries than
-// one page may have, or more bytes than clients read of a manifest (4 MiB). The Link header
-// of each page must point to the next and keep the filter. Every second referrer has
-// annotations full of quotes: JSON escapes a quote as two bytes, which must count in the
-// size of the page.
+// TestReferrerPages: a client lists referrers that don't fit in one page, because they are too
+// many, or because the list has more than the 4 MiB that clients read of a manifest. The Link
+// header of each page must point to the next page and keep the filter by artifactType. Every
+// second referrer has annotations full of quotes. JSON escapes a quote as two bytes, and both
+// must count in the page's size.
 func TestReferrerPages(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -252,9 +252,9 @@ type listedReferrer struct {
 	Annotations map[string]string
 }
 
-// referrers follows the Link headers from one page of a list of referrers to the last, and
-// returns all entries and the number of pages. It checks that each page has at most the 4
-// MiB that clients read.
+// referrers reads a list of referrers, from the page with the URL `next` to the last page, by
+// the Link headers. It returns all entries and the number of pages, and checks that each page
+// has at most the 4 MiB that clients read.
 func (r *registry) referrers(t *testing.T, next string) (list []listedReferrer, pages int) {
 	t.Helper()
 	for filtered := strings.Contains(next, "artifactType"); next != ""; pages++ {
@@ -274,9 +274,9 @@ func (r *registry) referrers(t *testing.T, next string) (list []listedReferrer, 
 	return list, pages
 }
 
-// TestReferrerOfLongAnnotations: some referrers have annotations of 64 KiB to 3.5 MB. They
-// must be listed without annotations, so that they leave room in the page for the other
-// referrers.
+// TestReferrerOfLongAnnotations: some referrers have annotations of 64 KiB to 3.5 MB. The list
+// of referrers must have these referrers without their annotations, so that there is room in
+// the page for other referrers.
 func TestReferrerOfLongAnnotations(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

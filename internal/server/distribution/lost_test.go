@@ -23,10 +23,10 @@ func (r *registry) file(t *testing.T, d oci.Digest) string {
 	return filepath.Join(r.Dir, "objects", key[:2], key)
 }
 
-// TestLostBlobIsHealedByAPush: the store has lost or truncated the object of a blob that
-// two repositories link, and a client fails to read the blob. From then on the registry
-// must report the blob as unknown in both repositories, until a push of the same content
-// restores it in both.
+// TestLostBlobIsHealedByAPush: the store has lost or truncated the object of a blob that two
+// repositories have, and a client fails to read the blob. From then on the registry must report
+// the blob as unknown in both repositories. After a push of the same content to one of them,
+// both must have the blob again.
 func TestLostBlobIsHealedByAPush(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(t *testing.T, path string){
@@ -63,10 +63,10 @@ func TestLostBlobIsHealedByAPush(t *testing.T) {
 	}
 }
 
-// TestLostBlobIsFoundByAPush: the store has lost a blob's object, and nobody has read the
-// blob since. A HEAD of the blob must be answered with 404, and a mount of it with the
-// start of an upload. A push must restore the blob, with or without such a request before
-// it.
+// TestLostBlobIsFoundByAPush: the store has lost a blob's object, and nobody has read the blob
+// since. The registry must answer a HEAD of the blob with 404, and a mount of the blob by
+// starting an upload. A push must restore the blob, whether it comes after such a request or
+// first.
 func TestLostBlobIsFoundByAPush(t *testing.T) {
 	t.Parallel()
 	const content = "the content of a layer"
@@ -92,9 +92,9 @@ func TestLostBlobIsFoundByAPush(t *testing.T) {
 	}
 }
 
-// TestLostBlobOnOtherReplicas: one replica finds that a blob is lost, while another has the
-// blob in its cache. The other replica must report the blob as unknown too, and serve it
-// after it was pushed again.
+// TestLostBlobOnOtherReplicas: one replica finds that the store has lost a blob, while another
+// replica has the blob in its cache. The other replica must report the blob as unknown too.
+// After a push of the blob, it must serve the blob again.
 func TestLostBlobOnOtherReplicas(t *testing.T) {
 	t.Parallel()
 	const content = "the content of a layer"
@@ -119,9 +119,9 @@ func (wrong) Stat(context.Context, string) (blob.Object, error) {
 	return blob.Object{}, fmt.Errorf("it is away: %w", blob.ErrWrongStore)
 }
 
-// TestNothingIsLostInAWrongStore: a replica has a store that doesn't belong to the database
-// and lacks its blobs. It must answer 503 to requests about blobs, and mark no blob as
-// lost.
+// TestNothingIsLostInAWrongStore: the store of a replica isn't the one that belongs to the
+// database, and so lacks the blobs. The replica must answer requests about blobs with 503, and
+// mark no blob as lost.
 func TestNothingIsLostInAWrongStore(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -145,9 +145,9 @@ func TestNothingIsLostInAWrongStore(t *testing.T) {
 	}
 }
 
-// TestLostBlobInS3: an object is deleted from the S3 bucket. The registry must then report
-// its blob as unknown, and a push must restore it, whether or not clients are redirected to
-// the bucket.
+// TestLostBlobInS3: somebody deletes an object from the S3 bucket. The registry must then
+// report the object's blob as unknown, and a push must restore the blob. That must work with
+// and without redirects of clients to the bucket.
 func TestLostBlobInS3(t *testing.T) {
 	t.Parallel()
 	for _, redirect := range []bool{false, true} {

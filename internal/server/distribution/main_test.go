@@ -29,13 +29,15 @@ var (
 	pattern    = servertest.Pattern
 )
 
-// setup starts a registry and waits until its caches are in use.
+// setup starts a registry with its own database and store, and waits until the registry uses
+// its caches.
 func setup(t testing.TB, change ...func(*servertest.Options)) *registry {
 	t.Helper()
 	return &registry{servertest.Setup(t, change...)}
 }
 
-// replica starts another process on the same database and store.
+// replica starts a registry on the database `dsn` and the store in `dir`, which another
+// registry may use too.
 func replica(t testing.TB, dsn, dir string, change ...func(*servertest.Options)) *registry {
 	t.Helper()
 	return &registry{servertest.NewReplica(t, dsn, dir, change...)}

@@ -14,9 +14,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestPushManifest tests "Pushing Manifests" of the specification: a client pushes a
-// manifest of every accepted media type, by tag and by digest, and reads back the same
-// bytes.
+// TestPushManifest tests "Pushing Manifests" of the OCI Distribution Specification. A client
+// pushes a manifest of every accepted media type, by tag and by digest, and must read back the
+// same bytes.
 func TestPushManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -70,8 +70,8 @@ func TestPushManifest(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/b/manifests/"+digest(payload).String(), "").Want(t, 404, oci.ManifestUnknown)
 }
 
-// TestPushInvalidManifest pushes content that isn't a valid manifest, or whose digest
-// differs from the digest in the path. The registry must answer 400 and store nothing.
+// TestPushInvalidManifest: a client pushes content that isn't a valid manifest, or whose digest
+// differs from the one in the path. The registry must answer 400 and store nothing.
 func TestPushInvalidManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -119,8 +119,8 @@ func TestPushInvalidManifest(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/tags/list", "").Want(t, 200, "").Text(t, `{"name":"a","tags":[]}`)
 }
 
-// TestManifestSize: a manifest of 4 MiB is accepted. A manifest that is one byte longer is
-// refused with 413, whether or not the request has a Content-Length.
+// TestManifestSize: the registry must accept a manifest of 4 MiB. It must refuse a manifest
+// that is one byte longer with 413, whether or not the request has a Content-Length.
 func TestManifestSize(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -149,9 +149,9 @@ func TestManifestSize(t *testing.T) {
 	}
 }
 
-// TestMissingContent: a client pushes a manifest that refers to a blob or manifest which
-// the repository doesn't have. The registry must answer MANIFEST_BLOB_UNKNOWN with the
-// missing digest, and must not store the manifest.
+// TestMissingContent: a client pushes a manifest that refers to a blob or manifest which the
+// repository doesn't have. The registry must answer MANIFEST_BLOB_UNKNOWN, name the missing
+// digest, and not store the manifest.
 func TestMissingContent(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -192,9 +192,9 @@ func TestMissingContent(t *testing.T) {
 	r.Do(t, "PUT", "/v2/new/manifests/v1", image(t, config, nil, nil)).Want(t, 400, oci.ManifestBlobUnknown)
 }
 
-// TestForeignAndOrdinaryLayer: a manifest lists the same digest twice, as a foreign layer,
-// whose blob need not be in the registry, and as an ordinary layer. It then counts as an
-// ordinary layer, so a client can't delete the layer's blob.
+// TestForeignAndOrdinaryLayer: a manifest lists the same digest twice: as a foreign layer,
+// whose blob need not be in the registry, and as an ordinary layer. The registry must treat the
+// digest as an ordinary layer, and refuse to delete its blob.
 func TestForeignAndOrdinaryLayer(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -247,9 +247,9 @@ func TestPushWithTags(t *testing.T) {
 	r.Do(t, "PUT", path+"?tag=same&tag=same", payload).Want(t, 201, "", "OCI-Tag", "*")
 }
 
-// TestMoveTag: several manifests are pushed to one tag in turn. After each push, a GET of
-// the tag must return the manifest that was pushed last, although the previous one was in
-// the cache.
+// TestMoveTag: a client pushes several manifests to one tag, one after the other. After each
+// push, a GET of the tag must return the manifest that was pushed last, although the registry
+// had the previous one in its cache.
 func TestMoveTag(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -265,8 +265,9 @@ func TestMoveTag(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/manifests/latest", "").Want(t, 200, "").Text(t, one)
 }
 
-// TestPushSubject tests "Pushing Manifests with Subject" of the specification: a client
-// pushes images and indexes with a subject, before and after the subject itself.
+// TestPushSubject tests "Pushing Manifests with Subject" of the OCI Distribution Specification.
+// A client pushes images and image indexes that have a subject, before and after it pushes the
+// subject itself.
 func TestPushSubject(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -13,8 +13,8 @@ import (
 )
 
 // TestInvalidRanges: a client asks for a range that ends before it begins, or whose first
-// number overflows int64 and so lies outside the blob. The registry must answer 416 (RFC
-// 9110, section 14.2). It ignores ranges that it can't parse.
+// position overflows int64 and so lies outside the blob. The registry must answer 416 (RFC
+// 9110, section 14.2). If it can't parse the Range header, it must ignore it.
 func TestInvalidRanges(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -31,8 +31,8 @@ func TestInvalidRanges(t *testing.T) {
 	}
 }
 
-// TestHeadOfLists: HEAD of a listing must be answered with the same headers as GET, but
-// without content (RFC 9110, section 9.3.2).
+// TestHeadOfLists: a client sends HEAD for a listing. The answer must have the same headers as
+// the answer to GET, but no content (RFC 9110, section 9.3.2).
 func TestHeadOfLists(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -57,8 +57,8 @@ func TestHeadOfLists(t *testing.T) {
 	r.Do(t, "HEAD", upload, "").Want(t, 204, "", "Location", "*", "Range", "*")
 }
 
-// TestNoSniff: every answer must have X-Content-Type-Options: nosniff, so that browsers
-// don't guess another type than the Content-Type.
+// TestNoSniff: every answer must have the header X-Content-Type-Options: nosniff, so that
+// browsers rely on the Content-Type instead of guessing the type from the content.
 func TestNoSniff(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -74,8 +74,8 @@ func TestNoSniff(t *testing.T) {
 	}
 }
 
-// TestRepeatedTag: if the query of a push names the same tag twice, the tag must be set,
-// and counted, only once.
+// TestRepeatedTag: a client pushes a manifest by digest, and its query names the same tag
+// twice. The registry must set the tag once, and count it once in the limit on tags.
 func TestRepeatedTag(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -90,9 +90,9 @@ func TestRepeatedTag(t *testing.T) {
 	r.Do(t, "PUT", "/v2/a/manifests/"+d.String()+"?tag=more"+many.String(), m).Want(t, http.StatusRequestURITooLong, oci.Unsupported)
 }
 
-// TestWithdrawnArtifactManifest: release candidates of version 1.1 of the specification had
-// an artifact manifest, which was withdrawn. A client that pushes one must be told that its
-// media type isn't supported, rather than what else is invalid about it.
+// TestWithdrawnArtifactManifest: release candidates of version 1.1 of the OCI specifications
+// had an artifact manifest, which was withdrawn later. If a client pushes such a manifest, the
+// error must say that its media type isn't supported, and not what else is invalid about it.
 func TestWithdrawnArtifactManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -111,8 +111,8 @@ func TestWithdrawnArtifactManifest(t *testing.T) {
 }
 
 // TestCacheOfBuildKit: BuildKit exports its build cache as an image index that lists blobs
-// instead of manifests. The registry must store and serve it unchanged, and refuse to
-// delete blobs that it lists until the index is deleted.
+// instead of manifests. The registry must store the index and return it unchanged. Until the
+// index is deleted, the registry must refuse to delete the blobs that the index lists.
 func TestCacheOfBuildKit(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

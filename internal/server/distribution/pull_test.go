@@ -19,8 +19,8 @@ func TestDeterminingSupport(t *testing.T) {
 	}
 }
 
-// TestPullManifest tests "Pulling manifests" of the specification and, for manifests,
-// "Checking if content exists in the registry".
+// TestPullManifest tests, with manifests, "Pulling manifests" and "Checking if content exists
+// in the registry" of the OCI Distribution Specification.
 func TestPullManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -57,10 +57,10 @@ func TestPullManifest(t *testing.T) {
 	}
 }
 
-// TestPullInvalidReference: a client pulls a manifest by a reference that is neither a
-// valid digest nor a valid tag. The answer must be 404 ("Pulling manifests"): the
-// specification's conformance suite pulls the tag .INVALID_MANIFEST_NAME and requires this
-// status.
+// TestPullInvalidReference: a client pulls a manifest by a reference that is neither a valid
+// digest nor a valid tag. The registry must answer 404 ("Pulling manifests"), because the
+// conformance tests of the OCI Distribution Specification pull the tag .INVALID_MANIFEST_NAME
+// and expect this status.
 func TestPullInvalidReference(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -74,8 +74,8 @@ func TestPullInvalidReference(t *testing.T) {
 	}
 }
 
-// TestPullInvalidDigest: requests by malformed digests, and by digests of an unknown
-// algorithm, must be answered with 400 DIGEST_INVALID.
+// TestPullInvalidDigest: a client sends requests with malformed digests and with digests of an
+// unknown algorithm in the path. The registry must answer 400 DIGEST_INVALID.
 func TestPullInvalidDigest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -95,8 +95,8 @@ func TestPullInvalidDigest(t *testing.T) {
 	}
 }
 
-// TestPullBlob tests "Pulling blobs" of the specification and, for blobs, "Checking if
-// content exists in the registry".
+// TestPullBlob tests, with blobs, "Pulling blobs" and "Checking if content exists in the
+// registry" of the OCI Distribution Specification.
 func TestPullBlob(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -121,8 +121,8 @@ func TestPullBlob(t *testing.T) {
 	}
 }
 
-// TestRange tests GET of a blob with a Range header, by RFC 9110, section 14, to which
-// "Pulling blobs" of the specification refers.
+// TestRange: a client sends GET of a blob with a Range header. The registry must answer as RFC
+// 9110, section 14, says, to which the OCI Distribution Specification refers ("Pulling blobs").
 func TestRange(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -153,8 +153,8 @@ func TestRange(t *testing.T) {
 			t.Errorf("%s: the digest of a body that isn't the blob's", header)
 		}
 	}
-	// A server may ignore a Range header. Purser ignores a header with several ranges or a
-	// malformed one, and sends the whole blob.
+	// RFC 9110 lets a server ignore a Range header. Purser ignores one that is malformed or
+	// lists several ranges, and sends the whole blob.
 	for _, header := range []string{
 		"bytes=0-1,3-4", "bytes=", "bytes=-", "bytes=x-y", "bytes=1", "items=0-1", "0-1", "bytes 0-1",
 		"bytes=+1-2", "bytes=0x1-2", "bytes=1--2", "bytes=--1", "bytes=1_0-",

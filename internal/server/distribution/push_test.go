@@ -15,9 +15,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// sizes are sizes of uploads that the server stores in different ways: an empty upload,
-// uploads that fit in the upload's row (up to catalog.MaxTail bytes), and longer uploads,
-// which are written to the store as they arrive, through one or several buffers.
+// sizes are sizes of uploads that the server stores in different ways: an empty upload, uploads
+// of up to catalog.MaxTail bytes, whose content is kept in the upload's row, and longer
+// uploads, whose content is written to the store as it arrives, through one or several buffers.
 var sizes = []int{0, 1, catalog.MaxTail - 1, catalog.MaxTail, catalog.MaxTail + 1, 3*catalog.MaxTail + 7, 5<<20 + 1}
 
 var locationForm = regexp.MustCompile(`^/v2/a/b/blobs/uploads/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
@@ -44,8 +44,8 @@ func TestStartUpload(t *testing.T) {
 	}
 }
 
-// TestPostThenPut tests "POST then PUT" of the specification, with and without a
-// Content-Length in the PUT.
+// TestPostThenPut tests "POST then PUT" of the OCI Distribution Specification. The PUT comes
+// with and without a Content-Length.
 func TestPostThenPut(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -68,8 +68,8 @@ func TestPostThenPut(t *testing.T) {
 	}
 }
 
-// chunked returns a body whose size the HTTP client doesn't know, so that it sends the body
-// in chunks and without a Content-Length.
+// chunked returns a body whose size the HTTP client doesn't know. The client therefore sends it
+// with the chunked transfer coding, and without a Content-Length.
 func chunked(content string) io.Reader { return io.MultiReader(strings.NewReader(content)) }
 
 // TestSinglePost tests "Single POST" of the specification.
@@ -88,16 +88,17 @@ func TestSinglePost(t *testing.T) {
 	}
 	r.Do(t, "POST", "/v2/a/blobs/uploads/?digest="+digest("x").String(), "y").Want(t, 400, oci.DigestInvalid)
 	r.Do(t, "GET", "/v2/a/blobs/"+digest("x").String(), "").Want(t, 404, oci.NameUnknown)
-	// A client that names a digest but sends no body in the POST gets an upload, and sends
-	// the body in a PUT.
+	// A client that names a digest in the query of the POST, but sends no body, must get an
+	// upload. It then sends the content in a PUT.
 	at := r.Do(t, "POST", "/v2/a/blobs/uploads/?digest="+digest512("x").String(), "").Want(t, 202, "").Header.Get("Location")
 	r.Do(t, "PUT", at+"?digest="+digest512("x").String(), "x").Want(t, 201, "")
 	r.WantBlob(t, "a", digest512("x"), "x")
 }
 
-// TestChunks tests "Pushing a blob in chunks" of the specification with chunks of many
-// sizes. Each plan is sent in eight ways: with or without Content-Range, with or without
-// Content-Length, and with the last chunk in the closing PUT or in a PATCH before it.
+// TestChunks tests "Pushing a blob in chunks" of the OCI Distribution Specification. A plan is
+// a list of the sizes of the chunks of an upload. Each plan is sent in eight ways: with or
+// without Content-Range, with or without Content-Length, and with the last chunk in the closing
+// PUT or in a PATCH before it.
 func TestChunks(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -170,8 +171,8 @@ func (r *registry) sendChunks(t *testing.T, plan []int, ranged, stream, lastInPu
 }
 
 // TestOutOfOrder: a client sends a PATCH or PUT whose Content-Range doesn't begin where the
-// upload ends. It must get 416 with the upload's current Range, and can then send the right
-// bytes.
+// upload ends. The registry must answer 416 with the upload's current Range, and then accept
+// the right bytes.
 func TestOutOfOrder(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -193,9 +194,9 @@ func TestOutOfOrder(t *testing.T) {
 	}
 }
 
-// TestContentRange: a PATCH or PUT with a malformed Content-Range must be refused with 400
-// BLOB_UPLOAD_INVALID, one whose range doesn't match the length of the body with 400
-// SIZE_INVALID.
+// TestContentRange: a client sends a PATCH or PUT with a malformed Content-Range. The registry
+// must answer 400 BLOB_UPLOAD_INVALID. If the Content-Range doesn't match the length of the
+// body, it must answer 400 SIZE_INVALID.
 func TestContentRange(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -213,9 +214,9 @@ func TestContentRange(t *testing.T) {
 	}
 }
 
-// TestContentRangeOfStream: a client sends a body without Content-Length whose length
-// differs from its Content-Range. The registry must refuse it with SIZE_INVALID: the client
-// would take a 202 to mean that the whole range was saved.
+// TestContentRangeOfStream: a client sends a body without Content-Length, and the body is
+// shorter or longer than its Content-Range says. The registry must answer SIZE_INVALID. A
+// client would take the status 202 to mean that the whole range was saved.
 func TestContentRangeOfStream(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -234,9 +235,9 @@ func TestContentRangeOfStream(t *testing.T) {
 	}
 }
 
-// TestDigestMismatch: a client finishes an upload with a wrong digest. The registry must
-// answer DIGEST_INVALID, store no blob, and leave the upload as it was, so that the client
-// can finish it with the right digest.
+// TestDigestMismatch: a client finishes an upload with a wrong digest. The registry must answer
+// DIGEST_INVALID, store no blob, and leave the upload as it was, so that the client can finish
+// the upload with the right digest.
 func TestDigestMismatch(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -261,8 +262,9 @@ func TestDigestMismatch(t *testing.T) {
 	}
 }
 
-// TestClose: the PUT that closes an upload must be refused if its digest is missing or
-// malformed, if the upload doesn't exist, or if it belongs to another repository.
+// TestClose: a client sends the PUT that finishes an upload. The registry must refuse it if its
+// digest is missing or malformed, if there is no such upload, or if the upload belongs to
+// another repository.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -284,8 +286,8 @@ func TestClose(t *testing.T) {
 	r.WantBlob(t, "a", digest("hello"), "hello")
 }
 
-// TestSHA512: a client pushes blobs with a sha512 digest, which it announces when it starts
-// the upload, or only in the closing PUT.
+// TestSHA512: a client pushes blobs with a sha512 digest. It announces the algorithm when it
+// starts the upload, or only uses it in the PUT that finishes the upload. Both must succeed.
 func TestSHA512(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -305,8 +307,8 @@ func TestSHA512(t *testing.T) {
 				r.Do(t, "GET", "/v2/"+repository+"/blobs/"+digest(content).String(), "").Want(t, 404, oci.BlobUnknown)
 			}
 		}
-		// The client announces sha512 when it starts the upload, and finishes the upload
-		// with a sha256 digest.
+		// The client announces sha512 when it starts the upload, but finishes the upload with a
+		// sha256 digest. That must succeed too.
 		at := r.StartUpload(t, "x", "?digest-algorithm=sha512")
 		r.Do(t, "PATCH", at, content).Want(t, 202, "")
 		r.Do(t, "PUT", at+"?digest="+digest(content).String(), "").Want(t, 201, "")
@@ -378,9 +380,9 @@ func TestMount(t *testing.T) {
 	r.Do(t, "POST", "/v2/m/9/blobs/uploads/?mount="+d.String()+"&from=A/B", "").Want(t, 400, oci.NameInvalid)
 }
 
-// TestFailedMountMakesNoRepository: a client tries to mount a blob that doesn't exist into
-// a new repository, and gets an upload instead. The repository must not exist before
-// content is pushed to it.
+// TestFailedMountMakesNoRepository: a client tries to mount a blob that doesn't exist into a
+// new repository, and gets an upload instead. As long as the client hasn't pushed content to
+// the new repository, the repository must not exist.
 func TestFailedMountMakesNoRepository(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -389,8 +391,8 @@ func TestFailedMountMakesNoRepository(t *testing.T) {
 	r.Do(t, "GET", "/v2/_catalog", "").Want(t, 200, "").Text(t, `{"repositories":["a"]}`)
 }
 
-// TestRefusedManifestMakesNoRepository: a client pushes a manifest that is refused to a new
-// repository. The repository must not exist afterwards.
+// TestRefusedManifestMakesNoRepository: a client pushes a manifest to a new repository, and the
+// registry refuses the manifest. The repository must not exist afterwards.
 func TestRefusedManifestMakesNoRepository(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -399,8 +401,8 @@ func TestRefusedManifestMakesNoRepository(t *testing.T) {
 	r.Do(t, "GET", "/v2/_catalog", "").Want(t, 200, "").Text(t, `{"repositories":["a"]}`)
 }
 
-// TestLargeBlob pushes and pulls a blob of 24 MiB, which is larger than all buffers on the
-// way.
+// TestLargeBlob: a client pushes and pulls a blob of 24 MiB, which is larger than any buffer
+// that its bytes pass through.
 func TestLargeBlob(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

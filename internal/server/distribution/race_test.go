@@ -30,9 +30,9 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// TestConcurrentPushes: twelve clients of two replicas push the same blobs, and two
-// different manifests to the same tag, at the same time. All pushes must succeed, all
-// content must be complete, and both replicas must agree on the tag.
+// TestConcurrentPushes: twelve clients push the same blobs through two replicas at the same
+// time, and push one of two different manifests to the same tag. All pushes must succeed, all
+// content must be complete, and both replicas must return the same manifest for the tag.
 func TestConcurrentPushes(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -75,8 +75,9 @@ func TestConcurrentPushes(t *testing.T) {
 	eventually(t, "both replicas agree on the tag", func() bool { return tag(one) == tag(two) })
 }
 
-// tryPush pushes a blob, by way 0 in one POST, by way 1 with a PATCH of its first half
-// before the PUT, and by way 2 in one PUT.
+// tryPush pushes a blob in one of three ways. If `way` is 0, it sends one POST with the
+// content. If `way` is 1, it sends a POST, a PATCH with the first half, and a PUT with the
+// rest. If `way` is 2, it sends a POST, and a PUT with the content.
 func (r *registry) tryPush(ctx context.Context, repository, content string, way int) error {
 	d := digest(content)
 	path := "/v2/" + repository + "/blobs/uploads/"
@@ -108,9 +109,9 @@ func (r *registry) tryPush(ctx context.Context, repository, content string, way 
 	return err
 }
 
-// TestConcurrentTags: eight clients push different manifests at the same time, and set the
-// same tags in different orders. All pushes must succeed, without a deadlock, and each tag
-// must point to a complete manifest.
+// TestConcurrentTags: eight clients push different manifests at the same time. All set the same
+// tags, half of them in the reverse order. All pushes must succeed, without a deadlock, and
+// each tag must point to a complete manifest.
 func TestConcurrentTags(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -139,9 +140,9 @@ func TestConcurrentTags(t *testing.T) {
 	}
 }
 
-// TestRacingChunks: four requests on two replicas send different bytes for the same range
-// of one upload. Exactly one must be accepted, and the finished blob must consist of the
-// accepted bytes.
+// TestRacingChunks: four requests to two replicas send different bytes for the same range of
+// one upload at the same time. The registry must accept exactly one of them, and the finished
+// blob must consist of the bytes of the accepted requests.
 func TestRacingChunks(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -179,10 +180,10 @@ func TestRacingChunks(t *testing.T) {
 	}
 }
 
-// TestRacingStreams: three requests without Content-Range send bytes to one upload at the
-// same time. Each must either be appended to the bytes that the upload has, or be refused.
-// The finished blob must consist of the accepted bodies, in the order that their Range
-// headers say.
+// TestRacingStreams: three requests without Content-Range send bytes to one upload at the same
+// time. The registry must either append the bytes of a request to those that the upload has, or
+// refuse the request. The finished blob must consist of the accepted bodies, in the order that
+// the Range headers of their answers say.
 func TestRacingStreams(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -222,9 +223,10 @@ func TestRacingStreams(t *testing.T) {
 	}
 }
 
-// TestTakeover: a PATCH on one replica stalls in the middle of its body, and a PATCH of the
-// same range on another replica takes over the upload. The second must be accepted; when
-// the first continues, it must get 416 and change nothing.
+// TestTakeover: a PATCH to one replica stalls in the middle of its body. Meanwhile a PATCH of
+// the same range to another replica takes over the upload. The registry must accept the second
+// PATCH. When the first one continues, the registry must answer it with 416, and the upload
+// must not change.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -264,8 +266,8 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// large counts the objects in the store that have at least half a MiB, including objects
-// that are still being written.
+// large counts the objects in the store that have at least half a MiB. It includes objects that
+// are still being written.
 func (r *registry) large(t *testing.T) (n int) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(r.Dir, "objects", "*", "*"))
@@ -280,8 +282,9 @@ func (r *registry) large(t *testing.T) (n int) {
 	return n
 }
 
-// TestCancelWhileWriting: a client cancels an upload while another request is sending its
-// body. That request must fail, and no blob may be left.
+// TestCancelWhileWriting: a client cancels an upload while another request is still sending
+// bytes of the upload. The other request must fail, and the registry must not have the blob
+// afterwards.
 func TestCancelWhileWriting(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -303,8 +306,8 @@ func TestCancelWhileWriting(t *testing.T) {
 			}
 			r.received(t, at)
 			r.Do(t, "DELETE", at, "").Want(t, 204, "")
-			// The HTTP client stops sending the body if the answer arrives before the
-			// body's end.
+			// The HTTP client stops sending the body if it gets the answer before it has sent
+			// the whole body.
 			if _, err := io.WriteString(feed, content[n:]); err != nil && !errors.Is(err, io.ErrClosedPipe) {
 				t.Fatal(err)
 			}
@@ -324,8 +327,9 @@ func (r *registry) received(t *testing.T, at string) {
 	eventually(t, "a request in flight to "+at, func() bool { return r.Gauge(t, "purser_http_requests_in_flight") > 0 })
 }
 
-// TestRacingClose: four requests finish one upload at the same time. One must get 201; the
-// others must get 404 or 416, since the upload is finished or taken over.
+// TestRacingClose: four requests finish one upload at the same time. One must get 201. The
+// others must get 404 or 416, since the upload is already finished, or another request has
+// taken it over.
 func TestRacingClose(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -352,8 +356,8 @@ func TestRacingClose(t *testing.T) {
 	}
 }
 
-// TestGetWhileDelete: clients pull a blob or manifest while others delete it. Each pull
-// must get the whole content or 404.
+// TestGetWhileDelete: clients pull a blob or manifest while other clients delete it. Each pull
+// must get the whole content, or 404.
 func TestGetWhileDelete(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -13,9 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// stands waits until a GET of the upload's URL says that n bytes are saved. If a client
-// disconnects, the registry saves the bytes that arrived only when it notices the
-// disconnection.
+// stands waits until a GET of the upload's URL says that `n` bytes are saved. The test has to
+// wait, because the registry saves the bytes that have arrived from a client only when it
+// notices that the client has disconnected.
 func (r *registry) stands(t *testing.T, at string, n int) {
 	t.Helper()
 	want := fmt.Sprintf("0-%d", max(n-1, 0))
@@ -26,7 +26,8 @@ func (r *registry) stands(t *testing.T, at string, n int) {
 
 // TestTruncatedBody: a client closes its connection before it has sent as many bytes as its
 // Content-Length says, or in the middle of an HTTP chunk. The registry must answer 400
-// SIZE_INVALID and save the bytes that arrived; the client then sends the rest.
+// SIZE_INVALID and save the bytes that have arrived. Then the client sends the rest, and the
+// upload must succeed.
 func TestTruncatedBody(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -57,7 +58,7 @@ func TestTruncatedBody(t *testing.T) {
 	}
 }
 
-// TestTruncatedPush: a client sends a truncated body in a request that can't be continued:
+// TestTruncatedPush: a client sends a truncated body in a request that it can't continue later:
 // a PUT of a manifest, or a POST of a whole blob. The registry must answer SIZE_INVALID and
 // store nothing.
 func TestTruncatedPush(t *testing.T) {
@@ -114,9 +115,9 @@ func TestLongerThanLength(t *testing.T) {
 	}
 }
 
-// TestDroppedConnection: the connection of a client breaks three times while it sends an
-// upload. Each time the client continues where the saved bytes end, on another replica, and
-// the finished blob must be complete.
+// TestDroppedConnection: a client's connection breaks three times while the client sends an
+// upload. Each time, the client continues on another replica, behind the bytes that are saved.
+// The finished blob must be complete.
 func TestDroppedConnection(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -146,8 +147,9 @@ func TestDroppedConnection(t *testing.T) {
 	}
 }
 
-// TestReplicas: two processes with the same database and store act as one registry. Each
-// must see a tag that the other moved within a second, and continue uploads of the other.
+// TestReplicas: two processes with the same database and store act as one registry. When one
+// process has moved a tag, the other must return the new manifest within a second. Each must
+// continue uploads that the other has begun.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -177,8 +179,9 @@ func TestReplicas(t *testing.T) {
 	eventually(t, "the deletion on the other", func() bool { return two.Do(t, "GET", "/v2/a/manifests/v1", "").StatusCode == 404 })
 }
 
-// TestReplicasInTurn: a client's requests for one upload reach two replicas in turn, as
-// behind a load balancer. The PATCH requests have no Content-Range. All must be accepted.
+// TestReplicasInTurn: a load balancer sends a client's requests for one upload to two replicas
+// in turn. The client's PATCH requests have no Content-Range. The replicas must accept all
+// requests.
 func TestReplicasInTurn(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -204,8 +207,8 @@ func TestReplicasInTurn(t *testing.T) {
 	}
 }
 
-// TestExpectContinue: a client sends Expect: 100-continue. The registry must answer 100
-// before the client sends the body, or at once with an error.
+// TestExpectContinue: a client sends the header Expect: 100-continue and waits before it sends
+// the body. The registry must answer 100 if it wants the body, and otherwise an error at once.
 func TestExpectContinue(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -226,8 +229,8 @@ func TestExpectContinue(t *testing.T) {
 }
 
 // TestSlowClient: a client stops sending in the middle of a body. After BodyIdleTimeout the
-// registry must end the request and save the bytes that arrived. A client that sends
-// slowly, but without such a pause, must be accepted.
+// registry must end the request and save the bytes that have arrived. If a client sends slowly,
+// but without a pause of this length, the registry must accept its body.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.BodyIdleTimeout = 300 * time.Millisecond })
@@ -247,8 +250,8 @@ func TestSlowClient(t *testing.T) {
 	w.Answer(t, "PATCH", at).Want(t, 202, "", "Range", "0-12")
 }
 
-// TestSlowManifest: BodyIdleTimeout also ends a PUT of a manifest whose client sends
-// nothing more.
+// TestSlowManifest: a client stops sending in the middle of a manifest. After BodyIdleTimeout
+// the registry must end the request with an error.
 func TestSlowManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.BodyIdleTimeout = 200 * time.Millisecond })
@@ -295,8 +298,8 @@ func TestMaxRequestOfUpload(t *testing.T) {
 	t.Error("a request goes on beyond MaxRequest")
 }
 
-// TestLostUpload: the store has lost the saved bytes of an upload. Requests for the upload
-// must be answered with BLOB_UPLOAD_UNKNOWN, so that the client starts another upload.
+// TestLostUpload: the store has lost the saved bytes of an upload. The registry must answer
+// requests for this upload with BLOB_UPLOAD_UNKNOWN, so that the client starts another upload.
 func TestLostUpload(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

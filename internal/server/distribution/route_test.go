@@ -54,8 +54,8 @@ func TestUnknownMethods(t *testing.T) {
 	}
 }
 
-// TestInvalidNames: a request with an invalid repository name must be refused with 400
-// NAME_INVALID on every route that contains a repository name.
+// TestInvalidNames: clients send requests with an invalid repository name in the path. The
+// registry must answer 400 NAME_INVALID on every route that contains a repository name.
 func TestInvalidNames(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -77,8 +77,9 @@ func TestInvalidNames(t *testing.T) {
 	}
 }
 
-// TestNames: every repository name that the specification allows must work on every route,
-// even a name that looks like a route, such as "a/tags/list".
+// TestNames: clients use repository names that the OCI Distribution Specification allows, among
+// them names that look like a part of a route, such as "a/tags/list". All must work on every
+// route.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -108,8 +109,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestAccess: each route must ask for the right access to the right repository, and return
-// the error if the access is refused.
+// TestAccess: each route must call Authorize with the access that it needs and the right
+// repository. If Authorize returns an error, the registry must answer with this error.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	type asked struct {

@@ -39,9 +39,9 @@ func (f failing) Resume(ctx context.Context, base string, state blob.State, size
 
 func (f failing) Stat(context.Context, string) (blob.Object, error) { return blob.Object{}, f.err }
 
-// TestStoreTrouble: every operation of the store fails with some error of the file system.
-// The registry must answer 503 (507 if the disk is full) with a text that explains the kind
-// of failure without details, and log the cause once, with the request's id.
+// TestStoreTrouble: every operation of the store fails with an error of the file system. The
+// registry must answer 503, or 507 if the disk is full, with a text that explains the kind of
+// failure without details. It must log the cause once, with the request's id.
 func TestStoreTrouble(t *testing.T) {
 	t.Parallel()
 	path := func(err error) error { return &os.PathError{Op: "open", Path: "objects/aa/secret", Err: err} }
@@ -70,7 +70,8 @@ func TestStoreTrouble(t *testing.T) {
 }
 
 // storeFails sends one request of each kind that needs the store to a registry whose store
-// fails. It checks the status, that the text contains word, and the log.
+// fails. It checks that each answer has the status `status` and a text with `word`, and that
+// each failure is logged.
 func (r *registry) storeFails(t *testing.T, d oci.Digest, status int, word string) {
 	t.Helper()
 	before := len(r.Log.Records(t, "request failed"))
@@ -108,8 +109,8 @@ func (r *registry) storeFails(t *testing.T, d oci.Digest, status int, word strin
 	}
 }
 
-// TestS3Trouble is like TestStoreTrouble, with an S3 store: wrong credentials, a missing
-// bucket, an unreachable server, and a server that answers 501.
+// TestS3Trouble checks the same as TestStoreTrouble, but with an S3 store that fails because of
+// wrong credentials, a missing bucket, an unreachable server, or a server that answers 501.
 func TestS3Trouble(t *testing.T) {
 	t.Parallel()
 	bucket := blobtest.S3Server(t)
@@ -148,9 +149,9 @@ func TestS3Trouble(t *testing.T) {
 	}
 }
 
-// TestStoreTroubleIsNotTheDatabases: the database is unreachable while a client sends an
-// upload that is written to the store. The client must be told that the database failed,
-// not the store.
+// TestStoreTroubleIsNotTheDatabases: the database can't be reached while a client sends an
+// upload whose bytes are written to the store. The answer must say that the database failed,
+// and not the store.
 func TestStoreTroubleIsNotTheDatabases(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

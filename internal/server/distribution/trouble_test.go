@@ -20,8 +20,8 @@ import (
 // nopStore is for servers that never use their store.
 type nopStore struct{ blob.Store }
 
-// requests returns one request of every kind that needs the database, as "METHOD path",
-// with its body. d must be the digest of a manifest, and at the URL of an upload.
+// requests returns one request of every kind that needs the database: a map from "METHOD path"
+// to the body. `d` must be the digest of a manifest, and `at` the URL of an upload.
 func requests(d, at string) map[string]string {
 	return map[string]string{
 		"GET /v2/a/manifests/v1": "", "HEAD /v2/a/manifests/v1": "", "GET /v2/a/manifests/" + d: "", "HEAD /v2/a/manifests/" + d: "",
@@ -33,9 +33,9 @@ func requests(d, at string) map[string]string {
 	}
 }
 
-// TestDatabaseDown: the database can't be reached. Every request must be answered with 503
-// and Retry-After, without internal details, and change nothing. When the database is back,
-// everything must work again.
+// TestDatabaseDown: the database can't be reached. The registry must answer every request with
+// 503 and Retry-After, without internal details, and change nothing. When the database is back,
+// all requests must succeed again.
 func TestDatabaseDown(t *testing.T) {
 	t.Parallel()
 	g, dsn := servertest.NewGate(t, dbtest.DSN(t))
@@ -68,8 +68,8 @@ func TestDatabaseDown(t *testing.T) {
 	r.WantBlob(t, "a", digest("hello, world"), "hello, world")
 }
 
-// TestDatabaseClosed: the registry has closed its connection pool, as at its end. A request
-// that comes later must be answered with 503 and Retry-After.
+// TestDatabaseClosed: the registry is about to stop and has closed its connection pool. It must
+// answer a request that comes after that with 503 and Retry-After.
 func TestDatabaseClosed(t *testing.T) {
 	t.Parallel()
 	r := replica(t, dbtest.DSN(t), t.TempDir())
@@ -83,8 +83,8 @@ func TestDatabaseClosed(t *testing.T) {
 	}
 }
 
-// TestNoDatabase: a registry that has never reached its database must answer every request
-// with 503.
+// TestNoDatabase: a registry starts and can't reach its database. It must answer every request
+// that needs the database with 503.
 func TestNoDatabase(t *testing.T) {
 	t.Parallel()
 	r := replica(t, "host=127.0.0.1 port=1 user=x dbname=x sslmode=disable", t.TempDir())
@@ -94,9 +94,9 @@ func TestNoDatabase(t *testing.T) {
 	}
 }
 
-// TestLostObject: a blob's object is truncated, and the answer to the first GET of the blob
-// ends early. From then on the blob must be reported as unknown. If the object is missing
-// altogether, even the first GET must be answered with 404.
+// TestLostObject: the object of a blob is truncated. The answer to the first GET of the blob
+// ends early. From then on the registry must report the blob as unknown. If the object is
+// missing altogether, the registry must answer even the first GET with 404.
 func TestLostObject(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -134,9 +134,9 @@ func (r *registry) lost(t *testing.T, d oci.Digest) (lost bool) {
 	return lost
 }
 
-// TestOutdatedKey: another process has given a blob a new object, while this process has
-// the old storage key in its cache. A GET must read the blob's row again and send the new
-// object.
+// TestOutdatedKey: another process has given a blob a new object, while this process has the
+// storage key of the old object in its cache. At a GET of the blob, this process must read the
+// blob's row again and send the new object.
 func TestOutdatedKey(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -155,9 +155,9 @@ func TestOutdatedKey(t *testing.T) {
 		r.WantBlob(t, "a", d, content)
 		r.Do(t, "GET", "/v2/a/blobs/"+d.String(), "", "Range", "bytes=10-19").Want(t, 206, "").Text(t, content[10:20])
 	}
-	// Another process has deleted the blob from the repository, and the sweeper has deleted
-	// its object, while this process has the storage key in its cache. A GET must report
-	// the blob as unknown.
+	// Another process has deleted the blob from the repository, and the sweeper has deleted the
+	// blob's object, while this process has the object's storage key in its cache. At a GET,
+	// this process must report the blob as unknown.
 	if _, err := r.DB.Pool.Exec(t.Context(), "DELETE FROM repository_blobs"); err != nil {
 		t.Fatal(err)
 	}
@@ -165,8 +165,8 @@ func TestOutdatedKey(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/blobs/"+d.String(), "").Want(t, 404, oci.BlobUnknown)
 }
 
-// TestUnmountedStore: the store's directory has disappeared. Requests about blobs must be
-// answered with 503, and work again when the directory is back.
+// TestUnmountedStore: the directory of the store disappears. The registry must answer requests
+// about blobs with 503. When the directory is back, these requests must succeed again.
 func TestUnmountedStore(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -195,8 +195,8 @@ func (p presigner) Presign(_ context.Context, key string, o blob.PresignOptions)
 	return fmt.Sprintf("https://store.example/%s?ttl=%s&type=%s", key, o.TTL, o.ContentType), p.err
 }
 
-// TestRedirect: if the store supports presigned URLs and Options.Redirect is set, GET of a
-// blob must be answered with a redirect. HEAD must be answered by the registry itself.
+// TestRedirect: the store supports presigned URLs, and Options.Redirect is set. The registry
+// must answer GET of a blob with a redirect, and answer HEAD itself.
 func TestRedirect(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {

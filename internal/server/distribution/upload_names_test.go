@@ -10,9 +10,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestUploadBelongsToItsRepository: a client begins an upload in one repository. The
-// upload's URL must work on every replica at once. With the path of another repository, the
-// same id must be answered with 404.
+// TestUploadBelongsToItsRepository: a client begins an upload in one repository. The upload's
+// URL must work on every replica from then on. If the client puts the path of another
+// repository into the URL, the registry must answer 404.
 func TestUploadBelongsToItsRepository(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -43,8 +43,8 @@ func TestUploadBelongsToItsRepository(t *testing.T) {
 	one.Do(t, "GET", "/v2/other/app/tags/list", "").Want(t, 404, oci.NameUnknown)
 }
 
-// TestUploadURLTellsNoRow: the id in an upload's URL must differ from the id of the
-// upload's row, and a URL with the row's id must be answered with 404.
+// TestUploadURLTellsNoRow: a client begins an upload. The id in the upload's URL must differ
+// from the id of the upload's row, and the registry must answer 404 to a URL with the row's id.
 func TestUploadURLTellsNoRow(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -70,8 +70,9 @@ func TestUploadURLTellsNoRow(t *testing.T) {
 	}
 }
 
-// TestUploadSecret: eight goroutines ask for the secret at the same time, before it exists.
-// It must be made once, and all must get the same secret.
+// TestUploadSecret: eight goroutines ask at the same time for the secret from which the keys of
+// upload ids are derived, before it exists. It must be created once, and all goroutines must
+// get the same secret.
 func TestUploadSecret(t *testing.T) {
 	t.Parallel()
 	r := replica(t, setup(t).DSN, t.TempDir())

@@ -19,8 +19,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// onDatabase starts a registry like setup. It passes a connection pool to change, for
-// options that need a pool of their own.
+// onDatabase starts a registry as setup does. It also opens a connection pool of the registry's
+// database, and passes it to `change`, for options that need a pool of their own.
 func onDatabase(t *testing.T, change func(o *servertest.Options, d *db.DB)) *registry {
 	t.Helper()
 	dsn := dbtest.DSN(t)

@@ -19,8 +19,9 @@ type expiringTag struct {
 	Expiration string `json:"expiration"`
 }
 
-// expires returns the expiration of a tag in Unix seconds, 0 if it has none. It also checks
-// that the description of the tag and the lists of tags show the same expiration.
+// expires returns the expiration of a tag in Unix seconds, 0 if the tag has none. It also
+// checks that the operation that describes the tag and those that list tags show the same
+// expiration.
 func (r *registry) expires(t testing.TB, repository, tag string) int64 {
 	t.Helper()
 	var one expiringTag
@@ -41,9 +42,10 @@ func (r *registry) expires(t testing.TB, repository, tag string) int64 {
 	return one.EndTS
 }
 
-// TestAPITagExpiration: a client sets the expiration of a tag. The API must show it, accept
-// it when the client sends the tag back, and refuse invalid dates. An expiration of null, a
-// push and a move of the tag must remove it.
+// TestAPITagExpiration: a client sets the expiration of a tag. The API must show the
+// expiration, accept it when the client sends back the tag as it read it, and refuse invalid
+// dates. Setting the expiration to null, pushing the tag and moving the tag must each remove
+// the expiration.
 func TestAPITagExpiration(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -125,9 +127,9 @@ func (r *registry) expirer(t testing.TB) {
 }
 
 // TestTagsExpire: two replicas delete the expired tags at the same time. Each tag must be
-// deleted once, with one audit entry, and its manifest must be queued for review. An
-// expired tag that a protection rule matches must stay and lose its expiration. A tag that
-// was pushed after the expiration was set must stay too.
+// deleted once, with one audit entry, and its manifest must be queued for review. If a
+// protection rule matches an expired tag, the tag must stay and lose its expiration. A tag that
+// was pushed after its expiration was set must stay too.
 func TestTagsExpire(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -143,8 +145,9 @@ func TestTagsExpire(t *testing.T) {
 	}
 	r.Manage(t, "POST", "/repository/acme/app/tagprotection", `{"pattern": "^p$"}`).WantStatus(t, 201)
 	r.Put(t, "acme/app", "pushed", r.Simple(t, "acme/app", "again", nil))
-	// The test lets the dates of all tags but v4 pass; v4 expires only in an hour. The
-	// worker must skip the tags of gone/app, since that repository is being deleted.
+	// The test sets the expiration of all tags except v4 to a time in the past; v4 expires only
+	// in an hour. The worker must skip the tags of gone/app, since this repository is being
+	// deleted.
 	r.Exec(t, "UPDATE tags SET expires_at = now() - interval '1 s' WHERE expires_at IS NOT NULL AND name <> 'v4'")
 	r.Exec(t, "UPDATE tags SET expires_at = now() - interval '1 h' WHERE repository_id = (SELECT id FROM repositories WHERE path = 'gone/app')")
 	r.Manage(t, "DELETE", "/organization/gone", "").WantStatus(t, 204)

@@ -43,9 +43,9 @@ func exportReceiver(t *testing.T) (*httptest.Server, chan exportTold) {
 	return s, told
 }
 
-// TestQuayExportLogs: a client requests exports of several scopes, kinds and times. Each
-// answer must have the export's id, and the callback must get a URL with the entries of
-// this scope and time.
+// TestQuayExportLogs: a client requests exports of several scopes, kinds of entries and times.
+// Each answer must have the export's id, and the callback must contain a URL from which exactly
+// the entries that were asked for can be fetched.
 func TestQuayExportLogs(t *testing.T) {
 	t.Parallel()
 	r, s := hooked(t)
@@ -113,8 +113,8 @@ func TestQuayExportLogs(t *testing.T) {
 }
 
 // TestQuayExportLogsRefused: a client requests exports with a missing, invalid or private
-// callback URL, or with invalid days. They must be refused at once. So must an export while
-// 1000 callbacks wait.
+// callback URL, or with invalid days. The API must refuse each request at once. It must also
+// refuse an export while 1000 callbacks wait to be sent.
 func TestQuayExportLogsRefused(t *testing.T) {
 	t.Parallel()
 	r, _ := hooked(t)

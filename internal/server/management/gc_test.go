@@ -88,8 +88,8 @@ func TestAPIRestoresTags(t *testing.T) {
 		t.Errorf("restored: %d %s, want 200 {}", a.StatusCode, a.Content)
 	}
 	points("v1", first)
-	// As in Quay, a request to restore a tag may have members that the API doesn't know,
-	// and moves the tag if it exists.
+	// As in Quay, a request to restore a tag may have members that the API doesn't know, and it
+	// moves the tag if the tag exists.
 	r.Manage(t, "POST", "/repository/a%2Fb%2Fc/tag/v1/restore", encode(t, object{"manifest_digest": second, "image": "x"})).
 		Into(t, 200, new(any))
 	points("v1", second)
@@ -144,7 +144,7 @@ func TestAPICollects(t *testing.T) {
 	r.WantBlob(t, "kept", stray, "stray")
 	r.dueNow(t) // the HEAD request has postponed the blob's review
 
-	// The blob of the configuration was pushed twice, so its second object is a pending
+	// The configuration's blob was pushed twice, so its second object is recorded as a pending
 	// deletion.
 	run = r.ended(t, "/gc/run", r.begin(t, "/gc/run", "").ID)
 	if run.State != "succeeded" || run.DryRun || run.Progress.ManifestsDeleted != 1 || run.Progress.BlobsDeleted != 1 ||
@@ -176,7 +176,7 @@ func TestAPIRetries(t *testing.T) {
 	}
 }
 
-// heldStore is a store whose Delete reports that it has begun, and then blocks until its
+// heldStore is a store whose method Delete sends on the channel begun and then blocks until its
 // context ends.
 type heldStore struct {
 	blob.Store
@@ -192,9 +192,9 @@ func (h heldStore) Delete(ctx context.Context, _ []string) error {
 	return ctx.Err()
 }
 
-// TestAPIRunsOneAtATime: while a run of garbage collection is under way, a request for a
-// second one must be refused with 409. A client can cancel the run by its id, and closing
-// the API must cancel it too.
+// TestAPIRunsOneAtATime: a run of garbage collection is under way, and a client asks for a
+// second one. The API must refuse it with 409. A client must be able to cancel the run by its
+// id, and closing the API must cancel a run too.
 func TestAPIRunsOneAtATime(t *testing.T) {
 	t.Parallel()
 	held := heldStore{begun: make(chan struct{}, 1)}
@@ -266,8 +266,9 @@ func TestAPIChecks(t *testing.T) {
 	r.WantBlob(t, "r", whole, "whole")
 }
 
-// TestAPIRunOfAnotherReplica: a client asks one replica for a run of another replica. It
-// must get 404 with a text that says so, since each replica knows only its own runs.
+// TestAPIRunOfAnotherReplica: a client asks one replica for a run that another replica has
+// started. The answer must be 404 with a text that mentions other replicas, since each replica
+// knows only its own runs.
 func TestAPIRunOfAnotherReplica(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

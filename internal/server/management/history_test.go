@@ -24,9 +24,9 @@ func (l listedOnce) String() string {
 	return fmt.Sprintf("%s %s %s", l.Name, l.ManifestDigest.String()[7:13], l.EndedBy)
 }
 
-// tagHistory reads all pages of a repository's history, by next_page or, if numbered, by
-// Quay's parameter page. It returns the existing tags and the former states of tags, and
-// checks that they are sorted by time.
+// tagHistory reads all pages of a repository's tag history. It gets the next page by next_page
+// or, if `numbered` is true, by Quay's parameter page. It returns the existing tags (`live`)
+// and the former states of tags (`former`), and checks that the history is sorted by time.
 func (r *registry) tagHistory(t *testing.T, path, query string, limit int, numbered bool) (live, former []string) {
 	t.Helper()
 	last := int64(1 << 62)
@@ -62,9 +62,9 @@ func (r *registry) tagHistory(t *testing.T, path, query string, limit int, numbe
 	}
 }
 
-// TestQuayTagHistory: a client pushes, moves, restores and deletes tags sixty times. Then
-// the history, with any page size, must list the existing tags and each former state that a
-// move or deletion has ended.
+// TestQuayTagHistory: a client pushes, moves, restores and deletes tags sixty times. Then the
+// tag history, read in pages of any size, must list each existing tag, and each state of a tag
+// that a move or deletion has ended.
 func TestQuayTagHistory(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -136,9 +136,9 @@ func TestQuayTagHistory(t *testing.T) {
 	}
 }
 
-// TestQuayTagHistoryOfDeleted: a former state of a tag whose manifest was deleted must be
-// marked so in the history. The history of a deleted repository must not appear in a new
-// repository with the same name.
+// TestQuayTagHistoryOfDeleted: a manifest is deleted to which a tag once pointed. The tag
+// history must mark this former state of the tag. Then the repository is deleted, and another
+// one gets its name. The old tag history must not appear in the new repository.
 func TestQuayTagHistoryOfDeleted(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

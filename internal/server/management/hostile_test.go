@@ -21,7 +21,7 @@ import (
 )
 
 // whole returns a registry whose management API has all its operations, including those on
-// webhooks, auto-pruning and pull statistics.
+// webhooks, auto-pruning and pull statistics, which a registry of setup lacks.
 func whole(t *testing.T) *registry {
 	return onDatabase(t, func(o *servertest.Options, d *db.DB) {
 		var err error
@@ -41,7 +41,7 @@ func whole(t *testing.T) *registry {
 	})
 }
 
-// schema has the members of a JSON schema in the OpenAPI document that the test reads.
+// schema has those members of a JSON schema in the OpenAPI document that these tests read.
 type schema struct {
 	Ref        string             `json:"$ref"`
 	Type       any                `json:"type"`
@@ -65,8 +65,8 @@ type described struct {
 	Components struct{ Schemas map[string]*schema }
 }
 
-// fill returns the path with values for its parameters, and a query with the required
-// parameters. The parameter called name gets the given value, the others get valid ones.
+// fill returns the path with values for its variables, and with a query that has the required
+// parameters. The parameter called `name` gets `value`; the others get valid values.
 func fill(path, name, value string, list []parameter) string {
 	query := url.Values{}
 	for _, p := range list {
@@ -95,9 +95,9 @@ var hostile = map[string]string{
 	"old date": "0001-01-01T00:00:00Z", "last date": "9999-12-31T23:59:59.999999999Z", "cursor": "AAAA", "digest": "sha256:" + strings.Repeat("0", 64),
 }
 
-// TestAPIHostileParameters sends requests in which one parameter has a hostile value, for
-// every operation, parameter and value. No request may cause a server error. A parameter
-// with text that PostgreSQL can't store must be refused with an error that names it.
+// TestAPIHostileParameters sends one request for every operation, parameter and hostile value,
+// in which this parameter has this value. No request may cause a server error. If PostgreSQL
+// can't store the value, the request must be refused with an error that names the parameter.
 func TestAPIHostileParameters(t *testing.T) {
 	t.Parallel()
 	r := whole(t)
@@ -130,9 +130,9 @@ func TestAPIHostileParameters(t *testing.T) {
 	}
 }
 
-// hostileBodies sends requests in which one member of the body has a hostile value, for
-// every member of the operation's schema, and checks them as TestAPIHostileParameters does.
-// It returns the number of requests.
+// hostileBodies sends requests in which one member of the body has a hostile value, for every
+// member of the body's schema `s`. It checks the answers as TestAPIHostileParameters does, and
+// returns the number of requests.
 func (r *registry) hostileBodies(t *testing.T, d described, method, path string, list []parameter, s schema) (n int) {
 	t.Helper()
 	if name, found := strings.CutPrefix(s.Ref, "#/components/schemas/"); found {
@@ -177,8 +177,9 @@ func sample(name string, s *schema) any {
 	return "x"
 }
 
-// TestHostileDistributionParameters sends the hostile values as parameters to the OCI API,
-// as TestAPIHostileParameters does to the management API.
+// TestHostileDistributionParameters sends requests to the OCI API in which one parameter has a
+// hostile value, and checks the answers as TestAPIHostileParameters does for the management
+// API.
 func TestHostileDistributionParameters(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -218,8 +219,8 @@ func TestHostileDistributionParameters(t *testing.T) {
 	}
 }
 
-// TestHostileHeaders: clients send headers that are stored in the audit log or in the
-// manifest's row, with every kind of bytes that net/http accepts. The requests must
+// TestHostileHeaders: clients send headers with every kind of bytes that net/http accepts. The
+// registry stores these headers in the audit log or in the manifest's row. The requests must
 // succeed.
 func TestHostileHeaders(t *testing.T) {
 	t.Parallel()
@@ -238,7 +239,7 @@ func TestHostileHeaders(t *testing.T) {
 			t.Errorf("Content-Type %q: %d %s", value, a.StatusCode, a.Content)
 		}
 	}
-	// Text inside a manifest that PostgreSQL can't store must not cause a server error
+	// Members of a manifest whose text PostgreSQL can't store must not cause a server error
 	// either.
 	for _, text := range []string{"a\x00b", "\xff", "\xed\xa0\x80"} {
 		b, err := json.Marshal(text)

@@ -48,7 +48,7 @@ func (r *registry) logs(t testing.TB, path string, query url.Values) (all logAns
 	}
 }
 
-// fill writes 60 audit entries of three repositories in two namespaces, one minute apart.
+// fill writes 60 audit entries, one minute apart, about three repositories in two namespaces.
 func (r *registry) fill(t testing.TB, policy, run uuid.UUID) {
 	t.Helper()
 	var list []audit.Entry
@@ -111,8 +111,8 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogEntry: an audit entry in the answer must have the members that Quay's clients
-// expect, and Purser's own.
+// TestLogEntry: an audit entry that the API returns must have the members that Quay's clients
+// expect, and those that only Purser has.
 func TestLogEntry(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -196,8 +196,8 @@ func TestExportLogs(t *testing.T) {
 		`export_logs     {"kind": "push_repo"}`, `export_logs acme    {"tag": "v1"}`, `export_logs acme acme/web   {}`)
 }
 
-// TestNoLog: a client asks a registry without an audit log for the log. It must get 503
-// with a text that says so.
+// TestNoLog: a client asks a registry that has no audit log for audit entries. The answer must
+// be 503 with a text that says why.
 func TestNoLog(t *testing.T) {
 	t.Parallel()
 	r := setup(t, withoutLog)

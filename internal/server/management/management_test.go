@@ -19,16 +19,16 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// denying makes Authorize refuse every request, with an error that names the access and the
-// repository for which Authorize was called.
+// denying makes the registry refuse every request, with an error that contains the access and
+// the repository for which Authorize was called.
 func denying(o *servertest.Options) {
 	o.Server.Authorize = func(_ *http.Request, a server.Access, repository string) error {
 		return oci.Errorf(oci.Denied, "%s of <%s>", a, repository)
 	}
 }
 
-// TestAPIPaths: clients ask for repositories whose names have slashes, escaped or not, or
-// look like routes. Authorize must be called for the right repository.
+// TestAPIPaths: clients send requests about repositories whose names have slashes, escaped or
+// not, or look like routes. The API must call Authorize with the repository that is meant.
 func TestAPIPaths(t *testing.T) {
 	t.Parallel()
 	r := setup(t, denying)
@@ -69,8 +69,8 @@ func TestAPIPaths(t *testing.T) {
 	r.Do(t, "GET", "/api/v2/gc/status", "").Refused(t, 404, "not_found", "nothing at /api/v2/gc/status")
 }
 
-// TestAPIRefusals: clients send invalid requests. Each must be refused with the right error
-// before anything is changed.
+// TestAPIRefusals: clients send invalid requests. The API must refuse each with the right
+// error, before it has changed anything.
 func TestAPIRefusals(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -141,8 +141,8 @@ func TestAPIRefusals(t *testing.T) {
 	}
 }
 
-// TestAPIBodies: a body that isn't JSON, has another Content-Type, is longer than 64 KiB,
-// or doesn't arrive in time must be refused.
+// TestAPIBodies: the API must refuse a body that isn't JSON, has another Content-Type, is
+// longer than 64 KiB, or doesn't arrive within BodyIdleTimeout.
 func TestAPIBodies(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) { o.Server.BodyIdleTimeout = 100 * time.Millisecond })
@@ -167,9 +167,9 @@ func TestAPIBodies(t *testing.T) {
 	w.Answer(t, "POST", "/api/v1/gc/run").Refused(t, 400, "invalid_request", "could not be read after 10 bytes")
 }
 
-// TestAPIOutlastsItsBodysDeadline: a request takes longer than BodyIdleTimeout because it
-// waits in the database. The deadline for reading its body must not end it, since the body
-// has arrived.
+// TestAPIOutlastsItsBodysDeadline: a request takes longer than BodyIdleTimeout because it waits
+// for a lock in the database. The read deadline that was set for its body must not end the
+// request, since the whole body has arrived.
 func TestAPIOutlastsItsBodysDeadline(t *testing.T) {
 	t.Parallel()
 	const idle = 50 * time.Millisecond
@@ -209,9 +209,9 @@ func TestAPIOutlastsItsBodysDeadline(t *testing.T) {
 	(<-done).Into(t, 200, new(any))
 }
 
-// TestAPIRefusesOtherSites: an operator's browser has a page of another site open, which
-// sends requests to the management API. Requests that change something must be refused, and
-// the page must not be able to read answers.
+// TestAPIRefusesOtherSites: an operator's browser shows a page of another site, and this page
+// sends requests to the management API. The API must refuse requests that change something, and
+// its answers must have no header that lets the page read them.
 func TestAPIRefusesOtherSites(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -257,15 +257,15 @@ type apiOperation struct {
 	}
 }
 
-// check returns texts that say what is wrong with the operation's description in the
-// OpenAPI document.
+// check compares the operation's description in the OpenAPI document with what every operation
+// must have, and returns a text for each fault.
 func (op apiOperation) check(path string) (wrong []string) {
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	if op.OperationID == "" || op.Summary == "" || len(op.Tags) == 0 {
 		add("identifier %q, summary %q, tags %q", op.OperationID, op.Summary, op.Tags)
 	}
-	// Authentication must be optional, since there are no accounts yet. The document says
-	// so by an empty first alternative.
+	// Authentication must be optional, since there are no accounts yet. In the document, an
+	// empty first alternative in Security means optional.
 	if op.Access != "any" && (len(op.Security) < 2 || len(op.Security[0]) != 0) {
 		add("security %v, want one that is optional", op.Security)
 	}
@@ -299,8 +299,8 @@ func (op apiOperation) check(path string) (wrong []string) {
 	return wrong
 }
 
-// TestAPIDocument: the OpenAPI document must describe every operation with its errors, and
-// each operation must require the access that the document names.
+// TestAPIDocument: the OpenAPI document must describe every operation with its errors. Each
+// operation must require the access that the document shows for it.
 func TestAPIDocument(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -392,8 +392,8 @@ func TestAPIIsObserved(t *testing.T) {
 	}
 }
 
-// TestAPITrouble: a handler panics, or the database is down. The answer must have the
-// management API's format, and only the log may have the cause.
+// TestAPITrouble: a handler panics, or the database can't be reached. The answer must have the
+// management API's format and not contain the cause, which only the log may have.
 func TestAPITrouble(t *testing.T) {
 	t.Parallel()
 	g, dsn := servertest.NewGate(t, dbtest.DSN(t))
@@ -419,8 +419,9 @@ func TestAPITrouble(t *testing.T) {
 	}
 }
 
-// TestAPIWithoutAccess: a client for which Authorize refuses every access asks for the
-// OpenAPI document and the status. Both must be refused.
+// TestAPIWithoutAccess: Authorize refuses every access of a client, and the client asks for the
+// OpenAPI document and for the status of garbage collection. The API must refuse both requests
+// with 403.
 func TestAPIWithoutAccess(t *testing.T) {
 	t.Parallel()
 	r := setup(t, denying)

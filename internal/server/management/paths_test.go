@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// TestAPIUnknownSubPaths: clients ask for paths that match no operation, such as
-// acme/app/frobnicate. The answer must be 404 for every method, and must not say that a
-// repository of that name is unknown.
+// TestAPIUnknownSubPaths: clients send requests to paths below an existing repository that
+// match no operation, such as acme/app/frobnicate. The answer must be 404 for every method, and
+// its text must not say that a repository of that name is unknown.
 func TestAPIUnknownSubPaths(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -36,9 +36,9 @@ func TestAPIUnknownSubPaths(t *testing.T) {
 	for _, path := range []string{"/organization/acme/frobnicate", "/organization/acme/autoprune/frobnicate", "/frobnicate", "/superuser", "/tag", ""} {
 		r.Manage(t, "DELETE", path, "").WantStatus(t, map[bool]int{true: 405, false: 404}[path == ""])
 	}
-	// If a repository of this name exists, the path stands for the repository. A path in
-	// which the slashes of the name are written as %2F does so even if no repository of
-	// this name exists.
+	// If a repository acme/app/frobnicate exists, the path means this repository. If the client
+	// writes the slashes of the name as %2F, the path means the repository even if it doesn't
+	// exist.
 	r.Put(t, "acme/app/frobnicate", "v1", r.Simple(t, "acme/app/frobnicate", 1, nil))
 	r.Manage(t, "GET", "/repository/acme/app/frobnicate", "").WantStatus(t, 200)
 	r.Manage(t, "GET", "/repository/acme/app/frobnicate/logs", "").WantStatus(t, 200)
@@ -48,8 +48,8 @@ func TestAPIUnknownSubPaths(t *testing.T) {
 	r.Manage(t, "GET", "/repository/acme/app", "").WantStatus(t, 200)
 }
 
-// TestBadEscapes: a client sends a query with a malformed escape such as %zz. It must be
-// refused with 400, in the format of the API that was called.
+// TestBadEscapes: a client sends a query with a malformed escape such as %zz. The registry must
+// refuse the request with 400, in the format of the API to which the path belongs.
 func TestBadEscapes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -71,7 +71,8 @@ func TestBadEscapes(t *testing.T) {
 	}
 }
 
-// unchecked sends a request without checking its path and query, which may be malformed.
+// unchecked sends a request whose path and query may be malformed. It sets them after
+// http.NewRequest, which would refuse a malformed URL.
 func (r *registry) unchecked(t testing.TB, method, target string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.URL, nil)

@@ -11,8 +11,8 @@ import (
 
 func withoutLog(o *servertest.Options) { o.Management.Audit = nil }
 
-// TestProtectedTag: a client moves or deletes a protected tag. It must be refused with 409
-// and a text that names the rule.
+// TestProtectedTag: a client tries to move and to delete a protected tag. The registry must
+// refuse that with 409 and a text that names the protection rule.
 func TestProtectedTag(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -84,8 +84,8 @@ func TestAPIPolicies(t *testing.T) {
 	}
 }
 
-// TestAPIRefusesBadPolicies: a client sends invalid policies. Each must be refused with an
-// error that begins with the name of the invalid field.
+// TestAPIRefusesBadPolicies: a client sends invalid auto-prune policies. The API must refuse
+// each with an error that begins with the name of the invalid member.
 func TestAPIRefusesBadPolicies(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -135,8 +135,9 @@ func TestAPIRefusesBadPolicies(t *testing.T) {
 	}
 }
 
-// TestAPIPreviewRunUndo: a client previews a policy, saves it, lets it run and undoes the
-// run. The preview must name the tag that the run deletes and the undo restores.
+// TestAPIPreviewRunUndo: a client previews an auto-prune policy, saves it, lets auto-pruning
+// run, and undoes the run. The preview must list the tag that the run then deletes and the undo
+// restores.
 func TestAPIPreviewRunUndo(t *testing.T) {
 	t.Parallel()
 	r, p := pruning(t)
@@ -197,8 +198,8 @@ func TestAPIPreviewRunUndo(t *testing.T) {
 	}
 }
 
-// wantPerformer checks that n audit entries of a kind have the given performer, and that a
-// client finds them by filtering by this performer.
+// wantPerformer checks that there are `n` audit entries of a kind, that all have the performer
+// `want`, and that a client finds them by filtering by this performer.
 func (r *registry) wantPerformer(t testing.TB, kind string, want management.LogPerformer, n int) {
 	t.Helper()
 	for _, query := range []string{"kind=" + kind, "performer=" + url.QueryEscape(want.Name), "actor=" + url.QueryEscape(want.Name) + "&kind=" + kind} {
@@ -221,9 +222,9 @@ func (r *registry) wantPerformer(t testing.TB, kind string, want management.LogP
 	}
 }
 
-// TestAPIPolicyWarnings: a client saves a policy whose pattern may match unintended tags.
-// The answer must warn of that. The client must be able to send back the policy as it read
-// it.
+// TestAPIPolicyWarnings: a client saves a policy whose pattern may match unintended tags. The
+// answer must warn of that. When the client sends back the policy as it read it, with the
+// warnings, the API must accept it.
 func TestAPIPolicyWarnings(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -264,9 +265,8 @@ func TestAPIPolicyWarnings(t *testing.T) {
 	}
 }
 
-// TestAPIUnreadable: the database has a policy and a protection rule that this version
-// can't parse. The API must list them with the problem, and clients must be able to delete
-// them.
+// TestAPIUnreadable: the database contains a policy and a protection rule that this version
+// can't parse. The API must list them with a text that says why, and let clients delete them.
 func TestAPIUnreadable(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -292,8 +292,8 @@ func TestAPIUnreadable(t *testing.T) {
 	r.Manage(t, "DELETE", "/organization/app/tagprotection/"+rules.Rules[0].UUID, "").WantStatus(t, 204)
 }
 
-// TestDefaultPolicyOfSetting: the setting autoprune.default_policy has a policy. The API
-// must list this policy with the setting's name, and refuse to change or delete it.
+// TestDefaultPolicyOfSetting: the setting autoprune.default_policy defines a policy. The API
+// must list this policy with the setting's name, and refuse to change or delete the policy.
 func TestDefaultPolicyOfSetting(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)

@@ -16,9 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// counting returns a registry that counts pulls only when the test calls flush. flush
-// writes the recorded pulls into the audit log, counts them, and waits until want pulls
-// have been counted in total.
+// counting returns a registry that counts pulls only when the test calls `flush`. `flush`
+// writes the recorded pulls into the audit log, counts them, and waits until `want` pulls in
+// total have been counted.
 func counting(t *testing.T) (r *registry, flush func(want int64)) {
 	t.Helper()
 	var recorder *audit.Recorder
@@ -73,8 +73,9 @@ type manifestPulls struct {
 
 func recent(at *time.Time) bool { return at != nil && time.Since(*at).Abs() < time.Minute }
 
-// TestAPIPulls: clients pull manifests by tag and by digest. The API must show the pulls of
-// each tag, of each manifest, and of all tags and manifests of the repository in pages.
+// TestAPIPulls: clients pull manifests by tag and by digest. The API must show the pulls of a
+// tag, the pulls of a manifest, and, in pages, the pulls of all tags and manifests of the
+// repository.
 func TestAPIPulls(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -150,8 +151,9 @@ func TestAPIPulls(t *testing.T) {
 	}
 }
 
-// TestAPIPullsOfRestoredTag: a pulled tag is deleted and later restored. Its statistics
-// must be hidden in between, and then have the same count as before.
+// TestAPIPullsOfRestoredTag: a tag that was pulled is deleted and later restored. While it is
+// deleted, the API must not show its pull statistics. After that, the tag must have the same
+// count as before.
 func TestAPIPullsOfRestoredTag(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -180,9 +182,9 @@ func TestAPIPullsOfRestoredTag(t *testing.T) {
 	}
 }
 
-// TestAPIPullsRealtimeWithoutRedis: a client asks for realtime statistics of a registry
-// without Redis. The answer must have the counts from the database, and realtime must be
-// false: only Redis knows pulls that aren't counted yet.
+// TestAPIPullsRealtimeWithoutRedis: a client asks for realtime statistics of a registry that
+// doesn't use Redis. The answer must have the counts from the database, and its member realtime
+// must be false, since only Redis knows pulls that aren't in the database yet.
 func TestAPIPullsRealtimeWithoutRedis(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -227,9 +229,9 @@ func TestAPIPullsRefused(t *testing.T) {
 	}
 }
 
-// TestAPIPullState: the database was restored from a dump, so its transaction ids are lower
-// than those already read. The state must report that, a flush must be refused, and a reset
-// must make counting possible again.
+// TestAPIPullState: as after a restore of the database from a dump, the transaction ids in the
+// audit log are lower than the last one that was read. The state of pull counting must say so,
+// and a flush must be refused. After a reset, pulls must be counted again.
 func TestAPIPullState(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)

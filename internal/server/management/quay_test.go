@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// TestQuayLimits: a client asks for more entries than a page may have. It must get the
-// longest page instead of an error.
+// TestQuayLimits: a client asks for more entries than a page of a list may have. The API must
+// return a page of the greatest length, and no error.
 func TestQuayLimits(t *testing.T) {
 	t.Parallel()
 	r := whole(t)
@@ -38,9 +38,9 @@ func TestQuayLimits(t *testing.T) {
 	}
 }
 
-// TestQuayVisibility: a client makes repositories private, public or starred. The API must
-// store and show that, and warn that everybody may pull from a private repository all the
-// same.
+// TestQuayVisibility: a client makes repositories private or public, and stars them. The API
+// must store and show that. For a private repository it must warn that everybody may still pull
+// from it.
 func TestQuayVisibility(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -117,8 +117,8 @@ func TestQuayVisibility(t *testing.T) {
 	r.Manage(t, "POST", "/user/starred", `{"namespace":"acme","repository":"none"}`).Refused(t, 404, "not_found", "acme/none")
 }
 
-// TestQuayUserRoutes: a client that isn't logged in uses Quay's routes below /user. They
-// must be about the namespace library.
+// TestQuayUserRoutes: a client that isn't logged in uses Quay's routes below /user. These
+// routes must concern the namespace library.
 func TestQuayUserRoutes(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -144,8 +144,8 @@ func TestQuayUserRoutes(t *testing.T) {
 	}
 }
 
-// TestQuayUser: Quay's route that describes the user must answer that nobody is logged in,
-// with and without a trailing slash.
+// TestQuayUser: a client asks Quay's route /user, with and without a trailing slash, who is
+// logged in. The answer must be that nobody is.
 func TestQuayUser(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -162,8 +162,8 @@ func TestQuayUser(t *testing.T) {
 	}
 }
 
-// TestQuayAggregateLogs: the API must count the audit entries of a repository, a namespace
-// or the whole registry by day and kind.
+// TestQuayAggregateLogs: a client asks for the number of audit entries of a repository, a
+// namespace or the whole registry. The API must count them by day and kind.
 func TestQuayAggregateLogs(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestAPIPutsBackWhatWasRead: a client reads a resource and sends the same body back, to
-// update the resource, and to make it again after deleting it. The API must accept the body
-// and ignore its read-only members.
+// TestAPIPutsBackWhatWasRead: a client reads a resource and sends the same body back, first to
+// update the resource, and then to create it again after deleting it. The API must accept the
+// body and ignore the read-only members.
 func TestAPIPutsBackWhatWasRead(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -74,7 +74,7 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 	r.Manage(t, "POST", "/organization", string(namespace.Content)).WantStatus(t, 201)
 }
 
-// edited returns the JSON body after the function change has changed its members.
+// edited decodes the JSON body, lets `change` change its members, and returns it encoded again.
 func edited(t testing.TB, body []byte, change func(object)) string {
 	t.Helper()
 	var m object
@@ -85,8 +85,8 @@ func edited(t testing.TB, body []byte, change func(object)) string {
 	return encode(t, m)
 }
 
-// sameBut checks that a GET of path returns the same JSON body as the earlier answer told,
-// except for the given members.
+// sameBut checks that a GET of `path` now returns the same JSON body as the earlier answer
+// `told`, except for the given members.
 func (r *registry) sameBut(t testing.TB, path string, told answer, members ...string) {
 	t.Helper()
 	drop := func(m object) {
@@ -100,8 +100,8 @@ func (r *registry) sameBut(t testing.TB, path string, told answer, members ...st
 	}
 }
 
-// TestAPIReadOnlyMembers: for each path that has both GET and PUT, the body of the PUT must
-// accept all members that GET returns.
+// TestAPIReadOnlyMembers: in the OpenAPI document, for each path that has both GET and PUT, the
+// schema of the PUT's body must have all members that GET returns.
 func TestAPIReadOnlyMembers(t *testing.T) {
 	t.Parallel()
 	r := whole(t)

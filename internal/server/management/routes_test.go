@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// TestAPIOperationWithoutAccess: an operation is registered with huma directly, and so
-// without an access. The API must answer every request to it with 403.
+// TestAPIOperationWithoutAccess: an operation is registered with huma directly instead of with
+// add, and so has no access. The API must answer every request to this operation with 403.
 func TestAPIOperationWithoutAccess(t *testing.T) {
 	t.Parallel()
 	quiet := slog.New(slog.DiscardHandler)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPublishedSchemaNames: a schema keeps its name in the document when its Go type is
-// renamed, since clients were generated from the document.
+// TestPublishedSchemaNames: the Go types of some schemas were renamed. The OpenAPI document
+// must keep the schemas' old names, since clients were generated from it.
 func TestPublishedSchemaNames(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

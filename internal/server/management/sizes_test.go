@@ -10,10 +10,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestSizesThatAreDeclared: a client pushes manifests that declare wrong sizes for their
-// layers and children, up to the largest int64. The registry must accept the manifests and
-// count the stored sizes. It must show a declared size where it differs from the stored
-// size.
+// TestSizesThatAreDeclared: a client pushes manifests that declare wrong sizes, up to the
+// largest int64, for their layers and children. The registry must accept the manifests and use
+// the stored sizes in its sums. Where a declared size differs from the stored size, the API
+// must show the declared size too.
 func TestSizesThatAreDeclared(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -56,8 +56,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	}
 	checkTags()
 	checkDeclared(t, r, child, image, about, top)
-	// The first release stored negative total sizes for manifests like these. Then only the
-	// size of the manifest itself is known.
+	// For manifests like these, the first release stored negative total sizes. The API must
+	// then show only the sizes of the manifests themselves, without their content.
 	r.Exec(t, "UPDATE manifests SET total_size = -9223372036854775238")
 	want["v1"], want["all"] = len(payload), len(list)+len(payload)
 	checkTags()
@@ -65,8 +65,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	for _, path := range []string{"/repository/acme/app", "/organization/acme", "/gc/status"} {
 		r.Manage(t, "GET", path, "").Into(t, 200, new(any))
 	}
-	// The rows of the blobs have impossible sizes, as after an import that trusted the
-	// sizes of another registry. The answers must have no negative sizes.
+	// The rows of the blobs get impossible sizes, as after an import that trusted the sizes of
+	// another registry. The API's answers must have no negative sizes.
 	r.Exec(t, "UPDATE blobs SET size = 9223372036854775807")
 	for _, path := range []string{"/repository/acme/app", "/organization/acme", "/repository/acme/app/tag/", "/repository/acme/app/tag/?sort=size",
 		"/repository/acme/app/manifest/" + child.String()} {
@@ -76,8 +76,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	}
 }
 
-// checkDeclared checks what the management API answers about the image, about its referrer
-// (about), and about the index that lists it.
+// checkDeclared checks the sizes that the management API shows for the image, for its referrer
+// (`about`), and for the image index that lists the image (`index`).
 func checkDeclared(t *testing.T, r *registry, image oci.Digest, size int, about, index oci.Digest) {
 	t.Helper()
 	type content struct {

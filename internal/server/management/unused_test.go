@@ -11,8 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// TestAPITagsNotPulledFor: a client lists the tags that weren't used for some time, in
-// every order and with several page sizes. It must get exactly these tags, in this order.
+// TestAPITagsNotPulledFor: a client lists the tags that weren't used for some time, in every
+// order and with several page sizes. The list must have exactly these tags, in the order that
+// the client asked for.
 func TestAPITagsNotPulledFor(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -83,8 +84,8 @@ func TestAPITagsNotPulledFor(t *testing.T) {
 	}
 }
 
-// TestAPITagsNotPulledForRefused: a client lists unused tags with an invalid age, or while
-// the pull statistics aren't complete. It must get an error that says why.
+// TestAPITagsNotPulledForRefused: a client lists unused tags with an invalid age, or while the
+// pull statistics aren't complete. The API must answer with an error that says why.
 func TestAPITagsNotPulledForRefused(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -121,8 +122,8 @@ func TestAPITagsNotPulledForRefused(t *testing.T) {
 	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", yesterday)
 	r.Manage(t, "GET", tags+"23h", "").Into(t, 200, &list)
 
-	// The statistics can't tell which tags are unused if pulls in the audit log have waited
-	// for hours to be counted, or if the log comes from another server.
+	// The statistics can't tell which tags are unused if pulls in the audit log have waited for
+	// hours to be counted, or if the audit log comes from another database server.
 	r.Exec(t, "INSERT INTO auditlog (kind, time, counted_by) VALUES ('pull_repo', now() - interval '3 hours', 'audit')")
 	r.Manage(t, "GET", tags+"1h", "").Refused(t, 503, "unavailable", "the statistics of pulls are 3h0m[0-9]s behind")
 	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET reads = 2, last_processed_xid = '1099511627776'")

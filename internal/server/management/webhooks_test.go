@@ -33,9 +33,9 @@ func hooked(t testing.TB) (*registry, *webhook.Sender) {
 	return r, s
 }
 
-// TestWebhooksAPI: a client makes a webhook; then clients push and delete, and garbage
-// collection deletes a manifest. The webhook must get one notice for each of these events.
-// Clients can list the notices and have one sent again.
+// TestWebhooksAPI: a client creates a webhook. Then clients push and delete content, and
+// garbage collection deletes a manifest. The webhook's URL must get one notice for each of
+// these events. Clients must be able to list the notices and to have one sent again.
 func TestWebhooksAPI(t *testing.T) {
 	t.Parallel()
 	r, s := hooked(t)
@@ -145,9 +145,9 @@ func TestWebhooksAPI(t *testing.T) {
 	}
 }
 
-// TestWebhookMadeIsDescribed: the OpenAPI document must have all members of the answer to
-// the creation of a webhook. It would lack the members of the embedded type WebhookView if
-// that type weren't exported.
+// TestWebhookMadeIsDescribed: in the OpenAPI document, the answer to the creation of a webhook
+// must have all its members. huma would leave out those of the embedded type WebhookView if
+// this type weren't exported.
 func TestWebhookMadeIsDescribed(t *testing.T) {
 	t.Parallel()
 	r, _ := hooked(t)
