@@ -7,12 +7,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AnalyzeGrown runs ANALYZE on each of Purser's tables if most of its rows were changed since
-// its last ANALYZE. It returns the names of these tables. If a table's statistics are from
-// when it was nearly empty, the planner takes an index that leads to a whole repository for as
-// cheap as one that leads to a single row. This also misleads the plans of foreign key checks,
-// whose SQL is PostgreSQL's and can't be changed. Autovacuum would analyze the tables within a
-// minute, but it may be off or busy with other tables.
+// AnalyzeGrown runs ANALYZE on each of Purser's tables of which most rows were changed since
+// the table's last ANALYZE. It returns the names of these tables. While the planner's
+// statistics of a table are from a time when the table was nearly empty, the planner takes an
+// index that leads to a whole repository to be as cheap as an index that leads to a single
+// row. This also gives bad plans to foreign key checks, whose SQL is part of PostgreSQL and
+// can't be changed. Autovacuum would analyze the tables within a minute, but it may be off or
+// busy with other tables.
 //
 // AnalyzeGrown skips tables that another session analyzes or vacuums, and tables of other
 // owners.

@@ -10,18 +10,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Args are the named arguments of a statement. Where a positional argument would have $1, the
-// SQL text has @name. Args is the only argument to pass to Query, QueryRow, Exec or
-// Batch.Queue. A name that is in the text and not in Args, or the other way round, is an
-// error.
+// Args are the named arguments of a statement, by name. The SQL text has @name where it would
+// have $1 for a positional argument. A caller passes Args as the only argument after the text
+// to Query, QueryRow, Exec or Batch.Queue. A name that is only in the text, or only in Args,
+// is an error.
 //
-// The text must be a constant, or one of a few, since each different text stays in memory in
-// its translated form. Translating a long text each time would cost more than encoding its
-// arguments.
+// The text must be a constant, or one of a few constants: each text is translated only once,
+// and its translation stays in memory as long as the process runs. Translating a long text at
+// each use would cost more than encoding its arguments.
 type Args map[string]any
 
-// SharedArgs is like Args, but for several statements, each of which uses some of the
-// arguments. Only a name that is in the text and not in SharedArgs is an error.
+// SharedArgs is like Args, but several statements can share it, each of which uses only some
+// of the arguments. A name that is in a statement's text and not in SharedArgs is an error; a
+// name that the text doesn't use is none.
 type SharedArgs map[string]any
 
 // RewriteQuery implements pgx.QueryRewriter.
@@ -72,8 +73,9 @@ func rewrite(values map[string]any, sql string, more []any) (string, []any, erro
 	return s.sql, args, nil
 }
 
-// translate replaces the names in a statement's text by $1, $2 and so on. values must have all
-// names of the text, since they are how translate tells a name from other text with an @.
+// translate replaces each @name in a statement's text by $1, $2 and so on. The keys of
+// `values` must include all names in the text; translate doesn't change an @ before any other
+// word.
 func translate(sql string, values map[string]any) (*numbered, error) {
 	names := make(pgx.NamedArgs, len(values))
 	for name := range values {

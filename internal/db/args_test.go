@@ -11,9 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestArgs checks that each name in the text gets its own value, the first time that a text is
-// used and later. A name that only the text or only the arguments have must be an error each
-// time.
+// TestArgs checks that each name in a statement's text gets its own value, when the text is
+// used for the first time and when it is used again. A name that only the text has, or only
+// the arguments have, must be an error each time.
 func TestArgs(t *testing.T) {
 	t.Parallel()
 	const text = "SELECT @b || '@c' || @a::text || @b::text -- @d"
@@ -72,7 +72,8 @@ func TestStatements(t *testing.T) {
 	statement("three")
 }
 
-// BenchmarkArgs compares translating a long statement at each use with translating it once.
+// BenchmarkArgs compares two ways to run a long statement with named arguments: translating
+// its text at each use, and translating it once.
 func BenchmarkArgs(b *testing.B) {
 	const text = "SELECT @a::bigint, @b::bigint, @c::text, @d::bytea, @e::text[] FROM things WHERE namespace = @a AND repository = @b AND name = @c "
 	long := strings.Repeat(text, 30)

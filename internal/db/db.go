@@ -1,13 +1,15 @@
 // Package db opens the metadata database, runs transactions on it and brings its schema up to
 // date.
 //
-// The package keeps these rules. Every connection runs READ COMMITTED, because the registry's
-// locking depends on each statement seeing what committed before it. Each connection has a
-// PostgreSQL session of its own, otherwise connecting fails. Waits for a client or server that
-// has vanished are bounded (see pgsession). A transaction that fails with a deadlock or a
-// serialization failure is run again from its beginning. The round trips of a request are
-// counted. The schema only moves forward, and only one process migrates at a time. Functions
-// and triggers from routines/ are applied whenever they differ from those in the database.
+// The package keeps these rules. Every transaction is READ COMMITTED, because the registry's
+// locking depends on each statement seeing everything that was committed before the statement
+// began. Each connection has a PostgreSQL session of its own, otherwise connecting fails.
+// PostgreSQL and this process wait only a bounded time for each other if the other has
+// vanished (see pgsession). A transaction that fails with a deadlock or a serialization
+// failure is run again from its beginning. The round trips of a request are counted. There are
+// only migrations to newer versions of the schema, and only one process migrates at a time.
+// Functions and triggers from routines/ are applied whenever they differ from those in the
+// database.
 //
 // # Plans
 //
@@ -64,10 +66,10 @@ type Options struct {
 	DSN string // URL or key=value; required
 	// MaxConns bounds the pool. Default 20.
 	MaxConns int
-	// Replica is the id of this process if it keeps a cache. Every connection has it as the
-	// session setting purser.replica, so that triggers don't notify this process of its own
-	// changes. Empty: changes by these connections are sent to every process that keeps a
-	// cache.
+	// Replica is the id of this process if it keeps a cache. Every connection has this id in
+	// the session setting purser.replica, so that triggers don't notify this process of its
+	// own changes. If Replica is empty, every process that keeps a cache is notified of
+	// changes made through these connections.
 	Replica string
 	// ApplicationName is shown in pg_stat_activity. Default "purser".
 	ApplicationName string
@@ -80,8 +82,8 @@ type Options struct {
 	LockTimeout time.Duration
 	// IdleTimeout is the time without a statement after which the server ends an open
 	// transaction and its connection. Default 20 s, which is shorter than StatementTimeout: if
-	// a process stalls in a transaction, statements that wait for its locks get them before
-	// they time out.
+	// a process stalls in a transaction, other processes' statements that wait for its locks
+	// get the locks before they time out.
 	IdleTimeout time.Duration
 	// TransactionTimeout is the time after which the server ends a transaction and its
 	// connection, on PostgreSQL 17 and newer. Default 2 min. [LiftLimits] removes this limit
@@ -117,7 +119,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	cfg.MaxConnIdleTime = 2 * time.Minute
 	cfg.PingTimeout = pgsession.PingTimeout
 	configure(cfg.ConnConfig, o.params())
-	// A batch is one transaction, or a part of one.
+	// A batch of statements is one transaction, or a part of one, so it has the longer time
+	// limit.
 	cfg.ConnConfig.Tracer = multitracer.New(tracer{},
 		pgsession.Tracer{Statement: max(o.StatementTimeout, 0), Batch: max(o.TransactionTimeout, o.StatementTimeout)})
 	if o.Connected != nil {
@@ -174,9 +177,9 @@ func (d *DB) Ping(ctx context.Context) error {
 // answers. A transaction that calls LiftLimits must run under it, its commit included.
 func Unhurried(ctx context.Context) context.Context { return pgsession.Unhurried(ctx) }
 
-// LiftLimits removes StatementTimeout and TransactionTimeout from the rest of a long
-// transaction. The limits on waiting, LockTimeout and IdleTimeout, stay. The transaction must
-// run under the context of [Unhurried].
+// LiftLimits removes the limits StatementTimeout and TransactionTimeout for the rest of a long
+// transaction. LockTimeout and IdleTimeout, which limit waiting, stay in force. The
+// transaction must run under the context of [Unhurried].
 func LiftLimits(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
 		SELECT set_config('statement_timeout', '0', true),
@@ -187,9 +190,9 @@ func LiftLimits(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// txAttempts bounds how often a transaction is run. It is run again if another transaction won
-// a race against it (a deadlock, for example). So the bound is reached only when something
-// else is wrong.
+// txAttempts is how often a transaction is run at most. It is run again if another transaction
+// has won a race against it (a deadlock, for example). That doesn't happen ten times in a row,
+// so the maximum is reached only when something else is wrong.
 const txAttempts = 10
 
 // ErrLostRace marks errors after which the whole transaction should be run again, although
@@ -199,8 +202,8 @@ var ErrLostRace = errors.New("the transaction lost a race")
 
 // Tx runs fn in a READ COMMITTED transaction and commits it. If the error is Retryable (a
 // deadlock, a serialization failure, or a foreign key whose target was just deleted), Tx rolls
-// the transaction back and runs fn again. So fn must set its results anew each time and do
-// nothing but SQL.
+// the transaction back and runs fn again. So fn must set its results anew each time, and must
+// have no effect except by SQL in the transaction.
 func (d *DB) Tx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return Retry(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, fn)
@@ -222,9 +225,9 @@ func Retry(ctx context.Context, fn func() error) error {
 	return fmt.Errorf("gave up after %d attempts: %w", txAttempts, err)
 }
 
-// Pause waits before a transaction that failed with the error cause runs again: a short random
-// time, which grows with attempt. If the context ends first, it returns the context's error
-// and cause.
+// Pause waits for a short random time before a transaction that failed with the error `cause`
+// runs again. The time grows with `attempt`, the number of earlier runs. If the context ends
+// first, Pause returns the context's error joined with `cause`; else nil.
 func Pause(ctx context.Context, attempt int, cause error) error {
 	if err := worker.Sleep(ctx, rand.N(5*time.Millisecond<<min(attempt, 5))); err != nil {
 		return errors.Join(err, cause)
@@ -234,7 +237,7 @@ func Pause(ctx context.Context, attempt int, cause error) error {
 
 // Retryable says whether a transaction that failed with err may succeed when it runs again
 // from the beginning: after a deadlock, a serialization failure, a violated foreign key
-// (another transaction has deleted its target meanwhile), or ErrLostRace.
+// (another transaction has meanwhile deleted the row that it references), or ErrLostRace.
 func Retryable(err error) bool {
 	switch Code(err) {
 	case CodeDeadlockDetected, CodeSerializationFailure, CodeForeignKeyViolation:

@@ -28,7 +28,7 @@ func number(t *testing.T, d *db.DB, sql string) int {
 	return n
 }
 
-// Processes that start together on an empty database migrate it once.
+// Four processes start at once on an empty database. Each migration must be applied once.
 func TestMigrateTogether(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -107,8 +107,9 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	}
 }
 
-// The database has a function that differs from the one in routines/, and the hash of another
-// version. Migrate must replace the function, and make no trigger twice.
+// A function in the database differs from the function of that name in routines/, and the
+// stored hash of the routines is that of another version. Migrate must replace the function,
+// and make no trigger twice.
 func TestRoutinesAreReapplied(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -157,7 +158,8 @@ func TestNewerRoutinesStay(t *testing.T) {
 	}
 }
 
-// Every connection sees what committed before each of its statements.
+// Every connection must be READ COMMITTED, even if the database's default is another isolation
+// level: each statement must see what was committed before it.
 func TestIsolation(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -197,8 +199,8 @@ func TestTxRunsAgain(t *testing.T) {
 	}
 }
 
-// Two transactions deadlock. Tx must run the one that PostgreSQL ends again, so that both
-// succeed and no caller gets an error.
+// Two transactions deadlock, and PostgreSQL ends one of them. Tx must run that transaction
+// again, so that both succeed and no caller gets an error.
 func TestTxSurvivesDeadlock(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -8,9 +8,10 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// The migration must keep the review delays in a database of an earlier version, with one
-// exception. Two events had a default delay of a minute; where they still have it, the delay
-// must become the new default of a day.
+// TestDelaysOfEarlierVersions runs the migration of review delays on a database of an earlier
+// version. The migration must keep the delays, with one exception: two events had a default
+// delay of a minute, and if they still have this delay, it must become the new default of a
+// day.
 func TestDelaysOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -21,8 +21,9 @@ var statsTables = []string{"tagpullstatistics", "manifestpullstatistics"}
 
 // LooseForeignKeys returns the registry's loose foreign keys and the databases that their
 // tables are in: the main database and, if the statistics of pulls are in another database,
-// that one too. stats is the pool of the statistics' database; it equals main if that is the
-// main database. A separate server of statistics may be unavailable.
+// that one too. `stats` is the pool of the database with the statistics of pulls; it equals
+// `main` if the main database has them. LooseForeignKeys succeeds even if a separate database
+// of statistics can't be reached.
 func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.Databases, loosefk.Definitions, error) {
 	defs, err := loosefk.Parse("loose_foreign_keys.yml", bytes.NewReader(looseForeignKeys))
 	if err != nil {
@@ -62,8 +63,8 @@ func likelySchema(pool *pgxpool.Pool) loosefk.Schema {
 // looseParents are the parent tables, whose deletions a trigger records.
 var looseParents = []string{"repositories", "top_level_namespaces"}
 
-// looseSQL returns the SQL that installs the table of deleted records in a schema, and the
-// triggers that fill it.
+// looseSQL returns the statements that create, in a schema, the table of deleted records and
+// the triggers that write into it.
 func looseSQL(schema loosefk.Schema) []string {
 	list := []string{schema.InstallSQL()}
 	for _, table := range looseParents {

@@ -36,14 +36,15 @@ var routines embed.FS
 const DefaultPartitions = 4
 
 // RoutinesVersion is the version number of the functions and triggers in routines/. It is
-// raised with every change of them after a release. A process of an older version that starts
-// during an upgrade compares it, and leaves newer functions and triggers alone.
+// raised with every change of these files after a release. A process compares it with the
+// version in the database: a process of an older version that starts during an upgrade doesn't
+// replace newer functions and triggers.
 const RoutinesVersion = 2
 
 // MigrateOptions says how to migrate.
 type MigrateOptions struct {
-	// Partitions is used by the first migration only. Default
-	// DefaultPartitions; from 1 to 1,024.
+	// Partitions is the number of hash partitions of each large table, from 1 to 1,024. Only
+	// the first migration uses it. Default: DefaultPartitions.
 	Partitions int
 }
 
@@ -57,9 +58,9 @@ type MigrationStatus struct {
 // ErrNewerSchema says that the database was migrated by a newer Purser.
 var ErrNewerSchema = errors.New("the database's schema is newer than this version of Purser: use the version that migrated it, or a newer one")
 
-// Migrate applies the missing migrations, then the routines if they differ from those applied
-// last. If several processes start together, only one of them migrates at a time. Migrate
-// returns the number of migrations that it applied.
+// Migrate applies the missing migrations, and then the routines if they differ from those that
+// were applied last. Only one process migrates at a time; the others wait. Migrate returns the
+// number of migrations that it has applied.
 func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	o.Partitions = cmp.Or(o.Partitions, DefaultPartitions)
 	if o.Partitions < 1 || o.Partitions > 1024 {
@@ -89,9 +90,9 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	return n, err
 }
 
-// MigrateStats migrates the tables of the statistics of pulls, as Migrate does for all other
-// tables. Their migrations have version numbers of their own, since these tables may be in
-// another database. dsn is that database.
+// MigrateStats migrates the tables of the statistics of pulls in the database dsn, as Migrate
+// does for all other tables. Their migrations are numbered separately, since these tables may
+// be in another database.
 func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	conn, done, err := migrationConn(ctx, dsn)
 	if err != nil {
@@ -142,8 +143,9 @@ func StatusStats(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 	return list, err
 }
 
-// statusOf lists the migrations of p. applied is the SQL of a query for the versions that were
-// applied. statusOf doesn't ask goose for them, which would create its table if there is none.
+// statusOf lists the migrations of p. `applied` is the SQL of a query for the versions that
+// were applied. statusOf runs this query instead of asking goose, since goose would create its
+// table if that doesn't exist.
 func statusOf(ctx context.Context, dsn string, p *goose.Provider, applied string) ([]MigrationStatus, error) {
 	conn, done, err := migrationConn(ctx, dsn)
 	if err != nil {
@@ -168,7 +170,8 @@ func statusOf(ctx context.Context, dsn string, p *goose.Provider, applied string
 	return out, nil
 }
 
-// Hash identifies the schema of this version: its migrations and routines.
+// Hash returns a hash over this version's migrations, routines and loose foreign keys. Two
+// versions with the same hash have the same schema.
 func Hash() string {
 	h := sha256.New()
 	for _, f := range []embed.FS{migrations, routines} {
@@ -231,8 +234,8 @@ func requireVersion(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // upToDate says whether the database has the schema of this version, so that there is nothing
-// to migrate. It takes no lock and makes two short queries, which keeps the usual start of a
-// process cheap.
+// to migrate. It takes no lock and makes two short queries, because most starts of a process
+// find nothing to migrate and should be quick.
 func upToDate(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var known bool
 	if err := conn.QueryRow(ctx, "SELECT to_regclass('settings') IS NOT NULL").Scan(&known); err != nil {
@@ -310,16 +313,17 @@ func upTo(ctx context.Context, p *goose.Provider) (int, error) {
 	return len(applied), nil
 }
 
-// While applyRoutines waits for a lock on a busy table, the statements of clients queue behind
-// it. So it waits at most routinesLockWait for a lock, and tries up to routinesLockTries
-// times.
+// While applyRoutines waits for a lock on a busy table, all later statements on this table
+// wait too. Therefore it waits at most routinesLockWait for a lock, then gives up so that
+// these statements can run, and tries again, up to routinesLockTries times in all.
 const (
 	routinesLockWait  = "1s"
 	routinesLockTries = 30
 )
 
 // applyRoutines replaces the functions and triggers in the database by those in routines/, in
-// one transaction. It does nothing if the database has those of a newer version.
+// one transaction. It does nothing if the functions and triggers in the database are those of
+// a newer version.
 func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
 	var err error
 	for range routinesLockTries {

@@ -16,8 +16,8 @@ const (
 	migrateLock = 0x70757273 // "purs"
 
 	lockRetry = 200 * time.Millisecond
-	// The process that has the lock runs a statement every lockRenewal. If it stalls,
-	// PostgreSQL ends its transaction after lockLoss and so releases the lock.
+	// The process that has the migration lock runs a statement every lockRenewal. If the
+	// process stalls, PostgreSQL ends its transaction after lockLoss and so releases the lock.
 	lockRenewal  = 5 * time.Second
 	lockLoss     = 30 * time.Second
 	lockAnswer   = 10 * time.Second // the time within which PostgreSQL must answer
@@ -28,13 +28,14 @@ const (
 // another process may be migrating now.
 var errLockLost = errors.New("the lock that lets one process migrate was lost")
 
-// alone runs fn while no other process migrates. If this process loses the advisory lock,
-// alone cancels fn's context.
+// alone waits for the advisory lock of migrations, and runs fn while it has the lock, so that
+// no other process migrates. If this process loses the lock, alone cancels fn's context and
+// returns errLockLost, joined with fn's error.
 //
-// The lock belongs to a transaction that does nothing else. If this process stalls, PostgreSQL
-// ends the idle transaction after 30 s (loss); if the process dies, at once. Both release the
-// lock, and the next process can migrate. A session-level lock would last as long as the
-// connection, which nobody might close.
+// The lock belongs to a transaction that does nothing else. PostgreSQL ends this transaction,
+// and so releases the lock for the next process, at once if this process dies, and after
+// `loss` (30 s) if it stalls. A session-level lock would last as long as the connection, which
+// may stay open long after the process's machine has vanished.
 func alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx context.Context) error) error {
 	conn, done, err := lockConn(ctx, dsn, loss)
 	if err != nil {
@@ -62,8 +63,9 @@ func alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx cont
 	return err
 }
 
-// lockConn opens the connection for the lock's transaction. Each statement on it fails if it
-// isn't answered within lockAnswer. loss is the time without a statement after which
+// lockConn opens the connection for the transaction that has the migration lock, and returns
+// it with a function that closes it. Each statement on the connection fails if PostgreSQL
+// doesn't answer within lockAnswer. `loss` is the time without a statement after which
 // PostgreSQL ends the transaction.
 func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, func(), error) {
 	cfg, err := pgx.ParseConfig(dsn)
@@ -79,8 +81,8 @@ func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, f
 	return conn, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		// The transaction only has the lock, which ends with the connection in any case. The
-		// COMMIT keeps PostgreSQL from counting a rollback.
+		// The transaction has changed nothing, and closing the connection would end it and
+		// release the lock. But PostgreSQL would count that as a rollback, so commit first.
 		if !conn.IsClosed() && conn.PgConn().TxStatus() == 'T' {
 			conn.Exec(ctx, "COMMIT") //nolint:errcheck // see above
 		}

@@ -13,10 +13,10 @@ import (
 var ErrForeignObject = errors.New("whoever owns it could have Purser run code of theirs")
 
 // requireOwners returns ErrForeignObject if an untrusted role owns an object that Purser is
-// about to create or replace. CREATE OR REPLACE would leave that role the owner, who could
-// change a function afterwards; and triggers on a table of that role would run with Purser's
-// rights. Trusted are Purser's own role, roles that it is a member of, superusers, and the
-// owners of the schema and of the database.
+// about to create or replace. CREATE OR REPLACE doesn't change a function's owner, so that
+// role could change the function afterwards; and the triggers that it puts on its table would
+// run with Purser's rights. The trusted roles are Purser's own role, the roles of which it is
+// a member, superusers, and the owners of the schema and of the database.
 func requireOwners(ctx context.Context, conn *pgx.Conn) error {
 	var name, owner string
 	err := conn.QueryRow(ctx, `

@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestLongAnnotationsAreDropped runs a migration on a database that has annotations of any
-// length. The migration must keep those of up to 64 KiB and clear the longer ones.
+// TestLongAnnotationsAreDropped runs a migration on a database with short and long annotations
+// of manifests. The migration must keep annotations of up to 64 KiB and clear longer ones.
 func TestLongAnnotationsAreDropped(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -6,8 +6,7 @@ import (
 	"math"
 )
 
-// Room is the number of connections that the server allows to the role and database of this
-// pool.
+// Room is the number of connections that the server allows to the pool's role and database.
 type Room struct {
 	Connections int
 	// Of is the name of the lowest limit, which is reached first: "role NAME", "database NAME"
@@ -15,8 +14,9 @@ type Room struct {
 	Of string
 }
 
-// Room reads the limits on connections from the server and returns the lowest. For a
-// superuser, to whom the limits of role and database don't apply, it returns max_connections.
+// Room reads the server's limits on connections for the pool's role, its database and the
+// whole server, and returns the lowest of the three. The limits of role and database don't
+// apply to a superuser, so for a superuser Room returns max_connections.
 func (d *DB) Room(ctx context.Context) (Room, error) {
 	var r Room
 	var role, database string

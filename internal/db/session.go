@@ -19,12 +19,12 @@ import (
 var ErrSharedSessions = errors.New("a connection pooler stands before PostgreSQL and shares sessions (PgBouncer's pool_mode = transaction or statement): " +
 	"Purser's settings, locks and notifications belong to sessions. Give it a pool of its own with pool_mode = session, for this database or this user, or connect to PostgreSQL directly")
 
-// configure prepares cfg so that every connection sets params, and the parameters of the DSN,
-// by a statement after connecting: poolers refuse most parameters in the startup message. If
-// both have a parameter, the value in params is used, except for the settings by which
-// PostgreSQL detects a vanished client: there the DSN's value is used. Connecting fails with
-// ErrSharedSessions if a pooler shares sessions, since the settings would soon apply to another
-// client's statements.
+// configure changes cfg so that every connection sets the settings in params, and those in the
+// DSN, by a statement after connecting, because poolers refuse most settings in the startup
+// message. If params and the DSN have the same setting, the value in params is used; but for
+// the settings by which PostgreSQL detects a vanished client, the DSN's value is used.
+// Connecting fails with ErrSharedSessions if a pooler lets clients share PostgreSQL sessions,
+// since the settings would soon apply to another client's statements.
 func configure(cfg *pgx.ConnConfig, params map[string]string) {
 	pgsession.Dialing(&cfg.Config)
 	for name, value := range cfg.RuntimeParams {
@@ -53,15 +53,16 @@ func configure(cfg *pgx.ConnConfig, params map[string]string) {
 // each connection a session of its own.
 var ownSessions sync.Map
 
-// comparisonPatience bounds the wait for the second connection of requireOwnSession. If the
-// pooler has no free connection for it, each client has a connection of its own, so the pooler
-// doesn't share sessions.
+// comparisonPatience is how long requireOwnSession waits for its second connection. If the
+// pooler has no free PostgreSQL session for this connection, it gives each client a session of
+// its own, so it doesn't share sessions.
 const comparisonPatience = 3 * time.Second
 
 // requireOwnSession returns ErrSharedSessions if the pooler behind conn shares sessions. It
-// opens a second connection and asks each of the two several times for its PostgreSQL process.
-// The order of the questions exposes sharing both by poolers that hand out the session used
-// last and by poolers that hand out the session that was idle longest.
+// opens a second connection, and asks both connections several times for the id of their
+// PostgreSQL process: each must always have the same process, and not the other's. The order
+// in which it asks finds poolers that give a client the session that was used last, and also
+// poolers that give it the session that was idle longest.
 func requireOwnSession(ctx context.Context, cfg *pgconn.Config, conn *pgconn.PgConn) error {
 	key := fmt.Sprintf("%s:%d/%s/%s", cfg.Host, cfg.Port, cfg.Database, cfg.User)
 	if _, ok := ownSessions.Load(key); ok {

@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// settings returns the settings of a connection of the pool.
+// settings returns the values that the named settings have on a connection of the pool.
 func settings(t *testing.T, d *db.DB, names ...string) map[string]string {
 	t.Helper()
 	got := map[string]string{}
@@ -31,8 +31,9 @@ func settings(t *testing.T, d *db.DB, names ...string) map[string]string {
 	return got
 }
 
-// PgBouncer keeps a session for each client. Purser must work without further configuration of
-// PgBouncer: migrations must run, and each connection must have its settings.
+// PgBouncer runs in the mode in which each client has a PostgreSQL session of its own. Purser
+// must work without further configuration of PgBouncer: migrations must run, and each
+// connection must have its settings.
 func TestSessionPooling(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session", "default_pool_size = 5")
@@ -82,8 +83,8 @@ func TestSessionPooling(t *testing.T) {
 	}
 }
 
-// PgBouncer shares sessions among clients, so settings, LISTEN and locks would get lost or
-// mixed up. Connecting must fail at once with ErrSharedSessions.
+// PgBouncer runs in a mode in which clients share PostgreSQL sessions, so settings, LISTEN and
+// locks would get lost or mixed up. Connecting must fail at once with ErrSharedSessions.
 func TestSharedSessions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, mode, setting string }{
@@ -110,8 +111,8 @@ func TestSharedSessions(t *testing.T) {
 	}
 }
 
-// PgBouncer refuses a setting of the DSN. Connecting must fail without retries, with an error
-// that tells the operator what to configure.
+// The DSN has a setting that PgBouncer refuses. Connecting must fail without retries, with an
+// error that tells the operator what to configure.
 func TestRefusedParameter(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session")

@@ -25,7 +25,8 @@ func openWith(t *testing.T, o db.Options) *db.DB {
 	return d
 }
 
-// within fails a test if a step takes longer than allowed.
+// within returns a context that ends after d, so that a step of the test fails if it takes
+// longer.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -60,9 +61,8 @@ func TestSilentClientGivesItsLocksUp(t *testing.T) {
 	}
 }
 
-// A process vanishes while it migrates, without closing its connection. Its lock must be
-// released after the idle timeout, so that another process can migrate. A session-level lock
-// would last as long as the connection.
+// A process vanishes while it migrates, without closing its connection. PostgreSQL must
+// release its migration lock after the idle timeout, so that another process can migrate.
 func TestSilentMigrationGivesTheLockUp(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -127,8 +127,9 @@ func TestSilentServerFailsCalls(t *testing.T) {
 	}
 }
 
-// The server stopped answering while a connection of the pool was idle. The pool pings such a
-// connection before it hands it out; it must close it, and the caller must get an error.
+// The server stops answering while a connection of the pool is idle. When a caller asks for a
+// connection, the pool pings this one first. The ping must fail, the pool must close the
+// connection, and the caller must get an error.
 func TestSilentIdleConnection(t *testing.T) {
 	t.Parallel()
 	proxy := dbtest.NewProxy(t, dbtest.DSN(t))
@@ -145,8 +146,8 @@ func TestSilentIdleConnection(t *testing.T) {
 	}
 }
 
-// The settings of connections must let client and server notice that the other's machine has
-// vanished. If the DSN has such a setting, the DSN's value must be used.
+// Each connection must have the settings by which PostgreSQL and this process notice that the
+// other's machine has vanished. If the DSN has such a setting, the DSN's value must be used.
 func TestKeepalivesAreAskedFor(t *testing.T) {
 	t.Parallel()
 	set := pgsession.Settings(pgsession.Limits{Idle: 20 * time.Second, Transaction: time.Minute})
@@ -164,7 +165,7 @@ func TestKeepalivesAreAskedFor(t *testing.T) {
 	}
 }
 
-// Settings that only some servers have are set after connecting.
+// Settings that only newer PostgreSQL servers have must be set if the server has them.
 func TestSettingsOfNewerServers(t *testing.T) {
 	t.Parallel()
 	d := openWith(t, db.Options{DSN: dbtest.DSN(t)})

@@ -30,8 +30,8 @@ func WithCounter(ctx context.Context) (context.Context, *Counter) {
 	return context.WithValue(ctx, counterKey{}, c), c
 }
 
-// tracer counts round trips. If the trace in the context is recorded, it also makes a span for
-// each round trip.
+// tracer adds each round trip to the Counter in the context. If the context has an
+// OpenTelemetry trace that is recorded, tracer also makes a span for each round trip.
 type tracer struct{}
 
 func begin(ctx context.Context, name, sql string) context.Context {

@@ -1,7 +1,7 @@
 // Package dbtest gives each test a migrated database of its own on a real PostgreSQL server,
 // which package pgtest starts.
 //
-// A test process migrates one template database for each number of partitions, and clones it
+// For each number of partitions, a test process migrates one template database, and clones it
 // for every test that asks for a database. A package that uses dbtest has
 //
 //	func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -24,8 +24,8 @@ var (
 	templates   = map[int]string{}
 )
 
-// Main runs a package's tests and exits. Before that, it stops the PostgreSQL server if one
-// was started.
+// Main runs a package's tests, stops the PostgreSQL server if a test has started one, and
+// exits.
 func Main(m *testing.M) { pgtest.Main(m) }
 
 // Run is like Main, but returns the exit code instead of exiting, for a TestMain that has more
@@ -51,13 +51,14 @@ func EmptyDSN(t testing.TB) string {
 	return pgtest.Empty(t)
 }
 
-// New opens a migrated database of the test's own, closed when the test ends.
+// New creates a migrated database that belongs to the test, and opens a pool on it. The pool
+// is closed and the database dropped when the test ends.
 func New(t testing.TB) *db.DB {
 	t.Helper()
 	return Open(t, DSN(t))
 }
 
-// Open opens a pool on dsn, closed when the test ends.
+// Open opens a pool on the database dsn, and closes the pool when the test ends.
 func Open(t testing.TB, dsn string) *db.DB {
 	t.Helper()
 	d, err := db.Open(t.Context(), db.Options{DSN: dsn, Log: slog.New(slog.DiscardHandler)})

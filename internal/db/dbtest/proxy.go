@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// Proxy forwards connections to PostgreSQL. It can go silent: then it drops all data from both
-// ends and closes nothing, as a network does when a machine has vanished.
+// Proxy forwards connections to PostgreSQL. It can go silent: then it drops all data from
+// client and server and closes no connection, as happens on a network when a machine has
+// vanished.
 type Proxy struct {
 	// DSN connects through the proxy.
 	DSN string

@@ -1,16 +1,16 @@
 -- The metadata of the registry.
 --
--- Small tables (namespaces, repositories, queues, uploads, doomed objects) are plain. The
--- other tables are hash-partitioned: by digest if a digest is their key, by top-level
--- namespace if their rows belong to a repository. The session setting purser.partitions sets
--- the number of partitions in this migration; it is stored in the table settings and never
--- changes. Partitions are in a schema of their own.
+-- Small tables (namespaces, repositories, queues, uploads, pending deletions) aren't
+-- partitioned. The other tables are hash-partitioned: by digest if a digest is their key, by
+-- top-level namespace if their rows belong to a repository. This migration takes the number of
+-- partitions from the session setting purser.partitions and stores it in the table settings;
+-- it never changes. Partitions are in the schema "partitions".
 --
 -- Foreign keys to rows that garbage collection may delete (from layer and configuration to
--- blob, from tag to manifest, from index to child) are NO ACTION: they are the lock that keeps
--- a referenced row alive. Foreign keys to the owner of a row, such as from a layer to its
--- manifest, cascade. Rows of a repository have no foreign key to it: after the repository's
--- row is deleted, they are deleted in bounded batches.
+-- blob, from tag to manifest, from index to child) are NO ACTION, so PostgreSQL refuses to
+-- delete a row that is still referenced. Foreign keys to the owner of a row, such as from a
+-- layer to its manifest, cascade. The rows of a repository have no foreign key to the
+-- repository's row: after that row is deleted, they are deleted in bounded batches.
 --
 -- A digest is stored as one byte for the algorithm (1: sha256, 2: sha512), followed by the
 -- hash.
@@ -93,9 +93,9 @@ CREATE INDEX manifests_configuration_blob_digest_idx
     ON manifests (configuration_blob_digest, repository_id)
     WHERE configuration_blob_digest IS NOT NULL;
 
--- The foreign key to the child is checked at the commit, so that one statement can delete an
--- index together with its children. A transaction that inserts a reference has locked the
--- child before.
+-- PostgreSQL checks the foreign key to the child only at the commit, so that one statement can
+-- delete an index together with its children. Therefore a transaction that inserts a reference
+-- must lock the child before.
 CREATE TABLE manifest_references (
     top_level_namespace_id bigint NOT NULL,
     repository_id          bigint NOT NULL,
@@ -151,10 +151,11 @@ ALTER SEQUENCE tags_id_seq OWNED BY tags.id;
 
 CREATE INDEX tags_manifest_id_idx ON tags (top_level_namespace_id, repository_id, manifest_id);
 
--- A row of uploads owns every object of the store whose key begins with storage_key, until one
--- of the objects becomes a blob's or all become pending deletions.
--- attempt  the fencing token: a request that writes first raises it, and saves its state only
---          while the row still has this value
+-- A row of uploads owns every object in the blob store whose storage key begins with the row's
+-- storage_key. This ends when the upload ends: one of the objects may become a blob's, and the
+-- others become pending deletions. attempt the fencing token: a request that writes first
+-- raises it, and can save only
+--          as long as the row has the value that this request has set
 -- numbers  how many numbers for the names of objects and parts were given out, each only once
 -- tail     the bytes of an upload so small that no object was made for it
 CREATE TABLE uploads (
@@ -175,9 +176,10 @@ CREATE TABLE uploads (
 CREATE INDEX uploads_updated_at_idx ON uploads (updated_at);
 
 -- A row of gc_doomed_objects owns objects that are to be deleted from the store. If of_upload
--- is set, storage_key is a prefix, and all objects whose keys begin with it are deleted,
--- except the one named keep. again_at is the time of a second deletion, for writes that come
--- late: it is after the end of the longest request that may still write such an object.
+-- is set, storage_key is a prefix: all objects whose keys begin with it are deleted, except
+-- the object whose key is in the column keep. again_at is when they are deleted a second time,
+-- because a request that was running at the first deletion may have written another object. At
+-- again_at no such request can be running any more.
 CREATE TABLE gc_doomed_objects (
     storage_key text COLLATE "C" PRIMARY KEY,
     of_upload   boolean NOT NULL DEFAULT false,
@@ -219,8 +221,8 @@ CREATE INDEX gc_blobs_layers_layer_id_idx
     ON gc_blobs_layers (top_level_namespace_id, repository_id, layer_id);
 
 -- The review queues have no foreign keys, so that no transaction waits for the row lock of a
--- foreign key check. If a reviewer finds that a queued blob or manifest is gone, it deletes
--- the row from the queue.
+-- foreign key check. If a reviewer finds that a queued blob or manifest no longer exists, it
+-- deletes the row from the queue.
 CREATE TABLE gc_blob_review_queue (
     digest       bytea PRIMARY KEY,
     review_after timestamptz NOT NULL DEFAULT now() + interval '1 day',
@@ -253,8 +255,8 @@ CREATE TABLE gc_review_after_defaults (
     value interval NOT NULL CHECK (value >= interval '0')
 );
 
--- replicas has a row for each process that keeps a cache. Triggers notify the other processes
--- of a change only if there are any.
+-- replicas has a row for each process that keeps a cache. Triggers send notifications of a
+-- change only if this table has a row of another process than the one that made the change.
 CREATE TABLE replicas (
     id         uuid PRIMARY KEY,
     name       text NOT NULL,

@@ -1,15 +1,16 @@
--- What the review of the queues needs besides the queues themselves.
+-- This migration adds indexes, columns and a table for the reviews of garbage collection.
 --
 -- The new indexes of the review queues have the order in which reviewers claim rows. A queue
--- is filled and emptied all the time, so autovacuum is set to vacuum it after a fixed number
--- of dead rows and not after a share of its rows: otherwise each claim would scan the dead
--- rows that earlier claims have left.
+-- is filled and emptied all the time. Therefore autovacuum is set to vacuum a queue after a
+-- fixed number of dead rows, not after a share of its rows: otherwise each reviewer that
+-- claims rows would scan the dead rows of earlier reviews.
 --
--- blobs.lost_at is when a check found that the store no longer has the blob's content. Clients
--- are then told that the blob doesn't exist, so the next push uploads it, and the commit of
--- that upload gives the row the new object.
+-- blobs.lost_at is when a check found that the store no longer has the blob's content. The
+-- registry then tells clients that the blob doesn't exist, so the next client that pushes the
+-- blob uploads it again, and the blob's row gets the new object.
 --
--- gc_activity counts what was collected, minute by minute, for all replicas.
+-- gc_activity counts what garbage collection has deleted, minute by minute, for all replicas
+-- together.
 
 -- +goose Up
 ALTER TABLE gc_blob_review_queue ADD COLUMN last_error text;
@@ -46,13 +47,13 @@ CREATE TABLE gc_activity (
     bytes_swept        bigint NOT NULL DEFAULT 0
 );
 
--- A lookup by digest, name or manifest must not have a second index to choose from that begins
--- with namespace and repository. The planner assumes that the two columns are independent,
--- multiplies their selectivities and takes the pair for nearly unique; so it may read a whole
--- repository through that index to find one row. So the other keys now begin with the column
--- that is searched, and the pair has extended statistics. Foreign keys that reference a
--- changed primary key are dropped and made again.
--- +goose StatementBegin
+-- A query that looks up a row by digest, name or manifest must not be able to use an index
+-- that begins with namespace and repository. The planner assumes that these two columns are
+-- independent and multiplies their selectivities. So it takes a pair of namespace and
+-- repository to be nearly unique, and may read a whole repository through such an index to
+-- find one row. Therefore this statement makes the keys begin with the column that is
+-- searched, and adds extended statistics on the pair. It drops foreign keys that reference a
+-- changed primary key, and makes them again. +goose StatementBegin
 DO $$
 DECLARE
     drops text[];

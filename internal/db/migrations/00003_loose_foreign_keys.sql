@@ -1,7 +1,8 @@
 -- Loose foreign keys delete the rows of a deleted repository, and look for them by the
 -- repository's id alone. So each table of a repository's rows needs an index that begins with
--- this id. The primary keys began with the namespace and then the repository; with the two
--- columns swapped, the same indexes serve lookups by both and by the repository alone.
+-- this id. The primary keys began with the namespace's id, followed by the repository's. This
+-- migration swaps these two columns, so that the same indexes serve lookups by both ids and by
+-- the repository's id alone.
 --
 -- An upload's repository_id is set when its state is first saved. When the repository is
 -- deleted, loose foreign keys cancel the upload (status 2; 1 is active), and the reaper then

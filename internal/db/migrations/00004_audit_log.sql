@@ -1,22 +1,21 @@
--- The audit log: who did what to which repository, from where.
+-- The audit log records who did what to which repository, and from which address.
 --
--- The audit log is partitioned by month, so that an old month is dropped as a whole. A worker
--- makes partitions ahead. The default partition receives the entries of a month whose
--- partition is missing, so that no insert fails. Each entry keeps its repository's name; when
--- the repository is deleted, a loose foreign key clears repository_id.
+-- The audit log is partitioned by month, so that an old month can be dropped as a whole. A
+-- worker makes the partitions of coming months in advance. The default partition receives the
+-- entries of a month whose partition is missing, so that no insert fails. Each entry keeps its
+-- repository's name; when the repository is deleted, a loose foreign key clears repository_id.
 --
--- xid is the transaction that wrote the entry. Pulls are read in the order of (xid, id), up to
--- the oldest transaction that is still open; in the order of id or time alone, a reader would
--- pass over entries that are committed late. counted_by says which worker counts a pull for
--- the statistics: audit or redis; NULL: none is chosen yet.
+-- xid is the transaction that wrote the entry. Workers read pulls in the order of (xid, id),
+-- up to the oldest transaction that is still open. In the order of id or time alone, a worker
+-- would miss entries that are committed after it has read later ones. counted_by says which
+-- worker counts a pull for the statistics: the worker of the audit log ("audit") or of Redis
+-- ("redis"). NULL means that this isn't decided yet.
 --
--- Inserts into the log must be fast, so each index exists for a reader. An entry is in four
--- indexes at most.
--- primary key    lists all entries by time
--- repository_id  lists the entries of a repository
--- namespace      lists the entries of a namespace
--- kind           finds rare kinds; it leaves out pulls, which are most entries
--- (xid, id)      is for the statistics of pulls, and has only pulls
+-- Inserts into the audit log must be fast, so it has only indexes that some query needs, and
+-- each entry is in at most four of them. primary key lists all entries by time repository_id
+-- lists the entries of a repository namespace lists the entries of a namespace kind finds rare
+-- kinds; it leaves out pulls, which are most entries (xid, id) is for the statistics of pulls,
+-- and has only pulls
 
 -- +goose Up
 CREATE SEQUENCE auditlog_id_seq;

@@ -1,14 +1,15 @@
--- This migration makes the tables of auto-pruning: policies, tasks, runs with what they
--- deleted, and the rules that protect tags from policies.
+-- This migration makes the tables of auto-pruning: policies, tasks, runs with the number of
+-- tags that they deleted, and the rules that protect tags from policies.
 --
--- Policies and tasks have a foreign key to their namespace and are deleted with it. Columns
--- for times in milliseconds, and the types of other columns, are those of Quay's published
--- schema. The rows of a run stay when the namespace is deleted, like the audit log.
+-- Policies and tasks have a foreign key to their namespace and are deleted with it. The
+-- columns with times in milliseconds, and the types of the other columns, are the same as in
+-- Quay's published schema. The rows of a run stay when the namespace is deleted, like the
+-- audit log.
 --
--- policies_version of a task changes with each change of a policy of its namespace or of one
--- of its repositories. The versions of the registry's default policies and of the protection
--- rules are in the table settings. A worker locks these versions while it deletes tags, so
--- that it deletes none by a policy that was changed meanwhile.
+-- The column policies_version of a task changes whenever a policy of its namespace, or of one
+-- of the namespace's repositories, changes. The versions of the registry's default policies
+-- and of the protection rules are in the table settings. A worker locks these versions while
+-- it deletes tags, so that it deletes none by a policy that was changed meanwhile.
 
 -- +goose Up
 CREATE TABLE namespaceautoprunepolicy (
@@ -35,7 +36,7 @@ CREATE TABLE repositoryautoprunepolicy (
 CREATE INDEX repositoryautoprunepolicy_namespace_id_idx ON repositoryautoprunepolicy (namespace_id);
 CREATE INDEX repositoryautoprunepolicy_repository_id_idx ON repositoryautoprunepolicy (repository_id);
 
--- The registry's defaults, for namespaces without policies of their own.
+-- The registry's default policies, which apply to namespaces without policies of their own.
 CREATE TABLE defaultautoprunepolicy (
     uuid       character varying(225) PRIMARY KEY,
     policy     text NOT NULL,
@@ -49,9 +50,9 @@ CREATE TABLE autoprunewithoutdefaults (
     namespace_id bigint PRIMARY KEY REFERENCES top_level_namespaces (id) ON DELETE CASCADE
 );
 
--- lease and leased_until say which worker has the task; after leased_until any worker may take
--- it. A run that takes several time slices goes on with the repositories whose ids are greater
--- than next_repository.
+-- lease and leased_until say which worker works on the task and until when; after leased_until
+-- any worker may take the task. If a run needs several time slices, the next time slice
+-- continues with the repositories whose ids are greater than next_repository.
 CREATE TABLE autoprunetaskstatus (
     namespace_id     bigint PRIMARY KEY REFERENCES top_level_namespaces (id) ON DELETE CASCADE,
     last_ran_ms      bigint,
@@ -65,8 +66,8 @@ CREATE TABLE autoprunetaskstatus (
 
 CREATE INDEX autoprunetaskstatus_last_ran_ms_idx ON autoprunetaskstatus (last_ran_ms NULLS FIRST);
 
--- times counts successive runs of a namespace that found nothing to delete: they share one
--- row.
+-- Successive runs of a namespace that found nothing to delete share one row; the column times
+-- counts them.
 CREATE TABLE autopruneruns (
     id           uuid PRIMARY KEY,
     namespace_id bigint NOT NULL,

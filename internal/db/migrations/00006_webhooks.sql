@@ -1,14 +1,15 @@
 -- webhookdeliveries has the notices to a webhook: those that are still to be sent, and those
 -- that were sent.
 --
--- The transaction that a notice reports also inserts the notice. next_attempt is when the
--- notice is sent next. A sender that claims the notice moves next_attempt ahead by a lease, so
--- that another sender takes the notice if the first one dies. lease identifies this claim:
--- only the sender that has it may record that the attempt failed. body is text and not jsonb,
--- because its bytes are signed and must be the same at each attempt. attempts counts claims.
+-- A notice is inserted by the same transaction that makes the change which the notice reports.
+-- next_attempt is when the notice is to be sent. A sender claims the notice before it sends
+-- it: it moves next_attempt into the future, so that another sender takes the notice if the
+-- first one dies, and writes a new id into lease. Only the sender whose id is in lease may
+-- record that sending failed. attempts counts these claims. body is text and not jsonb,
+-- because its bytes are signed and must be the same each time that the notice is sent.
 --
--- The table has no URL: a waiting notice is sent to the URL that the configuration has at that
--- time.
+-- The table has no column for the URL: a notice is sent to the URL that the configuration has
+-- when it is sent.
 
 -- +goose Up
 CREATE TABLE webhookdeliveries (

@@ -1,6 +1,6 @@
--- Pulls that aren't counted, such as those of scanners and mirrors, are logged with counted_by
--- = 'none'. The new check allows all that the old one allows, so existing rows needn't be
--- checked.
+-- The audit log now also has pulls that aren't counted, such as those of scanners and mirrors,
+-- with counted_by = 'none'. The new check constraint allows every value that the old
+-- constraint allows, so existing rows needn't be checked.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

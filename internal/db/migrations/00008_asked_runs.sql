@@ -1,5 +1,6 @@
--- If somebody asks for a run, or changes a policy, while a run of the namespace is in
--- progress, this column is set, and the namespace gets another run after it.
+-- The column asked is set if a client asks for a run of auto-pruning, or changes a policy,
+-- while a run of the namespace is in progress. When this run ends, the namespace gets another
+-- run.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

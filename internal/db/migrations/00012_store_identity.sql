@@ -2,16 +2,16 @@
 -- for keeping the objects of deleted blobs for a while, and an index that finds lost blobs.
 --
 -- store_identity has at most one row. The store has the same id in an object of its own, and
--- every process compares the two before it writes to the store. confirmed_at is NULL after a
--- process has chosen the id and until it has seen the id in the store. A process that finds
--- such a row and no id in the store may choose a new id after a while. place is the store's
--- last known location, for error messages.
+-- every process compares the two ids before it writes to the store. After a process has chosen
+-- the id, confirmed_at is NULL until the process has read the id from the store. If
+-- confirmed_at is NULL and the store has no id, another process may choose a new id after a
+-- while. place is the store's last known location, for error messages.
 --
--- gc_doomed_objects.sweeping says that a sweeper has claimed the object before. Objects of
--- deleted blobs are kept for the time gc.keep_doomed: such an object may be claimed for the
--- first time only when this time has passed since delete_after. An object of an upload, or one
--- that was claimed before, may be claimed from delete_after on. So each of the two cases has
--- an index.
+-- gc_doomed_objects.sweeping says that a sweeper has claimed the pending deletion before. The
+-- setting gc.keep_doomed keeps the objects of deleted blobs for a while: a sweeper may claim
+-- the pending deletion of such an object for the first time only when this time has passed
+-- since delete_after. It may claim the pending deletion of an upload's objects, or one that
+-- was claimed before, from delete_after on. Each of these two cases has an index.
 
 -- +goose Up
 CREATE TABLE store_identity (

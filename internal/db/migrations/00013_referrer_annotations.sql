@@ -1,6 +1,7 @@
 -- The column annotations is for the list of referrers, which shows at most 64 KiB for each
--- referrer. Longer annotations are cleared here; they are still in the payload. With them a
--- list of sixty referrers read 240 MB, and a page of the list was longer than clients read.
+-- referrer. This migration clears longer annotations in the column; they are still in the
+-- manifest's payload. Before, a list of sixty referrers read 240 MB, and one page of the list
+-- was longer than clients accept.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

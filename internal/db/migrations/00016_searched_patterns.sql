@@ -4,12 +4,12 @@
 -- Stored patterns keep their meaning. A policy of the first release has no "tagPatternSearch":
 -- true, and its pattern is still matched with the whole name. A new protection rule has its
 -- pattern as written in searched, and in pattern an equivalent one that matches the whole
--- name, for processes of the first release that still run during an upgrade. A rule without
--- searched is one that such a process made.
+-- name, for processes of the first release that still run during an upgrade. If searched is
+-- NULL, a process of the first release has made the rule.
 --
--- autopruneruns_repositories.tags is how many tags the repository had when the run first came
--- to it. If the run continues in the repository in another time slice, it doesn't count them
--- again.
+-- autopruneruns_repositories.tags is how many tags the repository had when the run began with
+-- this repository. If the run continues with it in another time slice, it doesn't count the
+-- tags again.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -1,11 +1,12 @@
--- Each start of a process wrote the review delays of its configuration into this table, over
--- the delays that an operator had set there. Now the column configured has the delay from the
--- configuration that was written last, and a start changes only the delays that differ from it
--- in the configuration. NULL: it isn't known, and the delay stays.
+-- Until now, each process that started wrote the review delays of its configuration into this
+-- table, and so overwrote delays that an operator had set in the table. Now the column
+-- configured has the delay that a process has last written from a configuration. A process
+-- that starts writes a delay only if its configuration differs from this column. NULL means
+-- that no such delay is known; then the delay in the table stays.
 --
--- The default delay of two events was a minute; it is now a day, as for all other events.
--- Where one of the two has a delay of a minute, it is taken for the old default and changed to
--- a day.
+-- The default delay of two events was a minute; it is now a day, as for all other events. If
+-- one of these two events has a delay of a minute, this migration takes it for the old default
+-- and changes it to a day.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -4,8 +4,8 @@
 --
 -- A dispatcher reads the audit log in the order of (xid, id), up to the oldest transaction
 -- that is still open, as the statistics of pulls do. In one transaction it writes notices, or
--- adds to counts, and moves webhookposition to the last entry that it has read. An index of
--- that order exists for pulls already; this migration adds one for other entries.
+-- adds to counts, and moves webhookposition to the last entry that it has read. There is an
+-- index on (xid, id) for pulls already; this migration adds one for all other entries.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';
@@ -29,8 +29,9 @@ COMMENT ON COLUMN webhooks.disabled_reason IS 'why the registry disabled it; NUL
 
 CREATE INDEX webhooks_namespace_id_idx ON webhooks (namespace_id);
 
--- webhookposition has one row. A dispatcher locks it while it works, so that only one works at
--- a time. since is the time from which events are reported: earlier ones give no notices.
+-- webhookposition has one row. A dispatcher locks this row while it works, so that only one
+-- dispatcher works at a time. since is the time from which events are reported: earlier events
+-- produce no notices.
 CREATE TABLE webhookposition (
     one       boolean PRIMARY KEY DEFAULT true CHECK (one),
     xid       xid8 NOT NULL DEFAULT '0',
@@ -56,8 +57,9 @@ CREATE TABLE webhookcounts (
 CREATE INDEX webhookcounts_due_at_idx ON webhookcounts (due_at);
 
 -- A row of webhookcollected says how many manifests garbage collection has deleted in a
--- repository. The deleting transaction writes it if a webhook of the namespace wants to know.
--- The dispatcher adds it to webhookcounts and deletes it, in one transaction.
+-- repository. The transaction that deletes the manifests writes this row if a webhook of the
+-- namespace asks for this event. The dispatcher adds the number to webhookcounts and deletes
+-- the row, in one transaction.
 CREATE TABLE webhookcollected (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     namespace_id bigint NOT NULL,
@@ -66,9 +68,10 @@ CREATE TABLE webhookcollected (
     at           timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- webhook is the webhook that the notice is for; NULL: the URL of the configuration. It has no
--- foreign key, so that deleting a webhook doesn't delete a long queue of notices in one
--- statement: nobody sends them, and they are deleted in batches.
+-- webhook is the webhook to which the notice is sent; NULL means the URL in the configuration.
+-- The column has no foreign key, so that deleting a webhook doesn't delete a long queue of
+-- notices in one statement. The notices of a deleted webhook aren't sent, and are deleted in
+-- batches.
 ALTER TABLE webhookdeliveries ADD COLUMN webhook uuid;
 
 DROP INDEX webhookdeliveries_next_attempt_idx;

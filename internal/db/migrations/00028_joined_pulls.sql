@@ -1,6 +1,6 @@
--- Pulls of the same manifest by one client within a second are one audit entry, whose column
--- pulls says how many they are. Entries of older processes have the default of one pull;
--- adding the column rewrites no row.
+-- Pulls of the same manifest by one client within a second are written as one audit entry,
+-- whose column pulls says how many pulls they are. Entries that older processes write have the
+-- default of one pull. Adding the column rewrites no row.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -1,6 +1,7 @@
 -- A deleted manifest may be the subject of any number of referrers. The transaction that
--- deletes it queues the first of them for review, up to a hundred. For the others it leaves a
--- row in this table, and garbage collection later queues them in batches.
+-- deletes the manifest queues up to a hundred of its referrers for review. If there are more,
+-- it inserts a row into this table, from which garbage collection later queues the other
+-- referrers in batches.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

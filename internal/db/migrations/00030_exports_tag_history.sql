@@ -1,16 +1,18 @@
--- Three things that clients of Quay ask for.
+-- This migration prepares three features of Quay's API: exports of the audit log, the history
+-- of tags, and a default policy.
 --
--- Callbacks of exports of the audit log are notices in webhookdeliveries with a URL of their
--- own. In their column webhook they have their own id, so that queries for the notices of a
--- webhook, or of the URL in the configuration, don't find them.
+-- When an export of the audit log ends, Purser calls a URL that the client has named. Such a
+-- callback is a notice in webhookdeliveries with the URL in the new column url. Its column
+-- webhook has the notice's own id, so that queries for the notices of a webhook, or of the URL
+-- in the configuration, don't find it.
 --
 -- The history of tags is read from the audit log. auditlog_tag_ends_idx finds the entries in
 -- which a tag of a repository was moved or deleted; auditlog_tags_idx finds all entries of one
 -- tag.
 --
 -- The default policy that the configuration sets is a row of defaultautoprunepolicy, like the
--- registry's other default policies. So older versions apply it too, and a change of it raises
--- the version number that all default policies share.
+-- registry's other default policies. So processes of older versions apply it too, and changing
+-- it raises the version number that all default policies share.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

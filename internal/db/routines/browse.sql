@@ -2,10 +2,11 @@
 -- manifest's payload, configuration and layers; for an index, its payload and blobs and the
 -- sizes of its children. Only the first most_children children of an index are counted.
 --
--- The column total_size isn't used for an index, since it includes the lengths of the
--- children's payloads, which the children's own sizes include too. An index's blobs are its
--- entries that aren't manifests, rows of layers. If the first release has stored a negative
--- total_size, the length of the payload is used instead.
+-- For an index the function doesn't use the column total_size, since it includes the lengths
+-- of the children's payloads, which the children's own sizes include too. The blobs of an
+-- index are its entries that aren't manifests; they are stored as rows of the table layers. If
+-- an image's total_size is negative, as the first release may have stored it, the function
+-- uses the length of the payload instead.
 --
 -- The planner inlines the function into the statement that calls it. For OFFSET 0 see "Plans"
 -- in package db.

@@ -2,17 +2,17 @@
 -- blob or manifest without a reference, they queue it with the time from which it may be
 -- reviewed.
 --
--- The triggers are statement-level with transition tables, so that for a statement that
--- deletes a thousand rows one INSERT queues all of their blobs or manifests. The inserted rows
--- are distinct and ordered by key. So ON CONFLICT never meets a row of its own statement, and
--- two statements lock rows in the same order. GREATEST makes sure that no event makes a review
--- earlier than another event has set it. A new event clears set_aside_at, so that failed
--- reviews are tried again.
+-- The triggers are statement-level with transition tables: if a statement deletes a thousand
+-- rows, one INSERT queues all of their blobs or manifests. The rows that this INSERT adds are
+-- distinct and ordered by key. So its ON CONFLICT never meets a row of the same INSERT, and
+-- two statements lock rows of the queue in the same order. GREATEST keeps the later time if a
+-- review is queued already, so no event moves a review to an earlier time. A new event clears
+-- set_aside_at, so that a failed review is tried again.
 --
--- Each trigger function contains the same INSERT … ON CONFLICT. With one function that all of
--- them call, inserting and deleting a single tag cost 6 % more (CPU time of the backend, 3,000
--- rounds); 10,000 tags in one statement cost the same. Pushes of single tags are what must be
--- fast.
+-- Each trigger function contains the same INSERT … ON CONFLICT. If all of them called one
+-- common function, inserting and deleting a single tag would cost 6 % more CPU time of the
+-- PostgreSQL backend (measured over 3,000 rounds); 10,000 tags in one statement would cost the
+-- same. The pushes of single tags must be fast.
 --
 -- PostgreSQL allows a trigger with transition tables neither a column list nor several events.
 -- So each event has its own trigger, and the trigger on updated tags compares old and new rows
@@ -83,12 +83,13 @@ BEGIN
 END;
 $$;
 
--- gc_link_missing_children is for manifests that are pushed after an index that lists them. It
--- turns their rows in missing_children into rows of manifest_references, which make them
--- children of the index. Element i of the three arrays is the key of the i-th manifest. The
--- function locks the indexes in a fixed order. It waits for an index that is being deleted,
--- and then inserts no row for it. It overlooks rows of missing_children that are inserted
--- after its first statement; the manifest's review finds them.
+-- gc_link_missing_children is called for manifests that are pushed after an index that lists
+-- them. It turns their rows in missing_children into rows of manifest_references, which make
+-- them children of the index. Element i of the three arrays is the key of the i-th manifest.
+-- The function locks the indexes in a fixed order. If another transaction is deleting an
+-- index, the function waits for it, and then inserts no row for that index. It doesn't see
+-- rows of missing_children that are committed after its first statement has begun; the review
+-- of the manifest finds these rows.
 CREATE OR REPLACE FUNCTION gc_link_missing_children (namespaces bigint[], repositories bigint[], ids bigint[])
     RETURNS void
     LANGUAGE plpgsql
@@ -130,8 +131,8 @@ BEGIN
 END;
 $$;
 
--- gc_track_manifest_uploads doesn't queue a manifest that the same statement has tagged: when
--- the tag is deleted, the manifest will be queued.
+-- gc_track_manifest_uploads queues new manifests for review, except those that the same
+-- statement has tagged: a tagged manifest is queued when its tag is deleted.
 CREATE OR REPLACE FUNCTION gc_track_manifest_uploads ()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -199,15 +200,15 @@ BEGIN
 END;
 $$;
 
--- gc_page_of_referrers finds the next "page" referrers of a subject, in the order of their
--- manifest ids, from the id "first" on. It returns the id of the first of them, and the id of
--- the first referrer after them, or NULL if there is none. If no referrer has an id >= first,
--- it returns no row.
+-- gc_page_of_referrers finds the first "page" referrers of a subject whose manifest ids are at
+-- least "first", in the order of these ids. It returns the id of the first of them (first_id)
+-- and the id of the next referrer after them (next_id; NULL if there is none). If no referrer
+-- has an id of at least "first", it returns no row.
 --
 -- The conditions and the ORDER BY of this function's queries are written so that only the
--- index on subject_digest serves both. With "subject_digest =" and an order by id alone, the
--- planner might read the manifests of all repositories through their primary key. The
--- comparison of rows, (subject_digest, id) >= …, tells the index scan where to start;
+-- database index on subject_digest serves both of them. With "subject_digest =" and an order
+-- by id alone, the planner might read the manifests of all repositories through their primary
+-- key. The comparison of rows, (subject_digest, id) >= …, tells the index scan where to start;
 -- subject_digest <= … tells it where to end.
 CREATE OR REPLACE FUNCTION gc_page_of_referrers (namespace bigint, repository bigint, subject bytea, first bigint, page integer)
     RETURNS TABLE (first_id bigint, next_id bigint)
@@ -229,14 +230,18 @@ BEGIN
 END;
 $$;
 
--- gc_queue_more_referrers takes the row of gc_subject_review_queue that has been due longest,
--- queues the next "page" referrers of this deleted subject for review, and moves the row's
--- position. It returns false if no row is due. If the subject has been pushed again, its
--- referrers have their subject again, and the function only deletes the row: the next deletion
--- of the subject will queue the referrers from the beginning. The function locks the row
--- before it looks for the subject's manifest. So either it sees the effect of a concurrent
--- deletion, or the deletion waits for the lock and writes a new row. If a lock on a referrer's
--- review row can't be had, the function postpones the subject's row by five seconds.
+-- gc_queue_more_referrers locks the row of gc_subject_review_queue that has been due longest,
+-- and queues the next "page" referrers of this deleted subject for review. Then it sets the
+-- row's next_id to the next referrer, or deletes the row if there is none. It returns false if
+-- no row is due.
+--
+-- If the subject was pushed again, its referrers have their subject again, and the function
+-- only deletes the row: the next deletion of the subject will queue the referrers from the
+-- beginning. The function locks the row before it looks for the subject's manifest. So if
+-- another transaction is deleting the manifest again, either the function sees that the
+-- manifest was deleted, or that transaction waits for the lock and writes a new row. If the
+-- function can't lock a referrer's row in gc_manifest_review_queue, it postpones its own row
+-- by 5 s.
 CREATE OR REPLACE FUNCTION gc_queue_more_referrers (page integer)
     RETURNS boolean
     LANGUAGE plpgsql
@@ -286,8 +291,8 @@ BEGIN
 END;
 $$;
 
--- gc_planned_manifest_reviews shows the rows of gc_manifest_review_queue, and also the
--- referrers of deleted subjects that have yet to be queued.
+-- gc_planned_manifest_reviews shows the rows of gc_manifest_review_queue, and also, in the
+-- same columns, the referrers of deleted subjects that still have to be queued.
 CREATE OR REPLACE VIEW gc_planned_manifest_reviews AS
 SELECT top_level_namespace_id, repository_id, manifest_id, review_after, review_count, created_at, event, set_aside_at, last_error
 FROM gc_manifest_review_queue
@@ -302,14 +307,16 @@ WHERE NOT EXISTS (
     SELECT FROM gc_manifest_review_queue q
     WHERE q.manifest_id = m.id AND q.repository_id = s.repository_id AND q.top_level_namespace_id = s.top_level_namespace_id);
 
--- When manifests are deleted, this trigger function queues their configuration blobs, deletes
--- the manifests' own rows from the queue, and queues their referrers. Of each subject it
--- queues up to a hundred referrers at once, fewer if the statement deletes many manifests; for
--- the others it writes a row into gc_subject_review_queue. It writes this row first, since
--- gc_queue_more_referrers also locks such a row before it locks rows of referrers.
+-- When manifests are deleted, gc_track_deleted_manifests queues their configuration blobs,
+-- deletes the manifests' own rows from gc_manifest_review_queue, and queues their referrers.
+-- For each deleted manifest it queues up to a hundred referrers at once, fewer if the
+-- statement deletes many manifests. If there are more referrers, it also writes a row into
+-- gc_subject_review_queue. It writes this row before it locks the referrers' rows, since
+-- gc_queue_more_referrers locks them in this order too.
 --
--- gc_track_deleted_manifests, and the functions for deleted indexes and deleted tags below,
--- don't queue manifests of a deleted repository: loose foreign keys delete all of them anyway.
+-- gc_track_deleted_manifests, gc_track_deleted_manifest_lists and gc_track_deleted_tags don't
+-- queue manifests of a deleted repository: loose foreign keys delete all of its manifests
+-- anyway.
 CREATE OR REPLACE FUNCTION gc_track_deleted_manifests ()
     RETURNS trigger
     LANGUAGE plpgsql

@@ -1,11 +1,11 @@
 -- purser_refuse makes the remaining statements of a batch change nothing. A statement of the
 -- batch calls it if a precondition fails, for example if a blob is missing. It stores the
 -- reason in the setting purser.refused until the transaction ends. If an earlier statement has
--- stored a reason, it returns that one and keeps it. Later statements call purser_accepted
--- before they change anything. So the transaction commits without their changes, and a refusal
--- that happens every day raises no error, which PostgreSQL would log. The commit of a refused
--- batch doesn't wait for the disk, since nothing is lost if a crash undoes what the batch
--- wrote before.
+-- stored a reason, purser_refuse keeps that reason and returns it. Later statements call
+-- purser_accepted before they change anything. So the transaction commits without their
+-- changes. No error is raised, because PostgreSQL would log it, and some refusals happen every
+-- day. The commit of a refused batch doesn't wait for the disk, since it does no harm if a
+-- crash undoes what the batch has written before the refusal.
 CREATE OR REPLACE FUNCTION purser_refuse (reason text)
     RETURNS text
     LANGUAGE plpgsql
@@ -39,9 +39,10 @@ CREATE OR REPLACE FUNCTION purser_digest_text (digest bytea)
     SELECT CASE get_byte(digest, 0) WHEN 1 THEN 'sha256:' ELSE 'sha512:' END || encode(substring(digest FROM 2), 'hex')
 $$;
 
--- purser_require raises an error with the SQLSTATE state unless ok is true. Statements call it
--- where purser_refuse would come too late, because the statement has already changed rows.
--- Processes of the first release, which may run during an upgrade, call it too.
+-- purser_require raises an error with the SQLSTATE given by the parameter "state" unless the
+-- parameter "ok" is true. Statements call it where purser_refuse would come too late, because
+-- the statement has already changed rows. Processes of the first release, which may run during
+-- an upgrade, call it too.
 CREATE OR REPLACE FUNCTION purser_require (ok boolean, state text)
     RETURNS void
     LANGUAGE plpgsql
@@ -53,10 +54,10 @@ BEGIN
 END;
 $$;
 
--- purser_condition_holds checks the precondition of a request (If-Match, If-None-Match).
--- current is the digest that the tag or manifest has now, NULL if it doesn't exist. It must be
--- one of if_match, and none of if_no_match. An empty element ("*") matches every digest. A
--- NULL array means that the request has no such header.
+-- purser_condition_holds checks the precondition of a request (If-Match, If-None-Match). The
+-- parameter "current" is the digest that the tag or manifest has now, NULL if it doesn't
+-- exist. The condition holds if "current" is in if_match and not in if_no_match. An empty
+-- element ("*") matches every digest. A NULL array means that the request has no such header.
 CREATE OR REPLACE FUNCTION purser_condition_holds (current bytea, if_match bytea[], if_no_match bytea[])
     RETURNS boolean
     LANGUAGE sql IMMUTABLE

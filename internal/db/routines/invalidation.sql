@@ -1,4 +1,5 @@
--- These triggers notify other processes of changes, so that they drop what they have cached.
+-- These triggers notify other processes of changes, so that these processes drop the results
+-- that they have cached.
 --
 -- Triggers send the notifications, and not the code that makes the change, so that every
 -- change of a row is covered: by a push, garbage collection, pruning or psql. A process that

@@ -1,5 +1,5 @@
--- These tables have the statistics of pulls. They may be in a database of their own, so they
--- name repositories by id and have no foreign keys. Loose foreign keys delete the rows of a
+-- These tables have the statistics of pulls. They may be in a separate database, so they refer
+-- to repositories by id and have no foreign keys. Loose foreign keys delete the rows of a
 -- deleted repository.
 
 -- +goose Up

@@ -1,11 +1,12 @@
 -- One row says up to which entry the statistics' worker has read the audit log. The
 -- transaction that counts the entries also updates this row. The worker reads entries in the
--- order of (xid, id); xid is a transaction id of the server that has the audit log. The newest
--- time that was read is for operators, and for a log whose transaction ids have started again
--- from a lower number.
+-- order of (xid, id); xid is a transaction id of the server that has the audit log.
+-- last_processed_timestamp is the newest time that was read. Operators see it, and the worker
+-- uses it if the transaction ids in the audit log have started again from a lower number.
 --
--- manifestpullstatistics gets the time of the last pull by tag. So if an older pull is read
--- later than a newer one, it doesn't overwrite the newer one's data.
+-- This migration adds the time of the last pull by tag to manifestpullstatistics. With this
+-- time, a worker that reads an older pull after a newer pull doesn't overwrite the newer
+-- pull's data.
 
 -- +goose Up
 CREATE TABLE pullstatisticsprocessingstate (

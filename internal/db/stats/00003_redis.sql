@@ -3,7 +3,8 @@
 --
 -- last_check_date is when a client last asked for the tag or manifest by HEAD, or pulled it in
 -- a way that may not have been counted. It is exact to some minutes. Policies that delete tags
--- by their last pull treat it as a use, so that no tag in use is deleted.
+-- by the time of their last pull treat this date like a pull, so that no tag in use is
+-- deleted.
 --
 -- checks_since is the time since which all processes record HEAD requests. If a tag or
 -- manifest has no recorded request, clients may still have asked for it before this time.
@@ -17,9 +18,10 @@ ALTER TABLE manifestpullstatistics ADD COLUMN last_check_date timestamptz, ADD C
 
 ALTER TABLE pullstatisticsprocessingstate ADD COLUMN checks_since timestamptz NOT NULL DEFAULT now();
 
--- One row has the state of flushing counts from Redis. owner distinguishes this registry's
--- Redis keys from those of another registry in the same Redis. redis_epoch is the number of
--- the newest batch that was recorded in Redis: a Redis that has a lower number has lost data.
+-- The only row has the state of the flushes, which move counts from Redis into the statistics.
+-- owner distinguishes this registry's Redis keys from those of another registry in the same
+-- Redis. redis_epoch is the number of the newest batch, which is stored in Redis too: if the
+-- number in Redis is lower, Redis has lost data.
 CREATE TABLE redisprocessingstate (
     id                       bigint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
     last_processed_timestamp timestamptz NOT NULL DEFAULT 'epoch',
@@ -34,9 +36,9 @@ CREATE TABLE redisprocessingstate (
 
 INSERT INTO redisprocessingstate DEFAULT VALUES;
 
--- A row is a batch of Redis keys that a process has claimed for counting. The pulls of the
--- batch's keys are added to the statistics in the transaction that sets the state to applied,
--- and only then.
+-- Each row of redisflushbatches is a batch of Redis keys that a process has claimed for
+-- counting. The transaction that sets the row's state to applied also adds the pulls of the
+-- batch's keys to the statistics.
 CREATE TABLE redisflushbatches (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     state       text COLLATE "C" NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'applied', 'abandoned')),

@@ -1,8 +1,9 @@
 -- pullstatisticspending has HEAD requests by tag, and pulls by digest, that a worker has read
--- from the audit log and that may still prove to be two halves of one pull. A pull by digest
--- is already counted for its manifest. Once all processes have written the requests that came
--- before the pull, it is also counted for the tag of its HEAD, and the row is deleted. id,
--- client and port are copied from the audit log.
+-- from the database. A HEAD request and a pull by digest may be the two halves of one pull of
+-- a tag, which isn't decided yet. A pull by digest is already counted for its manifest. When
+-- all processes have written their earlier requests, the worker looks for the HEAD request of
+-- the same client before the pull. If there is one, it counts the pull for that tag too. Then
+-- it deletes the row. id, client and port are copied from the audit log.
 --
 -- pullrecorders has a row for each process that records pulls.
 -- written_to  the process has written all its pulls before this time; NULL: it has written
@@ -38,8 +39,8 @@ CREATE TABLE pullrecorders (
     ended_at   timestamptz
 );
 
--- If this registry counts in Redis, Redis has pulls that aren't in the statistics yet. This
--- row keeps processes that can't read Redis from deciding by last use until the next complete
--- flush.
+-- If this registry counts pulls in Redis, Redis has pulls that aren't in the statistics yet.
+-- While this row exists, which is until the next complete flush, processes that can't read
+-- Redis don't delete tags by their last use.
 INSERT INTO pullrecorders (redis, ended_at)
 SELECT true, now() FROM redisprocessingstate WHERE redis_epoch > 0 AND last_processed_timestamp > now() - interval '1 day';

@@ -1,10 +1,12 @@
--- A counter in Redis grows as long as it exists, and this table says how much of each counter
--- the statistics have. A flush adds the difference to the statistics, so it may be repeated,
--- and two flushes may run at once. Before this version, a flush moved counts aside in Redis
--- into a batch, and the batch's state told whether they were counted.
+-- A counter in Redis grows as long as it exists, and redispullcounters says how much of each
+-- counter the statistics have. A flush adds the difference to the statistics, so a flush may
+-- be repeated, and two flushes may run at once. Before this version, a flush moved counts into
+-- a batch of Redis keys, and the state of the batch in redisflushbatches told whether its
+-- counts were in the statistics.
 --
 -- During an upgrade, processes of the older version may still flush their keys. They don't
--- know the counters, so a trigger keeps them from recording that everything was flushed.
+-- know the new counters, so a trigger keeps these processes from recording that all counts in
+-- Redis were flushed.
 
 -- +goose Up
 CREATE TABLE redispullcounters (
