@@ -289,8 +289,8 @@ func TestLongNames(t *testing.T) {
 	must(t, DefaultSchema.TrackRecordDeletions(t.Context(), pool, name))
 }
 
-// The columns of a child have long names that begin alike. Each column must get guards of
-// its own, although PostgreSQL limits the length of trigger names.
+// Two columns of a child have long names that begin alike. GuardInserts must create triggers
+// for each column, although PostgreSQL cuts long trigger names.
 func TestGuardNames(t *testing.T) {
 	t.Parallel()
 	first, second := strings.Repeat("a", 50)+"1", strings.Repeat("a", 50)+"2"

@@ -34,7 +34,7 @@ func family(t *testing.T, pool *pgxpool.Pool, id, n int) {
 	exec(t, pool, "DELETE FROM projects WHERE id = $1", id)
 }
 
-// The worker must not process a deleted record before the time in its consume_after.
+// The worker must not process a deleted record before the time in its column consume_after.
 func TestConsumeAfterFilters(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)

@@ -94,8 +94,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// If a parent's key can't be recorded, tracking the table and Validate must fail. Otherwise
-// the trigger would make clients' deletes fail.
+// The key of a parent can't be recorded, for example because it has two columns. Validate and
+// TrackRecordDeletions must fail. Otherwise the trigger would make clients' deletes fail.
 func TestKeysThatCantBeRecorded(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `

@@ -10,9 +10,9 @@ import (
 // Lock keeps two workers from working on the same parent table at the same time. It only
 // saves work: two workers that both hold the lock do no harm.
 type Lock interface {
-	// TryRun tries to take the lock called name. If another process holds it, TryRun
-	// returns false at once. Otherwise it runs fn while it holds the lock, and returns true
-	// and the error of fn. The context of fn ends when the lock is lost.
+	// TryRun tries to take the lock with the name `name`. If another process holds it,
+	// TryRun returns false at once. Otherwise it runs fn while it holds the lock, and
+	// returns true and the error of fn. The context of fn ends when the lock is lost.
 	TryRun(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error)
 }
 

@@ -41,8 +41,8 @@ type Options struct {
 	// PostgreSQL's deadlock_timeout, so that in a deadlock the worker's query fails and not
 	// the query of another client. Default 200 ms.
 	LockTimeout time.Duration
-	// StatementTimeout is the longest time that a query may take. The worker repeats a
-	// query that takes longer with half as many rows. Default 10 s.
+	// StatementTimeout is the longest time that a query may take. If a query takes longer,
+	// the worker repeats it with half as many rows. Default 10 s.
 	StatementTimeout time.Duration
 	// MaxAttempts is the number of runs that may leave the same deleted record unfinished.
 	// After them the record is postponed by RescheduleAfter. Defaults 3 and 10 min.

@@ -117,8 +117,8 @@ func TestRotationRepairsWrongDefault(t *testing.T) {
 	}
 }
 
-// Rotation must correct a default of the column `partition` that isn't the number of the
-// newest partition, or no number at all, and then add the next partition.
+// The default of the column `partition` isn't the number of the newest partition, or is no
+// number at all. Rotation must correct it, and then add the next partition.
 func TestRotationGoesOn(t *testing.T) {
 	t.Parallel()
 	const table = "loose_foreign_keys_deleted_records"

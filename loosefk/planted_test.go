@@ -102,8 +102,8 @@ func TestPlantedOperators(t *testing.T) {
 	}
 }
 
-// Install and similar functions change the search path. In a transaction of the caller,
-// each must restore the caller's search path.
+// Install and similar functions change the search path while they run. If they run in a
+// transaction of the caller, each must restore the caller's search path at its end.
 func TestSearchPathComesBack(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, "CREATE TABLE parents (id bigint PRIMARY KEY); CREATE TABLE children (ref bigint)")

@@ -112,9 +112,8 @@ func (d *Database) load(ctx context.Context, parent pg.Table, which lane, limit 
 }
 
 // indexed runs a statement on the table of deleted records, in one round trip and without
-// sequential scans. It forbids them because PostgreSQL may have cached a plan from a time
-// when no record was pending; until the table is analyzed again, this plan would read a
-// whole partition.
+// sequential scans. Otherwise PostgreSQL might use a plan that it cached when no record was
+// pending; until the table is analyzed again, this plan would read a whole partition.
 func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, scan func(pgx.Rows) error) error {
 	b := new(pgx.Batch)
 	b.Queue(pg.PinPath)

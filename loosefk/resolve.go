@@ -88,7 +88,7 @@ func (d Definition) problem(format string, args ...any) Problem {
 	return Problem{d.File, d.Line, fmt.Sprintf(format, args...)}
 }
 
-// complete fills in r.Rows from the descriptions of the tables in found. It returns a
+// complete fills in r.Rows from `found`, the descriptions of the tables. It returns a
 // problem for each table or column that doesn't exist or is of the wrong kind.
 func (r *Reference) complete(found tables) (problems Problems) {
 	fail := func(format string, args ...any) {

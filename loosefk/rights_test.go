@@ -176,8 +176,9 @@ func TestStrangerBeforeUpgrade(t *testing.T) {
 	}
 }
 
-// The owner of a tracked table has the right to create triggers with the functions. By them
-// the owner must be able to record deletions from the owner's own tables, and nothing else.
+// The owner of a tracked table may create triggers that call the trigger functions. With such
+// triggers the owner must be able to record deletions from the owner's own tables, and to do
+// nothing else.
 func TestOwnerOfParent(t *testing.T) {
 	t.Parallel()
 	for name, sql := range forgeries {
@@ -308,8 +309,8 @@ func TestUpgrade(t *testing.T) {
 	wantRows(t, pool, "SELECT loose_foreign_keys_version()", 99) // Install keeps a newer version
 }
 
-// Default privileges that grant rights on new tables to PUBLIC must not apply to new
-// partitions.
+// The database's default privileges grant rights on new tables to PUBLIC. New partitions of
+// the table of deleted records must not have these rights.
 func TestPartitionsStayClosed(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC")

@@ -120,9 +120,9 @@ type Result struct {
 // records. Workers that run at the same time work on different parent tables.
 //
 // If the definitions don't fit the databases, RunOnce returns Problems and changes nothing. If
-// a parent table fails, RunOnce cleans up the others and then returns the joined errors. If
-// another database can't be reached, the deleted records of parents with children there stay
-// pending, and the error names that database.
+// an error occurs for one parent table, RunOnce cleans up the children of the other parent
+// tables and then returns the joined errors. If another database can't be reached, the deleted
+// records of parents with children there stay pending, and the error names that database.
 func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	db, err := w.database(database)
 	if err != nil || !slices.Contains(w.parentDatabases(), db) {

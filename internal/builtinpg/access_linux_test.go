@@ -94,8 +94,8 @@ func openDir(t *testing.T, dir string) string {
 // An earlier version let everyone connect who could reach the cluster's socket. The test
 // prepares such a cluster and starts it with this version: then only the users that
 // writeAccess names can connect, the data is still there, and the old file is kept under
-// another name. The same holds if a process was killed after it had replaced the first of the
-// two files.
+// another name. The same must hold if a process was killed after it had replaced one of the
+// files pg_hba.conf and pg_ident.conf.
 func TestTrustingClusterIsMended(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)

@@ -70,8 +70,8 @@ func TestOwnerInAnotherProcessIsNamed(t *testing.T) {
 	begin(t, testOptions(dir))
 }
 
-// A server runs on the cluster, started by hand, without a death signal and with an owner that
-// is gone. Start must stop it and start a new server with the same data.
+// No process owns the data directory, but a server runs on its cluster: the test has started it
+// without a death signal. Start must stop it and start a new server with the same data.
 func TestStaleServerIsStoppedAndStartedAgain(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)

@@ -78,8 +78,8 @@ func (f *fetcher) get(ctx context.Context, acct *account) (string, error) {
 	return bin, nil
 }
 
-// cacheDir creates and returns the cache directory: the configured or default one, or, if acct
-// can't reach that, the shared one.
+// cacheDir creates the cache directory and returns its path. It is Options.CacheDir or the
+// default directory; or, if the account `acct` can't reach that, the shared directory.
 func (f *fetcher) cacheDir(acct *account) (string, error) {
 	dir := f.dir
 	if dir == "" {

@@ -38,8 +38,8 @@ func npmRegistry(getenv func(string) string) (*url.URL, error) {
 	return u, nil
 }
 
-// npmVariable returns npm's setting name from the environment, where the variable may be in
-// lower or upper case.
+// npmVariable returns the value of npm's setting `name` from the environment, where the variable
+// may be in lower or upper case.
 func npmVariable(getenv func(string) string, name string) string {
 	if v := getenv("npm_config_" + name); v != "" {
 		return v

@@ -24,11 +24,11 @@ func environment() []string {
 	return env
 }
 
-// prepare configures the command of a PostgreSQL program. It runs as acct, in a process group
-// of its own (so that ^C in a terminal reaches only the parent), and the kernel sends it the
-// signal death when the parent dies. The kernel sends this signal when the thread that forked
-// ends, so the caller must start the command from a locked thread that lives longer than the
-// program.
+// prepare configures the command of a PostgreSQL program. The program runs as the account
+// `acct`, in a process group of its own (so that ^C in a terminal reaches only the parent), and
+// the kernel sends it the signal `death` when the parent dies. The kernel sends this signal
+// already when the thread that forked ends, so the caller must start the command from a locked
+// thread that lives longer than the program.
 func prepare(cmd *exec.Cmd, acct *account, death syscall.Signal) {
 	cmd.Env = environment()
 	cmd.Dir = "/" // PostgreSQL 15 changes back to its working directory, which its user may not enter

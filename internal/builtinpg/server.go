@@ -25,8 +25,9 @@ import (
 	"github.com/purser-registry/purser/internal/memory"
 )
 
-// deathSignal makes PostgreSQL stop immediately, without a checkpoint, since the next start
-// may follow at once and would have to wait for it. Committed data is in the WAL.
+// deathSignal is the signal that the kernel sends to PostgreSQL when this process dies. SIGQUIT
+// makes PostgreSQL stop immediately: the next start may follow at once, and would have to wait
+// for a checkpoint. Nothing is lost without one, since committed data is in the WAL.
 const deathSignal = syscall.SIGQUIT
 
 // partingTime is how long Stop waits for clients to close their connections before it ends

@@ -59,9 +59,9 @@ func take(t *testing.T, l *limit.Lease, n int64) error {
 	return err
 }
 
-// Two clients take as much memory from a budget as each may have, and a third takes a part of
-// the rest. The test expects that each further request fails with an error that says whether
-// the client's limit or the limit for all clients was reached.
+// Two clients take as much memory from a budget as each may have. The test expects that asking
+// for more fails with an error that says whether the client's limit or the limit for all
+// clients was reached, and that a third client still gets a part of the rest.
 func TestBudgetIsShared(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 1000})

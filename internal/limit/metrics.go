@@ -2,7 +2,8 @@ package limit
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// These are the values of the label "limit" in the metric of refusals.
+// These are the values of the label "limit" in the metric that counts refused requests and
+// connections.
 const (
 	Connections       = "connections"
 	ClientConnections = "client_connections"

@@ -26,7 +26,7 @@ type Proxies struct {
 	header   ForwardedHeader
 }
 
-// NewProxies returns the proxies in these networks, or nil if there are none.
+// NewProxies returns Proxies that trust the addresses in `networks`, or nil if there are none.
 func NewProxies(networks []netip.Prefix, header ForwardedHeader) *Proxies {
 	if len(networks) == 0 {
 		return nil

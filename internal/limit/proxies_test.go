@@ -15,7 +15,7 @@ func proxies(header limit.ForwardedHeader) *limit.Proxies {
 	}, header)
 }
 
-// request returns a request from the address remote; headers are pairs of a name and a value.
+// request returns a request from the address `remote`. `headers` has a name and a value in turn.
 func request(remote string, headers ...string) *http.Request {
 	r := &http.Request{RemoteAddr: remote, Header: http.Header{}}
 	for i := 0; i < len(headers); i += 2 {

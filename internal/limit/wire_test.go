@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// bare starts a server behind a Listener. It answers each request with the request's body.
+// bare starts a server behind a Listener and returns its address. The server answers each
+// request with the request's body.
 func bare(t *testing.T, errorBody ...func(path string, status int, message string) []byte) string {
 	t.Helper()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")

@@ -64,9 +64,9 @@ func (a Algorithm) Size() int {
 	return 0
 }
 
-// New returns a new hash. The hashes of both algorithms implement encoding.BinaryMarshaler, so
-// an upload can keep the hash's state between requests. New panics if a is neither [SHA256]
-// nor [SHA512].
+// New returns a new hash of the algorithm. The hashes of both algorithms implement
+// encoding.BinaryMarshaler, so an upload can keep the hash's state between requests. New panics
+// for an algorithm other than [SHA256] and [SHA512].
 func (a Algorithm) New() hash.Hash {
 	switch a {
 	case SHA256:

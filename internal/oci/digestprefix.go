@@ -16,8 +16,9 @@ type DigestPrefix struct {
 
 const prefixDigits = 64
 
-// CutDigest parses the digest at the beginning of a tag's name such as sha256-….sig, and
-// returns it with the rest of the name. ok is false if the name doesn't begin with a digest.
+// CutDigest parses the digest at the beginning of a tag's name such as sha256-….sig. It returns
+// the digest's prefix, and the rest of the name, here ".sig". `ok` is false if the name doesn't
+// begin with a digest.
 func CutDigest(tag string) (d DigestPrefix, rest string, ok bool) {
 	name, encoded, found := strings.Cut(tag, "-")
 	if !found || len(encoded) < prefixDigits {

@@ -38,8 +38,8 @@ type codeFacts struct {
 }
 
 // The specification fixes most of these statuses. For MANIFEST_BLOB_UNKNOWN it only requires a
-// 4XX. Purser answers 400, as the registry distribution does: the request is wrong, while a
-// 404 for this request would say that the repository doesn't exist.
+// 4XX. Purser answers 400, as the CNCF's registry "distribution" does: the request is wrong,
+// while a 404 for this request would say that the repository doesn't exist.
 var codes = map[Code]codeFacts{
 	BlobUnknown:         {http.StatusNotFound, "blob unknown to registry"},
 	BlobUploadInvalid:   {http.StatusBadRequest, "blob upload invalid"},

@@ -9,8 +9,8 @@ import (
 
 // encoding/json ignores the case of keys, and if a key occurs twice, it uses the last one.
 // Other parsers behave differently, so a manifest could mean one thing to the registry and
-// another to a client. Therefore this file parses JSON objects itself, and refuses such keys.
-// All its functions expect text that json.Valid has accepted.
+// another to a client. Therefore the functions of this file parse JSON objects, and refuse a
+// key that occurs twice or in another case. They expect text that json.Valid has accepted.
 
 // field is a member of a JSON object; value is its unparsed text.
 type field struct {

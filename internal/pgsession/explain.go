@@ -22,7 +22,7 @@ const (
 	codeNoPrivilege          = "42501"
 )
 
-// explained is an error with a text for operators in place of its own text.
+// explained wraps an error; its text is one for operators instead of the wrapped error's text.
 type explained struct {
 	text string
 	err  error

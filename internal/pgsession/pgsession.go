@@ -143,8 +143,8 @@ func Set(ctx context.Context, conn *pgconn.PgConn, settings map[string]string) (
 	return isOf(conn, r), nil
 }
 
-// isOf returns whether the first column of a result is the process ID that the server reported
-// when conn was opened.
+// isOf returns whether the only value of a result's first column is the process ID that the
+// server reported when `conn` was opened. If a pooler opened it, that ID is invented.
 func isOf(conn *pgconn.PgConn, r *pgconn.Result) bool {
 	return len(r.Rows) == 1 && string(r.Rows[0][0]) == strconv.FormatUint(uint64(conn.PID()), 10)
 }

@@ -162,8 +162,9 @@ func Backoff(failures int, least, most time.Duration) time.Duration {
 	return d - rand.N(d/2+1)
 }
 
-// jitter lengthens a sleep by up to a tenth at random, within minIdle and MaxIdle. It shortens
-// only sleeps of MaxIdle and more: a shortened shorter sleep would end before work is due.
+// jitter lengthens a sleep by up to a tenth at random; the result is between minIdle and
+// MaxIdle. Only sleeps of MaxIdle and more get shorter: any other sleep must not end before work
+// is due.
 func jitter(d time.Duration) time.Duration {
 	d = max(d, minIdle)
 	if d >= MaxIdle {

@@ -295,7 +295,7 @@ func (g *generation) refused(plan *generate.Plan) error {
 	return errors.Join(append(errs, errors.New("nothing is left to do"))...)
 }
 
-// print tells what the command did or, in a dry run, would do.
+// print prints what the command did or, in a dry run, would do.
 func (g *generation) print(w io.Writer, out outcome) {
 	verb := map[bool]string{false: "wrote", true: "would write"}[g.dryRun]
 	for _, k := range out.Keys {

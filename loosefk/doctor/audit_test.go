@@ -18,8 +18,9 @@ func audit(t testing.TB, w *loosefk.Worker, o AuditOptions) []Orphans {
 	return found
 }
 
-// tally returns the counts of an audit as a text: "child a/b c/d examples". Here a children
-// of b parents have a pending record, and c orphans have d missing parents.
+// tally returns the counts of an audit as the text "child a/b c/d examples": a is the number
+// of children whose parents have a pending record, and b the number of these parents; c is
+// the number of orphans, and d the number of their missing parents.
 func tally(o Orphans) string {
 	return fmt.Sprintf("%s %d/%d %d/%d %v", o.Child, o.Pending, o.PendingParents, o.Rows, o.Parents, o.Examples)
 }

@@ -150,8 +150,9 @@ func hardKeys(ctx context.Context, d *loosefk.Database, tables []pg.Table) ([]ha
 	})
 }
 
-// hardKeys examines two kinds of foreign keys: those to a child table, by which PostgreSQL
-// acts when the worker deletes a child, and those that a loose foreign key replaces.
+// hardKeys examines two kinds of foreign keys: foreign keys that refer to a child table,
+// because PostgreSQL enforces them when the worker deletes a child; and foreign keys that
+// still exist although a loose foreign key replaces them.
 func (e *examination) hardKeys(ctx context.Context, db *loosefk.Database, here references) error {
 	var tables []pg.Table
 	for _, r := range here {
@@ -253,7 +254,7 @@ func quoteList(names string) string {
 	return strings.Join(list, ", ")
 }
 
-// plainClause returns the clause of a foreign key without ON DELETE and DEFERRABLE.
+// plainClause returns the clause of a foreign key up to ON DELETE, NOT VALID or DEFERRABLE.
 func plainClause(clause string) string {
 	for _, cut := range []string{" ON DELETE ", " NOT VALID", " DEFERRABLE"} {
 		clause, _, _ = strings.Cut(clause, cut)

@@ -65,9 +65,9 @@ func (g Generator) firstVersion() (time.Time, error) {
 	return next, nil
 }
 
-// migrations adds the files of the plan's migrations to p.Files, and returns the names of
-// those files that the operator has to run, which leaves out ".down.sql" files. The versions
-// of the migrations are one second apart.
+// migrations adds the files of the plan's migrations to p.Files. It returns the names of these
+// files except ".down.sql" files, for the steps that tell the operator what to run. The
+// versions of the migrations are one second apart.
 func (p *Plan) migrations(g Generator) ([]string, error) {
 	version, err := g.firstVersion()
 	if err != nil {

@@ -116,7 +116,7 @@ func (s *setup) fatal(err error, what string) {
 	}
 }
 
-// context returns the context of the whole test, with a time limit.
+// context returns a context that ends with the test, or after the time `patience`.
 func (s *setup) context() context.Context {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), patience)
 	s.t.Cleanup(cancel)
@@ -306,8 +306,8 @@ func CleanedUp(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, child
 	}
 }
 
-// find returns the definition of the child's column, and ends the test if there is none or
-// if there are several parents to choose from.
+// find returns the definition of the child's column. It ends the test if there is none, or if
+// definitions for the column name several parents and child.Parent is empty.
 func find(t testing.TB, defs loosefk.Definitions, child Child) loosefk.Definition {
 	t.Helper()
 	var found loosefk.Definitions

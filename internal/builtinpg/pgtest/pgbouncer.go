@@ -21,9 +21,9 @@ import (
 )
 
 // PgBouncer starts a PgBouncer in front of a database for one test, and returns a DSN that
-// connects through it. mode is its pool_mode: session, transaction or statement; settings are
-// more lines of its configuration ("key = value"). If PgBouncer isn't installed, the test is
-// skipped, but fails in CI.
+// connects through it. `mode` is its pool_mode: session, transaction or statement; `settings`
+// are more lines of its configuration ("key = value"). If PgBouncer isn't installed, the test
+// is skipped, or fails in CI.
 func PgBouncer(t testing.TB, dsn, mode string, settings ...string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")

@@ -81,8 +81,8 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// launch starts the server if no test has started it yet. If no PostgreSQL is available, the
-// test is skipped, but fails in CI.
+// launch starts the server if no test has started it yet. If no PostgreSQL is available, it
+// skips the test, or fails it in CI.
 func launch(t testing.TB) {
 	t.Helper()
 	if !cleaned {

@@ -19,8 +19,8 @@ type DB interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Database is a connection pool of a database, with the schema in which tables are looked
-// up that are named without one.
+// Database is a connection pool of a database, with the schema of those tables that are
+// named without a schema.
 type Database struct {
 	Name   string // in errors
 	Pool   *pgxpool.Pool

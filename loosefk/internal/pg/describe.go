@@ -108,8 +108,8 @@ func (x index) beginsWith(columns ...string) bool {
 	if len(x.columns) < len(columns) || !slices.Equal(x.columns[:len(columns)], columns) {
 		return false
 	}
-	// A partial index is good enough if it leaves out only the rows with NULL, for which no
-	// query looks.
+	// A partial index is good enough if it leaves out only rows whose first column is NULL,
+	// since no query looks for NULL.
 	p := strings.Trim(x.predicate, "()")
 	return p == "" || p == columns[0]+" IS NOT NULL" || p == Quote(columns[0])+" IS NOT NULL"
 }

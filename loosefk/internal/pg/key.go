@@ -95,7 +95,7 @@ func (d Database) Key(ctx context.Context, parent Table) (k Key, err error) {
 }
 
 // RecordedColumn returns the column whose values a trigger records. `args` are the
-// trigger's arguments; `overrides` says that the first of them is a table name.
+// trigger's arguments; `overrides` says that the first argument is a table name.
 func RecordedColumn(args []byte, overrides bool) string {
 	list := bytes.Split(bytes.TrimSuffix(args, []byte{0}), []byte{0})
 	if overrides {

@@ -71,7 +71,8 @@ func (d Database) Partitions(ctx context.Context, db DB) (list []Partition, curr
 	return list, current, nil
 }
 
-// boundValues returns the numbers in a partition's bound, "FOR VALUES IN ('1', '2')".
+// boundValues returns the numbers in a partition's bound, which PostgreSQL writes as
+// "FOR VALUES IN ('1', '2')".
 func boundValues(bound string) (values []int64, err error) {
 	list, ok := strings.CutPrefix(bound, "FOR VALUES IN (")
 	if !ok {
