@@ -71,10 +71,10 @@
 // versions of the registry's defaults and of the protection rules are in the table
 // settings. A time slice reads the versions before it reads the policies; each deletion
 // locks the versions and compares them. So a deletion either commits before the change of
-// policies does, or finds another version and gives up. A worker deletes the task of a
-// namespace without policies under the same lock, after it has checked again that there are
-// none; a client that creates a policy meanwhile waits for this lock, and then creates the
-// task again.
+// policies does, or finds another version and gives up. Before a worker deletes the task of
+// a namespace without policies, it locks the task and looks once more for policies. A
+// client that creates a policy meanwhile waits for this lock, and then creates the task
+// again.
 //
 // The default policy of the configuration is a row in the table of the registry's default
 // policies. Each process writes the default policy of its own configuration into this row

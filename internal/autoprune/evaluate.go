@@ -17,9 +17,10 @@ const orphanAge = 24 * time.Hour
 // A tag that is pushed after the evaluation is judged by the same rules, but the newest N
 // tags of a number_of_tags policy aren't determined again: the new tag stays in addition to
 // these N. Just before the caller deletes a tag, it may set a later time of last use and
-// call Decide again, and the tag may then stay. The verdict doesn't take note of that: it
-// still deletes the tags attached to the tag's image. To keep them, the caller must delete
-// attached tags last, and only those whose image has no tag.
+// call Decide again, which may then decide that the tag stays. The verdict on other tags
+// doesn't change by that: Decide still deletes the tags attached to the tag's image. To
+// keep these attached tags, the caller must delete attached tags last, and only those whose
+// image has no tag.
 type Verdict struct {
 	rules         []rule
 	order         []int // indexes of rules: policies that count tags come last
@@ -322,7 +323,7 @@ func (r *rule) judge(t *Tag, exempt bool) (code Code, selected bool) {
 // decideAttached returns the decision about an attached tag: it is deleted if its image
 // loses its last tag, and by the same policies that delete the image's tags.
 func (v *Verdict) decideAttached(t *Tag) Decision {
-	// Image is 0 if the caller hasn't looked for the image. v.gone has no such image, so
+	// If the caller hasn't looked for the image, Image is 0. v.gone has no entry for 0, so
 	// the tag stays.
 	takers, gone := v.gone[t.Image]
 	taken := takers &^ t.Exempt

@@ -13,7 +13,7 @@ import (
 
 // TestDetachedSignaturesStay: signatures are in a repository of their own, apart from their
 // images, as with cosign's COSIGN_REPOSITORY. A run must delete those signatures that a
-// policy selects, like other tags, and must keep the others, however old they are.
+// policy selects, like other tags. It must keep all other signatures, however old they are.
 func TestDetachedSignaturesStay(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

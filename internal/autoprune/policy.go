@@ -51,14 +51,14 @@ func (p Policy) Value() any {
 	return nil
 }
 
-// Pattern returns the policy's pattern. matches says whether the policy selects from the
-// tags that match it (true) or from those that don't (false). The zero pattern matches
-// every tag.
+// Pattern returns the policy's pattern. `matches` says whether the policy selects from the
+// tags that match the pattern (true) or from those that don't (false). The zero pattern
+// matches every tag.
 func (p Policy) Pattern() (pattern oci.TagPattern, matches bool) { return p.pattern, !p.exclude }
 
 // RemovesOrphans returns whether the policy deletes orphans: attached tags, such as
-// signatures, whose image isn't in their repository. A policy of any method may do so. It
-// deletes an orphan that is at least a day old and that its pattern selects. A policy that
+// signatures, whose image isn't in their repository. A policy of any method may delete
+// orphans: those that are at least a day old and that its pattern selects. A policy that
 // doesn't remove orphans judges them like other tags.
 func (p Policy) RemovesOrphans() bool { return p.orphans }
 

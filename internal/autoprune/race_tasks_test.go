@@ -28,8 +28,8 @@ func notice(do func()) func(context.Context, db.Querier, string, any) error {
 func (r *registry) tasks() int { return value[int](r, "SELECT count(*) FROM autoprunetaskstatus") }
 
 // TestPolicyComesWhileItsTaskGoes: a worker has found no policy and is about to delete the
-// namespace's task, when a client creates a policy. In whichever order the two commit, the
-// namespace must have a task at the end.
+// namespace's task, when a client creates a policy. Whether the worker or the client
+// commits first, the namespace must have a task at the end.
 func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 	t.Parallel()
 	namespace := autoprune.Target{Namespace: "app"}

@@ -78,9 +78,10 @@ func (u *timeSlice) makeRun(ctx context.Context, q db.Querier) error {
 	return nil
 }
 
-// record adds the counts of one deletion to the run's rows: in total and for the
-// repository. deleted is the number of deleted tags, counts has the same number by policy
-// id, and tags is the number of tags of the repository that the run hasn't counted yet.
+// record adds the counts of one deletion to the run's rows: the row of the whole run and
+// the row of the repository. `deleted` is the number of deleted tags, `counts` has the
+// number of deleted tags by policy id, and `tags` is the number of tags of the repository
+// that the run hasn't counted yet.
 //
 // The transaction commits without waiting until PostgreSQL has written the commit to disk.
 // If the machine then crashes, the last deletions are undone together with their audit
@@ -200,7 +201,7 @@ func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*
 // slice or an earlier one.
 func (u *timeSlice) recorded() bool { return u.task.resumed || u.begun || u.failed > 0 }
 
-// finish ends the run and gives up the lease on the task. One transaction does both, so the
+// finish ends the run and gives up the lease on the task in one transaction, so that the
 // run's row and the task always agree on whether the run is over.
 func (u *timeSlice) finish(ctx context.Context) error {
 	told := false

@@ -51,7 +51,7 @@ type Applied struct {
 // Combine returns the policies that apply to a repository. They are the repository's own
 // policies, together with those of its namespace or, if the namespace has none, with the
 // registry's defaults. A default with Everywhere set applies even if the namespace has
-// policies; it is left out if there would be more than MaxPolicies. off says that the
+// policies; it is left out if there would be more than MaxPolicies. `off` says that the
 // namespace refuses all defaults.
 func Combine(defaults, namespace, repository []Applied, off bool) []Applied {
 	if off {

@@ -22,9 +22,9 @@ const SettingName = "autoprune.default_policy"
 // differ. Because it is a row, the policy has versions, exemptions and audit entries like
 // other policies. A process whose configuration has no default policy deletes the row.
 //
-// configure locks the version of the default policies, as change does. If a worker's
-// transaction is just deleting tags by the old policy, configure waits for its end; the
-// worker's next transaction then finds another version.
+// Like the method change, configure locks the version of the default policies. If a
+// worker's transaction is just deleting tags by the old policy, configure waits for its
+// end; the worker's next transaction then finds another version.
 func (p *Pruner) configure(ctx context.Context) error {
 	if p.configured {
 		return nil

@@ -60,8 +60,8 @@ func (t *Tag) attached() bool {
 // orphan returns whether the tag belongs to an image that isn't in the repository.
 func (t *Tag) orphan() bool { return t.Image == MissingImage }
 
-// validate returns an error for a tag with missing or contradictory fields. Only a mistake
-// of the caller can produce such a tag, and policies would delete it wrongly.
+// validate returns an error for a tag with missing or contradictory fields, for which
+// policies would decide wrongly. Only a mistake of the caller can produce such a tag.
 func (t *Tag) validate() error {
 	switch {
 	case t.Name == "":

@@ -84,9 +84,9 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 // it continues.
 //
 // A transaction must update the task's row only once. At a second update PostgreSQL checks
-// the foreign key to the namespace again, although the key is unchanged, and waits for any
-// transaction that is deleting the namespace. That transaction in turn waits for the task's
-// row, which is a deadlock.
+// the foreign key to the namespace again, although the key is unchanged. This check waits
+// for any transaction that is deleting the namespace, and such a transaction waits for the
+// task's row: a deadlock.
 func (p *Pruner) lockTask(ctx context.Context, tx pgx.Tx, t *task) error {
 	done, err := tx.Exec(ctx, "SELECT FROM autoprunetaskstatus WHERE namespace_id = $1 AND lease = $2 FOR NO KEY UPDATE",
 		t.namespace, t.lease)
@@ -185,10 +185,10 @@ func (p *Pruner) finishTask(ctx context.Context, tx pgx.Tx, t *task, status stri
 }
 
 // dropTaskWithoutPolicies deletes the task of a namespace to which no policy applies;
-// dropped says whether it did. It locks the task first, and looks for policies in a later
-// statement. A transaction that saves a policy locks the task before it commits. So either
-// this worker sees the new policy and keeps the task, or the other transaction waits and
-// then creates the task again.
+// `dropped` says whether it did. It locks the task first, and looks for policies in a later
+// statement. A transaction of a client that saves a policy locks the task before it
+// commits. So either the worker sees the new policy and keeps the task, or the client's
+// transaction waits for the worker's and then creates the task again.
 func (p *Pruner) dropTaskWithoutPolicies(ctx context.Context, t *task) (dropped bool, err error) {
 	err = p.deletion(ctx, func(q deletionTx) error {
 		dropped = false

@@ -126,7 +126,7 @@ func (p *Pruner) tellUnreadable(ctx context.Context, t *task, problems map[strin
 }
 
 // namespace prunes the namespace's repositories in the order of their ids, starting after
-// task.next. done is false if the time slice ended before the last repository.
+// task.next. `done` is false if the time slice ended before the last repository.
 func (u *timeSlice) namespace(ctx context.Context) (done bool, err error) {
 	page := min(u.p.opt.Page, 1000)
 	for {
@@ -266,7 +266,7 @@ type repositoryRun struct {
 	// known.
 	judging, deleting time.Duration
 	// finishing says that the worker is now deleting tags attached to images that have lost
-	// their tags. The time slice can't leave this work to the next one. The next one
+	// their tags. It must finish this work in the present time slice: a later time slice
 	// couldn't tell an image that has lost its tags in this run from an image that never
 	// had a tag and keeps its signatures.
 	finishing bool

@@ -1,6 +1,6 @@
 // Package check compares the database with the blob store, and repairs differences if asked
-// to, while registries run on both. It also compares the sizes that manifests declare with
-// the stored sizes, and corrects the total sizes of manifests that the first release stored.
+// to, while registries use them. It also compares the sizes that manifests declare with the
+// stored sizes, and corrects the total sizes of manifests that the first release stored.
 //
 // Storage keys are random, so [Run] divides them into 16 parts by their first hexadecimal
 // digit. For each part it compares two lists, both in key order: the database rows that own
@@ -90,8 +90,8 @@ type Finding struct {
 	// Repositories has up to three of the repositories that have the blob, or the repository
 	// of the manifest.
 	Repositories []string `json:"repositories,omitempty"`
-	// Contradiction says which declared sizes of a manifest differ from the stored ones; nil
-	// if the finding isn't about declared sizes.
+	// Contradiction says which declared sizes of a manifest differ from the stored sizes;
+	// nil if the finding isn't about declared sizes.
 	Contradiction *Contradiction `json:"contradiction,omitempty"`
 	Repaired      bool           `json:"repaired"` // a repair has changed the row
 }

@@ -92,9 +92,10 @@ func TestCheckFindsExactlyWhatIsWrong(t *testing.T) {
 	b.finds(check.Options{Deep: true})
 }
 
-// The objects of two blobs vanish, and both blobs are marked as lost. Then one object comes
-// back, and the other one comes back damaged. A repair must make the registry serve the
-// first blob again, and leave the second marked, even without Deep.
+// The objects of two blobs vanish, and a check with Repair marks the blobs as lost. Then
+// the object of the first blob comes back whole, and that of the second blob comes back
+// damaged. A repair must make the registry serve the first blob again, and leave the second
+// marked, even without Deep.
 func TestCheckFindsLostBlobsAgain(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

@@ -17,7 +17,7 @@ var (
 )
 
 // Contradictions exports contradictions: it compares the sizes that all manifests declare
-// with the stored ones.
+// with the stored sizes.
 func Contradictions(ctx context.Context, c *catalog.Catalog) iter.Seq2[ContradictionsPage, error] {
 	return contradictions(ctx, c)
 }

@@ -48,10 +48,11 @@ const ownersPage = 1000
 // key. An error ends the sequence.
 //
 // All rows are read in one snapshot, when the sequence begins; at that moment every object
-// had one owner row. There is no index on blobs in this order: each push would have to
-// update it, for a query that runs about once a week. So PostgreSQL reads the table of blobs
-// once, sorts the rows in the range, and keeps the result in a cursor WITH HOLD of one
-// connection, in temporary files if it is large. No snapshot is held while the caller works.
+// had one owner row. The table of blobs has no index in the order of storage keys: each
+// push would have to update it, for a query that runs about once a week. So PostgreSQL
+// reads the table of blobs once, sorts the rows in the range, and keeps the result in a
+// cursor WITH HOLD of one connection, in temporary files if it is large. No snapshot stays
+// open while the caller works.
 func readOwners(ctx context.Context, pool *db.DB, from, to string) iter.Seq2[Owner, error] {
 	return func(yield func(Owner, error) bool) {
 		conn, err := pool.Pool.Acquire(ctx)
@@ -124,10 +125,10 @@ func scanOwner(row pgx.CollectableRow) (Owner, error) {
 	return o, err
 }
 
-// FindUnowned returns those of the storage keys that no row owns; each must be the key of an
-// object of an upload (BASE-N). It looks for owners in all tables with one statement, and so
-// in one snapshot: an object that moves from one owner to another meanwhile is found with
-// one of the two.
+// FindUnowned returns those of the storage keys that no row owns; each must be the key of
+// an object of an upload (BASE-N). It looks for owners in all tables with one statement,
+// and so in one snapshot: it also finds the owner of an object that moves from one owner to
+// another meanwhile.
 //
 // The statement reads the whole table of blobs, so call it with many keys.
 func FindUnowned(ctx context.Context, pool *db.DB, keys []string) ([]string, error) {

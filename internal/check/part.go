@@ -155,7 +155,7 @@ func (p *part) shared(key string, owners []Owner, object *blob.Object) error {
 	return nil
 }
 
-// blob checks a blob. listed is the object that the store's listing has under the blob's
+// blob checks a blob. `listed` is the object that the store's listing has under the blob's
 // key, nil if it has none. Before blob reports a problem, it looks at the object and at the
 // blob's row a second time.
 func (p *part) blob(ctx context.Context, b Owner, listed *blob.Object) error {

@@ -105,8 +105,8 @@ func first(f func() (key string)) func(prefix string) {
 func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(b *storeBundle) check.Options{
-		// These changes happen after the check has read the rows and before it lists the
-		// objects.
+		// In the next cases, something changes after the check has read the owner rows and
+		// before it lists the objects.
 		"a blob is deleted and swept": func(b *storeBundle) check.Options {
 			o := b.push("blob")
 			return check.Options{Store: hooked{Store: b.store, list: after(o.Key, func() { b.collect(o.Digest); b.sweep() })}}
@@ -136,8 +136,8 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 				return u.StorageKey
 			})}}
 		},
-		// These changes happen after the check has listed the objects, before it looks for
-		// an owner or looks at the object again.
+		// In the next cases, something changes after the check has listed the objects, and
+		// before it looks for an owner of an object or looks at the object again.
 		"an object without an owner is deleted by who wrote it": func(b *storeBundle) check.Options {
 			key := b.old(b.object(5))
 			return check.Options{Store: hooked{Store: b.store, stat: once(func(string) {
@@ -152,8 +152,8 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 				stat: once(func(string) { b.t.Error("the object of a blob was taken for one without an owner") }),
 			}}
 		},
-		// These changes happen after the check has found that an object is missing, before
-		// it looks at the blob's row again.
+		// In the next cases, something changes after the check has found that an object is
+		// missing, and before it looks at the blob's row again.
 		"a blob whose object is missing is deleted": func(b *storeBundle) check.Options {
 			o := b.push("blob")
 			return check.Options{Store: hooked{Store: b.store, list: after(o.Key, func() {
@@ -210,9 +210,9 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 	}
 }
 
-// Clients push, cancel and push again, others delete blobs, and a sweeper deletes objects.
-// All objects look old, so their age doesn't protect them. Meanwhile checks with Repair run,
-// and must find nothing.
+// Clients push blobs, cancel uploads and push again, while blobs are deleted and a sweeper
+// deletes objects. All objects look old, so their age doesn't protect them. Meanwhile
+// checks with Repair run, and must find nothing.
 func TestCheckBesideARegistry(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

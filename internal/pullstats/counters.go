@@ -28,8 +28,8 @@ type counter struct {
 	last        time.Time
 }
 
-// counterID stands for a counter's key in the table redispullcounters: the first half of the
-// key's SHA-256.
+// counterID stands for the key of a counter in the table redispullcounters. It is the first
+// half of the key's SHA-256.
 type counterID [16]byte
 
 func idOf(key string) counterID {
@@ -55,8 +55,8 @@ func (c counter) uncounted(has counted) (n int64, back bool) {
 }
 
 // counters reads the counters with the given keys from Redis. It leaves out keys that don't
-// exist. invalid has an error for each key whose value can't be a counter; failed is the
-// reason why other keys couldn't be read, nil if all were read.
+// exist. `invalid` has an error for each key whose value can't be a counter; `failed` is
+// the reason why other keys couldn't be read, nil if all were read.
 func (r *Redis) counters(ctx context.Context, keys []string) (list []counter, invalid map[string]error, failed error) {
 	c, err := r.connect(ctx)
 	if err != nil || len(keys) == 0 {
@@ -90,7 +90,7 @@ func (r *Redis) counters(ctx context.Context, keys []string) (list []counter, in
 }
 
 // parseCounter makes a counter of the field values that the method counters has read from a
-// key. exists is false if Redis doesn't have the key.
+// key. `exists` is false if Redis doesn't have the key.
 func parseCounter(key string, fields []any) (c counter, exists bool, err error) {
 	text := make([]string, len(fields))
 	for i, f := range fields {

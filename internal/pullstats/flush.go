@@ -36,8 +36,8 @@ const (
 type FlushOptions struct {
 	Databases
 	Redis *Redis // required
-	// Interval is how often Redis is flushed: in each interval one of the processes does so.
-	// Default 5 min.
+	// Interval is the time between flushes of Redis; each flush is done by one of the
+	// processes. Default 5 min.
 	Interval time.Duration
 	// Batch is how many keys one transaction counts. Default 1,000.
 	Batch int
@@ -124,9 +124,10 @@ func (w *FlushWorker) Flush(ctx context.Context) error {
 	return w.run(ctx)
 }
 
-// takeTurn decides whether this process should flush now (mine), and if not, how long it
-// should wait before it asks again. If two processes flush at once, each pull still counts
-// once: the second process finds the pulls of the first one counted.
+// takeTurn decides whether this process should flush now (`mine`), and if not, how long it
+// should wait before it asks again. If two processes nevertheless flush at once, each pull
+// still counts once: the second process finds in redispullcounters that the first one has
+// counted the pulls.
 func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Duration, err error) {
 	var micros int64
 	err = w.opt.Stats.Pool.QueryRow(ctx, `

@@ -54,9 +54,9 @@ type pendingRow struct {
 
 // pick returns the HEAD by tag that belongs to a client's GET by digest, which came at `at`
 // from the client's port `port`. The HEAD must not be later than the GET, nor earlier by
-// more than within, and no other GET may have used it. Among several such HEADs, pick
+// more than `within`, and no other GET may have used it. Among several such HEADs, pick
 // prefers those from the same port (the same connection), and among these the newest. It
-// returns nil if there is none. takeScript applies the same rule in Redis.
+// returns nil if there is no such HEAD. takeScript applies the same rule in Redis.
 func pick(heads []*head, at time.Time, port int, within time.Duration) (best *head) {
 	for _, h := range heads {
 		if h.used || h.at.After(at) || at.Sub(h.at) > within {
@@ -80,7 +80,7 @@ func (h *head) before(other *head, port int) bool {
 }
 
 // pendingGet is a pull by digest that is already counted for its manifest. If it is joined
-// with a HEAD, it is counted for the HEAD's tag too.
+// with a HEAD, it is also counted for the HEAD's tag.
 type pendingGet struct {
 	*pendingRow
 	at   time.Time
@@ -144,16 +144,17 @@ func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 }
 
 // joinPending joins the GETs by digest that came before the time `before` with their HEADs
-// by tag, in the order of the GETs' times, and adds each joined GET to sum as a pull of the
-// HEAD's tag. Then it deletes these GETs from pullstatisticspending, and also the HEADs that
-// no GET can use any more. alive has the repositories that exist; they can't be deleted
-// before tx ends. more says that further GETs before that time are left.
+// by tag, in the order of the GETs' times, and adds each joined GET to `sum` as a pull of
+// the HEAD's tag. Then it deletes these GETs from pullstatisticspending, and also the HEADs
+// that no GET can use any more. `alive` has the repositories that exist; they can't be
+// deleted before tx ends. `more` says that further GETs from before the time `before` are
+// left.
 func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, alive map[int64]bool, sum adder) (more bool, err error) {
 	rows, err := ripeGets(ctx, tx, before, w.opt.Batch)
 	if err != nil {
 		return false, err
 	}
-	// ripeGets returns the rows in the order of the first GET of each. So no row that it
+	// ripeGets returns the rows in the order of each row's first GET. So no row that it
 	// hasn't returned has a GET before the first GET of the last row that it has returned.
 	settled := before
 	if more = len(rows) == w.opt.Batch; more {
@@ -193,9 +194,9 @@ func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 	return gets
 }
 
-// joinGets chooses a HEAD by tag for each GET by digest. If there is one, it marks the HEAD
-// as used and adds the GET to sum as a pull of the HEAD's tag. HEADs that no GET has used
-// stay in their rows (field left).
+// joinGets chooses a HEAD by tag for each GET by digest. If it finds a HEAD, it marks the
+// HEAD as used and adds the GET to `sum` as a pull of the HEAD's tag. HEADs that no GET has
+// used stay in their rows (field `left`).
 func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.Duration, alive map[int64]bool, sum adder) error {
 	for _, g := range gets {
 		h := pick(heads[g.client], g.at, g.port, within)

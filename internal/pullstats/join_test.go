@@ -80,7 +80,8 @@ func TestCountsAreWhatClientsDid(t *testing.T) {
 }
 
 // visit lets n clients, up to 16 of them at once, make the requests of randomly chosen
-// habits. It returns the number of pulls that must be counted, by tag and by manifest.
+// habits. The clients of each round are other clients than those of earlier rounds. visit
+// returns the number of pulls that must be counted, by tag and by manifest.
 func (s *shop) visit(t testing.TB, list replicas, round, n int) map[string]int64 {
 	var mu sync.Mutex
 	want := map[string]int64{}
@@ -227,8 +228,9 @@ func TestClocks(t *testing.T) {
 }
 
 // A client sends a HEAD to one process and then a GET by digest to another. The GET is
-// written to the log before the HEAD, and the worker reads the two in different batches. The
-// GET must wait until the HEAD is written, and then be joined with it.
+// written to the log before the HEAD, and the worker reads the GET and the HEAD in
+// different batches. The worker must not decide about the GET until the HEAD is written,
+// and must then join them.
 func TestJoinWaits(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)

@@ -64,7 +64,8 @@ func (s *shop) answer(t *testing.T, list []sent, join time.Duration) {
 }
 
 // The same requests are logged twice: once with an entry for each request, and once with
-// entries that stand for several requests. The worker must count the same both times.
+// entries that stand for several requests. The worker must get the same counts from the
+// first log as from the second.
 func TestJoinedEntriesCountTheSame(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {

@@ -49,16 +49,17 @@ func added(r Row, p pulled) Row {
 	return r
 }
 
-// Live calls read, which reads a repository's statistics, and returns the pulls of the
-// repository that are only in Redis. read must use the Reader that it is given, so that the
-// statistics and redispullcounters are read in one snapshot. Error: that of read, or
-// ErrNotLive. After ErrNotLive, the statistics that read has read are valid, but there are
-// no live pulls to add to them.
+// Live calls the function `read`, which reads a repository's statistics, and returns the
+// pulls of the repository that are only in Redis. `read` must use the Reader that it is
+// given, so that the statistics and redispullcounters are read in one snapshot. Errors: the
+// error of `read`, or ErrNotLive. After ErrNotLive, the statistics that `read` has read are
+// valid, but there are no live pulls to add to them.
 //
 // Live reads the counters from Redis first. A pull that Redis has counted by then is either
 // in the statistics, or among those pulls of its counter that redispullcounters doesn't
-// have. So the sum of statistics and live pulls includes all pulls from before the first
-// read and none from after the second, and it doesn't fall from one call to the next.
+// have. So the sum of statistics and live pulls includes every pull that Redis counted
+// before the counters were read, and none from after the snapshot of the statistics. The
+// sum doesn't fall from one call to the next.
 func (r *Reader) Live(ctx context.Context, repository int64, read func(ctx context.Context, r *Reader) error) (Live, error) {
 	list, cause := r.inRedis(ctx, repository)
 	if cause != nil || len(list) == 0 {

@@ -18,11 +18,12 @@
 // The watermark is the position (xid, id) up to which the audit log was read, a row in the
 // statistics' database. The transaction that adds a batch of pulls to the statistics also
 // moves the watermark, and only if the watermark is still where it was when the batch was
-// read. If two workers read the same entries, the second one finds the watermark moved and
-// adds nothing. A worker that dies before its commit has neither moved the watermark nor
-// added pulls; a worker that dies after its commit, or doesn't learn that the commit
-// succeeded, has done both. Each batch begins by reading the watermark again. Entries that
-// Redis counted are skipped, and the watermark moves over them too.
+// read. If two workers read the same entries, the second worker to commit finds the
+// watermark moved and adds nothing. A worker that dies before its commit has neither moved
+// the watermark nor added pulls; a worker that dies after its commit, or doesn't learn that
+// the commit succeeded, has moved the watermark and added the pulls. Each batch begins by
+// reading the watermark again. Entries that Redis counted are skipped, and the watermark
+// moves over them too.
 //
 // An entry of the audit log may stand for several pulls; Pull.N is their number. A process
 // of an older version would count such an entry as one pull. To prevent that, a trigger
@@ -47,7 +48,8 @@
 // pull, and writes the decision into the pull's entry in the audit log (counted_by). If
 // Redis refuses a pull, its entry says that the SyncWorker counts it. If Redis doesn't
 // answer, the entry says that Redis counted the pull, whether or not Redis has done so. So
-// no pull is counted twice, and an operator may switch between the two ways at any time.
+// no pull is counted twice, and an operator may switch between counting by the SyncWorker
+// and counting in Redis at any time.
 //
 // # Why a pull in two requests counts for its tag
 //
@@ -63,15 +65,15 @@
 // stored (in pullstatisticspending).
 //
 // HEADs are written to the table pullheads beside the audit log, and the SyncWorker reads
-// them together with the log's entries, in the same order. When the worker reads a GET by
-// digest, it counts the GET for the manifest at once and stores it in the table
-// pullstatisticspending, as it does with each HEAD. It joins the GET with a HEAD only when
-// no earlier HEAD can be missing: all processes have reported that everything before the GET
-// is written (see presence), and the worker has read all that was written until then. So the
-// result depends neither on the order of commits, nor on where batches end, nor on which
-// process reads: GETs are joined in the order of their times. One transaction, which locks
-// the watermark's row, counts a joined GET for the tag and deletes it from
-// pullstatisticspending, so the GET counts once.
+// them together with the log's entries, in the same order. It stores each HEAD in the table
+// pullstatisticspending. When the worker reads a GET by digest, it counts the GET for the
+// manifest at once and stores it in pullstatisticspending too. It joins the GET with a HEAD
+// only when no earlier HEAD can be missing: all processes have reported that everything
+// before the GET is written (see presence), and the worker has read all that was written
+// until then. So the result depends neither on the order of commits, nor on where batches
+// end, nor on which process reads: GETs are joined in the order of their times. One
+// transaction, which locks the watermark's row, counts a joined GET for the tag and deletes
+// it from pullstatisticspending, so the GET counts once.
 //
 // If Redis counts, a GET by digest is sent to Redis only after a delay (digestLinger) that
 // is longer than processes take to send their HEADs. Each HEAD and each GET has a name of
@@ -140,8 +142,9 @@
 //
 // Each PostgreSQL server has its own sequence of transaction ids. After a restore the ids
 // may begin anew, below the watermark or below the ids that entries of the audit log have.
-// The SyncWorker detects both cases and then counts nothing ([ErrForeignLog]), until an
-// operator has [SyncWorker.Reset] give the log a valid order again.
+// In both cases the SyncWorker notices it and counts nothing ([ErrForeignLog]), until an
+// operator calls [SyncWorker.Reset], which gives the entries new positions in a valid
+// order.
 package pullstats
 
 import (

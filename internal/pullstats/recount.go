@@ -120,9 +120,9 @@ func (w *FlushWorker) recount(ctx context.Context, tx pgx.Tx, older bool) (all b
 	}
 }
 
-// recountFrom returns the time from which on pulls may be lost, and whether the audit log
-// has all pulls since then. Before that it waits until all processes have written their
-// pulls to the log. Error: errUnwritten.
+// recountFrom waits until all processes have written their pulls to the audit log. Then it
+// returns the time from which on Redis may have lost pulls, and whether the log has all
+// pulls since then. Error: errUnwritten if a process takes longer than recountWait.
 func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool, err error) {
 	var flushed, now time.Time
 	if err := w.opt.Stats.Pool.QueryRow(ctx, "SELECT last_processed_timestamp, clock_timestamp() FROM redisprocessingstate").Scan(&flushed, &now); err != nil {

@@ -123,8 +123,9 @@ func TestRecountBesideFlush(t *testing.T) {
 	}
 }
 
-// Redis loses the pulls of two recorders, one of which doesn't log its pulls. The pull in
-// the audit log must be counted from there, and statistics must no longer count as complete.
+// Redis loses the pulls of two recorders, one of which doesn't log its pulls. The pull of
+// the other recorder, which is in the audit log, must be counted from the log. Statistics
+// must no longer count as complete.
 func TestRecountIncomplete(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -20,9 +20,9 @@ const (
 	redisTimeout     = 3 * time.Second // of a command, and of a pipeline
 )
 
-// Redis is a client of a server or a cluster of Redis or Valkey; it finds out by itself
-// which of the two it is. It never repeats a call that got no answer: the caller decides
-// whether that is safe. Its methods may be called concurrently.
+// Redis is a client of one server, or of a cluster, of Redis or Valkey; it finds out by
+// itself whether the server belongs to a cluster. It never repeats a call that got no
+// answer: the caller decides whether that is safe. Its methods may be called concurrently.
 type Redis struct {
 	opt   *redis.Options
 	stats *db.DB
@@ -195,7 +195,7 @@ type call struct {
 }
 
 // run sends calls in one round trip (on a cluster, one per server). It returns when each
-// call was answered, or when it is known that some won't be.
+// call was answered or has failed; see call.outcome.
 func (r *Redis) run(ctx context.Context, calls []*call) {
 	c, err := r.connect(ctx)
 	if err != nil {

@@ -115,8 +115,9 @@ func writing(t testing.TB, log *audit.Recorder) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// Redis is away, pulls aren't logged, and the recorder has room for one pull. Further pulls
-// must be dropped, be counted as dropped in the metric, and set last-used times.
+// Redis is away, pulls aren't logged, and the recorder has room for one pull. It must drop
+// further pulls, count them in the metric of dropped pulls, and record them as uses of
+// their tags and manifests.
 func TestRedisAwayWithoutLog(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -19,19 +19,19 @@ const (
 	maxSameHeads = 1000
 	// headBatch is how many HEADs are sent to Redis at once.
 	headBatch = 2000
-	// headMargin is how much longer Redis keeps a HEAD than a GET by digest can be joined
-	// with it, since the search for the GET's HEAD may be sent late.
+	// Redis keeps a HEAD for headMargin longer than a GET by digest can be joined with it,
+	// since the recorder may be late to send the search for the GET's HEAD.
 	headMargin = time.Minute
 )
 
-// redisHeads sends the HEADs by tag that this process answers to Redis. There each GET by
-// digest finds its HEAD, whichever process answered the HEAD; no process joins requests in
-// its own memory. redisHeads keeps each HEAD in memory as long as a GET can be joined with
-// it. When Redis goes away, pulls are counted from the audit log, so redisHeads writes these
-// HEADs to the log's database (table pullheads). It also writes there the GETs that Redis
-// has joined, so that their HEADs aren't used again. When Redis is back, it sends the HEADs
-// to Redis once more. Each HEAD has a name, by which Redis stores a repeated HEAD once and
-// remembers whether a GET has used it.
+// redisHeads sends the HEADs by tag that this process answers to Redis. Redis finds the
+// HEAD for each GET by digest, whichever process answered the HEAD; no process joins
+// requests in its own memory. redisHeads keeps each HEAD in memory as long as a GET can be
+// joined with it. When Redis goes away, pulls are counted from the audit log, so redisHeads
+// writes these HEADs to the table pullheads in the log's database. It also writes to
+// pullheads the GETs that Redis has joined, so that their HEADs aren't used again. When
+// Redis is back, it sends the HEADs to Redis once more. Each HEAD has a name, by which
+// Redis stores a repeated HEAD once and remembers whether a GET has used it.
 type redisHeads struct {
 	q       *redisQueue
 	process uint64
@@ -51,7 +51,8 @@ type recentHead struct {
 	sent, logged bool
 }
 
-// name returns a name that no HEAD and no pull by digest of any process has.
+// name returns a new name for a HEAD or a pull by digest in Redis: no other HEAD or pull of
+// any process has it.
 func (h *redisHeads) name() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -130,8 +131,9 @@ func (h *redisHeads) log(ctx context.Context, head *recentHead) {
 	}
 }
 
-// toLog writes to the table pullheads the HEADs that aren't there yet, and the GETs that
-// Redis has joined, because Redis is away and pulls are counted from the audit log.
+// toLog is called when Redis goes away and pulls are counted from the audit log. It writes
+// to the table pullheads the HEADs that aren't in this table yet, and the GETs that Redis
+// has joined.
 func (h *redisHeads) toLog(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

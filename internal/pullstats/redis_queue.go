@@ -18,8 +18,8 @@ const (
 	redisLinger  = 200 * time.Millisecond
 	digestLinger = time.Second
 	headLinger   = 20 * time.Millisecond
-	// redisPatience is how long a pull waits for Redis after its linger time, if it can be
-	// counted from the audit log instead.
+	// redisPatience is how long after its linger time a pull may still wait to be sent to
+	// Redis. Then it is counted from the audit log instead, if pulls are logged.
 	redisPatience = time.Second
 	// watchEvery is how often the queue looks for pulls that have waited longer than
 	// redisPatience.
@@ -89,9 +89,9 @@ func newRedisQueue(r *Recorder) *redisQueue {
 
 // pulled adds a pull to the queue. If the queue is full, or Redis is away, the pull is
 // counted from the audit log instead. While Redis is away, all processes also write their
-// HEADs to the log's database, so that a pull by digest finds its HEAD there. When Redis is
-// back, the other processes notice it only after some seconds; until then (field settled)
-// pulls by digest are still counted from the log.
+// HEADs to the log's database, so that the SyncWorker can join pulls by digest with them.
+// When Redis is back, the other processes notice it only after some seconds; until then
+// (field settled) pulls by digest are still counted from the log.
 func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 	q.mu.Lock()
 	if q.join(e) {
@@ -117,8 +117,9 @@ func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 }
 
 // join adds a pull by tag to an event of the same tag and manifest that waits in the queue,
-// and returns true. It returns false if there is no such event, for a pull by digest, and if
-// pulls are logged, since then each pull needs an entry of its own.
+// and returns true. It returns false if the queue has no such event, or if it is a pull by
+// digest. It also returns false if pulls are logged, because each pull then needs an entry
+// of its own.
 func (q *redisQueue) join(e audit.Entry) bool {
 	if q.r.opt.Log != nil || e.Tag == "" {
 		return false

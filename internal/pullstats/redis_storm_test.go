@@ -255,7 +255,8 @@ func TestRedisStorm(t *testing.T) {
 	}
 }
 
-// expireScript deletes a counter that is settled, as Redis does when a minute is over.
+// expireScript deletes the key of a counter that is settled, which Redis would otherwise do
+// a minute later.
 var expireScript = redis.NewScript("if redis.call('TTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end return 1")
 
 // wild says whether at least one worker has died at every step.

@@ -14,7 +14,7 @@ import (
 )
 
 // Three replicas switch between counting in Redis and from the audit log, each at its own
-// times, while both workers run. Each pull must count once.
+// times, while a SyncWorker and a FlushWorker run. Each pull must count once.
 func TestSwitch(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {

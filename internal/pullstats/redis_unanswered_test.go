@@ -29,8 +29,8 @@ const (
 	swallow         // drops the request and keeps the connection
 )
 
-// proxy forwards the requests of clients to a server and can lose requests or answers. Both
-// sides use Unix sockets.
+// proxy forwards the requests of clients to a server and can lose requests or answers.
+// Clients connect to it, and it connects to the server, by Unix sockets.
 type proxy struct {
 	listener net.Listener
 	server   string

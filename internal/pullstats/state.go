@@ -137,8 +137,8 @@ func (w *SyncWorker) start(ctx context.Context) error {
 }
 
 // Unrecorded records, on behalf of a process that doesn't record pulls, that statistics are
-// incomplete until d from now. As long as the process runs it must call Unrecorded again
-// before that time has come.
+// incomplete until the duration d from now is over. As long as the process runs, it must
+// call Unrecorded again before that.
 func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
 	_, err := stats.Pool.Exec(ctx, `
 		INSERT INTO pullstatisticsprocessingstate AS s (recorded_since) VALUES (now() + $1::bigint * interval '1 microsecond')
@@ -150,8 +150,8 @@ func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
 }
 
 // Unchecked records, on behalf of a process that doesn't record HEAD requests, that
-// last-used times are incomplete until d from now. As long as the process runs it must call
-// Unchecked again before that time has come.
+// last-used times are incomplete until the duration d from now is over. As long as the
+// process runs, it must call Unchecked again before that.
 func Unchecked(ctx context.Context, stats *db.DB, d time.Duration) error {
 	_, err := stats.Pool.Exec(ctx,
 		"UPDATE pullstatisticsprocessingstate SET checks_since = GREATEST(checks_since, now() + $1::bigint * interval '1 microsecond')", d.Microseconds())
@@ -280,8 +280,9 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 	return unread, nil
 }
 
-// unhurried lifts the pool's time limits for the transaction tx, which takes long and may be
-// idle while a statement runs in the other database.
+// unhurried lifts the pool's time limits for the transaction tx, which takes long. It also
+// lets tx be idle for up to 30 minutes, since tx waits while a statement runs in the other
+// database (of the audit log or of the statistics).
 func unhurried(ctx context.Context, tx pgx.Tx) error {
 	if err := db.LiftLimits(ctx, tx); err != nil {
 		return err

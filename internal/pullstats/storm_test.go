@@ -88,8 +88,8 @@ type crashes [5]atomic.Int64
 
 var errCrash = errors.New("the process ends here")
 
-// crashing runs SyncWorkers one after another. Each of them dies at one of its steps: it
-// stops there, its context ends in the middle of a statement, or PostgreSQL ends its
+// crashing runs SyncWorkers one after another. Each worker dies at one of its steps: it
+// stops at the step, its context ends in the middle of a statement, or PostgreSQL ends its
 // connections.
 func (s *shop) crashing(t *testing.T, ctx context.Context, seed uint64, died *crashes) error {
 	r := rand.New(rand.NewPCG(seed, 1))

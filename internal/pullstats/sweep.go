@@ -28,7 +28,8 @@ type SweeperOptions struct {
 	// Manifests says in the same way which manifests exist. Required.
 	Manifests func(ctx context.Context, repositories []int64, digests []oci.Digest) ([]bool, error)
 	// Window is how long a tag or manifest must be missing before its statistics are
-	// deleted. If it comes back earlier it keeps its old statistics. Default 30 days.
+	// deleted. A tag or manifest that is created again earlier keeps its old statistics.
+	// Default 30 days.
 	Window time.Duration
 	// Interval is the time between the end of a sweep and the beginning of the next one.
 	// Default 24 h.
@@ -65,8 +66,9 @@ type SweeperOptions struct {
 // the row until the next sweep. So the sweeper can't take part in a deadlock with the
 // workers that count pulls.
 //
-// When a repository is deleted, loose foreign keys delete its statistics rows. The sweeper
-// treats rows that are left over like others.
+// When a repository is deleted, loose foreign keys delete its statistics rows. If some of
+// these rows are left, the sweeper deletes them like rows of other missing tags and
+// manifests.
 type Sweeper struct {
 	opt    SweeperOptions
 	log    *slog.Logger
@@ -172,7 +174,7 @@ type sweptRow struct {
 	due                 bool // marked and unused for the whole Window: to be deleted if its tag or manifest is missing
 }
 
-// sweptTable is one of the two statistics tables: of tags or of manifests.
+// sweptTable is a table of statistics: that of tags or that of manifests.
 type sweptTable struct {
 	db      *db.DB
 	columns *strings.Replacer // names of the table and its columns

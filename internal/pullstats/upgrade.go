@@ -150,10 +150,11 @@ func (w *FlushWorker) olderNumbers(ctx context.Context) error {
 	return nil
 }
 
-// claim claims keys for batch n, that is, moves their counts aside in Redis, and returns the
-// claimed counts as list. others maps each key that another batch has claimed to the number
-// of that batch. left is the reason why some keys were not claimed, nil if none. After an
-// error it isn't known which keys were claimed, and batch n must not be applied.
+// claim claims keys for batch n, that is, moves their counts aside in Redis, and returns
+// the claimed counts as `list`. `others` maps each key that another batch has claimed to
+// the number of that batch. `left` is the reason why some keys were not claimed, nil if
+// none. After an error it isn't known which keys were claimed, and batch n must not be
+// applied.
 func (w *FlushWorker) claim(ctx context.Context, n int64, keys []string) (list []counter, others map[string]int64, left, err error) {
 	calls := make([]*call, len(keys))
 	for i, key := range keys {
@@ -244,10 +245,11 @@ func (w *FlushWorker) applyOlder(ctx context.Context, n int64, list []counter) (
 	return applied, nil
 }
 
-// endOthers ends claims of other batches; others maps each claimed key to its batch. It
+// endOthers ends claims of other batches; `others` maps each claimed key to its batch. It
 // first abandons those batches whose lease has run out, in the order of their numbers, so
-// that workers that do so at the same time don't deadlock. Then it ends the claims of the
-// batches that are applied or abandoned, and returns the keys of these claims.
+// that two workers that abandon batches at the same time don't deadlock. Then it ends the
+// claims of the batches that are applied or abandoned, and returns the keys of these
+// claims.
 func (w *FlushWorker) endOthers(ctx context.Context, others map[string]int64) (free []string, err error) {
 	ids := make([]int64, 0, len(others))
 	for _, n := range others {
@@ -286,8 +288,8 @@ func (w *FlushWorker) endOthers(ctx context.Context, others map[string]int64) (f
 	return free, w.endClaims(ctx, ended, states)
 }
 
-// endClaims ends claims in Redis. claims maps each key to the batch that has claimed it, and
-// states maps the batch to "applied" or "abandoned".
+// endClaims ends claims in Redis. `claims` maps each key to the batch that has claimed it,
+// and `states` maps each of these batches to "applied" or "abandoned".
 func (w *FlushWorker) endClaims(ctx context.Context, claims map[string]int64, states map[int64]string) error {
 	calls := make([]*call, 0, len(claims))
 	for key, n := range claims {

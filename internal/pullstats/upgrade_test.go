@@ -282,8 +282,9 @@ func TestUpgradeOlderFlushes(t *testing.T) {
 }
 
 // While a process of the previous version runs, it can't see pulls in this version's
-// counters. So these pulls must also set last-used times, which that process reads. Uses
-// must in turn read the last-used times that such a process has stored in Redis.
+// counters. So these pulls must also set last-used times, which the older process reads.
+// Conversely, Uses must read the last-used times that the older process has stored in
+// Redis.
 func TestUpgradeUses(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)

@@ -116,9 +116,9 @@ func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []stri
 const catchUps = 3
 
 // unread returns the repository's pulls that come after the position `read` in the audit
-// log. The log searches a limited number of pulls after a position, those of all
-// repositories. If there are more, unread first lets Sync count them, which moves the
-// watermark.
+// log. The audit log searches only a limited number of pulls after a position, counting
+// those of all repositories. If there are more than that, unread first lets Sync count
+// them, which moves the watermark.
 func (w *SyncWorker) unread(ctx context.Context, repository int64, read audit.Position) ([]audit.Pull, error) {
 	for range catchUps {
 		list, all, err := w.audit.PullsOf(ctx, repository, read)

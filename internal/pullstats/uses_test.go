@@ -29,8 +29,9 @@ func TestUses(t *testing.T) {
 		check(noon, noon, noon)
 		settle(t, w)
 		check(noon, noon, noon)
-		// Of two pulls that are not yet counted, the one that is older than the counted pull
-		// must change nothing, and the newer one must.
+		// Two pulls are written that aren't counted yet. The pull that is older than the
+		// counted pull of its tag must not change the last-used time; the newer pull must
+		// change it.
 		must(t, audit.Append(t.Context(), s.log.Pool, s.pull(0, "v1", "a", noon.Add(-time.Hour)), s.pull(0, "", "b", noon.Add(time.Minute))))
 		check(noon, noon, noon.Add(time.Minute))
 		settle(t, w)

@@ -190,9 +190,9 @@ func TestCrashBeforeTheRecord(t *testing.T) {
 	}
 }
 
-// TestLateRecords: a sender is delayed beyond its lease, and another sender sends the
+// TestLateRecords: a sender is delayed beyond its lease, and a second sender sends the
 // notice meanwhile. The outcome that the delayed sender records must not undo the outcome
-// that the other has recorded.
+// that the second sender has recorded.
 func TestLateRecords(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -23,8 +23,8 @@ const (
 	maxDue       = 1000
 )
 
-// dispatchBatch reads some of the events since the last batch, and queues notices of them
-// for the webhooks of namespaces. It does nothing if there is no work.
+// dispatchBatch reads some of the events since the last batch, and queues notices of these
+// events for the webhooks of namespaces. It does nothing if there is no work.
 func (s *Sender) dispatchBatch(ctx context.Context) (more bool, err error) {
 	work, err := s.lookAround(ctx)
 	if err != nil || !work {
@@ -127,8 +127,8 @@ type notice struct {
 // webhookposition. It reads a limited number of changes, pulls and deletions by garbage
 // collection, writes notices of changes, counts pulls and deletions, and writes notices of
 // counts whose window is over. If another dispatcher has locked the row, dispatchOnce does
-// nothing. told is the number of notices that it wrote; more says that there may be further
-// work.
+// nothing. `told` is the number of notices that it wrote; `more` says that there may be
+// further work.
 func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told int, err error) {
 	var p position
 	err = p.scan(tx.QueryRow(ctx, `

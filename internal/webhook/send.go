@@ -30,7 +30,7 @@ type target struct {
 }
 
 // newTarget checks a URL and a secret, and returns a target with them. Its errors repeat
-// neither of the two.
+// neither the URL nor the secret.
 func newTarget(address, secret string, allowPrivate bool) (r target, err error) {
 	var problems []error
 	if address != "" {

@@ -37,8 +37,8 @@
 // up, because the receiver has the notice. A process records a failure only while it has
 // the lease, so the late failure of the first process changes nothing.
 //
-// Notices may arrive in another order than that of their events: while one notice waits for
-// its next attempt, later notices are sent. Each notice contains the time of its event.
+// Notices may arrive in another order than their events happened: while one notice waits
+// for its next attempt, later notices are sent. Each notice contains the time of its event.
 //
 // # Webhooks of namespaces
 //
