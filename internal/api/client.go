@@ -26,8 +26,8 @@ const (
 	maxAnswer = 64 << 20
 )
 
-// Client calls the management API of a registry, which may run on another machine. NewClient
-// sends no request; each method sends its own.
+// Client calls the management API of a registry, which may run on another machine. Making a
+// Client sends no request.
 type Client struct {
 	server *url.URL
 	http   *http.Client
@@ -99,7 +99,8 @@ func (c *Client) Put(ctx context.Context, path string, in, out any) error {
 	return c.Do(ctx, http.MethodPut, path, nil, in, out)
 }
 
-// Delete sends a DELETE request and ignores the answer's body. query may be nil.
+// Delete sends a DELETE request without a body, and ignores the answer's body. `query` may be
+// nil.
 func (c *Client) Delete(ctx context.Context, path string, query url.Values) error {
 	return c.Do(ctx, http.MethodDelete, path, query, nil, nil)
 }
@@ -183,7 +184,7 @@ func (e *UnreachableError) Unwrap() error { return e.error }
 // Name returns the registry's URL for people.
 func (c *Client) Name() string { return c.server.Redacted() }
 
-// Error is the error that a registry has sent as its answer.
+// Error is an error that the registry has answered with, in the format of the management API.
 type Error struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail"`

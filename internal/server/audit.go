@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// ClientAddress removes the port from an address.
+// ClientAddress returns the host of an address of the form HOST:PORT, without the brackets of
+// an IPv6 address.
 func ClientAddress(remote string) string {
 	if i := strings.LastIndexByte(remote, ':'); i >= 0 {
 		remote = remote[:i]
@@ -14,7 +15,8 @@ func ClientAddress(remote string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(remote, "["), "]")
 }
 
-// ClientPort returns the port of an address, 0 if there is none.
+// ClientPort returns the port of an address of the form HOST:PORT. It returns 0 if the address
+// has no valid port.
 func ClientPort(remote string) int {
 	port, err := strconv.ParseUint(remote[strings.LastIndexByte(remote, ':')+1:], 10, 16)
 	if err != nil {
@@ -27,8 +29,8 @@ func ClientPort(remote string) int {
 // memory until the audit entry is written.
 const MaxKept = 1024
 
-// Bounded returns the first MaxKept bytes of s. It copies them if s is longer, since a
-// substring would keep all of s in memory.
+// Bounded returns the first MaxKept bytes of `s`, or `s` itself if it is shorter. The result of
+// a cut is a copy, since a substring would keep the whole of `s` in memory.
 func Bounded(s string) string {
 	if len(s) <= MaxKept {
 		return s

@@ -19,8 +19,8 @@ import (
 const statusClientGone = 499
 
 // Fail answers the request with an error, in the format of the interface that the request is
-// for. All errors are answered here, except those that handlers of the management API return:
-// the library huma writes the latter.
+// for. Other code of the server writes no errors, except for those that handlers of the
+// management API return: the library huma writes these errors.
 func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := Answer(r.Context(), err)
 	o := Observed(r.Context())
@@ -48,7 +48,7 @@ func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// Refusal returns an error whose status and text are sent to the client.
+// Refusal returns an error whose status and text the client receives as they are.
 func Refusal(status int, format string, args ...any) *oci.Error {
 	return oci.Errorf(oci.Unsupported, format, args...).WithStatus(status)
 }

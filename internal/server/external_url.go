@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// external is the URL under which clients reach the registry. It consists of scheme and
-// host only.
+// external is the URL under which clients reach the registry. The URL has a scheme and a host,
+// and no path.
 type external struct {
 	url  string // without a trailing slash
 	host string // as in a Host header: lower case, without the scheme's default port
@@ -26,8 +26,8 @@ func parseExternal(text string) (*external, error) {
 	return &external{url: text, host: plainHost(u.Scheme, u.Host)}, nil
 }
 
-// plainHost returns the host in lower case, and without its port if that is the scheme's
-// default port.
+// plainHost returns the host in lower case. If the host has a port, and the port is the
+// scheme's default port, plainHost removes it.
 func plainHost(scheme, host string) string {
 	host = lowerASCII(host)
 	switch scheme {

@@ -22,10 +22,10 @@ type Hosts struct {
 	below []string // ".example.com" for "*.example.com"
 }
 
-// NewHosts returns a set that contains localhost, names below it such as app.localhost,
-// loopback addresses, and the allowed names. An allowed name is a host name such as
-// "registry.example.com", an IP address, "*.example.com" for every name below example.com,
-// or "*" for every name. Ports are ignored, since tunnels and containers change them.
+// NewHosts returns a set that contains localhost, names below it such as app.localhost, all
+// loopback addresses, and the names `allowed`. An allowed name is a host name such as
+// "registry.example.com", an IP address, "*.example.com" for every name below example.com, or
+// "*" for every name. The set ignores ports, since tunnels and containers change them.
 func NewHosts(allowed ...string) *Hosts {
 	h := &Hosts{names: map[string]bool{"localhost": true}, below: []string{".localhost"}}
 	for _, name := range allowed {
@@ -42,11 +42,11 @@ func NewHosts(allowed ...string) *Hosts {
 	return h
 }
 
-// Check returns an error with status 421 (RFC 9110, 15.5.20) if the request's host name is
-// not in the set. A nil set contains every name. Requests without a Host header always
-// pass: HTTP/1.0 clients and health checks of proxies send them, but no browser does.
-// Requests whose host is the IP address to which the connection was made pass too, because
-// DNS rebinding can't forge this address.
+// Check returns an error with status 421 (RFC 9110, 15.5.20) if the request's host name is not
+// in the set. A nil set contains every name. A request without a Host header always passes:
+// HTTP/1.0 clients and health checks of proxies send such requests, but browsers don't. A
+// request whose host is the IP address to which the connection was made passes too, because DNS
+// rebinding works only with names.
 func (h *Hosts) Check(r *http.Request) error {
 	if h == nil || h.any || r.Host == "" {
 		return nil
@@ -75,7 +75,8 @@ func (h *Hosts) holds(name string) bool {
 	return false
 }
 
-// isLocalAddress says whether name is the IP address at which the request arrived.
+// isLocalAddress says whether `name` is the local IP address of the connection on which the
+// request arrived.
 func isLocalAddress(r *http.Request, name string) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if !ok {
@@ -106,8 +107,8 @@ func hostName(header string) (name string, ok bool) {
 	return canonicalHost(name), true
 }
 
-// canonicalHost converts a host name to the form in which names are compared: in lower case
-// and without the final dot of an absolute name. An IP address gets the format of
+// canonicalHost converts a host name to the form in which host names are compared: lower case,
+// without the final dot that an absolute name has. It converts an IP address to the format of
 // [netip.Addr].
 func canonicalHost(name string) string {
 	name = strings.TrimSuffix(lowerASCII(name), ".")

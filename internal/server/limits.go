@@ -12,7 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Limits bound the resources that clients may use. Zero means no limit.
+// Limits bound the resources that clients may use. For each limit, 0 means that there is no
+// limit.
 type Limits struct {
 	Memory limit.BudgetOptions // for bodies in memory; its Metrics are replaced by those below
 	// Requests limits how many requests are handled at the same time, and ClientRequests how
@@ -24,8 +25,8 @@ type Limits struct {
 	// that time reaches MinBodyRateWindow, the server checks the rate and counts anew.
 	MinBodyRate       int64
 	MinBodyRateWindow time.Duration
-	// AnswerIdleTimeout is the time after which a request ends if its client reads nothing
-	// of the answer.
+	// AnswerIdleTimeout is the time after which a request ends if its client reads nothing of
+	// the answer. The time starts anew whenever a slice of the answer has been sent.
 	AnswerIdleTimeout time.Duration
 	Metrics           *limit.Metrics
 }
@@ -154,8 +155,9 @@ func (g *sending) write(w io.Writer, p []byte) (n int, err error) {
 	}
 }
 
-// readFrom copies src to w in slices. If src is an io.LimitedReader of a file, each slice
-// is an io.LimitedReader of the same file, so that package net can send it with sendfile.
+// readFrom copies `src` to `w` in slices. If `src` is an io.LimitedReader of a file, each slice
+// is an io.LimitedReader of the same file, so that package net can send the slice with
+// sendfile.
 func (g *sending) readFrom(w io.Writer, src io.Reader) (total int64, err error) {
 	whole, limited := src.(*io.LimitedReader)
 	for {

@@ -173,7 +173,7 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
-// TestClientThatDoesNotRead: a client asks for a blob and doesn't read the answer. The
+// TestClientThatDoesNotRead: a client asks for a blob and reads nothing of the answer. The
 // registry must close the connection after AnswerIdleTimeout.
 func TestClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()

@@ -52,7 +52,8 @@ type Observation struct {
 
 type observationKey struct{}
 
-// Observed returns the observation of the request to which the context belongs.
+// Observed returns the Observation of the request that has the context `ctx`. It panics if
+// `ctx` belongs to no request that observe has passed on.
 func Observed(ctx context.Context) *Observation {
 	return ctx.Value(observationKey{}).(*Observation)
 }
@@ -122,7 +123,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		if r.ContentLength != 0 {
 			r.Body = countedBody{r.Body, o}
 			// If the handler doesn't read the whole body, net/http reads some of the rest
-			// before it sends the answer. This deadline limits that.
+			// before it sends the answer. This deadline limits how long net/http reads.
 			o.sending.control.SetReadDeadline(start.Add(s.opt.BodyIdleTimeout)) //nolint:errcheck // without deadlines it waits
 		}
 		s.metrics.inFlight.Inc()
@@ -160,12 +161,13 @@ func (s *Server) remote(r *http.Request, o *Observation) string {
 	return remote
 }
 
-// noSniff is the value of the header that tells browsers to trust the Content-Type, so that
-// they never take a blob for a web page.
+// noSniff is the value of the header X-Content-Type-Options. It tells browsers to trust the
+// Content-Type, so that they never take a blob for a web page.
 var noSniff = []string{"nosniff"}
 
-// finish ends a request: if the handler has panicked, finish answers with 500; then it counts
-// and logs the request. It is deferred, so that it runs after a panic too.
+// finish ends a request. If the handler has panicked before it sent an answer, finish answers
+// with 500; after that, it closes the connection. finish also counts and logs the request. It
+// is deferred, so that it runs after a panic too.
 func (s *Server) finish(o *Observation, r *http.Request, start time.Time) {
 	p := recover()
 	var panicked []slog.Attr
@@ -245,7 +247,8 @@ func traceID(r *http.Request) string {
 	return span.TraceID().String()
 }
 
-// requestID returns the client's X-Request-Id if it is safe to log, else a new one.
+// requestID returns the client's X-Request-Id if it is safe to log. Otherwise it returns a new
+// random id.
 func requestID(r *http.Request) string {
 	if id := r.Header.Get("X-Request-Id"); id != "" && len(id) <= 64 && isPlain(id) {
 		return id

@@ -88,8 +88,8 @@ func TestMetricsRegisteredTwice(t *testing.T) {
 	}
 }
 
-// TestAccessLog: each request must have one line in the access log, with its path, status,
-// sizes, client and id.
+// TestAccessLog: clients send requests. The access log must have one line for each request,
+// with its path, status, sizes, client and id.
 func TestAccessLog(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -304,8 +304,8 @@ func (r *registry) roundTrips(t *testing.T, method, path, body string, status in
 	return n.Count(), w
 }
 
-// TestRoundTrips: a pull must make at most one round trip to the database, and none if the
-// answer is in the cache.
+// TestRoundTrips: a client pulls manifests and blobs. A pull must make at most one round trip
+// to the database, and none if the answer is in the cache.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	first := setup(t)

@@ -15,8 +15,8 @@ import (
 // RequestBody reads the body of a request. It stops reading, with an error, if the client sends
 // too slowly.
 type RequestBody struct {
-	// Length is the Content-Length, -1 if it is unknown. Received counts the bytes that
-	// have arrived.
+	// Length is the Content-Length of the request, or -1 if the request has none. Received
+	// counts the bytes of the body that have arrived.
 	Length, Received int64
 	// Lost is the error that ended the body early, nil if the body didn't end early. The bytes
 	// that arrived before the error can still be used.

@@ -5,13 +5,15 @@
 //
 // Rules of the package:
 //
-//   - A handler returns an error and never writes one. An oci.Error is sent to the
-//     client. Any other error is logged, and the client is only told what kind it is.
-//   - A web page can't misuse its visitor's browser: requests with a foreign host name,
-//     and changes that come from pages of other sites, are refused before routing.
-//   - Each route names the access that it needs. Requests to a route without one are denied.
-//   - The memory for the bodies and answers of all requests counts in one budget. Each
-//     request counts in the limits of its client.
+//   - A handler returns an error instead of writing it. The server sends an oci.Error to the
+//     client as it is. It logs any other error, and tells the client only the kind of failure.
+//   - A web page can't misuse its visitor's browser: before routing, the server refuses
+//     requests whose host name isn't the registry's, and requests that change something and
+//     come from pages of other sites.
+//   - Each route names the access that a client needs. Requests to a route that names none are
+//     denied.
+//   - The memory for the bodies and answers of all requests counts in one budget. Each request
+//     counts in the limits of its client.
 package server
 
 import (
@@ -36,8 +38,8 @@ type Options struct {
 	// AccessLog logs each request at level info.
 	AccessLog bool
 	Metrics   prometheus.Registerer // nil: none
-	// BodyIdleTimeout is the time after which a request ends if its client sends nothing of
-	// the body. Default 60 s.
+	// BodyIdleTimeout is the time after which a request ends if its client sends nothing more
+	// of the body. Default 60 s.
 	BodyIdleTimeout time.Duration
 	// MaxRequest limits the duration of any request. Default 2 h.
 	MaxRequest time.Duration
@@ -48,7 +50,8 @@ type Options struct {
 	Limits Limits
 	// Tracing makes a span for each request.
 	Tracing bool
-	// Hosts are the host names under which requests are answered. Nil: all names.
+	// Hosts are the host names under which the server answers requests. Nil: it answers under
+	// all names.
 	Hosts *Hosts
 	// Origins are sites, such as "https://registry.example.com", whose web pages may make
 	// browsers send requests that change something. A page that comes from the registry's own
@@ -70,7 +73,8 @@ type Mount struct {
 	Handler http.Handler
 	// MarshalError encodes an error for a client of this interface.
 	MarshalError func(*oci.Error) []byte
-	// Header has header fields that all answers of this interface get, errors included.
+	// Header has header fields that every answer of this interface gets, error answers
+	// included.
 	Header http.Header
 	// ReadsAreLogged says that GET and HEAD requests to this interface may write to the audit
 	// log too. Therefore their context must contain the audit source, that is, the client.
@@ -144,8 +148,8 @@ func (s *Server) mounted(r *http.Request) *Mount {
 // MaxRequest returns the longest time that a request may take.
 func (s *Server) MaxRequest() time.Duration { return s.opt.MaxRequest }
 
-// ExternalURL returns the URL under which clients reach the registry, or "" if it isn't
-// configured.
+// ExternalURL returns Options.ExternalURL: the URL under which clients reach the registry, or
+// "" if it isn't configured.
 func (s *Server) ExternalURL() string { return s.opt.ExternalURL }
 
 // dispatch passes a request to the interface that answers it. It refuses the request with an

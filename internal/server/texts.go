@@ -41,7 +41,8 @@ func CheckRawQuery(query string) error {
 	return checkQuery(q)
 }
 
-// checkQuery checks the names and values of query parameters as CheckText does.
+// checkQuery checks the names and values of query parameters as CheckText does, and returns the
+// first error.
 func checkQuery(q url.Values) error {
 	for _, name := range slices.Sorted(maps.Keys(q)) {
 		if err := CheckText("the name of a query parameter", name); err != nil {
@@ -54,7 +55,7 @@ func checkQuery(q url.Values) error {
 	return nil
 }
 
-// CheckTag returns an error for the client if tag isn't a valid tag.
+// CheckTag returns an error for the client (MANIFEST_INVALID) if `tag` isn't a valid tag.
 func CheckTag(tag string) error {
 	if err := oci.ValidateTag(tag); err != nil {
 		return oci.Errorf(oci.ManifestInvalid, "%v", err).WithDetail(map[string]string{"tag": tag})

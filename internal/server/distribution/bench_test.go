@@ -57,8 +57,8 @@ func BenchmarkPull(b *testing.B) {
 	}
 }
 
-// countingInRedis starts a recorder that counts pulls in Redis, and stops it when the
-// benchmark ends.
+// countingInRedis starts a Redis server and a recorder that counts pulls in it, and stops the
+// recorder when the benchmark ends.
 func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
 	b.Helper()
 	redis, err := pullstats.NewRedis(redistest.Start(b).URL(), d)

@@ -226,8 +226,9 @@ func parseRange(first, last string, size int64) (byteRange, bool) {
 	return byteRange{off: from, length: min(to, size-1) - from + 1, partial: true}, true
 }
 
-// parseOffset parses a number without a sign. It returns the largest int64 for a number
-// that overflows int64, since no blob is as long as that.
+// parseOffset parses a number without a sign. For a number that overflows int64 it returns the
+// largest int64, which is the same to its callers: no blob is that long. It returns false for
+// text that isn't a number.
 func parseOffset(s string) (int64, bool) {
 	n, err := strconv.ParseUint(s, 10, 63)
 	if errors.Is(err, strconv.ErrRange) {

@@ -41,9 +41,9 @@ func validators(lines []string, opaque func(tag string) string) *catalog.Validat
 	return v
 }
 
-// matches returns an error with status 412 if the request's condition doesn't hold for the
-// manifest with the digest `d`, which the request names by this digest. It needs no database
-// query, since the entity tag of a manifest is its digest.
+// matches returns an error with status 412 if the condition `c`, from the request's If-Match
+// and If-None-Match, doesn't hold for the manifest that the request names by the digest `d`. It
+// needs no database query, since the entity tag of a manifest is its digest.
 func matches(c catalog.Condition, d oci.Digest) error {
 	has := func(v *catalog.Validators) bool { return v.Any || slices.Contains(v.Digests, d) }
 	if c.IfMatch != nil && !has(c.IfMatch) || c.IfNoMatch != nil && has(c.IfNoMatch) {

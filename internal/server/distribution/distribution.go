@@ -1,13 +1,14 @@
-// Package distribution implements the OCI Distribution API under /v2/: pulling, pushing
-// and listing of manifests, blobs, tags and referrers, with errors in the
-// specification's format.
+// Package distribution implements the OCI Distribution API under /v2/: clients pull, push and
+// list manifests, blobs, tags and referrers. Errors have the format of the OCI Distribution
+// Specification.
 //
 // Rules of the package:
 //
-//   - All routes are in one table (routes.go), which also names the access that each needs.
-//   - The bytes of a blob stream through small buffers, and are hashed once on the way.
-//   - A request acknowledges only bytes of an upload that are saved. When another request
-//     has taken over the upload, the earlier request can't save anything any more.
+//   - All routes are in one table (routes.go). For each method of a route, the table names the
+//     access that a client needs.
+//   - The bytes of a blob pass through small buffers, and are hashed once on the way.
+//   - A request acknowledges only bytes of an upload that are saved. When another request has
+//     taken over the upload, the earlier request can't save anything any more.
 package distribution
 
 import (
@@ -101,8 +102,8 @@ func New(o Options) (*API, error) {
 	}, nil
 }
 
-// Mount returns how a server mounts the API. The prefix "/" makes the API also answer, with
-// 404, all paths that no other interface serves.
+// Mount returns what a server needs to serve this API. The prefix is "/", so that the API also
+// answers requests, with 404, whose path belongs to no interface.
 func (a *API) Mount() server.Mount {
 	return server.Mount{
 		Prefix: "/", Handler: a, MarshalError: MarshalError,

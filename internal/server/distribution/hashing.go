@@ -49,7 +49,7 @@ func (hr *hashingReader) wait() {
 	}
 }
 
-// finish waits until everything that was read is hashed, and ends the goroutine.
+// finish waits until all bytes that were read are hashed, and ends the hashing goroutine.
 func (hr *hashingReader) finish() {
 	hr.wait()
 	close(hr.pieces)

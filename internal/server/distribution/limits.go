@@ -8,17 +8,18 @@ import (
 )
 
 const (
-	// maxHeavy limits how many large manifests are parsed and stored at the same time,
-	// because the parsed form of a manifest can take ten times as much memory as its text.
+	// maxHeavy limits how many large manifests are parsed and stored at the same time, because
+	// a parsed manifest can take ten times as much memory as its text.
 	maxHeavy = 4
-	// heavyManifest is the size in bytes from which maxHeavy applies to a manifest.
+	// heavyManifest is the size in bytes from which a manifest counts as large, so that
+	// maxHeavy applies to it.
 	heavyManifest = 256 << 10
 	// manifestFactor is how many bytes of the memory budget are reserved for each byte of a
 	// pushed manifest: one for its text and one for its parsed form. Both stay in memory until
 	// the manifest is stored.
 	manifestFactor = 2
-	// largeAnswer is the size in bytes above which an answer counts in the memory budget.
-	// Smaller answers fit in the connection's buffer.
+	// largeAnswer is the size in bytes of the largest answer that doesn't count in the memory
+	// budget. Such an answer fits in the connection's buffer.
 	largeAnswer = 64 << 10
 )
 

@@ -37,7 +37,7 @@ func (c *call) page(most int) (n int, last string, err error) {
 	return min(n, most), q.Get("last"), nil
 }
 
-// next sets the answer's Link header to the URL of the next page of a listing, which consists
+// next sets the answer's Link header to the URL of the next page of a listing. The URL consists
 // of `path` and the query `q` (RFC 5988).
 func (c *call) next(path string, q url.Values) {
 	c.Header().Set("Link", fmt.Sprintf(`<%s%s?%s>; rel="next"`, server.Observed(c.r.Context()).Base, path, q.Encode()))

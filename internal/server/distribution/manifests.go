@@ -198,7 +198,8 @@ func digestMismatch(want, got oci.Digest) error {
 		WithDetail(map[string]string{"expected": want.String(), "actual": got.String()})
 }
 
-// deleteManifest deletes a tag, or a manifest with all its tags ("Content Management").
+// deleteManifest answers DELETE: it deletes a tag if the path ends with a tag, and a manifest
+// with all its tags if the path ends with a digest ("Content Management").
 func (a *API) deleteManifest(c *call) error {
 	if strings.Contains(c.ref, ":") {
 		d, err := c.digest()

@@ -30,16 +30,16 @@ type method struct {
 	handle handler
 }
 
-// route is a path pattern with its methods. In the pattern, {name} stands for a
-// repository's name, which may have slashes, and {ref} for one part of the path without a
-// slash.
+// route is a path pattern with its HTTP methods. In the pattern, {name} stands for a
+// repository's name, which may contain slashes, and {ref} for a part of the path that contains
+// no slash.
 type route struct {
 	pattern string
 	methods []method
 }
 
-// routes has all routes of the OCI API (OCI Distribution Specification, "Endpoints"). match
-// tries them in this order.
+// routes has all routes of the OCI API (OCI Distribution Specification, "Endpoints"). The
+// function match tries the routes in this order.
 var routes = []route{
 	{"/v2/", []method{
 		{"GET", server.AccessAny, (*API).ping}, {"HEAD", server.AccessAny, (*API).ping},

@@ -100,7 +100,7 @@ func (m *uploads) take() (catalog.Upload, bool) {
 	return catalog.Upload{}, false
 }
 
-// remember keeps the row of an upload for the next request on the upload.
+// remember keeps a copy of an upload's row in memory, for the next request on this upload.
 func (m *uploads) remember(u catalog.Upload) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,9 +15,10 @@ import (
 // client names no source.
 const maxSources = 50
 
-// startUpload answers POST to /blobs/uploads/ ("Pushing blobs"). Depending on the query, it
-// mounts a blob of another repository, stores a whole blob from the body, or starts an
-// upload.
+// startUpload answers POST to /blobs/uploads/ ("Pushing blobs"). If the query names a blob to
+// mount, startUpload links the blob of another repository to this one. If the query names a
+// digest and the request has a body, startUpload stores the body as a blob. Otherwise, or if
+// the blob can't be mounted, it starts an upload.
 func (a *API) startUpload(c *call) error {
 	q := c.r.URL.Query()
 	if mount := q.Get("mount"); mount != "" {

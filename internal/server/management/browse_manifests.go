@@ -171,8 +171,8 @@ func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes
 	return out
 }
 
-// platform is a platform in the format of image indexes and image configurations. Its text
-// is os/architecture/variant.
+// platform is a platform as image indexes and image configurations contain it. String returns
+// it as os/architecture/variant.
 type platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
@@ -253,8 +253,8 @@ func (a *API) readConfig(ctx context.Context, repository string, d oci.Digest, i
 	return json.Unmarshal(content, image)
 }
 
-// foreignURLs returns the URLs of a foreign layer, whose content is stored elsewhere, and
-// nil for other layers.
+// foreignURLs returns the URLs of a foreign layer, whose content is stored outside the
+// registry. For other layers it returns nil.
 func foreignURLs(d oci.Descriptor) []string {
 	if !d.Foreign() {
 		return nil

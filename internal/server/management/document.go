@@ -2,7 +2,7 @@ package management
 
 import "github.com/danielgtaylor/huma/v2"
 
-// tags are the groups of operations in the OpenAPI document and on its page.
+// tags are the groups into which the OpenAPI document and the HTML page divide the operations.
 var tags = []*huma.Tag{
 	{Name: "autoprune", Description: "Policies that delete tags, previews of them, their runs"},
 	{Name: "check", Description: "Comparison of the database with the blob store"},

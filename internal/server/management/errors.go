@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// apiError is the body of an error in Quay's format, which is the format of RFC 7807 with
-// additional members for older clients of Quay.
+// apiError is the body of an error in Quay's format: the format of RFC 7807, with additional
+// members for older clients of Quay.
 type apiError struct {
 	Detail       string `json:"detail" doc:"The reason why this request failed"`
 	ErrorMessage string `json:"error_message" doc:"The same as detail, for older clients of Quay"`
@@ -26,8 +26,8 @@ type apiError struct {
 	Details      any    `json:"details,omitempty" doc:"Values that the error is about, by name, such as the id of a run"`
 }
 
-// errorTypes maps each kind of error to its description. internal_error and unavailable are
-// kinds of Purser, the others are Quay's.
+// errorTypes maps each kind of error to its description. Quay has all of these kinds, except
+// for internal_error and unavailable, which only Purser has.
 var errorTypes = map[string]string{
 	"invalid_request":    "The request is wrong, or not possible now: detail says why.",
 	"invalid_token":      "The request needs a log-in, or the one that it brings is not valid.",

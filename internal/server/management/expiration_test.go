@@ -116,7 +116,7 @@ func TestAPITagExpiration(t *testing.T) {
 	r.Manage(t, "PUT", "/repository/acme/app/tag/p1", `{"expiration": null}`).WantStatus(t, 201)
 }
 
-// expirer runs the worker that deletes expired tags on the replica r, until the test ends.
+// expirer runs, until the test ends, the worker by which the replica `r` deletes expired tags.
 func (r *registry) expirer(t testing.TB) {
 	t.Helper()
 	loop, err := autoprune.NewExpirer(autoprune.ExpirerOptions{Catalog: r.Catalog})

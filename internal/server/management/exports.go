@@ -34,8 +34,8 @@ type ExportRequest struct {
 	base string // scheme and host of the client's request; "": it named no host
 }
 
-// Resolve records the scheme and host that the client used for its request. huma calls it
-// for each request.
+// Resolve records the scheme and host of the URL to which the client has sent the request. huma
+// calls Resolve for each request.
 func (in *ExportRequest) Resolve(ctx huma.Context) []error {
 	if u := (url.URL{Scheme: "http", Host: ctx.Host()}); u.Host != "" {
 		if ctx.TLS() != nil {
@@ -57,7 +57,8 @@ type exportBody struct {
 	Status          string    `json:"status"`
 }
 
-// quayDay is the layout of a day in Quay's parameters and callbacks.
+// quayDay is the layout (package time) of a day in Quay's parameters and callbacks: month, day,
+// year.
 const quayDay = "01/02/2006"
 
 // addExports adds Quay's requests to export the audit log. The client names a callback URL. The

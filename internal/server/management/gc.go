@@ -76,8 +76,8 @@ func (a *API) startGC(ctx context.Context, req gcRequest) (*run[gcReport], error
 	}))
 }
 
-// explainedBlob explains why a blob is kept or when it will be deleted, in members for
-// programs and in sentences for people.
+// explainedBlob explains why a blob is kept, or when it will be deleted. It does so twice: in
+// members for programs, and in sentences for people.
 type explainedBlob struct {
 	explain.BlobExplanation
 	Explanation []string `json:"explanation" nullable:"false" doc:"The explanation in sentences"`
@@ -88,8 +88,8 @@ func (explainedBlob) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Sche
 	return nullable(s, "review")
 }
 
-// explainedManifest explains why a manifest is kept or when it will be deleted, in members
-// for programs and in sentences for people.
+// explainedManifest explains why a manifest is kept, or when it will be deleted. It does so
+// twice: in members for programs, and in sentences for people.
 type explainedManifest struct {
 	explain.ManifestExplanation
 	Explanation []string `json:"explanation" nullable:"false" doc:"The explanation in sentences"`
@@ -100,8 +100,8 @@ func (explainedManifest) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.
 	return nullable(s, "review", "subject")
 }
 
-// addGCState adds the operations that show the state of garbage collection, explain the
-// state of a blob or manifest, and retry failed reviews.
+// addGCState adds the operations that show the state of garbage collection, explain why a blob
+// or manifest is kept, and retry failed reviews.
 func (a *API) addGCState() {
 	type status struct{ Body gc.GCStatus }
 	add(a, server.AccessAdmin, huma.Operation{

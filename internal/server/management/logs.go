@@ -18,9 +18,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// LogFilter has the query parameters that select entries of the audit log, under Quay's
-// names where Quay has such a parameter. It is exported because huma finds parameters only
-// in exported types.
+// LogFilter has the query parameters that select audit entries. Parameters that Quay has too
+// have Quay's names. LogFilter is exported because huma finds parameters only in exported
+// types.
 type LogFilter struct {
 	From      string   `query:"from" doc:"The first moment, as 2026-03-05T07:00:00Z or 2026-03-05" example:"2026-03-05"`
 	To        string   `query:"to" doc:"The moment that ends the time asked for, in the same forms" example:"2026-03-06"`
@@ -207,8 +207,8 @@ func newLogEntry(e audit.Entry) logEntry {
 	return out
 }
 
-// quayTime formats a time as Quay does, which is the format of e-mail; the zero time
-// becomes "".
+// quayTime formats a time as Quay does, in the format of dates in e-mail. It returns "" for the
+// zero time.
 func quayTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -228,8 +228,9 @@ type logList struct {
 // that matches the filter.
 const emptyPages = 5
 
-// logs returns one page of the audit entries that match `f`. After emptyPages reads without a
-// match the page is empty, without being the last one. NextPage is "" on the last page.
+// logs returns one page of the audit entries that match `f`. If emptyPages pages of the log
+// have no matching entry, it returns an empty page, which need not be the last one. NextPage is
+// "" on the last page.
 func (a *API) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, error) {
 	log := a.opt.Audit
 	if log == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// logAnswer is a page of the audit log as Quay's clients read it, with some of the members
-// that only Purser has.
+// logAnswer is a page of audit entries in the API's answer. It has the members that Quay's
+// clients read, and some that only Purser has.
 type logAnswer struct {
 	StartTime string `json:"start_time"`
 	EndTime   string `json:"end_time"`
@@ -34,7 +34,7 @@ type logAnswer struct {
 	}
 }
 
-// logs reads all pages of the audit log at the given path.
+// logs reads all pages of the audit entries of the scope with the given path.
 func (r *registry) logs(t testing.TB, path string, query url.Values) (all logAnswer) {
 	t.Helper()
 	for {

@@ -4,12 +4,13 @@
 //
 // Rules of the package:
 //
-//   - Each operation names the access that it needs when it is registered (add). The OpenAPI
-//     document shows the access as x-access.
-//   - An operation is a thin layer above a function of a lower package, so that the command
-//     line could call the same function.
-//   - A request is refused unless all of its parameters and members of its body are known and
-//     valid: a misspelt dry_run must not start a real run.
+//   - Each operation is registered by add, with the access that it needs. The OpenAPI document
+//     shows the access as x-access.
+//   - An operation only calls a function of a lower package and converts input and output, so
+//     that the command line could call the same function.
+//   - The API refuses a request with an unknown or invalid parameter or member of the body: a
+//     misspelt dry_run must not start a real run. Only in bodies where Quay ignores unknown
+//     members does the API ignore them too.
 package management
 
 import (
@@ -70,10 +71,10 @@ type Options struct {
 	// clients. For changes made through package catalog, that package itself writes the audit
 	// entries. Nil: there is no audit log.
 	Audit *audit.Log
-	// Autoprune manages auto-pruning and its policies. Nil: the API has no operations on
+	// Autoprune manages auto-pruning and its policies. Nil: the API lacks the operations on
 	// auto-pruning.
 	Autoprune *autoprune.Pruner
-	// Webhooks manages the webhooks of namespaces. Nil: the API has no operations on
+	// Webhooks manages the webhooks of namespaces. Nil: the API lacks the operations on
 	// webhooks.
 	Webhooks *webhook.Sender
 	// Pulls reads pull statistics. Nil: answers have none.
@@ -139,7 +140,8 @@ func New(o Options) (*API, error) {
 			},
 		},
 		Formats: huma.DefaultFormats, DefaultFormat: "application/json",
-		// huma refuses unknown parameters: a misspelt dry_run must not start a real run.
+		// huma refuses unknown query parameters, because a misspelt dry_run must not start a
+		// real run.
 		RejectUnknownQueryParameters: true,
 	}, a)
 	if url := o.Server.ExternalURL(); url != "" {
@@ -307,8 +309,8 @@ func (a *API) checkName(r *http.Request, access server.Access, repository string
 	return err
 }
 
-// checkParameters returns an error if a parameter of the path or the query has text that
-// PostgreSQL can't store.
+// checkParameters returns an error for the client if a parameter of the path or the query
+// contains text that PostgreSQL can't store.
 func checkParameters(r *http.Request, values map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if err := server.CheckText(name, values[name]); err != nil {
@@ -368,7 +370,7 @@ type raw struct {
 }
 
 // addDocument adds the operations that serve the OpenAPI document as JSON and YAML. The
-// document describes all other operations of the API.
+// document describes all operations except for these two and the HTML page.
 func (a *API) addDocument() {
 	for _, form := range []struct {
 		ending, contentType string

@@ -364,8 +364,8 @@ func TestAPIDocument(t *testing.T) {
 	}
 }
 
-// TestAPIIsObserved: requests to the management API must be counted by route, method and
-// status, and logged with their id.
+// TestAPIIsObserved: clients send requests to the management API. The metrics must count them
+// by route, method and status, and the log must have each request with its id.
 func TestAPIIsObserved(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -23,7 +23,8 @@ var apiPageText string
 
 var pageTemplate = template.Must(template.New("api").Parse(apiPageText))
 
-// pageTag is a section of the API page: the operations of one tag.
+// pageTag is a section of the HTML page about the API: the operations that have the same tag in
+// the OpenAPI document.
 type pageTag struct {
 	Name       string
 	Operations []pageOperation
@@ -42,8 +43,8 @@ type pageOperation struct {
 	Example              string
 }
 
-// pageField is a parameter of an operation, or a member of a body. Depth is the level of a
-// nested member, 0 at the top.
+// pageField is a parameter of an operation, or a member of a body, on the HTML page. Depth is 0
+// for a member at the top of the body, and 1 more for each object that encloses the member.
 type pageField struct {
 	Name, In, Type, Doc string
 	Note                string // whether it is required
@@ -56,7 +57,8 @@ type pageAnswer struct {
 	Fields      []pageField
 }
 
-// addPage adds an HTML page that describes all operations of the OpenAPI document.
+// addPage adds the operation that serves an HTML page, which describes all operations of the
+// OpenAPI document.
 func (a *API) addPage() {
 	render := sync.OnceValues(a.renderPage)
 	add(a, server.AccessAny, huma.Operation{
@@ -67,8 +69,8 @@ func (a *API) addPage() {
 	})
 }
 
-// page is the HTML page with its headers. It loads nothing from other URLs and has no
-// scripts.
+// page is the HTML page about the API, with its headers. The page has no scripts and loads
+// nothing from other URLs.
 type page struct {
 	ContentType string `header:"Content-Type"`
 	Policy      string `header:"Content-Security-Policy"`
@@ -229,7 +231,8 @@ func fieldsOf(doc *huma.OpenAPI, given *huma.Schema, n notes, above []*huma.Sche
 	return list
 }
 
-// exampleOf returns a curl command that calls the operation with example values.
+// exampleOf returns a curl command that calls the operation `op` with example values for its
+// parameters and body.
 func exampleOf(doc *huma.OpenAPI, path string, op *huma.Operation) string {
 	for _, param := range op.Parameters {
 		if param.In == "path" {

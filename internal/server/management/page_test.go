@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestAPIPage: the HTML page must describe every operation of the OpenAPI document. It must
-// have no script and load nothing from other URLs.
+// TestAPIPage: a client gets the HTML page about the API. The page must describe every
+// operation of the OpenAPI document. It must have no script and load nothing from other URLs.
 func TestAPIPage(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -36,9 +36,9 @@ func TestAPIUnknownSubPaths(t *testing.T) {
 	for _, path := range []string{"/organization/acme/frobnicate", "/organization/acme/autoprune/frobnicate", "/frobnicate", "/superuser", "/tag", ""} {
 		r.Manage(t, "DELETE", path, "").WantStatus(t, map[bool]int{true: 405, false: 404}[path == ""])
 	}
-	// If a repository acme/app/frobnicate exists, the path means this repository. If the client
-	// writes the slashes of the name as %2F, the path means the repository even if it doesn't
-	// exist.
+	// The path /repository/acme/app/frobnicate means the repository acme/app/frobnicate if it
+	// exists, and so does a path below it, such as …/logs. If the client writes the slashes of
+	// the name as %2F, the path means the repository even if it doesn't exist.
 	r.Put(t, "acme/app/frobnicate", "v1", r.Simple(t, "acme/app/frobnicate", 1, nil))
 	r.Manage(t, "GET", "/repository/acme/app/frobnicate", "").WantStatus(t, 200)
 	r.Manage(t, "GET", "/repository/acme/app/frobnicate/logs", "").WantStatus(t, 200)

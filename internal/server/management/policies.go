@@ -52,8 +52,8 @@ type PolicyBody struct{ Body policyText }
 
 func (b PolicyBody) text() policyText { return b.Body }
 
-// policyText is an auto-prune policy as the JSON text that the client sent. Package
-// autoprune parses it, because its errors are more specific than those that huma derives
+// policyText is an auto-prune policy as the JSON text that the client sent. huma doesn't parse
+// it. Package autoprune does, because its errors are more specific than those that huma derives
 // from a schema.
 type policyText []byte
 
@@ -262,8 +262,8 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	})
 }
 
-// warningHeaders formats warnings as values of the Warning header (OCI Distribution
-// Specification, "Warnings").
+// warningHeaders formats each warning as a value of the answer's Warning header (OCI
+// Distribution Specification, "Warnings").
 func warningHeaders(texts []string) []string {
 	headers := make([]string, len(texts))
 	for i, text := range texts {

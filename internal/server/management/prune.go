@@ -33,8 +33,8 @@ func (pruneSetting) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schem
 	return readOnly(s, "task")
 }
 
-// addPruning adds the operations that show the state of auto-pruning in a namespace, start
-// runs, list them and undo them.
+// addPruning adds the operations that show the state of auto-pruning in a namespace, and start,
+// list and undo runs of auto-pruning.
 func (a *API) addPruning() {
 	prune := a.opt.Autoprune
 	if prune == nil {

@@ -20,7 +20,7 @@ type RecordedSince struct {
 	Realtime      *bool      `json:"realtime,omitempty" doc:"If the request had realtime=true: whether the numbers include pulls that aren't counted yet. False: there is no Redis, which alone knows such pulls at once, or it doesn't answer"`
 }
 
-// tagPulls has the pull statistics of one tag, as an element of a list.
+// tagPulls has the pull statistics of one tag, as an element of a list in an answer.
 type tagPulls struct {
 	Name   string     `json:"tag_name"`
 	Count  int64      `json:"tag_pull_count"`
@@ -54,8 +54,8 @@ func (a *API) pullsOff() error {
 	return server.Refusal(http.StatusNotFound, "pulls are not counted here: the settings pull_statistics.enabled and pull_statistics.redis are false")
 }
 
-// pullsFailed logs err and returns the error for a client that asked for pull statistics
-// while they can't be read.
+// pullsFailed logs `err`, because of which pull statistics can't be read, and returns the error
+// for the client that asked for them.
 func (a *API) pullsFailed(ctx context.Context, err error) error {
 	a.server.Warn(ctx, "reading the statistics of pulls failed", err)
 	return oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: try again later")

@@ -23,7 +23,8 @@ type PolicyOfUser struct{}
 
 func (PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namespace: userNamespace} }
 
-// addUserPolicies adds Quay's routes for the auto-prune policies of the user's namespace.
+// addUserPolicies adds Quay's routes below /user for the auto-prune policies of the user's
+// namespace.
 func (a *API) addUserPolicies() {
 	addPoliciesOf[PolicyOfUser, struct {
 		PolicyOfUser

@@ -19,7 +19,8 @@ type route struct {
 	methods map[string]*operation
 }
 
-// operation is an operation with the function by which huma runs it.
+// operation is an operation of the API, with the function by which huma parses its input, runs
+// it and writes its output.
 type operation struct {
 	*huma.Operation
 	handle func(huma.Context)
@@ -96,7 +97,8 @@ func (rt *route) match(parts []string) (values map[string]string, ok bool) {
 	return values, len(parts) == 0
 }
 
-// operation returns the operation for an HTTP method, nil if there is none.
+// operation returns the operation of this route for an HTTP method. It returns nil if the route
+// has none for this method.
 func (rt *route) operation(method string) *operation {
 	if method == http.MethodHead { // net/http leaves out the body
 		method = http.MethodGet

@@ -123,7 +123,7 @@ func (rs *runs[R]) find(id string) (*run[R], error) {
 }
 
 // close cancels the run that is under way, makes start refuse further runs, and waits until the
-// cancelled run or `ctx` ends.
+// cancelled run has ended or `ctx` ends.
 func (rs *runs[R]) close(ctx context.Context) {
 	rs.mu.Lock()
 	rs.closed = true

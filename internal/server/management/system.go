@@ -15,12 +15,14 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// System describes this process and the services that it depends on, for operators.
+// System has the data about this process, and about the services that it depends on, which the
+// API shows to operators.
 type System struct {
 	Version string
 	Replica string // identifies this process among those that use its database
 	Storage string // kind of blob store: filesystem or s3
-	// Database is the database whose availability is reported. Nil: it isn't reported.
+	// Database is the database about which the API says whether it answers. Nil: the answer has
+	// no database.
 	Database *db.DB
 	// Migrations lists all migrations. Nil: they aren't reported.
 	Migrations func(ctx context.Context) ([]db.MigrationStatus, error)
@@ -137,14 +139,15 @@ type pendingRecords struct {
 	OldestSeconds float64 `json:"oldest_seconds"`
 }
 
-// looseRun is the answer about a run of the worker that cleans up along loose foreign keys.
+// looseRun is the answer about a run of the worker of loose foreign keys, which deletes rows
+// whose parent row was deleted.
 type looseRun struct {
 	RunStatus
 	Result *loosefk.Result `json:"result,omitempty" doc:"What the run did, when it has ended"`
 }
 
-// looseRequest is the body of a request that starts a run of the worker that cleans up along
-// loose foreign keys. It has no members.
+// looseRequest is the body of a request that starts a run of the worker of loose foreign keys,
+// which deletes rows whose parent row was deleted. It has no members.
 type looseRequest struct{}
 
 var errNoLooseKeys = oci.Errorf(oci.Unavailable, "this process runs no loose foreign keys")

@@ -85,7 +85,8 @@ func (g *Gate) join(c net.Conn) {
 	g.mu.Unlock()
 }
 
-// Set shuts the gate, which breaks all connections through it, or opens it again.
+// Set opens the gate or, if `shut` is true, shuts it. Shutting it breaks all connections
+// through the gate.
 func (g *Gate) Set(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

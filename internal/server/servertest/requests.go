@@ -27,7 +27,8 @@ var Client = &http.Client{
 	Transport:     &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64},
 }
 
-// Do sends a request. headers has the names and values of headers in turn.
+// Do sends a request and returns the answer. `headers` has the name and the value of each
+// header, in turn.
 func (r *Registry) Do(t testing.TB, method, path, body string, headers ...string) Answer {
 	t.Helper()
 	a, err := r.Try(t.Context(), method, path, strings.NewReader(body), headers...)
@@ -162,7 +163,7 @@ func (a Answer) Refused(t testing.TB, status int, kind, text string) Answer {
 	return a
 }
 
-// Into checks the status and decodes the answer's JSON body into v.
+// Into checks that the answer has the given status, and decodes its JSON body into `v`.
 func (a Answer) Into(t testing.TB, status int, v any) Answer {
 	t.Helper()
 	if a.StatusCode != status {
@@ -176,7 +177,8 @@ func (a Answer) Into(t testing.TB, status int, v any) Answer {
 
 var linkForm = regexp.MustCompile(`^<(/v2/[^>]+)>; rel="next"$`)
 
-// Next returns the URL of the next page in the Link header, or "" on the last page.
+// Next returns the URL of the next page of a listing from the answer's Link header, or "" if
+// the answer is the last page.
 func (a Answer) Next(t *testing.T) string {
 	t.Helper()
 	link := a.Header.Get("Link")

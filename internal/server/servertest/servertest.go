@@ -143,7 +143,8 @@ func (r *Registry) Listen(t testing.TB) {
 	Eventually(t, "caches in use", r.Catalog.Caching)
 }
 
-// Eventually calls ok until it returns true. After 2 min it fails the test.
+// Eventually calls `ok` until it returns true. If it doesn't within 2 min, Eventually fails the
+// test.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Wire is a plain TCP connection, for requests that no HTTP client would send.
+// Wire is a TCP connection to the registry, by which a test sends requests that no HTTP client
+// would send.
 type Wire struct {
 	*net.TCPConn
 	in *bufio.Reader
