@@ -20,9 +20,10 @@ type DayCount struct {
 // MaxAggregated is the largest number of entries that Aggregate reads for one answer.
 const MaxAggregated = 1_000_000
 
-// Aggregate counts the entries that f selects, by day and kind, and returns the counts
-// with the oldest day first. For entries of pulls it adds up the pulls. If it would have
-// to read more than MaxAggregated entries, it returns no counts, and all is false.
+// Aggregate counts the entries that the filter `f` selects, by day and kind, and returns
+// the counts with the oldest day first. For entries of pulls it adds up the pulls. If more
+// than MaxAggregated entries would have to be read, it returns no counts, and the result
+// `all` is false.
 func (l *Log) Aggregate(ctx context.Context, f Filter) (list []DayCount, all bool, err error) {
 	return l.aggregate(ctx, f, MaxAggregated)
 }

@@ -30,18 +30,19 @@
 // dropped.
 //
 // If one client pulls the same manifest or blob several times within a second
-// (RecorderOptions.Join), the recorder writes one entry for these pulls, and Entry.Pulls
-// is their number. Whoever counts pulls must add up Entry.Pulls. An entry accepts further
-// pulls until its batch is assembled; after that it never changes, so a repeated attempt
-// to write the batch inserts the same values. An entry of pulls by digest keeps the time
-// and the client's port of each pull, because the statistics use both to decide which of
-// the pulls belong to earlier HEAD requests. They find as many such pairs as if each pull
-// had its own entry.
+// (RecorderOptions.Join), the recorder writes one entry for these pulls, and Entry.Pulls is
+// their number. Whoever counts pulls must add up Entry.Pulls. An entry accepts further
+// pulls until its batch is assembled; after that it never changes, so a repeated attempt to
+// write the batch inserts the same values. An entry of pulls by digest keeps the time and
+// the client's port of each pull, because the pull statistics (package pullstats) use both
+// to decide which of the pulls belong to earlier HEAD requests. Thus joining pulls into
+// entries doesn't change how many such pairs of HEAD and GET the statistics find.
 //
 // Even a full buffer accepts a pull that can be joined with an entry in it, however old
 // that entry is. Other pulls wait until a written batch leaves the buffer (Recorder.Wait),
 // a second at most. If the database is unreachable, or hasn't answered for a second, no
-// pull waits: a pull that doesn't fit into the buffer is dropped and counted as dropped.
+// pull waits: a pull that doesn't fit into the buffer is dropped, and the recorder counts
+// it as dropped.
 //
 // If PostgreSQL doesn't answer the commit of a batch, the entries may or may not be in the
 // table, and the recorder inserts them again. Therefore each entry gets its time and id
@@ -51,9 +52,10 @@
 // partition, and the primary key rejects the duplicate, also when the entry was moved to
 // another partition in between.
 //
-// A HEAD request for a tag is no pull and gets no entry. If the client may continue with a
-// GET by digest, so that the two are one pull of the tag, Recorder.RecordHead writes the
-// HEAD to the separate table pullheads. It stays there until the statistics have read it.
+// A HEAD request for a tag is no pull and gets no entry. But the client may continue with a
+// GET by digest, and HEAD and GET together are one pull of the tag. Therefore
+// Recorder.RecordHead writes the HEAD to the separate table pullheads, where it stays until
+// the worker of the pull statistics has read it.
 //
 // The [PartitionManager] moves a month's entries from the default partition to the month's
 // own partition, in the transaction that attaches this partition; a crash undoes both.
@@ -63,9 +65,9 @@
 // before would look for the moved entries in the default partition only. So each reader
 // sees an entry exactly once.
 //
-// The manager drops a month only after its pulls have been read: in one transaction it
-// detaches the month's partition, which waits for writers, and then searches the partition
-// for unread pulls.
+// The partition manager drops a month only after the statistics worker has read its pulls.
+// In one transaction it detaches the month's partition, which waits for writers, and then
+// searches the partition for unread pulls.
 package audit
 
 import (
@@ -92,16 +94,17 @@ const (
 // These are the actors of entries that the registry's own workers write. No account can
 // have such a name, since names of accounts contain no space.
 const (
-	// ActorAutoprune is the worker that deletes tags by auto-pruning policies. Quay's
-	// worker has the same name in Quay's log.
+	// ActorAutoprune is the actor of deletions by auto-pruning policies. Quay's log has the
+	// same name for its own pruning worker.
 	ActorAutoprune = "autoprune worker"
-	// ActorExpiration is the worker that deletes tags at their expiration date.
+	// ActorExpiration is the actor of deletions of tags that have reached their expiration
+	// date.
 	ActorExpiration = "expiration worker"
 )
 
-// Entry is one entry of the audit log. Fields with a zero value are absent. Texts are cut
-// at 1 KiB and made valid UTF-8, so that a header that a client sends can't make its push
-// fail.
+// Entry is one entry of the audit log. A field with its zero value is absent. Texts are cut
+// at 1 KiB and made valid UTF-8; otherwise a strange header of a client could make the
+// client's push fail, because its entry couldn't be written.
 type Entry struct {
 	ID int64 `json:"id"` // given by the log
 	// Time is when the event happened. If it is zero, the entry gets the time at which the
@@ -137,8 +140,8 @@ type Entry struct {
 	// Port is the client's port on the connection that the pull came by. It is 0 in listed
 	// entries.
 	Port int `json:"-"`
-	// later encodes the time and port of all requests but the first, in an entry of
-	// several pulls by digest or several HEADs: see Requests.
+	// later is set in an entry that stands for several pulls by digest or several HEADs. It
+	// encodes the time and port of all these requests but the first: see Requests.
 	later []byte
 }
 
@@ -170,8 +173,8 @@ type Source struct {
 
 type sourceKey struct{}
 
-// WithSource returns a context that carries s. Entries that are written with this context
-// get its account, address, User-Agent and request id, unless the entry has its own
+// WithSource returns a context that carries `s`. Entries that are written with this context
+// get the account, address, User-Agent and request id of s, unless an entry has its own
 // values.
 func WithSource(ctx context.Context, s Source) context.Context {
 	return context.WithValue(ctx, sourceKey{}, s)
@@ -183,8 +186,8 @@ func SourceOf(ctx context.Context) Source {
 	return s
 }
 
-// from returns the entry with those of its fields actor, address, User-Agent and request
-// id that are empty filled from s.
+// from returns the entry with its fields actor, address, User-Agent and request id. Those
+// of them that are empty are filled from `s`.
 func (e Entry) from(s Source) Entry {
 	for _, f := range []struct {
 		field *string
@@ -197,8 +200,8 @@ func (e Entry) from(s Source) Entry {
 	return e
 }
 
-// Append writes entries in the caller's transaction, in one statement regardless of their
-// number. Fields that an entry leaves empty are filled from the context's source
+// Append writes entries in the transaction `tx` of the caller, in one statement regardless
+// of their number. Fields that an entry leaves empty are filled from the context's source
 // (WithSource).
 func Append(ctx context.Context, tx db.Querier, entries ...Entry) error {
 	if len(entries) == 0 {
@@ -231,7 +234,7 @@ func textOrNull(s string) any {
 	return clean(s)
 }
 
-// raw returns an entry's detail as a json.RawMessage, nil if the entry has none.
+// raw returns an entry's detail as a json.RawMessage, or nil if the entry has none.
 func raw(b []byte) any {
 	if b == nil {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// all returns every entry that a filter selects.
+// all returns all entries that the filter `f` selects.
 func all(t testing.TB, d *db.DB, f Filter) []Entry {
 	t.Helper()
 	var list []Entry
@@ -172,8 +172,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// After a repository is deleted, its entries must keep the repository's name and lose its
-// id, in the default partition and in monthly partitions.
+// The test deletes a repository. Its audit log entries, in the default partition and in
+// monthly partitions, must keep the repository's name and lose its id.
 func TestRepositoryGone(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

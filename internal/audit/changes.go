@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// Change is the entry of a push, of a tag's creation or move, or of a deletion. Position
-// is its place in the order in which Changes returns entries.
+// Change is the audit log's entry of a push, of a tag's creation or move, or of a deletion.
+// Position is its place in the order in which Changes returns entries.
 type Change struct {
 	Position
 	Entry
@@ -22,12 +22,12 @@ type Change struct {
 // finds nothing.
 var End = Position{XID: maxID, ID: maxID}
 
-// Changes returns up to n entries of changes that come after a position, ordered by
-// transaction and entry id. It omits the last transaction if it may not have all of that
-// transaction's entries, unless there is no other in the list. As with Log.Pulls, it
-// returns only entries of transactions that are older than every open one, so a reader
-// that continues from the last position misses no entry and gets none twice. more says
-// that further entries may follow.
+// Changes returns up to `n` entries of changes after the position `after`, ordered by the
+// writing transaction's id and the entry's id. `more` says that further entries may follow.
+// If the limit n might cut through the entries of the last transaction, Changes omits that
+// transaction, unless the list has no other. Like Log.Pulls, it returns only entries of
+// transactions that are older than every open transaction. Hence a reader that continues
+// from the last position misses no entry and gets none twice.
 func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Change, more bool, err error) {
 	xid, id := after.arguments()
 	rows, err := tx.Query(ctx, `
@@ -63,9 +63,9 @@ func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Chan
 	return list, more, nil
 }
 
-// wholeTransactions removes the entries of the last transaction from list, because list
-// may lack other entries of that transaction. A list of a single transaction stays as it
-// is.
+// wholeTransactions removes the entries of the last transaction from `list`, because other
+// entries of that transaction may be missing there. If the list has entries of only one
+// transaction, it returns the list unchanged.
 func wholeTransactions(list []Change) []Change {
 	last := list[len(list)-1].XID
 	for i := len(list) - 1; i >= 0; i-- {
@@ -77,7 +77,8 @@ func wholeTransactions(list []Change) []Change {
 }
 
 // withXID wraps a database row whose first column is the id of the transaction that wrote
-// an entry, followed by the entry's columns. Scan stores the first column in xid.
+// an entry, and whose other columns are those of the entry. Scan stores the first column in
+// `xid`.
 type withXID struct {
 	pgx.CollectableRow
 	xid *string
@@ -87,7 +88,7 @@ func (r withXID) Scan(dest ...any) error {
 	return r.CollectableRow.Scan(append([]any{r.xid}, dest...)...)
 }
 
-// Watch asks CountPulls to count the pulls of a namespace since a time.
+// Watch asks CountPulls to count the pulls of a namespace from a time on.
 type Watch struct {
 	Namespace string
 	Since     time.Time
@@ -101,13 +102,14 @@ type PullCount struct {
 	First, Last time.Time
 }
 
-// CountPulls reads up to n entries of pulls after a position, counts their pulls per watch
-// and repository, and returns the position of the last entry read. As with Changes, a
-// reader that continues there misses no entry and counts none twice. An entry of several
-// pulls counts for a watch with all its pulls, if the last of them isn't before
-// Watch.Since; the time of each single pull isn't known. Therefore PullCount.First may be
-// before Since, by at most the time within which the recorder joins pulls: a second, or
-// more while the recorder's buffer was full.
+// CountPulls reads up to `n` entries of pulls after the position `after`, and counts their
+// pulls for each watch in `of` and each repository. `last` is the position of the last
+// entry read; `more` says that further entries may follow. Like Changes, it reads only
+// entries of transactions older than every open one, so a reader that continues from `last`
+// counts every entry once. An entry of several pulls counts for a watch with all its pulls,
+// if the last of them isn't before Watch.Since, because the time of each single pull isn't
+// known. Therefore PullCount.First may be before Since, by at most the time within which
+// the recorder joins pulls: a second, or more while the recorder's buffer was full.
 func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watch) (counts []PullCount, last Position, more bool, err error) {
 	names, since := make([]string, len(of)), make([]time.Time, len(of))
 	for i, w := range of {
@@ -150,8 +152,8 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 	return counts, last, more, nil
 }
 
-// Unread returns whether a reader would find new entries now: with Changes, from the
-// position in the parameter changes, or with CountPulls, from that in pulls.
+// Unread returns whether there are new entries to read: for Changes after the position
+// `changes`, or for CountPulls after the position `pulls`.
 func Unread(ctx context.Context, q db.Querier, changes, pulls Position) (yes bool, err error) {
 	xid, id := changes.arguments()
 	pullXID, pullID := pulls.arguments()

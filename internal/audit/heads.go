@@ -46,9 +46,10 @@ func countHeads(entries []Entry) (n int) {
 	return n
 }
 
-// appendHeads writes HEAD requests into the table pullheads. A repeated attempt skips
-// those that exist already. It also writes HEADs of repositories that were deleted
-// meanwhile: these do no harm, because the statistics will find no pull for them.
+// appendHeads writes HEAD requests into the table pullheads. If an earlier attempt has
+// written some of them already, it skips these. It doesn't check whether their repositories
+// still exist: a HEAD of a deleted repository does no harm, because the statistics find no
+// pull for it.
 func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 	n := len(heads)
 	if n == 0 {
@@ -77,7 +78,7 @@ func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 	return nil
 }
 
-// ForgetHeads deletes the HEAD requests up to the position read from the table pullheads.
+// ForgetHeads deletes from the table pullheads the HEAD requests up to the position `read`.
 // The statistics worker calls it after it has read them and stored those it still needs.
 func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
 	xid, id := read.arguments()
@@ -87,8 +88,8 @@ func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
 	return nil
 }
 
-// deleteHeads deletes HEAD requests that are older than headRetention from the table
-// pullheads. Such old ones exist only if no statistics worker reads the table.
+// deleteHeads deletes from the table pullheads the HEAD requests that are older than
+// headRetention. There are such HEADs only if no statistics worker reads the table.
 func (pm *PartitionManager) deleteHeads(ctx context.Context) error {
 	for {
 		tag, err := pm.opt.DB.Pool.Exec(ctx, `

@@ -13,11 +13,12 @@ const (
 	// DefaultJoin is the default of RecorderOptions.Join: pulls that come up to this long
 	// after an entry's first pull are joined into that entry.
 	DefaultJoin = time.Second
-	// MaxSpan bounds the time between the first and the last request of an entry that
-	// keeps each request's time. It holds even while the buffer is full.
+	// MaxSpan bounds the time between the first and the last request of an entry that keeps
+	// the time of each request (an entry of HEADs or of pulls by digest), even while the
+	// buffer is full.
 	MaxSpan = time.Minute
-	// maxRequests bounds the number of requests of an entry that keeps each request's
-	// time.
+	// maxRequests bounds the number of requests of an entry that keeps the time of each
+	// request.
 	maxRequests = 1000
 )
 
@@ -47,12 +48,13 @@ type waiting struct {
 	all   []Request // all requests, if there are several and the entry is timed
 }
 
-// timed says whether an entry keeps the time and port of each of its requests. HEADs of
-// tags and pulls by digest do, because the statistics match them with each other.
+// timed says whether an entry keeps the time and port of each request for which it stands.
+// Entries of HEADs of tags and of pulls by digest do, because the statistics match such
+// HEADs and pulls with each other.
 func (e *Entry) timed() bool { return e.Kind == headOfTag || e.Kind == PullRepo && e.Tag == "" }
 
-// joinable says whether an entry may be joined with others. An entry may not if it has a
-// field that joinKey doesn't compare.
+// joinable says whether an entry may be joined with others. It may not if it has a field
+// that joinKey doesn't compare (Detail), or already stands for several pulls.
 func (e *Entry) joinable() bool {
 	return (e.Kind == PullRepo || e.Kind == headOfTag) && e.Detail == nil && e.Pulls <= 1
 }
@@ -65,9 +67,9 @@ func (e *Entry) joinKey() joinKey {
 	}
 }
 
-// join adds the request e to the waiting entry and returns true. It returns false, and
-// changes nothing, if the entry's first and last request would then be further apart than
-// span, or if the entry already keeps the times of maxRequests requests.
+// join adds the request `e` to the waiting entry `w` and returns true. It returns false,
+// and changes nothing, if the first and the last request of w would then be further apart
+// than `span`, or if w already keeps the times of maxRequests requests.
 func (w *waiting) join(e *Entry, span time.Duration) bool {
 	timed := w.timed()
 	if timed && len(w.all) >= maxRequests {
@@ -99,8 +101,8 @@ func (w *waiting) join(e *Entry, span time.Duration) bool {
 	return true
 }
 
-// freeze closes the entry for further requests, and sets the fields in which the table
-// stores joined requests: FirstTime, Port and later.
+// freeze makes the entry final: it accepts no further requests from now on. It sets the
+// fields FirstTime, Port and later, which the table has for joined requests.
 func (w *waiting) freeze() {
 	w.key = joinKey{}
 	if w.Pulls > 1 {
@@ -114,8 +116,9 @@ func (w *waiting) freeze() {
 
 var errRequests = errors.New("the times of its requests can't be read")
 
-// Requests decodes all requests of an entry. first is the entry's first request; later is
-// the output of EncodeRequests, which has the rest.
+// Requests returns all requests of an entry, in the order of their times. `first` is the
+// first request; `later` is the output of EncodeRequests, which has the others. It returns
+// an error if later can't be decoded.
 func Requests(first Request, later []byte) ([]Request, error) {
 	all := append(make([]Request, 0, 1+len(later)/5), first)
 	for len(later) > 0 {
@@ -133,9 +136,10 @@ func Requests(first Request, later []byte) ([]Request, error) {
 	return all, nil
 }
 
-// EncodeRequests encodes all requests but the first, for Requests to decode: for each one
-// the microseconds since the request before it, and the port. The requests must be sorted
-// by time. For fewer than two requests it returns nil.
+// EncodeRequests encodes the requests in `all`, which must be sorted by time, without the
+// first one. For each request it writes the microseconds since the request before it, and
+// the port. The function Requests decodes the result. For fewer than two requests the
+// result is nil.
 func EncodeRequests(all []Request) []byte {
 	if len(all) <= 1 {
 		return nil

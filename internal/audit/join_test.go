@@ -177,9 +177,9 @@ func TestNothingIsDroppedAtFullLoad(t *testing.T) {
 	}
 }
 
-// The buffer is full and the database can't be reached. No pull may wait. A pull that can
-// be joined with an entry in the buffer is accepted, even an hour later; all others are
-// refused.
+// The recorder's buffer is full and the database can't be reached. No pull may wait. The
+// recorder must accept a pull that it can join with an entry in the buffer, even if the
+// pull comes an hour later, and must refuse all other pulls.
 func TestFullWhileAway(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)

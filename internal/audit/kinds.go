@@ -2,8 +2,8 @@ package audit
 
 import "slices"
 
-// Kind says what happened. Events that Quay logs too have Quay's names, so that tools made
-// for Quay's log understand this one.
+// Kind says what kind of event an entry records. Events that Quay logs too have Quay's
+// names, so that tools made for Quay's log understand Purser's.
 type Kind string
 
 // Kinds with Quay's names.
@@ -77,8 +77,8 @@ const (
 	RedeliverWebhook  Kind = "redeliver_webhook" // notices were queued to be sent again
 )
 
-// Kinds returns all kinds that this version writes, those with Quay's names first. The log
-// may contain further kinds that a newer version of Purser has written.
+// Kinds returns all kinds that this version of Purser writes, those with Quay's names
+// first. If a newer version has written to the same log, the log may contain other kinds.
 func Kinds() []Kind { return slices.Clone(kinds) }
 
 var kinds = []Kind{

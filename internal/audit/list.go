@@ -28,8 +28,8 @@ type Filter struct {
 	Actor    string
 	// Namespace includes all its repositories.
 	Namespace string
-	// Repository is a path. Entries of a deleted repository that had the same path match
-	// too.
+	// Repository is a repository's path. It also matches the entries of a deleted
+	// repository that had the same path.
 	Repository string
 	// RepositoryID matches the entries of one repository. Entries lose the id when the
 	// repository is deleted.
@@ -42,8 +42,8 @@ type Filter struct {
 // ErrCursor is returned for a cursor that List can't have issued.
 var ErrCursor = errors.New("the cursor is not valid: begin again without one")
 
-// Log reads the audit log. It also writes entries of events that change nothing in the
-// database.
+// Log reads the audit log. It also writes entries of events that change no data, such as
+// the start of a check.
 type Log struct {
 	db *db.DB
 }
@@ -61,8 +61,8 @@ func (l *Log) Append(ctx context.Context, entries ...Entry) error {
 const (
 	DefaultPage = 100
 	MaxPage     = 1000
-	// scanned is how many entries List examines at most for one page of the listing, when
-	// no index serves the filter.
+	// scanned is how many entries List examines at most for one page of the listing, if no
+	// index serves the filter.
 	scanned = 20_000
 )
 
@@ -71,9 +71,9 @@ const (
 // the following page, "" when there is none. n is by default DefaultPage and at most
 // MaxPage.
 //
-// A cursor encodes the time and id of the last entry examined, by which the listing is
-// sorted. Entries that are written between two calls therefore don't shift pages: no entry
-// is listed twice, and no entry that existed when its page was read is left out.
+// A cursor encodes the time and id of the last entry examined. The listing is sorted by
+// these, so entries that are written between two calls don't shift the pages: no entry is
+// listed twice, and no entry that existed when its page was read is left out.
 //
 // List examines a bounded number of entries per page. If no index serves the filter, a
 // page may have fewer than n entries, or none, although next isn't empty. There are
@@ -107,8 +107,8 @@ func (l *Log) list(ctx context.Context, f Filter, cursor string, n, bound int) (
 	return entries, next, nil
 }
 
-// page returns up to n selected entries of found, and the cursor of the next page of the
-// listing ("" if found has all that is left).
+// page returns up to `n` of the selected entries in `found`, and the cursor of the next
+// page of the listing. The cursor is "" if found has all entries that are left.
 func page(found []row, n int) (entries []Entry, next string) {
 	entries = make([]Entry, 0, min(n, len(found)))
 	for _, r := range found {
@@ -126,10 +126,10 @@ func page(found []row, n int) (entries []Entry, next string) {
 	return entries, ""
 }
 
-// row is an entry as the listing's query returned it. selected says that the filter
-// selects the entry; last marks the last entry that the query may examine for a page. The
-// query returns the last one even if it isn't selected, since the next cursor is made from
-// it.
+// row is an entry that the listing's query returned. `selected` says that the filter
+// selects the entry. `last` marks the last entry that the query may examine for a page; the
+// query returns this entry even if the filter doesn't select it, since the next page's
+// cursor is made from it.
 type row struct {
 	Entry
 	selected, last bool
@@ -163,12 +163,12 @@ func scanRow(r pgx.CollectableRow) (out row, err error) {
 // maxKinds is the largest number of kinds for which a query uses one index scan per kind.
 const maxKinds = 8
 
-// query returns the SELECT statement, with its arguments, that finds up to limit entries
-// after the given place in the listing (nil: from the newest). Index scans return up to
-// bound entries in the listing's order, and the other conditions of the filter are applied
-// to these. PostgreSQL stops at the last entry of the page of the listing, because no step
-// has to sort or read everything first. The limits are literals in the SQL text, so that
-// the planner knows how few rows are wanted.
+// query returns the SELECT statement, with its arguments, that finds up to `limit` entries
+// after the place `after` in the listing (nil: from the newest). The statement's index
+// scans return up to `bound` entries in the listing's order; those conditions of the filter
+// that no index serves are checked on each of these entries. No step sorts or reads
+// everything first, so PostgreSQL stops at the last entry of the page. The limits are
+// literals in the SQL text, so that the planner knows how few rows are wanted.
 func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 	arg := func(v any) string {
 		args = append(args, v)
@@ -200,9 +200,10 @@ func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 		columns, bound, strings.Join(rest, " AND "), from, bound, bound, limit), args
 }
 
-// conditions translates the filter to SQL. Each of sources is the condition of one index
-// scan; rest are the conditions to check on each entry that these scans return. arg stores
-// a value as the statement's next argument and returns its placeholder, such as "$1".
+// conditions translates the filter to SQL. Each element of `sources` is the condition of
+// one index scan; `rest` are the conditions to check on each entry that these scans return.
+// `arg` stores a value as the statement's next argument and returns its placeholder, such
+// as "$1".
 func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []string) {
 	var all []string
 	if after != nil { // partitions are pruned by the first of the two conditions
@@ -292,9 +293,9 @@ func parseCursor(s string) (*place, error) {
 	return &place{time.UnixMicro(int64(binary.BigEndian.Uint64(b[1:]))), int64(binary.BigEndian.Uint64(b[9:]))}, nil
 }
 
-// Export writes the entries that the filter selects as lines of JSON, newest first, and
-// returns how many it wrote. It reads one page of the listing after another and writes
-// each to w at once, so it needs a bounded amount of memory and keeps no transaction open.
+// Export writes the entries that the filter `f` selects to `w` as lines of JSON, newest
+// first, and returns how many it wrote. It writes one page of the listing at a time, so it
+// needs a bounded amount of memory and keeps no transaction open.
 func (l *Log) Export(ctx context.Context, w io.Writer, f Filter) (n int64, err error) {
 	out := bufio.NewWriter(w)
 	encoder := json.NewEncoder(out)

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Reasons for which an entry of a pull was dropped.
+// These are the reasons for which an entry of a pull was dropped.
 const (
 	droppedFull   = "full"   // the buffer was full
 	droppedUnfit  = "unfit"  // PostgreSQL doesn't take it

@@ -16,9 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// Position is a place in the order in which Log.Pulls and Changes return entries: by the
-// id of the writing transaction, then by the entry's id. A reader at a position has read
-// every entry up to and including that position.
+// Position is a place in the order in which Log.Pulls and Changes return entries: by the id
+// of the writing transaction, then by the entry's id. A reader whose position is p has read
+// all entries up to and including p.
 type Position struct {
 	XID uint64 // of the transaction that wrote the entry
 	ID  int64  // of the entry
@@ -27,8 +27,8 @@ type Position struct {
 // PartitionOptions configures a PartitionManager.
 type PartitionOptions struct {
 	DB *db.DB // required
-	// Retention is the least time that entries are kept. A month's partition is dropped
-	// when all of the month is older. 0: entries are kept for ever.
+	// Retention is how long entries are kept at least. A month's partition is dropped when
+	// all of the month is older than that. 0: entries are kept for ever.
 	Retention time.Duration
 	// Read returns the position up to which the statistics worker has read pulls. A month
 	// is not dropped while it has a pull after that position that still has to be counted
@@ -40,8 +40,8 @@ type PartitionOptions struct {
 	// LockTimeout bounds each wait for a table lock, since all later writers queue behind
 	// the waiting request. It must be below PostgreSQL's deadlock_timeout. Default 200 ms.
 	LockTimeout time.Duration
-	// Tries is how often Update tries to get the table locks for one partition. Default
-	// 10.
+	// Tries is how often Update tries to get the table locks that it needs for one
+	// partition. Default 10.
 	Tries   int
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *worker.Metrics // nil: none
@@ -56,8 +56,8 @@ type PartitionChanges struct {
 	// Uncounted are partitions past their retention that were not dropped because the
 	// statistics worker hasn't read all their pulls.
 	Uncounted []string
-	// Busy says that some work was left for the next call, because other transactions
-	// locked the table for too long.
+	// Busy says that some work was left for the next call, because locks of other
+	// transactions on the table auditlog kept Update from doing it.
 	Busy bool
 }
 
@@ -94,9 +94,9 @@ var (
 )
 
 // Update creates the partitions of the current month, of the next month, and of earlier
-// months whose entries are in the default partition. Then it drops the months whose
-// retention is over. If one step fails, Update still tries the others, and returns all
-// errors.
+// months whose entries are in the default partition. Then it drops the partitions of months
+// whose retention is over. If one step fails, Update still tries the others, and returns
+// all errors.
 func (pm *PartitionManager) Update(ctx context.Context) (PartitionChanges, error) {
 	var done PartitionChanges
 	now, err := pm.now(ctx)
@@ -140,8 +140,8 @@ func monthOf(t time.Time) month {
 
 func next(m month) month { return m.AddDate(0, 1, 0) }
 
-// These names tell the partition manager which table is the partition of which month. All
-// partitions are in the schema partitions.
+// These are the names of partitions, from which the partition manager learns the month of
+// each. All partitions are in the schema partitions.
 const (
 	nameLayout       = "auditlog_2006_01"
 	defaultPartition = "partitions.auditlog_default"
@@ -225,10 +225,10 @@ func (pm *PartitionManager) monthsInDefault(ctx context.Context, oldest, current
 // the table auditlog for a moment, moves the entries that came meanwhile, and attaches the
 // partition.
 //
-// When a repository was deleted, the worker of loose foreign keys clears its id in
-// entries. That worker may wait for an entry that create is moving, while create waits for
-// the worker's lock on the table. Whichever lock timeout ends first resolves this
-// deadlock; both timeouts are short.
+// After a repository was deleted, the worker of loose foreign keys sets repository_id to
+// NULL in the repository's entries. That worker may wait for an entry that create is
+// moving, while create waits for the worker's lock on the table. This deadlock ends when
+// the lock timeout of one of them is over; both timeouts are short.
 func (pm *PartitionManager) create(ctx context.Context, m month) (moved int64, err error) {
 	ctx = db.Unhurried(ctx)
 	err = pgx.BeginTxFunc(ctx, pm.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -250,7 +250,7 @@ func (pm *PartitionManager) create(ctx context.Context, m month) (moved int64, e
 			return err
 		}
 		return pm.withLocks(ctx, tx, func(tx pgx.Tx) error {
-			// Lock out readers too. A query that was planned before the partition is
+			// This locks out readers too. A query that was planned before the partition is
 			// attached reads only the default partition. If it could wait for the default
 			// partition's lock, it would continue after the move and miss the moved
 			// entries.
@@ -289,9 +289,9 @@ func (pm *PartitionManager) moveEntries(ctx context.Context, tx pgx.Tx, m month)
 }
 
 // beginChange takes an advisory lock, so that only one transaction at a time changes
-// partitions, and returns whether the month's partition is attached. It also lifts the
-// transaction's time limits, since there may be many entries to move. Error: errBusy, if
-// another process holds the advisory lock.
+// partitions, and returns whether the month's partition exists and is attached. It also
+// lifts the transaction's time limits, since there may be many entries to move. It returns
+// errBusy if another process holds the advisory lock.
 func (pm *PartitionManager) beginChange(ctx context.Context, tx pgx.Tx, m month) (attached bool, err error) {
 	var mine bool
 	if err := db.LiftLimits(ctx, tx); err != nil {
@@ -309,10 +309,11 @@ func (pm *PartitionManager) beginChange(ctx context.Context, tx pgx.Tx, m month)
 	return attached, err
 }
 
-// withLocks runs fn, whose statements lock tables, in a savepoint. If fn doesn't get a
+// withLocks runs `fn`, whose statements lock tables, in a savepoint. If fn doesn't get a
 // lock within LockTimeout, or a deadlock aborts it, withLocks rolls back to the savepoint,
 // which releases fn's locks and keeps the transaction's earlier work. Then it pauses and
-// runs fn again, up to Tries times in all. Error: errBusy, after the last try.
+// runs fn again. After Tries such failures it returns errBusy. Any other error of fn is
+// returned at once.
 func (pm *PartitionManager) withLocks(ctx context.Context, tx pgx.Tx, fn func(tx pgx.Tx) error) error {
 	wait := pm.opt.LockTimeout
 	var err error
@@ -387,8 +388,8 @@ func (pm *PartitionManager) uncounted(ctx context.Context) (string, []any, error
 // pull in it. It detaches the partition before it searches for such a pull, because
 // detaching waits for writers. Errors: errUncounted, errAlreadyDone, errBusy.
 func (pm *PartitionManager) drop(ctx context.Context, m month, uncounted string, args []any) error {
-	// Search without table locks first: if the partition must stay because of a pull, no
-	// writer has to wait.
+	// This searches without table locks first: if the partition must stay because of an
+	// uncounted pull, no writer has to wait.
 	if err := findUncounted(ctx, pm.opt.DB.Pool, m, uncounted, args); err != nil {
 		return err
 	}
@@ -429,9 +430,10 @@ func findUncounted(ctx context.Context, q db.Querier, m month, uncounted string,
 	return err
 }
 
-// deleteExpiredEntries deletes the entries of months before oldest from the default
-// partition, a thousand per statement. It keeps pulls that the statistics worker still has
-// to count. Such old entries were written after their month's partition was dropped.
+// deleteExpiredEntries deletes the entries of months before `oldest` from the default
+// partition, a thousand per statement, except pulls that the statistics worker still has to
+// count. The default partition has entries of such old months if they were written after
+// their month's partition was dropped.
 func (pm *PartitionManager) deleteExpiredEntries(ctx context.Context, oldest month, uncounted string, args []any, done *PartitionChanges) error {
 	sql := fmt.Sprintf(`DELETE FROM %s WHERE ctid = ANY (ARRAY(
 			SELECT ctid FROM %s WHERE time < %s AND (%s) IS NOT TRUE LIMIT 1000 FOR UPDATE SKIP LOCKED))`,

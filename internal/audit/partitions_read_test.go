@@ -12,9 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// stopped is a pgx tracer that blocks a connection before each statement whose SQL
-// contains text. It sends the connection's process id on reached, and continues after a
-// value on release.
+// stopped is a pgx tracer that blocks a connection before each statement whose SQL contains
+// `text`. It sends the process id of the connection on `reached`, and lets the connection
+// continue when it receives a value from `release`.
 type stopped struct {
 	text    string
 	reached chan uint32 // gets the process id of the connection
@@ -32,10 +32,10 @@ func (s *stopped) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.Tra
 func (s *stopped) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // TestReadersWaitForAMove starts a query while the partition manager moves entries out of
-// the default partition. The query must find all entries. PostgreSQL chooses a query's
-// partitions first, then waits for their locks, and reads with a later snapshot. So if the
-// query waited only for the default partition, it would read that partition after the
-// move, and not the new one.
+// the default partition. The query must find all entries. PostgreSQL first chooses the
+// partitions that a query reads, then waits for their locks, and reads with a later
+// snapshot. If the query waited only for the default partition's lock, it would read this
+// partition after the entries were moved, and wouldn't read the new partition.
 func TestReadersWaitForAMove(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

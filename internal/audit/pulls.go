@@ -22,19 +22,20 @@ type Pull struct {
 	Tag          string     // "": the pull was by digest
 	Digest       oci.Digest // zero: the entry names none
 	CountedBy    string
-	// Head says that this is a HEAD request for a tag and no pull. The digest isn't known
-	// then.
+	// Head says that this is a HEAD request for a tag and no pull. Then its digest isn't
+	// known.
 	Head bool
-	// Used says that this is the GET by digest of a pull that Redis has counted together
-	// with an earlier HEAD. The statistics must not join another pull with the same HEAD.
-	// Head is set too.
+	// Used says that this is a client's GET by digest that Redis has already counted,
+	// together with a HEAD before it, as one pull of a tag. Such a GET is written to the
+	// table pullheads like a HEAD, so Head is set too. It tells the statistics that they
+	// must not join another pull with that HEAD.
 	Used bool
-	// Client and Port are those of Entry. They are set only for HEADs and for pulls by
-	// digest.
+	// Client is the value of Entry.Client, and Port the client's port. They are set only
+	// for HEADs and for pulls by digest.
 	Client ClientKey
 	Port   int
-	// First is the time of the first request. Later encodes the time and port of the
-	// others, if there are several: see Requests.
+	// First is the time of the first request. If there are several, Later encodes the time
+	// and port of the others: see Requests.
 	First time.Time
 	Later []byte
 }
@@ -44,14 +45,14 @@ func (p Position) Less(other Position) bool {
 	return p.XID < other.XID || p.XID == other.XID && p.ID < other.ID
 }
 
-// arguments returns the position as arguments of a statement: the transaction id as text,
-// because the driver has no type for xid8, and the id.
+// arguments returns the position as two arguments of a statement: the transaction id, as
+// text because the driver has no type for xid8, and the entry's id.
 func (p Position) arguments() (xid string, id int64) { return strconv.FormatUint(p.XID, 10), p.ID }
 
-// Pulls returns up to n pulls and HEADs after a position, in the order of positions. It
-// returns only entries of transactions that are older than every open one. No entry can be
-// inserted before these any more, so a reader that continues from the last position misses
-// none and gets none twice.
+// Pulls returns up to `n` pulls and HEADs after the position `after`, in the order of
+// positions. It returns only entries of transactions that are older than every open
+// transaction. Since no entry can be inserted before these any more, a reader that
+// continues from the last position misses none and gets none twice.
 func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) {
 	xid, id := after.arguments()
 	rows, err := l.db.Pool.Query(ctx, `
@@ -99,10 +100,10 @@ func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) 
 	return list, nil
 }
 
-// OldestUnread returns the time of the oldest pull or HEAD after a position, or zero if
-// there is none. It includes entries that Pulls doesn't return yet because an older
+// OldestUnread returns the time of the oldest pull or HEAD after the position `after`, or
+// zero if there is none. It includes entries that Pulls doesn't return yet because an older
 // transaction is open. It examines only the next 10,000 pulls and the next 10,000 HEADs;
-// that is enough, since entries are roughly in the order of their times.
+// that is enough, since the order of positions is roughly the order of times.
 func (l *Log) OldestUnread(ctx context.Context, after Position) (oldest time.Time, err error) {
 	xid, id := after.arguments()
 	var at *time.Time
@@ -146,16 +147,16 @@ func (r *pullRow) pull() (p Pull, err error) {
 	return p, nil
 }
 
-// maxUnread is how many entries of pulls PullsOf examines. The statement has this number
-// as a literal, because with a parameter the planner would prefer a plan that reads all
-// unread entries.
+// maxUnread is how many entries of pulls PullsOf examines at most. The statement has this
+// number as a literal, because with a parameter the planner would prefer a plan that reads
+// all unread entries.
 const maxUnread = 10_000
 
-// PullsOf returns the pulls of a repository after a position. Statistics that have been
-// counted up to that position lack these pulls. Unlike Pulls, PullsOf also returns pulls
-// of transactions that aren't older than every open one. all is false if there are more
-// than 10,000 entries of pulls after the position, in all repositories together; then the
-// list may be incomplete.
+// PullsOf returns the pulls of a repository after the position `after`, that is, those
+// which statistics that were counted up to this position lack. Unlike Pulls, it also
+// returns pulls of transactions that aren't older than every open transaction. `all` is
+// false if there are more than 10,000 entries of pulls after the position, in all
+// repositories together; then the list may be incomplete.
 func (l *Log) PullsOf(ctx context.Context, repository int64, after Position) (list []Pull, all bool, err error) {
 	xid, id := after.arguments()
 	rows, err := l.db.Pool.Query(ctx, fmt.Sprintf(`
@@ -186,24 +187,24 @@ func (l *Log) PullsOf(ctx context.Context, repository int64, after Position) (li
 }
 
 // PullState describes the audit log's pulls in relation to the position up to which the
-// statistics worker has read.
+// statistics worker has read them.
 type PullState struct {
 	Now time.Time // by the database's clock
-	// Oldest is the time of the first pull after the position that is not counted in
-	// Redis, zero if there is none. Log.Pulls may not return that pull yet, because a
-	// transaction that is older than the pull's is still open.
+	// Oldest is the time of the first pull after the position that Redis hasn't counted, or
+	// zero if there is none. Log.Pulls may not return that pull yet, because an older
+	// transaction is still open.
 	Oldest time.Time
-	// Foreign says that the server's transaction ids have begun anew since the position
-	// was read, because the database was restored or moved. Then the order by transaction
-	// id is no longer the order in which entries were written, and the caller must call
-	// ResetPulls.
+	// Foreign says that the server's transaction ids have begun anew since the statistics
+	// worker read up to the position, because the database was restored or moved. Then the
+	// order by transaction id is no longer the order in which entries were written, and the
+	// caller must call ResetPulls.
 	Foreign bool
 }
 
-// PullState compares the audit log with the position read. If all transaction ids come
-// from the same server, the position is below the id of every open transaction, and no
-// entry has the id of a transaction that hasn't begun. Foreign is true if one of these two
-// doesn't hold.
+// PullState compares the audit log with the position `read`. If all transaction ids come
+// from the same server, two things hold: the position is below the id of every open
+// transaction, and no entry has the id of a transaction that hasn't begun. Foreign is true
+// unless both hold.
 func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err error) {
 	xid, id := read.arguments()
 	var oldest *time.Time
@@ -225,16 +226,17 @@ func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err er
 }
 
 // ResetPulls gives the audit log's pulls new transaction ids, in the caller's transaction,
-// after a restore has made the old ids useless. It returns a new position, which differs
-// from read, and how many pulls it has put after that position: those that were after read
-// by the old ids, and those younger than last. Pulls that other transactions write while
-// ResetPulls runs also come after the new position. All other pulls are before it, so the
-// statistics worker won't count them again.
+// after a restore of the database has made the old ids useless. It returns a new position
+// `to`, which differs from the old position `read`, and the number of pulls that it has put
+// after `to`. These are the pulls after `read` by their old ids, and the pulls later than
+// the time `last`. Pulls that other transactions write while ResetPulls runs also come
+// after `to`. All other pulls come before `to`, so the statistics worker won't count them
+// again.
 func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (to Position, unread int64, err error) {
 	xid, id := read.arguments()
 	var least string
-	// A transaction that is open now writes entries with its own id, which is xmin or
-	// higher.
+	// xmin is the lowest id of a transaction that is open now. So the entries that open and
+	// later transactions write have an xid of at least xmin.
 	if err := tx.QueryRow(ctx, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text").Scan(&least); err != nil {
 		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}
@@ -245,8 +247,8 @@ func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (
 	if to.ID = maxID; to == read {
 		to.ID-- // so that a reader which read from there notices the change
 	}
-	// A HEAD is joined only with a pull that follows shortly, within less time than a
-	// restore takes. So none of the HEADs is needed.
+	// The statistics join a HEAD only with a pull that follows shortly, within less time
+	// than a restore takes. So no HEAD from before the restore is needed.
 	if _, err := tx.Exec(ctx, "DELETE FROM pullheads"); err != nil {
 		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}

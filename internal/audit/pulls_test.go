@@ -64,7 +64,7 @@ func TestPulls(t *testing.T) {
 	if p := got[0]; p.Digest != oci.Compute(oci.SHA256, []byte("9-4")) || !p.Time.Equal(at) || p.RepositoryID != 7 || p.CountedBy != "" {
 		t.Errorf("%+v", p)
 	}
-	// PullsOf must return a repository's pulls after a position.
+	// PullsOf must return the pulls of one repository (7) after a position.
 	list, all, err := New(d).PullsOf(t.Context(), 7, Position{10, 5})
 	if err != nil || !all || tagsOf(list) != "99-2 100-1 100-20" {
 		t.Errorf("%s, %v, %v", tagsOf(list), all, err)
@@ -137,8 +137,8 @@ func TestPullState(t *testing.T) {
 	}
 }
 
-// After ResetPulls, exactly the pulls that the statistics worker hasn't read must be after
-// the new position.
+// After ResetPulls, exactly those pulls must come after the new position that the
+// statistics worker hadn't read before.
 func TestResetPulls(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

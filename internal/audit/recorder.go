@@ -37,11 +37,11 @@ type RecorderOptions struct {
 	// BackoffMin and BackoffMax bound the pause after a batch that failed. Defaults 200 ms
 	// and 5 s.
 	BackoffMin, BackoffMax time.Duration
-	// Alive locks those repositories among ids that exist, in the order of their ids,
-	// until tx ends, and returns their ids. The recorder writes entries of all other
-	// repositories without a repository id: after a repository's deletion has been
-	// processed, nothing would clear that id any more. If Alive is nil, all ids are
-	// written unchanged.
+	// Alive returns those of the repository ids `ids` that exist, and locks these
+	// repositories until the transaction tx ends, in the order of their ids. The recorder
+	// writes entries of all other repositories without a repository id: after a
+	// repository's deletion has been processed, nothing would clear that id any more. If
+	// Alive is nil, all ids are written unchanged.
 	Alive   func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
@@ -49,8 +49,8 @@ type RecorderOptions struct {
 }
 
 // Recorder writes entries of pulls to the audit log in batches, in the background, so that
-// no pull waits for its own entry to be written. Its methods may be called concurrently. A
-// nil Recorder records nothing.
+// no client's pull waits until its entry is written. Its methods may be called
+// concurrently. A nil Recorder records nothing.
 type Recorder struct {
 	opt     RecorderOptions
 	log     *slog.Logger
@@ -92,8 +92,8 @@ func NewRecorder(o RecorderOptions) *Recorder {
 
 // Record puts an entry into the buffer and returns true. If the buffer is full or closed,
 // it drops the entry, counts the drop, and returns false. It never waits for the database.
-// Fields that say who sent the request come from the context (WithSource), and the time is
-// the present one, unless the entry has its own values.
+// An entry without a time gets the present time; empty fields that say who sent the request
+// are filled from the context (WithSource).
 func (r *Recorder) Record(ctx context.Context, e Entry) (taken bool) {
 	if r == nil {
 		return false
@@ -115,8 +115,8 @@ func (r *Recorder) Offer(ctx context.Context, e Entry) (taken bool) {
 	return r != nil && r.take(ctx, &e) == ""
 }
 
-// take puts an entry into the buffer, or joins it with one there, and returns "".
-// Otherwise it returns why the entry must be dropped: droppedClosed or droppedFull.
+// take puts an entry into the buffer, or joins it with an entry there, and returns "". If
+// it can do neither, it returns the reason: droppedClosed or droppedFull.
 func (r *Recorder) take(ctx context.Context, e *Entry) (reason string) {
 	r.prepare(ctx, e)
 	r.mu.Lock()
@@ -138,7 +138,7 @@ func (r *Recorder) take(ctx context.Context, e *Entry) (reason string) {
 }
 
 // prepare fills in the source and the time if the entry has none. It truncates the time to
-// microseconds, which is the precision of the table.
+// microseconds, which is the precision of the time column in the table.
 func (r *Recorder) prepare(ctx context.Context, e *Entry) {
 	*e = e.from(SourceOf(ctx))
 	e.ID = 0
@@ -184,10 +184,10 @@ func (r *Recorder) add(e *Entry) {
 	}
 }
 
-// Wait waits until entries leave a full buffer, at most until the given time. It returns
-// true if the caller should offer its entry again. It returns false if the time is over or
-// the recorder is closed, if the last batch failed, or if the batch that is being written
-// takes longer than Patience.
+// Wait waits until entries leave a full buffer, at most until the time `until`. It returns
+// true if the caller should offer its entry again. It returns false if the time is over, if
+// the recorder is closed, if writing the last batch failed, or if the present batch takes
+// longer than Patience.
 func (r *Recorder) Wait(ctx context.Context, until time.Time) bool {
 	if r == nil {
 		return false
@@ -221,13 +221,13 @@ func (r *Recorder) Patience() time.Duration {
 	return r.opt.Patience
 }
 
-// RecordHead puts a HEAD request for a tag into the buffer, since the client's GET by
-// digest may follow and the two are one pull of the tag. If Redis has counted such a pull,
-// the caller also records its GET here, with CountedByRedis, so that the statistics join
-// no other pull with the same HEAD. The requests are written to the table pullheads, which
-// only the statistics read. HEADs fill at most half of the buffer. A HEAD that is dropped
-// isn't counted as dropped: its only effect is that a pull by digest isn't counted for its
-// tag.
+// RecordHead puts a HEAD request for a tag into the buffer, from where it is written to the
+// table pullheads, which only the statistics read. They need it because the client's GET by
+// digest may follow, and HEAD and GET are one pull of the tag. If Redis has counted such a
+// pull, the caller also records its GET here, with CountedByRedis, so that the statistics
+// join no other pull with the same HEAD. HEADs fill at most half of the buffer. A dropped
+// HEAD isn't counted as dropped: its only effect is that a pull by digest isn't counted for
+// its tag.
 func (r *Recorder) RecordHead(ctx context.Context, e Entry) (taken bool) {
 	if r == nil {
 		return false
@@ -300,10 +300,10 @@ func (r *Recorder) Unfit() uint64 {
 // the entries that remain in the buffer.
 func (r *Recorder) Run(ctx context.Context) error { return r.loop.Run(ctx) }
 
-// Close makes the recorder refuse further entries and writes those in the buffer. It
+// Close makes the recorder refuse further entries, and writes those in the buffer. It
 // repeats failed batches until all are written or ctx ends. If ctx ends first, Close drops
-// and counts the rest, and its error says how many pulls were dropped. (If PostgreSQL
-// didn't answer the last attempt at a batch, these entries may be in the log
+// the rest, counts it, and returns an error with the number of dropped pulls. (If
+// PostgreSQL didn't answer the last attempt to write a batch, the batch may be in the log
 // nevertheless.) Call Close when Run has returned or is about to return.
 func (r *Recorder) Close(ctx context.Context) error {
 	if r == nil {

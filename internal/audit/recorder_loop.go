@@ -7,9 +7,9 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// runBatch is called by the worker loop. It writes a batch, unless the loop was just woken
-// by the first entry after a pause; then it returns without writing, and the loop sleeps
-// for Every so that more entries can come. It does write if there are enough entries for a
+// runBatch writes a batch; the worker loop calls it. If the loop was just woken by the
+// first entry after a pause, runBatch returns without writing, and the loop sleeps for
+// Every so that more entries can come. But it does write if there are enough entries for a
 // full batch, or if the buffer is full.
 func (r *Recorder) runBatch(ctx context.Context) (more bool, err error) {
 	r.mu.Lock()
@@ -23,7 +23,7 @@ func (r *Recorder) runBatch(ctx context.Context) (more bool, err error) {
 }
 
 // sleepTime returns how long the loop sleeps: Every if the buffer has entries, otherwise
-// worker.MaxIdle. In the second case the next entry wakes the loop earlier.
+// worker.MaxIdle, from which the next entry wakes it.
 func (r *Recorder) sleepTime(context.Context) (time.Duration, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

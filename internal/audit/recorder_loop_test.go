@@ -8,8 +8,9 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// Without entries the loop must sleep until one comes. A first entry must wait Every for
-// further ones. Two entries fill a batch here, so they must be written at once.
+// While the buffer is empty, the recorder's loop must sleep until an entry comes. The first
+// entry must then wait for Every (1 s here), so that others can join its batch. Two entries
+// fill a batch in this test, so the loop must write them at once.
 func TestRecorderRests(t *testing.T) {
 	t.Parallel()
 	r := NewRecorder(RecorderOptions{DB: dbtest.New(t), Log: quiet, Every: time.Second, Batch: 2})

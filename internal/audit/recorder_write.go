@@ -44,8 +44,8 @@ func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
 	return r.done(len(batch), unfit), nil
 }
 
-// ended records that writing a batch has ended, and whether it failed. After a failure it
-// also wakes the callers of Wait.
+// ended records that an attempt to write a batch has ended, and whether it failed. After a
+// failure it wakes the callers of Wait, since Wait returns false then.
 func (r *Recorder) ended(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -55,16 +55,16 @@ func (r *Recorder) ended(err error) {
 	}
 }
 
-// leave wakes the callers of Wait, because entries have left the buffer or a batch has
-// failed.
+// leave wakes the callers of Wait. It is called when entries have left the buffer, or when
+// writing a batch has failed.
 func (r *Recorder) leave() {
 	close(r.room)
 	r.room = make(chan struct{})
 }
 
-// next returns the oldest entries of the buffer as the next batch, and gives each an id
-// from the database. From then on these entries accept no further requests. They stay in
-// the buffer until done removes them.
+// next returns the oldest entries of the buffer as the next batch, and gives an id from the
+// database to each entry that has none. From then on these entries accept no further
+// requests. They stay in the buffer until done removes them.
 func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
 	r.mu.Lock()
 	n := min(len(r.queue), r.opt.Batch)
@@ -123,9 +123,9 @@ func (r *Recorder) done(n, unfit int) (more bool) {
 	return len(r.queue) >= r.opt.Batch
 }
 
-// write inserts entries, and returns how many pulls it left out because PostgreSQL will
-// never accept their entries. It finds such an entry by halving the batch, so that the
-// others are written.
+// write inserts `entries`, and returns how many pulls it left out because PostgreSQL will
+// never accept their entries. It finds such an entry by halving the batch again and again,
+// so that all other entries are written.
 func (r *Recorder) write(ctx context.Context, entries []Entry) (unfit int, err error) {
 	err = r.insert(ctx, entries)
 	if !refused(err) {
@@ -143,9 +143,9 @@ func (r *Recorder) write(ctx context.Context, entries []Entry) (unfit int, err e
 	return a + b, err
 }
 
-// refused says whether err is caused by an entry's data, so that every further attempt
-// would fail too: errUnfit, or PostgreSQL's error classes 22 (data exception) and 54
-// (program limit exceeded).
+// refused says whether `err` is caused by the data of an entry, so that every further
+// attempt would fail too. Such errors are errUnfit and PostgreSQL's error classes 22 (data
+// exception) and 54 (program limit exceeded).
 func refused(err error) bool {
 	if errors.Is(err, errUnfit) {
 		return true

@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Place is the position of an entry in the order of time and id.
+// Place is the place of an entry in the order by time and id.
 type Place struct {
 	Time time.Time
 	ID   int64
@@ -25,9 +25,9 @@ type RedisPull struct {
 	Seq          int64 // the sequence number that Redis gave it; 0: none
 }
 
-// CountedByRedis returns up to n pulls that were counted in Redis, in the order of time
-// and id, beginning behind the given place in that order. next is the place to continue
-// from, zero if there are no more pulls.
+// CountedByRedis returns up to `n` pulls that were counted in Redis, ordered by time and
+// id, beginning after the place `after`. `next` is the place from which to continue; it is
+// zero if there are no more pulls.
 func (l *Log) CountedByRedis(ctx context.Context, after Place, n int) (list []RedisPull, next Place, err error) {
 	rows, err := l.db.Pool.Query(ctx, `
 		SELECT time, id, COALESCE(repository_id, 0), COALESCE(tag, ''), digest, COALESCE(redis_seq, 0) FROM auditlog
@@ -52,10 +52,10 @@ func (l *Log) CountedByRedis(ctx context.Context, after Place, n int) (list []Re
 	return list, next, nil
 }
 
-// CountAgain is for pulls whose counts Redis has lost: it marks them as to be counted from
-// the audit log. They get the present transaction's id, so that the statistics worker
-// reads them again like new entries. Pulls that are no longer marked as counted in Redis
-// stay as they are.
+// CountAgain marks pulls whose counts Redis has lost as pulls to be counted from the audit
+// log. It gives them the id of its own transaction, so that the statistics worker reads
+// them again like new entries. It leaves pulls unchanged that are no longer marked as
+// counted in Redis.
 func (l *Log) CountAgain(ctx context.Context, list []RedisPull) error {
 	if len(list) == 0 {
 		return nil

@@ -14,9 +14,9 @@ import (
 )
 
 // insertEntries is the SQL statement that inserts entries from arrays, one array per
-// column. It skips an entry whose (time, id) exists already: a repeated attempt to write a
-// batch must not fail on the entries that the first attempt wrote. (COPY can't skip rows,
-// and is no faster for so few.)
+// column. It skips an entry whose (time, id) exists already, so that a repeated attempt to
+// write a batch doesn't fail on the entries that the first attempt wrote. (COPY can't skip
+// rows, and is no faster for so few.)
 const insertEntries = `
 	INSERT INTO auditlog (id, time, kind, actor, address, user_agent, request_id,
 		namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq, pulls, first_time, later)
@@ -31,11 +31,12 @@ const insertEntries = `
 			namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq, pulls, first_time, later)
 	ON CONFLICT (time, id) DO NOTHING`
 
-// errUnfit says that the entry can never be written, whatever state the database is in.
+// errUnfit says that an entry can never be written, whatever state the database is in,
+// because its detail has no JSON form.
 var errUnfit = errors.New("its detail can't be written as JSON")
 
 // arguments returns the arrays for insertEntries. Empty fields of entries are filled from
-// s. Error: errUnfit, if an entry's detail can't be written as JSON.
+// the source `s`. It returns errUnfit if an entry's detail can't be written as JSON.
 func arguments(s Source, entries []Entry) (db.Args, error) {
 	n := len(entries)
 	var (
@@ -91,9 +92,9 @@ func clean(s string) string {
 	return strings.ReplaceAll(s, "\x00", "?")
 }
 
-// detailText returns a detail as JSON text that the type jsonb accepts. The type accepts
-// neither the NUL character nor unpaired surrogates, which JSON writes as \u escapes, so
-// detailText replaces both.
+// detailText returns an entry's detail as JSON text that PostgreSQL's type jsonb accepts.
+// jsonb accepts neither the NUL character nor unpaired surrogates, which JSON writes as \u
+// escapes, so detailText replaces both.
 func detailText(detail any) (string, error) {
 	if detail == nil {
 		return "", nil

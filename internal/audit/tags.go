@@ -18,12 +18,12 @@ import (
 type FormerTag struct {
 	Tag    string
 	Digest oci.Digest
-	// Start is when the tag was set to the digest or last pushed again with it. It is zero
-	// if the audit log no longer has that entry.
+	// Start is when the tag was pointed to the digest, or when it was last pushed again
+	// with this digest. It is zero if the audit log no longer has the entry of that push.
 	Start time.Time
 	End   time.Time
 	Kind  Kind // MoveTag, RevertTag, DeleteTag or AutopruneTagDelete: how it ended
-	// Cursor, passed to FormerTags, continues the listing after this state.
+	// Cursor can be passed to FormerTags to continue the listing after this state.
 	Cursor string
 }
 
@@ -36,8 +36,9 @@ type FormerQuery struct {
 	EndsOnly bool
 }
 
-// foundFormer is an entry that the statement examined. selected says that the entry ended
-// a former state; last says that the statement examined no further entries.
+// foundFormer is an entry that the statement of FormerTags examined. `selected` says that
+// this entry ended a former state of a tag; `last` says that it is the last entry that the
+// statement examined.
 type foundFormer struct {
 	FormerTag
 	selected, last bool
@@ -67,10 +68,11 @@ func scanFormer(row pgx.CollectableRow) (f foundFormer, err error) {
 	return f, err
 }
 
-// FormerTags returns one page of the listing of former states of a repository's tags: up
-// to n states after cursor ("": from the first), those that ended last first. next is the
-// cursor of the following page, "" when there is none. States that ended before the log's
-// retention are missing, and so are those of deleted repositories with the same name.
+// FormerTags returns one page of the listing of former states of a repository's tags: up to
+// `n` states after `cursor` (from the first if it is ""), the most recently ended first.
+// `next` is the cursor of the following page, or "" if there is none. States that ended
+// before the log's retention are missing, and so are the states of a deleted repository
+// with the same name.
 //
 // As with List, each call examines a bounded number of entries of the audit log. It may
 // therefore return fewer than n states although there is a next page. Error: ErrCursor.
@@ -119,15 +121,15 @@ func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n in
 	return list, "", nil
 }
 
-// Each of the two statements examines up to @bound entries, of a repository
-// (formerOfRepository) or of one of its tags (formerOfTag), and selects the entries that
-// ended a state of a tag. Each also returns the last entry that it examined, selected or
-// not, because the next cursor is made from it. The lists of kinds must equal those of the
-// indexes auditlog_tag_ends_idx and auditlog_tags_idx.
+// Each of the two statements examines up to @bound entries: formerOfRepository those of a
+// repository, formerOfTag those of a single tag. It selects the entries that ended a state
+// of a tag. It also returns the last entry that it examined, selected or not, because the
+// next page's cursor is made from it. The lists of kinds must equal those of the indexes
+// auditlog_tag_ends_idx and auditlog_tags_idx.
 //
-// A state begins with the newest earlier entry that set the tag or pushed it again. Among
-// the entries between that one and the state's end are only those that were written along
-// with it or change nothing, so it is enough to examine ten.
+// A state of a tag begins with the newest entry before its end that set the tag or pushed
+// it again. Between these two entries there are only entries that were written together
+// with the state's end, or that change nothing. So it is enough to examine ten entries.
 const (
 	formerOfRepository = `
 		WITH entries AS MATERIALIZED (

@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// The test fills the audit log and reads one page of the tags' history, then fills it to
-// ten times the size and reads again. The second call may read at most twice as many
-// database pages as the first, and 100 more.
+// The test fills the audit log and reads one page of the history of a repository's tags.
+// Then it fills the log to ten times the size and reads such a page again. The second call
+// may read at most twice as many database pages as the first call, plus 100.
 func TestFormerTagsAtAnySize(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -2,8 +2,8 @@ package config
 
 import "reflect"
 
-// Changed returns the keys of all settings whose values in c and in other differ, in the
-// order of docs/configuration.md.
+// Changed returns the keys of all settings whose value in `other` differs from the value in
+// `c`, in the order of docs/configuration.md.
 func (c *Config) Changed(other *Config) []string {
 	var keys []string
 	for i := range settings {

@@ -1,11 +1,11 @@
 // Package config has all settings of Purser in one struct: it loads, validates and
 // shows them.
 //
-// A setting has a dotted key, such as "http.addr". Its value comes from four sources, in
-// increasing priority: the default, the YAML file, the environment variable
-// (PURSER_HTTP_ADDR), and calls of [Config.Set], which apply command-line flags. The value
-// can also be in a file of its own: a variable with _FILE appended to its name, or a
-// secret's value with the prefix "file:", names that file.
+// A setting has a dotted key, such as "http.addr". Its value comes from one of four
+// sources. In increasing priority these are the default, the YAML file, the environment
+// variable (PURSER_HTTP_ADDR), and calls of [Config.Set], which apply command-line flags. A
+// value can also be read from a file of its own, whose path is in a variable with _FILE
+// appended to its name or, for a secret, in a value with the prefix "file:".
 //
 // The table in settings.go is the only list of keys. The file, the environment, the output
 // of [Config.Show] and the documentation all follow it. Every error names the key and the
@@ -62,8 +62,8 @@ type Database struct {
 	Migrate    bool
 }
 
-// Storage says where blobs are stored: in S3 if [Storage.UsesS3], otherwise in a local
-// directory.
+// Storage configures where blobs are stored: in S3 if [Storage.UsesS3] returns true,
+// otherwise in a local directory.
 type Storage struct {
 	Filesystem    Filesystem
 	S3            S3
@@ -87,7 +87,7 @@ type GC struct {
 	ReviewManifests bool
 	ReviewBlobs     bool
 	ReviewAfter     time.Duration
-	// ReviewAfterEvents overrides the review delay for some events.
+	// ReviewAfterEvents overrides the review delay (ReviewAfter) after some events.
 	ReviewAfterEvents  map[string]time.Duration
 	Workers            int // for blobs, and as many for manifests
 	Batch              int
@@ -96,8 +96,8 @@ type GC struct {
 	KeepDoomed         time.Duration // how long objects of deleted blobs stay in the store
 }
 
-// LooseForeignKeys configures the worker that deletes or updates, in batches, the rows
-// that refer to a deleted repository.
+// LooseForeignKeys configures the worker that, after a repository was deleted, deletes or
+// updates the rows that refer to it, in batches.
 type LooseForeignKeys struct {
 	Enabled    bool
 	Interval   time.Duration // between runs
@@ -106,8 +106,8 @@ type LooseForeignKeys struct {
 	MaxRuntime time.Duration
 }
 
-// Delay returns the review delay after event: the time until garbage collection reviews a
-// blob or manifest that the event may have made garbage.
+// Delay returns the review delay after `event`: how long garbage collection waits before it
+// reviews a blob or manifest that the event may have made garbage.
 func (g GC) Delay(event string) time.Duration {
 	if d, ok := g.ReviewAfterEvents[event]; ok {
 		return d
@@ -115,7 +115,8 @@ func (g GC) Delay(event string) time.Duration {
 	return g.ReviewAfter
 }
 
-// Delays returns the review delay of each event that has one.
+// Delays returns the review delay of each event after which garbage collection reviews
+// something.
 func (g GC) Delays() map[string]time.Duration {
 	all := map[string]time.Duration{}
 	for _, event := range events.WithDelay() {
@@ -136,12 +137,12 @@ type Cache struct {
 	Entries       int
 }
 
-// Load returns the configuration from the YAML file at path (none if path is empty) and
-// from environ, whose entries have the form "NAME=value", as in [os.Environ].
+// Load returns the configuration from the YAML file at `path` (no file if path is empty)
+// and from `environ`, whose entries have the form "NAME=value", as in [os.Environ].
 //
-// The error joins all problems. Load returns a configuration even then, with the defaults
-// instead of invalid values, so that the caller can also collect the errors of
-// [Config.Set] and [Config.Validate] and show all at once. Load doesn't call Validate,
+// The error joins all problems. Load returns a configuration even if there are problems,
+// with defaults instead of invalid values. Thus the caller can also collect the errors of
+// [Config.Set] and [Config.Validate], and show all at once. Load doesn't call Validate,
 // since command-line flags may still change settings.
 func Load(path string, environ []string) (*Config, error) {
 	c := &Config{
@@ -166,10 +167,10 @@ func Load(path string, environ []string) (*Config, error) {
 	return c, errors.Join(problems...)
 }
 
-// Set sets the setting with the given key to a value, which has the format of an
-// environment variable's value. An empty value restores the default of a setting whose
-// default depends on other settings. source says where the value comes from, such as "flag
-// --addr"; errors and Show repeat it.
+// Set sets the setting `key` to `value`, which has the format of an environment variable's
+// value. An empty value restores the default of a setting whose default depends on other
+// settings. `source` says where the value comes from, such as "flag --addr"; errors and
+// Show repeat it.
 func (c *Config) Set(key, value, source string) error {
 	s := settingOf(key)
 	if s == nil {
@@ -196,7 +197,7 @@ func (c *Config) set(s *setting, value, source string) error {
 	return nil
 }
 
-// Source returns where the value of key comes from: "default", "FILE:LINE", "env
+// Source returns where the value of `key` comes from: "default", "FILE:LINE", "env
 // VARIABLE", or the source that was passed to Set.
 func (c *Config) Source(key string) string {
 	if source, ok := c.sources[key]; ok {
@@ -205,14 +206,15 @@ func (c *Config) Source(key string) string {
 	return "default"
 }
 
-// isSet says whether the file, the environment or Set gave key a value.
+// isSet says whether `key` was given a value by the file, the environment or Set, rather
+// than by its default.
 func (c *Config) isSet(key string) bool {
 	_, ok := c.sources[key]
 	return ok
 }
 
 // derive recomputes all defaults that depend on other settings or on the environment. It
-// runs after each change, so the order of changes doesn't matter.
+// runs after each change of a setting, so the order of changes doesn't matter.
 func (c *Config) derive() {
 	if !c.isSet("data_dir") {
 		c.DataDir = defaultDataDir(c.env)
@@ -241,8 +243,9 @@ func (c *Config) derive() {
 	}
 }
 
-// absolute makes path absolute. It leaves an empty path unchanged, and one that begins
-// with a tilde, which only a shell expands: Validate reports these as errors.
+// absolute returns `path` as an absolute path. It returns two kinds of path unchanged,
+// which Validate reports as errors: an empty path, and a path that begins with a tilde,
+// since only a shell expands the tilde.
 func absolute(path string) string {
 	if path == "" || path[0] == '~' {
 		return path

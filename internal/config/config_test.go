@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// home is an environment that sets data_dir, since the default of data_dir depends on
-// whether root runs the tests.
+// home is the environment that load passes to Load. It sets data_dir, since the default of
+// data_dir depends on whether root runs the tests.
 var home = []string{"HOME=/home/u", "PURSER_DATA_DIR=/data"}
 
 func load(t *testing.T, text string, environ ...string) (*Config, error) {

@@ -12,8 +12,8 @@ import (
 
 const envPrefix = "PURSER_"
 
-// foreignVariables are variables with the prefix PURSER_ that aren't settings: other parts
-// of Purser read them.
+// foreignVariables are the environment variables with the prefix PURSER_ that aren't
+// settings, because other parts of Purser read them.
 var foreignVariables = []string{"PURSER_POSTGRES_BIN", "PURSER_SERVER"}
 
 const testPrefix = "PURSER_TEST_"
@@ -66,9 +66,9 @@ func (c *Config) loadEnviron(environ []string) []error {
 	return problems
 }
 
-// setVariableFile sets s to the content of the file at path, which the setting's _FILE
-// variable names. twice says that the variable without _FILE is set too, which is an
-// error.
+// setVariableFile sets the setting `s` to the content of the file at `path`, which the
+// setting's _FILE variable names. `twice` says that the variable without _FILE is set too;
+// then setVariableFile returns an error.
 func (c *Config) setVariableFile(s *setting, path string, twice bool) error {
 	name := s.env()
 	if twice {
@@ -81,8 +81,8 @@ func (c *Config) setVariableFile(s *setting, path string, twice bool) error {
 const systemDataDir = "/var/lib/purser"
 
 // defaultDataDir returns systemDataDir if this process runs as root and can write there.
-// Otherwise it returns the directory "purser" in the user's data directory, as the XDG
-// Base Directory Specification defines it, or "" if the user has none.
+// Otherwise it returns the directory "purser" in the user's data directory, as the XDG Base
+// Directory Specification defines that, or "" if the environment names no such directory.
 func defaultDataDir(env map[string]string) string {
 	if os.Geteuid() == 0 && writable(systemDataDir) {
 		return systemDataDir
@@ -97,7 +97,8 @@ func defaultDataDir(env map[string]string) string {
 	return ""
 }
 
-// writable says whether this process can write to dir or, if dir doesn't exist, create it.
+// writable says whether this process can write to the directory `dir` or, if dir doesn't
+// exist, can create it.
 func writable(dir string) bool {
 	err := unix.Access(dir, unix.W_OK)
 	if err == unix.ENOENT {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// field reads and writes the value of one setting in a Config. If set fails, it leaves the
-// value unchanged.
+// field reads and writes the value of one setting in a Config. If set returns an error, it
+// has left the value unchanged.
 type field interface {
 	set(text string) error
 	// show returns the value in the format that set accepts, with secrets hidden.
@@ -27,8 +27,8 @@ func (f textField) set(text string) error {
 
 func (f textField) show() string { return *f.p }
 
-// objectField is a setting whose value is a JSON object. The configuration file may have
-// it as YAML.
+// objectField is a setting whose value is a JSON object. In the configuration file the
+// object may also be written as YAML.
 type objectField struct{ p *string }
 
 func (f objectField) set(text string) error {

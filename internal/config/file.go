@@ -50,10 +50,10 @@ var (
 	yamlLater = regexp.MustCompile(`^(did not find|could not find) `) // errors for which the parser names the previous line
 )
 
-// syntaxProblem returns the YAML parser's error in the form of this package's other
-// errors, with path and line in front. If the parser names no line, it means the first. An
-// error about an unknown anchor doesn't repeat the anchor's name, which may be a secret
-// that lacks quotes.
+// syntaxProblem returns the YAML parser's error `err` in the form of this package's other
+// errors, with path and line in front. If the parser names no line, the error is in the
+// first one. An error about an unknown anchor doesn't repeat the anchor's name, since this
+// may be a secret that lacks quotes.
 func syntaxProblem(path string, text []byte, err error) error {
 	reason, line := err.Error(), 1
 	if m := yamlLine.FindStringSubmatch(reason); m != nil {
@@ -77,7 +77,7 @@ func syntaxProblem(path string, text []byte, err error) error {
 }
 
 // walker applies the settings in the YAML nodes of one file. It descends only as deep as
-// keys have parts, so a YAML alias that contains itself can't make it loop.
+// the longest key has parts, so a YAML alias that contains itself can't make it loop.
 type walker struct {
 	c        *Config
 	path     string
@@ -96,8 +96,8 @@ func (w *walker) place(n *yaml.Node) string {
 	return fmt.Sprintf("%s:%d", w.path, n.Line)
 }
 
-// group applies the settings in the YAML mapping n, whose keys begin with prefix. If
-// prefix is empty, n is the whole file.
+// group applies the settings in the YAML mapping `n`, whose keys all begin with `prefix`.
+// If prefix is empty, n is the whole file.
 func (w *walker) group(prefix string, n *yaml.Node) {
 	n = resolve(n)
 	if isNull(n) {
@@ -137,8 +137,8 @@ func (w *walker) member(key string, name, value *yaml.Node) {
 		w.problem(name, key, "there is no such setting%s", didYouMean(key, allKeys()))
 		return
 	}
-	// Errors name the line of the key: if the value is a YAML alias, the value itself is
-	// on another line.
+	// Errors name the line of the setting's key: if the setting's value is a YAML alias,
+	// the value itself is on another line.
 	value = resolve(value)
 	if isNull(value) {
 		return // "addr:" without a value keeps the default

@@ -10,18 +10,19 @@ import (
 )
 
 const (
-	// fileVariable is appended to the name of a setting's environment variable. The
-	// variable with that longer name contains the path of a file with the value.
+	// fileVariable can be appended to the name of a setting's environment variable. The
+	// variable with the longer name contains the path of a file that has the value.
 	fileVariable = "_FILE"
-	// fileValue is a prefix of a value. It says that the rest is the path of a file that
-	// contains the secret.
+	// fileValue is the prefix of a secret setting's value that is the path of a file. The
+	// file has the secret.
 	fileValue = "file:"
-	// maxFileValue limits the size of a file that contains a value, in bytes.
+	// maxFileValue limits the size in bytes of a file that has a setting's value.
 	maxFileValue = 64 << 10
 )
 
-// takesFile says whether the setting accepts "file:PATH" as a value. Secrets do, addresses
-// that may contain a password (DSN), and the S3 access key, which belongs to a secret.
+// takesFile says whether the setting accepts "file:PATH" as a value. Secrets accept it, and
+// so do addresses that may contain a password (DSNs) and the S3 access key, which belongs
+// to a secret.
 func (s *setting) takesFile(c *Config) bool {
 	switch s.field(c).(type) {
 	case secretField, dsnField:
@@ -46,8 +47,8 @@ func (c *Config) setFromFile(s *setting, path, source string) error {
 	return nil
 }
 
-// readValue returns the content of the file at path without the line breaks at its end,
-// which editors and echo add.
+// readValue returns the content of the file at `path`, without line breaks at its end,
+// which editors and the command echo add.
 func readValue(path string) (string, error) {
 	switch {
 	case path == "":
@@ -83,8 +84,8 @@ func unreadable(path string, err error) error {
 	return fmt.Errorf("reading the file %s: %w; check its path and that this user may read it", path, err)
 }
 
-// filePath returns the path in a value of the form "file:/path" or "file:///path", and
-// whether the value has that form.
+// filePath returns the path in `value` if value has the form "file:/path" or
+// "file:///path", and whether it has that form.
 func filePath(value string) (string, bool) {
 	path, ok := strings.CutPrefix(value, fileValue)
 	if strings.HasPrefix(path, "///") {

@@ -18,9 +18,9 @@ func secretFile(t *testing.T, text string) string {
 	return path
 }
 
-// TestValuesInFiles writes a value of each setting to a file. The setting's variable with
-// _FILE appended must accept the file's path. Secrets must also accept "file:PATH" as
-// their value.
+// TestValuesInFiles writes a value of each setting to a file. Load must read the value from
+// the file if the setting's variable with _FILE appended has the file's path. Secrets must
+// also accept "file:PATH" as their value.
 func TestValuesInFiles(t *testing.T) {
 	t.Parallel()
 	for i := range settings {
@@ -119,8 +119,8 @@ func TestSecretsInFilesStayHidden(t *testing.T) {
 	}
 }
 
-// TestChangedFile changes the content of a file from which a secret is read. Changed must
-// report the setting.
+// TestChangedFile changes the content of the file from which a secret is read, and loads
+// the configuration again. Changed must report the setting.
 func TestChangedFile(t *testing.T) {
 	t.Parallel()
 	path := secretFile(t, "postgres://u:one@h/d")

@@ -25,7 +25,8 @@ type HTTP struct {
 	DrainTimeout    time.Duration
 	MaxRequestTime  time.Duration
 	BodyIdleTimeout time.Duration
-	// These settings limit the resources that clients may use. 0 means no limit.
+	// The following settings limit what clients may use of the server's resources. 0 means
+	// no limit.
 	BodyMemory           int64 // bytes
 	BodyMemoryShare      int   // percentage of it for one client
 	BodyMemoryWait       time.Duration
@@ -45,15 +46,16 @@ type HTTP struct {
 	ExternalURL     string // scheme and host without a trailing slash; "": as in the request
 }
 
-// TLS has the paths of PEM files with a certificate and its private key. Either both or
-// none must be set.
+// TLS has the paths of PEM files with a certificate and its private key. Both are empty if
+// TLS is off; Validate refuses one without the other.
 type TLS struct {
 	Cert string
 	Key  string
 }
 
-// Hosts returns the host names that requests to the listener at addr may have: those of
-// the setting http.allowed_hosts, the external URL's, and addr's own.
+// Hosts returns the host names that requests to the listener at the address `addr` may
+// have: the names in the setting http.allowed_hosts, the host of http.external_url, and the
+// host in addr.
 func (h HTTP) Hosts(addr string) []string {
 	names := append([]string{}, h.AllowedHosts...)
 	if u, err := url.Parse(h.ExternalURL); err == nil && u.Hostname() != "" {
@@ -65,9 +67,9 @@ func (h HTTP) Hosts(addr string) []string {
 	return names
 }
 
-// deriveProfiles sets the default of ProfileAddr, unless the setting was given a value
-// (isSet). The default is DebugAddr if only this machine can reach that address, otherwise
-// "".
+// deriveProfiles sets ProfileAddr to its default, unless the setting was given a value
+// (`isSet`). The default is DebugAddr if only this machine can reach that address,
+// otherwise "".
 func (h *HTTP) deriveProfiles(isSet bool) {
 	if isSet {
 		return
@@ -110,9 +112,9 @@ func (c *Config) validateHTTP(report reporter) {
 }
 
 // validateAddresses reports an error if other machines can reach the registry, which needs
-// no log-in, or the profiles, unless http.allow_anonymous or http.allow_profiles permits
-// it. Other machines may always reach metrics and health, since these disclose nothing
-// about the content.
+// no log-in, without http.allow_anonymous, or can reach the profiles without
+// http.allow_profiles. Other machines may always reach metrics and health, since these
+// disclose nothing about the registry's content.
 func (c *Config) validateAddresses(report reporter) {
 	h := c.HTTP
 	for _, a := range []struct {
@@ -141,9 +143,9 @@ func (c *Config) validateAddresses(report reporter) {
 	}
 }
 
-// parseAddr checks that addr is host:port, and returns whether only this machine can reach
-// it. An empty host means all of the machine's addresses. parseAddr doesn't look up host
-// names, so "localhost" is the only name that it counts as loopback.
+// parseAddr checks that `addr` has the form host:port, and returns whether only this
+// machine can reach it. An empty host means all of the machine's addresses. parseAddr
+// doesn't look up host names: "localhost" is the only name that it counts as loopback.
 func parseAddr(addr string) (loopback bool, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -218,8 +220,8 @@ func (f networksField) show() string {
 	return strings.Join(names, ", ")
 }
 
-// parseNetwork parses a network such as 10.0.0.0/8. It returns a single address as a
-// network that contains only this address.
+// parseNetwork parses a network such as 10.0.0.0/8. If `text` is a single address, it
+// returns the network that contains only this address.
 func parseNetwork(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
 		addr = addr.Unmap()

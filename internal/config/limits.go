@@ -7,8 +7,9 @@ const (
 	maxBodyMemory = 1 << 30
 )
 
-// defaultBodyMemory returns how many bytes of memory request bodies may use by default in
-// a process that may use limit bytes in all. If limit is unknown (0), it returns 256 MiB.
+// defaultBodyMemory returns how many bytes of memory request bodies may use by default, in
+// a process that may use `limit` bytes in all: a quarter, within bounds. If the limit is
+// unknown (0), it returns 256 MiB.
 func defaultBodyMemory(limit int64) int64 {
 	if limit <= 0 {
 		return maxBodyMemory / 4

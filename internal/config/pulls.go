@@ -59,8 +59,8 @@ var pullSettings = []setting{
 	{key: "redis.url", field: func(c *Config) field { return dsnField{&c.Redis.URL} }},
 }
 
-// validatePulls reports settings that have pulls counted where they aren't recorded: from
-// an audit log without pulls, or in Redis without a URL.
+// validatePulls reports an error if pulls are to be counted from an audit log that doesn't
+// record them (audit.pulls is false), or in Redis without redis.url.
 func (c *Config) validatePulls(report func(key, format string, args ...any)) {
 	p := c.PullStatistics
 	if p.Enabled && !p.Redis && !c.Audit.Pulls {
@@ -74,8 +74,8 @@ func (c *Config) validatePulls(report func(key, format string, args ...any)) {
 	}
 }
 
-// checkRedisURL returns an error if text isn't empty and isn't a URL of a Redis server.
-// The error doesn't repeat text, which may contain a password.
+// checkRedisURL returns an error unless `text` is empty or the URL of a Redis server. The
+// error doesn't repeat the text, which may contain a password.
 func checkRedisURL(text string) error {
 	if text == "" {
 		return nil

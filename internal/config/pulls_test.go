@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// TestPullStatistics checks that pulls are counted by default exactly if the audit log
-// records them, and that Quay's variable and Purser's own change that.
+// TestPullStatistics checks that by default pulls are counted exactly if the audit log
+// records them, and that Quay's environment variable and Purser's own override this
+// default.
 func TestPullStatistics(t *testing.T) {
 	t.Parallel()
 	const quay = "FEATURE_PULL_STATISTICS_TRACKING"
@@ -39,9 +40,9 @@ func TestPullStatistics(t *testing.T) {
 	}
 }
 
-// TestRedisSettings checks that counting in Redis is refused without a URL of a Redis
-// server, that intervals may be numbers of seconds, as in Quay, and that commas separate
-// lists.
+// TestRedisSettings checks three things: counting in Redis is refused without the URL of a
+// Redis server, intervals may be numbers of seconds, as in Quay, and commas separate the
+// elements of lists.
 func TestRedisSettings(t *testing.T) {
 	t.Parallel()
 	const url = "PURSER_REDIS_URL=redis://user:secret@cache:6379/1"

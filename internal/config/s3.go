@@ -55,7 +55,7 @@ func (s S3) endpoint() (host string, insecure bool, err error) {
 }
 
 // parseHTTPURL parses a URL that must consist of scheme and host only. Its errors don't
-// repeat text, which may contain credentials.
+// repeat the URL, which may contain a user and password.
 func parseHTTPURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {

@@ -12,8 +12,8 @@ const (
 	spaces = " \t\r\n\v\f" // separate the pairs in a DSN
 )
 
-// Secret is a text that must not be printed: each way to format or encode it gives
-// "(hidden)". The conversion string(s) returns the text itself.
+// Secret is a text that must not be printed. Each way to format or encode it gives
+// "(hidden)"; only the conversion string(s) returns the text itself.
 type Secret string
 
 // String returns "(hidden)", or "" if the value is empty.
@@ -24,19 +24,19 @@ func (s Secret) String() string {
 	return hidden
 }
 
-// Format hides the value for all verbs of package fmt, wrong ones included.
+// Format hides the value, whichever verb of package fmt is used, even a wrong one.
 func (s Secret) Format(f fmt.State, _ rune) { writeState(f, s.String()) }
 
 // MarshalText hides the value from encoders.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // DSN is the address of a PostgreSQL server, as a URL or as key=value pairs. Each way to
-// format or encode it hides the passwords. The conversion string(d) returns the whole
+// format or encode it hides the passwords; only the conversion string(d) returns the whole
 // text.
 type DSN string
 
-// String returns the DSN with its passwords hidden. A DSN that can't be parsed is
-// hidden completely.
+// String returns the DSN with its passwords hidden. If the DSN can't be parsed, all of it
+// is hidden.
 func (d DSN) String() string {
 	if d == "" {
 		return ""
@@ -47,7 +47,7 @@ func (d DSN) String() string {
 	return maskPairs(string(d))
 }
 
-// Format hides the passwords for all verbs of package fmt, wrong ones included.
+// Format hides the passwords, whichever verb of package fmt is used, even a wrong one.
 func (d DSN) Format(f fmt.State, _ rune) { writeState(f, d.String()) }
 
 // MarshalText hides the passwords from encoders.
@@ -58,9 +58,9 @@ func writeState(f fmt.State, text string) {
 	_, _ = io.WriteString(f, text)
 }
 
-// maskURL returns scheme://rest with its passwords hidden. It searches the text instead of
-// using net/url: if a password has unescaped characters, net/url may split the URL
-// elsewhere, or fail to parse it.
+// maskURL returns the URL `scheme`://`rest` with its passwords hidden. It searches the text
+// instead of using net/url: if a password has unescaped characters, net/url may take
+// another part of the URL for the password, or fail to parse the URL.
 func maskURL(scheme, rest string) string {
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
@@ -88,7 +88,8 @@ func maskURL(scheme, rest string) string {
 	return masked
 }
 
-// maskQuery returns a URL's query with all values hidden that may be passwords.
+// maskQuery returns the query of a URL, in which it has hidden all values that may be
+// passwords.
 func maskQuery(query string) string {
 	pairs := strings.Split(query, "&")
 	for i, pair := range pairs {
@@ -103,8 +104,8 @@ func maskQuery(query string) string {
 	return strings.Join(pairs, "&")
 }
 
-// isSecretKey says whether the value of the connection parameter name must be hidden. The
-// values of password, sslpassword and similar parameters must; passfile's is only a path.
+// isSecretKey says whether the value of the connection parameter `name` must be hidden, as
+// for password or sslpassword. The value of passfile is only a path and isn't hidden.
 func isSecretKey(name string) bool {
 	name = strings.ToLower(name)
 	return name != "passfile" && (strings.Contains(name, "pass") || strings.Contains(name, "secret") || strings.Contains(name, "token"))
@@ -126,8 +127,8 @@ func maskPairs(text string) string {
 			return hidden
 		}
 		value := after[:end]
-		// PostgreSQL's parser takes the pair that follows an empty value as the value: in
-		// "host= password=x" the host is "password=x".
+		// PostgreSQL's parser reads past the space after an empty value, and takes the next
+		// pair as the value: in "host= password=x" the host is "password=x".
 		if isSecretKey(key) || strings.Contains(value, "=") {
 			value = hidden
 		}
@@ -137,8 +138,8 @@ func maskPairs(text string) string {
 	return strings.Join(out, " ")
 }
 
-// pairEnd returns the index in s after the value with which s begins. It returns false if
-// the value begins with a quote that isn't closed.
+// pairEnd returns the index at which the value ends that `s` begins with. It returns false
+// if this value begins with a quote that isn't closed.
 func pairEnd(s string) (int, bool) {
 	quoted := strings.HasPrefix(s, "'")
 	start := 0

@@ -9,19 +9,19 @@ import (
 	"github.com/purser-registry/purser/internal/gc/events"
 )
 
-// setting describes the setting of one key. The table below has the order of
+// setting describes one setting. The variable settings has all of them, in the order of
 // docs/configuration.md.
 type setting struct {
 	key string
 	def string // the default, in the environment's format
-	// derived says, for the documentation, from which settings the default is derived. It
-	// is empty if def is the default.
+	// derived says, for the documentation, from which other settings the default is
+	// computed. It is empty if `def` is the default.
 	derived string
-	// unset says that Load must not apply def. As long as such a setting has no value of
-	// its own, its default is computed from other settings or from the machine's memory.
+	// unset says that Load must not apply `def`. As long as such a setting is given no
+	// value, its default is computed from other settings or from the machine's memory.
 	unset bool
-	// also is a second environment variable, with Quay's name. It counts if the setting's
-	// own variable isn't set.
+	// also is a second environment variable, which has Quay's name for the setting. It
+	// counts only if the setting's own variable isn't set.
 	also  string
 	field func(*Config) field
 }

@@ -30,8 +30,8 @@ func (c *Config) Show(w io.Writer) error {
 		open = groups
 		comment := c.Source(s.key)
 		if s.unset && !c.isSet(s.key) {
-			// The value is a derived default. It is commented out, since Load would take
-			// it for a value that was set.
+			// The value is a default that was computed from other settings. It is commented
+			// out, since Load would otherwise take it for a value that was given.
 			name, comment = "# "+name, "default: "+s.derived
 		}
 		line := indent(len(groups)) + name + ": " + c.scalar(s)

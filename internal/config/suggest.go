@@ -2,9 +2,9 @@ package config
 
 import "strings"
 
-// didYouMean returns an addition to the error about an unknown name: "; did you mean X?".
-// X is the known name most similar to name. If none is similar, X is a known key in
-// another group whose last part is the same. If there is no such key either, the text
+// didYouMean returns the end of an error message about the unknown name `name`: "; did you
+// mean X?". X is the known name that is most similar. If none is similar, X is a known key
+// in another group whose last part is the same. If there is no such key either, the text
 // refers to the documentation.
 func didYouMean(name string, known []string) string {
 	best, bestDistance := "", len(name)/3+1
@@ -28,8 +28,8 @@ func didYouMean(name string, known []string) string {
 	return "; did you mean " + best + "?"
 }
 
-// distance returns the Levenshtein distance of a and b: how many bytes must be inserted,
-// removed or replaced to turn a into b.
+// distance returns the Levenshtein distance of `a` and `b`: how many bytes must be
+// inserted, removed or replaced at least to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -60,8 +60,8 @@ func parsePart(number, unit string) (time.Duration, error) {
 	return d * hours, nil
 }
 
-// formatDuration formats d as Go does, without minutes and seconds that are zero at the
-// end: "1h", not "1h0m0s".
+// formatDuration formats `d` as package time does, but without minutes and seconds that are
+// zero at the end: "1h", not "1h0m0s".
 func formatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Validate checks addresses, paths, and settings that depend on each other, which can't be
-// checked when a single value is set. The error joins all problems. Validate looks only at
-// c: it doesn't check whether a file exists or a server answers.
+// Validate checks addresses, paths, and settings that depend on each other, which Set can't
+// check since it sees only one value. The error joins all problems. Validate looks only at
+// the configuration: it doesn't check whether a file exists or a server answers.
 func (c *Config) Validate() error {
 	var problems []error
 	report := func(key, format string, args ...any) {
@@ -64,8 +64,8 @@ func (c *Config) validateDatabase(report func(key, format string, args ...any)) 
 	}
 }
 
-// looksLikeDSN says whether s has the form of a URL or of key=value pairs. The driver
-// reports other errors when it connects.
+// looksLikeDSN says whether `s` has the form of a URL or of key=value pairs. Other errors
+// in a DSN are reported by the database driver when it connects.
 func looksLikeDSN(s string) bool {
 	if strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://") {
 		return true
@@ -80,9 +80,10 @@ const (
 	defaultUploadMaxAge    = 24 * time.Hour
 )
 
-// deriveTimes computes the defaults of those of three times that were given no value, so
-// that they fit the given ones: uploads.max_age must not be below http.max_request_time,
-// and http.body_idle_timeout must not be above it.
+// deriveTimes computes the defaults of http.max_request_time, uploads.max_age and
+// http.body_idle_timeout. It adapts those that weren't given a value to those that were:
+// uploads.max_age must not be below http.max_request_time, and http.body_idle_timeout must
+// not be above http.max_request_time.
 func (c *Config) deriveTimes() {
 	age := c.isSet("uploads.max_age")
 	if !c.isSet("http.max_request_time") {
@@ -103,8 +104,8 @@ func (c *Config) validateTimes(report func(key, format string, args ...any)) {
 		report("http.body_idle_timeout", "%s is longer than http.max_request_time (%s); shorten it",
 			formatDuration(c.HTTP.BodyIdleTimeout), formatDuration(c.HTTP.MaxRequestTime))
 	}
-	// If an upload's age could end before a request, the reaper could delete an upload
-	// that a request still writes.
+	// If uploads.max_age were shorter than a request may take, the reaper could delete an
+	// upload to which a request still writes.
 	if c.Uploads.MaxAge < c.HTTP.MaxRequestTime {
 		report("uploads.max_age", "%s is shorter than http.max_request_time (%s); lengthen it",
 			formatDuration(c.Uploads.MaxAge), formatDuration(c.HTTP.MaxRequestTime))

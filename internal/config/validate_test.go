@@ -86,8 +86,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestTimesGiveWay sets one time to a value that contradicts the default of another.
-// Validate must accept it, because the default adapts.
+// TestTimesGiveWay sets one time limit to a value that contradicts the default of another.
+// Validate must accept it, because deriveTimes adapts that default.
 func TestTimesGiveWay(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

@@ -11,8 +11,8 @@ type Autoprune struct {
 	Enabled  bool          // whether this process prunes; policies can be managed in any case
 	Interval time.Duration // least time between two runs in a namespace
 	KeepRuns time.Duration
-	// DefaultPolicy is a policy, as JSON, that applies in all namespaces. "": there is
-	// none.
+	// DefaultPolicy is a policy, as JSON, that applies in all namespaces. If it is "",
+	// there is no such policy.
 	DefaultPolicy string
 	Webhook       Webhook
 }
