@@ -19,8 +19,8 @@ import (
 const statusClientGone = 499
 
 // Fail answers the request with an error, in the format of the interface that the request is
-// for. Other code of the server writes no errors, except for those that handlers of the
-// management API return: the library huma writes these errors.
+// for. All handlers leave their errors to Fail, except for the handlers of the management API:
+// the library huma writes their errors.
 func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := Answer(r.Context(), err)
 	o := Observed(r.Context())

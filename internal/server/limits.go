@@ -32,9 +32,10 @@ type Limits struct {
 }
 
 const (
-	// drainTime limits how long net/http waits for the rest of a body that the handler hasn't
-	// read to its end. net/http waits because a client that is still sending might otherwise
-	// lose the connection before it reads the answer.
+	// drainTime limits how long the server waits for the rest of a body that the handler hasn't
+	// read to its end. net/http reads some of this rest before it sends the answer, because a
+	// client that is still sending might otherwise lose the connection before it reads the
+	// answer.
 	drainTime = 2 * time.Second
 )
 

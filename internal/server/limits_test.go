@@ -115,8 +115,9 @@ func TestBodiesHaveABudget(t *testing.T) {
 }
 
 // TestUploadsHaveABudget: a client sends an upload for which the memory budget doesn't suffice.
-// The registry must answer 503, and the client can continue after the bytes that were saved. An
-// upload of 3 MiB whose bytes stream to a directory must succeed with a budget of 100 KiB.
+// The registry must answer 503, and the client must be able to continue behind the bytes that
+// were saved. With the same budget of 100 KiB, an upload of 3 MiB must succeed if its bytes
+// stream to a directory.
 func TestUploadsHaveABudget(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 100 << 10, Share: 50} })

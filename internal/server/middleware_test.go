@@ -222,8 +222,8 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// lateWriter is a ResponseWriter whose Write panics. Handlers call Write after they have sent
-// the answer's header.
+// lateWriter is a ResponseWriter that accepts an answer's header and panics when the handler
+// writes the body.
 type lateWriter struct{ *httptest.ResponseRecorder }
 
 func (lateWriter) Write([]byte) (int, error) { panic("late") }

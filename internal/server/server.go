@@ -53,9 +53,9 @@ type Options struct {
 	// Hosts are the host names under which the server answers requests. Nil: it answers under
 	// all names.
 	Hosts *Hosts
-	// Origins are sites, such as "https://registry.example.com", whose web pages may make
-	// browsers send requests that change something. A page that comes from the registry's own
-	// host may always do so.
+	// Origins are sites, such as "https://registry.example.com". A browser's request that
+	// changes something is accepted if it comes from a web page of one of these sites, or from
+	// a page of the host to which it is sent. Other sites' pages may not send such requests.
 	Origins []string
 	// ExternalURL is the scheme and host under which clients reach the registry. URLs in the
 	// answer to a request begin with ExternalURL if the request was sent to that host. "": all

@@ -37,11 +37,11 @@ func (r *registry) orphans(t *testing.T) []string {
 	return list
 }
 
-// TestAttackUploadRememberedTooLong: a client cancels an upload through one process while
-// another process still remembers the upload. Garbage collection has already deleted the
-// upload's objects and won't look for others. The client then sends bytes of the upload to the
-// second process. That request must fail and leave no object in the store, since no worker
-// would ever delete the object.
+// TestAttackUploadRememberedTooLong: two processes serve a registry. A client cancels an upload
+// through process two, while process one still remembers the upload. Garbage collection has
+// already deleted the upload's objects and won't look for others. Then the client sends bytes
+// of the upload to process one. This request must fail and leave no object in the store, since
+// no worker would ever delete the object.
 func TestAttackUploadRememberedTooLong(t *testing.T) {
 	t.Parallel()
 	one := setup(t)

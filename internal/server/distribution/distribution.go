@@ -102,8 +102,9 @@ func New(o Options) (*API, error) {
 	}, nil
 }
 
-// Mount returns what a server needs to serve this API. The prefix is "/", so that the API also
-// answers requests, with 404, whose path belongs to no interface.
+// Mount returns the prefix, handler and error format by which a server serves this API. The
+// prefix is "/", so that the API also answers requests for paths that belong to no interface,
+// with 404.
 func (a *API) Mount() server.Mount {
 	return server.Mount{
 		Prefix: "/", Handler: a, MarshalError: MarshalError,

@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// hashingReader reads from `r` and hashes what it reads. A goroutine hashes the bytes of one
-// Read while the caller writes them to the store; the next Read waits until they are hashed.
-// So, on two cores, hashing a large layer takes hardly any extra time. The caller must not
-// change the buffer before it calls Read or finish again.
+// hashingReader reads from `r` and hashes the bytes that it reads. A goroutine hashes the bytes
+// of one Read while the caller writes them to the store; the next Read waits until they are
+// hashed. So, on two cores, hashing a large layer takes hardly any extra time. The caller must
+// not change the buffer that it gave to Read before it calls Read or finish again.
 type hashingReader struct {
 	r       io.Reader
 	pieces  chan []byte

@@ -15,8 +15,8 @@ const (
 	// maxHeavy applies to it.
 	heavyManifest = 256 << 10
 	// manifestFactor is how many bytes of the memory budget are reserved for each byte of a
-	// pushed manifest: one for its text and one for its parsed form. Both stay in memory until
-	// the manifest is stored.
+	// pushed manifest: one for its text and one for its parsed form. The parsed form may be
+	// larger than the text; maxHeavy limits how often that happens at the same time.
 	manifestFactor = 2
 	// largeAnswer is the size in bytes of the largest answer that doesn't count in the memory
 	// budget. Such an answer fits in the connection's buffer.

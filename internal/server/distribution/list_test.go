@@ -203,8 +203,8 @@ func TestReferrers(t *testing.T) {
 // TestReferrerPages: a client lists referrers that don't fit in one page, because they are too
 // many, or because the list has more than the 4 MiB that clients read of a manifest. The Link
 // header of each page must point to the next page and keep the filter by artifactType. Every
-// second referrer has annotations full of quotes. JSON escapes a quote as two bytes, and both
-// must count in the page's size.
+// second referrer has annotations full of quotes. JSON escapes a quote as two bytes, and the
+// size of a page must include the escapes.
 func TestReferrerPages(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -20,9 +20,9 @@ const (
 	maxReferrerPage   = 500
 )
 
-// page reads the query parameters n and last of a listing. n is the number of entries that the
-// client wants in one page; it is `most` if the client asks for more or doesn't say. The client
-// wants the entries after last.
+// page reads the query parameters of a listing: the number `n` of entries in one page, and the
+// entry `last` after which the page begins. If the client names no `n`, or a greater one than
+// `most`, page returns `most`.
 func (c *call) page(most int) (n int, last string, err error) {
 	if c.r.URL.RawQuery == "" {
 		return most, "", nil

@@ -141,8 +141,8 @@ func TestConcurrentTags(t *testing.T) {
 }
 
 // TestRacingChunks: four requests to two replicas send different bytes for the same range of
-// one upload at the same time. The registry must accept exactly one of them, and the finished
-// blob must consist of the bytes of the accepted requests.
+// one upload at the same time. The registry must accept exactly one of them. The finished blob
+// must consist of the bytes that the upload had before and those of the accepted request.
 func TestRacingChunks(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -224,8 +224,8 @@ func TestRacingStreams(t *testing.T) {
 }
 
 // TestTakeover: a PATCH to one replica stalls in the middle of its body. Meanwhile a PATCH of
-// the same range to another replica takes over the upload. The registry must accept the second
-// PATCH. When the first one continues, the registry must answer it with 416, and the upload
+// the same range to another replica takes over the upload. The registry must accept the later
+// PATCH. When the stalled PATCH continues, the registry must answer it with 416, and the upload
 // must not change.
 func TestTakeover(t *testing.T) {
 	t.Parallel()

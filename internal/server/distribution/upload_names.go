@@ -16,9 +16,10 @@ import (
 // uploadNames translates between the id of an upload's row in the table uploads and the id in
 // the upload's URL. A row is made in advance, and gets its repository only when the first bytes
 // are saved. Until then only the URL can bind the upload to a repository. Therefore the id in
-// the URL is the row's id, encrypted with a key that belongs to the repository. In a URL of
-// another repository, the same id decrypts to one that no row has. The keys are derived from a
-// secret in the database, so all replicas have the same keys.
+// the URL is the row's id, encrypted with a key that belongs to the repository. If a client
+// puts this id into a URL of another repository, it is decrypted with another key, and the
+// result is an id that no row has. The keys are derived from a secret in the database, so all
+// replicas have the same keys.
 type uploadNames struct {
 	catalog *catalog.Catalog
 	secret  atomic.Pointer[[]byte] // nil until it is read

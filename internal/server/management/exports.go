@@ -182,8 +182,9 @@ func (a *API) checkExport(in *ExportRequest) error {
 }
 
 // exportBase returns the scheme and host for the URL from which exported entries can be
-// fetched. That is the external URL if it is set, because the callback's receiver may not reach
-// the registry under the host that the client used; otherwise it is this host.
+// fetched: the external URL if it is set, else the host to which the client sent its request.
+// The callback's receiver may not reach the registry under that host, so the external URL comes
+// first.
 func (a *API) exportBase(in *ExportRequest) string {
 	return cmp.Or(a.server.ExternalURL(), in.base)
 }

@@ -176,8 +176,8 @@ func TestAPIRetries(t *testing.T) {
 	}
 }
 
-// heldStore is a store whose method Delete sends on the channel begun and then blocks until its
-// context ends.
+// heldStore is a store whose method Delete sends a value on the channel `begun`, and then
+// blocks until its context ends.
 type heldStore struct {
 	blob.Store
 	begun chan struct{}
@@ -192,9 +192,9 @@ func (h heldStore) Delete(ctx context.Context, _ []string) error {
 	return ctx.Err()
 }
 
-// TestAPIRunsOneAtATime: a run of garbage collection is under way, and a client asks for a
-// second one. The API must refuse it with 409. A client must be able to cancel the run by its
-// id, and closing the API must cancel a run too.
+// TestAPIRunsOneAtATime: a run of garbage collection is under way, and a client starts another
+// run. The API must refuse that with 409. A client must be able to cancel the run that is under
+// way by its id. Closing the API must cancel such a run too.
 func TestAPIRunsOneAtATime(t *testing.T) {
 	t.Parallel()
 	held := heldStore{begun: make(chan struct{}, 1)}

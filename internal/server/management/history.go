@@ -112,8 +112,9 @@ func (h *tagHistory) former(ctx context.Context, n int, endsOnly bool) (list []a
 	return list, next, err
 }
 
-// skip moves h.place forward over all pages before the one that the client asks for by number,
-// with Quay's parameter page. The number of entries to skip is h.query.Skip.
+// skip moves h.place forward over all pages before the page that the client asks for. It is
+// used if the client names the page by its number, with Quay's parameter page; h.query.Skip is
+// then the number of entries on the earlier pages.
 func (h *tagHistory) skip(ctx context.Context) error {
 	n := h.query.Skip
 	q := h.query
@@ -219,10 +220,10 @@ type historyMerge struct {
 	usedTags, usedFormer int
 }
 
-// merge chooses up to `n` entries of the two lists in order, and returns for each whether it is
-// an existing tag. It stops early when all entries that were read of one list are used up and
-// this list has more entries: the next of these, which wasn't read, could come before the other
-// list's next entry.
+// merge chooses up to `n` entries, in order, from the list of existing tags and the list of
+// former states. It returns for each chosen entry whether it is an existing tag. merge stops
+// early when it has used all entries that were read of one list, and this list has more: its
+// next entry, which wasn't read, could come before the next entry of the other list.
 func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order []bool) {
 	for len(order) < n {
 		tagLeft, formerLeft := m.usedTags < m.tags, m.usedFormer < m.former

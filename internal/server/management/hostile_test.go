@@ -66,7 +66,7 @@ type described struct {
 }
 
 // fill returns the path with values for its variables, and with a query that has the required
-// parameters. The parameter called `name` gets `value`; the others get valid values.
+// parameters. The parameter called `name` gets `value`; all other parameters get valid values.
 func fill(path, name, value string, list []parameter) string {
 	query := url.Values{}
 	for _, p := range list {

@@ -63,9 +63,10 @@ type Options struct {
 	// failed, and not the database. Required.
 	Store blob.Store
 	Log   *slog.Logger // default slog.Default()
-	// GC configures runs of garbage collection that operators start through the API. The
-	// members Store and Log above replace those of GC. The API also uses GC.Collector to show
-	// the state of garbage collection; without it, these operations fail.
+	// GC configures runs of garbage collection that operators start through the API. The API
+	// replaces GC.Store and GC.Log by the members Store and Log above. It also uses
+	// GC.Collector to show the state of garbage collection; without a Collector, the operations
+	// that show it fail.
 	GC gc.CollectOptions
 	// Audit is the audit log. The API writes operators' actions into it, and shows it to
 	// clients. For changes made through package catalog, that package itself writes the audit

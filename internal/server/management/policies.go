@@ -52,9 +52,9 @@ type PolicyBody struct{ Body policyText }
 
 func (b PolicyBody) text() policyText { return b.Body }
 
-// policyText is an auto-prune policy as the JSON text that the client sent. huma doesn't parse
-// it. Package autoprune does, because its errors are more specific than those that huma derives
-// from a schema.
+// policyText is an auto-prune policy as the JSON text that the client sent. Package autoprune
+// parses this text instead of huma, because autoprune's errors are more specific than those
+// that huma derives from a schema.
 type policyText []byte
 
 // UnmarshalJSON keeps the text.
@@ -197,8 +197,8 @@ type (
 )
 
 // addPoliciesOf adds the operations on the policies of one scope: the registry, a namespace or
-// a repository. The type parameters are the inputs of the operations: L of the one that lists
-// policies, C of creating a policy, I of getting and deleting one, and U of updating one.
+// a repository. The type parameters are the inputs of these operations: L for listing policies,
+// C for creating a policy, I for getting and deleting a policy, and U for updating a policy.
 func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	prune, tags := a.opt.Autoprune, []string{"autoprune"}
 	bad := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}

@@ -278,9 +278,9 @@ func (a *API) pullPage(ctx context.Context, repository string, place pullPlace, 
 	return page, since, a.fillPullPage(ctx, repository, here.Repository, &page, tags, manifests)
 }
 
-// fillPullPage sets the page's statistics from those of the given tags and manifests, and
+// fillPullPage sets the page's pull statistics from the given rows of tags and manifests. It
 // leaves out tags and manifests that have been deleted. If the repository with the given id was
-// deleted and another one has its name now, the page stays empty.
+// deleted and another repository has its name now, the page stays empty.
 func (a *API) fillPullPage(ctx context.Context, repository string, id int64, page *pullPage, tags, manifests []pullstats.Row) error {
 	names, digests := make([]string, len(tags)), make([]oci.Digest, len(manifests))
 	for i, t := range tags {

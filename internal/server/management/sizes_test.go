@@ -56,8 +56,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	}
 	checkTags()
 	checkDeclared(t, r, child, image, about, top)
-	// For manifests like these, the first release stored negative total sizes. The API must
-	// then show only the sizes of the manifests themselves, without their content.
+	// The first release stored negative total sizes for manifests that declare such sizes. The
+	// API must then show only the sizes of the manifests themselves, without their content.
 	r.Exec(t, "UPDATE manifests SET total_size = -9223372036854775238")
 	want["v1"], want["all"] = len(payload), len(list)+len(payload)
 	checkTags()

@@ -9,10 +9,10 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// checkBody returns an error if a string in a JSON body is one that PostgreSQL can't store: one
-// with the character NUL, which JSON writes as \u0000. It accepts a body that isn't JSON,
-// because the parser that reads the body afterwards refuses it. It accepts invalid UTF-8,
-// because encoding/json replaces it by valid characters.
+// checkBody returns an error if a JSON body has a string that PostgreSQL can't store, because
+// it contains the character NUL, which JSON writes as \u0000. checkBody accepts a body that
+// isn't JSON, because the parser that reads the body afterwards refuses it. It accepts invalid
+// UTF-8, because encoding/json replaces it by valid characters.
 func checkBody(body []byte) error {
 	var v any
 	if err := json.Unmarshal(body, &v); err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestAPITagsNotPulledFor: a client lists the tags that weren't used for some time, in every
-// order and with several page sizes. The list must have exactly these tags, in the order that
+// order and with several page sizes. The API must list exactly these tags, in the order that
 // the client asked for.
 func TestAPITagsNotPulledFor(t *testing.T) {
 	t.Parallel()
