@@ -214,8 +214,8 @@ func (c *Client) refused(res *http.Response) error {
 // Collect fetches a list page by page until it has `limit` items (0: all items) or there are no
 // more pages. It returns the items, and whether the registry has more of them. For each page,
 // Collect calls `fetch` with the cursor at which the page begins ("" for the first page) and
-// the greatest number of items. `fetch` returns the items of the page and the cursor of the
-// next page, "" if there is none.
+// the number of items that the page may have at most. `fetch` returns the items of the page and
+// the cursor of the next page, "" if there is none.
 func Collect[T any](limit int, fetch func(cursor string, n int) (page []T, next string, err error)) (list []T, more bool, err error) {
 	const most = 100 // per page
 	list = []T{}

@@ -52,8 +52,8 @@ func TestConditionalPut(t *testing.T) {
 	is(first)
 	put(one, "If-Match", quoted(first)).Want(t, 201, "") // as it is
 
-	// The first two requests push invalid manifests, so they must get the same errors as
-	// without a condition.
+	// The first two of the following requests push invalid manifests. They must get the same
+	// errors as without a condition.
 	put("{}", "If-Match", "*").Want(t, 400, oci.ManifestInvalid)
 	put(image(t, digest("nowhere"), nil, nil), "If-None-Match", "*").Want(t, 400, oci.ManifestBlobUnknown)
 	r.Do(t, "PUT", "/v2/none/manifests/v1", index(t), "If-Match", "*").Want(t, 412, oci.Denied)

@@ -25,8 +25,8 @@ func (r *registry) file(t *testing.T, d oci.Digest) string {
 
 // TestLostBlobIsHealedByAPush: the store has lost or truncated the object of a blob that two
 // repositories have, and a client fails to read the blob. From then on the registry must report
-// the blob as unknown in both repositories. After a push of the same content to one of them,
-// both must have the blob again.
+// the blob as unknown in both repositories. Then a client pushes the same content to one
+// repository, and both repositories must have the blob again.
 func TestLostBlobIsHealedByAPush(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(t *testing.T, path string){

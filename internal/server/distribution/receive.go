@@ -154,8 +154,8 @@ func resumeHash(u catalog.Upload) (hash.Hash, error) {
 }
 
 // verify reads the object with the storage key `key` and returns an error unless its digest is
-// `d`. It is called if `d` has another algorithm than the one by which the upload was hashed
-// while it arrived.
+// `d`. This is necessary if the upload was hashed by one algorithm while it arrived, and `d`
+// has another algorithm.
 func (a *API) verify(ctx context.Context, key string, d oci.Digest) error {
 	r, err := a.store.Open(ctx, key, 0, -1)
 	if err != nil {

@@ -239,8 +239,8 @@ func TestHostileHeaders(t *testing.T) {
 			t.Errorf("Content-Type %q: %d %s", value, a.StatusCode, a.Content)
 		}
 	}
-	// Members of a manifest whose text PostgreSQL can't store must not cause a server error
-	// either.
+	// A client pushes a manifest in which a member has text that PostgreSQL can't store. That
+	// must not cause a server error.
 	for _, text := range []string{"a\x00b", "\xff", "\xed\xa0\x80"} {
 		b, err := json.Marshal(text)
 		if err != nil {

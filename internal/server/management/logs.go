@@ -360,8 +360,8 @@ type logRequest struct {
 // description.
 type logTexts struct{ name, path, of string }
 
-// errors returns the HTTP statuses that only the operations on this scope may answer with: 404
-// if the path names a repository or namespace.
+// errors returns the HTTP statuses that the operations on this scope have besides those of all
+// operations: 404 if the path names a repository or namespace.
 func (t logTexts) errors() []int {
 	if strings.Contains(t.path, "{") { // authorization may depend on whether the repository or namespace exists
 		return []int{http.StatusNotFound}

@@ -71,8 +71,8 @@ func TestBadEscapes(t *testing.T) {
 	}
 }
 
-// unchecked sends a request whose path and query may be malformed. It sets them after
-// http.NewRequest, which would refuse a malformed URL.
+// unchecked sends a request whose path and query may be malformed. It sets path and query after
+// the call of http.NewRequest, which would refuse a malformed URL.
 func (r *registry) unchecked(t testing.TB, method, target string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.URL, nil)

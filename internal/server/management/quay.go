@@ -12,9 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// userNamespace is the namespace that Quay's routes below /user concern if the client isn't
-// logged in. When the registry has accounts, these routes will concern the namespace named
-// after the client's account.
+// userNamespace is the namespace on which Quay's routes below /user act for a client that isn't
+// logged in. When the registry has accounts, these routes will act for other clients on the
+// namespace with the name of the account.
 const userNamespace = "library"
 
 // PolicyOfUser is the input of operations on the policies of the user's namespace. It is

@@ -139,15 +139,15 @@ type pendingRecords struct {
 	OldestSeconds float64 `json:"oldest_seconds"`
 }
 
-// looseRun is the answer about a run of the worker of loose foreign keys, which deletes rows
-// whose parent row was deleted.
+// looseRun is the answer about a run of the worker that deletes rows whose parent row was
+// deleted (loose foreign keys).
 type looseRun struct {
 	RunStatus
 	Result *loosefk.Result `json:"result,omitempty" doc:"What the run did, when it has ended"`
 }
 
-// looseRequest is the body of a request that starts a run of the worker of loose foreign keys,
-// which deletes rows whose parent row was deleted. It has no members.
+// looseRequest is the body of a request that starts a run of the worker that deletes rows whose
+// parent row was deleted (loose foreign keys). It has no members.
 type looseRequest struct{}
 
 var errNoLooseKeys = oci.Errorf(oci.Unavailable, "this process runs no loose foreign keys")
