@@ -71,8 +71,9 @@ func TestRowSecurity(t *testing.T) {
 	}
 }
 
-// An update moves a child to another partition and to a parent that doesn't exist. The
-// guard must refuse it, although such an update fires no AFTER UPDATE trigger.
+// An update moves a child to another partition, and to a parent that doesn't exist. The
+// triggers of GuardInserts must refuse the update, although an update that moves a row to
+// another partition fires no AFTER UPDATE trigger.
 func TestGuardRowMovement(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `

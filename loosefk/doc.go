@@ -60,7 +60,7 @@
 //
 // To detach, a worker first detaches the partition and then searches it for pending
 // records, in one transaction; in the opposite order, a record whose insert was under way
-// would be lost. Rotation never makes a delete fail: a default partition accepts records
-// with any other number, and a step of the rotation that would have to wait for other
-// transactions gives up after a moment and is tried again.
+// would be lost. Rotation never makes a client's delete fail: a default partition accepts
+// records with a number for which there is no partition, and a step of the rotation that
+// would have to wait for other transactions gives up after a moment and is tried again.
 package loosefk

@@ -223,7 +223,8 @@ func TestDetachWaitsForInserts(t *testing.T) {
 	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records WHERE status = 1", int64(3))
 }
 
-// waitBlocked waits until another session waits for a lock that the session of conn holds.
+// waitBlocked waits until another database session waits for a lock that the session of
+// `conn` holds.
 func waitBlocked(t *testing.T, db DB, conn *pgx.Conn) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)

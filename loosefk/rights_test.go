@@ -156,8 +156,9 @@ func TestStrangerAttachesNothing(t *testing.T) {
 	wantNothing(t, pool, attacker, role)
 }
 
-// An attacker created triggers with the functions of version 1, and was granted EXECUTE.
-// After the upgrade to this version they must be of no use to the attacker.
+// An attacker has created triggers that call the functions of version 1, and has the right
+// EXECUTE on these functions. After the upgrade to this version, triggers and right must be
+// of no use to the attacker.
 func TestStrangerBeforeUpgrade(t *testing.T) {
 	t.Parallel()
 	for name, sql := range forgeries {

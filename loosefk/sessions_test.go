@@ -10,9 +10,9 @@ import (
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 )
 
-// A connection pooler that runs the transactions of one connection in different sessions
-// breaks prepared statements. Validate must report a pool that prepares statements before
-// one of them fails, whichever session the pooler gives out.
+// A connection pooler that runs the transactions of one client connection in different
+// PostgreSQL sessions breaks prepared statements. Validate must report a pgx pool that
+// prepares statements behind such a pooler, whichever session the pooler gives out.
 func TestValidateBehindPooler(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, onlyParents+"; CREATE TABLE builds (id bigserial PRIMARY KEY, project_id bigint); CREATE INDEX ON builds (project_id)")

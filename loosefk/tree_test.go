@@ -83,7 +83,8 @@ eggs: [{table: hens, column: hen_id, on_delete: async_delete}]`), MaxDeletes: 40
 	}
 }
 
-// With async_nullify the worker must turn the children of a deleted row into roots.
+// A row of a tree is deleted. With async_nullify the worker must set the reference of the
+// row's children to NULL, so that each child becomes the root of a tree.
 func TestTreeNullify(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, folders)

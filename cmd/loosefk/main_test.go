@@ -95,8 +95,8 @@ func TestOneDatabase(t *testing.T) {
 	l.want(0, "nothing is pending", "status")
 }
 
-// TestTwoDatabases runs commands with parents and children in different databases. One of
-// the commands gets a Redis for locks that doesn't exist, and must fail.
+// TestTwoDatabases runs commands with parents and children in different databases. One
+// command gets the address of a Redis that doesn't exist, for its locks, and must fail.
 func TestTwoDatabases(t *testing.T) {
 	t.Parallel()
 	main, ci := newDatabase(t, parents), newDatabase(t, children)

@@ -99,8 +99,8 @@ func extractEntry(root *os.Root, h *tar.Header, content io.Reader) error {
 	return errors.Join(err, out.Close())
 }
 
-// makeSymlinks creates the links that the file pg-symlinks.json lists as {source, target},
-// where target is the link's own path. Both are relative to the package's root.
+// makeSymlinks creates the symbolic links that the file pg-symlinks.json lists: `target` is the
+// path of a link, and `source` the path to which it leads, each relative to the package's root.
 func makeSymlinks(root *os.Root) error {
 	raw, err := root.ReadFile(symlinkList)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -64,8 +64,8 @@ func holdsSockets(dir string) bool {
 }
 
 // removeSocketDir removes a directory that makeSocketDir created outside of the cluster, with
-// the socket in it. If it has other files, removeSocketDir leaves them there and returns an
-// error.
+// the socket in it. If the directory contains other files, removeSocketDir leaves these and the
+// directory there, and returns an error.
 func removeSocketDir(dir, cluster string) error {
 	if dir == "" || dir == cluster || !strings.HasPrefix(filepath.Base(dir), socketDirName) {
 		return nil
@@ -88,8 +88,9 @@ func dsn(socketDir, database string) string {
 	return u.String()
 }
 
-// RunningDSN returns a DSN, as superuser, for the server that runs on dataDir. An empty
-// database means the default one, purser. It returns an error if no server answers there.
+// RunningDSN returns a DSN for connecting as superuser to the server that runs on dataDir. If
+// `database` is empty, the DSN leads to the default database, purser. RunningDSN returns an
+// error if no server answers there.
 func RunningDSN(dataDir, database string) (string, error) {
 	path := filepath.Join(dataDir, lockName)
 	f, err := os.Open(path)

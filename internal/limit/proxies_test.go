@@ -99,9 +99,9 @@ func TestClientBehindProxies(t *testing.T) {
 	}
 }
 
-// A request has both headers, and they name different clients: a proxy that writes one header
-// passes on the other as its client sent it. The test expects that neither is trusted, unless
-// the setting says which one the proxy writes.
+// A request has the headers X-Forwarded-For and Forwarded, and they name different clients: a
+// proxy that writes one header passes on the other as its client sent it. The test expects
+// that neither header is trusted, unless the setting says which of them the proxy writes.
 func TestTwoHeadersDisagree(t *testing.T) {
 	t.Parallel()
 	r := request("10.0.0.1:4000", xff, "198.51.100.1", fwd, "for=203.0.113.5")

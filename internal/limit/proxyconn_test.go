@@ -127,7 +127,7 @@ func TestProxyProtocol(t *testing.T) {
 }
 
 // A trusted proxy's connection doesn't begin with a valid PROXY protocol header. The test
-// expects that it is refused, without TLS by an answer that says why.
+// expects that the server refuses the connection, and without TLS answers why.
 func TestProxyProtocolRefused(t *testing.T) {
 	t.Parallel()
 	addr, withTLS := behindProxy(t, "127.0.0.0/8", false, nil), behindProxy(t, "127.0.0.0/8", true, nil)
@@ -197,11 +197,11 @@ func TestConnectionsBehindProxies(t *testing.T) {
 		}
 		return c
 	}
-	// until sends requests until an answer has the status want. Before that, answers may have
-	// another status for several reasons. A client may have its answer before the server
-	// counts the connection as idle. A connection that the test keeps open begins to count
-	// when the server has read its header, and counts until the server notices its end. The
-	// client doesn't see a refusal (status 0) if it is still writing.
+	// The function until sends requests until an answer has the status `want`. Before that,
+	// answers may have another status for several reasons. A client may have its answer before
+	// the server counts the connection as idle. A connection that the test keeps open begins
+	// to count when the server has read its header, and counts until the server notices its
+	// end. The client doesn't see a refusal (status 0) if it is still writing.
 	until := func(header string, want int) {
 		t.Helper()
 		for {

@@ -210,8 +210,8 @@ func TestTwoLengths(t *testing.T) {
 			t.Errorf("after another request: %d %q", answers[1].StatusCode, bodies[1])
 		}
 	}
-	// Requests with only one of the two headers are accepted, several of them on one
-	// connection.
+	// Requests with either a Content-Length or a Transfer-Encoding must be accepted, several
+	// of them on one connection.
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)

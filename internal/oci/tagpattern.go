@@ -85,8 +85,9 @@ func ParseWholeTagPattern(text string) (TagPattern, error) {
 	return ParseTagPattern(wholeOpen + text + wholeClose)
 }
 
-// EveryTag returns a pattern that matches every tag and whose String is text. It replaces a
-// protection rule's pattern that this version can't read, so that the rule protects all tags.
+// EveryTag returns a pattern that matches every tag and whose method String returns `text`. It
+// replaces the pattern `text` of a protection rule if this version can't read the pattern, so
+// that the rule protects all tags.
 func EveryTag(text string) TagPattern { return TagPattern{text: text, re: everyTag} }
 
 var everyTag = regexp.MustCompile("")

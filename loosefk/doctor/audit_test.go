@@ -42,8 +42,9 @@ func TestAudit(t *testing.T) {
 	w := newWorker(t, loosefk.Options{Definitions: parse(t, testdb.ProjectsDefinitions)}, install(t, pool, "projects"))
 	wantTally(t, audit(t, w, AuditOptions{}), "public.pipelines 0/0 0/0 []", "public.requests 0/0 0/0 []", "public.packages 0/0 0/0 []")
 
-	// Delete project 1 with a record, and project 2 without. All packages of project 1 are
-	// of the kind npm, as the definition's condition requires, and none of project 2.
+	// Delete project 1, with a deleted record, and project 2, without one. The definition's
+	// condition is met by all packages of project 1, which are of the kind npm, and by no
+	// package of project 2.
 	exec(t, pool, "DELETE FROM projects WHERE id = 1")
 	exec(t, pool, "ALTER TABLE projects DISABLE TRIGGER projects_loose_fk_trigger")
 	exec(t, pool, "DELETE FROM projects WHERE id = 2")

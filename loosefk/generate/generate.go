@@ -256,8 +256,8 @@ func (c *conversion) files(ctx context.Context) error {
 }
 
 // check returns the statements with which the migration that drops a foreign key begins.
-// They fail if the parent has no trigger. If child and parent are in different databases,
-// check returns no statement, since a migration sees only its own database.
+// These statements fail if the parent has no trigger. If child and parent are in different
+// databases, check returns no statement, since a migration sees only its own database.
 func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) {
 	parent := c.Databases.Of(k.To)
 	for i := range c.Databases {

@@ -191,7 +191,8 @@ func TestConvertAndRevert(t *testing.T) {
 		t.Errorf("the definitions are %q, %v; want none", text, err)
 	}
 
-	// The next conversion must track the parent again, which is no longer tracked.
+	// Revert's migrations have dropped the parent's trigger. The next conversion must create
+	// it again.
 	g.Tests = ""
 	r := g.convert(t, "^orders$")
 	if got := base(paths(r)); !slices.Equal(got, []string{"loose.yml", "track_deletions_from_customers.sql", "drop_fk_orders_customers_from_orders.sql"}) {

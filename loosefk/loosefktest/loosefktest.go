@@ -185,8 +185,8 @@ func (s *setup) rolledBack(ctx context.Context) {
 	}
 }
 
-// createParent creates a parent and returns its key. Rows that it had to create besides,
-// because the parent refers to them, are removed when the test ends.
+// createParent creates a parent, and the rows to which the parent has to refer. It returns the
+// parent's key. The rows that it has inserted itself are removed when the test ends.
 func (s *setup) createParent(ctx context.Context) string {
 	s.t.Helper()
 	f := s.factory(s.db)

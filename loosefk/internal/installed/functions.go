@@ -59,12 +59,12 @@ const Definer = "LANGUAGE plpgsql SECURITY DEFINER"
 // them. This doesn't keep triggers of other roles' tables from calling them: PostgreSQL
 // checks the right EXECUTE when a trigger is created, not when it fires.
 //
-// Some of these functions run with their owner's rights, and another role may have attached
-// one to its own table by a trigger: before version 2 every role could, since then a role
-// with the right EXECUTE. Therefore each such function first checks whether the table may
-// use it, takes tables as regclass and columns by their entries in the system catalog, and
-// reads only columns of built-in types, whose values call no operator or cast of another
-// role.
+// Some of these functions run with their owner's rights, and another role may have created a
+// trigger on its own table that calls one: before version 2 every role could do so, now a
+// role with the right EXECUTE can. Therefore each such function first checks whether the
+// table may use it, takes tables as regclass and columns by their entries in the system
+// catalog, and reads only columns of built-in types, whose values call no operator or cast
+// of another role.
 func (s Schema) Functions() []Function {
 	list := []Function{
 		{VersionFunction, "", "integer", "LANGUAGE sql IMMUTABLE", fmt.Sprintf(" SELECT %d ", Version)},

@@ -109,7 +109,8 @@ func (s Schema) GuardSQL(child, column, parent string) string {
 		"{insert_name}", pg.Literal(guardName(column, "insert")), "{update_name}", pg.Literal(guardName(column, "update")))
 }
 
-// guardBody creates the triggers that check inserts on a child and its partitions.
+// guardBody is the body of an SQL function. The function creates the triggers that check
+// inserts, on a child and its partitions.
 var guardBody = `
 DECLARE
     key text := (` + pg.KeyColumnOf("parent") + `);

@@ -29,10 +29,10 @@ func TriggerName(table string) string {
 	return name[:min(len(name), 63)]
 }
 
-// trackTableBody creates the triggers on a parent and, if partitions is set, on its
-// partitions. If the trigger functions would refuse to work for the table, trackTableBody
-// grants the table's owner the right to execute them; the owner can use it only to record
-// deletions from the owner's own tables.
+// trackTableBody is the body of an SQL function. The function creates the triggers on a
+// parent and, if `partitions` is set, on its partitions. If the trigger functions would
+// refuse to work for the table, it grants the table's owner the right to execute them; the
+// owner can use this right only to record deletions from the owner's own tables.
 var trackTableBody = `
 DECLARE
     parent record;
