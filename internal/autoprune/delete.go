@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// maxGivingWay is how many times in succession the deletion of a batch may fail on locks of
-// other transactions before the worker leaves the repository to the next run.
+// If the deletion of a batch of tags fails maxGivingWay times in succession because other
+// transactions have locked rows, the worker leaves the repository to the next run.
 const maxGivingWay = 20
 
 // deleteBatch deletes the tags in `list` by calls of `del`, which deletes the tags in

@@ -6,12 +6,12 @@
 // the repository's tags. The rules of evaluation:
 //
 //   - Policies by age and by last use are applied first. Policies by number count the tags
-//     that these leave. A tag is deleted if any policy selects it.
+//     that are then left. A tag is deleted if any policy selects it.
 //   - A policy that can't be judged never makes another policy delete more. If pull
-//     statistics are missing, a last_pulled policy can't be judged; the tags that it might
-//     select are then left out of the count of policies by number. If a policy can't be
-//     read, policies by number select nothing, because the unreadable policy might have to
-//     select before they count.
+//     statistics are missing, a last_pulled policy can't be judged; policies by number then
+//     don't count the tags that it might select. If a policy can't be read, policies by
+//     number select nothing, because the unreadable policy might have to select tags before
+//     policies by number count.
 //   - A protected tag is never deleted, even if a policy selects it.
 //   - A tag is never deleted because statistics are missing. A last_pulled policy selects
 //     nothing, and the verdict says why, unless pull statistics cover the policy's whole

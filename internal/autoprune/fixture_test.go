@@ -128,7 +128,7 @@ func (r *registry) manifest(t catalog.Repository, name, subject string) int64 {
 	return value[int64](r, "SELECT id FROM manifests WHERE repository_id = $1 AND digest = $2", t.ID, digestOf(name).Bytes())
 }
 
-// tag creates or moves a tag, as if a client had pushed it the time age ago.
+// tag creates or moves a tag, as if a client had pushed it. The push was `age` ago.
 func (r *registry) tag(t catalog.Repository, name, manifest string, age time.Duration) {
 	r.t.Helper()
 	id := r.manifest(t, manifest, "")

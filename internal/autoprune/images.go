@@ -3,8 +3,8 @@ package autoprune
 // images finds the images that lose their last tag, and so the attached tags that are
 // deleted with them. It is a graph with reference counts. Its nodes are the images of
 // attached tags and the indexes above them. A manifest's references are its tags and the
-// indexes that list it; a deleted tag, or an index that has lost all of its references, no
-// longer counts.
+// indexes that list it. A deleted tag, or an index that has lost all of its references, no
+// longer counts as a reference.
 type images struct {
 	places   map[int64]int32 // index in nodes, by manifest
 	nodes    []node
@@ -35,12 +35,13 @@ type attachedTag struct {
 	next            int32 // next attached tag of the same image
 }
 
-// parentsBatch is the largest number of manifests that newImages passes to one call of
-// parents.
+// parentsBatch is the largest number of manifests that newImages passes to one call of the
+// function `parents`.
 const parentsBatch = 1000
 
-// newImages builds the graph upwards from the images of attached tags: it asks parents for
-// the indexes above them, level by level. The caller adds the tags later, with addTag.
+// newImages builds the graph upwards from the images of attached tags: it calls `parents`
+// to find the indexes above them, level by level. The caller adds the tags later, with
+// addTag.
 func newImages(attached []attachedTag, parents func([]int64) ([]Reference, error)) (*images, error) {
 	g := &images{places: make(map[int64]int32), attached: attached}
 	var frontier []int64

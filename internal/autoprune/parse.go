@@ -64,8 +64,8 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - removeOrphans: true for a policy that also deletes orphans, see
 //     [Policy.RemovesOrphans]. Left out or null: false.
 //
-// Fields that are named in readOnly may be present with any value and are ignored, so that
-// a client can send back a policy that it has read from the API. ParsePolicy refuses
+// Fields that are named in `readOnly` may be present with any value and are ignored, so
+// that a client can send back a policy that it has read from the API. ParsePolicy refuses
 // everything else: other fields, a field that is given twice or written in another case, a
 // field of another method, and text after the object. Every error is a [*FieldError].
 func ParsePolicy(data []byte, readOnly ...string) (Policy, error) {

@@ -253,8 +253,8 @@ func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string
 }
 
 // admit checks that a policy may be added to the policies of its owner, and returns the
-// policy as the text to store. except is the id of the policy that the new policy replaces,
-// or "".
+// policy as the text to store. `except` is the id of the policy that the new policy
+// replaces, or "".
 func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy Policy, except string) (string, error) {
 	list, err := listPolicies(ctx, tx, t.Scope(), o)
 	if err != nil {
@@ -339,9 +339,9 @@ func entry(kind audit.Kind, t Target, o owner, policy string, detail map[string]
 	return e
 }
 
-// UsesDefaults returns whether the namespace accepts the registry's default policies. They
-// apply only while the namespace has no policies of its own. Error: NAME_UNKNOWN if the
-// namespace doesn't exist.
+// UsesDefaults returns whether the namespace accepts the registry's default policies. The
+// defaults apply only while the namespace has no policies of its own. Error: NAME_UNKNOWN
+// if the namespace doesn't exist.
 func (p *Pruner) UsesDefaults(ctx context.Context, namespace string) (on bool, err error) {
 	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
 	if err != nil {

@@ -162,8 +162,8 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 }
 
 // rules returns the rules by which a run would judge the repository. If
-// PreviewOptions.Policy is set, the rules contain this policy alone. It also adds the
-// policies to the preview's list of policies.
+// PreviewOptions.Policy is set, the rules contain this policy alone. The method rules also
+// adds the policies in the rules to the list of policies that the preview returns.
 func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
 	rules, saved := v.policies.of(t)
 	if v.o.Policy != nil {

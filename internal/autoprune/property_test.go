@@ -143,8 +143,9 @@ func (s scene) considered(i int) []autoprune.Tag {
 	})
 }
 
-// first returns whether policy i selects a tag, or might select it if the policy could be
-// read or statistics existed, before policies by number count. It ignores exemptions.
+// first returns whether policy i selects a tag before policies by number count tags. It
+// also returns true if the policy might do so, but can't be read or lacks pull statistics.
+// It ignores exemptions.
 func (s scene) first(i int, one autoprune.Tag) bool {
 	p := s.rules.Policies[i]
 	switch {
@@ -223,7 +224,8 @@ func (s scene) selected(i int) []autoprune.Tag {
 	})
 }
 
-// reaches returns whether "from" is the manifest "to" itself, or an index above it.
+// reaches returns whether the manifest `from` is the manifest `to` itself, or an index
+// above it.
 func (s scene) reaches(from, to int64) bool {
 	if from == to {
 		return true
@@ -231,8 +233,8 @@ func (s scene) reaches(from, to int64) bool {
 	return slices.ContainsFunc(s.references, func(r autoprune.Reference) bool { return r.Parent == from && s.reaches(r.Child, to) })
 }
 
-// expected computes the result of taken in a slow and simple way: it goes through the
-// attached tags again and again until no further tag is deleted.
+// expected computes the result of the method taken in a slow and simple way: it goes
+// through the attached tags again and again until no further tag is deleted.
 func (s scene) expected() map[string]autoprune.PolicySet {
 	taken := map[string]autoprune.PolicySet{}
 	for i := range s.rules.Policies {

@@ -42,8 +42,9 @@ type Applied struct {
 	Everywhere bool
 	// Problem says why this version of the program can't read the policy, which is then the
 	// zero value and selects nothing. Counts says that the unreadable policy is certainly a
-	// number_of_tags policy. Any other unreadable policy might have to select before tags
-	// are counted; therefore the repository's number_of_tags policies then select nothing.
+	// number_of_tags policy. Any other unreadable policy might have to select tags before
+	// number_of_tags policies count; therefore the repository's number_of_tags policies
+	// then select nothing.
 	Problem string
 	Counts  bool
 }

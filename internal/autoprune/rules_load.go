@@ -22,8 +22,9 @@ type policies struct {
 }
 
 // load reads the policies, protection rules and state of the statistics that a time slice
-// needs for a namespace. It reads all policies in one round trip to the database, because
-// most namespaces have nothing to do and the reads are most of their cost.
+// needs for a namespace. It reads all policies in one round trip to the database: in most
+// namespaces there is nothing to prune, and these reads are most of what a time slice
+// costs.
 func (p *Pruner) load(ctx context.Context, q db.Querier, namespace int64) (*policies, error) {
 	out := &policies{repositories: make(map[int64][]Saved)}
 	b := new(pgx.Batch)
@@ -99,8 +100,8 @@ func (l *policies) unreadable() map[string]string {
 // unreadableText begins the message about a policy that can't be read.
 const unreadableText = "it can't be read by this version: "
 
-// of returns the rules for a repository, and the saved policies that they contain, in the
-// order of Rules.Policies. The caller sets Rules.Now.
+// of returns the rules by which a repository is judged, and the saved policies that the
+// rules contain, in the order of Rules.Policies. The caller sets Rules.Now.
 func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 	own := l.repositories[t.ID]
 	r := Rules{

@@ -18,7 +18,8 @@ import (
 )
 
 // RunSummary says what a run did. Consecutive runs that had nothing to do share one
-// summary: Started is that of the first of these runs, Ended that of the last.
+// summary: Started is when the first of these runs started, Ended when the last of them
+// ended.
 type RunSummary struct {
 	ID           string     `json:"id" doc:"Identifier of the run"`
 	Namespace    string     `json:"namespace"`

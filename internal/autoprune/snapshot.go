@@ -180,7 +180,8 @@ func (s *snapshot) Manifests(ctx context.Context, digests []oci.DigestPrefix) (m
 }
 
 // link says that the manifest Keeper references the manifest Kept and so keeps it from
-// garbage collection: an index keeps its child, and a subject keeps its referrer.
+// garbage collection. An index keeps the manifests that it lists (its children), and a
+// subject keeps the manifests that name it as their subject (its referrers).
 type link struct{ Keeper, Kept int64 }
 
 // Parents returns the links from image indexes to the given manifests. For OFFSET 0 see

@@ -60,8 +60,8 @@ func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 }
 
 // sliceOrStop spends a time slice on the task. If this worker loses the task meanwhile,
-// sliceOrStop ends the run (unless another worker continues it) and returns at least 1 for
-// deleted, so that the caller doesn't take the slice for idle.
+// sliceOrStop ends the run (unless another worker continues it) and returns at least 1 as
+// `deleted`, so that the caller doesn't think that the slice found nothing to do.
 func (p *Pruner) sliceOrStop(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
 	deleted, err = p.timeSlice(ctx, t, nested)
 	if errors.Is(err, errLost) {
@@ -261,7 +261,7 @@ type repositoryRun struct {
 	tags                        int64 // number of tags when the run came to the repository
 	counted                     bool  // the run's row includes tags
 
-	// judging is how long Evaluate took for the repository. deleting is when the deletion
+	// judging is how long Evaluate took for the repository. `deleting` is when the deletion
 	// began, measured from the start of the time slice without pauses (busy). Zero: not yet
 	// known.
 	judging, deleting time.Duration
@@ -274,7 +274,7 @@ type repositoryRun struct {
 
 // findEarlier reads how many tags earlier time slices of the run have deleted and counted
 // in the repository. Only the first repository of a time slice can have been begun by an
-// earlier one.
+// earlier time slice.
 func (v *repositoryRun) findEarlier(ctx context.Context) error {
 	u := v.slice
 	first := u.task.resumed && !u.visited

@@ -151,7 +151,8 @@ func (u *Undone) lose(entries []audit.Entry) {
 }
 
 // prunedTags returns the deleted tags that the audit entries describe, newest entry first,
-// each name once, and the details of these entries by tag name.
+// and the details of these entries by tag name. If several entries are about the same name,
+// it uses only the newest.
 func prunedTags(entries []audit.Entry) (tags []deletedTag, details map[string]prunedDetail, err error) {
 	details = make(map[string]prunedDetail, len(entries))
 	for _, e := range entries {

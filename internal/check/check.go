@@ -24,8 +24,10 @@
 //     will ever own it. Such an object can be written only by a request whose upload was
 //     deleted, and that request deletes the object itself. So Run reports no object that is
 //     younger than the longest request.
-//   - A multipart upload without an owner row: checked like an object.
-//   - A key with two owner rows: one statement has read both, so they existed at one moment.
+//   - A multipart upload without an owner row: Run checks it like an object without an
+//     owner row.
+//   - A key with two owner rows: one statement has read both rows, so they existed at one
+//     moment.
 //
 // At the end Run compares the sizes that manifests declare with the stored sizes in the
 // database. The registry accepts manifests with wrong sizes, since other registries store

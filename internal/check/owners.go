@@ -42,10 +42,10 @@ func (o Owner) OfUpload() bool { return o.Kind == OwnerUpload || o.Kind == Owner
 // ownersPage is how many owner rows one FETCH reads from the cursor.
 const ownersPage = 1000
 
-// readOwners returns the rows of blobs, uploads and pending deletions whose storage keys are
-// at least from and less to ("": no upper limit), in byte order of the keys. So the row of
-// an upload comes before rows of objects of this upload, whose keys begin with the upload's
-// key. An error ends the sequence.
+// readOwners returns the rows of blobs, uploads and pending deletions whose storage keys
+// are at least `from` and less than `to` ("": no upper limit), in byte order of the keys.
+// So the row of an upload comes before rows of objects of this upload, whose keys begin
+// with the upload's key. An error ends the sequence.
 //
 // All rows are read in one snapshot, when the sequence begins; at that moment every object
 // had one owner row. The table of blobs has no index in the order of storage keys: each
@@ -164,9 +164,10 @@ func findUnownedUploads(ctx context.Context, pool *db.DB, bases []string) ([]str
 	return list, nil
 }
 
-// recordUnowned inserts a pending deletion, due after delay, for each object; FindUnowned
-// must have returned the objects' keys. It needn't look for owners again: an object without
-// an owner never gets one, since a key gets its owner before the object's first byte.
+// recordUnowned inserts a pending deletion for each object, due when the duration `delay`
+// is over; FindUnowned must have returned the objects' keys. It needn't look for owners
+// again: an object without an owner never gets one, since a key gets its owner before the
+// object's first byte.
 func recordUnowned(ctx context.Context, pool *db.DB, objects []blob.Object, delay time.Duration) error {
 	keys, sizes := make([]string, len(objects)), make([]int64, len(objects))
 	for i, o := range objects {
@@ -184,9 +185,9 @@ func recordUnowned(ctx context.Context, pool *db.DB, objects []blob.Object, dela
 	return nil
 }
 
-// recordUnownedUploads inserts a pending deletion, due after delay, for all objects of each
-// upload that findUnownedUploads returned. If a blob owns one of an upload's objects, that
-// object is kept.
+// recordUnownedUploads inserts, for each upload that findUnownedUploads returned, a pending
+// deletion of all of its objects, due when the duration `delay` is over. If a blob owns one
+// of these objects, this object is kept.
 //
 // The statement reads the whole table of blobs, so call it with many bases.
 func recordUnownedUploads(ctx context.Context, pool *db.DB, bases []string, delay time.Duration) error {

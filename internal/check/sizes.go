@@ -141,9 +141,9 @@ const wrongSizesSQL = `
 	WHERE p.before < @bytes
 	ORDER BY p.id`
 
-// wrongSizes compares up to n manifests with ids greater than after. It returns those whose
-// total_size is wrong, the id of the last manifest compared, and the number of manifests
-// compared.
+// wrongSizes compares up to n manifests whose ids are greater than `after`. It returns
+// those whose total_size is wrong, the id of the last manifest compared, and the number of
+// manifests compared.
 func wrongSizes(ctx context.Context, tx pgx.Tx, after int64, n int) (wrong []wrongSize, last, compared int64, err error) {
 	rows, err := tx.Query(ctx, wrongSizesSQL, pgx.NamedArgs{"after": after, "n": n, "bytes": sizePageBytes})
 	if err != nil {
@@ -161,8 +161,8 @@ func wrongSizes(ctx context.Context, tx pgx.Tx, after int64, n int) (wrong []wro
 	return wrong, last, compared, err
 }
 
-// writeSizes corrects the total_size of the manifests in wrong, except of rows that another
-// transaction has locked, and returns the number of corrected rows.
+// writeSizes corrects the total_size of the manifests in `wrong`, except in rows that
+// another transaction has locked, and returns the number of corrected rows.
 func writeSizes(ctx context.Context, tx pgx.Tx, wrong []wrongSize) (corrected int64, err error) {
 	b := new(pgx.Batch)
 	for _, w := range wrong {
@@ -183,8 +183,8 @@ func writeSizes(ctx context.Context, tx pgx.Tx, wrong []wrongSize) (corrected in
 	return corrected, err
 }
 
-// endSizePass ends a pass; the next one is due after sizePassAfter. If all is set, it was
-// the last pass.
+// endSizePass ends a pass; the next pass is due after sizePassAfter. If `all` is set, the
+// pass was the last one.
 func endSizePass(ctx context.Context, tx pgx.Tx, all bool) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE manifest_size_corrections SET pass = pass + CASE WHEN $1 THEN 0 ELSE 1 END, manifest_id = 0,

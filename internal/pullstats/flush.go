@@ -236,8 +236,8 @@ func distinct(keys []string) []string {
 	return slices.Compact(keys)
 }
 
-// complete records that flush number n, which began at time begun, has counted the keys of
-// all counters.
+// complete records that flush number n, which began at the time `begun`, has counted all
+// counters.
 func (w *FlushWorker) complete(ctx context.Context, n int64, begun time.Time) error {
 	// A trigger accepts the new last_processed_timestamp only with protocol = 2, since a
 	// process of the previous version flushes only the keys of that version.

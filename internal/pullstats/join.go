@@ -69,8 +69,8 @@ func pick(heads []*head, at time.Time, port int, within time.Duration) (best *he
 	return best
 }
 
-// before says whether the HEAD h is a better choice than the HEAD other for a GET that came
-// from the client's port `port`.
+// before says whether the HEAD h is a better choice than the HEAD `other` for a GET that
+// came from the client's port `port`.
 func (h *head) before(other *head, port int) bool {
 	own, others := port != 0 && h.port == port, port != 0 && other.port == port
 	if own != others {

@@ -55,7 +55,7 @@ func (list replicas) ask(t testing.TB, random *rand.Rand, e audit.Entry, r reque
 
 // 600 clients make requests according to habits. One process answers them all, or three
 // processes answer them in random order; pulls are counted from the audit log or in Redis.
-// The test expects the counts that the habits say.
+// The counts must be those that belong to the clients' habits.
 func TestCountsAreWhatClientsDid(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"log", "redis"} {

@@ -198,7 +198,7 @@ func (p *presence) measure(s clockSample) {
 	}
 }
 
-// close reports that this process records no more pulls; if lost is set, it also reports
+// close reports that this process records no more pulls. If `lost` is set, it also reports
 // that some pulls of the process were not written.
 func (p *presence) close(ctx context.Context, lost bool) error {
 	p.mu.Lock()

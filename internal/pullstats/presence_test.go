@@ -66,9 +66,9 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// One process has no Redis client, while another counts in Redis. The first one must refuse
-// to say when tags were last used as long as Redis counts pulls or may have unflushed pulls.
-// After AbandonRedis it must answer again.
+// One process has no Redis client, while another process counts in Redis. The process
+// without a client must refuse to say when tags were last used as long as Redis counts
+// pulls or may have unflushed pulls. After AbandonRedis it must answer again.
 func TestUnseen(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

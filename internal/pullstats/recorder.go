@@ -32,8 +32,8 @@ type RecorderOptions struct {
 	// Join is how long after a HEAD by tag a GET by digest counts as the second half of the
 	// same pull. Default DefaultJoin; a negative value switches joining off.
 	Join time.Duration
-	// Buffer is how many pulls may wait in memory for Redis, and how many HEADs besides.
-	// Default 10,000.
+	// Buffer is how many pulls may wait in memory for Redis. As many HEADs may wait in
+	// addition. Default 10,000.
 	Buffer int
 	// Batch is how many pulls are sent to Redis together. Default 1,000.
 	Batch   int
@@ -126,7 +126,7 @@ func (r *Recorder) Close(ctx context.Context) {
 	}
 }
 
-// Leave reports that this process records no more pulls and, if lost is set, that some of
+// Leave reports that this process records no more pulls and, if `lost` is set, that some of
 // its pulls were not written. Call it after the Close of the log and of LastUsed.
 func (r *Recorder) Leave(ctx context.Context, lost bool) error {
 	if r == nil || r.presence == nil {
@@ -135,9 +135,9 @@ func (r *Recorder) Leave(ctx context.Context, lost bool) error {
 	return r.presence.close(ctx, lost)
 }
 
-// Pulled records that a client pulled a manifest. e is the pull's entry in the audit log,
-// without time and CountedBy. If the log's buffer is full and being written, Pulled waits
-// for room: see audit.Recorder.Wait.
+// Pulled records that a client pulled a manifest. `e` is the pull's entry for the audit
+// log, without time and CountedBy. If the log's buffer is full and being written, Pulled
+// waits for room: see audit.Recorder.Wait.
 func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 	if r == nil {
 		return

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// recountMargin is how long a pull may wait before Redis counts it. A recount searches
-	// the audit log from this much before the last complete flush.
+	// recountMargin is how long a pull may wait before Redis counts it. So a recount
+	// searches the audit log from recountMargin before the last complete flush.
 	recountMargin = 10 * time.Minute
 	// recountMost is how far back a recount searches the audit log for pulls that Redis has
 	// lost.

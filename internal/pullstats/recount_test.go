@@ -11,10 +11,10 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// Redis counts pulls and is then emptied, between two flushes or at a step of one. The lost
-// pulls must be counted from the audit log, once. Pulls that were flushed before, that a
-// flush had already read, or that came after the loss must not be counted again. Statistics
-// must stay complete, so that policies that need them go on.
+// Redis counts pulls and is then emptied, between two flushes or at a step of a flush. The
+// lost pulls must be counted from the audit log, once. Pulls that were flushed before, that
+// a flush had already read, or that came after the loss must not be counted again.
+// Statistics must stay complete, so that policies that need them can still be judged.
 func TestRecount(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -133,7 +133,7 @@ func TestRedisForgetsCounters(t *testing.T) {
 	compare(t, s.books(t), truth(list))
 }
 
-// Two registries are configured with the same Redis. The second one must refuse it and
+// Two registries are configured with the same Redis. The second registry must refuse it and
 // change nothing in it.
 func TestRedisOfAnother(t *testing.T) {
 	t.Parallel()

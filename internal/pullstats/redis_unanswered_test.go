@@ -118,7 +118,8 @@ func (p *proxy) serve(client net.Conn) {
 	}
 }
 
-// pass treats a request as judge decides, and returns whether the connection stays open.
+// pass forwards or loses a request, or its answer, as the function `judge` decides, and
+// returns whether the connection stays open.
 func (p *proxy) pass(request []byte, server io.Writer, answers <-chan []byte) bool {
 	p.mu.Lock()
 	f := p.judge(request)

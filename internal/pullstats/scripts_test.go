@@ -90,7 +90,7 @@ func TestScripts(t *testing.T) {
 }
 
 // The fields of a counter are invalid, so recordScript fails. It must have changed nothing,
-// since its pull is then counted from the audit log.
+// since the pull that it should have counted is then counted from the audit log.
 func TestScriptsFailWhole(t *testing.T) {
 	t.Parallel()
 	k := testKey(t)

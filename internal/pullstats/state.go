@@ -111,7 +111,7 @@ func (w *SyncWorker) looked(ctx context.Context) error {
 
 // start inserts the row of pullstatisticsprocessingstate if there is none. If counting was
 // switched off for longer than the audit log keeps entries, entries may have been dropped
-// unread. Then start moves recorded_since forward, the time since when statistics are
+// unread. Then start moves recorded_since forward, the time from which on statistics are
 // complete.
 func (w *SyncWorker) start(ctx context.Context) error {
 	if w.started {

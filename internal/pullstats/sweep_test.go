@@ -102,8 +102,8 @@ func expect(t testing.TB, stats *db.DB, when string, want ...string) {
 }
 
 // A sweep must mark the rows of missing tags and manifests, and delete them after the whole
-// Window. It must remove the mark of a tag or manifest that is back, and keep a row that was
-// used within the Window.
+// Window. It must remove the mark of a tag or manifest that exists again, and keep a row
+// that was used within the Window.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"tag", "manifest"} {

@@ -17,8 +17,8 @@ import (
 // SyncOptions configures a SyncWorker.
 type SyncOptions struct {
 	Databases
-	// Redis is read by Uses, since it may have pulls that aren't flushed yet. Nil if no
-	// Redis is configured.
+	// Redis may have pulls that aren't flushed yet, so Uses reads it. Nil if no Redis is
+	// configured.
 	Redis *Redis
 	// Interval is the longest time between two reads of the audit log. Default 5 min.
 	Interval time.Duration
@@ -101,7 +101,8 @@ func (w *SyncWorker) round(ctx context.Context) (more bool, err error) {
 // next returns how long it is until the audit log is to be read again.
 func (w *SyncWorker) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
-// observe sets the metric that shows how far the statistics are behind.
+// observe sets the metric of Status.Behind: the age of the oldest pull in the audit log
+// that isn't counted yet.
 func (w *SyncWorker) observe(ctx context.Context) error {
 	s, err := w.Status(ctx)
 	if err != nil {

@@ -42,7 +42,7 @@ const (
 	// olderUses is the prefix of the Redis keys in which the previous version stores
 	// last-used times, one key for each repository and hour.
 	olderUses = "pull_events:uses:"
-	// olderUsesFor is how far back olderUses reads the times in these keys.
+	// olderUsesFor is how far back the method olderUses reads the times in these keys.
 	olderUsesFor = 2 * time.Hour
 	olderLease   = time.Minute
 )

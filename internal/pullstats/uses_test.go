@@ -39,8 +39,8 @@ func TestUses(t *testing.T) {
 	})
 }
 
-// There are more uncounted pulls than Uses looks at. Uses must count them first, and then
-// return the time of the newest.
+// There are more uncounted pulls than Uses reads from the audit log. Uses must count them
+// first, and then return the time of the newest pull.
 func TestUsesCatchesUp(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)

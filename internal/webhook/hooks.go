@@ -55,8 +55,8 @@ func invalid(field, format string, args ...any) error {
 		WithDetail(map[string]string{"field": field})
 }
 
-// check validates the fields that are set, and puts the events in the order of Events. Its
-// errors don't repeat the URL and the secret.
+// check validates the fields of c that are set, and puts the events in the order of Events.
+// Its errors repeat neither the URL nor the secret.
 func (s *Sender) check(c *HookChange) error {
 	if c.Title != nil && (len(*c.Title) > maxTitle || clean(*c.Title) != *c.Title) {
 		return invalid("title", "it should be one line of up to %d bytes", maxTitle)
@@ -121,7 +121,7 @@ func newSecret() string {
 	return secretPrefix + base64.StdEncoding.EncodeToString(key[:])
 }
 
-// namespaceID returns the id of a namespace. lock may be an SQL lock clause, such as FOR
+// namespaceID returns the id of a namespace. `lock` may be an SQL lock clause, such as FOR
 // KEY SHARE, which keeps the namespace from being deleted until the transaction ends.
 // Error: NAME_UNKNOWN if the namespace doesn't exist.
 func namespaceID(ctx context.Context, q db.Querier, name, lock string) (id int64, err error) {

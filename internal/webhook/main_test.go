@@ -159,8 +159,9 @@ type receiver struct {
 	list []request
 }
 
-// receive starts a receiver. answer writes the answer to the n-th request, where the first
-// has the number 1. If answer is nil, the receiver answers every request with 204.
+// receive starts a receiver. The function `answer` writes the answer to the n-th request,
+// where the first has the number 1. If `answer` is nil, the receiver answers every request
+// with 204.
 func receive(t testing.TB, answer func(w http.ResponseWriter, r *http.Request, n int)) *receiver {
 	t.Helper()
 	rec := &receiver{}

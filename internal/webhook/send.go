@@ -50,7 +50,8 @@ func newTarget(address, secret string, allowPrivate bool) (r target, err error) 
 }
 
 // newClient makes an HTTP client. It keeps up to Options.Parallel idle connections to each
-// receiver, and refuses private addresses unless allowPrivate is set.
+// receiver. Unless allowPrivate is set, it refuses to connect to addresses that aren't
+// public.
 func newClient(o Options, allowPrivate bool) *http.Client {
 	dialer := &net.Dialer{Timeout: o.Timeout}
 	if !allowPrivate {
@@ -167,7 +168,7 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// scrubber returns a function that replaces those parts of the URL u in a text that may be
+// scrubber returns a function that hides, in a text, those parts of the URL u that may be
 // secret. It is needed because receivers often repeat the URL in their answers, which are
 // stored and logged. Not only the query but also the path may contain a password.
 func scrubber(u *url.URL) func(string) string {

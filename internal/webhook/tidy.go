@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// tidyRows is the largest number of rows that one statement deletes. pendingMost is the
-// number of waiting notices up to which they are counted for the metric.
+// tidyRows is the largest number of rows that one statement deletes. The metric of pending
+// notices counts at most pendingMost notices.
 const (
 	tidyRows    = 1000
 	pendingMost = 100_000
@@ -70,8 +70,8 @@ func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 }
 
 // tidyHooks deletes notices of webhooks that were deleted, and notices that have been due
-// for a disabled webhook for longer than Options.Keep. It disables webhooks for which
-// Options.MaxWaiting notices wait.
+// for a disabled webhook for longer than Options.Keep. It disables webhooks for which at
+// least Options.MaxWaiting notices wait.
 func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(

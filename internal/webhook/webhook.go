@@ -21,7 +21,7 @@
 //
 // # Why it is at least once
 //
-// A notice is no longer sent in two cases only: it was recorded as delivered, after the
+// A notice is not sent any more in only two cases: it was recorded as delivered, after the
 // receiver answered 2xx; or it was recorded as given up, after a failure, by the process
 // that has the lease. (A crash doesn't give a notice up, even during the last attempt.) In
 // all other states the column next_attempt has a time, and a process claims the notice once
@@ -46,15 +46,16 @@
 // log, which has an entry for a push, pull or deletion exactly if it happened. In every
 // process a dispatcher reads the log's entries in the order of (xid, id), where xid is the
 // id of the transaction that wrote the entry. It reads only entries of transactions that
-// are older than every open transaction, because no entry can be inserted between two of
-// these any more. One transaction of the dispatcher takes these steps:
+// are older than every open transaction: no transaction can any more insert an entry
+// between two of them. One transaction of the dispatcher takes these steps:
 //
 //  1. It locks the only row of webhookposition. If another process has locked the row, the
 //     dispatcher does nothing.
 //  2. It reads the enabled webhooks, which it locks against deletion, and the audit log's
 //     entries after the position.
 //  3. It writes a notice into webhooknotices for each webhook that asks for an entry's
-//     event. Pulls it only counts, in the webhook's row of webhookcounts.
+//     event. For a pull it writes no notice, but adds to the count in the webhook's row of
+//     webhookcounts.
 //  4. It deletes the rows of webhookcounts that are due, and writes a notice for each of
 //     them.
 //  5. It moves the position past the entries that it has read.
@@ -75,10 +76,10 @@
 // A webhook gets notices of events after it was enabled (active_since). The row of
 // webhookposition has two positions, one for changes and one for pulls. While no webhook
 // asks for changes, the dispatcher doesn't move the position for changes; likewise for
-// pulls. The transaction that creates or enables the first such webhook locks the row and
-// moves the position to the end of the log. Entries of transactions that begin after the
-// client got its answer are past this end, and a dispatcher that reads them already sees
-// the webhook.
+// pulls. The transaction that creates or enables the first webhook that asks for changes
+// (or pulls) locks this row and moves the position to the end of the log. Entries of
+// transactions that begin after this transaction's client got its answer are past this end,
+// and a dispatcher that reads them already sees the webhook.
 //
 // While a webhook is enabled, the dispatcher looks for new entries in the log every second,
 // with two statements that use database indexes. While none is enabled, it only looks at
