@@ -167,9 +167,9 @@ func columns(tags []tagRow) (ids []int64, names []string, manifests []int64, pus
 // LockImages locks the given images, which are ids of manifests of the repository, so that
 // no client can tag them until the transaction ends. It returns those images that no tag
 // reaches now, neither directly nor through an index above them. Without the locks, a
-// client could tag an image right after the check: tagging a manifest, and putting an
-// index, first locks the manifest. An image that doesn't exist any more isn't returned: if
-// a client has pushed it again, it has a new id.
+// client could tag an image right after LockImages has looked for tags: tagging a manifest,
+// and putting an index, first locks the manifest. An image that doesn't exist any more
+// isn't returned: if a client has pushed it again, it has a new id.
 //
 // LockImages locks the indexes above the images too, level by level. No index can be added
 // above an image that is locked, since putting an index locks its children. For OFFSET 0

@@ -347,8 +347,8 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 	return nil
 }
 
-// stopRun ends a run whose task was deleted, together with its namespace or because it has
-// no policies left. A run that another worker has taken over still has its task, and
+// stopRun ends a run whose task was deleted, because the namespace was deleted or has no
+// policies any more. A run that another worker has taken over still has its task, and
 // stopRun doesn't end it.
 func (p *Pruner) stopRun(ctx context.Context, t *task) error { return p.stopRuns(ctx, t.run) }
 

@@ -64,7 +64,8 @@ func Combine(defaults, namespace, repository []Applied, off bool) []Applied {
 	return slices.Concat(defaults, namespace, repository)
 }
 
-// Protection is a rule that protects the tags that match its pattern from deletion.
+// Protection is a rule that protects tags from deletion: those whose names match its
+// pattern.
 type Protection struct {
 	ID      string
 	Pattern oci.TagPattern

@@ -146,7 +146,8 @@ func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Durati
 	return mine, min(max(time.Duration(micros)*time.Microsecond, time.Second), w.opt.Interval, worker.MaxIdle), nil
 }
 
-// run flushes all keys once. If that fails, it records the reason.
+// run flushes all counters once. If that fails, it records the reason in
+// redisprocessingstate.
 func (w *FlushWorker) run(ctx context.Context) error {
 	err := w.flush(ctx)
 	if err != nil {

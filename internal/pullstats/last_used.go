@@ -198,7 +198,7 @@ func (m *LastUsedRecorder) saveUncounted(ctx context.Context) error {
 	return nil
 }
 
-// owed is a last-used time that is to be written, with its tag or manifest.
+// owed is a tag or manifest with the last-used time that is to be written for it.
 type owed struct {
 	usedName
 	at time.Time

@@ -172,7 +172,8 @@ func eventOf(k audit.Kind) string {
 	}
 }
 
-// newData returns the data of an event whose first audit entry is e.
+// newData returns the data that notices of an event contain; `e` is the event's first audit
+// entry.
 func newData(event string, e audit.Entry) any {
 	where := placeOf(e.Namespace, e.Repository)
 	switch event {
