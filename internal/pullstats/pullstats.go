@@ -87,12 +87,13 @@
 //
 // # Why each pull in Redis counts once
 //
-// A script in Redis adds each pull to the counter of its tag or manifest. A counter only
-// grows, as long as its key exists. A [FlushWorker] adds to the statistics those pulls of a
-// counter that the statistics don't have yet, and stores in the same transaction, in the
-// table redispullcounters, that all of the counter's pulls are now in the statistics. It
-// takes nothing out of Redis. So after a rollback nothing was counted, and if the outcome of
-// a commit is unknown, the next attempt adds only the pulls that are missing, if any.
+// A script in Redis adds each pull to the counter of its tag or manifest. As long as the
+// counter's key exists, the counter only grows. A [FlushWorker] adds to the statistics
+// those pulls of a counter that the statistics don't have yet. In the same transaction it
+// stores, in the table redispullcounters, that all of the counter's pulls are now in the
+// statistics. The FlushWorker takes nothing out of Redis. So after a rollback nothing was
+// counted, and if the outcome of a commit is unknown, the next attempt adds only the pulls
+// that are missing, if any.
 //
 // Before a flush's transaction reads counters from Redis, it takes one lock for the counters
 // of all repositories, and holds it until it ends (lockCounters). So two workers can't add

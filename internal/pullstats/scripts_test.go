@@ -157,8 +157,9 @@ func TestRedisUsesSkew(t *testing.T) {
 	}
 }
 
-// unfit must tell errors of a key that isn't a counter from temporary errors, also those
-// that Redis 6 reports with the prefix ERR because they occurred inside a script.
+// unfit must distinguish errors of a key that isn't a counter from temporary errors. It
+// must do so even if Redis 6 reports them with the prefix ERR because they occurred inside
+// a script.
 func TestUnfit(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
