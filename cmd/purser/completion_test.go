@@ -9,7 +9,7 @@ import (
 )
 
 // completed returns the completions that a shell gets for the last of `words`, and the
-// shell directive.
+// directive that tells the shell how to use them.
 func completed(t *testing.T, environ []string, words ...string) (list []string, directive string) {
 	t.Helper()
 	code, stdout, stderr := purser(t, environ, append([]string{"__complete"}, words...)...)

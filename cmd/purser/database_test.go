@@ -95,7 +95,7 @@ func TestCommandsThatOnlyLookMakeNothing(t *testing.T) {
 }
 
 // If PostgreSQL has no free connection, a starting server waits for one at each step of its
-// start. It also logs that it may need more connections than PostgreSQL allows.
+// start. It also logs a warning that it may need more connections than PostgreSQL allows.
 func TestConnectionLimitIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)

@@ -3,8 +3,8 @@
 //
 // The packages in its directory internal have the commands: package serve runs the
 // registry, package operate works directly on the registry's database and blob store, and
-// package client sends requests to a registry's management API. No packages elsewhere read
-// the configuration, the environment or flags.
+// package client sends requests to a registry's management API. Only these packages and the
+// packages that they share read the settings; packages elsewhere get options.
 package main
 
 import (

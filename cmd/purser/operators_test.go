@@ -36,10 +36,10 @@ func askAs(t *testing.T, method, url, body string, headers ...string) (int, stri
 	return resp.StatusCode, string(text)
 }
 
-// TestServeBehindTheWall sends the requests that a web page's script sends after its host
-// name was made to point to 127.0.0.1 (DNS rebinding). Host and Origin have the page's
-// name, so the browser takes the requests for same-origin ones. The registry must refuse
-// them.
+// TestServeBehindTheWall sends the requests that the script of a web page sends after the
+// host name of the page was made to point to 127.0.0.1 (DNS rebinding). Host and Origin
+// have the page's host name, so the browser takes the requests for same-origin ones. The
+// registry must refuse them.
 func TestServeBehindTheWall(t *testing.T) {
 	t.Parallel()
 	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_ALLOWED_HOSTS=registry.example.com",

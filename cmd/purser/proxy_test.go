@@ -93,10 +93,10 @@ func startLogged(t *testing.T, cfg *config.Config) (*servetest.Server, *lockedBu
 	}), log
 }
 
-// TestServeBehindProxy: the server trusts a proxy that writes X-Forwarded-For. The audit
-// log, the request log and the join of a HEAD request with its GET have the address of the
-// proxy's client, even if the client itself sends an X-Forwarded-For or Forwarded header
-// with another address.
+// TestServeBehindProxy: a client's requests come through a trusted proxy that writes
+// X-Forwarded-For. The audit log, the request log and the matching of a HEAD request with
+// its GET must use the client's address, even if the client itself sends a header with
+// another address.
 func TestServeBehindProxy(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)

@@ -58,8 +58,8 @@ func sizeOf(t *testing.T, s *servetest.Server, repository string, d oci.Digest) 
 	return resp.ContentLength
 }
 
-// judge makes an auto-pruner on the databases `main` and `stats` of a running server, which
-// reads pull statistics as the server's own pruner does, without Redis.
+// judge makes an auto-pruner on the databases `main` and `stats` of a running server. It
+// reads the pull statistics as the server's own auto-pruner does, but without Redis.
 func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 	t.Helper()
 	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.AliveRepositories}})
@@ -205,8 +205,8 @@ func flush(t *testing.T, s *servetest.Server, want int64) {
 	})
 }
 
-// A server with audit.pulls switched off counts no pulls. It says so in its answers, and
-// marks the statistics as incomplete.
+// With audit.pulls switched off, a server counts no pulls. It marks the statistics as
+// incomplete, and the API answers that pulls aren't counted.
 func TestPullsOff(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -303,8 +303,9 @@ func TestPruningByPullsInRedis(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Error(err)
 	}
-	// When the last pull happened, Redis was unreachable and pulls weren't logged. So the
-	// pull is recorded only as a last-used time, like the HEAD request.
+	// When the test pulled and sent the HEAD request for the last time, Redis was
+	// unreachable, and pulls aren't logged in this test. So the server could record both
+	// only as last-used times.
 	var marked int
 	if err := d.Pool.QueryRow(t.Context(), "SELECT count(last_check_date) FROM tagpullstatistics WHERE tag_name IN ('pulled', 'unused')").Scan(&marked); err != nil || marked != 2 {
 		t.Errorf("%d tags are marked as used, %v; want 2", marked, err)

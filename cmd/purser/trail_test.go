@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// After a server has stopped, the audit log has all pulls that the server answered, and has
-// its partitions. With audit.pulls: false it has no pulls.
+// The test pulls three times and stops the server. The audit log must then have the three
+// pulls, and its partitions. With audit.pulls: false it must have no pulls.
 func TestPullsBeforeTheStop(t *testing.T) {
 	t.Parallel()
 	for environ, want := range map[string]int{"": 3, "PURSER_AUDIT_PULLS=false": 0} {

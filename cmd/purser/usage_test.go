@@ -94,8 +94,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestBadValues tries every flag that restricts its values with a bad value. The error must
-// name the flag and the allowed values.
+// TestBadValues passes a bad value to each flag that doesn't accept every value. The error
+// must name the flag and the value.
 func TestBadValues(t *testing.T) {
 	t.Parallel()
 	tried := 0

@@ -7,8 +7,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// Aggregate must count entries by day and kind. If more entries than the bound would have
-// to be read, it must return no counts and all = false.
+// Aggregate must count entries by day and kind. If it would have to read more entries than
+// its bound, it must return no counts, and false as the result `all`.
 func TestAggregate(t *testing.T) {
 	t.Parallel()
 	l := New(dbtest.New(t))

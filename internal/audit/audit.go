@@ -83,8 +83,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// CountedByAudit, CountedByRedis and CountedByNone are the values of Entry.CountedBy,
-// which says who counts a pull for the statistics.
+// These are the values of Entry.CountedBy, which says where a pull is counted for the pull
+// statistics.
 const (
 	CountedByAudit = "audit" // the statistics worker that reads this log
 	CountedByRedis = "redis" // it was counted in Redis
@@ -137,8 +137,8 @@ type Entry struct {
 	// RedisSeq is the sequence number that Redis gave to a pull which Redis counts. It is
 	// 0 in listed entries.
 	RedisSeq int64 `json:"-"`
-	// Port is the client's port on the connection that the pull came by. It is 0 in listed
-	// entries.
+	// Port is the client's port on the connection over which the pull came. It is 0 in
+	// listed entries.
 	Port int `json:"-"`
 	// later is set in an entry that stands for several pulls by digest or several HEADs. It
 	// encodes the time and port of all these requests but the first: see Requests.

@@ -66,18 +66,19 @@ const (
 	scanned = 20_000
 )
 
-// List returns one page of the listing of entries that f selects: up to n entries, newest
-// first, after cursor. An empty cursor begins with the newest entry. next is the cursor of
-// the following page, "" when there is none. n is by default DefaultPage and at most
-// MaxPage.
+// List returns one page of the listing of entries that the filter `f` selects: up to `n`
+// entries, newest first, after `cursor`. An empty cursor begins with the newest entry.
+// `next` is the cursor of the following page, or "" if there is none. n is by default
+// DefaultPage and at most MaxPage.
 //
 // A cursor encodes the time and id of the last entry examined. The listing is sorted by
 // these, so entries that are written between two calls don't shift the pages: no entry is
 // listed twice, and no entry that existed when its page was read is left out.
 //
-// List examines a bounded number of entries per page. If no index serves the filter, a
-// page may have fewer than n entries, or none, although next isn't empty. There are
-// indexes for time, run, namespace, repository, and all kinds but pulls. Error: ErrCursor.
+// List examines a bounded number of entries per page. If no index serves the filter, a page
+// may have fewer than n entries, or none, although there is a next page. There are indexes
+// for time, run, namespace, repository, and all kinds but pulls. List returns ErrCursor if
+// it can't have issued the cursor.
 func (l *Log) List(ctx context.Context, f Filter, cursor string, n int) (entries []Entry, next string, err error) {
 	if n <= 0 {
 		n = DefaultPage

@@ -130,8 +130,8 @@ func (f Filter) selects(e Entry) bool {
 		(f.Policy == uuid.Nil || f.Policy == e.Policy) && (f.Run == uuid.Nil || f.Run == e.Run)
 }
 
-// A client lists entries page by page while others write entries. The pages must contain
-// each entry that existed at the beginning exactly once.
+// A client lists entries page by page while others write entries. The pages together must
+// have each entry exactly once that existed at the beginning.
 func TestCursorWhileEntriesCome(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -185,8 +185,8 @@ func TestCursorWhileEntriesCome(t *testing.T) {
 	}
 }
 
-// fill is an SQL statement that inserts $1 entries, most of them pulls, one every $2
-// seconds backwards from 2026-03-20.
+// fill is an SQL statement that inserts $1 entries, most of them pulls. The times of the
+// entries are $2 seconds apart; the newest is shortly before 2026-03-20.
 const fill = `
 	INSERT INTO auditlog (time, kind, actor, address, user_agent, namespace, repository, repository_id, tag, digest, counted_by)
 	SELECT '2026-03-20'::timestamptz - n * $2::int * interval '1 second',
@@ -195,7 +195,8 @@ const fill = `
 		'v' || n % 20, '\x01'::bytea || sha256(n::text::bytea), 'audit'
 	FROM generate_series(1, $1::int) n`
 
-// lines is an io.Writer that counts lines and records the largest size of the heap.
+// lines is an io.Writer that counts the lines written to it, and records the largest size
+// of the heap in the meantime.
 type lines struct {
 	n    int
 	peak uint64

@@ -51,7 +51,7 @@ func count(t testing.TB, d *db.DB, sql string, args ...any) (n int) {
 	return n
 }
 
-// eventually calls ok every 2 ms until it returns true. After 2 min it fails the test.
+// eventually calls `ok` every 2 ms until it returns true. After 2 min it fails the test.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -63,8 +63,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// start runs fn in a goroutine until stop is called or the test ends. stop waits for fn to
-// return.
+// start runs `fn` in a goroutine until `stop` is called or the test ends. stop waits until
+// fn has returned.
 func start(t testing.TB, fn func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -170,8 +170,9 @@ func (pm *PartitionManager) months(ctx context.Context) ([]month, error) {
 	return list, nil
 }
 
-// createMissing creates the partitions of the current and the next month, and of the
-// months from oldest on that have entries in the default partition, unless they exist.
+// createMissing creates the partitions of the current and the next month, and of each month
+// from `oldest` on that has entries in the default partition, unless these partitions
+// exist.
 func (pm *PartitionManager) createMissing(ctx context.Context, oldest, current month, done *PartitionChanges) error {
 	have, err := pm.months(ctx)
 	if err != nil {
@@ -206,8 +207,8 @@ func (pm *PartitionManager) createMissing(ctx context.Context, oldest, current m
 	return nil
 }
 
-// monthsInDefault returns the months before current, from oldest on, that have entries in
-// the default partition.
+// monthsInDefault returns the months from `oldest` on and before `current` that have
+// entries in the default partition.
 func (pm *PartitionManager) monthsInDefault(ctx context.Context, oldest, current month) (list []month, err error) {
 	for from := oldest; ; {
 		var first *time.Time
@@ -336,7 +337,7 @@ func (pm *PartitionManager) withLocks(ctx context.Context, tx pgx.Tx, fn func(tx
 	return fmt.Errorf("%w: %w", errBusy, err)
 }
 
-// dropExpired drops the partitions of months before oldest, unless the statistics worker
+// dropExpired drops the partitions of months before `oldest`, unless the statistics worker
 // still has to count pulls in them. It also deletes entries of these months from the
 // default partition.
 func (pm *PartitionManager) dropExpired(ctx context.Context, oldest month, done *PartitionChanges) error {
@@ -369,9 +370,9 @@ func (pm *PartitionManager) dropExpired(ctx context.Context, oldest month, done 
 }
 
 // uncounted returns an SQL condition, with its arguments, that selects the pulls that the
-// statistics worker still has to count; such a pull keeps its partition from being
-// dropped. The condition includes pulls whose counted_by is NULL: if statistics are
-// switched on later, the worker may still count these.
+// statistics worker still has to count. Such a pull keeps its partition from being dropped.
+// Pulls whose counted_by is NULL are among them: if statistics are switched on later, the
+// worker may still count these.
 func (pm *PartitionManager) uncounted(ctx context.Context) (string, []any, error) {
 	if pm.opt.Read == nil {
 		return "false", nil, nil
@@ -386,7 +387,9 @@ func (pm *PartitionManager) uncounted(ctx context.Context) (string, []any, error
 
 // drop drops the partition of a month, unless the statistics worker still has to count a
 // pull in it. It detaches the partition before it searches for such a pull, because
-// detaching waits for writers. Errors: errUncounted, errAlreadyDone, errBusy.
+// detaching waits for transactions that are writing pulls. It returns errUncounted if there
+// is such a pull, errAlreadyDone if the partition isn't attached, and errBusy if it didn't
+// get the locks.
 func (pm *PartitionManager) drop(ctx context.Context, m month, uncounted string, args []any) error {
 	// This searches without table locks first: if the partition must stay because of an
 	// uncounted pull, no writer has to wait.

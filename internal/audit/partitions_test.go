@@ -24,7 +24,7 @@ func day(text string) time.Time {
 	return t
 }
 
-// at returns a partition manager whose clock always shows the time clock.
+// at returns a partition manager whose clock always shows the time `clock`.
 func at(d *db.DB, clock time.Time, o PartitionOptions) *PartitionManager {
 	o.DB, o.Log, o.Now = d, quiet, func() time.Time { return clock }
 	return NewPartitionManager(o)
@@ -85,8 +85,9 @@ func TestMonthBoundaries(t *testing.T) {
 		}
 	}
 	check()
-	// Entries in the default partition must move to new partitions of their months, past
-	// months included. Entries of a month far ahead must stay until that month is near.
+	// Update must move entries from the default partition to new partitions of their
+	// months, past months included. Entries of a later month than the next must stay in the
+	// default partition.
 	done, err := at(d, day("2027-02-01 00:00:00"), PartitionOptions{}).Update(t.Context())
 	must(t, err)
 	if fmt.Sprint(done.Made, done.Moved) != "[partitions.auditlog_2026_10 partitions.auditlog_2027_03] 2" {
@@ -125,8 +126,8 @@ func TestRetention(t *testing.T) {
 			t.Errorf("at %s: %+v, want %s dropped", step.now, done, step.want)
 		}
 	}
-	// Entries that are written for a month whose partition was dropped must be deleted
-	// too, and must not make Update create that partition again.
+	// The test writes entries of a month whose partition was dropped. Update must delete
+	// these entries, and must not create that partition again.
 	var late []Entry
 	for n := range 2500 {
 		late = append(late, Entry{Kind: PushRepo, Time: day("2026-01-20 00:00:00"), Tag: fmt.Sprint("late", n)})

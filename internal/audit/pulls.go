@@ -152,10 +152,10 @@ func (r *pullRow) pull() (p Pull, err error) {
 // all unread entries.
 const maxUnread = 10_000
 
-// PullsOf returns the pulls of a repository after the position `after`, that is, those
-// which statistics that were counted up to this position lack. Unlike Pulls, it also
-// returns pulls of transactions that aren't older than every open transaction. `all` is
-// false if there are more than 10,000 entries of pulls after the position, in all
+// PullsOf returns the pulls of a repository after the position `after`. If the statistics
+// have been counted up to this position, these are the pulls that they lack. Unlike Pulls,
+// PullsOf also returns pulls of transactions that aren't older than every open transaction.
+// `all` is false if there are more than 10,000 entries of pulls after the position, in all
 // repositories together; then the list may be incomplete.
 func (l *Log) PullsOf(ctx context.Context, repository int64, after Position) (list []Pull, all bool, err error) {
 	xid, id := after.arguments()

@@ -181,7 +181,7 @@ func (g *gate) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	return &gated{Conn: c, gate: g}, nil
 }
 
-// set shuts the gate if shut is true, and opens it otherwise.
+// set shuts the gate if `shut` is true, and opens it otherwise.
 func (g *gate) set(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -320,8 +320,9 @@ func TestUnansweredBatch(t *testing.T) {
 	m.counts(t, 100, 0, 0, 0)
 }
 
-// A repository is deleted, and its id is cleared in all entries, before the recorder
-// writes pulls of the repository. The new entries must not have the id either.
+// A repository is deleted, and its id is removed from all its entries, before the recorder
+// writes further pulls of this repository. The entries of these pulls must not have the id
+// either.
 func TestRecorderOfRepositoryGone(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

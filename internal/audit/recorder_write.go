@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// flush writes the oldest entries of the buffer as one batch. more says that there are
-// enough entries left for another full batch.
+// flush writes the oldest entries of the buffer as one batch. `more` says that the buffer
+// still has enough entries for another full batch.
 func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
 	select {
 	case r.writing <- struct{}{}:
@@ -104,9 +104,9 @@ func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
 	return batch, nil
 }
 
-// done removes the first n entries from the buffer. unfit is how many of their pulls
-// PostgreSQL refused; done counts these as dropped. It returns whether there are enough
-// entries for another full batch.
+// done removes the first `n` entries, which were written as a batch, from the buffer.
+// `unfit` is how many of their pulls PostgreSQL refused; done counts these as dropped. It
+// returns whether the buffer still has enough entries for another full batch.
 func (r *Recorder) done(n, unfit int) (more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

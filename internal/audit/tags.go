@@ -75,7 +75,8 @@ func scanFormer(row pgx.CollectableRow) (f foundFormer, err error) {
 // with the same name.
 //
 // As with List, each call examines a bounded number of entries of the audit log. It may
-// therefore return fewer than n states although there is a next page. Error: ErrCursor.
+// therefore return fewer than n states although there is a next page. It returns ErrCursor
+// if it can't have issued the cursor.
 func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n int) (list []FormerTag, next string, err error) {
 	after, err := parseCursor(cursor)
 	if err != nil {

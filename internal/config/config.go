@@ -1,5 +1,5 @@
-// Package config has all settings of Purser in one struct: it loads, validates and
-// shows them.
+// Package config has all settings of Purser in one struct, and loads, validates and shows
+// them.
 //
 // A setting has a dotted key, such as "http.addr". Its value comes from one of four
 // sources. In increasing priority these are the default, the YAML file, the environment

@@ -42,7 +42,7 @@ func (f objectField) set(text string) error {
 
 func (f objectField) show() string { return *f.p }
 
-// offField is a text setting for which "off" means the same as an empty text.
+// offField is a text setting whose value "off" means the same as an empty text.
 type offField struct{ p *string }
 
 func (f offField) set(text string) error {

@@ -13,16 +13,16 @@ const (
 	// fileVariable can be appended to the name of a setting's environment variable. The
 	// variable with the longer name contains the path of a file that has the value.
 	fileVariable = "_FILE"
-	// fileValue is the prefix of a secret setting's value that is the path of a file. The
-	// file has the secret.
+	// fileValue is a prefix that the value of a secret setting may have. The rest of the
+	// value is then the path of the file that has the secret.
 	fileValue = "file:"
 	// maxFileValue limits the size in bytes of a file that has a setting's value.
 	maxFileValue = 64 << 10
 )
 
-// takesFile says whether the setting accepts "file:PATH" as a value. Secrets accept it, and
-// so do addresses that may contain a password (DSNs) and the S3 access key, which belongs
-// to a secret.
+// takesFile says whether the setting accepts "file:PATH" as a value. Secrets accept it. So
+// do DSNs, since they may contain a password, and the S3 access key, since it belongs to a
+// secret.
 func (s *setting) takesFile(c *Config) bool {
 	switch s.field(c).(type) {
 	case secretField, dsnField:

@@ -111,10 +111,10 @@ func (c *Config) validateHTTP(report reporter) {
 	}
 }
 
-// validateAddresses reports an error if other machines can reach the registry, which needs
-// no log-in, without http.allow_anonymous, or can reach the profiles without
-// http.allow_profiles. Other machines may always reach metrics and health, since these
-// disclose nothing about the registry's content.
+// validateAddresses reports an error in two cases: other machines can reach the registry,
+// which needs no log-in, and http.allow_anonymous isn't set; or they can reach the
+// profiles, and http.allow_profiles isn't set. Other machines may always reach metrics and
+// health, since these disclose nothing about the registry's content.
 func (c *Config) validateAddresses(report reporter) {
 	h := c.HTTP
 	for _, a := range []struct {

@@ -88,8 +88,7 @@ func maskURL(scheme, rest string) string {
 	return masked
 }
 
-// maskQuery returns the query of a URL, in which it has hidden all values that may be
-// passwords.
+// maskQuery returns the query of a URL with those values hidden that may be passwords.
 func maskQuery(query string) string {
 	pairs := strings.Split(query, "&")
 	for i, pair := range pairs {
@@ -138,8 +137,8 @@ func maskPairs(text string) string {
 	return strings.Join(out, " ")
 }
 
-// pairEnd returns the index at which the value ends that `s` begins with. It returns false
-// if this value begins with a quote that isn't closed.
+// pairEnd returns the index in `s` after the value with which s begins. It returns false if
+// that value begins with a quote that isn't closed.
 func pairEnd(s string) (int, bool) {
 	quoted := strings.HasPrefix(s, "'")
 	start := 0

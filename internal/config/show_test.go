@@ -87,8 +87,8 @@ func TestShowTellsOfAFailedWrite(t *testing.T) {
 	}
 }
 
-// docs/configuration.md must list each setting once, with its environment variable and its
-// default, and no others.
+// The table in docs/configuration.md must have each setting once, with its environment
+// variable and its default, and nothing else.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/configuration.md")

@@ -2,10 +2,10 @@ package config
 
 import "strings"
 
-// didYouMean returns the end of an error message about the unknown name `name`: "; did you
-// mean X?". X is the known name that is most similar. If none is similar, X is a known key
-// in another group whose last part is the same. If there is no such key either, the text
-// refers to the documentation.
+// didYouMean returns the end of an error message about the unknown name `name`, such as ";
+// did you mean X?". X is the name in `known` that is most similar. If none is similar, X is
+// a known key in another group whose last part is the same. If there is no such key either,
+// the end of the message refers to the documentation.
 func didYouMean(name string, known []string) string {
 	best, bestDistance := "", len(name)/3+1
 	for _, k := range known {

@@ -77,7 +77,8 @@ func formatDuration(d time.Duration) string {
 // units KiB, MiB, GiB and TiB are powers of 1,024; kB, MB, GB and TB are powers of 1,000.
 func parseSize(text string) (int64, error) {
 	n, err := humanize.ParseBytes(text)
-	// Refuse commas: humanize.ParseBytes ignores them, so it would read "1,5" as 15.
+	// Commas are refused, because humanize.ParseBytes ignores them: it would read "1,5" as
+	// 15.
 	if err != nil || n > math.MaxInt64 || strings.Contains(text, ",") {
 		return 0, fmt.Errorf(`%q is no size; write a number of bytes, or one with a unit such as "64MiB"`, text)
 	}

@@ -74,8 +74,8 @@ func (c *Config) validateWebhook(report func(key, format string, args ...any)) {
 	}
 }
 
-// parseWebhookURL checks the URL of a webhook. Its errors don't repeat text, which may be
-// a secret.
+// parseWebhookURL checks the URL of a webhook. Its errors don't repeat the URL, which may
+// contain a secret token.
 func parseWebhookURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {

@@ -19,9 +19,9 @@ func NewCollector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.
 }
 
 // UploadAge returns how long the row of an upload must be unchanged before the reaper
-// deletes it. It is the sum of three times: uploads.max_age, which every client has; the
-// age that a row made in advance may already have when a client gets it; and the longest
-// duration of a request, since a request that begins at the last moment changes the row
+// deletes it. It is the sum of three times: uploads.max_age, which every client has for an
+// upload; the age that a row made in advance may already have when a client gets it; and
+// http.max_request_time, since a request that begins at the last moment changes the row
 // only at its end.
 func UploadAge(cfg *config.Config) time.Duration {
 	return cfg.Uploads.MaxAge + distribution.AheadAge(cfg.Uploads.MaxAge) + cfg.HTTP.MaxRequestTime

@@ -204,8 +204,9 @@ func OpenPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.L
 
 // openQuiet opens a pool for background work that must give way to clients. Options.Replica
 // stays empty, since triggers don't notify the replica that is named there, but this
-// process's caches must learn of the pool's deletions. A process that hangs holds its locks
-// for at most one statement timeout plus one idle timeout, together gc.transaction_timeout.
+// process's caches must learn of the pool's deletions. If this process hangs, its
+// transactions hold their locks for at most a statement timeout plus an idle timeout,
+// together gc.transaction_timeout.
 func openQuiet(ctx context.Context, cfg *config.Config, dsn string, o db.Options) (*db.DB, error) {
 	half := cfg.GC.TransactionTimeout / 2
 	o.DSN, o.StatementTimeout, o.IdleTimeout, o.LockTimeout = dsn, half, half, lockTimeout

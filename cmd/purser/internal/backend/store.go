@@ -18,9 +18,9 @@ import (
 const storeTimeout = 30 * time.Second
 
 // OpenStore opens the blob store for a process that writes to it. It returns an error
-// unless the store's identity is the one to which the database is bound. Unless `measure`
-// is nil, it wraps the store before the identity check does, so that it measures that
-// check's requests too.
+// unless the database is bound to this store; at the first start of a registry it binds
+// them. Unless `measure` is nil, OpenStore passes the bare store to it and uses the store
+// that it returns, so that the requests of the identity check are measured too.
 func OpenStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *slog.Logger, measure func(blob.Store) (blob.Store, error)) (*storeid.Store, error) {
 	known, err := storeid.Read(ctx, metadata)
 	if err != nil {

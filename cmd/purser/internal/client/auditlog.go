@@ -64,9 +64,9 @@ func (e logView) row() []string {
 	return []string{clock(&e.Time), e.Kind, strings.TrimSpace(who), what, digest, e.why()}
 }
 
-// why returns the entry's reason: the reason in the metadata, which a policy or a person
-// gave, and the policy and the pruning run that caused the entry. For an entry that stands
-// for several pulls, it includes their number.
+// why returns why the entry's event happened, for the table: the reason that a policy or a
+// person gave, then the ids of the policy and the pruning run. For an entry that stands for
+// several pulls, it adds their number.
 func (e logView) why() string {
 	var parts []string
 	if reason, ok := e.Metadata["reason"].(string); ok {

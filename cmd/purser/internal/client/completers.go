@@ -17,9 +17,9 @@ const (
 	completionMost = "100"
 )
 
-// completer returns the possible values, beginning with `word`, of an argument of a
-// command. `args` are the arguments before it. The result `more` says that the values are
-// only beginnings of arguments, so that the shell must not add a space.
+// completer returns those possible values of a command's argument that begin with `word`.
+// `args` are the arguments before this one. `more` says that the values are only beginnings
+// of arguments, so that the shell must not add a space.
 type completer func(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool)
 
 // completions maps a command's path to the completers of its arguments, in their order.
@@ -142,8 +142,8 @@ func tags(ctx context.Context, c *api.Client, args []string, word string) (list 
 	return list, false
 }
 
-// digests completes a digest, from those to which tags of the first argument's repository
-// point.
+// digests completes an argument that is a digest. It offers the digests to which tags in
+// the first argument's repository point.
 func digests(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 	repository, _, _ := strings.Cut(args[0], ":")
 	for _, t := range tagPage(ctx, c, repository, "") {

@@ -21,7 +21,8 @@ func namespaceCommand(src *command.Source) *cobra.Command {
 		namespaceListCommand(src), namespaceShowCommand(src), namespaceCreateCommand(src), namespaceDeleteCommand(src)))
 }
 
-// nameFlags are the flags that select the names in a list by their beginning or a part.
+// nameFlags are the flags --prefix and --contains, which restrict a list to names with this
+// beginning or this part.
 type nameFlags struct{ prefix, contains string }
 
 func addNameFlags(cmd *cobra.Command) *nameFlags {

@@ -57,9 +57,9 @@ func (p policyView) row() []string {
 
 var policyHeader = []string{"UUID", "METHOD", "VALUE", "TAGS", "SAVED"}
 
-// targetFlags are the flags that say how to read the first argument, TARGET: with
-// `repository`, it is a repository even without a slash; with `defaults`, it is missing,
-// and the registry's default policies are meant.
+// targetFlags are the flags that say how to read a command's argument TARGET. With
+// `repository`, TARGET is a repository even if it has no slash. With `defaults`, there is
+// no TARGET, and the command is about the registry's default policies.
 type targetFlags struct{ repository, defaults bool }
 
 // addTarget adds the flag --repo and, if `defaults` is set, --defaults to a command.

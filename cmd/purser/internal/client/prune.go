@@ -28,7 +28,7 @@ func pruneCommand(src *command.Source) *cobra.Command {
 		pruneUndoCommand(src), pruneDefaultsCommand(src)))
 }
 
-// maxPreviewed is the largest number of tags to be deleted that the API lists in a preview.
+// maxPreviewed is how many of the tags to be deleted the API lists at most in a preview.
 const maxPreviewed = 10_000
 
 func prunePreviewCommand(src *command.Source) *cobra.Command {
@@ -205,8 +205,8 @@ func (s pruneState) failed(namespace string) error {
 // queuedLong is how long a requested pruning run usually waits for a worker, at most.
 const queuedLong = 15 * time.Second
 
-// progress describes how far the pruning run is that the user requested at the time
-// `since`.
+// progress returns a text on how far the pruning run has got that the user requested at the
+// time `since`.
 func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time) string {
 	var r autoprune.RunDetails
 	switch waited := time.Since(since); {

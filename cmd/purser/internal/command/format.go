@@ -41,7 +41,8 @@ func AddFormat(cmd *cobra.Command) *Format {
 	return &f
 }
 
-// Print writes `v` to `w` as JSON if f is JSON, and otherwise calls `text` with w.
+// Print writes the value `v` to `w` as JSON if the format is JSON. Otherwise it calls
+// `text`, which writes it as text.
 func (f Format) Print(w io.Writer, v any, text func(w io.Writer) error) error {
 	if f == Text {
 		return text(w)

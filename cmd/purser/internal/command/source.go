@@ -27,7 +27,7 @@ type Source struct {
 	file    string
 }
 
-// settingFlags are the flags that set a setting, with the setting's key.
+// settingFlags are the command-line flags that set a setting; `key` is the setting's key.
 var settingFlags = []struct{ name, key string }{
 	{"data-dir", "data_dir"},
 	{"addr", "http.addr"},
@@ -80,7 +80,7 @@ func (s *Source) Load(cmd *cobra.Command) (*config.Config, error) {
 	return cfg, err
 }
 
-// ofFlag says whether `err`, an error of Load, has a problem of a flag among its lines.
+// ofFlag says whether `err`, an error of Load, contains a problem with a command-line flag.
 func ofFlag(err error) bool {
 	for line := range strings.Lines(err.Error()) {
 		if strings.HasPrefix(line, "flag --") {

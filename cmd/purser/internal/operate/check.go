@@ -69,7 +69,8 @@ func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, 
 	if err != nil {
 		return nil, err
 	}
-	// Existing makes a wrong path an error. Otherwise an empty store would be made there.
+	// With Existing, a wrong path is an error. Without it, a new, empty store would be made
+	// there.
 	raw, err := backend.TryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: true})
 	if err != nil {
 		return nil, err

@@ -41,8 +41,8 @@ func TestCheckExplainsEveryProblem(t *testing.T) {
 	}
 }
 
-// TestCheckNotesDeclaredSizes: if the check's only finding is a manifest that declares a
-// wrong size of a blob, the output says that nothing remains to be done.
+// TestCheckNotesDeclaredSizes: a manifest declares a wrong size of a blob. If the check
+// finds no other problem, its output must say that nothing remains to be done.
 func TestCheckNotesDeclaredSizes(t *testing.T) {
 	t.Parallel()
 	for _, other := range []storecheck.Problem{"", storecheck.Unowned} {

@@ -74,8 +74,8 @@ func parseExplainable(text string) (path string, d oci.Digest, err error) {
 	return path, d, nil
 }
 
-// plainly rewords an error that is meant for clients of the API, for operators at a
-// terminal.
+// plainly rewords an error of type oci.Error, which is worded for clients of the API, for
+// an operator at a terminal.
 func plainly(err error) error {
 	e, ok := errors.AsType[*oci.Error](err)
 	if !ok {

@@ -221,9 +221,9 @@ func TestGCExplain(t *testing.T) {
 	}
 }
 
-// TestGCOverAPI: with PURSER_SERVER set, the gc commands ask the registry at that URL, and
-// print the same as when they read its database themselves. If no registry answers there,
-// they read the database.
+// TestGCOverAPI: with PURSER_SERVER set, the gc commands ask the registry at that URL. They
+// must print the same as without PURSER_SERVER, when they read the registry's database
+// themselves. If no registry answers at the URL, they must read the database.
 func TestGCOverAPI(t *testing.T) {
 	t.Parallel()
 	g := newGarbage(t)
@@ -296,9 +296,8 @@ func TestGCRetry(t *testing.T) {
 	same(t, g.run("gc", "retry", "-o", "json"), "{\n  \"manifests\": 0,\n  \"blobs\": 0\n}\n")
 }
 
-// When an operator starts garbage collection, a check or the worker of loose foreign keys
-// by a command, the audit log has an entry that names the command. Commands that only show
-// something write no entry.
+// The test runs commands for operators. Those that change something or run a check must
+// write an audit log entry that names the command; those that only show something must not.
 func TestCommandsAreLogged(t *testing.T) {
 	t.Parallel()
 	g := newGarbage(t)

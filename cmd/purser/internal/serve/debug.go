@@ -44,7 +44,7 @@ func (r *readiness) started(checks ...readinessCheck) {
 	r.state, r.checks = "", checks
 }
 
-// stopping makes the server report that it isn't ready, until the process ends.
+// stopping makes /readyz answer that the server isn't ready, until the process ends.
 func (r *readiness) stopping() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

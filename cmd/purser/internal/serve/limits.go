@@ -91,8 +91,8 @@ func proxies(h config.HTTP) *limit.Proxies {
 	return limit.NewProxies(h.TrustedProxies, header[h.ForwardedHeader])
 }
 
-// apply sets those limits in `srv`, the registry's HTTP server, that concern HTTP/2 and
-// idle connections.
+// apply configures `srv`, the registry's HTTP server, for the limits that concern HTTP/2
+// and idle connections.
 func (l *limits) apply(srv *http.Server, s *sockets) {
 	srv.ConnState, srv.ConnContext = s.bounded.ConnState, s.bounded.ConnContext
 	srv.HTTP2 = &http.HTTP2Config{WriteByteTimeout: l.cfg.HTTP.AnswerIdleTimeout}

@@ -43,8 +43,8 @@ func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, rea
 
 // addHealth adds /healthz (the process lives) and /readyz (requests can succeed). The
 // reasons why requests can't succeed contain addresses and user names. Therefore /readyz
-// shows them only if `withReasons` is set, which is so if only this machine can reach the
-// listener. Otherwise they are logged.
+// shows them only if `withReasons` is set, and otherwise they are logged. The caller sets
+// withReasons if only this machine can reach the listener.
 func addHealth(mux *http.ServeMux, ready *readiness, withReasons bool, log *slog.Logger) {
 	if withReasons {
 		mux.Handle("GET /readyz", ready)
@@ -95,9 +95,9 @@ func addProfiles(mux *http.ServeMux, served bool) {
 	}
 }
 
-// fromHere refuses requests that a browser sends on behalf of a page of another site,
-// whatever the method. Such a page couldn't read a profile, but taking the profile would
-// cost time.
+// fromHere refuses requests that a browser sends on behalf of a web page of another site,
+// whatever their method. Such a page couldn't read a profile, but its request would make
+// this process spend time on taking one.
 func fromHere(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get("Sec-Fetch-Site") {

@@ -12,7 +12,7 @@ import (
 // last gathered its planner's statistics on them.
 const analyzeEvery = 30 * time.Second
 
-// plannerWorkers returns a loop for each database that runs ANALYZE on tables that have
+// plannerWorkers returns one loop per database. The loop runs ANALYZE on tables that have
 // grown, so that PostgreSQL's planner knows their size.
 func plannerWorkers(p dependencies) (list []func(context.Context) error) {
 	databases := []*db.DB{p.db}

@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// pools are a server's pools of database connections. When openPools returns them, the
+// pools are a server's pools of database connections. openPools returns them after the
 // databases have been migrated.
 type pools struct {
 	metadata *db.DB // for requests

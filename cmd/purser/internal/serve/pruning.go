@@ -29,8 +29,8 @@ func openWebhooks(cfg *config.Config, p dependencies, loops *worker.Metrics) (*w
 	})
 }
 
-// openPruning makes the worker that prunes tags. If a webhook is configured for
-// auto-pruning, it queues notices about the deleted tags.
+// openPruning makes the worker that prunes tags. If autoprune.webhook is configured, the
+// worker queues notices about the deleted tags for it.
 func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender, p dependencies, loops *worker.Metrics) (*autoprune.Pruner, error) {
 	policy, err := command.DefaultPolicy(cfg)
 	if err != nil {

@@ -142,14 +142,14 @@ func (p pullParts) close() {
 	}
 }
 
-// unrecordedFor is how long a mark that uncounted writes to the statistics stays valid. It
-// must be longer than a loop sleeps, so that the mark doesn't expire before uncounted
-// renews it.
+// unrecordedFor is how long a mark stays valid that the worker of the function `uncounted`
+// writes to the statistics. It must be longer than a worker sleeps, so that the mark
+// doesn't expire before the worker renews it.
 const unrecordedFor = 2 * worker.MaxIdle
 
 // uncounted returns a worker for a process that doesn't count pulls. The worker regularly
-// marks the statistics as incomplete: if pulls are logged (`logged`), this process's HEAD
-// requests are missing there; otherwise its pulls are missing too.
+// marks the pull statistics as incomplete: this process's HEAD requests are missing there
+// and, unless its pulls are at least written to the audit log (`logged`), so are its pulls.
 func uncounted(logged bool, p dependencies, loops *worker.Metrics) func(context.Context) error {
 	return worker.New(worker.Options{
 		Name: "uncounted pulls", Log: p.log, Metrics: loops,
@@ -162,8 +162,8 @@ func uncounted(logged bool, p dependencies, loops *worker.Metrics) func(context.
 	}).Run
 }
 
-// unreliable describes pull statistics that lag behind by a year, so that no last_pulled
-// policy deletes tags by them.
+// unreliable describes pull statistics that lag behind by a year. No last_pulled policy
+// deletes tags on the strength of such statistics.
 var unreliable = autoprune.PullRecord{Since: time.Unix(0, 0), Behind: 365 * 24 * time.Hour}
 
 // PruneByPulls gives auto-pruning, by its options `o`, access to the pull statistics. It

@@ -76,9 +76,9 @@ func Command(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// Run starts everything in order, announces on `out` that the server is ready, serves until
-// ctx ends, and stops everything in reverse order. If `reload` is nil, SIGHUP keeps its
-// default effect: it ends the process.
+// Run starts the server's parts one after another, announces on `out` that the server is
+// ready, serves until ctx ends, and stops the parts in reverse order. If `reload` is nil,
+// SIGHUP keeps its default effect: it ends the process.
 func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger, reload *reloader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -298,10 +298,10 @@ func (p dependencies) front(cfg *config.Config) (*server.Server, error) {
 	})
 }
 
-// gcWorkers makes the workers of garbage collection and its neighbours: the audit log's
-// partitions, the corrector of sizes and the expirer of tags. A worker whose results
-// another worker processes wakes that worker: manifest reviewers wake blob reviewers, and
-// blob reviewers and the reaper wake the sweeper.
+// gcWorkers makes the workers of garbage collection, and those that manage the audit log's
+// partitions, correct sizes of manifests, and expire tags. Of garbage collection's workers,
+// each wakes the worker that continues its work: manifest reviewers wake blob reviewers,
+// and blob reviewers and the reaper wake the sweeper.
 func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p dependencies, loops *worker.Metrics) ([]func(context.Context) error, error) {
 	metrics, err := gc.NewMetrics(p.metrics)
 	if err != nil {
@@ -384,8 +384,8 @@ func serve(ctx context.Context, cfg *config.Config, handler *site, socks *socket
 ) error {
 	srv := &http.Server{
 		Handler: handler,
-		// There is no read timeout for a whole request, since a large blob may take long.
-		// Instead, the handler ends a request whose body stalls.
+		// There is no read timeout for a whole request, since the upload of a large blob
+		// takes long. Instead, the handler ends a request whose body stalls.
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}

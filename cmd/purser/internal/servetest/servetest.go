@@ -1,5 +1,5 @@
-// Package servetest starts servers in tests, with a configuration for tests, and reads the
-// addresses that a server announces and its log.
+// Package servetest starts servers in tests. It makes their configuration, and reads their
+// log and the addresses that they announce.
 package servetest
 
 import (
