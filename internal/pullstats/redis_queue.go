@@ -117,8 +117,8 @@ func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 }
 
 // join adds a pull by tag to an event of the same tag and manifest that waits in the queue,
-// and returns true. It returns false if the queue has no such event, or if it is a pull by
-// digest. It also returns false if pulls are logged, because each pull then needs an entry
+// and returns true. It returns false for a pull by digest, and if the queue has no such
+// event. It also returns false if pulls are logged, because each pull then needs an entry
 // of its own.
 func (q *redisQueue) join(e audit.Entry) bool {
 	if q.r.opt.Log != nil || e.Tag == "" {
