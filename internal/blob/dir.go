@@ -23,8 +23,9 @@ type DirOptions struct {
 	// Existing makes OpenDir fail if the directory has no store, instead of creating one.
 	Existing bool
 
-	// LockWait is how long Resume waits for another writer's lock on the upload's object; then
-	// it copies the object instead. Default 2 s.
+	// LockWait is how long Resume waits if another request has locked the upload's object.
+	// After that the Writer copies the acknowledged bytes to a new object instead. Default 2
+	// s.
 	LockWait time.Duration
 }
 
@@ -35,17 +36,19 @@ type DirOptions struct {
 //	PATH/docker/registry/…/data   an object of another registry that used PATH before:
 //	                              a key with a slash is a path below PATH
 //
-// OpenDir creates the 256 directories, so a new object costs at most two fsyncs: one for its
-// file, and one for the directory, which makes the file's name durable. 256 directories keep
-// listings short (40,000 names in each at ten million objects). With 65,536, nearly every
-// object would need a mkdir and another fsync.
+// OpenDir creates 256 directories, 00 to ff, in advance. So a new object costs at most two
+// fsyncs: one for its file, and one for its directory, which makes the file's name durable.
+// With ten million objects, each directory has 40,000 names, so listings stay short. 65,536
+// directories would have to be created on demand, so nearly every object would need a mkdir
+// and another fsync.
 //
-// A writer that appends to an object of an earlier attempt locks it (flock) from before its
-// claim until Close. If it can't get the lock, because an earlier writer is stalled or the
-// file system has no locks, it copies the acknowledged bytes into a new object and continues
-// there; DeleteUpload deletes the old object later. An attempt that creates an object needs no
-// lock: another attempt learns the object's name only from a saved state, and the creating
-// attempt writes nothing after Save.
+// A writer that appends to the object of an earlier request locks this object (flock) before
+// it claims the upload, and keeps the lock until Close. If it can't get the lock, because the
+// earlier request is stalled or the file system has no locks, the writer copies the
+// acknowledged bytes into a new object and continues there; DeleteUpload deletes the old
+// object later. A writer that creates an object needs no lock: another request learns the
+// object's name only from a saved state, and after Save the creating writer writes nothing
+// more.
 type Dir struct {
 	path     string
 	objects  string
@@ -82,8 +85,9 @@ func OpenDir(o DirOptions) (*Dir, error) {
 // Path returns the store's directory.
 func (d *Dir) Path() string { return d.path }
 
-// makeLayout creates missing directories and makes their names durable. It syncs even if
-// none is missing: the process that created them may have been killed before its sync.
+// makeLayout creates missing directories and makes their names durable. It syncs even if no
+// directory is missing, since the process that created the directories may have been killed
+// before it synced them.
 func (d *Dir) makeLayout() error {
 	if err := makeDurable(d.objects); err != nil {
 		return err
@@ -167,9 +171,10 @@ func (d *Dir) mounted() error {
 	return nil
 }
 
-// missing interprets the error of opening or removing an object's file. If the file doesn't
-// exist and the volume is mounted, it returns ErrNotFound and true. If the volume isn't
-// mounted, it returns ErrWrongStore and false, and for any other error that error and false.
+// missing interprets err, the error of opening or removing an object's file. It returns
+// ErrNotFound and true if the file doesn't exist and the volume is mounted, and ErrWrongStore
+// and false if the file doesn't exist because the volume isn't mounted. It returns any other
+// error unchanged, and false.
 func (d *Dir) missing(err error) (error, bool) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err, false
@@ -282,8 +287,8 @@ func (d *Dir) Delete(ctx context.Context, keys []string) error {
 	return errors.Join(errs...)
 }
 
-// remove removes the object's file. It returns the directory that must be synced, "" if the
-// directory doesn't exist.
+// remove removes the object's file, if it exists. It returns the file's directory, which must
+// then be synced, or "" if the directory doesn't exist.
 func (d *Dir) remove(ctx context.Context, key string) (dir string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -332,8 +337,8 @@ func (d *Dir) DeleteUpload(ctx context.Context, base, keep string) error {
 // Presign implements Store. A directory has no URLs.
 func (d *Dir) Presign(context.Context, string, PresignOptions) (string, error) { return "", nil }
 
-// Check implements Store. It writes nothing, but notices a file system that was
-// remounted read-only after an error.
+// Check implements Store. It writes nothing, but returns an error if the kernel has remounted
+// the file system read-only after a disk error.
 func (d *Dir) Check(context.Context) error {
 	if err := d.mounted(); err != nil {
 		return err

@@ -54,8 +54,8 @@ func TestDirSuite(t *testing.T) {
 	})
 }
 
-// begin opens a store with the given LockWait, and begins an upload in it: one request has
-// saved the bytes "acknowledged".
+// begin opens a store with the given LockWait, and begins an upload in it, of which a first
+// request saves the bytes "acknowledged".
 func begin(t *testing.T, wait time.Duration) (d *blob.Dir, path string, u *blobtest.Upload) {
 	t.Helper()
 	path = t.TempDir()
@@ -227,8 +227,9 @@ func (w *fromReader) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{io.Discard}, r)
 }
 
-// Package net uses sendfile only for a few types, among them an *os.File in an
-// *io.LimitedReader. The test expects that the store's reader passes this type on.
+// Package net uses sendfile only for a few types of readers, among them an *io.LimitedReader
+// of an *os.File. The WriteTo of the store's reader must give the destination a reader of this
+// type.
 func TestDirOffersSendfile(t *testing.T) {
 	t.Parallel()
 	d := openDir(t, t.TempDir())
@@ -313,8 +314,8 @@ func BenchmarkDir(b *testing.B) {
 	}
 }
 
-// pieces returns data like a network connection: at most 512 KiB per Read, and without a
-// method WriteTo.
+// pieces is a reader that returns its bytes as a network connection does: at most 512 KiB per
+// Read. It has no method WriteTo.
 type pieces struct{ p []byte }
 
 func (r *pieces) Read(p []byte) (int, error) {

@@ -11,8 +11,8 @@ import (
 )
 
 // identityFile returns the path of the file with the store's identity. The file is in the
-// directory objects and not above it: if only objects is a mount point and its volume isn't
-// mounted, the identity is missing too.
+// directory PATH/objects, not in PATH: if PATH/objects is a mount point and its volume isn't
+// mounted, the identity must be missing too.
 func (d *Dir) identityFile() string { return filepath.Join(d.objects, IdentityKey) }
 
 // Identity implements Store.

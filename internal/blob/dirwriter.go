@@ -73,8 +73,8 @@ func (d *Dir) newWriter(ctx context.Context, base string, state State, size int6
 	return w, nil
 }
 
-// open locks the object that the state names, if that is possible, and claims the upload. If
-// there are acknowledged bytes, the next Write then appends behind them.
+// open locks the object that the state names, if that is possible, and claims the upload. The
+// next Write then appends to the acknowledged bytes.
 func (w *dirWriter) open(claim Claim) error {
 	var f *os.File
 	var openErr error
@@ -138,7 +138,7 @@ func (w *dirWriter) openState() (*os.File, error) {
 	return f, nil
 }
 
-// cut truncates the object from its stored size to the acknowledged bytes.
+// cut truncates the object, which has `stored` bytes, to the acknowledged bytes.
 func (w *dirWriter) cut(stored int64) error {
 	w.off, w.started = w.size, w.size
 	if stored == w.size {
@@ -183,7 +183,7 @@ func (w *dirWriter) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// O_EXCL makes this fail if the file exists, so that an object isn't overwritten even if a
+	// With O_EXCL, OpenFile fails if the file exists. So no object is overwritten even if a
 	// number was given out twice by mistake.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, fileMode)
 	if err != nil {
@@ -224,8 +224,8 @@ func (w *dirWriter) copyOld(ctx context.Context) error {
 	return err
 }
 
-// fail records err, with doing as its context, as the writer's first failure, unless there was
-// one before. It returns the first failure.
+// fail records err as the writer's failure, unless the writer has failed before, and returns
+// the first failure. `doing` says in the message what the writer was doing.
 func (w *dirWriter) fail(doing string, err error) error {
 	if w.err == nil {
 		w.err = fmt.Errorf("%s upload %s: %w", doing, w.base, err)
@@ -265,14 +265,14 @@ const (
 	writebackStep = 8 << 20
 	copyBuffer    = 512 << 10
 	// scarceBuffer is the size in bytes of ReadFrom's only buffer if the memory limit for
-	// uploads has no room for two buffers of size copyBuffer.
+	// uploads doesn't allow two buffers of copyBuffer bytes.
 	scarceBuffer = 16 << 10
 )
 
 var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
-// ReadFrom implements Writer. If r has more bytes than one buffer holds, it uses two buffers,
-// and reads into one while it writes the other.
+// ReadFrom implements Writer. If r has more bytes than one buffer holds, ReadFrom uses two
+// buffers, and reads into one of them while it writes the other.
 func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
 	mem := limit.LeaseOf(w.ctx)
 	if !mem.TryStream(2 * copyBuffer) {
@@ -292,9 +292,10 @@ func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
 	return int64(written), err
 }
 
-// readOn continues ReadFrom after the first full buffer: this goroutine reads, and another one
-// writes. The buffers return to the pool only if r was read to its end; otherwise r, which may
-// be a hashing reader, may still use the last buffer.
+// readOn continues ReadFrom after the first full buffer: this goroutine reads from r, and
+// another goroutine writes. readOn returns the buffers to the pool only if no write has
+// failed; after a failed write r isn't read any further, and if r is a hashing reader, it may
+// still use the last buffer.
 func (w *dirWriter) readOn(r io.Reader, first *[copyBuffer]byte) (total int64, err error) {
 	type piece struct {
 		buf *[copyBuffer]byte
@@ -429,9 +430,9 @@ func (w *dirWriter) Close() error {
 	return errors.Join(errs...)
 }
 
-// undo removes the object that this writer created, or truncates the bytes that it appended to
-// an earlier attempt's object. The truncation is safe, since the writer holds the object's
-// lock: no other attempt can have saved more than the first w.size bytes.
+// undo removes the object that this writer has created. If the writer has appended to the
+// object of an earlier request, undo cuts off these bytes. That is safe, since the writer has
+// locked the object: no other request can have saved more than the first w.size bytes.
 func (w *dirWriter) undo() error {
 	if !w.made {
 		if w.off == w.size {

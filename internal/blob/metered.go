@@ -12,9 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metered returns a store that does the same as store and counts: the duration of each
-// operation, by the operation's name and success, and the bytes written and read. The duration
-// of a reader or writer is the time until it is closed.
+// Metered returns a store that does the same as `store` and registers metrics: the duration of
+// each operation, by its name and result, and the numbers of bytes written and read. The
+// operation of a reader or writer lasts until it is closed.
 func Metered(store Store, reg prometheus.Registerer) (Store, error) {
 	m := &metered{
 		Store: store,
@@ -40,8 +40,9 @@ type metered struct {
 	bytes *prometheus.CounterVec
 }
 
-// observe records the duration of an operation since began, with its result. The operation
-// defers the call with a pointer to its error, so observe sees the final error.
+// observe records how long an operation has taken since `began`, and its result. The operation
+// defers the call and passes a pointer to its error, so that observe sees the error which the
+// operation returns.
 func (m *metered) observe(operation string, began time.Time, err *error) {
 	result := "ok"
 	switch {

@@ -54,7 +54,8 @@ purser_storage_bytes_total{operation="written"} 7
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "purser_storage_bytes_total"); err != nil {
 		t.Error(err)
 	}
-	// four series: resume, finish, open, and open without success
+	// There must be four series of the metric: resume, finish, open with success, and open
+	// without success.
 	if n, err := testutil.GatherAndCount(reg, "purser_storage_operation_duration_seconds"); n != 4 || err != nil {
 		t.Errorf("%d series, %v, want 4", n, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// Trouble classifies why a store can't do its work.
+// Trouble is a class of reasons why a store can't do its work.
 type Trouble int
 
 // TroubleAway is the default: the store doesn't answer, or answers that it can't work now.
@@ -21,7 +21,8 @@ const (
 	TroubleFull
 )
 
-// StoreError is a failure of the store itself. Its text is that of the error in it.
+// StoreError says that the store itself has failed, with the class of the failure. Its text is
+// the text of Err.
 type StoreError struct {
 	Trouble Trouble
 	Err     error
@@ -49,9 +50,9 @@ func TroubleOf(err error) Trouble {
 
 // Mark returns a store that wraps its errors in a *StoreError, so that callers can tell them
 // from other errors. It doesn't wrap errors that come from the caller itself (from Claim or
-// Numbers, or because a context has ended). Nor does it wrap errors of the reader that Open
-// returns, since this reader must keep its type for sendfile; see MarkRead. The function of
-// classifies the errors; nil means TroubleOf.
+// Numbers, or because a context has ended). It doesn't wrap errors of the reader that Open
+// returns either, since this reader must keep its type for sendfile; see MarkRead. The
+// function `of` returns the class of an error; nil means TroubleOf.
 func Mark(s Store, of func(error) Trouble) Store {
 	if of == nil {
 		of = TroubleOf
@@ -137,7 +138,8 @@ func (w *markedWriter) Write(p []byte) (int, error) {
 	return n, w.m.mark(w.ctx, err)
 }
 
-// ReadFrom implements Writer. It wraps an error of the store, but not one of r.
+// ReadFrom implements Writer. It wraps an error of the store, but returns an error of r
+// unchanged.
 func (w *markedWriter) ReadFrom(r io.Reader) (int64, error) {
 	source := &markedReader{r: r}
 	n, err := w.Writer.ReadFrom(source)
@@ -172,7 +174,8 @@ func (w *markedWriter) Finish(ctx context.Context) (string, error) {
 	return key, w.m.mark(ctx, err)
 }
 
-// MarkRead wraps an error of the reader that Open has returned, if Mark has made the store s.
+// MarkRead adds the object's key to err, an error of a reader that s.Open has returned. If
+// Mark has made s, MarkRead also wraps the error in a *StoreError.
 func MarkRead(ctx context.Context, s Store, key string, err error) error {
 	if err == nil {
 		return nil

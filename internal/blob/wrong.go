@@ -9,9 +9,10 @@ import (
 // checkTimeout limits the time of RefuseWrong's check.
 const checkTimeout = 5 * time.Second
 
-// RefuseWrong calls the store's Check, and returns the error if it wraps ErrWrongStore: the
-// store then isn't mounted or doesn't belong to this database. It ignores any other error,
-// since the storage call that follows reports it. It returns nil for a nil store.
+// RefuseWrong calls the store's Check, and returns Check's error if it wraps ErrWrongStore:
+// the store then isn't mounted or doesn't belong to this database. It ignores any other error
+// of Check, since the caller's next operation on the store returns such an error too. It
+// returns nil for a nil store.
 func RefuseWrong(ctx context.Context, store Store) error {
 	if store == nil {
 		return nil

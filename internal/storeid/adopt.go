@@ -12,17 +12,17 @@ import (
 
 // AdoptOptions says what an adoption may override.
 type AdoptOptions struct {
-	// From is the identity that the store has now. It must be given if this identity belongs
-	// to another database, from which the adoption takes the store away.
+	// From is the identity that the store has now. Adopt requires it if this identity belongs
+	// to another database, because the adoption takes the store away from that database.
 	From string
-	// New gives database and store a new identity. A copy of a database needs one, since it
-	// has the original's identity.
+	// New gives database and store a new identity. A database that is a copy of another needs
+	// a new identity, since it has the same as the original.
 	New bool
 	// Force adopts the store even if it doesn't have the database's blobs, or if its identity
 	// can't be parsed.
 	Force bool
-	// Begin is called before anything is changed, with the adoption that follows. If it
-	// returns an error, nothing is changed and Adopt returns the error. It may be nil.
+	// Adopt calls Begin, if it isn't nil, before it changes anything, and passes a description
+	// of the adoption. If Begin returns an error, Adopt changes nothing and returns the error.
 	Begin func(Adoption) error
 }
 
@@ -35,8 +35,9 @@ type Adoption struct {
 	Sample
 }
 
-// Adopt gives the store the identity of the database. If it refuses, it returns
-// blob.ErrWrongStore with the reason.
+// Adopt gives the store the identity of the database, or both a new identity if o.New is set
+// or the database has none. It returns blob.ErrWrongStore, with the reason, if the store seems
+// to belong to another database and the options don't allow the adoption.
 func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
 	known, err := read(ctx, s.opt.DB, s.opt.Lease)
 	if err != nil {
@@ -78,9 +79,9 @@ func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
 	return a, s.adopt(ctx, known, a.Identity)
 }
 
-// adopt writes the id to the database, as unconfirmed, then to the store, and confirms it in
-// the database. If the process dies in between, the next start refuses the store, and Adopt
-// can be called again.
+// adopt writes the identity `id` to the database, as unconfirmed, then to the store, and then
+// confirms it in the database. If the process dies in between, the next process that starts
+// refuses the store, and an operator can adopt it again.
 func (s *Store) adopt(ctx context.Context, known Known, id string) error {
 	if id != known.ID {
 		done, err := s.opt.DB.Pool.Exec(ctx, `

@@ -13,8 +13,8 @@ import (
 )
 
 // Establish verifies that the store belongs to the database. At the first start of a registry
-// it gives both a new identity; if another process is doing that, it waits. It returns
-// blob.ErrWrongStore if store and database don't belong together.
+// it gives both the same new identity; if another process is doing that, Establish waits for
+// it. It returns blob.ErrWrongStore if store and database don't belong together.
 func (s *Store) Establish(ctx context.Context) error {
 	mine := ""
 	for {
@@ -54,7 +54,7 @@ func (s *Store) Establish(ctx context.Context) error {
 }
 
 // choose stores a new id in the database, as unconfirmed, and then writes it to the store. It
-// returns the id, or "" if another process has stored one first.
+// returns the id, or "" if another process has stored an id in the database first.
 func (s *Store) choose(ctx context.Context, known Known) (string, error) {
 	id := uuid.NewString()
 	sql := `INSERT INTO store_identity (id, place) SELECT $1::uuid, $2 WHERE $3 = '' ON CONFLICT DO NOTHING`
@@ -72,7 +72,7 @@ func (s *Store) choose(ctx context.Context, known Known) (string, error) {
 	return id, s.write(ctx, id, false)
 }
 
-// write writes an identity to the store. It has at most writeTimeout for this, which is
+// write writes the identity `id` to the store. It gives up after writeTimeout, which is
 // shorter than the time after which another process may choose another id.
 func (s *Store) write(ctx context.Context, id string, replace bool) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
@@ -80,8 +80,8 @@ func (s *Store) write(ctx context.Context, id string, replace bool) error {
 	return s.Store.SetIdentity(ctx, id, replace)
 }
 
-// confirm records in the database that the store has the identity known.ID, and the place of
-// the store. It returns false if the database has another identity by now.
+// confirm records in the database that the store has the identity known.ID, and where the
+// store is (Options.Place). It returns false if the database has another identity by now.
 func (s *Store) confirm(ctx context.Context, known Known) (bool, error) {
 	if !known.Confirmed || known.Place != s.opt.Place {
 		done, err := s.opt.DB.Pool.Exec(ctx, `
@@ -101,8 +101,8 @@ func (s *Store) confirm(ctx context.Context, known Known) (bool, error) {
 	return true, nil
 }
 
-// mismatch returns the error for a store whose identity there isn't that of the database. The
-// text says how they differ and what the operator can do.
+// mismatch returns the error for a store whose identity, `there`, differs from the database's
+// identity. The text says how they differ and what the operator can do.
 func (s *Store) mismatch(known Known, there string) error {
 	at, was := s.opt.Place, ""
 	if known.Place != "" && known.Place != at {
@@ -131,8 +131,8 @@ func (s *Store) unfit(err error) error {
 		blob.ErrWrongStore, s.opt.Place, err)
 }
 
-// mayBegin returns nil if a store without an identity may get the database's without an
-// operator's command, because their contents fit together.
+// mayBegin returns nil if a store without an identity may get one at a start, without an
+// operator's command, because the contents of the store and of the database fit together.
 func (s *Store) mayBegin(ctx context.Context) error {
 	err := s.fits(ctx)
 	if errors.Is(err, errUnfit) {

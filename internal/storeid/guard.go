@@ -16,14 +16,16 @@ const (
 	lookEvery      = 5 * time.Second // for stores other than a directory in use
 	lookEveryLocal = time.Second
 	localRest      = 5 * time.Second // after Wrong was last called
-	// lookWait is how long Wrong waits for a check of a directory that doesn't answer.
+	// lookWait is how long Wrong waits for a check if the directory's file system doesn't
+	// answer.
 	lookWait = time.Second
 )
 
-// Wrong returns whether the last check found that the store isn't the database's. For a
-// directory this check is at most a second old, unless the directory doesn't answer. For other
-// stores it is the last check that Run made, so Wrong costs nothing. A store that can't be
-// reached doesn't count as wrong.
+// Wrong returns whether the last check found that this store isn't the one that belongs to the
+// database. For a directory, Wrong makes a check if the last check is more than a second old,
+// and waits for it at most lookWait. For other stores it returns the result of the last check,
+// which Run or an operation has made, and costs nothing. A check that can't reach the store
+// doesn't change the result.
 func (s *Store) Wrong() bool {
 	if !s.opt.Local {
 		return s.wrong.Load()
@@ -41,8 +43,8 @@ func (s *Store) Wrong() bool {
 	return s.wrong.Load()
 }
 
-// lookShortly checks the store, or waits for a check that is already running, but at most
-// lookWait.
+// lookShortly checks the store, or waits for a check that another goroutine has begun. It
+// returns after lookWait even if the check isn't over.
 func (s *Store) lookShortly() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookWait)
 	defer cancel()
@@ -60,8 +62,8 @@ func (s *Store) lookShortly() {
 // now returns the time since the Store was created.
 func (s *Store) now() time.Duration { return time.Since(s.made) }
 
-// Run checks the store regularly until ctx ends. So Wrong returns a recent result, and the log
-// says when the wrong store appears and when the right one is back.
+// Run checks the store regularly until ctx ends. So Wrong returns a recent result, and the
+// program's log says when the wrong store appears and when the right store is back.
 func (s *Store) Run(ctx context.Context) error {
 	for worker.Sleep(ctx, s.lookAfter()) == nil {
 		s.verify(ctx, time.Now()) //nolint:errcheck // lookNow logs it
@@ -70,8 +72,8 @@ func (s *Store) Run(ctx context.Context) error {
 }
 
 // lookAfter returns the pause before Run's next check: one second for a directory if Wrong was
-// called recently, else five. If Wrong is called after it wasn't called for a while, it makes
-// a check itself.
+// called recently, else five seconds. If Wrong is called again during such a longer pause, it
+// checks the directory itself.
 func (s *Store) lookAfter() time.Duration {
 	if used := s.used.Load(); s.opt.Local && used != 0 && s.now()-time.Duration(used) < localRest {
 		return lookEveryLocal
@@ -92,9 +94,10 @@ func (s *Store) Collector() prometheus.Collector {
 	})
 }
 
-// verify returns nil if a check of the store that began at the time since, or after it, has
-// found the database's identity; else it returns the check's error. If there was no such check,
-// verify runs one, or waits for one that another goroutine runs.
+// verify returns the result of a check of the store that began at the time `since` or later:
+// nil if the check found the database's identity in the store, else the check's error. If
+// there was no such check, verify makes one, or waits for a check that another goroutine is
+// making.
 func (s *Store) verify(ctx context.Context, since time.Time) error {
 	for {
 		s.mu.Lock()
@@ -121,7 +124,8 @@ func (s *Store) lookNow(ctx context.Context) error {
 	s.running = done
 	id := s.id
 	s.mu.Unlock()
-	// Other goroutines wait for this check too, so it continues if this caller's context ends.
+	// Other goroutines may wait for this check too, so it goes on if the context of this
+	// caller ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	l := look{began: time.Now()}
@@ -138,16 +142,17 @@ func (s *Store) lookNow(ctx context.Context) error {
 	return l.err
 }
 
-// compare reads the store's identity and compares it with id, and after an adoption with the
-// database's new identity. It returns the identity that store and database share. If they
-// differ, it returns id and an error.
+// compare reads the store's identity and compares it with `id`, the identity that this process
+// knows. If they differ, an adoption may have changed both, so compare also reads the
+// database's identity. It returns the identity that store and database share. If they don't
+// share one, it returns `id` and an error.
 func (s *Store) compare(ctx context.Context, id string) (string, error) {
 	there, err := s.Store.Identity(ctx)
 	if err != nil || there == id && id != "" {
 		return id, err
 	}
-	// The store has another identity than id. An adoption may have given database and store a
-	// new one since.
+	// The store has another identity than `id`. An adoption may have given database and store
+	// a new identity after this process started.
 	known, err := read(ctx, s.opt.DB, s.opt.Lease)
 	if err != nil {
 		known = Known{ID: id}
@@ -171,12 +176,13 @@ func (s *Store) tell(err error) {
 	}
 }
 
-// before returns nil if a check that is recent enough allows a write or delete.
+// before is called before a write or delete. It returns the result of a check of the store's
+// identity that is at most s.fresh old, and makes a new check if there is none.
 func (s *Store) before(ctx context.Context) error { return s.verify(ctx, time.Now().Add(-s.fresh)) }
 
-// after is called after a write, with its error. It returns that error if there is one; else
-// it checks the identity as before does. For a directory, where fresh is 0, this is always a
-// new check.
+// after is called after a write, with the error of the write. It returns this error if it
+// isn't nil. Otherwise it checks the store's identity in the same way as the method before
+// does. For a directory, where s.fresh is 0, this is always a new check.
 func (s *Store) after(ctx context.Context, err error) error {
 	if err != nil {
 		return err
@@ -185,8 +191,8 @@ func (s *Store) after(ctx context.Context, err error) error {
 }
 
 // missing is called with the error of a storage operation. If the error says that an object is
-// missing or lost, missing checks the store's identity, and returns the check's error if the
-// store isn't the database's. Otherwise it returns the error unchanged.
+// missing or lost, missing checks the store's identity, and returns the error of the check if
+// the check fails. Otherwise it returns the operation's error unchanged.
 func (s *Store) missing(ctx context.Context, err error) error {
 	if !errors.Is(err, blob.ErrNotFound) && !errors.Is(err, blob.ErrLost) {
 		return err

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// The test expects a directory to be checked each second only while Wrong is being called.
+// TestLooksRest checks the pause between two of Run's checks: a directory must be checked each
+// second only while Wrong is being called.
 func TestLooksRest(t *testing.T) {
 	t.Parallel()
 	began := time.Now().Add(-time.Minute)

@@ -22,8 +22,8 @@ const (
 	sampleParallel = 8
 )
 
-// Sample has the number of blobs that were drawn from the database, and how many of these have
-// an object of the right size in the store.
+// Sample has the number of blobs that were drawn at random from the database (Sampled), and
+// how many of these have an object of the right size in the store (Found).
 type Sample struct {
 	Sampled int `json:"sampled"`
 	Found   int `json:"found"`
@@ -32,10 +32,11 @@ type Sample struct {
 // errUnfit says that the contents of the store and the database don't fit together.
 var errUnfit = errors.New("the store and the database don't seem to belong together")
 
-// fits returns nil if the contents of store and database fit together: either the store has at
-// least half of a sample of the database's blobs; or the database has no blob, and knows at
-// least half of a sample of the store's objects. Storage keys are random, so another
-// registry's store has none of them. Otherwise it returns errUnfit.
+// fits returns nil if the contents of store and database fit together, and errUnfit if they
+// don't. They fit if the store has the objects of at least half of a sample of the database's
+// blobs. If the database has no blobs, they fit if the database knows at least half of a
+// sample of the store's objects. Storage keys are random, so another registry's store has no
+// object with such a key.
 func (s *Store) fits(ctx context.Context) error {
 	sample, err := s.sample(ctx)
 	switch {
@@ -84,8 +85,8 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 				found.Add(1)
 			}
 			if errors.Is(err, blob.ErrNotFound) {
-				// The blob or its object may have been deleted since the blob was drawn; then
-				// it doesn't count.
+				// The blob may have been deleted, or have got another object, after it was
+				// drawn. Then it doesn't count.
 				var now catalog.StoredBlob
 				var there bool
 				if now, there, err = s.opt.Catalog.StoredBlob(ctx, row.Digest); err == nil && (!there || now.Key != row.Key) {
@@ -101,7 +102,8 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 }
 
 // sampleBlobs returns up to n of the database's blobs, drawn at random. It leaves out lost
-// blobs, and imported blobs, whose keys another store may have too.
+// blobs. It also leaves out blobs whose objects another registry has written, since other
+// stores may have objects with the same keys.
 func (s *Store) sampleBlobs(ctx context.Context, n int) ([]catalog.StoredBlob, error) {
 	const draws = 5 // starting points in the order of digests
 	var list []catalog.StoredBlob

@@ -6,25 +6,29 @@
 // After that, the type Store, which wraps the blob store, does it for each operation that
 // would do harm in a wrong store:
 //
-//   - Before a write or a delete, Store checks the store's identity, unless a check that began
-//     less than 10 s ago succeeded. In a directory, where a volume can be unmounted at any time,
-//     Store checks it each time, and again after a write. After a delete, Store checks the
-//     identity of every kind of store.
-//   - Store returns "not found" only if a check that began after the failed operation finds the
-//     identity: then the object is missing from the right store.
+//   - Before a write or a delete, Store checks the blob store's identity, unless a check that
+//     began less than 10 s ago succeeded. If the blob store is a directory, whose volume can
+//     be unmounted at any time, Store checks the identity before every write or delete, and
+//     again after a write. After a delete, Store checks the identity of every kind of blob
+//     store.
+//   - If an operation doesn't find an object, Store checks the identity again, and returns
+//     "not found" only if this check succeeds: then the object is missing from the right
+//     store.
 //
 // At the first start of a registry, store and database both get an identity, but only if they
 // belong together. One process first stores an id in the database, as unconfirmed; then it
-// writes the id to the store, reads it back and confirms it in the database. If the process
-// dies in between, an unconfirmed id remains. If the store has this id too, any process
-// confirms it; if not, another process chooses a new id, after a pause longer than the first
-// process could have needed. If two registries start on one store at the same time, the store
-// decides: it accepts only the first identity. An upgrade from a version without identities is
-// a first start with blobs: the store must have at least half of a sample of them.
+// writes the id to the store, reads it back and confirms it in the database. If this process
+// dies in between, the id in the database stays unconfirmed. If the store has this id too, any
+// process confirms it; if not, another process chooses a new id, after a pause that is longer
+// than the first process could have needed. If two registries start on one store at the same
+// time, only one gets it, since the store accepts only the first identity. If a registry is
+// upgraded from a version without identities, its database has blobs already; then the store
+// must have at least half of a sample of these blobs.
 //
-// After the first start, Store never accepts a missing or different identity; only Adopt
-// changes it. Adopt writes the database's id to the store; then registries on the database to
-// which the store belonged before stop writing.
+// After the first start, Store never accepts a blob store with a missing or different
+// identity; only Adopt changes identities. Adopt writes the database's id to the blob store.
+// If the blob store belonged to another database before, the registries on that database then
+// stop writing.
 package storeid
 
 import (
@@ -54,7 +58,7 @@ const (
 	lookTimeout = 10 * time.Second
 )
 
-// Options names the database and the store that belong together.
+// Options names the database and the blob store that must belong together.
 type Options struct {
 	DB      *db.DB           // required
 	Catalog *catalog.Catalog // of the same database; required
@@ -69,9 +73,9 @@ type Options struct {
 	Log   *slog.Logger // default slog.Default()
 }
 
-// Store wraps a blob store and refuses operations while the store isn't the database's: it
-// returns blob.ErrWrongStore, with a text that says what is wrong and what the operator can
-// do.
+// Store wraps a blob store, and refuses operations while this blob store isn't the one that
+// belongs to the database: it returns blob.ErrWrongStore, with a text that says what is wrong
+// and what the operator can do.
 type Store struct {
 	blob.Store
 	opt   Options
@@ -80,9 +84,9 @@ type Store struct {
 
 	wrong atomic.Bool // the result of the last check
 	made  time.Time
-	// These are times in nanoseconds since made; 0 means never. used is when Wrong was last
-	// called, looked is when the last finished check began, and looking is when the running
-	// check began.
+	// These are times in nanoseconds since the time `made`; 0 means never. `used` is when
+	// Wrong was last called, `looked` is when the last finished check began, and `looking` is
+	// when the check that is running began.
 	used, looked, looking atomic.Int64
 
 	mu      sync.Mutex

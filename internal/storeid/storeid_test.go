@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// bundle is a database with its catalog; a test uses it with several blob stores.
+// bundle is a database with its catalog, which a test combines with several blob stores.
 type bundle struct {
 	t       *testing.T
 	db      *db.DB
@@ -48,7 +48,8 @@ func dir(t *testing.T, path string) *blob.Dir {
 	return d
 }
 
-// on returns a Store that guards a blob store for this database.
+// on returns a Store that wraps the blob store `store` and checks that it belongs to this
+// database.
 func (b *bundle) on(store blob.Store, place string) *storeid.Store {
 	b.t.Helper()
 	s, err := storeid.New(storeid.Options{DB: b.db, Catalog: b.catalog, Store: store, Place: place, Local: true,
@@ -152,8 +153,9 @@ func backends(t *testing.T, test func(t *testing.T, open func(t *testing.T) blob
 	}
 }
 
-// Several processes start at once on a new database and a new store. The test expects that all
-// succeed, that both sides have the same identity, and that later starts compare it.
+// Several processes start at once on a new database and a new store. All must succeed,
+// database and store must have the same identity, and processes that start later must compare
+// it.
 func TestFirstStart(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
@@ -227,8 +229,8 @@ func TestTwoDatabasesOnOneStore(t *testing.T) {
 	})
 }
 
-// failing is a store whose SetIdentity returns an error, before it writes the identity or
-// after.
+// failing is a store whose SetIdentity returns an error: if `after` is true, after it has
+// written the identity, else without writing it.
 type failing struct {
 	blob.Store
 	after bool
@@ -268,9 +270,9 @@ func TestFirstStartIsCompleted(t *testing.T) {
 	}
 }
 
-// A registry without identities is upgraded. Its database and the store with its blobs must
-// get an identity. The database must get none with another store, nor a new database with a
-// store that has objects.
+// A registry of a version without identities is upgraded. Its database and the store with its
+// blobs must get an identity. A start with its database and another store must be refused, and
+// so must a start with a new database and a store that has objects.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
@@ -406,8 +408,8 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// The store becomes the wrong one, and later the right one again, while nobody calls Store.
-// The next call of Wrong must report this each time.
+// The directory is replaced by a wrong store, and later by the right store again, while nobody
+// calls the Store's methods. Each time, the next call of Wrong must report the change.
 func TestWrongLooks(t *testing.T) {
 	t.Parallel()
 	b, ctx := setup(t), t.Context()

@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// borrowed tests the rule that ReadFrom doesn't overwrite the bytes of the last Read before it
-// reads again, since the reader may still hash them. It does so for uploads that already have
-// saved bytes of each size in b.Sizes.
+// borrowed tests a rule for ReadFrom: it may not overwrite the bytes of the last Read before
+// it calls Read again, since the reader may still hash them. The test runs with uploads of
+// which earlier requests have saved as many bytes as each size in b.Sizes.
 func borrowed(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for seed, saved := range b.Sizes {
@@ -45,8 +45,8 @@ func useBuffers(t *testing.T, s blob.Store) {
 	}
 }
 
-// borrowingReader checks, at each Read, whether the bytes of the previous Read have changed
-// since.
+// borrowingReader checks, at each Read, whether the caller has overwritten the bytes that the
+// previous Read returned.
 type borrowingReader struct {
 	r       io.Reader
 	between func() // called before the bytes are compared, early in each of the first reads

@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// identity sets the identity of a store from several goroutines at once, and expects that only
-// one of them succeeds and that the identity changes later only with replace.
+// identity calls SetIdentity of a store from several goroutines at once. The store must keep
+// the identity from one of these calls, and may change it later only if `replace` is true.
 func identity(t *testing.T, b Backend) {
 	s := b.Open(t)
 	if id, err := s.Identity(t.Context()); id != "" || err != nil {

@@ -75,8 +75,8 @@ func keysOf(t testing.TB, s blob.Store, prefix string) (keys []string) {
 	return keys
 }
 
-// listEnds expects a listing to end when the caller stops reading it, and to return an error
-// when its context ends.
+// listEnds expects that a listing ends without an error when the caller stops reading it, and
+// that it returns an error when its context ends.
 func listEnds(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for range 2 {

@@ -10,8 +10,9 @@ import (
 )
 
 // race lets four clients write to one upload at the same time, each through a replica of its
-// own. At random, an attempt ends without saving, saves or finishes, until one of them
-// commits. The committed object must have exactly the bytes that the row acknowledged.
+// own. At random, each request ends without saving, saves, or finishes the upload, until one
+// request commits. The committed object must have exactly the bytes that the upload's row
+// acknowledged.
 func race(t *testing.T, b Backend) {
 	const clients, rounds = 4, 12
 	for range 3 {
@@ -44,8 +45,8 @@ func race(t *testing.T, b Backend) {
 	}
 }
 
-// raceOnce is one request of a client in race. It isn't a failure if a newer attempt fences
-// this one, or if another request is still writing.
+// raceOnce makes one client's request in race. It doesn't fail if a newer request takes over
+// the upload, or if another request is still writing to it.
 func raceOnce(t *testing.T, b Backend, u *Upload, s blob.Store, r *rand.Rand) error {
 	a, err := u.Attempt(t.Context(), s)
 	if err != nil {

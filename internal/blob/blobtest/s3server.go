@@ -30,9 +30,9 @@ const (
 )
 
 // S3Server returns options for a store in a new, empty bucket of an S3 server (versitygw). The
-// server runs as long as any test of this process uses it. At the first use on a machine the
-// server's binary is built, which takes minutes, and kept in the user's cache directory. If it
-// can't be built, the test is skipped, or fails if the variable CI is set.
+// server runs as long as any test of this process uses it. If the server's binary isn't in the
+// user's cache directory yet, S3Server builds it, which takes minutes. If it can't be built,
+// the test is skipped, or fails if the environment variable CI is set.
 func S3Server(t testing.TB) s3.Options {
 	t.Helper()
 	g, err := gateways.acquire()
@@ -54,7 +54,7 @@ func S3Server(t testing.TB) s3.Options {
 }
 
 // S3Client returns a client of the S3 server, with which a test reads and writes the bucket
-// without the store.
+// directly, not through a blob store.
 func S3Client(t testing.TB, o s3.Options) *minio.Core {
 	t.Helper()
 	c, err := minio.NewCore(o.Endpoint[len("http://"):], &minio.Options{
@@ -209,9 +209,9 @@ func pinned(tool string) (string, error) {
 	return "", fmt.Errorf("%s doesn't name %s", path, tool)
 }
 
-// gatewayBinary returns the path of the server's binary, and builds it if it isn't in the
-// cache. Processes that need the binary at the same time each build it, and rename it into the
-// cache.
+// gatewayBinary returns the path of the S3 server's binary, and builds it if it isn't in the
+// user's cache directory. Processes that need the binary at the same time each build it
+// elsewhere and then rename it into the cache directory.
 func gatewayBinary(ctx context.Context) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -26,8 +26,8 @@ type Backend struct {
 	// is listed as its object's key followed by "?".
 	Keys func(t testing.TB, base string) []string
 
-	// Part is the size above which the backend splits uploads. Sizes are upload sizes for
-	// which the backend's code takes different paths.
+	// Part is the size in bytes above which the backend stores an upload in several parts.
+	// Sizes are sizes of uploads for which the backend's code takes different paths.
 	Part  int
 	Sizes []int
 }
@@ -99,8 +99,8 @@ func Read(t testing.TB, s blob.Store, key string, off, length int64) []byte {
 	return p
 }
 
-// only fails the test unless the upload's only object is the one under key; with key "",
-// unless the upload has no object.
+// only fails the test unless the upload with the key prefix `base` has exactly one object,
+// whose key is `key`. If `key` is "", the upload must have no object.
 func only(t testing.TB, b Backend, base, key string) {
 	t.Helper()
 	want := []string{}
@@ -113,7 +113,7 @@ func only(t testing.TB, b Backend, base, key string) {
 }
 
 // largeStream sends a stream that is larger than any buffer, first in one request and then in
-// several. It checks how much memory is in use while it sends.
+// several. Meanwhile it checks that the process uses no more memory than allowed.
 func largeStream(t *testing.T, b Backend) {
 	const size, limit = 96 << 20, 40 << 20
 	s := b.Open(t)
@@ -171,8 +171,9 @@ func oneRequest(t *testing.T, b Backend) {
 	}
 }
 
-// severalRequests pushes uploads in several requests, each of them to another replica, with
-// pieces of each size in b.Sizes.
+// severalRequests pushes, for each size in b.Sizes, an upload in several requests, each
+// through another replica. About half of the requests have this size, the others have other
+// sizes.
 func severalRequests(t *testing.T, b Backend) {
 	for i, size := range b.Sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -250,8 +251,8 @@ func readFrom(t *testing.T, b Backend) {
 	}
 }
 
-// dropped lets an attempt write bytes and end without saving, in uploads of all sizes. None of
-// these bytes may be in the finished object.
+// dropped lets a request write bytes and end without saving them, in uploads of all sizes in
+// b.Sizes. None of these bytes may be in the finished object.
 func dropped(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, saved := range b.Sizes {
@@ -286,8 +287,8 @@ func saveNothing(t *testing.T, b Backend) {
 	u.Complete(t, s, []byte("end"))
 }
 
-// finishTwice lets an attempt finish but not commit, as if the database's transaction had
-// failed; another attempt then finishes the same bytes.
+// finishTwice lets a request finish an upload but not commit it, as if the database
+// transaction had failed. Another request must then be able to finish the same bytes.
 func finishTwice(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, size := range b.Sizes {
@@ -311,9 +312,9 @@ func finishTwice(t *testing.T, b Backend) {
 	}
 }
 
-// finishAgainWithOtherBytes lets an attempt finish but not commit. Then the client sends as
-// many other bytes and finishes again. The key must lead to the second bytes, although an
-// object with the first bytes has the same size.
+// finishAgainWithOtherBytes lets a request finish an upload but not commit it. Then the client
+// sends the same number of other bytes and finishes again. The object with the returned key
+// must have the second bytes, although the object with the first bytes has the same size.
 func finishAgainWithOtherBytes(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, size := range b.Sizes {
@@ -334,7 +335,8 @@ func finishAgainWithOtherBytes(t *testing.T, b Backend) {
 	}
 }
 
-// claimFails lets claim return an error, and expects that Resume has changed nothing.
+// claimFails calls Resume with a `claim` that returns an error, and expects that Resume has
+// changed nothing in the store.
 func claimFails(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()
@@ -353,8 +355,9 @@ func claimFails(t *testing.T, b Backend) {
 	u.Complete(t, s, []byte("end"))
 }
 
-// stalled tests a writer that stalls: it continues to write after another attempt has saved,
-// and once more after the other attempt has finished. The finished object must not change.
+// stalled tests a request that stalls: it continues to write after a newer request has saved
+// the upload, and once more after the newer request has finished it. The finished object must
+// not change.
 func stalled(t *testing.T, b Backend) {
 	for _, size := range b.Sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -387,9 +390,9 @@ func stalled(t *testing.T, b Backend) {
 	}
 }
 
-// stalledFinish lets one writer finish without further bytes while an earlier writer still
-// writes to the same object. Bytes that the earlier writer adds after that must not get into
-// the finished object.
+// stalledFinish lets a request finish an upload without sending further bytes, while an
+// earlier request still writes to the same object. Bytes that the earlier request writes after
+// that must not get into the finished object.
 func stalledFinish(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()
@@ -430,8 +433,8 @@ func ended(t *testing.T, b Backend) {
 	}
 }
 
-// contextEnds cancels the context while a request writes, and expects that the upload can be
-// continued.
+// contextEnds cancels a request's context while the request writes, and expects that another
+// request can continue the upload.
 func contextEnds(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()

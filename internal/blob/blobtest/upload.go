@@ -11,9 +11,10 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// Upload is a model of an upload's row: it fences attempts, gives out numbers, and keeps the
-// upload's state and size. It also keeps the acknowledged bytes, so that tests can compare the
-// store's object with them. It is safe for concurrent use.
+// Upload is a model of an upload's row in the database. It lets a newer request (attempt) take
+// over the upload from an earlier one, gives out numbers, and has the upload's state and size.
+// It also has the acknowledged bytes, so that tests can compare the store's object with them.
+// It is safe for concurrent use.
 type Upload struct {
 	Base string
 
@@ -29,7 +30,8 @@ type Upload struct {
 // NewUpload returns the row of a new upload.
 func NewUpload() *Upload { return &Upload{Base: blob.NewBase()} }
 
-// Acked returns the acknowledged bytes, and the key if the upload is committed.
+// Acked returns the acknowledged bytes, and the key of the upload's object, which is "" until
+// the upload is committed.
 func (u *Upload) Acked() (data []byte, key string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -68,7 +70,9 @@ func (u *Upload) Attempt(ctx context.Context, s blob.Store) (*Attempt, error) {
 	return a, err
 }
 
-// claim fails if another attempt has claimed or saved since this attempt read the row.
+// claim makes `a` the upload's newest attempt and returns the next number. It returns
+// ErrFenced if another attempt has claimed, saved or committed the upload since this attempt
+// read the row.
 func (u *Upload) claim(a *Attempt, seen int) (int64, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -101,8 +105,8 @@ func (a *Attempt) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Save calls the Writer's Save and updates the model's row. It returns ErrFenced if a newer
-// attempt has claimed the upload.
+// Save calls the Writer's Save, and stores the returned state and the new size in the model's
+// row. It returns ErrFenced if a newer attempt has claimed the upload.
 func (a *Attempt) Save(ctx context.Context) error {
 	state, err := a.Writer.Save(ctx)
 	if err != nil {
@@ -145,7 +149,8 @@ func (u *Upload) Begin(t testing.TB, s blob.Store) *Attempt {
 	return a
 }
 
-// Append makes a request that writes p, saves and closes. It must succeed.
+// Append makes a request that writes p, saves the upload and closes the Writer. The request
+// must succeed.
 func (u *Upload) Append(t testing.TB, s blob.Store, p []byte) {
 	t.Helper()
 	a := u.Begin(t, s)
@@ -156,9 +161,9 @@ func (u *Upload) Append(t testing.TB, s blob.Store, p []byte) {
 	a.MustClose(t)
 }
 
-// Complete makes a request that writes p, finishes, commits and closes. If the store reports
-// leftovers, Complete deletes them. It returns the key of the finished object, and compares
-// the object with the acknowledged bytes.
+// Complete makes a request that writes p, finishes the upload, commits it and closes the
+// Writer. If the store reports leftovers, Complete deletes them. It compares the finished
+// object with the acknowledged bytes, and returns the object's key.
 func (u *Upload) Complete(t testing.TB, s blob.Store, p []byte) string {
 	t.Helper()
 	a := u.Begin(t, s)
@@ -185,8 +190,9 @@ func (a *Attempt) MustClose(t testing.TB) {
 	}
 }
 
-// MustFinish finishes, commits and closes. It deletes leftovers if there are any, and compares
-// the object with the model's bytes.
+// MustFinish finishes and commits the upload and closes the Writer. It deletes leftovers if
+// there are any, compares the object with the bytes in the model, and returns the object's
+// key.
 func (a *Attempt) MustFinish(t testing.TB, s blob.Store) string {
 	t.Helper()
 	key, err := a.Finish(t.Context())

@@ -17,8 +17,8 @@ type buffer struct {
 	n    int64
 }
 
-// space returns unused memory of the buffer, at most limit bytes. The caller writes bytes
-// there and then passes their number to add.
+// space returns unused memory of the buffer, at most `limit` bytes. The caller writes bytes
+// into it and then passes their number to buffer.add.
 func (b *buffer) space(limit int64) []byte {
 	used := int(b.n % segmentSize)
 	if b.n == int64(len(b.segs))*segmentSize {
@@ -31,7 +31,8 @@ func (b *buffer) space(limit int64) []byte {
 
 func (b *buffer) add(n int) { b.n += int64(n) }
 
-// free returns the segments to the pool. The caller must have closed all bodies of the buffer.
+// free returns the buffer's segments to the pool. The caller must have closed all values of
+// the type body that read this buffer.
 func (b *buffer) free() {
 	for _, s := range b.segs {
 		segments.Put(s)
@@ -42,8 +43,9 @@ func (b *buffer) free() {
 // body reads the bytes of a buffer as the body of a request. It can seek, so that the request
 // can be repeated.
 //
-// An HTTP transport may still read the body of a request after the request has failed. After
-// close the transport gets an error instead of bytes, so the segments can be reused.
+// An HTTP transport may still read the body of a request after the request has failed. Once
+// the body is closed, the transport gets an error instead of bytes, so the buffer's segments
+// can be reused.
 type body struct {
 	mu     sync.Mutex
 	b      *buffer

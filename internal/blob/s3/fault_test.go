@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/blob/s3"
 )
 
-// transport is an HTTP transport that records the requests, and in which a test can intercept
-// them.
+// transport is an HTTP transport that records the requests. A test can intercept them with the
+// function `do`.
 type transport struct {
 	do func(*http.Request, func() (*http.Response, error)) (*http.Response, error)
 
@@ -83,9 +83,10 @@ func withTransport(o s3.Options, tr *transport) s3.Options {
 	return o
 }
 
-// An older attempt has sent CompleteMultipartUpload, and the test delays this request until
-// before, while or after a newer attempt saves. The request must neither add bytes of the
-// older attempt to the object nor lose those of the newer one.
+// An older request to an upload sends CompleteMultipartUpload to S3. The test delays this
+// until before, while or after a newer request to the upload saves. The late
+// CompleteMultipartUpload must neither add bytes of the older request to the object nor lose
+// bytes of the newer request.
 func TestLateComplete(t *testing.T) {
 	t.Parallel()
 	o := setup(t)
@@ -140,8 +141,8 @@ func TestLateComplete(t *testing.T) {
 	}
 }
 
-// A newer attempt has completed the multipart upload of an older one. When the older attempt
-// writes, it must get ErrFenced and not ErrLost.
+// A newer request to an upload has completed the multipart upload that an older request began.
+// When the older request writes, it must get ErrFenced and not ErrLost.
 func TestFencedIsNotLost(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))
@@ -215,7 +216,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestRequests counts the S3 requests of each kind of push and pull.
+// TestRequests checks which S3 requests each kind of push and pull makes.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	o := setup(t)
@@ -261,8 +262,8 @@ func TestRequests(t *testing.T) {
 	step("large blob in one request", "create part part complete")
 }
 
-// An attempt gets a number beyond S3's highest part number. The store must return
-// ErrTooManyParts, which says what the client can do.
+// A request to an upload gets a number above S3's highest part number. The store must return
+// ErrTooManyParts, whose text says what the client can do.
 func TestTooManyParts(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))

@@ -82,8 +82,8 @@ func (w *writer) finish(ctx context.Context) (string, error) {
 
 func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 	if w.st.Multipart.Suspect && w.total == w.size {
-		// An earlier attempt may have finished, and then failed to commit the row. Its object
-		// begins with the acknowledged bytes; if the object isn't longer than these, it has
+		// An earlier request may have finished the upload, and then failed to commit it. Its
+		// object begins with the acknowledged bytes. If the object isn't longer, it has
 		// exactly these bytes and can be used.
 		stored, err := w.s.stat(ctx, w.st.Multipart.Key)
 		if err == nil && stored.Size == w.size {
@@ -109,10 +109,11 @@ func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if !w.took {
-		// This attempt hasn't taken a number since its claim. It takes one here for two
-		// reasons: this fails if a newer attempt has claimed the upload; and otherwise the
-		// next attempt's claim shows that a number was taken, so that attempt knows that this
-		// one may have completed the multipart upload.
+		// This request (attempt) hasn't taken a number since it claimed the upload. It takes a
+		// number here for two reasons. First, this fails if a newer request has claimed the
+		// upload. Second, if this request doesn't save, the next request's claim shows that a
+		// number was taken, so the next request knows that this one may have completed the
+		// multipart upload.
 		if _, err := w.number(ctx); err != nil {
 			return "", err
 		}
@@ -128,9 +129,9 @@ func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 	return mp.Key, nil
 }
 
-// complete completes a multipart upload and returns the size of its object. If the service
-// says that the multipart upload doesn't exist, or if its answer was lost, an earlier request
-// may have completed it; then complete looks for the object.
+// complete completes a multipart upload and returns the size of its object. If the S3 request
+// fails, the multipart upload may be complete all the same: an earlier request may have
+// completed it, or only the service's answer was lost. So complete then looks for the object.
 func (s *Store) complete(ctx context.Context, mp *multipart) (int64, error) {
 	parts := make([]minio.CompletePart, len(mp.Parts))
 	for i, p := range mp.Parts {
@@ -151,7 +152,8 @@ func (s *Store) complete(ctx context.Context, mp *multipart) (int64, error) {
 	return 0, fmt.Errorf("completing object %s: %w", mp.Key, err)
 }
 
-// ready makes sure that the writer has a multipart upload that no other attempt can complete.
+// ready makes sure that the writer has a multipart upload that no other request to the upload
+// can complete.
 func (w *writer) ready(ctx context.Context) error {
 	switch mp := w.st.Multipart; {
 	case mp == nil:
@@ -177,11 +179,12 @@ func (w *writer) create(ctx context.Context) error {
 	return nil
 }
 
-// takeOver replaces a multipart upload that a fenced attempt may be about to complete by a new
-// one with the same acknowledged parts. S3 can copy parts only from an object and not from an
-// unfinished multipart upload, so takeOver first completes the old one. Whether this attempt
-// or the fenced one completes it, the resulting object begins with the acknowledged bytes, and
-// no attempt can change it any more.
+// takeOver replaces the old multipart upload by a new one that begins with the same
+// acknowledged bytes. It is called if an earlier request, which has lost the upload to this
+// request (fenced), may be about to complete the old multipart upload. S3 can copy bytes only
+// from an object and not from an unfinished multipart upload, so takeOver first completes the
+// old multipart upload itself. Whether this request or the earlier one completes it, the
+// resulting object begins with the acknowledged bytes, and no request can change it any more.
 func (w *writer) takeOver(ctx context.Context) error {
 	old := w.st.Multipart
 	if _, err := w.number(ctx); err != nil { // also checks that this attempt isn't fenced
@@ -201,12 +204,14 @@ func (w *writer) takeOver(ctx context.Context) error {
 	return w.copyParts(ctx, old.Key, old.Size)
 }
 
-// copyStep is how many bytes the service copies in one request. It is large, so that there are
-// few requests, but small enough for the service to answer in time.
+// copyStep is how many bytes the service copies in one CopyObjectPart request, at most: so
+// many that few requests are needed, and so few that the service answers within the time
+// limit.
 const copyStep = 1 << 30
 
-// copyParts lets the service copy the first size bytes of an object into the first parts of
-// the new multipart upload. The parts have about equal sizes, so none is below S3's minimum.
+// copyParts lets the service copy the first `size` bytes of the object `key` into the first
+// parts of the writer's new multipart upload. The parts have about equal sizes, so that none
+// is below S3's minimum.
 func (w *writer) copyParts(ctx context.Context, key string, size int64) error {
 	mp := w.st.Multipart
 	count := (size + copyStep - 1) / copyStep

@@ -52,8 +52,8 @@ func (s *Store) SetIdentity(ctx context.Context, id string, replace bool) error 
 	return fmt.Errorf("writing the store's identity: %w", err)
 }
 
-// wasFirst returns whether err says that another caller has set an identity before, or is just
-// setting it.
+// wasFirst returns whether err, the error of a conditional write, says that another caller has
+// set an identity before or is setting it at the same time.
 func wasFirst(err error) bool {
 	status := minio.ToErrorResponse(err).StatusCode
 	return status == http.StatusPreconditionFailed || status == http.StatusConflict

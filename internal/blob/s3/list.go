@@ -22,9 +22,9 @@ func (s *Store) Stat(ctx context.Context, key string) (blob.Object, error) {
 	return o, err
 }
 
-// stat returns the size and time of an object. The answer to a HEAD request has no body, so it
-// doesn't tell a missing object from a missing bucket; therefore stat then asks for the
-// bucket.
+// stat returns the size and time of an object. The service's answer to a HEAD request has no
+// body, so a missing object looks the same as a missing bucket. Therefore, if the object seems
+// to be missing, stat also asks whether the bucket exists.
 func (s *Store) stat(ctx context.Context, key string) (blob.Object, error) {
 	info, err := s.core.StatObject(ctx, s.bucket, s.name(key), minio.StatObjectOptions{})
 	if code(err) == minio.NoSuchKey {
@@ -70,8 +70,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Object, 
 	}
 }
 
-// Unfinished implements blob.Store. On MinIO it returns none; the comment of DeleteUpload says
-// why.
+// Unfinished implements blob.Store. On MinIO it returns no multipart uploads, since MinIO
+// lists them only by the full name of their object.
 func (s *Store) Unfinished(ctx context.Context, prefix string) iter.Seq2[blob.Unfinished, error] {
 	return func(yield func(blob.Unfinished, error) bool) {
 		for u, err := range s.multiparts(ctx, s.name(prefix)) {
@@ -98,8 +98,8 @@ func (s *Store) multiparts(ctx context.Context, prefix string) iter.Seq2[minio.O
 				return
 			}
 			for _, u := range page.Uploads {
-				// The service may not filter by prefix. Since an aborted upload can't be
-				// restored, the prefix is checked here too.
+				// Some services may not filter by prefix, and a multipart upload that is
+				// aborted can't be restored. So the prefix is checked here too.
 				if strings.HasPrefix(u.Key, prefix) && !yield(u, nil) {
 					return
 				}

@@ -63,8 +63,8 @@ func TestMemoryOfOnePart(t *testing.T) {
 	}
 }
 
-// A body of known length must take no more memory than it needs. An upload that can't get the
-// memory of a part must wait for other uploads.
+// A request whose body has a known length must reserve no more memory than the body needs. An
+// upload that can't reserve the memory for a part must wait until other uploads return theirs.
 func TestMemoryOfASmallBody(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))

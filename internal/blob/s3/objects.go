@@ -93,8 +93,8 @@ func (o *object) Read(p []byte) (int, error) {
 
 func (o *object) Close() error { return o.body.Close() }
 
-// notFound converts S3's error for a missing object to blob.ErrNotFound. It returns other
-// errors, also that for a missing bucket, unchanged.
+// notFound converts S3's error for a missing object to blob.ErrNotFound. It returns every
+// other error unchanged, also the error for a missing bucket.
 func notFound(err error) error {
 	if code(err) == minio.NoSuchKey {
 		return blob.ErrNotFound
@@ -115,8 +115,8 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	return errors.Join(errs...)
 }
 
-// deleteBatch deletes up to maxDelete objects with one request. An object that the answer
-// doesn't confirm counts as not deleted. It returns one error for each of these.
+// deleteBatch deletes up to maxDelete objects with one request. It returns one error for each
+// object of which the service's answer doesn't confirm the deletion.
 func (s *Store) deleteBatch(ctx context.Context, keys []string) []error {
 	objects := func(yield func(minio.ObjectInfo) bool) {
 		for _, key := range keys {
@@ -154,9 +154,9 @@ func (s *Store) deleteBatch(ctx context.Context, keys []string) []error {
 	return errs
 }
 
-// DeleteUpload implements blob.Store. It aborts multipart uploads before it deletes objects:
-// if a fenced attempt completes a multipart upload just before the abort, the object exists
-// when DeleteUpload lists the objects, and is deleted too.
+// DeleteUpload implements blob.Store. It aborts multipart uploads before it deletes objects.
+// So if a request that has lost the upload (fenced) completes a multipart upload just before
+// it is aborted, the object exists when DeleteUpload lists the objects, and is deleted too.
 //
 // MinIO lists multipart uploads only by the full name of their object, so on MinIO
 // DeleteUpload doesn't find them. MinIO removes abandoned multipart uploads itself, by default

@@ -1,20 +1,21 @@
 // Package s3 implements the blob store in a bucket of an S3-compatible service.
 //
-// Object base-N of an upload has the name PREFIX/base-N in the bucket. The state of an
-// unfinished upload names up to two things: a multipart upload with the bytes that filled
-// whole parts, and an object with the few bytes after them, called the tail. The tail is
-// necessary because S3 refuses parts below 5 MiB, except the last; the next request reads the
-// tail back and continues from there. A blob below the part size needs one PutObject only: its
-// tail is the blob's object.
+// The object with the key base-N of an upload has the name PREFIX/base-N in the bucket. The
+// state of an unfinished upload names up to two things: a multipart upload, with the bytes
+// that filled whole parts, and the tail, an object with the few bytes after these. The tail is
+// necessary because S3 refuses parts below 5 MiB, except the last part; the next request to
+// the upload reads the tail back and adds its own bytes to it. An upload below the part size
+// needs only one PutObject: its tail becomes the blob's object.
 //
-// S3 has no locks for fencing. A fenced attempt can't harm a newer one by its parts and
-// objects, which have numbers of their own. But its CompleteMultipartUpload could end a
-// multipart upload to which the newer attempt still adds parts. Therefore an attempt takes a
-// number before it completes or changes a multipart upload. If the next attempt learns from
-// its claim that numbers were taken and not saved, it completes the multipart upload itself,
-// or finds that the fenced attempt has; after that no attempt can change it. It continues in a
-// new multipart upload, into which the service copies the acknowledged bytes. See
-// writer.takeOver.
+// S3 has no locks with which a request (attempt) could keep out an older request that has lost
+// the upload to it (a fenced attempt). The older request's parts and objects do no harm, since
+// they have numbers of their own. But its CompleteMultipartUpload could end a multipart upload
+// to which the newer request still adds parts. Therefore each request takes a number before it
+// completes or changes a multipart upload. If the next request learns from its claim that
+// numbers were taken and not saved, it first completes the multipart upload itself, or finds
+// that the older request has done so; after that no request can change it. The next request
+// continues in a new multipart upload, into which the service copies the acknowledged bytes.
+// See writer.takeOver.
 //
 // The bucket should not be versioned: a versioned bucket keeps the bytes of deleted
 // objects.
@@ -42,8 +43,8 @@ const (
 	maxParts    = 10000   // S3's maximum part number
 
 	// The size of parts doubles after every growEvery part numbers. With the default part
-	// size, an upload in one stream can have 1.5 TiB. Its two buffers use 16 MiB, or, for
-	// large uploads, at most three thousandths of the upload's size.
+	// size, an upload in one request can have 1.5 TiB. Its two buffers use 16 MiB at first,
+	// and later at most 0.3 % of the bytes sent so far.
 	growEvery = 1400
 
 	octetStream = "application/octet-stream"
@@ -167,8 +168,8 @@ func credentialsOf(o Options) *credentials.Credentials {
 	return credentials.NewChainCredentials([]credentials.Provider{
 		&credentials.EnvAWS{},
 		&credentials.FileAWSCredentials{},
-		// The timeout is short because, outside of a cloud, nothing answers at the address of
-		// the metadata service.
+		// The timeout is short because outside of a cloud there is no metadata service, and
+		// nothing answers at its address.
 		&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}},
 	})
 }
@@ -227,8 +228,8 @@ func (s *Store) wayOut(ctx context.Context, err error) string {
 	return ""
 }
 
-// refusals are the codes of errors about missing permissions. Some servers (versitygw) send
-// them with other statuses than 403.
+// refusals are S3's error codes for missing permissions and wrong credentials. Some servers
+// (versitygw) send them with other statuses than 403.
 var refusals = []string{"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "XAdminUserNotFound"}
 
 // TroubleOf classifies an error of this package's Store, S3's errors included.
@@ -248,7 +249,7 @@ func TroubleOf(err error) blob.Trouble {
 	return blob.TroubleAway
 }
 
-// code returns S3's code of an error, "" if it isn't one of S3.
+// code returns the S3 error code of err, "" if err isn't an error response of S3.
 func code(err error) string {
 	var resp minio.ErrorResponse
 	if errors.As(err, &resp) {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestPartSizes simulates, without any bytes, one stream that uses all part numbers of an
-// upload. The parts must be enough for 1 TiB and stay within S3's limits, and the first ones
-// must be small.
+// TestPartSizes simulates, without sending any bytes, an upload in one request that uses all
+// part numbers. The parts together must have room for 1 TiB and stay within S3's limits, and
+// the first parts must be small.
 func TestPartSizes(t *testing.T) {
 	t.Parallel()
 	given, calls := int64(0), 0

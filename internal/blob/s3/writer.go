@@ -24,8 +24,8 @@ type state struct {
 	TailSize  int64      `json:"tail_size,omitempty"`
 }
 
-// multipart is a multipart upload. At is the number in its object's key; the upload's number n
-// gives the part number n-At.
+// multipart is an S3 multipart upload. At is the number N in its object's key base-N. The part
+// that takes the number n of the upload has the part number n-At.
 type multipart struct {
 	Key     string `json:"key"`
 	ID      string `json:"id"`
@@ -129,10 +129,10 @@ func (w *writer) open(claim blob.Claim) error {
 	return nil
 }
 
-// blame returns ErrFenced if a newer attempt has claimed the upload; otherwise it returns err,
-// the error with which this attempt failed. The reason is that a newer attempt may have
-// completed the multipart upload. Then this attempt gets errors that look like lost bytes, or
-// like a broken connection if the service refuses a part before it has read it.
+// blame returns ErrFenced if a newer request has claimed the upload; otherwise it returns err,
+// the error with which this request failed. A newer request may have completed the multipart
+// upload. Then this request gets errors that look as if bytes were lost, or, if the service
+// refuses a part before it has read the part, as if the connection was broken.
 func (w *writer) blame(ctx context.Context, err error) error {
 	if errors.Is(err, blob.ErrFenced) || ctx.Err() != nil {
 		return err
@@ -143,8 +143,8 @@ func (w *writer) blame(ctx context.Context, err error) error {
 	return err
 }
 
-// fail records err, with doing as its context, as the writer's first failure, unless there was
-// one before. It returns the first failure.
+// fail records err as the writer's failure, unless the writer has failed before, and returns
+// the first failure. `doing` says in the message what the writer was doing.
 func (w *writer) fail(doing string, err error) error {
 	if w.err == nil {
 		w.err = fmt.Errorf("%s upload %s: %w", doing, w.base, err)
@@ -152,13 +152,14 @@ func (w *writer) fail(doing string, err error) error {
 	return w.err
 }
 
-// maxBlock is the most numbers that an attempt takes at once. An attempt first takes one
-// number, and each time twice as many as before. So it wastes at most as many as it uses, and
-// an upload in many requests doesn't run out of part numbers, while a large upload in one
-// request needs few queries.
+// maxBlock is how many numbers a request to an upload takes from the upload's row at once, at
+// most. It first takes one number, and then each time twice as many as before. So it wastes at
+// most as many numbers as it uses, and an upload in many requests doesn't run out of part
+// numbers, while a large upload in one request needs few queries.
 const maxBlock = 64
 
-// number takes the next number.
+// number returns a number of the upload that wasn't used before. If necessary, it takes
+// further numbers from the upload's row; this fails if a newer request has claimed the upload.
 func (w *writer) number(ctx context.Context) (int64, error) {
 	if w.free == w.end {
 		first, err := w.numbers(ctx, w.block)
@@ -174,9 +175,9 @@ func (w *writer) number(ctx context.Context) (int64, error) {
 	return n, nil
 }
 
-// objectKey returns a key for a new object. If this attempt has used a number for a part, the
-// same number can still be used in an object's key, and objectKey uses it; otherwise it takes
-// a new one.
+// objectKey returns a key for a new object. A number that this request has used for a part can
+// be used once more in an object's key, so objectKey uses such a number if there is one, and
+// otherwise takes a new number.
 func (w *writer) objectKey(ctx context.Context) (string, error) {
 	n := w.partName
 	w.partName = -1
@@ -191,7 +192,8 @@ func (w *writer) objectKey(ctx context.Context) (string, error) {
 
 func (w *writer) key(n int64) string { return fmt.Sprintf("%s-%d", w.base, n) }
 
-// partLimit returns how many bytes the buffer may hold before it is sent as a part.
+// partLimit returns the size in bytes of the next part: when the buffer has this many bytes,
+// it is sent.
 func (w *writer) partLimit() int64 {
 	if w.st.Multipart == nil {
 		return w.s.partSize
@@ -261,13 +263,13 @@ func (w *writer) space() ([]byte, error) {
 // as long as proxies let a connection be idle.
 const memoryWait = 50 * time.Second
 
-// reserve takes memory for the whole next part from the limit for uploads. If uploads took
-// memory bit by bit, many of them could together use up the limit while none had enough for
-// its part.
+// reserve takes memory for the whole next part from the memory limit for uploads. If uploads
+// took memory in small pieces, many of them could together use up the limit while none had
+// enough for its part.
 //
-// While the previous part is being sent, reserve doesn't wait for memory of other uploads: if
-// there is none, it waits until that part is sent and reuses its memory. If reserve fails, the
-// writer is unchanged, so the bytes written before can be saved.
+// If the limit is reached while the writer's previous part is being sent, reserve doesn't wait
+// for other uploads to return memory. It waits until the previous part is sent, and reuses its
+// memory. If reserve can't get the memory, the bytes written before can still be saved.
 func (w *writer) reserve() error {
 	need := w.partLimit()
 	if left := w.mem.Expected(); left >= 0 {
@@ -295,16 +297,17 @@ func (w *writer) reserve() error {
 	return err
 }
 
-// awaitFlight waits until the part in flight has been sent, and returns how much memory its
-// buffer had reserved. The buffer itself isn't reused, since the reader that filled it, which
-// may be a hashing reader, may still use it.
+// awaitFlight waits until the part that is being sent has arrived, and returns how much memory
+// was reserved for its buffer. The buffer itself isn't reused: if the reader that filled it
+// hashes the bytes, it may still use them.
 func (w *writer) awaitFlight() (taken int64, err error) {
 	s, err := w.arrive(w.ctx)
 	return s.taken, err
 }
 
-// added counts n new bytes in the buffer, and sends the buffer as a part when it is full. It
-// also loads the tail before the first bytes; a request without bytes doesn't need the tail.
+// added counts n new bytes in the buffer, and sends the buffer as a part when it is full. When
+// the first bytes have arrived, added also loads the tail; a request without bytes doesn't
+// need the tail.
 func (w *writer) added(n int) error {
 	if n == 0 {
 		return nil
@@ -325,11 +328,12 @@ func (w *writer) added(n int) error {
 	return nil
 }
 
-// load reads the tail object and puts its bytes before those in the buffer. From now on the
-// tail object can't become the blob's object, but it must stay as long as the row names it.
+// load reads the tail object and puts its bytes before the bytes in the buffer. After that the
+// tail object can't become the blob's object any more, but it must stay as long as the
+// upload's row names it.
 //
-// load doesn't return the old buffer to the pool, since the reader that filled it, which may
-// be a hashing reader, may still use the last bytes. Go's garbage collector frees it.
+// load doesn't return the old buffer to the pool: if the reader that filled it hashes the
+// bytes, it may still use the last ones. Go's garbage collector frees this buffer.
 func (w *writer) load(ctx context.Context) error {
 	r, err := w.s.open(ctx, w.st.Tail, 0, w.st.TailSize)
 	if errors.Is(err, blob.ErrNotFound) {
@@ -362,8 +366,8 @@ func (w *writer) load(ctx context.Context) error {
 
 // sendPart waits until the previous part has been sent, and then sends the buffer as the next
 // part of the multipart upload, in another goroutine. The buffer is freed only when the writer
-// next waits for the outcome, since the reader that filled it, which may be a hashing reader,
-// may use the last bytes until it is read again.
+// next waits for the outcome: if the reader that filled it hashes the bytes, it may use the
+// last ones until it is read again.
 func (w *writer) sendPart(ctx context.Context) error {
 	if err := w.landed(ctx); err != nil {
 		return err
@@ -398,8 +402,8 @@ func (s *Store) putPart(ctx context.Context, key, id string, n int, buf *buffer)
 	return sent{part: part{N: n, ETag: p.ETag}, size: buf.n, err: err}
 }
 
-// landed waits until the part in flight has been sent, adds it to the state, and frees its
-// buffer.
+// landed waits until the part that is being sent has arrived, adds it to the state, and frees
+// its buffer. If no part is being sent, it does nothing.
 func (w *writer) landed(ctx context.Context) error {
 	if w.flight == nil {
 		return nil
@@ -412,8 +416,9 @@ func (w *writer) landed(ctx context.Context) error {
 	return err
 }
 
-// arrive waits until the part in flight has been sent, and adds it to the state. If ctx ends
-// before, it returns ctx's error and a result without a buffer.
+// arrive waits until the part that is being sent has arrived, adds it to the state, and
+// returns the outcome. If ctx ends before, it returns ctx's error and an outcome without a
+// buffer.
 func (w *writer) arrive(ctx context.Context) (s sent, err error) {
 	select {
 	case s = <-w.flight:
@@ -454,8 +459,8 @@ func (w *writer) put(ctx context.Context) (key string, err error) {
 	opts := minio.PutObjectOptions{ContentType: octetStream}
 	sum := ""
 	if w.buf.n == 0 {
-		// With chunked signing, the body of an empty object would have some bytes of
-		// signature, which not every service understands.
+		// With chunked signing, the request body for an empty object would consist of a
+		// signature only, which not every service understands.
 		opts.DisableContentSha256, sum = true, emptySHA256
 	}
 	_, err = w.s.core.PutObject(ctx, w.s.bucket, w.s.name(key), data, w.buf.n, "", sum, opts)

@@ -240,8 +240,8 @@ $$;
 -- beginning. The function locks the row before it looks for the subject's manifest. So if
 -- another transaction is deleting the manifest again, either the function sees that the
 -- manifest was deleted, or that transaction waits for the lock and writes a new row. If the
--- function can't lock a referrer's row in gc_manifest_review_queue, it postpones its own row
--- by 5 s.
+-- function can't lock a referrer's row in gc_manifest_review_queue, it postpones the subject's
+-- row by 5 s.
 CREATE OR REPLACE FUNCTION gc_queue_more_referrers (page integer)
     RETURNS boolean
     LANGUAGE plpgsql
