@@ -104,10 +104,10 @@ type DB interface {
 //	main: [projects, users]
 //	ci: ["ci_*"]
 //
-// Patterns are those of path.Match. A database with an empty list has all tables that no
-// other database names. The returned databases have no pools. Pass them to
-// generate.ForeignKey.Crosses, to learn which foreign keys will cross databases while all
-// tables of an application are still in one database; their method Of works too.
+// The names may be patterns of path.Match. A database with an empty list has all tables that
+// no other database names. The Databases that LoadMap returns have no connection pools. Pass
+// them to generate.ForeignKey.Crosses, to learn which foreign keys will cross databases while
+// all tables of an application are still in one database.
 func LoadMap(name string) (Databases, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -37,7 +37,7 @@
 // query is a transaction of its own and can be repeated: if a worker is killed at any
 // point, the record stays pending and the next worker continues. If two workers process the
 // same record, the second finds no children, which does no harm: the lock that keeps
-// workers apart only saves work.
+// workers from processing the same parent table only saves work.
 //
 // If a client inserts a parent again under its old key, its children belong to the new row
 // and must stay. If parent and child are in one database, each query leaves out the parents
@@ -55,12 +55,13 @@
 // The table of deleted records is partitioned by its column `partition`. The default value
 // of this column decides to which partition a new record goes. Deleting processed records
 // one by one would bloat the table. Instead, a worker adds a partition every day and sets
-// the default to its number; it detaches a partition whose records are all processed, and
-// drops it days later.
+// the default to the new partition's number; it detaches a partition whose records are all
+// processed, and drops it days later.
 //
-// To detach, a worker first detaches the partition and then searches it for pending
-// records, in one transaction; in the opposite order, a record whose insert was under way
-// would be lost. Rotation never makes a client's delete fail: a default partition accepts
-// records with a number for which there is no partition, and a step of the rotation that
-// would have to wait for other transactions gives up after a moment and is tried again.
+// A worker first detaches a partition and then searches it for pending records, in one
+// transaction that it rolls back if it finds one; in the opposite order, a record whose
+// insert was under way would be lost. This rotation never makes a client's delete fail: a
+// default partition accepts records with a number for which there is no partition, and a
+// step of the rotation that would have to wait for other transactions gives up after a
+// moment and is tried again.
 package loosefk

@@ -172,12 +172,12 @@ func (d *Database) lookAgain(ctx context.Context, records []record, after time.D
 // records in `stuck`, which a lock, a timeout or an error kept from being finished, and the
 // records in `cut`, which were unfinished when the run reached a limit.
 //
-// After MaxAttempts such runs attempted postpones a record by RescheduleAfter, so that it
-// doesn't delay others. A record in `cut` keeps its count when it is postponed, because its
-// parent only has many children: runs with nothing else to do continue with it, in
-// lanePutOff. A record that was loaded in lanePutOff isn't counted again. If it is in
-// `stuck`, its count becomes 0, so that it leaves the lane and waits until its postponement
-// ends.
+// When MaxAttempts runs have left a record unfinished, the record is postponed by
+// RescheduleAfter, so that it doesn't delay others. A record in `cut` keeps its count of
+// attempts when it is postponed, because its parent only has many children: runs with nothing
+// else to do load it in lanePutOff and continue with it. For a record that was loaded in
+// lanePutOff no further attempt is counted. If such a record is in `stuck`, its count becomes
+// 0, so that it leaves lanePutOff and waits until the time to which it was postponed.
 func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options) (incremented, rescheduled int, err error) {
 	var more, stop, heavy, rest []record
 	for _, r := range stuck {

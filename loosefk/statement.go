@@ -21,8 +21,8 @@ type found struct {
 // at most `limit` rows in total, and at most `perParent` rows of each parent.
 //
 // The query first finds and locks children, parent by parent, through the index on their
-// column. Then it changes exactly these rows, identified by ctid. So the planner can
-// neither read the whole table nor exceed the limit. A ctid is unique within one partition
+// column. Then it changes exactly these rows, identified by ctid. So no plan of PostgreSQL
+// reads the whole table or exceeds the limit. A ctid is unique within one partition
 // only, so the query compares tableoid too. If another transaction changed a child after
 // the query's snapshot and before the query locked it, the query finds this child but
 // doesn't change it. Then the numbers of found and changed rows differ, and the caller has
@@ -76,10 +76,11 @@ type timeouts struct{ lock, statement time.Duration }
 // bound runs a statement with timeouts, in one round trip and one transaction. `check` is
 // an optional second statement; if it fails, the transaction is rolled back.
 //
-// If row security would hide rows, the statement fails, as in pg.Collect. Bitmap and
-// sequential scans are disabled, so that PostgreSQL reads children one by one and stops at
-// the limit. If the server doesn't end the statement in time, bound closes the connection,
-// so that a server that doesn't answer can't block a worker for ever.
+// If row security would hide rows, the statement of bound fails, since the caller would take
+// hidden rows for deleted ones. Bitmap and sequential scans are disabled, so that PostgreSQL
+// reads children one by one and stops at the limit. If the server doesn't end the statement in
+// time, bound closes the connection, so that a server that doesn't answer can't block a worker
+// for ever.
 func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args []any, scan func(pgx.Rows) error, check ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*t.statement+answerTime) // the check is a statement too
 	defer cancel()

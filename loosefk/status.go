@@ -28,7 +28,8 @@ type Pending struct {
 }
 
 // Pending counts the pending deleted records, by partition and parent table. If the result
-// names more than one partition, some records have been pending for days.
+// names more than one partition, some records have been pending since before the last
+// rotation.
 func (d *Database) Pending(ctx context.Context) ([]Pending, error) {
 	var list []Pending
 	args := []any{d.table(pg.TrackFunction).Quoted() + "()", d.table(pg.OverrideFunction).Quoted() + "()"}

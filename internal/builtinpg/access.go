@@ -32,16 +32,17 @@ const (
 // authentication), so there is no password that a process list, a log or a file could
 // disclose. The user that runs the server may connect only if it is also this process's user.
 // The reason: if this process is root, the server may run as an account that other programs
-// use too (postgres, nobody), whose processes can reach the socket through the server's
-// directory in /proc. PostgreSQL can't protect the server's files and memory from them.
+// use too (postgres, nobody), and these programs can reach the socket through the server's
+// directory in /proc. They still have access to the server's files and memory, from which
+// PostgreSQL can't keep processes of its own account.
 //
 // If `anyRole` is set, everyone who can open the socket can connect as any role; only tests
 // set it.
 //
-// The cluster belongs to the account acct, whose processes could replace files in it by
-// symbolic links, so writeAccess never follows a link there. It replaces each file atomically.
-// After a crash between two files, fewer users can connect than intended, until the next start
-// writes both files again.
+// The cluster belongs to the account `acct`, whose processes could replace files in it by
+// symbolic links, so writeAccess never follows a link there. It replaces pg_hba.conf and
+// pg_ident.conf atomically, one after the other. After a crash in between, fewer users can
+// connect than intended, until the next start writes both files again.
 func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *account, anyRole bool) error {
 	names, err := mayConnect()
 	if err != nil {

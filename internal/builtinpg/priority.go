@@ -10,9 +10,9 @@ import "fmt"
 // Their share of the CPU stays the same, so that they don't hold their locks much longer. The
 // effect lasts as long as the connection.
 //
-// It works on Linux 6.12 and newer, if this process may change the scheduling of PostgreSQL's
-// processes: it needs the same user or CAP_SYS_NICE. Otherwise it returns an error, which the
-// caller may ignore, since Options.Background then has no effect either.
+// Foreground works on Linux 6.12 and newer, if this process may change the scheduling of
+// PostgreSQL's processes: it needs the same user or CAP_SYS_NICE. Otherwise Foreground returns
+// an error, which the caller may ignore, since Options.Background then has no effect either.
 func Foreground(pid uint32) error {
 	if err := setSlice(int(pid), usualSlice); err != nil {
 		return fmt.Errorf("making PostgreSQL's process %d run as soon as it wakes: %w", pid, err)

@@ -268,7 +268,7 @@ func (s *Server) run(started chan<- error, r *os.File) {
 		}
 	}
 	// If the postmaster was killed, its backends keep the pipe of the log open until they
-	// notice it. So the deadline ends the reading from this pipe after a second.
+	// notice the death. So stop reading from this pipe after a second.
 	_ = r.SetReadDeadline(time.Now().Add(time.Second))
 	drained.Wait()
 	r.Close()

@@ -25,7 +25,7 @@ type BudgetOptions struct {
 // is free again.
 //
 // One client may hold at most Share/(100-Share) times as many bytes as are free: with a Share
-// of 50 percent, as many as are left for others. So one client gets at most half of the total,
+// of 50 percent, as many as are still free. So one client gets at most half of the total,
 // two get a third each, and some memory is always left for the next client. All streams, which
 // reuse their buffers, may together use three quarters of the total. The last quarter is
 // reserved for bodies that are read completely into memory, so that uploads of blobs can't

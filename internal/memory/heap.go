@@ -15,10 +15,10 @@ var held []byte
 // 100 MB per second would collect ten times per second, and each collection takes a core away
 // from requests for some milliseconds.
 //
-// HoldHeap allocates that much memory and never writes to it: Go counts it as live, but the
-// system assigns no physical memory. A higher GOGC isn't used instead, because it would let a
-// large heap grow in proportion, also for data that is alive only during a collection. If GOGC
-// or GOMEMLIMIT is set, HoldHeap does nothing.
+// To this end HoldHeap allocates the same number of bytes and never writes to them: Go counts
+// them as live, but the system assigns no physical memory. A higher GOGC isn't used instead,
+// because it would let a large heap grow in proportion, also for data that is alive only during
+// a collection. If GOGC or GOMEMLIMIT is set, HoldHeap does nothing and returns 0.
 func HoldHeap() int64 {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return 0

@@ -49,9 +49,10 @@ var manifestKeys = []string{
 // layers (CVE-2021-41190), and keys that occur twice or with different case. It ignores fields
 // that the OCI Image Specification doesn't define.
 //
-// The error is an [*Error] with code MANIFEST_INVALID, whose message begins with the wrong
-// field, "layers[2].digest: …". Its status is 413 if body has more than [MaxManifestSize]
-// bytes, else 400. The result doesn't share memory with body, so the caller may reuse body.
+// The error of ParseManifest is an [*Error] with code MANIFEST_INVALID, whose message begins
+// with the path of the wrong field, such as "layers[2].digest: …". Its status is 413 if `body`
+// has more than [MaxManifestSize] bytes, else 400. The Manifest doesn't share memory with
+// `body`, so the caller may reuse `body`.
 func ParseManifest(contentType string, body []byte) (*Manifest, error) {
 	if len(body) > MaxManifestSize {
 		return nil, Errorf(ManifestInvalid, "the manifest has more than %d bytes", MaxManifestSize).

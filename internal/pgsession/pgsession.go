@@ -6,7 +6,7 @@
 // default notices only after two hours. A client also waits without limit for a server that
 // has vanished.
 //
-// To prevent this, each kind of wait has a limit of its own:
+// To prevent waiting without a limit, each kind of wait has a limit of its own:
 //
 //   - The other machine doesn't answer at all: TCP keepalives and the user timeout
 //     end the connection at both ends, after [Silence].

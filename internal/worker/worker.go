@@ -1,9 +1,9 @@
 // Package worker runs background work in a loop of bounded batches until its context ends.
 //
-// A loop starts the next batch at once while work is due. Otherwise it sleeps, at most a
-// minute; each sleep varies at random and ends with the context. If a batch fails or panics,
-// the loop logs it, waits for a while and continues. When the context ends, the running batch
-// is cancelled, and Run returns when that batch has ended.
+// A Loop starts the next batch at once while work is due. Otherwise it sleeps, at most a
+// minute; the length of each sleep varies at random. If a batch fails or panics, the loop logs
+// the error, waits for a while and continues. When the context of Run ends, a sleep ends, a
+// running batch is cancelled, and Run returns when that batch has ended.
 package worker
 
 import (

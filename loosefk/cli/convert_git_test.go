@@ -155,8 +155,8 @@ func TestConvertWritesAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestConvertAfterTheGuide: if some steps were done by hand, convert must plan the others
-// only.
+// TestConvertAfterTheGuide: if a user has done some steps of a conversion by hand, convert
+// must plan only the remaining steps.
 func TestConvertAfterTheGuide(t *testing.T) {
 	t.Parallel()
 	s := newProject(t)

@@ -75,8 +75,8 @@ func ForeignKeys(ctx context.Context, dbs loosefk.Databases, defs loosefk.Defini
 			list = append(list, k.in(db, dbs, defs))
 		}
 	}
-	// A key is listed for the Database whose Schema contains its child, so list the keys of
-	// each database's own schema before the keys of other schemas.
+	// A foreign key is listed for the Database whose Schema contains its child, so first add
+	// the foreign keys in each Database's own schema, and then those in other schemas.
 	for _, own := range []bool{true, false} {
 		for i := range dbs {
 			db := &dbs[i]

@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// Parents have keys of each type and of any name. Convert must turn foreign keys to them
-// into loose ones, and Revert must restore the foreign keys as they were.
+// Parents have keys of each type and of any name. Convert must turn foreign keys to these
+// parents into loose ones, and Revert must restore the foreign keys as they were.
 func TestConvertKeys(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

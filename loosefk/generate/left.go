@@ -9,7 +9,7 @@ import (
 )
 
 // rest plans the steps that remain for a foreign key that has a definition: to put the
-// trigger on its parent, and to drop the key.
+// trigger on its parent, and to drop the foreign key.
 func (c *conversion) rest(ctx context.Context, k ForeignKey) error {
 	if name := c.dropMigration(k); name != "" {
 		c.plan.Skipped = append(c.plan.Skipped, Refusal{k, "it has a definition already, and " + filepath.Join(c.Migrations, name) + " drops it: run that"})

@@ -101,8 +101,8 @@ func TestConvertWhatIsLeft(t *testing.T) {
 	if p := g.finish(t); len(p.Files) != 0 || len(p.Skipped) != 1 || !strings.Contains(p.Skipped[0].Reason, drop+" drops it: run that") {
 		t.Errorf("with the migration there: %q, skipped %v", paths(p), p.Skipped)
 	}
-	// Convert must refuse a key whose definition has conditions, since the key applies to
-	// all rows.
+	// Convert must refuse a foreign key whose definition has conditions, since the foreign
+	// key applies to all rows.
 	must(t, os.WriteFile(g.File, []byte("orders:\n  - {table: customers, column: customer_id, on_delete: async_delete, conditions: [{column: id, value: 1}]}\n"), 0o600))
 	must(t, os.RemoveAll(g.Migrations))
 	if p := g.finish(t); len(p.Files) != 0 || len(p.Refused) != 1 || !strings.Contains(p.Refused[0].Reason, "its definition has conditions") {

@@ -22,7 +22,7 @@ var restoreForms = map[string]string{"cascade": "CASCADE", "nullify": "SET NULL"
 // or a migration in the directory restores it, Revert takes its name and clause from there;
 // otherwise it makes them from the definition. It refuses a definition whose child has rows
 // without a parent, or whose tables are in different databases. If some of the steps have
-// been done by hand, Revert plans the others only: it doesn't add a key that exists.
+// been done by hand, Revert plans the others only: it adds no foreign key that exists.
 //
 // `keys` are foreign keys without a definition; for these Revert plans only to drop the
 // trigger of their parent.

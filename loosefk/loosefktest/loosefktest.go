@@ -5,8 +5,9 @@
 // made-up values, or by functions of the application ([NewParent], [NewChild]), and remove
 // these rows at the end.
 //
-// The tests commit their rows, since the worker couldn't see uncommitted rows. They also
-// process all other pending deleted records of the same parent table.
+// HasLooseForeignKeys and CleanedUp commit the rows that they insert, since the worker couldn't
+// see uncommitted rows. They also process all other pending deleted records of the same parent
+// table.
 package loosefktest
 
 import (

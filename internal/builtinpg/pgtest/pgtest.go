@@ -1,9 +1,9 @@
 // Package pgtest gives tests databases on a real PostgreSQL server.
 //
-// Each test process starts one server when a test first needs it, with the machine's
+// Each test process starts one PostgreSQL server when a test first needs it, with the machine's
 // PostgreSQL or a downloaded one. The server is fast but not durable, has its files in a
-// temporary directory (in memory on Linux), and stops with the process. A package that uses it
-// has
+// temporary directory (in memory on Linux), and stops with the process. A package whose tests
+// use pgtest needs this function:
 //
 //	func TestMain(m *testing.M) { pgtest.Main(m) }
 package pgtest

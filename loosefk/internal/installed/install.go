@@ -21,9 +21,10 @@ var installSQL string
 // can't execute a new function before the statement revokes their right to.
 //
 // The trigger functions run with the rights of the role that installs them, so a role that
-// deletes a parent needs no right on the table of deleted records. The SQL revokes EXECUTE
-// on them from all other roles, even if default privileges grant it. If a newer version is
-// installed, the SQL changes nothing.
+// deletes a parent needs no right on the table of deleted records. The SQL revokes the right
+// EXECUTE on the functions from all other roles, even if default privileges grant it, except
+// from roles that were granted it since version 2. If a newer version is installed, the SQL
+// changes nothing.
 func (s Schema) InstallSQL() string {
 	var functions, names []string
 	for _, f := range s.Functions() {
