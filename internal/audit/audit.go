@@ -217,9 +217,9 @@ func Append(ctx context.Context, tx db.Querier, entries ...Entry) error {
 	return nil
 }
 
-// Args is for statements that insert entries themselves. It adds @actor, @address,
-// @user_agent and @request_id to args, from the context's source (WithSource), and returns
-// args. A field that is empty in the source becomes NULL.
+// Args prepares the arguments of an SQL statement that inserts entries itself. It adds
+// @actor, @address, @user_agent and @request_id to `args`, from the context's source
+// (WithSource), and returns args. A field that is empty in the source becomes NULL.
 func Args(ctx context.Context, args db.Args) db.Args {
 	s := SourceOf(ctx)
 	args["actor"], args["address"] = textOrNull(s.Actor), textOrNull(s.Address)

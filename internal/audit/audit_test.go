@@ -125,9 +125,9 @@ func TestAppendTakesAnyText(t *testing.T) {
 	}
 }
 
-// A DELETE statement that only learns while it runs which rows it deletes inserts one
-// entry per row itself, with the arguments of Args. The entries must have the source of
-// the context.
+// The test runs a DELETE statement that also inserts one audit log entry per deleted row,
+// with the arguments that Args returns. The entries must have the source that the context
+// carries.
 func TestArgs(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

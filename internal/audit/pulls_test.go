@@ -181,8 +181,8 @@ func TestResetPulls(t *testing.T) {
 	})
 }
 
-// The queries that workers repeat must use the index of pulls and read at most 100
-// database pages, although the table has 200,000 entries.
+// The queries that workers repeat must use the database index of pulls, and read at most
+// 100 database pages although the table has 200,000 entries.
 func TestPullsAreFoundByIndex(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

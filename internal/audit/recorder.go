@@ -137,8 +137,9 @@ func (r *Recorder) take(ctx context.Context, e *Entry) (reason string) {
 	return ""
 }
 
-// prepare fills in the source and the time if the entry has none. It truncates the time to
-// microseconds, which is the precision of the time column in the table.
+// prepare sets the entry's time to the present if it has none, and fills its empty fields
+// that say who sent the request from the context. It truncates the time to microseconds,
+// the precision of the table's column.
 func (r *Recorder) prepare(ctx context.Context, e *Entry) {
 	*e = e.from(SourceOf(ctx))
 	e.ID = 0

@@ -128,9 +128,10 @@ func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n in
 // next page's cursor is made from it. The lists of kinds must equal those of the indexes
 // auditlog_tag_ends_idx and auditlog_tags_idx.
 //
-// A state of a tag begins with the newest entry before its end that set the tag or pushed
-// it again. Between these two entries there are only entries that were written together
-// with the state's end, or that change nothing. So it is enough to examine ten entries.
+// A state of a tag begins with the newest earlier entry that set the tag or pushed it
+// again. The statement searches only the ten entries of the tag before the state's end.
+// That suffices: between the beginning and the end there are only entries that were written
+// together with the end, or that change nothing.
 const (
 	formerOfRepository = `
 		WITH entries AS MATERIALIZED (

@@ -188,7 +188,7 @@ func eventSettings() []setting {
 	return list
 }
 
-// settingOf returns the setting with that key, nil if there is none.
+// settingOf returns the setting with this key, or nil if there is none.
 func settingOf(key string) *setting {
 	for i := range settings {
 		if settings[i].key == key {
@@ -198,7 +198,7 @@ func settingOf(key string) *setting {
 	return nil
 }
 
-// isGroup says whether prefix is a group of settings, such as "http" for "http.addr".
+// isGroup says whether `prefix` is a group of settings, such as "http" for "http.addr".
 func isGroup(prefix string) bool {
 	for i := range settings {
 		if strings.HasPrefix(settings[i].key, prefix+".") {

@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Show writes the effective configuration to w, as YAML that Load can read. A comment
-// after each setting says where its value comes from. Secrets are hidden.
+// Show writes the effective configuration to `w`, as YAML that Load can read. A comment
+// after each setting says where the setting's value comes from. Secrets are hidden.
 func (c *Config) Show(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	var open []string // groups of the previous line

@@ -73,8 +73,9 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// parseSize returns the number of bytes that text names, such as "1000" or "64MiB". The
-// units KiB, MiB, GiB and TiB are powers of 1,024; kB, MB, GB and TB are powers of 1,000.
+// parseSize returns the number of bytes that `text` stands for, such as "1000" or "64MiB".
+// The units KiB, MiB, GiB and TiB are powers of 1,024; kB, MB, GB and TB are powers of
+// 1,000.
 func parseSize(text string) (int64, error) {
 	n, err := humanize.ParseBytes(text)
 	// Commas are refused, because humanize.ParseBytes ignores them: it would read "1,5" as

@@ -16,7 +16,7 @@ type numberFlag struct {
 	min, max int
 }
 
-// Number returns a flag that sets p to an integer from min to max.
+// Number returns a flag that sets the variable `p` to an integer from `min` to `max`.
 func Number(p *int, min, max int) pflag.Value { return numberFlag{p, min, max} }
 
 func (v numberFlag) String() string { return strconv.Itoa(*v.p) }

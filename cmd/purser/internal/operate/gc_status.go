@@ -103,7 +103,7 @@ func writeFailedReviews(w io.Writer, s gc.GCStatus) error {
 	return err
 }
 
-// number formats a count with commas; an estimate has a tilde in front.
+// number formats a count with commas. It puts a tilde in front of an estimate.
 func number(n catalog.Count) string {
 	if n.Exact {
 		return humanize.Comma(n.Rows)

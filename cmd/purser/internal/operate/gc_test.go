@@ -416,8 +416,8 @@ func TestGCRunInterrupted(t *testing.T) {
 	if err := r.run(ctx, cfg, gc.New(gc.Options{Catalog: g.catalog, DB: g.db}), g.db); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
 		t.Errorf("error %v, want that it was interrupted", err)
 	}
-	// The first text of the progress line ended the run's context, when the run had
-	// reviewed one batch of one manifest.
+	// The writer `told` cancels the run's context when the run first shows its progress. By
+	// then the run has reviewed its first batch, a single manifest.
 	same(t, out.String(), "Reviewed 1 manifest, deleted 1; reviewed 0 blobs, deleted 0.\nDeleted 0 objects from the store: reclaimed 0 B.\n")
 	if !strings.Contains(told.String(), "reviewed 1, 2 left; deleted 1 manifest, 0 blobs; reclaimed 0 B\n") {
 		t.Errorf("of the progress it told %q", told.String())

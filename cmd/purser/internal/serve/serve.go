@@ -280,8 +280,9 @@ type site struct {
 	management *management.API
 }
 
-// close cancels the runs that operators have started over the management API, and deletes
-// the uploads that were made in advance. It takes at most two seconds.
+// close cancels the garbage collections, checks and runs of loose foreign keys that
+// operators have started over the management API, and deletes the uploads that were made in
+// advance. It takes at most two seconds.
 func (s *site) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
