@@ -11,9 +11,9 @@ import (
 var Tools struct {
 	// Examine returns the texts of the doctor's findings.
 	Examine func(ctx context.Context, w *Worker) ([]string, error)
-	// Repair runs an audit with the option Repair. For each definition it returns a text
-	// with the counts of the audit: "child pending/pending parents orphans/orphan parents
-	// examples repaired".
+	// Repair runs an audit with the option Repair. For each definition it returns the
+	// fields of doctor.Orphans as a text: "Child Pending/PendingParents Rows/Parents
+	// Examples Repaired".
 	Repair func(ctx context.Context, w *Worker) ([]string, error)
 	// ForeignKeys lists the foreign keys.
 	ForeignKeys func(ctx context.Context, dbs Databases, defs Definitions) error

@@ -18,8 +18,9 @@ type Worker struct {
 }
 
 // New makes a worker. It starts nothing and connects to nothing: Run does. It returns an
-// error if the options or definitions are invalid in themselves; Validate compares the
-// definitions with the databases.
+// error if the options or definitions are invalid in themselves, or if a pool has too few
+// connections for the lock and the work. It doesn't compare the definitions with the
+// databases; Validate does.
 func New(o Options) (*Worker, error) {
 	if err := errors.Join(o.Databases.Check(), o.Definitions.check(), o.Check()); err != nil {
 		return nil, err

@@ -24,9 +24,9 @@ const (
 	Plain Format = "plain" // a pair of files, .up.sql and .down.sql
 )
 
-// Generator plans the files that turn foreign keys into loose foreign keys, or back: the
-// file of definitions, migrations and tests. It only reads the databases and writes
-// nothing; Plan.Write writes the files.
+// Generator plans the files that turn foreign keys into loose foreign keys, or loose foreign
+// keys into foreign keys: the file of definitions, migrations and tests. It only reads the
+// databases and writes nothing; Plan.Write writes the files.
 type Generator struct {
 	Databases   loosefk.Databases
 	Definitions loosefk.Definitions
