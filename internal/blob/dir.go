@@ -31,7 +31,7 @@ type DirOptions struct {
 
 // Dir is a Store in a local directory:
 //
-//	PATH/objects/1f/1f0c…e2-0     an object; the directory is its key's first two digits
+//	PATH/objects/1f/1f0c…e2-0     an object, in the directory named by its key's first two digits
 //	PATH/objects/purser-store.json   the store's identity
 //	PATH/docker/registry/…/data   an object of another registry that used PATH before:
 //	                              a key with a slash is a path below PATH

@@ -197,10 +197,10 @@ func (w *dirWriter) create(ctx context.Context) error {
 	return w.copyOld(ctx)
 }
 
-// copyOld copies the acknowledged bytes from the old object into the new one. Another writer
-// may still write to the old object, but only behind these bytes. The kernel copies, and
-// shares disk blocks if the file system supports that. The copy is made in steps, so that it
-// stops when ctx ends.
+// copyOld copies the acknowledged bytes from the old object into the new one. Another request
+// may still write to the old object, but only after these bytes. The kernel makes the copy,
+// and lets both files share disk blocks if the file system supports that. The copy is made in
+// steps, so that it stops when ctx ends.
 func (w *dirWriter) copyOld(ctx context.Context) error {
 	const step = 64 << 20
 	if _, err := w.old.Seek(0, io.SeekStart); err != nil {

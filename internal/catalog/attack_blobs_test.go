@@ -87,8 +87,8 @@ func TestAttackPromiseIsARow(t *testing.T) {
 }
 
 // A client uploads, mounts or puts a manifest with a blob that a review is deleting. The
-// request must wait for the end of the review, and its answer must fit the outcome: the blob
-// deleted, or kept.
+// request must wait for the end of the review. Its answer must be right both if the review
+// deletes the blob and if it keeps the blob.
 func TestAttackBlobGoes(t *testing.T) {
 	t.Parallel()
 	type outcome struct {

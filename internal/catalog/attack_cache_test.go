@@ -41,8 +41,8 @@ const (
 	fromServer
 )
 
-// between starts a network in front of the database dsn, and returns it with the DSN that
-// connects through it.
+// between starts a proxy (network) for connections to the database dsn. It returns the proxy,
+// and a DSN with which clients connect through it.
 func between(t *testing.T, dsn string) (*network, string) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)
@@ -85,8 +85,8 @@ func between(t *testing.T, dsn string) (*network, string) {
 	return n, u.String()
 }
 
-// carry forwards the data of one direction of a connection. It goes on after the sender has
-// closed its end, until all data is delivered.
+// carry forwards the data of one direction of a connection, until the sender has closed its
+// end and all data is delivered.
 func (n *network) carry(to, from net.Conn, direction int) {
 	defer func() {
 		if direction == fromServer {
@@ -128,9 +128,9 @@ func (n *network) keep(direction int, p []byte, from net.Conn) {
 	<-free
 }
 
-// keepNext makes the network hold back the next packet of this direction that contains text,
-// and everything after it on the same connection, until release. The returned channel is
-// closed when the packet has come.
+// keepNext makes the network hold back the next packet in the given direction that contains
+// `text`, and everything after this packet on the same connection, until the test calls
+// release. The returned channel is closed when the packet has arrived.
 func (n *network) keepNext(direction int, text string) (kept <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,8 +149,9 @@ func (n *network) release() {
 	}
 }
 
-// behind opens a replica whose connections to the database go through a network (see there).
-// The test makes one request at a time, so that all requests use the same connection.
+// behind opens a replica that connects to the database through a proxy (network), which can
+// hold back packets and cut connections. The test makes one request at a time, so that all
+// requests use the same connection.
 func behind(t *testing.T) (*network, bundle) {
 	t.Helper()
 	n, dsn := between(t, dbtest.DSN(t))

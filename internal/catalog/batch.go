@@ -94,8 +94,9 @@ func (b *batch) lockRepository(r repository, path string) {
 		      FOR KEY SHARE) alive`, r.namespace, r.id, path)
 }
 
-// send runs the batch. If a guard refused, send returns its [refusal], also if a later
-// statement returned no row (pgx.ErrNoRows), since statements after a refusal return none.
+// send runs the batch. If a guard has refused it, send returns the guard's [refusal], even if
+// a later statement has failed with pgx.ErrNoRows, since statements after a refusal return no
+// row.
 func (b *batch) send(ctx context.Context, to db.Querier) error {
 	err := to.SendBatch(ctx, &b.Batch).Close()
 	if b.refused != "" && (err == nil || isNoRows(err)) {

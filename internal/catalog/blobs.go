@@ -91,9 +91,10 @@ func (b *batch) promiseBlob(d oci.Digest) {
 // uses the blob.
 //
 // DeleteBlob locks the blob's row in gc_blob_review_queue before the link, as garbage
-// collection does, and locks the link before it looks for manifests that use the blob. So a
-// concurrent put of a manifest either has locked the link already, and DeleteBlob waits for
-// it, or will find the link gone.
+// collection does, and locks the link before it looks for manifests that use the blob. So if a
+// client puts a manifest that uses the blob at the same time, either the put has locked the
+// link, and DeleteBlob waits for the end of the put, or the put finds that the link was
+// deleted.
 func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) error {
 	return c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("deleting blob %s of %s", d, path), drop: c.cache.dropAll,

@@ -60,9 +60,9 @@ type TagQuery struct {
 // TagPlace is the position of a tag in a list.
 type TagPlace struct {
 	Name string `json:"n"`
-	// Rank is the tag's sort key, which depends on the order of the list: when the tag was
-	// pushed, in microseconds since 1970; its size; or the result of TagQuery.Rank. It is 0 in
-	// the order of names.
+	// Rank is the tag's sort key. In the order of pushes it is when the tag was pushed, in
+	// microseconds since 1970; in the order of size, the tag's size in bytes; in the order of
+	// rank, the result of TagQuery.Rank; and in the order of names, 0.
 	Rank int64 `json:"r,omitempty"`
 }
 

@@ -100,8 +100,8 @@ func rankAll(_ context.Context, _ int64, names []string) (map[string]int64, erro
 	return ranks, nil
 }
 
-// useOf returns when a tag was last used. About half of the tags were never used: the zero
-// time.
+// useOf returns when a tag was last used. It returns the zero time for the tags that were
+// never used, about half of all tags.
 func useOf(name string) time.Time {
 	if n := rankOf(name); n > 0 {
 		return time.Now().Add(-time.Duration(n-1) * 100 * 24 * time.Hour)

@@ -27,7 +27,8 @@
 //
 //   - A sparse index lists manifests that the repository lacks. When such a manifest is
 //     pushed, it becomes the index's child. If index and manifest are pushed at the same
-//     moment, the review of the manifest does this before it decides (see sparse.go).
+//     moment, neither push may see the other; then the manifest's review makes it the index's
+//     child before it looks for references to the manifest (see sparse.go).
 //
 //   - Telling a client that a blob exists promises that the blob stays for the review delay:
 //     the promise is written before the blob is looked up (see PromiseBlobExists).
@@ -105,10 +106,10 @@ func New(o Options) *Catalog {
 	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o)}
 }
 
-// AliveRepositories locks, until the transaction ends, the rows of those repositories among
-// ids that exist, in the order of their ids, and returns their ids. The recorder of pulls
-// calls it: it writes audit entries later than the pulls happened, and a repository may be
-// gone by then.
+// AliveRepositories returns those of the `ids` whose repositories exist, in order, and locks
+// these repositories against deletion until the transaction ends. The recorder of pulls calls
+// it, because it writes audit entries some time after the pulls, when a repository may have
+// been deleted.
 func AliveRepositories(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	rows, err := tx.Query(ctx, "SELECT id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
 	if err != nil {

@@ -110,8 +110,8 @@ const (
 	// them.
 	MaxAnnotations = 64 << 10
 	// referrerBatch is the maximum number of referrers that one query reads. If all of them
-	// have annotations of the maximum size, these add up to 6 MiB, somewhat more than one page
-	// of the API's answer holds.
+	// have annotations of the maximum size, these add up to 6 MiB, somewhat more than fits
+	// into one page of the API's list of referrers.
 	referrerBatch = 100
 )
 

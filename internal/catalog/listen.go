@@ -22,8 +22,8 @@ const (
 	// using its caches long before. When it runs again, it registers anew.
 	replicaForgotten = time.Minute
 	seenEvery        = 10 * time.Second
-	// restSeenEvery is how often this process renews its row in replicas while it sends no
-	// heartbeats; seenEvery is how often while it does.
+	// While this process sends heartbeats, it renews its row in replicas every seenEvery;
+	// while it sends none, every restSeenEvery.
 	restSeenEvery = 20 * time.Second
 )
 
@@ -125,9 +125,9 @@ func (c *Catalog) register(ctx context.Context) error {
 		ON CONFLICT (id) DO UPDATE SET seen_at = now()`, c.opt.Replica, host); err != nil {
 		return fmt.Errorf("registering among the replicas: %w", err)
 	}
-	// A transaction that has changed rows holds a RowExclusiveLock, and its trigger may have
-	// read the table replicas before this process was registered: wait for the end of all such
-	// transactions.
+	// A transaction that has changed rows has a RowExclusiveLock, and its trigger may have
+	// read the table replicas before this process was registered. So wait until all
+	// transactions that have such a lock now have ended.
 	var older []string
 	if err := c.db.Pool.QueryRow(ctx, `
 		SELECT COALESCE(array_agg(DISTINCT virtualtransaction), '{}') FROM pg_locks

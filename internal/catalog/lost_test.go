@@ -126,7 +126,8 @@ func TestLostBlobTakesTheObjectAlone(t *testing.T) {
 	if got, want := b.doomedKeys(t), []string{u.StorageKey + "* but " + key}; !slices.Equal(got, want) {
 		t.Errorf("doomed: %q, want %q", got, want)
 	}
-	// The upload's row is gone, so a second commit of the same upload must fail.
+	// The first commit has deleted the upload's row, so a second commit of the same upload
+	// must fail.
 	catalogtest.WantCode(t, b.CommitUpload(t.Context(), u, d, key, true), oci.BlobUploadInvalid)
 }
 
@@ -209,8 +210,8 @@ func TestMarksReachCaches(t *testing.T) {
 	}
 }
 
-// An ordinary push must not update any row of blobs, so that triggers on such updates cost it
-// nothing.
+// An ordinary push must not update any row of the table blobs, so that it never fires the
+// triggers on such updates, which notify other processes.
 func TestPushesUpdateNoBlob(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

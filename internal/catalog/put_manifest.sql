@@ -24,18 +24,16 @@ FROM (
 	WHERE n.id = @namespace AND r.id = @repository AND r.path = @path
 	FOR KEY SHARE) alive;
 
--- name: lock_blobs
--- @blobs are the manifest's configuration and layers. The statement locks their rows in the
--- table blobs against deletion. It refuses if one of them is gone or marked as lost from the
--- store.
+-- name: lock_blobs @blobs are the manifest's configuration and layers. The statement locks
+-- their rows in the table blobs against deletion. If one of these blobs was deleted, or is
+-- marked as lost from the store, the statement refuses the put.
 SELECT CASE WHEN count(*) <> cardinality(@blobs::bytea[]) THEN purser_refuse('the repository lacks a blob') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@blobs::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
 	CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest AND lost_at IS NULL FOR KEY SHARE) b) locked;
 
--- name: lock_links
--- Locks the rows of the table repository_blobs that link @blobs to the repository. It refuses
--- if one is missing.
+-- name: lock_links Locks the rows of the table repository_blobs that link @blobs to the
+-- repository. If a link is missing, the statement refuses the put.
 SELECT CASE WHEN count(*) <> cardinality(@blobs::bytea[]) THEN purser_refuse('the repository lacks a blob') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@blobs::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
@@ -44,10 +42,9 @@ FROM (
 		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND blob_digest = want.digest
 		FOR KEY SHARE) l) locked;
 
--- name: lock_children
--- @children are the manifests that an index lists. The statement locks those that exist in the
--- repository. It refuses if these are fewer than @required, which is the number of all
--- children, or 0 if the configuration allows sparse indexes.
+-- name: lock_children @children are the manifests that an index lists. The statement locks
+-- those that exist in the repository. It refuses the put if it finds fewer than @required,
+-- which is the number of all children, or 0 if the configuration allows sparse indexes.
 SELECT CASE WHEN count(*) < @required THEN purser_refuse('the repository lacks a manifest of the index') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@children::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
@@ -65,11 +62,11 @@ SELECT FROM manifests
 WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @subject AND purser_accepted()
 FOR KEY SHARE;
 
--- name: lock_digest
--- Locks the manifest @digest if it exists already. If it doesn't, the statement takes an
--- advisory lock on the digest instead, for the manifests that name it as their subject: before
--- a review deletes such a referrer, gc.lockSubjects takes the same lock, and postpones the
--- referrer if a put has it. 1886745444 is the key space of these advisory locks.
+-- name: lock_digest Locks the manifest @digest if it exists already. If it doesn't, the
+-- statement takes an advisory lock on the digest instead, so that no review deletes a manifest
+-- that names @digest as its subject. Before a review deletes such a referrer, gc.lockSubjects
+-- tries to take the same lock, and postpones the review if a put has it. 1886745444 is the key
+-- space of these advisory locks.
 WITH there AS MATERIALIZED (
 	SELECT FROM manifests
 	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest AND purser_accepted()
@@ -105,11 +102,11 @@ CROSS JOIN LATERAL (
 -- manifest exists. One statement inserts manifest and tags, so that the trigger that queues
 -- untagged manifests for review sees the tags.
 --
--- insert_manifest refuses, before it writes anything, in three cases: the protection rules
--- have another version than @rules, by which the caller decided; one of the tags in @protected
--- exists and points to another manifest; or the request's precondition (@if_match,
--- @if_no_match) doesn't hold. The precondition is about the tag @condition_tag or, if
--- @condition_tag is '', about the manifest.
+-- insert_manifest refuses the put, before it writes anything, in three cases: the protection
+-- rules have another version than @rules, with which the caller has computed @protected; one
+-- of the tags in @protected exists and points to another manifest; or the request's
+-- precondition (@if_match, @if_no_match) doesn't hold. The precondition is about the tag
+-- @condition_tag or, if @condition_tag is '', about the manifest.
 --
 -- The CTE "previous" reads the manifests to which the tags point so far. lock_tags has locked
 -- the tags that existed, so "previous" is right for these tags. But a transaction that doesn't
@@ -197,11 +194,11 @@ SELECT EXISTS (SELECT FROM m),
 		SELECT count(*) FROM t LEFT JOIN previous p ON p.name = t.name WHERE t.moved = (p.name IS NOT NULL)), '40001'),
 	(SELECT refusal FROM asked);
 
--- The statements below are for a manifest that exists already. putExisting sends
--- lock_repository before them.
+-- putExisting sends the following statements, after lock_repository, if the repository has the
+-- manifest already.
 
--- name: lock_manifest
--- Locks the manifest @digest against deletion. It refuses if the manifest is gone.
+-- name: lock_manifest Locks the manifest @digest against deletion. If the manifest was
+-- deleted, the statement refuses the put.
 SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the manifest was deleted meanwhile') END
 FROM (
 	SELECT FROM manifests

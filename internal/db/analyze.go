@@ -15,8 +15,8 @@ import (
 // can't be changed. Autovacuum would analyze the tables within a minute, but it may be off or
 // busy with other tables.
 //
-// AnalyzeGrown skips tables that another session analyzes or vacuums, and tables of other
-// owners.
+// AnalyzeGrown skips tables that another connection is analyzing or vacuuming, and tables that
+// the connection's role doesn't own.
 func (d *DB) AnalyzeGrown(ctx context.Context) ([]string, error) {
 	rows, err := d.Pool.Query(ctx, `
 		SELECT format('%I.%I', n.nspname, c.relname)

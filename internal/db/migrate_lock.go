@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// migrateLock is the key of the advisory lock that a migrating process holds.
+	// migrateLock is the key of the advisory lock that a process has while it migrates.
 	migrateLock = 0x70757273 // "purs"
 
 	lockRetry = 200 * time.Millisecond

@@ -49,8 +49,8 @@ func configure(cfg *pgx.ConnConfig, params map[string]string) {
 	}
 }
 
-// ownSessions has, as keys, the poolers (host, port, database, user) that were found to give
-// each connection a session of its own.
+// ownSessions is a set of poolers or servers, each named by host, port, database and user,
+// which requireOwnSession has found to give each connection a PostgreSQL session of its own.
 var ownSessions sync.Map
 
 // comparisonPatience is how long requireOwnSession waits for its second connection. If the

@@ -15,8 +15,8 @@ type AdoptOptions struct {
 	// From is the identity that the store has now. Adopt requires it if this identity belongs
 	// to another database, because the adoption takes the store away from that database.
 	From string
-	// New gives database and store a new identity. A database that is a copy of another needs
-	// a new identity, since it has the same as the original.
+	// New gives database and store a new identity. A database that was copied from another
+	// database needs a new identity, since the copy has the original's identity.
 	New bool
 	// Force adopts the store even if it doesn't have the database's blobs, or if its identity
 	// can't be parsed.

@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// list expects List to return all objects with a prefix in the order of their keys, with the
-// same data as Stat.
+// list expects that List returns all objects whose keys begin with the given prefix, in the
+// order of their keys, and for each object the same size and time as Stat.
 func list(t *testing.T, b Backend) {
 	s := b.Open(t)
 	want := make(map[string]int64) // sizes

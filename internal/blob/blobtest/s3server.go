@@ -151,8 +151,9 @@ func (g *gateway) start(binary string) error {
 	g.cmd.SysProcAttr = endsWithParent()
 	started := make(chan error)
 	go func() {
-		// The kernel kills the child when the thread that started it ends. Therefore this
-		// goroutine keeps its thread until the child has ended.
+		// The kernel kills the server's process when the thread that started it ends (see
+		// endsWithParent). Therefore this goroutine keeps its thread until the process has
+		// ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := g.cmd.Start(); err != nil {

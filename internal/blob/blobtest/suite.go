@@ -275,7 +275,7 @@ func dropped(t *testing.T, b Backend) {
 	}
 }
 
-// saveNothing saves several times without writing; the upload must stay the same.
+// saveNothing makes several requests that save without writing. The upload must not change.
 func saveNothing(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()

@@ -70,7 +70,8 @@ BEGIN
 END;
 $$;
 
--- Deleting a namespace deletes all its repositories, so the payload is "*".
+-- Deleting a namespace deletes all its repositories. Therefore the notification has the
+-- payload "*", which invalidates everything that is cached.
 CREATE OR REPLACE FUNCTION purser_notify_namespaces ()
     RETURNS trigger
     LANGUAGE plpgsql

@@ -9,8 +9,8 @@
 -- checks_since is the time since which all processes record HEAD requests. If a tag or
 -- manifest has no recorded request, clients may still have asked for it before this time.
 --
--- gone_since is when the tag or manifest that a row of the statistics is about was first found
--- missing. It may be restored, so its statistics are kept for a while.
+-- gone_since is when a worker first found that the tag or manifest of this row doesn't exist
+-- any more. Since the tag or manifest may be restored, the row is kept for a while.
 
 -- +goose Up
 ALTER TABLE tagpullstatistics ADD COLUMN last_check_date timestamptz, ADD COLUMN gone_since timestamptz;
