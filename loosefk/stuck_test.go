@@ -7,7 +7,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// A constraint keeps the worker from cleaning up the children of more parents than fit into
+// A trigger keeps the worker from cleaning up the children of more parents than fit into
 // a batch. The same run must still clean up the children of a parent after these.
 func TestStuckParents(t *testing.T) {
 	t.Parallel()
