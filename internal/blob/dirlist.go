@@ -59,8 +59,8 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] 
 	}
 }
 
-// list returns the keys that begin with prefix in one of the 256 directories, sorted. It
-// leaves out files that aren't objects.
+// list returns, sorted, the keys of the objects in the directory `dir`, one of the 256, that
+// begin with `prefix`. It leaves out files that aren't objects.
 func (d *Dir) list(ctx context.Context, dir, prefix string) ([]string, error) {
 	f, err := os.Open(filepath.Join(d.objects, dir))
 	if err != nil {

@@ -152,9 +152,9 @@ func (w *dirWriter) cut(stored int64) error {
 	return err
 }
 
-// lock takes an exclusive lock on f. It returns false if the lock isn't free within
-// wait, or if the file system has no locks. It polls, because a blocking flock can't be
-// interrupted by ctx.
+// lock tries to take an exclusive lock on f for the time `wait`. It returns false if it can't,
+// or if the file system has no locks, and ErrBusy if ctx ends before. It polls, because a
+// blocking flock doesn't return when ctx ends.
 func lock(ctx context.Context, f *os.File, wait time.Duration) (bool, error) {
 	deadline := time.Now().Add(wait)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {

@@ -86,7 +86,7 @@ func TestAttackPushMeetsMark(t *testing.T) {
 			b.Push(t, "r", "layer")
 		},
 		// The blob is marked as lost, and the push is about to give it a new object when a
-		// check finds the old object again.
+		// check finds the old object again. Both the push and the check must succeed.
 		"found again": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
 			b.lose(t, d)
 			old := b.row(t, d)
@@ -102,8 +102,8 @@ func TestAttackPushMeetsMark(t *testing.T) {
 				}
 			}
 		},
-		// The blob is marked as lost, and a check finds its object just before the push would
-		// have given it a new one. The blob must keep its old object.
+		// The blob is marked as lost, and a check finds its object again just before the push
+		// would have given it a new object. The blob must keep its old object.
 		"found before": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
 			b.lose(t, d)
 			old := b.row(t, d)

@@ -46,8 +46,9 @@ const (
 
 func (r refusal) Error() string { return string(r) }
 
-// Is makes errors.Is(r, db.ErrLostRace) true for the refusals that mean a lost race, so that
-// [Catalog.write] and [db.Retry] run the refused batch again.
+// Is makes errors.Is(r, db.ErrLostRace) true for those refusals that mean that a concurrent
+// transaction has won a race, so that [Catalog.write] and [db.Retry] run the refused batch
+// again.
 func (r refusal) Is(target error) bool {
 	return target == db.ErrLostRace && (r == blobGone || r == tagsChanged)
 }

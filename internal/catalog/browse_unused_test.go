@@ -88,8 +88,8 @@ func TestUnusedTagsPassesOverYoungOnes(t *testing.T) {
 	}
 }
 
-// fill adds tags to the repository of the only existing tag until there are n. pushed is an
-// SQL expression for the time at which the tag with the number n was pushed.
+// fill adds tags to the repository of the only existing tag until there are n. `pushed` is an
+// SQL expression for the time at which a tag was pushed, in which n is the tag's number.
 func fill(t *testing.T, s bundle, n int, pushed string) {
 	t.Helper()
 	_, err := s.DB.Pool.Exec(t.Context(), `

@@ -59,8 +59,8 @@ import (
 type Options struct {
 	DB *db.DB // required; its Options.Replica must be Replica.String()
 	// Background is the pool for work that no client waits for. Its Options.Replica is empty,
-	// so that the changes it makes are sent to the caches of all processes, including this
-	// one; its LockTimeout is short. Default: DB, for a process without caches.
+	// so that the caches of all processes, including this one, are notified of changes made
+	// through this pool. Its LockTimeout is short. Default: DB, for a process without caches.
 	Background *db.DB
 	// Replica names this process among those that share the database.
 	Replica uuid.UUID

@@ -33,8 +33,9 @@ func (c *Catalog) CreateNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// CreateRepository makes an empty repository, and its namespace if that doesn't exist. path
-// must be a valid name. Error: UNSUPPORTED with status 400 if the repository exists.
+// CreateRepository makes an empty repository, and its namespace if that doesn't exist. `path`
+// must be a valid name of a repository. Error: UNSUPPORTED with status 400 if the repository
+// exists.
 func (c *Catalog) CreateRepository(ctx context.Context, path string) error {
 	for range writeAttempts {
 		made, err := c.create(ctx, path)

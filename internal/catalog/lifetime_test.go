@@ -120,7 +120,8 @@ func testDeleteNamespace(t *testing.T, dsn string) {
 	catalogtest.WantCode(t, b.DeleteNamespace(t.Context(), "acme"), oci.NameUnknown)
 	catalogtest.WantCode(t, b.DeleteRepository(t.Context(), "acme/web"), oci.NameUnknown)
 
-	// A new acme/app is made while the row of the old one still exists.
+	// A client makes a new acme/app while the row of the old acme/app still exists. The new
+	// repository must have only its own tag.
 	b.Put(t, "acme/app", catalogtest.Image(t, b.Push(t, "acme/app", "config"), nil, nil), "new")
 	if tags, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil || fmt.Sprint(tags) != "[new]" {
 		t.Errorf("the new repository has tags %v (%v), want new", tags, err)

@@ -339,8 +339,9 @@ func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, i
 }
 
 // changeRules runs change in a transaction that first raises the version of the rules. The row
-// lock on the version lets only one transaction change rules at a time. namespace and
-// repository are the ids of the scope, nil if the scope doesn't name them.
+// lock on the version lets only one transaction change rules at a time. Its parameters
+// `namespace` and `repository` are the ids of the scope, nil if the scope doesn't name a
+// namespace or repository.
 func (c *Catalog) changeRules(ctx context.Context, s ProtectionScope, change func(tx pgx.Tx, namespace, repository *int64) error) error {
 	return c.db.Tx(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'tag_protection_version'")

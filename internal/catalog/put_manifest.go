@@ -187,8 +187,8 @@ func (c *Catalog) putNew(ctx context.Context, r repository, p NewManifest, rows 
 }
 
 // putExisting points the tags to an existing manifest. If there are no tags, it promises the
-// client that the manifest stays for the review delay. kind is the kind of the audit entries:
-// see point_tags.
+// client that the manifest stays for the review delay. `kind` is the kind of the audit
+// entries: see the statement point_tags in put_manifest.sql.
 func (c *Catalog) putExisting(ctx context.Context, r repository, p NewManifest, rows manifestColumns, kind string) error {
 	args := c.tagArgs(ctx, r, p, rows)
 	args["kind"] = kind

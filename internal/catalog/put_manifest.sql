@@ -8,13 +8,13 @@
 -- @namespace, @repository   ids of the repository          @digest   the manifest
 -- @path                     name of the repository         @tags     names, sorted; may be empty
 
--- name: lock_repository Locks the rows of the repository and of its namespace against
--- deletion. It refuses the put if either row was deleted: the deletion couldn't see the rows
--- that this put inserts, and would leave them behind. Then it takes an advisory lock for each
--- tag and so waits for other puts of the same tags. Row locks don't suffice: a tag that
--- doesn't exist yet has no row, so two puts that create it would notice each other only after
--- both had inserted a manifest, and one would be rolled back. 1886745443 is the key space of
--- these advisory locks.
+-- name: lock_repository
+-- Locks the rows of the repository and of its namespace against deletion. It refuses the put
+-- if either row was deleted: the deletion couldn't see the rows that this put inserts, and
+-- would leave them behind. Then it takes an advisory lock for each tag and so waits for other
+-- puts of the same tags. Row locks don't suffice: a tag that doesn't exist yet has no row, so
+-- two puts that create it would notice each other only after both had inserted a manifest, and
+-- one would be rolled back. 1886745443 is the key space of these advisory locks.
 SELECT (
 	SELECT count(pg_advisory_xact_lock(1886745443, key)) FROM (
 		SELECT DISTINCT hashtext(@repository::bigint || ':' || name) AS key FROM unnest(@tags::text[]) AS name ORDER BY key) k),
@@ -24,16 +24,18 @@ FROM (
 	WHERE n.id = @namespace AND r.id = @repository AND r.path = @path
 	FOR KEY SHARE) alive;
 
--- name: lock_blobs @blobs are the manifest's configuration and layers. The statement locks
--- their rows in the table blobs against deletion. If one of these blobs was deleted, or is
--- marked as lost from the store, the statement refuses the put.
+-- name: lock_blobs
+-- @blobs are the manifest's configuration and layers. The statement locks their rows in the
+-- table blobs against deletion. If one of these blobs was deleted, or is marked as lost from
+-- the store, the statement refuses the put.
 SELECT CASE WHEN count(*) <> cardinality(@blobs::bytea[]) THEN purser_refuse('the repository lacks a blob') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@blobs::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
 	CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest AND lost_at IS NULL FOR KEY SHARE) b) locked;
 
--- name: lock_links Locks the rows of the table repository_blobs that link @blobs to the
--- repository. If a link is missing, the statement refuses the put.
+-- name: lock_links
+-- Locks the rows of the table repository_blobs that link @blobs to the repository. If a link
+-- is missing, the statement refuses the put.
 SELECT CASE WHEN count(*) <> cardinality(@blobs::bytea[]) THEN purser_refuse('the repository lacks a blob') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@blobs::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
@@ -42,9 +44,10 @@ FROM (
 		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND blob_digest = want.digest
 		FOR KEY SHARE) l) locked;
 
--- name: lock_children @children are the manifests that an index lists. The statement locks
--- those that exist in the repository. It refuses the put if it finds fewer than @required,
--- which is the number of all children, or 0 if the configuration allows sparse indexes.
+-- name: lock_children
+-- @children are the manifests that an index lists. The statement locks those that exist in the
+-- repository. It refuses the put if it finds fewer than @required, which is the number of all
+-- children, or 0 if the configuration allows sparse indexes.
 SELECT CASE WHEN count(*) < @required THEN purser_refuse('the repository lacks a manifest of the index') END
 FROM (
 	SELECT FROM (SELECT digest FROM unnest(@children::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
@@ -62,11 +65,12 @@ SELECT FROM manifests
 WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @subject AND purser_accepted()
 FOR KEY SHARE;
 
--- name: lock_digest Locks the manifest @digest if it exists already. If it doesn't, the
--- statement takes an advisory lock on the digest instead, so that no review deletes a manifest
--- that names @digest as its subject. Before a review deletes such a referrer, gc.lockSubjects
--- tries to take the same lock, and postpones the review if a put has it. 1886745444 is the key
--- space of these advisory locks.
+-- name: lock_digest
+-- Locks the manifest @digest if it exists already. If it doesn't, the statement takes an
+-- advisory lock on the digest instead, so that no review deletes a manifest that names @digest
+-- as its subject. Before a review deletes such a referrer, gc.lockSubjects tries to take the
+-- same lock, and postpones the review if a put has it. 1886745444 is the key space of these
+-- advisory locks.
 WITH there AS MATERIALIZED (
 	SELECT FROM manifests
 	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest AND purser_accepted()
@@ -114,7 +118,7 @@ CROSS JOIN LATERAL (
 -- moving or deleting it right now. If a tag differs from "previous", the statement doesn't
 -- write the tag. Its last lines then raise a serialization failure, and the put runs again.
 WITH previous AS (
-	-- the tags that exist, each with the manifest that it points to
+	-- those of @tags that exist, each with the manifest to which it points
 	SELECT t.name, t.manifest_id, p.digest FROM unnest(@tags::text[]) AS want (name)
 	CROSS JOIN LATERAL (
 		SELECT name, manifest_id FROM tags
@@ -197,8 +201,9 @@ SELECT EXISTS (SELECT FROM m),
 -- putExisting sends the following statements, after lock_repository, if the repository has the
 -- manifest already.
 
--- name: lock_manifest Locks the manifest @digest against deletion. If the manifest was
--- deleted, the statement refuses the put.
+-- name: lock_manifest
+-- Locks the manifest @digest against deletion. If the manifest was deleted, the statement
+-- refuses the put.
 SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the manifest was deleted meanwhile') END
 FROM (
 	SELECT FROM manifests

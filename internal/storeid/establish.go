@@ -35,8 +35,8 @@ func (s *Store) Establish(ctx context.Context) error {
 		case known.Confirmed || there != "":
 			return s.mismatch(known, there)
 		case known.ID != "" && known.ID == mine:
-			// The store has no identity although this process has written one: the write was
-			// lost.
+			// The store has no identity, although this process has written one and got no
+			// error.
 			return fmt.Errorf("the blob store at %s didn't keep the identity that it was given", s.opt.Place)
 		case known.ID != "" && !known.chosen:
 			if err := worker.Sleep(ctx, poll); err != nil {

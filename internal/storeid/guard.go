@@ -163,7 +163,8 @@ func (s *Store) compare(ctx context.Context, id string) (string, error) {
 	return id, s.mismatch(known, there)
 }
 
-// tell records whether the store is wrong, and logs if this has changed.
+// tell records in s.wrong whether err, the result of a check, says that this is the wrong
+// store, and logs when that changes.
 func (s *Store) tell(err error) {
 	wrong := errors.Is(err, blob.ErrWrongStore)
 	switch was := s.wrong.Swap(wrong); {

@@ -69,7 +69,8 @@ func (s *Store) fits(ctx context.Context) error {
 	return nil
 }
 
-// sample draws some of the database's blobs and looks for their objects in the store.
+// sample draws some of the database's blobs at random, looks for their objects in the store,
+// and returns the numbers.
 func (s *Store) sample(ctx context.Context) (Sample, error) {
 	rows, err := s.sampleBlobs(ctx, sampleSize)
 	if err != nil {

@@ -150,7 +150,8 @@ type State struct {
 // Same returns whether database and store have the same identity.
 func (s State) Same() bool { return s.Store != "" && s.Store == s.Database }
 
-// Show returns the identities of database and store and a sample of blobs; it changes nothing.
+// Show returns the identities of database and store, and how many of a sample of the
+// database's blobs are in the store. It changes nothing.
 func (s *Store) Show(ctx context.Context) (State, error) {
 	known, err := read(ctx, s.opt.DB, s.opt.Lease)
 	if err != nil {

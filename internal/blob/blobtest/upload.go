@@ -213,7 +213,7 @@ func (a *Attempt) MustFinish(t testing.TB, s blob.Store) string {
 	return key
 }
 
-// Equal fails the test unless the store has exactly want under key.
+// Equal fails the test unless the object with the given key has exactly the bytes `want`.
 func Equal(t testing.TB, s blob.Store, key string, want []byte) {
 	t.Helper()
 	got := Read(t, s, key, 0, -1)

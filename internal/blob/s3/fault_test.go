@@ -35,7 +35,8 @@ func (tr *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return tr.do(r, send)
 }
 
-// take returns the kinds of all requests since its last call, separated by spaces.
+// take returns the kinds of all S3 requests that were recorded since the last call of take,
+// separated by spaces.
 func (tr *transport) take() string {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()

@@ -242,8 +242,8 @@ func (w *writer) ReadFrom(r io.Reader) (total int64, err error) {
 	}
 }
 
-// space returns memory of the part's buffer for the next bytes. For the first bytes of a part
-// it reserves memory.
+// space returns unused memory of the next part's buffer. Before the first bytes of a part, it
+// reserves memory for the part.
 func (w *writer) space() ([]byte, error) {
 	if w.err != nil {
 		return nil, w.err

@@ -96,7 +96,7 @@ func Later(f func() error) <-chan error {
 }
 
 // Soon returns the error of a call that nothing blocks any more. It fails the test if the call
-// hasn't ended after two minutes. what names the call.
+// hasn't ended after two minutes; `what` names the call in the message.
 func Soon(t *testing.T, what string, done <-chan error) error {
 	t.Helper()
 	select {

@@ -53,7 +53,8 @@ CREATE TABLE gc_activity (
 -- repository to be nearly unique, and may read a whole repository through such an index to
 -- find one row. Therefore this statement makes the keys begin with the column that is
 -- searched, and adds extended statistics on the pair. It drops foreign keys that reference a
--- changed primary key, and makes them again. +goose StatementBegin
+-- changed primary key, and makes them again.
+-- +goose StatementBegin
 DO $$
 DECLARE
     drops text[];

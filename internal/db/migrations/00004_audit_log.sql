@@ -12,10 +12,12 @@
 -- ("redis"). NULL means that this isn't decided yet.
 --
 -- Inserts into the audit log must be fast, so it has only indexes that some query needs, and
--- each entry is in at most four of them. primary key lists all entries by time repository_id
--- lists the entries of a repository namespace lists the entries of a namespace kind finds rare
--- kinds; it leaves out pulls, which are most entries (xid, id) is for the statistics of pulls,
--- and has only pulls
+-- each entry is in at most four of them.
+-- primary key    lists all entries by time
+-- repository_id  lists the entries of a repository
+-- namespace      lists the entries of a namespace
+-- kind           finds rare kinds; it leaves out pulls, which are most entries
+-- (xid, id)      is for the statistics of pulls, and has only pulls
 
 -- +goose Up
 CREATE SEQUENCE auditlog_id_seq;

@@ -1,5 +1,5 @@
--- A pattern now matches a tag if it matches any part of the tag's name. In the first release
--- it had to match the whole name.
+-- A pattern now matches a tag if it matches any part of the tag's name. In the first release,
+-- a pattern had to match the whole name.
 --
 -- Stored patterns keep their meaning. A policy of the first release has no "tagPatternSearch":
 -- true, and its pattern is still matched with the whole name. A new protection rule has its

@@ -8,8 +8,8 @@
 -- an image's total_size is negative, as the first release may have stored it, the function
 -- uses the length of the payload instead.
 --
--- The planner inlines the function into the statement that calls it. For OFFSET 0 see "Plans"
--- in package db.
+-- The planner inlines the function into the statement that calls it. OFFSET 0 in its SQL makes
+-- PostgreSQL look rows up by an index: see "Plans" in package db.
 CREATE OR REPLACE FUNCTION purser_sized_manifest (namespace bigint, repository bigint, manifest bigint, most_children bigint)
     RETURNS TABLE (
         id bigint,

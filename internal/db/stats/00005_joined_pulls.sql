@@ -8,7 +8,7 @@
 -- pullrecorders has a row for each process that records pulls.
 -- written_to  the process has written all its pulls before this time; NULL: it has written
 --             all, and none has come since
--- ended_at    set when the process ends in order; the row of a killed process only stops
+-- ended_at    set when the process ends normally; the row of a killed process only stops
 --             changing
 -- redis       Redis counts the process's pulls, so a process that can't read Redis can't know
 --             which tags were used
