@@ -16,16 +16,16 @@ import (
 // CollectOptions says what to collect.
 type CollectOptions struct {
 	Collector *Collector // required
-	// Store is required unless DryRun or StoreError is set. StoreError is the reason why the
-	// caller couldn't open the store: then Collect does everything except deletions from the
-	// store, and returns a *StoreError that wraps StoreError.
+	// Store is required unless DryRun or StoreError is set. If the caller couldn't open the
+	// store, StoreError is the reason: then Collect does everything except deletions from
+	// the store, and returns a *StoreError that wraps StoreError.
 	Store      blob.Store
 	StoreError error
 	// DryRun makes Collect run each review's transaction and roll it back: nothing is deleted.
 	DryRun bool
-	// Batch and MaxFailures are those of ReviewerOptions, TransactionTimeout is
-	// ReviewerOptions.Timeout, and StorageTimeout is SweeperOptions.Timeout, with the same
-	// defaults.
+	// Batch and MaxFailures are as in ReviewerOptions, TransactionTimeout is
+	// ReviewerOptions.Timeout, and StorageTimeout is SweeperOptions.Timeout, all with the
+	// same defaults.
 	Batch              int
 	TransactionTimeout time.Duration
 	StorageTimeout     time.Duration
@@ -49,27 +49,27 @@ type Progress struct {
 	Objects           int64 `json:"objects"` // swept from the store
 	Bytes             int64 `json:"bytes"`   // of the swept objects; in a dry run, of the blobs that would be deleted
 	Failed            int64 `json:"failed"`  // objects that the store failed to delete; they are tried again
-	// Kept counts pending deletions whose objects still stay in the store, for gc.keep_doomed
-	// or, after a repair, for a day. Collect counts them at its end.
+	// Kept counts the pending deletions whose objects are kept in the store for
+	// gc.keep_doomed or, after a repair, for a day. Collect counts them at its end.
 	Kept      int64 `json:"kept"`
 	KeptBytes int64 `json:"kept_bytes"`
 	// SecondSweeps counts objects that were deleted from the store and will be deleted once
 	// more when the longest request is over, in case a request wrote the objects late. Collect
 	// counts them at its end.
 	SecondSweeps int64 `json:"second_sweeps"`
-	// Due is the number of due reviews that are left: a count that is a few seconds old, less
-	// the reviews done since that count.
+	// Due is the number of due reviews that are left. Collect counts them every few
+	// seconds, and subtracts the reviews that it has done since the last count.
 	Due int64 `json:"due"`
 }
 
-// recountAfter is the time after which report counts the due reviews anew.
+// recountAfter is the age of the last count of due reviews after which report counts anew.
 const recountAfter = 5 * time.Second
 
-// StoreError is the error of a Collect that did everything except deletions that the store
-// failed to do. The servers' sweepers try those deletions again.
+// StoreError is the error of a Collect that finished its reviews, but couldn't delete some
+// or all objects from the store. The sweepers of running servers try these deletions again.
 type StoreError struct {
-	// Failed is the number of objects that the store failed to delete. 0: the store wasn't
-	// called, or refused every call.
+	// Failed is the number of objects that the store failed to delete. It is 0 if the store
+	// couldn't be opened, isn't mounted or belongs to another database.
 	Failed int64
 	Err    error // one of the store's errors
 }
@@ -84,8 +84,8 @@ func (e *StoreError) Error() string {
 // Unwrap returns the store's error.
 func (e *StoreError) Unwrap() error { return e.Err }
 
-// Collect runs reviews and sweeps until nothing is due. It may run while any number of workers
-// do the same, and skips the rows that they have locked. When the store fails, Collect
+// Collect runs reviews and sweeps until nothing is due. Reviewers and sweepers may run at
+// the same time; Collect skips the rows that they have locked. If the store fails, Collect
 // finishes the reviews and then returns a *StoreError.
 func Collect(ctx context.Context, o CollectOptions) (Progress, error) {
 	if o.Collector == nil || o.Store == nil && o.StoreError == nil && !o.DryRun {
@@ -112,7 +112,7 @@ type collection struct {
 	progress Progress
 	counted  time.Time
 
-	failure     error // the first error of the store
+	failure     error // the first error of a call to the store
 	storeFailed bool  // the store failed: no further calls
 }
 
@@ -129,8 +129,8 @@ func (c *collection) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The deletion of a manifest may make its blobs due for review at once, so repeat until no
-	// step finds anything due.
+	// The deletion of a manifest may make its blobs due for review at once, so repeat the
+	// three steps until none of them finds anything due.
 	for did := true; did; {
 		did = false
 		for _, drain := range []func(context.Context) (bool, error){
@@ -154,9 +154,9 @@ func (c *collection) run(ctx context.Context) error {
 	return err
 }
 
-// prepareSweep deletes abandoned uploads and returns the function that sweeps. Without a
-// store, it deletes no upload and returns a function that does nothing. The same holds if the
-// store belongs to another database.
+// prepareSweep deletes abandoned uploads and returns the function that sweeps. If there is
+// no store, or it isn't the store of this database, prepareSweep deletes no upload and
+// returns a function that does nothing.
 func (c *collection) prepareSweep(ctx context.Context) (func(context.Context) (bool, error), error) {
 	if c.failure = c.opt.StoreError; c.opt.Store == nil {
 		return func(context.Context) (bool, error) { return false, nil }, nil
@@ -182,7 +182,9 @@ func (c *collection) reviewer(kind ReviewKind) (*Reviewer, error) {
 	})
 }
 
-// reap deletes the uploads that haven't changed for UploadAge.
+// reap deletes abandoned uploads (see CollectOptions.UploadAge). If the store isn't the
+// store of this database, reap deletes none and returns an error that wraps
+// blob.ErrWrongStore.
 func (c *collection) reap(ctx context.Context) error {
 	if c.opt.UploadAge <= 0 {
 		return nil
@@ -198,7 +200,8 @@ func (c *collection) reap(ctx context.Context) error {
 	}
 }
 
-// review runs reviews of r's queue until no row is due; did says whether any row was due.
+// review reviews batches of r's queue until no row is due; `did` says whether any row was
+// due.
 func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err error) {
 	for ctx.Err() == nil {
 		out, more, err := r.review(ctx)
@@ -212,10 +215,10 @@ func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err err
 	return did, ctx.Err()
 }
 
-// sweep deletes the objects of due pending deletions until none is left; did says whether any
-// was due. Objects that the store fails to delete are postponed and counted. When the store
-// deleted no object of a batch, sweep makes no further calls: each call might take as long as
-// its timeout.
+// sweep deletes the objects of due pending deletions until no pending deletion is due;
+// `did` says whether any was due. Objects that the store fails to delete are postponed and
+// counted. If the store deletes no object of a batch, sweep makes no further calls to the
+// store, since each call might take as long as its timeout.
 func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error) {
 	for ctx.Err() == nil && !c.storeFailed {
 		o, err := s.claimAndSweep(ctx)
@@ -247,9 +250,9 @@ func (c *collection) dryRun(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// The deletion of a subject queues only the first of its referrers; QueueReferrers has
-		// to queue the others. Even a dry run does so, since a queue row only causes a review
-		// and deletes nothing by itself.
+		// The deletion of a subject queues only the first of its referrers for review;
+		// queueReferrers has to queue the others. Even a dry run does so, since a queue row
+		// only causes a review and deletes nothing by itself.
 		for queued := true; queued; {
 			if queued, err = r.queueReferrers(ctx); err != nil {
 				return err
@@ -293,8 +296,8 @@ func (c *collection) add(kind ReviewKind, out Review) {
 	c.progress.Due = max(0, c.progress.Due-int64(out.Claimed))
 }
 
-// report calls opt.Progress. If the last count of due reviews is older than recountAfter, it
-// first counts them again.
+// report calls opt.Progress. If the last count of due reviews is older than recountAfter,
+// report first counts them again.
 func (c *collection) report(ctx context.Context) {
 	if time.Since(c.counted) > recountAfter {
 		if n, err := c.opt.Collector.DueReviews(ctx); err == nil {

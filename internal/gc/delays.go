@@ -12,13 +12,14 @@ import (
 	"github.com/purser-registry/purser/internal/gc/events"
 )
 
-// SetReviewDelays stores the configured review delays in gc_review_after_defaults: single has
-// the delays of some events, and all is the delay of every other event. They apply to events
-// from now on.
+// SetReviewDelays stores the configured review delays in gc_review_after_defaults: `single`
+// has the delays of some events by name, and `all` is the delay of every other event. The
+// delays apply to events from now on.
 //
-// The table also stores the configured value that was applied last. If the configured value of
-// an event hasn't changed since, SetReviewDelays keeps the delay in force. So a restart of
-// replicas doesn't undo a delay that an operator has set in the table.
+// The table has, for each event, the delay in force and the configured delay that was
+// applied last. If the configuration of an event hasn't changed since, SetReviewDelays
+// keeps the delay in force. So when replicas restart, a delay that an operator has set in
+// the table stays.
 func (c *Collector) SetReviewDelays(ctx context.Context, all time.Duration, single map[string]time.Duration) error {
 	delays := map[string]time.Duration{}
 	for _, e := range events.WithDelay() {

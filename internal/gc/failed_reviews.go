@@ -12,10 +12,11 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// FailReview counts a failed review of the single queue row of e, and postpones the row by
-// delay(attempts); attempts is the number of its failed reviews, this one included. When
-// attempts reaches most, FailReview marks the row as failed for good (set_aside_at) and
-// returns true. No review claims such a row until an event or RetryFailed makes it due again.
+// FailReview counts a failed review of the single queue row of `e`. If the row has failed n
+// times now, FailReview postpones it by delay(n). If n reaches `most`, FailReview marks the
+// row as failed for good (set_aside_at) and returns true: no review claims the row until an
+// event or RetryFailed makes it due again. If the row has changed since or is locked,
+// FailReview does nothing.
 func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, delay func(attempts int) time.Duration) (failed bool, err error) {
 	if len(e.rows) != 1 {
 		return false, fmt.Errorf("counting a failed review: it was of %d rows and not of one", len(e.rows))
@@ -49,10 +50,10 @@ func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, de
 	return failed, nil
 }
 
-// PostponeReview postpones the queue rows of e by PostponeDelay, because other transactions
-// have locked something that the failed batch needed. It doesn't shorten a longer delay that
-// another transaction has given a row since, and skips rows that another transaction has
-// locked.
+// PostponeReview postpones the queue rows of `e` by PostponeDelay, because other
+// transactions have locked something that the failed batch needed. If another transaction
+// has given a row a longer delay since, PostponeReview doesn't shorten it. It skips rows
+// that another transaction has locked.
 func (c *Collector) PostponeReview(ctx context.Context, e *ReviewError) error {
 	for _, row := range e.rows {
 		sql, args := postponeBlobs, []any{[][]byte{row.digest}, PostponeDelay}
@@ -69,10 +70,10 @@ func (c *Collector) PostponeReview(ctx context.Context, e *ReviewError) error {
 // retryBatch bounds the rows that one transaction of RetryFailed makes due.
 const retryBatch = 1000
 
-// RetryFailed makes those reviews of a kind due now that were marked as failed for good before
-// the call, and resets their count of failures. It returns their number, even with an error.
-// It skips queue rows that another transaction has locked: that transaction is writing an
-// event to the row, which makes the review due again anyway.
+// RetryFailed takes the reviews of a kind that were marked as failed for good before the
+// call, makes them due now, and resets their counts of failures. It returns their number,
+// even with an error. It skips queue rows that another transaction has locked: that
+// transaction is writing an event to the row, which makes the review due again anyway.
 func (c *Collector) RetryFailed(ctx context.Context, kind ReviewKind) (int64, error) {
 	sql := retryManifests
 	if kind == ReviewOfBlobs {

@@ -14,12 +14,13 @@ import (
 const (
 	gaugesTimeout = 5 * time.Second
 	// gaugesExpiry is how long the last values are still exported while queries of the
-	// database fail. If twice GaugesOptions.Every is longer, that time applies instead.
-	// Afterwards no values are exported, so that nobody takes old values for current ones.
+	// database fail, or 2 × GaugesOptions.Every if that is longer. After this time no
+	// values are exported, so that nobody takes old values for current ones.
 	gaugesExpiry = 2 * time.Minute
 )
 
-// GaugesOptions says whose backlog to export and how often to query it.
+// GaugesOptions names the collector whose backlog is exported, and says how often to query
+// it.
 type GaugesOptions struct {
 	Collector *Collector // required
 	// Every is the shortest time between two queries of the database, however often Prometheus
@@ -28,8 +29,9 @@ type GaugesOptions struct {
 	Log   *slog.Logger // default slog.Default()
 }
 
-// Gauges exports the backlog of garbage collection as Prometheus gauges. All processes on one
-// database export the same numbers. Numbers of rows above 10,000 are estimates.
+// Gauges exports the backlog of garbage collection as Prometheus gauges. All processes on
+// one database export the same numbers. If more than 10,000 rows are in a state, their
+// number is an estimate.
 type Gauges struct {
 	opt GaugesOptions
 
@@ -108,9 +110,10 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 	gauge(lostBlobsDesc, values.Lost.Rows)
 }
 
-// latest returns the last values, the time when they were read from the database, and whether
-// they are recent enough to be exported. If the last query is older than Every, latest first
-// queries the database again. Concurrent scrapes wait for that query and share its result.
+// latest returns the last values, the time when they were read from the database, and
+// whether they are recent enough to be exported. If the last query began at least
+// GaugesOptions.Every ago, latest first queries the database again. Concurrent scrapes wait
+// for that query and share its result.
 func (g *Gauges) latest() (GCBacklog, time.Time, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -16,13 +16,13 @@ type PendingDeletion struct {
 	Keep       string // the key of an object of the upload to be kept; "" for none
 	Size       int64  // bytes; of an upload, what it may have written
 	Attempts   int    // failed attempts so far
-	// ClaimedUntil is when the claim expires. The time also identifies the claim, since a
-	// later claim of the same row has a later time.
+	// ClaimedUntil is when the claim of the row by this process expires. The time also
+	// identifies the claim, since a later claim of the same row has a later time.
 	ClaimedUntil time.Time
 }
 
-// claims returns the storage keys of a list and the times when the claims of these rows
-// expire.
+// claims returns the storage keys of the pending deletions in `list`, and the times when
+// the claims of these rows expire.
 func claims(list []PendingDeletion) (keys []string, until []time.Time) {
 	for _, d := range list {
 		keys, until = append(keys, d.StorageKey), append(until, d.ClaimedUntil)
@@ -30,12 +30,13 @@ func claims(list []PendingDeletion) (keys []string, until []time.Time) {
 	return keys, until
 }
 
-// ClaimPending claims up to n due pending deletions for claimTime and returns them. Until then
-// no other process claims them; if this process dies, they become due again. Deleting an
-// object twice is harmless, since keys are never reused. The object of a deleted blob can be
-// claimed for the first time only when Options.KeepDoomed has passed since delete_after, so
-// that a restored older database still finds it. An upload's objects needn't wait so long,
-// since no row of a restored database could name them.
+// ClaimPending claims up to `n` due pending deletions for the time `claimTime`, and returns
+// them. During this time no other process claims them. If this process dies, they become
+// due again when the time is over; deleting an object twice is harmless, since storage keys
+// are never reused. The object of a deleted blob can be claimed for the first time only
+// when Options.KeepDoomed has passed since delete_after, so that a restored older database
+// still finds it. An upload's objects needn't wait so long, since no blob of a restored
+// database has them.
 func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Duration) ([]PendingDeletion, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		WITH others AS MATERIALIZED (
@@ -61,10 +62,10 @@ func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Dura
 	return list, nil
 }
 
-// SettlePending removes the rows of objects that were deleted from the store. If a row has a
-// time for a second sweep (again_at), because the object was first deleted while the longest
-// request might still write it, SettlePending reschedules the row to that time instead. It
-// skips rows that another process has claimed since.
+// SettlePending removes the rows of pending deletions whose objects the store has deleted.
+// If a row has a time for a second sweep (again_at), because the first deletion came while
+// the longest request might still write the object, SettlePending reschedules the row to
+// that time instead. It skips rows that another process has claimed since.
 func (c *Collector) SettlePending(ctx context.Context, list []PendingDeletion) error {
 	keys, until := claims(list)
 	b := new(pgx.Batch)
@@ -79,8 +80,9 @@ func (c *Collector) SettlePending(ctx context.Context, list []PendingDeletion) e
 	return nil
 }
 
-// PostponePending postpones pending deletions by delay after the store failed to delete the
-// objects, and counts the attempt. It skips rows that another process has claimed since.
+// PostponePending is called after the store failed to delete the objects of pending
+// deletions. It postpones their rows by `delay`, counts the failed attempt, and stores
+// `cause` as the last error. It skips rows that another process has claimed since.
 func (c *Collector) PostponePending(ctx context.Context, list []PendingDeletion, delay time.Duration, cause error) error {
 	keys, until := claims(list)
 	_, err := c.db.Pool.Exec(ctx, `
@@ -93,7 +95,7 @@ func (c *Collector) PostponePending(ctx context.Context, list []PendingDeletion,
 	return nil
 }
 
-// NextPending returns the time until the next pending deletion is due, at most limit.
+// NextPending returns the time until the next pending deletion is due, at most `limit`.
 func (c *Collector) NextPending(ctx context.Context, limit time.Duration) (time.Duration, error) {
 	var d time.Duration
 	err := c.db.Pool.QueryRow(ctx, `
@@ -108,6 +110,6 @@ func (c *Collector) NextPending(ctx context.Context, limit time.Duration) (time.
 	return d, nil
 }
 
-// Reclaims says whether the deletion is known to free space in the store. It is false for a
-// second sweep, and for an upload that has written nothing.
+// Reclaims says whether the deletion is known to free space in the store. It is false for
+// the second sweep of an object, and for an upload that has written nothing.
 func (d PendingDeletion) Reclaims() bool { return d.Size > 0 }

@@ -15,16 +15,17 @@ import (
 // ReaperOptions says which uploads count as abandoned.
 type ReaperOptions struct {
 	Catalog *catalog.Catalog // required
-	// Store has the uploads' objects. While the store carries another database's identity, the
-	// Reaper deletes no upload. If Store is nil, the identity isn't checked.
+	// Store has the objects of the uploads. While the store carries another database's
+	// identity, the Reaper deletes no upload. If Store is nil, the Reaper doesn't check the
+	// identity.
 	Store blob.Store
 	// Age is the time without a change after which an upload counts as abandoned. It must be
 	// at least as long as the longest request can run. Default 24 h.
 	Age time.Duration
 	// Batch bounds the uploads that one transaction deletes. Default 1,000.
 	Batch int
-	// Reaped is called after each batch of deleted uploads, whose objects are now pending
-	// deletions, so that the caller can wake the sweeper. It must not block.
+	// Reaped is called after each batch of deleted uploads. Their objects are pending
+	// deletions then, so the caller can wake the sweeper. Reaped must not block.
 	Reaped  func()
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
@@ -54,7 +55,8 @@ func NewReaper(o ReaperOptions) (*Reaper, error) {
 	return r, nil
 }
 
-// Run deletes abandoned uploads until ctx ends. Any number of processes may do so at once.
+// Run deletes abandoned uploads until ctx ends. Any number of processes may run reapers at
+// once.
 func (r *Reaper) Run(ctx context.Context) error { return r.loop.Run(ctx) }
 
 // batch deletes one batch of abandoned uploads.

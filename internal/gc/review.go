@@ -32,12 +32,14 @@ type ReviewOptions struct {
 	// DryRun makes Review roll the batch back, and list in Review.WouldDelete the manifests or
 	// blobs that the batch would have deleted.
 	DryRun bool
-	// After makes Review skip the queue's rows up to this position. A dry run needs it: its
-	// rows stay due, so each batch has to begin after the last row of the previous batch.
+	// After makes Review skip the rows of the queue up to and including this position. A
+	// dry run needs it: its rows stay due, so each batch has to begin after the last row of
+	// the previous batch.
 	After ReviewCursor
 }
 
-// ReviewCursor is a position in a queue. The zero value is its beginning.
+// ReviewCursor is the position of a row in a review queue, in the order in which reviews
+// claim rows. The zero value is the position before the first row.
 type ReviewCursor struct {
 	after                     time.Time
 	digest                    []byte // blobs
@@ -119,12 +121,12 @@ func (r queueRow) cursor() ReviewCursor {
 	return ReviewCursor{after: r.reviewAfter, digest: r.digest, namespace: r.namespace, repository: r.repository, id: r.id, set: true}
 }
 
-// errDryRun ends the transaction of a dry run.
+// errDryRun makes Review roll back the transaction of a dry run; Review doesn't return it.
 var errDryRun = errors.New("dry run")
 
-// Review reviews one batch of due rows. The result's Claimed is 0 if no row is due, or if
-// other transactions have locked all due rows. If the review fails after it has locked due
-// rows, the error is a *ReviewError.
+// Review reviews one batch of due rows of one review queue. The result's Claimed is 0 if no
+// row is due, or if other transactions have locked all due rows. If the review fails after
+// it has locked due rows, the error is a *ReviewError.
 func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error) {
 	var out Review
 	var rows []queueRow
@@ -157,8 +159,9 @@ func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error)
 	return Review{}, fmt.Errorf("looking for %ss to review: %w", o.Kind, err)
 }
 
-// NextReview returns the time until the next row of a queue is due, or until there are
-// referrers to be queued (see QueueReferrers), at most limit.
+// NextReview returns the time until the next row of the kind's review queue is due. If
+// referrers of a deleted subject have to be queued before (see QueueReferrers), it returns
+// the time until then. It returns at most `limit`, and 0 if something is due already.
 func (c *Collector) NextReview(ctx context.Context, kind ReviewKind, limit time.Duration) (time.Duration, error) {
 	var d time.Duration
 	err := c.opt.Reviews.Pool.QueryRow(ctx, `
@@ -173,7 +176,7 @@ func (c *Collector) NextReview(ctx context.Context, kind ReviewKind, limit time.
 	return d, nil
 }
 
-// DueReviews returns the number of due rows in both queues.
+// DueReviews returns the number of due reviews of manifests and of blobs together.
 func (c *Collector) DueReviews(ctx context.Context) (n int64, err error) {
 	err = c.opt.Reviews.Pool.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM gc_planned_manifest_reviews WHERE set_aside_at IS NULL AND review_after <= now())
@@ -185,8 +188,8 @@ func (c *Collector) DueReviews(ctx context.Context) (n int64, err error) {
 }
 
 // planned returns the name of the table or view that has all reviews of the kind. For
-// manifests it is a view, which adds the referrers of deleted subjects that are still to be
-// queued.
+// manifests it is a view, which has the rows of the review queue and also the referrers of
+// deleted subjects that QueueReferrers still has to queue.
 func (k ReviewKind) planned() string {
 	if k == ReviewOfBlobs {
 		return k.queue()

@@ -10,7 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// claimBlobs locks due rows of the queue, oldest first.
+// claimBlobs locks up to o.Limit due rows of gc_blob_review_queue, oldest first, and
+// returns them. It skips rows that other transactions have locked.
 func claimBlobs(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, error) {
 	after, digest := any("-infinity"), []byte{}
 	if o.After.set {
@@ -30,9 +31,10 @@ func claimBlobs(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, er
 	})
 }
 
-// reviewBlobs reviews the queue rows that claimBlobs has locked. It deletes each blob to which
-// no manifest of any repository refers, and records the blob's object for deletion in the same
-// statement. Of a blob in use it removes the links to repositories that don't use the blob.
+// reviewBlobs reviews the queue rows that claimBlobs has locked. It deletes each blob to
+// which no manifest of any repository refers, and records the blob's object for deletion in
+// the same statement. For each blob in use, it deletes the links (rows of repository_blobs)
+// of repositories in which no manifest uses the blob.
 func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
 	claimed := make([][]byte, len(rows))
 	for i, r := range rows {
@@ -85,8 +87,8 @@ func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow,
 	return settleBlobs(ctx, tx, without(without(claimed, manyLinked), postponed), postponed)
 }
 
-// splitReferenced splits digests into those to which a manifest refers, and the others. For
-// OFFSET 0 see "Plans" in package db.
+// splitReferenced splits `digests` into those to which a manifest refers, and the others.
+// For OFFSET 0 see "Plans" in package db.
 func splitReferenced(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, unused [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil, nil
@@ -114,8 +116,9 @@ func splitReferenced(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, un
 	return used, unused, err
 }
 
-// lockBlobs locks the blobs FOR UPDATE, so that nobody else can delete them or make references
-// to them, and returns their digests. It skips blobs that other transactions have locked.
+// lockBlobs locks the blobs FOR UPDATE, so that no other transaction can delete them or
+// make references to them, and returns the digests of the locked blobs. It skips blobs that
+// other transactions have locked.
 func lockBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -135,10 +138,11 @@ type deletedBlob struct {
 	size   int64
 }
 
-// deleteBlobs deletes blobs and their links, and records their objects for deletion. A blob
-// may be so young that the request that wrote its object may still be running, and the store
-// may have received the same write twice and carry out the second one late. So again_at makes
-// the sweeper delete the object of such a blob once more, when the longest request is over.
+// deleteBlobs deletes blobs and their links, and records the blobs' objects for deletion.
+// While a blob is younger than LongestWrite, a write of its object may still be under way:
+// for example, if the store received a write twice, it may execute the second one late. So
+// for such a blob deleteBlobs sets again_at, which makes the sweeper delete the object a
+// second time when the blob has reached that age.
 func (c *Collector) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) ([]deletedBlob, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -165,9 +169,9 @@ func (c *Collector) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte
 	return list, err
 }
 
-// lockedElsewhere returns those of the digests whose blob exists. The caller couldn't lock
-// these blobs, so another transaction has locked them; the blobs of the other digests were
-// deleted.
+// lockedElsewhere gets the digests of the blobs that the caller couldn't lock, and returns
+// those whose blobs still exist: another transaction has locked these blobs. The other
+// blobs were deleted.
 func lockedElsewhere(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -185,8 +189,8 @@ const postponeBlobs = `
 	UPDATE gc_blob_review_queue SET review_after = GREATEST(review_after, now() + $2::interval)
 	WHERE digest = ANY ($1::bytea[])`
 
-// settleBlobs drops the queue rows of the digests in settled, and postpones the queue rows of
-// the digests in postponed by PostponeDelay.
+// settleBlobs drops the rows of gc_blob_review_queue with the digests in `settled`, and
+// postpones the rows with the digests in `postponed` by PostponeDelay.
 func settleBlobs(ctx context.Context, tx pgx.Tx, settled, postponed [][]byte) error {
 	if len(postponed) > 0 {
 		if _, err := tx.Exec(ctx, postponeBlobs, postponed, PostponeDelay); err != nil {
@@ -200,7 +204,7 @@ func settleBlobs(ctx context.Context, tx pgx.Tx, settled, postponed [][]byte) er
 	return err
 }
 
-// without returns the digests of list that are not in others.
+// without returns the digests of `list` that are not in `others`.
 func without(list, others [][]byte) [][]byte {
 	if len(others) == 0 {
 		return list

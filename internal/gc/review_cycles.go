@@ -7,47 +7,50 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Manifests can keep each other alive in a reference cycle. An index keeps its children, and a
-// subject keeps its referrers. So if an index has a subject that is also the index's child, at
-// any depth, the index and the child keep each other. Without a tag such a cycle is garbage,
-// though each of its manifests is referenced.
+// Manifests can keep each other alive in a reference cycle. An index keeps its children,
+// and a subject keeps its referrers. So if an index has a subject that is also the index's
+// child, at any depth, the index and the child keep each other. If no tag keeps such a
+// cycle, it is garbage, though each of its manifests is referenced.
 //
 // A manifest's holders are the manifests that keep it, directly or indirectly: the indexes
-// that list it, its existing subject, and the holders of those. A manifest is in a cycle if it
-// is one of its own holders. If neither the manifest nor a holder has a tag, all of them are
-// garbage. A review finds and breaks a cycle as follows:
+// that list it, its existing subject, and the holders of these indexes and this subject. A
+// manifest is in a cycle if it is one of its own holders. If neither the manifest nor a
+// holder has a tag, the manifest and all its holders are garbage. A review finds and breaks
+// a cycle as follows:
 //
-//   - A review deletes a manifest of a cycle without tags if no index lists it, so that only
-//     its subject references it. This deletion breaks the cycle, and triggers queue the
-//     manifests that the deleted manifest referenced. Every cycle without tags has such a
-//     manifest: a manifest names its children and its subject by digest, so at least one
-//     manifest of a cycle isn't named by any other manifest of the cycle. If an index outside
-//     of the cycle lists that manifest, the index is garbage too, and is either in a cycle of
-//     its own or not referenced at all.
+//   - A review deletes a manifest of a cycle without tags if no index lists the manifest,
+//     so that only its subject references it. This deletion breaks the cycle, and triggers
+//     queue the manifests that the deleted manifest referenced. Every cycle without tags
+//     has a manifest that no index lists: a manifest names its children and its subject by
+//     digest, so at least one manifest of a cycle isn't named by any other manifest of the
+//     cycle. If an index outside of the cycle lists that manifest, the index is garbage
+//     too, and is either in a cycle of its own or not referenced at all.
 //
-//   - A cycle becomes garbage when the last tag, index or subject that kept it from outside is
-//     deleted. This event queues the manifest that lost the reference. If an index lists that
-//     manifest, its review can't delete it, and instead queues those of its holders that no
-//     index lists, in the transaction that drops the manifest's own queue row.
+//   - A cycle becomes garbage when the last tag, index or subject that kept it from outside
+//     is deleted. This event queues the manifest that lost the reference. If an index lists
+//     that manifest, its review can't delete it. Instead the review queues those of the
+//     manifest's holders that no index lists, in the transaction that drops the manifest's
+//     own queue row.
 //
-//   - Before a review deletes a manifest of a cycle, it locks the manifest and all its holders,
-//     and then computes the holders again in a new statement. A new tag or index takes KEY
-//     SHARE on the manifest that it references. So after the locks no holder can get a tag or
-//     another holder, and the new statement sees the tags and holders from before the locks.
+//   - Before a review deletes a manifest of a cycle, it locks the manifest and all its
+//     holders, and then computes the holders again in a new statement. A transaction that
+//     makes a tag or an index takes KEY SHARE on the manifests that it references. So after
+//     the locks no holder can get a tag or another holder, and the new statement sees the
+//     tags and holders from before the locks.
 //
-//   - A review deletes only manifests whose queue rows it has claimed, never other holders, so
-//     that promises of existence for these are kept.
+//   - A review deletes only manifests whose queue rows it has claimed, never other holders,
+//     so that promises of existence for those holders are kept.
 //
-//   - If a client pushes a subject of these manifests meanwhile, the review doesn't wait for
-//     that push: the result is the same as if the review had come first.
+//   - If a client pushes a subject of a manifest of the cycle meanwhile, the review doesn't
+//     wait for the push: the result is the same as if the review had come first.
 //
 // Only a manifest that is referenced, and itself has children or referrers, can be in a cycle.
 // The function classify searches for cycles only among such manifests, so that the review of
 // ordinary manifests needs no further statement.
 
-// maxHolders bounds the holders that a review reads, and may have to lock, for one manifest. A
-// cycle with more holders is kept: so many untagged indexes of one manifest, all in cycles,
-// aren't worth a transaction without a bound.
+// maxHolders bounds the holders that a review reads, and may have to lock, for one
+// manifest. A cycle with more holders is kept: a manifest with so many untagged indexes,
+// all in cycles, isn't worth a transaction of unlimited size.
 const maxHolders = 2000
 
 // firstHolders bounds the holders of each manifest that findCycles reads in its first
@@ -64,7 +67,7 @@ type cycle struct {
 // cycles maps the id of a manifest in a cycle to its cycle.
 type cycles map[int64]*cycle
 
-// of returns the cycles of the given manifests, each cycle once.
+// of returns the cycles of the given manifests, and each cycle only once.
 func (found cycles) of(keys manifestKeys) map[*cycle]bool {
 	list := map[*cycle]bool{}
 	for _, id := range keys.ids {
@@ -77,10 +80,10 @@ func (found cycles) of(keys manifestKeys) map[*cycle]bool {
 
 // holders is an SQL statement that returns, for each of the given manifests, the ids of its
 // holders, or NULL if a holder has a tag; it stops reading when it has found a tag. The CTE
-// holders has a row for each holder: the id, the digest of the holder's own subject, and
-// whether the holder has a tag. The first half of the CTE finds the manifest's direct holders,
-// the second half the direct holders of each holder found so far (below). For OFFSET 0 see
-// "Plans" in package db.
+// named holders has a row for each holder: the id, the digest of the holder's own subject,
+// and whether the holder has a tag. The first half of the CTE finds the manifest's direct
+// holders. The second half finds the direct holders of each holder found so far (alias
+// below). For OFFSET 0 see "Plans" in package db.
 const holders = `
 	SELECT w.namespace, w.repository, w.id, found.ids
 	FROM (
@@ -137,17 +140,17 @@ const holders = `
 			THEN ARRAY(SELECT id FROM holders LIMIT $4) END AS ids
 		OFFSET 0) found`
 
-// findCycles returns the cycle of each manifest that is in one. It may also return a cycle for
-// a manifest that isn't in the cycle itself but is one of the cycle's holders. The manifests
-// must have no tags of their own.
+// findCycles returns the cycles of those given manifests that are in a cycle without tags,
+// by manifest id. It may also return a cycle for a manifest that isn't in the cycle itself
+// but is one of the cycle's holders. The given manifests must have no tags of their own.
 func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, error) {
 	found := cycles{}
 	if keys.len() == 0 {
 		return found, nil
 	}
-	// Most manifests have few holders, or a holder with a tag. The manifests with more holders
-	// are read one by one: if a manifest is in a cycle, its holders are garbage too, so their
-	// own holders needn't be read again.
+	// Most manifests have few holders, or a holder with a tag. The manifests with more than
+	// firstHolders holders are read one by one: if such a manifest is in a cycle, its
+	// holders are garbage too, so the holders of these holders needn't be read again.
 	unread, err := readHolders(ctx, tx, keys, firstHolders, found)
 	if err != nil {
 		return nil, err
@@ -172,9 +175,9 @@ func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, erro
 	return found, nil
 }
 
-// InCycle says whether a manifest is only referenced within a cycle without tags. It decides
-// by the same SQL statement as a review. The manifest must be referenced and have no tag of
-// its own.
+// InCycle says whether a reference cycle without tags is all that keeps the manifest. It
+// decides by the same SQL statement as a review. The manifest must be referenced and have
+// no tag of its own.
 func InCycle(ctx context.Context, tx pgx.Tx, namespace, repository, id int64) (bool, error) {
 	var key manifestKeys
 	key.add(namespace, repository, id)
@@ -182,9 +185,9 @@ func InCycle(ctx context.Context, tx pgx.Tx, namespace, repository, id int64) (b
 	return found[id] != nil, err
 }
 
-// readHolders reads up to limit holders of each manifest, and adds the manifests that are in a
-// cycle to found. It returns as unread the manifests that have more than limit holders, if
-// none of the holders read so far has a tag.
+// readHolders reads up to `limit` holders of each manifest. If a manifest is in a cycle
+// without tags, it adds the cycle to `found`. It returns as `unread` the manifests that
+// have more than `limit` holders, if none of the holders read so far has a tag.
 func readHolders(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, found cycles) (unread manifestKeys, err error) {
 	rows, err := tx.Query(ctx, holders, keys.args(limit+1)...)
 	if err != nil {
@@ -205,13 +208,14 @@ func readHolders(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, f
 	return unread, err
 }
 
-// lockedBy says whether all holders of the cycle are among the manifests in locked.
+// lockedBy says whether `locked` has the ids of all holders of the cycle.
 func (c *cycle) lockedBy(locked map[int64]bool) bool {
 	return !slices.ContainsFunc(c.holders, func(id int64) bool { return !locked[id] })
 }
 
-// queueCycles queues, for each cycle, those holders that no index lists. If such a holder is
-// in the queue already, queueCycles doesn't shorten its delay.
+// queueCycles queues, for each cycle in `list`, those of its holders that no index lists.
+// If such a holder is in the review queue already, queueCycles doesn't shorten its review
+// delay.
 func queueCycles(ctx context.Context, tx pgx.Tx, list []*cycle) error {
 	if len(list) == 0 {
 		return nil

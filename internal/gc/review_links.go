@@ -12,14 +12,14 @@ import (
 const (
 	// maxUnlinked bounds the unused links that one batch reads and removes.
 	maxUnlinked = 1000
-	// manyLinks is the largest number of links that a batch reviews for one blob.
-	// UnlinkInPages reviews the links of a blob with more, in pages, each in a transaction of
-	// its own: any number of repositories may link a base layer.
+	// manyLinks is the largest number of links of one blob that a batch reviews. If a blob
+	// has more, since any number of repositories may link a base layer, UnlinkInPages
+	// reviews its links in pages, each page in a transaction of its own.
 	manyLinks = 1000
-	// linksPerPage is the number of links that the transaction of one page reviews.
+	// linksPerPage is the number of links that one transaction of UnlinkInPages reviews.
 	linksPerPage = 5000
-	// pagesPause is how long the queue row of a blob is postponed while UnlinkInPages reviews
-	// the blob's links, so that no other reviewer takes the row.
+	// pagesPause is how long the row of a blob in gc_blob_review_queue is postponed while
+	// UnlinkInPages reviews the blob's links, so that no other reviewer takes the row.
 	pagesPause = 10 * time.Minute
 )
 
@@ -29,11 +29,12 @@ type blobLink struct {
 	digest                []byte
 }
 
-// unlinkUnused removes links of blobs in use: a repository that has no manifest with the blob
-// loses its link, so that it no longer serves the blob. unsettled are the digests that need
-// another review, because another transaction had locked a link or because there were too many
-// links. Most blobs are layers, so CASE searches layers first; with OR the planner would
-// choose the order by cost. For OFFSET 0 see "Plans" in package db.
+// unlinkUnused removes links of blobs in use: a repository that has no manifest with the
+// blob loses its link, so that it no longer serves the blob. The digests in `unsettled`
+// need another review, because another transaction had locked a link, or because there were
+// more than maxUnlinked unused links. Most blobs are layers, so CASE in the statement
+// searches the table layers first; with OR, the planner would choose the order by estimated
+// cost. For OFFSET 0 see "Plans" in package db.
 func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) (unsettled [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -74,10 +75,11 @@ func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review)
 	return unsettled, nil
 }
 
-// unlink removes links that seem unused. A put of a manifest locks the links of the manifest's
-// blobs; so unlink locks the links too, and checks in a new statement that they are still
-// unused. It skips links that other transactions have locked; locked is the number of links
-// that it locked itself.
+// unlink removes those of the given links that are still unused. A put of a manifest locks
+// the links of the manifest's blobs. So unlink locks the links, and then checks in a new
+// statement that they are unused. It skips links that other transactions have locked;
+// `locked` is the number of links that unlink has locked, `removed` the number of those
+// that it has removed.
 func unlink(ctx context.Context, tx pgx.Tx, unused []blobLink) (locked, removed int, err error) {
 	if len(unused) == 0 {
 		return 0, 0, nil
@@ -133,14 +135,15 @@ func linkColumns(list []blobLink) (namespaces, repositories []int64, digests [][
 	return namespaces, repositories, digests
 }
 
-// ManyLinkedBlob is a blob in use with more than manyLinks links. The batch that found it
-// leaves its links to UnlinkInPages.
+// ManyLinkedBlob is a blob in use with more than manyLinks links. The batch that found the
+// blob leaves its links to UnlinkInPages.
 type ManyLinkedBlob struct {
 	digest  []byte
-	version string // xmin of the queue's row: a promise or an event changes it
+	version string // xmin of the blob's queue row: each promise or event changes it
 }
 
-// splitManyLinked splits digests into those of blobs with few links and with many.
+// splitManyLinked splits `digests` into those of blobs with up to manyLinks links, and
+// those of blobs with more.
 func splitManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) (fewLinks, many [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil, nil
@@ -158,8 +161,9 @@ func splitManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) (fewLinks
 	return without(digests, many), many, nil
 }
 
-// postponeManyLinked postpones the queue rows of blobs with many links by pagesPause, so that
-// no other reviewer takes these rows while UnlinkInPages works.
+// postponeManyLinked postpones the rows of blobs with many links in gc_blob_review_queue by
+// pagesPause, so that no other reviewer takes these rows while UnlinkInPages works. It
+// returns the blobs for UnlinkInPages.
 func postponeManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]ManyLinkedBlob, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -176,12 +180,12 @@ func postponeManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]Man
 	})
 }
 
-// UnlinkInPages removes the links of a blob to repositories that don't use it, page by page,
-// and finally drops the blob's queue row. It returns the number of removed links. The
+// UnlinkInPages removes the links of a blob to repositories that don't use it, page by
+// page, and finally drops the blob's queue row. It returns the number of removed links. The
 // transaction of each page locks the queue row and checks that the row hasn't changed since
-// the review, so that no promise of existence was made since. If the row has changed,
-// UnlinkInPages stops. In that case, and if the process dies, the row becomes due again, and a
-// later review begins anew.
+// the review, so that no promise of existence was made since. If the row has changed or is
+// locked, UnlinkInPages stops. Then, or if the process dies, the row becomes due again, and
+// a later review begins with the first page.
 func (c *Collector) UnlinkInPages(ctx context.Context, w ManyLinkedBlob) (removed int, err error) {
 	p := pagedUnlinking{ManyLinkedBlob: w}
 	for !p.done && err == nil {
@@ -229,8 +233,8 @@ func (p *pagedUnlinking) page(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// unusedLinks reads the next page of the blob's links. It returns those that seem unused, and
-// the number n of all links in the page.
+// unusedLinks reads the next page of the blob's links. It returns those that seem unused,
+// and `n`, the number of all links in the page.
 func (p *pagedUnlinking) unusedLinks(ctx context.Context, tx pgx.Tx) (unused []blobLink, n int, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT rb.top_level_namespace_id, rb.repository_id, rb.blob_digest, CASE

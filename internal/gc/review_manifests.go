@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// claimManifests locks up to o.Limit due rows of the queue of manifests, oldest first, and
-// returns them. It skips rows that other transactions have locked.
+// claimManifests locks up to o.Limit due rows of gc_manifest_review_queue, oldest first,
+// and returns them. It skips rows that other transactions have locked.
 func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, error) {
 	after := any("-infinity")
 	if o.After.set {
@@ -34,10 +34,11 @@ func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow
 	})
 }
 
-// reviewManifests reviews the queue rows that claimManifests has locked. It deletes a manifest
-// if no tag, no index and no existing subject references it, or if only manifests of a cycle
-// that no tag reaches reference it (see cycle). Triggers then queue the blobs, children and
-// referrers of the deleted manifest, each with the review delay of its event.
+// reviewManifests reviews the queue rows that claimManifests has locked. It deletes a
+// manifest if no tag, no index and no existing subject references it, or if it is in a
+// reference cycle that no tag keeps (see review_cycles.go). Triggers then queue the blobs,
+// children and referrers of the deleted manifest for review, each with the review delay of
+// its event.
 func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
 	var claimed manifestKeys
 	for _, r := range rows {
@@ -70,9 +71,9 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	unused, keptSince, postponed := second.underLocks(lockedIDs)
 	postponed.join(first.unlinked)
 	postponed.join(first.unqueued)
-	// Settle: drop queue rows before manifests are deleted. The triggers of a deletion insert
-	// new queue rows for the manifests that the deletion frees, perhaps for one that this
-	// review has just kept.
+	// Settle: drop queue rows before manifests are deleted. The triggers of a deletion
+	// insert new queue rows for the manifests that lose a reference, perhaps for one that
+	// this review has just kept.
 	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
 		if err := settleManifests(ctx, tx, settled); err != nil {
 			return err
@@ -91,8 +92,8 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 		out.Gone, out.Postponed = first.gone.len(), candidates.len()-locked.len()+postponed.len()
 		return listDryRunManifests(ctx, tx, rows, deleted, out)
 	}
-	// Settle the other rows: a candidate that couldn't be locked was deleted meanwhile, or
-	// another transaction has locked it.
+	// Settle the rows of candidates that couldn't be locked: each such manifest was deleted
+	// meanwhile, or another transaction has locked it.
 	out.Postponed, err = postponeLocked(ctx, tx, candidates, locked)
 	if err == nil && postponed.len() > 0 {
 		out.Postponed += postponed.len()
@@ -105,15 +106,14 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 // classification groups manifests by what references them.
 type classification struct {
 	referenced, unreferenced, gone manifestKeys
-	// unlinked manifests are listed by an index that was pushed before them, and the rows of
-	// manifest_references for this are still missing.
+	// unlinked has manifests that were pushed after an index that lists them, or at the
+	// same moment, and whose rows in manifest_references are still missing.
 	unlinked manifestKeys
-	// unqueued manifests are referrers of a deleted subject that QueueReferrers hasn't queued
-	// yet.
+	// unqueued has referrers of a deleted subject that QueueReferrers hasn't queued yet.
 	unqueued manifestKeys
-	// maybeInCycle has the manifests that could be in a cycle: no tag references them, an
-	// index or their subject does, and they have children or referrers themselves. cycles has
-	// the cycles that were found.
+	// maybeInCycle has the manifests that could be in a reference cycle: no tag references
+	// them, an index or their subject does, and they have children or referrers themselves.
+	// cycles has the cycles that were found among them.
 	maybeInCycle cycleCandidates
 	cycles       cycles
 }
@@ -129,10 +129,11 @@ type cycleCandidate struct {
 	listed                    bool // an index lists it
 }
 
-// beforeLocks decides by a classification that was made before the manifests are locked. kept
-// manifests stay. candidates may be deleted: nothing references them, or only their subject
-// within a cycle. listed has the cycles of those kept manifests that an index lists; other
-// manifests of these cycles are to be queued.
+// beforeLocks decides by a classification that was made before the manifests were locked.
+// Manifests in `kept` stay. Manifests in `candidates` may be deleted: nothing references
+// them, or they are in a cycle without tags and no index lists them. `listed` has the
+// cycles of those manifests in `kept` that are in a cycle and that an index lists; the
+// caller passes them to queueCycles.
 func (l *classification) beforeLocks() (kept, candidates manifestKeys, listed []*cycle) {
 	kept, candidates = l.referenced, l.unreferenced
 	for _, s := range l.maybeInCycle.list {
@@ -149,9 +150,9 @@ func (l *classification) beforeLocks() (kept, candidates manifestKeys, listed []
 	return kept, candidates, listed
 }
 
-// underLocks decides by a classification that was made after the manifests were locked: unused
-// manifests are deleted, kept manifests stay, and postponed manifests are reviewed again soon.
-// locked has the ids of all locked manifests.
+// underLocks decides by a classification that was made after the manifests were locked: the
+// review deletes the manifests in `unused`, keeps those in `kept`, and postpones the
+// reviews of those in `postponed`. The map `locked` has the ids of all locked manifests.
 func (l *classification) underLocks(locked map[int64]bool) (unused, kept, postponed manifestKeys) {
 	unused, kept, postponed = l.unreferenced, l.referenced, l.unlinked
 	postponed.join(l.unqueued)
@@ -169,7 +170,8 @@ func (l *classification) underLocks(locked map[int64]bool) (unused, kept, postpo
 	return unused, kept, postponed
 }
 
-// classify finds out what references the manifests. For OFFSET 0 see "Plans" in package db.
+// classify finds out what references each of the manifests. For OFFSET 0 see "Plans" in
+// package db.
 func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, err error) {
 	if keys.len() == 0 {
 		return l, nil
@@ -251,16 +253,17 @@ func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classificati
 	return l, err
 }
 
-// linkMissing turns the rows of missing_children that name the manifests into references (rows
-// of manifest_references).
+// linkMissing inserts the missing rows of manifest_references for manifests that were
+// pushed after an index that lists them, and deletes the rows of missing_children that
+// recorded them as missing.
 func linkMissing(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
 	_, err := tx.Exec(ctx, "SELECT gc_link_missing_children($1::bigint[], $2::bigint[], $3::bigint[])", keys.args()...)
 	return err
 }
 
-// linkAndClassify is like classify. If it finds manifests that were pushed after an index that
-// lists them, it first inserts the missing references, and then classifies all manifests
-// again.
+// linkAndClassify is like classify. If classify finds manifests that were pushed after an
+// index that lists them, linkAndClassify inserts the missing references, and then
+// classifies all manifests again.
 func linkAndClassify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classification, error) {
 	found, err := classify(ctx, tx, keys)
 	if err != nil || found.unlinked.len() == 0 {
@@ -272,10 +275,10 @@ func linkAndClassify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classif
 	return classify(ctx, tx, keys)
 }
 
-// lockCandidates locks the candidates for deletion and all holders of those that are in
-// cycles. It returns the ids of all manifests that it locked, the keys of the locked
-// candidates, and, by manifest id, the keys of the advisory locks on the subjects of all
-// locked manifests.
+// lockCandidates locks the candidates for deletion and, for each candidate in a cycle, all
+// its holders (defined in review_cycles.go). It returns the ids of all manifests that it
+// locked, the keys of the locked candidates, and, by manifest id, the keys of the advisory
+// locks on the subjects of all locked manifests.
 func lockCandidates(ctx context.Context, tx pgx.Tx, candidates manifestKeys, found cycles) (ids map[int64]bool, locked manifestKeys, subjects map[int64]int32, err error) {
 	want := make(map[int64]bool, candidates.len()) // ids are unique across repositories
 	for _, id := range candidates.ids {
@@ -305,9 +308,9 @@ func lockCandidates(ctx context.Context, tx pgx.Tx, candidates manifestKeys, fou
 	return ids, locked, subjects, nil
 }
 
-// lockManifests locks the manifests, and skips those that other transactions have locked. It
-// returns the keys of the locked manifests and, by manifest id, the key of the advisory lock
-// on the manifest's subject.
+// lockManifests locks the manifests, and skips those that other transactions have locked.
+// It returns the keys of the locked manifests. The map `subjects` has the key of the
+// advisory lock on the manifest's subject, by id of each locked manifest with a subject.
 func lockManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (locked manifestKeys, subjects map[int64]int32, err error) {
 	if keys.len() == 0 {
 		return locked, nil, nil
@@ -345,9 +348,9 @@ type deletedManifest struct {
 	size           int64
 }
 
-// deleteManifests deletes manifests. For namespaces with a webhook for garbage collection
-// (event gc), it records how many manifests it deleted from each repository. Cascades and
-// triggers delete the manifests' references, layers and queue rows.
+// deleteManifests deletes manifests. Cascades and triggers delete the manifests'
+// references, layers and queue rows. For namespaces with a webhook for the event gc, it
+// also records how many manifests it deleted from each repository.
 func deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]deletedManifest, error) {
 	if keys.len() == 0 {
 		return nil, nil
@@ -376,7 +379,7 @@ func deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]delet
 	})
 }
 
-// settleManifests drops rows from the queue.
+// settleManifests drops the manifests' rows from gc_manifest_review_queue.
 func settleManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
 	if keys.len() == 0 {
 		return nil
@@ -394,9 +397,10 @@ const postponeManifests = `
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 	WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`
 
-// postponeLocked settles the queue rows of the manifests in all that couldn't be locked, which
-// are those that aren't in locked. It postpones the row if the manifest exists, drops the row
-// if the manifest was deleted, and returns the number of postponed rows.
+// postponeLocked settles the queue rows of the manifests that are in `all` but not in
+// `locked`, since the review couldn't lock them. It postpones the row if the manifest
+// exists, drops the row if the manifest was deleted, and returns the number of postponed
+// rows.
 func postponeLocked(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int, error) {
 	if all.len() == locked.len() {
 		return 0, nil
@@ -416,7 +420,7 @@ func postponeLocked(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (i
 	return there.len(), err
 }
 
-// splitGone splits keys into manifests that don't exist and manifests that do.
+// splitGone splits `keys` into manifests that don't exist (`gone`) and manifests that do.
 func splitGone(ctx context.Context, tx pgx.Tx, keys manifestKeys) (gone, there manifestKeys, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT w.namespace, w.repository, w.id, EXISTS (

@@ -8,46 +8,49 @@ import (
 )
 
 // A manifest may be the subject of any number of referrers, so neither the put nor the
-// deletion of a subject may read them all:
+// deletion of a subject may read all its referrers:
 //
-//   - A review deletes a referrer because its subject doesn't exist. The review takes a shared
-//     advisory lock on the subject's digest, then looks for the subject once more, and keeps
-//     the lock until its commit. A put of a new manifest takes the same lock exclusively
-//     before its insert. If the review gets the lock first, the put of the subject waits for
-//     the review's commit, so its client never sees the deleted referrer. If the put has the
-//     lock, the review doesn't wait but postpones the referrer. Once the review gets the lock,
-//     it looks for the subject in a new statement, which sees a subject that was committed
-//     before.
+//   - A review deletes a referrer because its subject doesn't exist. The review takes a
+//     shared advisory lock on the subject's digest, then looks for the subject once more,
+//     and keeps the lock until its commit. A put of a new manifest takes the advisory lock
+//     on its own digest exclusively before its insert. If the review gets the lock first,
+//     the put of the subject waits for the review's commit, so its client never sees the
+//     deleted referrer. If the put has the lock, the review doesn't wait but postpones the
+//     referrer. Once the review gets the lock, it looks for the subject in a new statement,
+//     which sees a subject that was committed before.
 //
-//   - A put of a manifest that exists already needs no advisory lock: it locks the manifest's
-//     row (FOR KEY SHARE) until its commit, so that no review deletes the row, and every
-//     review sees it.
+//   - A put of a manifest that exists already needs no advisory lock: it locks the
+//     manifest's row (FOR KEY SHARE) until its commit. So no review deletes the manifest,
+//     and every review of its referrers sees it.
 //
-//   - The deletion of a subject queues one page of referrers, and inserts a row into
-//     gc_subject_review_queue for the others. Pages are queued in the order of manifest ids.
-//     The transaction that queues a page also stores in that row where the next page begins,
-//     so that another worker goes on there if this one dies. A referrer that is pushed later
-//     isn't missed: its put waits for the deletion, and queues the referrer itself. If the
-//     subject is put and deleted again meanwhile, the row starts again after the first page
-//     that the new deletion queues.
+//   - The deletion of a subject queues up to a hundred of its referrers for review. For the
+//     others it inserts a row into gc_subject_review_queue, and reviewers queue them page
+//     by page (QueueReferrers), in the order of manifest ids. The transaction that queues a
+//     page also stores in this row where the next page begins, so that another process
+//     continues there if this one dies. A referrer that is pushed later isn't missed: its
+//     put waits for the subject's deletion, and queues the referrer itself. If the subject
+//     is put and deleted again meanwhile, the row starts again after the first page that
+//     the new deletion queues.
 //
-//   - An older event may have queued a referrer that the deletion of its subject hasn't queued
-//     yet. A review of this referrer postpones it, so that it isn't deleted before the delay
-//     of the deletion's event is over.
+//   - An older event may have queued a referrer for review before QueueReferrers does. A
+//     review postpones such a referrer, so that it isn't deleted before the review delay of
+//     the subject's deletion is over.
 //
-// A replica of Purser's first release takes no advisory lock when it reviews. While such a
-// replica runs, it may delete a referrer at the moment at which another transaction commits
+// Purser's first release takes no advisory lock when it reviews. While a replica of that
+// release runs, it may delete a referrer at the moment at which another transaction commits
 // the subject, as if the review had come first.
 
-// maxSubjects bounds the advisory locks of one review, which take space in PostgreSQL's lock
-// table. Referrers of further subjects are left to the next batch.
+// maxSubjects bounds the advisory locks of one review, which take space in PostgreSQL's
+// lock table. If a batch has referrers of more subjects, the rows of the remaining
+// referrers stay due for the next batch.
 const maxSubjects = 200
 
-// lockSubjects tries to take the advisory locks on the subjects of the manifests in locked.
-// Such a lock blocks puts of the subject. keys maps a manifest's id to the key of its
-// subject's lock. ready has the manifests that have no subject, or whose subject's lock was
-// free. nextBatch has the manifests whose subjects exceed maxSubjects. The remaining manifests
-// are in neither list, since another transaction has the lock.
+// lockSubjects tries to take the advisory locks on the subjects of the manifests in
+// `locked`, which make puts of these subjects wait. `keys` maps a manifest's id to the key
+// of its subject's lock. `ready` has the manifests that have no subject, or whose subject's
+// lock was free. `nextBatch` has the manifests whose subjects exceed maxSubjects. If
+// another transaction has the lock of a manifest's subject, the manifest is in neither
+// result.
 func lockSubjects(ctx context.Context, tx pgx.Tx, locked manifestKeys, keys map[int64]int32) (ready, nextBatch manifestKeys, err error) {
 	if len(keys) == 0 {
 		return locked, nextBatch, nil
@@ -85,8 +88,9 @@ func lockSubjects(ctx context.Context, tx pgx.Tx, locked manifestKeys, keys map[
 	return ready, nextBatch, nil
 }
 
-// QueueReferrers queues up to page referrers of one deleted subject for review; did says
-// whether there was such a subject. Several processes may call it at once.
+// QueueReferrers queues up to `page` referrers of one deleted subject for review; `did`
+// says whether a deleted subject was waiting for this. Several processes may call it at
+// once.
 func (c *Collector) QueueReferrers(ctx context.Context, page int) (did bool, err error) {
 	if err := c.opt.Reviews.Pool.QueryRow(ctx, "SELECT gc_queue_more_referrers($1)", page).Scan(&did); err != nil {
 		return false, fmt.Errorf("queueing referrers of a deleted subject: %w", err)

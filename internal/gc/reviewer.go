@@ -16,7 +16,7 @@ const (
 	failMin = time.Minute // delay after the first failed review of a row
 	failMax = 6 * time.Hour
 
-	// yield is the longest pause of a reviewer whose batch lost a race for locks.
+	// yield is the longest pause of a reviewer after a batch that lost a race for locks.
 	yield = 50 * time.Millisecond
 )
 
@@ -27,16 +27,18 @@ type ReviewerOptions struct {
 	// Batch bounds the rows that one transaction reviews. Default 500. The reviewer uses
 	// smaller batches after a batch failed or lost a race for locks.
 	Batch int
-	// Timeout is the longest that a transaction may hold its locks. Default 10 s.
+	// Timeout is the longest that the transaction of a review may hold its locks. Default
+	// 10 s.
 	Timeout time.Duration
-	// MaxFailures is the number of failed reviews after which a queue row is marked as failed.
-	// No reviewer takes the row again until "purser gc retry". (Such a row is a dead letter;
-	// the status calls it set_aside.) Default 10.
+	// MaxFailures is the number of failed reviews after which a queue row is marked as
+	// failed for good. No reviewer takes such a row until "purser gc retry" or a new event
+	// makes it due again. (The row is a dead letter; the status calls it set_aside.)
+	// Default 10.
 	MaxFailures int
 	// Idle is the longest sleep while nothing is due. Default and maximum 1 min.
 	Idle time.Duration
-	// Deleted is called after each batch that deleted something, so that the caller can wake
-	// the worker that continues, such as the sweeper. It must not block.
+	// Deleted is called after each batch that deleted something, so that the caller can
+	// wake the worker that acts on these deletions, such as the sweeper. It must not block.
 	Deleted func()
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
@@ -73,7 +75,8 @@ func NewReviewer(o ReviewerOptions) (*Reviewer, error) {
 	return r, nil
 }
 
-// Run reviews batch after batch until ctx ends. Any number of processes may do so at once.
+// Run reviews batch after batch until ctx ends. Any number of processes may run reviewers
+// at once.
 func (r *Reviewer) Run(ctx context.Context) error { return r.loop.Run(ctx) }
 
 // Wake makes an idle reviewer look for due rows now.
@@ -84,10 +87,10 @@ func (r *Reviewer) batch(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
-// review reviews one batch; more says that there may be further due rows. A batch that fails
-// is rolled back. Then review halves the size of the next batch, so that after some calls a
-// batch has only the row that fails; review postpones that row. It returns an error only if
-// the error concerns the database as a whole.
+// review reviews one batch; `more` says that there may be further due rows. If the batch
+// fails, its transaction is rolled back, and review halves the size of the next batch. So
+// after some calls a batch has only the row whose review fails; review postpones that row.
+// It returns an error only if the error concerns the database as a whole.
 func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) {
 	queued, err := r.queueReferrers(ctx)
 	if err != nil {
@@ -131,8 +134,9 @@ func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) 
 	return out, true, r.fail(ctx, failed)
 }
 
-// queueReferrers queues a page of referrers of one deleted subject; did says that there was
-// such a subject. It does nothing in a reviewer of blobs.
+// queueReferrers queues up to Batch referrers of one deleted subject for review; `did` says
+// whether a deleted subject was waiting for this. In a reviewer of blobs, queueReferrers
+// does nothing.
 func (r *Reviewer) queueReferrers(ctx context.Context) (did bool, err error) {
 	if r.opt.Kind != ReviewOfManifests {
 		return false, nil
@@ -142,9 +146,9 @@ func (r *Reviewer) queueReferrers(ctx context.Context) (did bool, err error) {
 	return r.opt.Collector.QueueReferrers(ctx, r.opt.Batch)
 }
 
-// attempt runs one review, and cancels it when half of the timeout is over; late says that it
-// was cancelled. The statement that runs at that moment may continue on the server for as long
-// again, until the connection's statement timeout ends it.
+// attempt runs one review, and cancels it after half of ReviewerOptions.Timeout; `late`
+// says that it was cancelled. A statement that is running at that moment may continue on
+// the server for the other half, until the connection's statement timeout ends it.
 func (r *Reviewer) attempt(ctx context.Context, o ReviewOptions) (out Review, late bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout/2)
 	defer cancel()
@@ -152,8 +156,9 @@ func (r *Reviewer) attempt(ctx context.Context, o ReviewOptions) (out Review, la
 	return out, ctx.Err() != nil, err
 }
 
-// fail postpones the single row whose review failed. After MaxFailures failures it marks the
-// row as failed for good. A review that only lost a race for locks isn't counted as a failure.
+// fail postpones the single queue row whose review failed. After MaxFailures failures it
+// marks the row as failed for good. A review that only lost a race for locks isn't counted
+// as a failure.
 func (r *Reviewer) fail(ctx context.Context, failed *ReviewError) error {
 	if failed.Contended() {
 		return r.opt.Collector.PostponeReview(ctx, failed)
@@ -174,8 +179,8 @@ func (r *Reviewer) fail(ctx context.Context, failed *ReviewError) error {
 	return nil
 }
 
-// record adds a batch to the counts of activity that "purser gc status" shows. If the process
-// dies before this write, the batch isn't counted; that is accepted.
+// record adds the numbers of a batch to the activity that "purser gc status" shows. If the
+// process dies before this write, the batch is missing there; that is accepted.
 func (r *Reviewer) record(ctx context.Context, out Review) error {
 	a := Activity{}
 	if r.opt.Kind == ReviewOfBlobs {

@@ -20,8 +20,8 @@ type GCStatus struct {
 	AsOf      time.Time   `json:"as_of"` // by the database's clock
 	Manifests QueueStatus `json:"manifests"`
 	Blobs     QueueStatus `json:"blobs"`
-	// Failed has, for each kind, the few reviews that were last marked as failed for good, the
-	// latest first.
+	// Failed has up to five reviews of each kind: those that were marked as failed for good
+	// last, the latest first.
 	Failed []FailedReview `json:"set_aside"`
 	Doomed PendingStatus  `json:"doomed"`
 	// Lost counts the blobs whose objects the store has lost, and that nobody has pushed
@@ -63,30 +63,29 @@ type FailedReview struct {
 	LastError  string     `json:"last_error"`
 }
 
-// PendingBacklog counts the pending deletions: the objects that wait to be deleted from the
-// store. Objects counts all of them, also those that a sweeper has claimed; Due leaves these
-// out.
+// PendingBacklog counts the pending deletions. Objects counts all of them except those in
+// SecondSweeps, including those that a sweeper has claimed. Due counts the pending
+// deletions that a sweeper can claim now.
 type PendingBacklog struct {
 	Objects catalog.Count `json:"objects"`
-	// SecondSweeps counts pending deletions that aren't in Objects: their objects were
-	// deleted, and will be deleted once more when the longest request is over, in case a
-	// request wrote one late.
+	// SecondSweeps counts pending deletions whose objects were deleted, and will be deleted
+	// once more when the longest request is over, in case a request wrote them late.
 	SecondSweeps catalog.Count `json:"second_sweeps"`
 	Due          catalog.Count `json:"due"`
 	Bytes        int64         `json:"bytes"` // as exact as Objects
-	// Kept counts those of Objects that aren't due because they are kept for gc.keep_doomed,
-	// or for a day after a repair.
+	// Kept counts pending deletions in Objects that aren't due, because their objects are
+	// kept for gc.keep_doomed, or for a day after a repair.
 	Kept      catalog.Count `json:"kept"`
 	KeptBytes int64         `json:"kept_bytes"` // as exact as Kept
 }
 
-// PendingStatus is a PendingBacklog with the failures of deletions.
+// PendingStatus is a PendingBacklog, together with the deletions that failed.
 type PendingStatus struct {
 	PendingBacklog
 	Failing catalog.Count `json:"failing"` // the store failed to delete them at least once
-	// These two fields describe the object that was recorded for deletion first, among those
-	// that the store failed to delete: the last error, and the time when the object was
-	// recorded. They are "" and nil if no deletion fails.
+	// LastError and FailingSince are about one pending deletion: among those with a failed
+	// attempt, the one that was recorded first. They are its last error, and the time when
+	// it was recorded; "" and nil if no deletion has failed.
 	LastError    string     `json:"last_error"`
 	FailingSince *time.Time `json:"failing_since"`
 }
@@ -106,17 +105,18 @@ type Reclaimed struct {
 }
 
 const (
-	// statusLimit is the number of rows up to which GCStatus returns an exact count instead of
-	// an estimate.
+	// statusLimit is the number of rows up to which GCStatus counts exactly; it estimates
+	// more.
 	statusLimit = 100_000
-	// backlogLimit is the same for GCBacklog.
+	// backlogLimit is the number of rows up to which GCBacklog counts exactly.
 	backlogLimit = 10_000
 	// failedShown is how many failed reviews of each kind GCStatus lists.
 	failedShown = 5
 )
 
-// GCStatus returns the status. Its cost doesn't grow with the queues: it takes one round trip,
-// and a second one if some numbers of rows exceed statusLimit and have to be estimated.
+// GCStatus returns the status. Its cost doesn't grow with the queues: it takes one round
+// trip to the database, and a second one if some numbers of rows exceed statusLimit and
+// have to be estimated.
 func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	s := GCStatus{Failed: []FailedReview{}}
 	var backlog GCBacklog
@@ -142,8 +142,8 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 }
 
 // GCBacklog is like GCStatus, but returns only the backlog, and estimates numbers above
-// backlogLimit. It uses the background pool, so that it answers even while requests use all
-// other connections.
+// backlogLimit. It uses the connection pool of the reviews, so that it answers even while
+// requests use all other connections.
 func (c *Collector) GCBacklog(ctx context.Context) (GCBacklog, error) {
 	var s GCBacklog
 	v := newStatusQuery(backlogLimit)
@@ -167,9 +167,9 @@ type tally struct {
 	from  string // table and condition
 	rows  *catalog.Count
 	bytes *int64
-	// index names a database index that contains exactly these rows, so that PostgreSQL's
-	// statistics of the index give an estimate of their number; if "", the planner estimates
-	// the number.
+	// index names a database index that contains exactly these rows. Then the estimate of
+	// their number is the number of index entries in PostgreSQL's statistics. If index is
+	// "", the planner estimates the number.
 	index string
 }
 
@@ -181,8 +181,8 @@ func (v *statusQuery) backlog(s *GCBacklog, keep time.Duration) {
 	v.count(tally{from: "gc_doomed_objects WHERE again_at IS DISTINCT FROM delete_after", index: "gc_doomed_objects_first_idx",
 		rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
 	v.count(tally{from: "gc_doomed_objects WHERE again_at = delete_after", index: "gc_doomed_objects_again_idx", rows: &s.Doomed.SecondSweeps})
-	// The duration keep is written into the SQL text, as the limits are, so that the planner
-	// knows it.
+	// The value of keep is written into the SQL text, and not passed as a parameter, so
+	// that the planner knows it.
 	kept := fmt.Sprintf("now() - interval '%d ms'", keep.Milliseconds())
 	v.count(tally{from: "gc_doomed_objects WHERE (of_upload OR sweeping) AND delete_after <= now()" +
 		" OR NOT (of_upload OR sweeping) AND delete_after <= " + kept, rows: &s.Doomed.Due})
@@ -196,8 +196,8 @@ func (v *statusQuery) queue(kind ReviewKind, s *QueueStatus) {
 	v.count(tally{from: kind.planned() + " WHERE " + due, rows: &s.Due})
 	v.count(tally{from: kind.planned() + " WHERE " + waiting, rows: &s.Waiting})
 	v.count(tally{from: kind.queue() + " WHERE set_aside_at IS NOT NULL", rows: &s.Failed})
-	// The referrers of one deleted subject that are still to be queued all have the review
-	// time of the subject's row in gc_subject_review_queue.
+	// All referrers of a deleted subject that still have to be queued get the review_after
+	// of the subject's row in gc_subject_review_queue.
 	v.row([]any{&s.OldestOverdueSeconds, &s.NextDue}, `
 		SELECT
 			COALESCE(extract(epoch FROM now() - LEAST(
@@ -221,7 +221,8 @@ func (v *statusQuery) count(t tally) {
 	} else {
 		size = "size"
 	}
-	// The limit is written into the SQL text so that the planner knows it.
+	// The limit is written into the SQL text, and not passed as a parameter, so that the
+	// planner knows it.
 	v.row([]any{&t.rows.Rows, t.bytes}, fmt.Sprintf(
 		"SELECT count(*), LEAST(COALESCE(sum(size), 0), 9223372036854775807)::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
 }
@@ -267,8 +268,8 @@ func (v *statusQuery) reclaimed(r *Reclaimed, within time.Duration) {
 		FROM gc_activity WHERE minute > now() - $1::interval`, within)
 }
 
-// take sends all queries of v in one round trip. For the counts that exceed the limit, it then
-// sends queries that estimate these numbers.
+// take sends all queries of v in one round trip. If some counts exceed v.limit, it then
+// sends a second batch of queries that estimate these numbers.
 func (v *statusQuery) take(ctx context.Context, on *db.DB) error {
 	if err := on.Pool.SendBatch(ctx, &v.Batch).Close(); err != nil {
 		return err
@@ -285,10 +286,10 @@ func (v *statusQuery) take(ctx context.Context, on *db.DB) error {
 	return on.Pool.SendBatch(ctx, estimates).Close()
 }
 
-// estimate adds a query for PostgreSQL's estimate of the number of rows. If t.index is set,
-// the estimate is the number that PostgreSQL last recorded for this index, else the planner's.
-// For the sum of sizes, estimate assumes that all rows have the average size of the counted
-// rows.
+// estimate adds a query for PostgreSQL's estimate of the number of rows to the batch b. If
+// t.index is set, this is the number of entries that PostgreSQL last recorded for the
+// index, else the planner's estimate. For the sum of sizes, estimate assumes that all rows
+// have the average size of the counted rows.
 func estimate(b *pgx.Batch, t tally) {
 	use := func(rows float64) {
 		if rows <= float64(t.rows.Rows) {

@@ -21,8 +21,8 @@ const (
 	retryMin = time.Second // delay after the first failure to delete an object
 	retryMax = time.Hour
 
-	// parallelUploads bounds the uploads whose objects are deleted at the same time, because
-	// the store has to list the objects of each upload.
+	// parallelUploads bounds the uploads whose objects are deleted at the same time: for
+	// each upload, the store has to list the objects first.
 	parallelUploads = 8
 	settleTimeout   = 5 * time.Second
 )
@@ -31,15 +31,16 @@ const (
 type SweeperOptions struct {
 	Collector *Collector // required
 	Store     blob.Store // required
-	// Batch bounds the pending deletions that are claimed together, and the objects that one
-	// request deletes. Default 1,000, the maximum of S3. After a request that timed out the
-	// sweeper halves its batches; when requests succeed it doubles them again, up to Batch.
+	// Batch bounds the pending deletions that the sweeper claims together, and the objects
+	// that one request to the store deletes. Default 1,000, the maximum of S3. After a
+	// request that timed out the sweeper halves its batches; when requests succeed it
+	// doubles them again, up to Batch.
 	Batch int
-	// Timeout bounds each call of the store. Default 2 s.
+	// Timeout bounds each call to the store. Default 2 s.
 	Timeout time.Duration
-	// ClaimTime is how long a claim keeps other processes from sweeping the same objects. The
-	// sweeper stops its storage calls after half of this time. Default 1 min; at least 4 ×
-	// Timeout.
+	// ClaimTime is how long a sweeper's claim keeps other processes from deleting the same
+	// objects. The sweeper stops its calls to the store after half of this time. Default 1
+	// min; at least 4 × Timeout.
 	ClaimTime time.Duration
 	Log       *slog.Logger    // default slog.Default()
 	Metrics   *Metrics        // nil: none
@@ -61,8 +62,8 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	o.Batch = cmp.Or(o.Batch, 1000)
 	o.Timeout = cmp.Or(o.Timeout, 2*time.Second)
 	o.ClaimTime = cmp.Or(o.ClaimTime, time.Minute)
-	// Half of ClaimTime must exceed the timeout of a single storage call, since sweep makes
-	// such calls only for half of ClaimTime.
+	// Half of ClaimTime must exceed the timeout of a single call to the store, since sweep
+	// makes such calls only for half of ClaimTime.
 	o.ClaimTime = max(o.ClaimTime, 4*o.Timeout)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Metrics == nil {
@@ -78,15 +79,15 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	return s, nil
 }
 
-// Run sweeps until ctx ends. Any number of processes may do so at once.
+// Run sweeps until ctx ends. Any number of processes may run sweepers at once.
 func (s *Sweeper) Run(ctx context.Context) error { return s.loop.Run(ctx) }
 
 // Wake makes an idle sweeper look for pending deletions now.
 func (s *Sweeper) Wake() { s.loop.Wake() }
 
-// outcome is the result of one batch. An object that is neither in swept nor in failed wasn't
-// tried, or its storage call was cut off: its claim expires, and a later batch claims it
-// again.
+// outcome is the result of one batch of pending deletions. If one is neither in swept nor
+// in failed, the sweeper ran out of time: it didn't call the store, or cancelled the call.
+// The claim of such a pending deletion expires, and a later batch claims it again.
 type outcome struct {
 	claimed int
 	mu      sync.Mutex
@@ -129,9 +130,9 @@ func (o *outcome) add(d PendingDeletion, err error) {
 	o.timeout = o.timeout || errors.Is(err, context.DeadlineExceeded)
 }
 
-// batch claims and sweeps one batch of due objects. It returns an error if all deletions of
-// the batch failed, since then the store as a whole is probably unavailable and the loop
-// should back off.
+// batch claims and sweeps one batch of due pending deletions. It returns an error if the
+// store failed to delete all objects of the batch, since then the store as a whole is
+// probably unavailable, and the loop should wait before it tries again.
 func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	size := s.size
 	o, err := s.claimAndSweep(ctx)
@@ -145,8 +146,8 @@ func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	return o.claimed >= size, nil
 }
 
-// claimAndSweep claims one batch, sweeps it, records the outcome in the database and returns
-// the outcome.
+// claimAndSweep claims one batch of pending deletions, deletes their objects from the
+// store, records the outcome in the database and returns the outcome.
 func (s *Sweeper) claimAndSweep(ctx context.Context) (*outcome, error) {
 	if err := blob.RefuseWrong(ctx, s.opt.Store); err != nil {
 		return nil, err
@@ -166,7 +167,7 @@ func (s *Sweeper) claimAndSweep(ctx context.Context) (*outcome, error) {
 }
 
 // sweep deletes objects from the store until half of ClaimTime is over: first the single
-// objects, in one request, then the objects of uploads, one upload per call.
+// objects, all in one request, then the objects of uploads, with one call per upload.
 func (s *Sweeper) sweep(ctx context.Context, list []PendingDeletion, o *outcome) {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.ClaimTime/2)
 	defer cancel()
@@ -223,8 +224,8 @@ func (s *Sweeper) sweepUpload(ctx context.Context, d PendingDeletion, o *outcome
 	o.add(d, err)
 }
 
-// failures returns the errors that Store.Delete joined in err, by object key. If an error
-// names no key, all keys count as failed with that error.
+// failures returns the errors that Store.Delete joined in `err`, by storage key. If one of
+// them names no key, all keys count as failed with that error.
 func failures(err error, keys []string) map[string]error {
 	if err == nil {
 		return nil
@@ -247,8 +248,8 @@ func failures(err error, keys []string) map[string]error {
 	return failed
 }
 
-// record writes the outcome of a batch to the database, even if ctx has ended, so that objects
-// that were deleted aren't deleted again after a restart.
+// record writes the outcome of a batch to the database, even if ctx has ended, so that
+// objects that were deleted aren't deleted again after a restart.
 func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -273,8 +274,8 @@ func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	return s.postpone(ctx, o.failed)
 }
 
-// postpone reschedules the objects that the store failed to delete. Objects with the same
-// number of attempts and the same cause of failure are updated by one statement.
+// postpone reschedules the pending deletions that the store failed to execute. Those with
+// the same number of attempts and the same cause of failure are updated by one statement.
 func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 	type kind struct {
 		attempts int
@@ -293,9 +294,9 @@ func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 	return errors.Join(errs...)
 }
 
-// cause returns the text of err without the object's key and path, which the object's row has
-// already, so that the failures of several objects can have equal texts and be recorded
-// together.
+// cause returns the text of err without the object's key and path. The object's row has the
+// key anyway, and without it the failures of several objects can have equal texts and be
+// recorded by one statement.
 func cause(err error) string {
 	if e, ok := errors.AsType[*blob.DeleteError](err); ok {
 		err = e.Err

@@ -1,19 +1,19 @@
-// Package events has the table of the events that queue a manifest or blob for review by
-// garbage collection. The settings of review delays, the stored delays and the sentences of
-// "purser gc explain" are derived from this table; tests compare the documentation, and the
-// SQL that writes events, with it.
+// Package events has the table of events that queue a manifest or blob for review by
+// garbage collection (All). The settings of review delays, the stored delays and the
+// sentences of "purser gc explain" are derived from this table. Tests check that the
+// documentation, and the SQL statements that write events, agree with it.
 package events
 
 import "time"
 
-// DefaultDelay is the time between an event and the review that the event queues, for each
-// event whose delay isn't configured.
+// DefaultDelay is the review delay of each event whose delay isn't configured: the time
+// between the event and the review that it queues.
 const DefaultDelay = 24 * time.Hour
 
-// Kind says what an event queues.
+// Kind says what an event queues for review.
 type Kind string
 
-// Kinds of events: each has a review queue.
+// Kinds of events. Each kind has a review queue of its own.
 const (
 	Manifest Kind = "manifest"
 	Blob     Kind = "blob"
@@ -31,12 +31,12 @@ type Event struct {
 	// Queues is the documentation's text for what the event queues, such as "the layers of a
 	// deleted manifest".
 	Queues string
-	// Because is the text of "purser gc explain" for why the event queued a manifest or blob,
-	// which the text calls "it".
+	// Because is the reason that "purser gc explain" gives for the review of a manifest or
+	// blob that this event queued. The text calls the manifest or blob "it".
 	Because string
 }
 
-// All are the events, in the order of the documentation.
+// All has all events, in the order in which the documentation lists them.
 var All = []Event{
 	{Name: "blob_upload", Kind: Blob,
 		Queues:  "a blob that was uploaded or mounted, or that a client was told exists",
@@ -81,9 +81,9 @@ func WithDelay() []string {
 	return names
 }
 
-// Because returns the text for why the event of this name queued a manifest or blob, with the
-// name in parentheses. If All doesn't have the event, since a newer version of Purser has
-// queued the row, the text is only "of" and the name.
+// Because returns the text Event.Because of the event `name`, followed by the name in
+// parentheses. If All doesn't have the event, because a newer version of Purser has queued
+// the row, Because returns "of" and the name.
 func Because(name string) string {
 	for _, e := range All {
 		if e.Name == name {

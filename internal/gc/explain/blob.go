@@ -22,15 +22,16 @@ type BlobExplanation struct {
 	MediaType  string     `json:"media_type"`
 	StorageKey string     `json:"storage_key"` // the object's name in the blob store
 	CreatedAt  time.Time  `json:"created_at"`
-	// LostAt is when a check found that the blob's object isn't in the store; nil if it is
-	// there.
+	// LostAt is when a check found that the store no longer has the blob's object; nil if
+	// the object isn't known to be lost.
 	LostAt *time.Time `json:"lost_at"`
-	// Garbage collection keeps the blob as long as these manifests use it.
+	// Garbage collection keeps the blob as long as these manifests use it, as configuration
+	// or as layer.
 	Configurations Some[BlobUse] `json:"configurations"`
 	Layers         Some[BlobUse] `json:"layers"`
-	// Linked is the number of repositories that serve the blob. Unused are those of them
-	// in which no manifest uses the blob. Their links to the blob don't keep it, and a
-	// review removes them.
+	// Linked is the number of repositories that serve the blob. Unused lists the
+	// repositories among them in which no manifest uses the blob. The links of these
+	// repositories to the blob don't keep it, and a review removes them.
 	Linked catalog.Count  `json:"linked"`
 	Unused Some[string]   `json:"unused"`
 	Review *PlannedReview `json:"review"` // nil: none is planned
@@ -42,8 +43,8 @@ type BlobUse struct {
 	Digest     oci.Digest `json:"digest"`
 }
 
-// Blob explains which manifests use the blob d, and what garbage collection will do with
-// it. Error: BLOB_UNKNOWN.
+// Blob explains which manifests use the blob with the digest `d`, and what garbage
+// collection will do with it. It returns the error BLOB_UNKNOWN if there is no such blob.
 func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, error) {
 	e := BlobExplanation{Digest: d}
 	err := c.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -75,10 +76,10 @@ func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, 
 	return e, nil
 }
 
-// askUses adds queries for the manifests that use the blob to the batch. If a manifest's
-// repository was deleted and its rows aren't removed yet, its path is "". Each lookup
-// names the namespace, so that it reads a single partition. "Plans" in the comment of
-// package db explains OFFSET 0.
+// askUses adds queries for the manifests that use the blob to the batch `b`. If a
+// manifest's repository was deleted, and its rows aren't removed yet, the query returns the
+// path "" for the repository. Each lookup names the namespace, so that it reads a single
+// partition. For OFFSET 0 see "Plans" in package db.
 func askUses(b *pgx.Batch, e *BlobExplanation) {
 	scan := func(row pgx.CollectableRow, total *int64) (u BlobUse, err error) {
 		var digest []byte
@@ -115,8 +116,8 @@ func askUses(b *pgx.Batch, e *BlobExplanation) {
 		ORDER BY f.id`, explainLimit+1, explainFirst), e.Digest.Bytes())
 }
 
-// askLinks adds a query for the repositories that serve the blob to the batch. A digest
-// can occur in every namespace, so this query reads all partitions.
+// askLinks adds a query for the repositories that serve the blob to the batch `b`. Any
+// namespace may have such repositories, so this query reads all partitions.
 func askLinks(b *pgx.Batch, e *BlobExplanation) {
 	b.Queue(fmt.Sprintf(`
 		WITH rb AS MATERIALIZED (

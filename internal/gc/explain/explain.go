@@ -16,9 +16,9 @@ import (
 type Fate string
 
 // These are the fates. FateUnplanned should never occur, because every unreferenced
-// manifest or blob has a row in its review queue. The one exception is a manifest to which
-// only manifests of its own cycle refer: it counts as unreferenced, and another manifest
-// of the cycle may have the row.
+// manifest or blob has a row in its review queue. A manifest to which only manifests of its
+// own cycle refer counts as unreferenced too; if another manifest of the cycle has the row
+// instead, the fate is FateWaiting.
 const (
 	FateKept      Fate = "kept"      // it is referenced
 	FateWaiting   Fate = "waiting"   // it is unreferenced, and its review isn't due yet
@@ -41,14 +41,14 @@ func fate(referenced bool, r *PlannedReview, now time.Time) Fate {
 	return FateDue
 }
 
-// Some has the first few items of a long list, and the number of all its items.
+// Some has the first few items of a long list, and the number of all items of that list.
 type Some[T any] struct {
 	First []T           `json:"first"`
 	Total catalog.Count `json:"total"`
 }
 
-// PlannedReview is a row of a review queue. It may also be a row that is still to be
-// inserted, for a referrer whose subject was deleted.
+// PlannedReview is a row of a review queue. For a referrer whose subject was deleted, it
+// may also be the row that gc.QueueReferrers still has to insert.
 type PlannedReview struct {
 	Event       string     `json:"event"` // why it was queued: see package events
 	QueuedAt    time.Time  `json:"queued_at"`
@@ -61,25 +61,27 @@ type PlannedReview struct {
 const (
 	// explainFirst is how many items of each list an explanation has.
 	explainFirst = 10
-	// explainLimit is the number up to which an explanation counts the items of a list.
+	// explainLimit is the number up to which an explanation counts the items of a list
+	// exactly.
 	explainLimit = 10_000
 )
 
-// counted returns the count of a list from which a query has read n rows, at most
-// explainLimit+1. If n is larger than explainLimit, the count is explainLimit and inexact.
+// counted returns the count of a list from which a query has read `n` rows. The query must
+// stop reading at explainLimit+1 rows. If n is larger than explainLimit, the count is
+// explainLimit and inexact.
 func counted(n int64) catalog.Count {
 	return catalog.Count{Rows: min(n, explainLimit), Exact: n <= explainLimit}
 }
 
-// askSome adds an SQL statement to the batch b that returns the first items of a list, in
-// the order of their ids, and stores its result in *to. The first column of each row must
-// be the number of all items. scan reads that number into total, and the other columns
-// into an item.
+// askSome adds an SQL statement to the batch `b` that returns the first items of a list, in
+// the order of their ids, and stores its result in `*to`. In each row that the statement
+// returns, the first column must be the number of all items. `scan` reads that number into
+// `*total`, and returns an item made from the other columns.
 //
-// The statement must read at most explainLimit+1 rows of the list, and sort only these.
-// Otherwise the planner, which can't know that very many manifests may use one digest,
-// would read and sort the whole list. The limits are literals in the SQL text, so that the
-// planner knows them.
+// The SQL statement must read at most explainLimit+1 rows of the list, and sort only these.
+// Otherwise the planner would read and sort the whole list, because it can't know that very
+// many manifests may use one digest. The limits must be literals in the SQL text, so that
+// the planner knows them.
 func askSome[T any](b *pgx.Batch, to *Some[T], scan func(row pgx.CollectableRow, total *int64) (T, error), sql string, args ...any) {
 	*to = Some[T]{First: []T{}, Total: counted(0)}
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
@@ -93,7 +95,8 @@ func askSome[T any](b *pgx.Batch, to *Some[T], scan func(row pgx.CollectableRow,
 	})
 }
 
-// scanDigest reads a row of a list of digests, for askSome.
+// scanDigest is a `scan` function for askSome: it reads a row of the number of all items
+// and a digest.
 func scanDigest(row pgx.CollectableRow, total *int64) (d oci.Digest, err error) {
 	var digest []byte
 	if err := row.Scan(total, &digest); err != nil {
@@ -102,8 +105,8 @@ func scanDigest(row pgx.CollectableRow, total *int64) (d oci.Digest, err error) 
 	return oci.DigestFromBytes(digest)
 }
 
-// askReview adds a query for a planned review to the batch b, and stores the review in
-// *to. If the query returns no row, *to stays nil.
+// askReview adds a query for a planned review to the batch `b`, and stores the review in
+// `*to`. If the query returns no row, `*to` stays nil.
 func askReview(b *pgx.Batch, to **PlannedReview, sql string, args ...any) {
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[PlannedReview])
@@ -114,8 +117,8 @@ func askReview(b *pgx.Batch, to **PlannedReview, sql string, args ...any) {
 	})
 }
 
-// askRow adds a query that returns one row to the batch, and stores the row's columns in
-// dest.
+// askRow adds a query that returns one row to the batch `b`, and stores the row's columns
+// in `dest`.
 func askRow(b *pgx.Batch, dest []any, sql string, args ...any) {
 	b.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
 }

@@ -28,16 +28,17 @@ type ManifestExplanation struct {
 	Tags    Some[string]       `json:"tags"`
 	Indexes Some[HoldingIndex] `json:"indexes"`
 	Subject *ExplainedSubject  `json:"subject"` // nil: it names none
-	// Circle says that the manifest belongs to a cycle of manifests that refer to each
-	// other, and that neither these nor any manifest that refers to them has a tag. Then
-	// its indexes and its subject don't keep it. The whole cycle is deleted after the
-	// review of any of its manifests.
+	// Circle says that the manifest is in a cycle of manifests that refer to each other,
+	// and that none of these, and no manifest that refers to them, has a tag. Then the
+	// manifest's indexes and its subject don't keep it. The whole cycle is deleted after
+	// the review of any of its manifests.
 	Circle bool           `json:"circle"`
 	Review *PlannedReview `json:"review"` // nil: none is planned
 	// Referrers and Children are queued for review when this manifest is deleted.
 	Referrers Some[oci.Digest] `json:"referrers"`
 	Children  Some[oci.Digest] `json:"children"`
-	// Missing are manifests that this sparse index lists and the repository doesn't have.
+	// Missing has the manifests that this manifest, a sparse index, lists and that the
+	// repository doesn't have.
 	Missing Some[oci.Digest] `json:"missing"`
 }
 
@@ -53,8 +54,10 @@ type ExplainedSubject struct {
 	Exists bool       `json:"exists"` // in the same repository
 }
 
-// Manifest explains what refers to the manifest d in the repository at path, and what
-// garbage collection will do with it. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+// Manifest explains what refers to the manifest with the digest `d` in the repository at
+// `path`, and what garbage collection will do with it. It returns the error NAME_UNKNOWN if
+// there is no such repository, and MANIFEST_UNKNOWN if the repository doesn't have the
+// manifest.
 func Manifest(ctx context.Context, c *gc.Collector, path string, d oci.Digest) (ManifestExplanation, error) {
 	e := ManifestExplanation{Repository: path, Digest: d}
 	err := c.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -102,7 +105,7 @@ func Manifest(ctx context.Context, c *gc.Collector, path string, d oci.Digest) (
 	return e, nil
 }
 
-// repository identifies a repository's row.
+// repository identifies a row of the table repositories.
 type repository struct{ namespace, id int64 }
 
 func findRepository(ctx context.Context, tx pgx.Tx, path string) (r repository, err error) {
@@ -118,8 +121,8 @@ func (e *ManifestExplanation) referenced() bool {
 	return len(e.Tags.First) > 0 || len(e.Indexes.First) > 0 || e.Subject != nil && e.Subject.Exists
 }
 
-// findCircle sets e.Circle if the manifest has no tag and only its own cycle refers to it.
-// It runs the same check as a review.
+// findCircle sets e.Circle if the manifest has no tag and only a cycle without tags keeps
+// it. It runs the same check as a review.
 func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repository, id int64) error {
 	if len(e.Tags.First) > 0 || !e.referenced() || len(e.Children.First)+len(e.Referrers.First) == 0 {
 		return nil
@@ -129,8 +132,8 @@ func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repos
 	return err
 }
 
-// askHolders adds queries for the tags that point to the manifest, and for the indexes
-// that list it, to the batch. "Plans" in the comment of package db explains OFFSET 0.
+// askHolders adds queries to the batch `b`: for the tags that point to the manifest, and
+// for the indexes that list it. For OFFSET 0 see "Plans" in package db.
 func askHolders(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
 	b.Queue(fmt.Sprintf(`
 		WITH t AS MATERIALIZED (
@@ -171,8 +174,8 @@ func askHolders(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
 		ORDER BY f.id`, explainLimit+1, explainFirst), r.namespace, r.id, id, e.Digest.Bytes())
 }
 
-// askSubject adds a query to the batch that tells whether the manifest's subject exists.
-// It adds none if the manifest names no subject.
+// askSubject adds a query to the batch `b` that tells whether the manifest's subject
+// exists. If the manifest names no subject, askSubject adds no query.
 func askSubject(b *pgx.Batch, e *ManifestExplanation, r repository, subject []byte) error {
 	if subject == nil {
 		return nil
@@ -188,7 +191,8 @@ func askSubject(b *pgx.Batch, e *ManifestExplanation, r repository, subject []by
 	return nil
 }
 
-// askDependents adds queries for the manifest's children and referrers.
+// askDependents adds queries to the batch `b`: for the manifest's referrers, for its
+// children, and for the manifests that it lists and that the repository doesn't have.
 func askDependents(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
 	askSome(b, &e.Referrers, scanDigest, fmt.Sprintf(`
 		WITH list AS MATERIALIZED (

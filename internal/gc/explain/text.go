@@ -85,7 +85,9 @@ func (e BlobExplanation) Sentences() []string {
 	return text
 }
 
-// sentences says what the planned review will do. If r is nil, no review is planned.
+// sentences returns sentences about the planned review: when it will run at the time `now`,
+// why, and what it will do to a manifest or blob with the fate `f`. If r is nil, no review
+// is planned.
 func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 	if r == nil {
 		if f == FateKept {
@@ -123,7 +125,7 @@ func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 }
 
 // names returns a noun and the first items of the list: "tags a, b and 3 more", "no tag".
-// one is the noun in the singular.
+// The parameter `one` is the noun in the singular.
 func (s Some[T]) names(one string) string {
 	switch s.Total.Rows {
 	case 0:
@@ -134,14 +136,14 @@ func (s Some[T]) names(one string) string {
 	return one + "s " + s.list()
 }
 
-// count returns the number of items with a noun, one in the singular and many in the
+// count returns the number of items and a noun: `one` in the singular, `many` in the
 // plural.
 func (s Some[T]) count(one, many string) string {
 	return s.number(s.Total.Rows) + " " + verb(s.Total, one, many)
 }
 
-// number formats n with commas. If the list was too long to be counted, it returns "more
-// than n".
+// number formats `n` with commas. If the list has more items than an explanation counts, it
+// returns "more than" and the number.
 func (s Some[T]) number(n int64) string {
 	if s.Total.Exact {
 		return humanize.Comma(n)
@@ -149,7 +151,7 @@ func (s Some[T]) number(n int64) string {
 	return "more than " + humanize.Comma(n)
 }
 
-// list returns the first items of the list and how many follow: "a, b and 3 more".
+// list returns the first items of the list and how many items follow: "a, b and 3 more".
 func (s Some[T]) list() string {
 	parts := make([]string, len(s.First))
 	for i, v := range s.First {
@@ -164,7 +166,7 @@ func (s Some[T]) list() string {
 	return strings.Join(parts, "")
 }
 
-// more returns how many items the list has in addition to the first ones, "" if none.
+// more returns how many items the list has in addition to those in First, "" if none.
 func (s Some[T]) more() string {
 	n := s.Total.Rows - int64(len(s.First))
 	if n <= 0 {
