@@ -2,8 +2,9 @@
 //
 //	go run ./bench SCENARIO [flags]
 //
-// Without a scenario it lists all scenarios; SCENARIO -h lists a scenario's flags. The
-// scenarios measure by package meter. README.md explains the figures and has results.
+// Without a scenario it lists all scenarios; SCENARIO -h lists a scenario's flags. Package
+// meter has the measuring functions of the scenarios. README.md explains the figures and has
+// results.
 package main
 
 import (

@@ -48,8 +48,8 @@ func set(a *analysis.Analyzer, flag, value string) {
 	}
 }
 
-// explained changes the analyzer a so that it reports no findings in tests and on lines
-// with an exception for it.
+// explained changes the analyzer `a` so that it reports no findings in tests, and none on
+// lines that end in a comment //nolint:NAME // reason with the analyzer's name.
 func explained(a *analysis.Analyzer) {
 	exception := regexp.MustCompile(`^//nolint:(\w+,)*` + a.Name + `(,\w+)* // \S`)
 	run := a.Run
