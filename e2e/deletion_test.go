@@ -261,8 +261,8 @@ func (e *estate) afterUpload(name, repo string, u *upload, blob oci.Descriptor, 
 }
 
 // A client pushes an image, the test deletes the repository, and the client puts a manifest
-// with the deleted blobs. The registry must refuse it, and accept a new push of the whole
-// image.
+// with the deleted blobs. The registry must refuse this manifest, and accept a new push of the
+// whole image.
 func TestManifestOfDeletedRepository(t *testing.T) {
 	beginOwn(t)
 	e := newEstate(t, dbtest.EmptyDSN(t))

@@ -1,7 +1,7 @@
 // Package e2e tests the purser binary with the clients that users have.
 //
-// Its tests build cmd/purser once (with the race detector if "go test" has -race), start it as a
-// user does, and send requests with crane, skopeo, podman, regctl, oras-go, containerd,
+// Its tests build cmd/purser once (with the race detector if "go test" has -race), start it as
+// a user does, and send requests with crane, skopeo, podman, regctl, oras-go, containerd,
 // Docker, a browser and plain HTTP. Each test has a registry and directories of its own, and
 // uses only the command line and the network. If a program that a test needs isn't installed,
 // the test is skipped, or fails if the environment variable CI is set.

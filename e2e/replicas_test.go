@@ -19,8 +19,8 @@ import (
 // with the former state.
 const seenWithin = time.Second
 
-// startReplicas starts two registries at the same time, on one database without a schema and
-// one storage.
+// startReplicas starts two registries at the same time. They share an empty database, in which
+// no registry has created its tables yet, and a store.
 func startReplicas(t *testing.T, storage func(testing.TB) []string) (a, b *registry) {
 	t.Helper()
 	env := append(storage(t), "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t))

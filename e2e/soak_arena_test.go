@@ -77,8 +77,8 @@ const (
 	brawling = 3 * time.Second
 )
 
-// brawl writes contested tags in the first part of each period, and checks the tags in the
-// rest of the period, until the traffic ends.
+// brawl writes contested tags in the first part of each period of length `bout`, and checks
+// the tags in the rest of the period, until the traffic ends.
 func (w *worker) brawl() {
 	began := time.Now()
 	for w.traffic.Err() == nil {

@@ -110,8 +110,8 @@ func (s *soak) deleteTags() {
 
 // hurry makes work due that workers would do only later: pending deletions, which may wait
 // because the store failed or the sweeper that had claimed them was killed; and the end of all
-// uploads, since no client continues them. It restarts the replicas, so that their workers
-// look for work at once. It leaves out objects that only wait for their second deletion.
+// uploads, since no client continues them. Objects that only wait for their second deletion
+// stay as they are. hurry restarts the replicas, so that their workers look for work at once.
 func (s *soak) hurry() {
 	s.restart("UPDATE gc_doomed_objects SET delete_after = now() WHERE again_at IS NULL OR delete_after <> again_at",
 		"UPDATE uploads SET updated_at = '-infinity'")

@@ -90,8 +90,9 @@ func (o *owner) settle(r *ownRepo, tag string, m *image, released []*hold, by en
 	}
 }
 
-// tagAgain puts a held manifest under another tag, without pushing its blobs and children. The
-// repository has all of them, so the registry must accept the manifest.
+// tagAgain puts a held manifest (one that must exist, see hold) under another tag, without
+// pushing its blobs and children. The repository has all of them, so the registry must accept
+// the manifest.
 func (o *owner) tagAgain(r *ownRepo) {
 	h := r.tagged(o.rng)
 	by, ok := o.any()
@@ -113,8 +114,8 @@ func (o *owner) tagAgain(r *ownRepo) {
 	o.settle(r, tag, h.image, released, by, became, same)
 }
 
-// pushReferrer puts a manifest whose subject is held, is about to be deleted, is pushed only
-// after the referrer, or never exists.
+// pushReferrer puts a manifest that has a subject. By chance, the subject exists, is about to
+// be deleted, is pushed only after the referrer, or never exists.
 func (o *owner) pushReferrer(r *ownRepo) {
 	subject := v1.Descriptor{MediaType: v1.MediaTypeImageManifest, Digest: digest.FromString("never"), Size: 5}
 	var later *image
@@ -234,8 +235,9 @@ func (w *worker) verify() {
 // state: seenWithin, and as much again for a busy machine.
 const stale = 2 * seenWithin
 
-// check pulls a held manifest from a random replica. It fails the soak if the manifest isn't
-// complete, unless a worker has released the manifest meanwhile.
+// check pulls a held manifest (one that must exist, see hold) from a random replica. It fails
+// the soak if the manifest isn't complete, unless a worker has released the manifest
+// meanwhile.
 func (w *worker) check(h *hold) {
 	at, ok := w.any()
 	if !ok || h == nil {

@@ -109,8 +109,8 @@ func (c *conn) do(ctx context.Context, req *request, sink io.Writer) (*response,
 	return resp, nil
 }
 
-// once does what do does, but sends the request only once. `began` is true if at least one
-// byte of the answer has arrived.
+// once sends `req` and reads the whole answer, as do does, but never sends the request a
+// second time. `began` is true if at least one byte of the answer has arrived.
 func (c *conn) once(ctx context.Context, req *request, sink io.Writer) (resp *response, began bool, err error) {
 	if c.nc == nil {
 		if err := c.dial(ctx); err != nil {
