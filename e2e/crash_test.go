@@ -34,8 +34,8 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 				r.Restart()
 				l.Check(r.API())
 				loads = append(loads, l)
-				// A push after the restart must succeed, too, into a repository whose last
-				// push the kill may have interrupted.
+				// A push after the restart must succeed, even to a repository to which the
+				// last push before the kill was interrupted.
 				if _, err := r.API().pushImage(t.Context(), "load/worker0", "after", randomBytes(1<<10)); err != nil {
 					t.Fatalf("the push after the restart: %v", err)
 				}

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// send sends a HEAD or GET for a manifest, with the User-Agent agent.
+// send sends a HEAD or GET (`method`) for a manifest. `agent` is the User-Agent of the
+// request.
 func (s *pullScene) send(method, agent, repo, reference string) {
 	s.t.Helper()
 	_, err := s.r.API().do(s.t.Context(), request{method: method, path: "/v2/" + repo + "/manifests/" + reference,

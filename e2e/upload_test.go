@@ -51,7 +51,7 @@ func TestUploadResumesAfterDroppedConnection(t *testing.T) {
 	}
 }
 
-// sendAndDrop begins a PATCH with all of content and closes the connection after n bytes.
+// sendAndDrop begins a PATCH whose body is `content`, and closes the connection after n bytes.
 func sendAndDrop(t testing.TB, r *registry, location string, content []byte, n int) {
 	t.Helper()
 	u, err := url.Parse(location)
