@@ -4,8 +4,9 @@ import (
 	"testing"
 )
 
-// nothingDangles checks, after all reviews, that every manifest, blob and link that is
-// left is referenced.
+// nothingDangles is called after all reviews. It checks that a tag keeps every manifest
+// that is left, directly or through other manifests, and that manifests use every blob and
+// link that is left.
 func (b bundle) nothingDangles(t *testing.T) {
 	t.Helper()
 	for what, sql := range map[string]string{
@@ -37,8 +38,8 @@ func (b bundle) nothingDangles(t *testing.T) {
 	}
 }
 
-// owned checks that each object that clients ever wrote belongs to exactly one row: of a
-// blob, an upload or a pending deletion.
+// owned checks that each object that clients have ever stored belongs to exactly one row:
+// of a blob, an upload or a pending deletion.
 func (s *storm) owned(t *testing.T) {
 	t.Helper()
 	s.a.Owned(t)

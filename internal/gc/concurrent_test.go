@@ -22,15 +22,15 @@ import (
 )
 
 // concurrentTimeVariable is the environment variable with the duration of each storm test,
-// by default 3 s. If too few reviews and deletions have happened in that time, the test
-// continues for up to half a minute.
+// by default 3 s. If in that time no manifest or no blob was deleted, or no reviewer's
+// connection was killed, the test continues for up to half a minute.
 const concurrentTimeVariable = "PURSER_TEST_CONCURRENT"
 
-// TestConcurrentReviewsAtOnce runs clients that send all kinds of requests to two
-// replicas, and reviewers of blobs and of manifests whose connections are killed or time
-// out at random. There are no review delays and only few repositories and blobs, so that
-// all of them collide. At the end it reviews until the queues are empty. No content in use
-// may be lost, and no garbage may be left.
+// TestConcurrentReviewsAtOnce runs clients that send all kinds of requests to two replicas,
+// and reviewers of blobs and of manifests whose connections are killed or time out at
+// random. There are no review delays and only few repositories and blobs, so that requests
+// and reviews collide. At the end it reviews until the review queues are empty. No content
+// in use may be lost, and no garbage may be left.
 func TestConcurrentReviewsAtOnce(t *testing.T) { catalogtest.AtBoth(t, testConcurrentReviewsAtOnce) }
 
 func testConcurrentReviewsAtOnce(t *testing.T, dsn string) {
@@ -40,9 +40,10 @@ func testConcurrentReviewsAtOnce(t *testing.T, dsn string) {
 	s.run(t)
 }
 
-// TestConcurrentPromises runs the same storm with a review delay of 500 ms for uploads and
-// promises of existence, and none for other events. There are so many blobs that promises
-// expire. Content must exist as long as its promise lasts.
+// TestConcurrentPromises runs the same clients and reviewers as
+// TestConcurrentReviewsAtOnce, with a review delay of 500 ms for uploads and promises of
+// existence, and none for other events. There are so many blobs that promises expire.
+// Content must exist as long as its promise lasts.
 func TestConcurrentPromises(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, dbtest.DSN(t))
@@ -60,7 +61,7 @@ type storm struct {
 	a, b    bundle
 	dsn     string
 	unlink  bool          // clients unlink blobs
-	promise time.Duration // what clients are promised; 0: nothing
+	promise time.Duration // how long a promise of existence lasts; 0: there is none
 	// These are the numbers of clients, repositories, layers and configurations.
 	clients, repositories, layers, configs int
 
@@ -84,7 +85,8 @@ func (s *storm) count(what string) {
 	s.did[what]++
 }
 
-// calm says whether too little has happened so far for the test to prove anything.
+// calm says whether no manifest or no blob was deleted so far, or no connection was killed,
+// so that the test doesn't prove anything yet.
 func (s *storm) calm() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +143,7 @@ func (s *storm) run(t *testing.T) {
 	s.owned(t)
 }
 
-// dawdle is a tracer that pauses a connection before some of its statements, so that
+// dawdle is a pgx tracer that pauses a connection before some of its statements, so that
 // statements of other connections run in between.
 type dawdle struct{}
 
@@ -170,7 +172,7 @@ func (s *storm) linger(t *testing.T) {
 }
 
 // reviewer returns a collector whose reviews run on a connection pool of their own, with
-// the given lock timeout and statement timeout.
+// the lock timeout `lock` and the statement timeout `statement`.
 func (s *storm) reviewer(t *testing.T, lock, statement string) *gc.Collector {
 	t.Helper()
 	cfg := s.a.DB.Pool.Config()
@@ -188,8 +190,8 @@ func (s *storm) reviewer(t *testing.T, lock, statement string) *gc.Collector {
 	return gc.New(gc.Options{Catalog: s.a.Catalog, DB: s.a.DB, Reviews: &db.DB{Pool: pool}})
 }
 
-// review runs reviews of random batch sizes until ctx ends. Some are dry runs, and some
-// use the collector hasty, which has a very short timeout.
+// review runs reviews of random batch sizes until ctx ends. Some of them are dry runs, and
+// some use the collector `hasty`, which has a very short statement timeout.
 func (s *storm) review(ctx context.Context, kind gc.ReviewKind, usual, hasty *gc.Collector, rng *rand.Rand) error {
 	for ctx.Err() == nil {
 		c, o := usual, gc.ReviewOptions{Kind: kind, Limit: 1 + rng.IntN(20), DryRun: rng.IntN(20) == 0}
@@ -293,9 +295,9 @@ func (s *storm) put(ctx context.Context, b bundle, path string, payload []byte, 
 	return d, err
 }
 
-// has makes sure that a repository has a blob, as clients do before they put a manifest:
-// it asks whether the blob exists, mounts it from another repository, or uploads it. Each
-// successful answer is a promise of existence.
+// has makes sure that the repository at `path` has the blob with this content, as clients
+// do before they put a manifest: it asks whether the blob exists, mounts it from another
+// repository, or uploads it. Each successful answer is a promise of existence.
 func (s *storm) has(ctx context.Context, b bundle, rng *rand.Rand, path, content string) (oci.Digest, error) {
 	d := oci.Compute(oci.SHA256, []byte(content))
 	switch rng.IntN(3) {
@@ -320,9 +322,9 @@ func isOneOf(err error, codes ...oci.Code) bool {
 	return false
 }
 
-// unpromised returns nil if the error err is allowed: it has one of the codes, and a
-// promise of existence made at start would have expired by now. It returns any other
-// error.
+// unpromised returns nil if the error `err` of a request is allowed: it has one of the
+// codes, and a promise of existence made at the time `start` would have expired by now.
+// Otherwise it returns err.
 func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error {
 	if !isOneOf(err, codes...) {
 		return err
@@ -333,7 +335,7 @@ func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error 
 	return fmt.Errorf("after %v, promised for %v: %w", time.Since(start), s.promise, err)
 }
 
-// act sends one random request as a client. name must be unique among all requests.
+// act sends one random request as a client. `name` must be unique among all requests.
 func (s *storm) act(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand, name string) error {
 	path, tag := fmt.Sprint("n/r", rng.IntN(s.repositories)), fmt.Sprint("t", rng.IntN(4))
 	if rng.IntN(3) == 0 {
@@ -374,7 +376,7 @@ func (s *storm) act(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand,
 		more["annotations"] = map[string]string{"n": name}
 	}
 	if s.promise > 0 {
-		time.Sleep(time.Duration(rng.Int64N(int64(s.promise / 3)))) // as if it had more to upload
+		time.Sleep(time.Duration(rng.Int64N(int64(s.promise / 3)))) // as if the client had more to upload
 	}
 	var tags []string
 	if choice < 9 {
@@ -391,7 +393,8 @@ func (s *storm) act(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand,
 	return s.refer(ctx, t, b, rng, path, d, start, more["annotations"] != nil && len(tags) == 0)
 }
 
-// subject returns the digest of a manifest that was put before or may be put later.
+// subject returns the digest of a manifest for use as a subject: of one that was put
+// before, or of one that a client may put later.
 func (s *storm) subject(t *testing.T, rng *rand.Rand, config oci.Digest, layers []oci.Digest) oci.Digest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -401,9 +404,9 @@ func (s *storm) subject(t *testing.T, rng *rand.Rand, config oci.Digest, layers 
 	return s.known[len(s.known)-1-rng.IntN(min(len(s.known), 10))]
 }
 
-// refer sometimes puts indexes that list the manifest d. mine says that no other client
-// deletes d; then the manifest must exist as long as the promise of existence made at
-// start lasts.
+// refer sometimes puts indexes that list the manifest with the digest `d`. If `mine` is
+// true, no other client deletes this manifest, so it must exist as long as the promise of
+// existence made at the time `start` lasts.
 func (s *storm) refer(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand, path string, d oci.Digest, start time.Time, mine bool) error {
 	if rng.IntN(2) == 0 {
 		return nil

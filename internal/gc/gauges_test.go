@@ -98,8 +98,8 @@ purser_lost_blobs 1
 	}
 }
 
-// Scrapers read the gauges many times within the gauges' interval. Gauges must query the
-// database only once.
+// Prometheus scrapes the gauges many times within GaugesOptions.Every. Gauges must query
+// the database only once, and export the old values until then.
 func TestGaugesAskSeldom(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -123,8 +123,8 @@ func TestGaugesAskSeldom(t *testing.T) {
 	}
 }
 
-// If the database doesn't answer, Gauges must export its last values and no error, because
-// an error of one collector would lose all other metrics of the scrape.
+// If the database doesn't answer, Gauges must export its last values and no error: if one
+// collector returns an error, Prometheus gets no metrics from the whole scrape.
 func TestGaugesWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

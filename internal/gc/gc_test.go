@@ -78,7 +78,8 @@ func TestUploadIsSweptAgainAfterTheLongestRequest(t *testing.T) {
 	if got := b.stored(); !slices.Equal(got, []string{other}) {
 		t.Fatalf("stored after the first sweep: %v, want only %s, without %s", got, other, first)
 	}
-	// A request writes an object late, after another request has taken over its upload.
+	// A request whose upload another request has taken over writes one more object of the
+	// upload, after the first sweep.
 	if err := os.WriteFile(filepath.Join(b.dir, "objects", base[:2], base+"-7"), []byte("late"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +90,7 @@ func TestUploadIsSweptAgainAfterTheLongestRequest(t *testing.T) {
 	if got := b.stored(); !slices.Equal(got, []string{other}) {
 		t.Errorf("stored after the second sweep: %v, want only %s", got, other)
 	}
-	b.counters(1, 10, 0) // of what a second sweep finds nothing was known
+	b.counters(1, 10, 0) // the second sweep isn't counted
 }
 
 func TestUploadKeepsTheCommittedObject(t *testing.T) {
@@ -164,7 +165,7 @@ func TestStoreThatHangsOnlyCostsTime(t *testing.T) {
 	}
 	store := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
 		if hang(ctx, len(keys)) {
-			return ctx.Err() // of no key in particular: so of each
+			return ctx.Err() // it names no key, so each key counts as failed
 		}
 		return b.store.Delete(ctx, keys)
 	}}
@@ -222,7 +223,8 @@ func TestStopInTheMiddleCountsNothingAsFailed(t *testing.T) {
 	b.doom(3)
 	begun := make(chan struct{})
 	store := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
-		// The store deletes one object, and then the process is told to stop.
+		// The store deletes one object. Then the test stops the sweeper while the call is
+		// still running.
 		err := b.store.Delete(ctx, keys[:1])
 		close(begun)
 		<-ctx.Done()

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// collectKeeping runs gc.Collect with the given value of the setting gc.keep_doomed.
+// collectKeeping runs gc.Collect with `keep` as the setting gc.keep_doomed.
 func (b *storeBundle) collectKeeping(keep time.Duration) gc.Progress {
 	b.t.Helper()
 	c := gc.New(gc.Options{Catalog: b.catalog, DB: b.db, KeepDoomed: keep})
@@ -27,9 +27,9 @@ func (b *storeBundle) collectKeeping(keep time.Duration) gc.Progress {
 }
 
 // The sweeper must delete objects of deleted blobs only after gc.keep_doomed, and objects
-// of uploads at once. A pending deletion that a sweeper has claimed before has its own
-// time for the next attempt, without that delay. If gc.keep_doomed is shortened, the new
-// value also applies to objects whose deletion is already pending.
+// of uploads at once. If a sweeper has claimed a pending deletion before, the time of its
+// next attempt must not be delayed by gc.keep_doomed once more. If gc.keep_doomed is
+// shortened, the new value must also apply to objects whose deletion is already pending.
 func TestKeepDoomed(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -59,8 +59,9 @@ type away struct{ blob.Store }
 
 func (away) Check(context.Context) error { return fmt.Errorf("the volume: %w", blob.ErrWrongStore) }
 
-// As long as the store belongs to another database, the sweeper must claim no pending
-// deletion and the reaper must end no upload, even though the store would accept changes.
+// As long as the store carries another database's identity, the sweeper must claim no
+// pending deletion and the reaper must delete no upload, even though the store would accept
+// changes.
 func TestNothingIsDoneWithAWrongStore(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -9,19 +9,20 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// The other race tests stop a review where one particular mistake would show. The tests of
-// this file stop it before its other statements, and let many clients at once send
-// requests that the review could affect. Whatever the order, three things must hold. A
-// client that was told that something exists must find it afterwards. Nothing that is
-// referenced may be deleted. After all reviews, no unreferenced content may be left.
+// Each of the other race tests stops a review at a statement where one particular mistake
+// would show. The tests of this file stop it before the remaining statements, and let
+// several clients at once send requests that the review could affect. In whatever order the
+// requests are executed, three things must hold. A client that was told that something
+// exists must find it afterwards. Nothing that is referenced may be deleted. After all
+// reviews, no unreferenced content may be left.
 
-// around has the requests that clients send while a review is stopped, by name. Each
-// returns whether the client was told that something exists.
+// around has, by name, functions that each send a client's request while a review is
+// stopped. A function returns whether the client was told that something exists.
 type around map[string]func() (exists bool, err error)
 
-// meet starts the clients one after the other, each as soon as the one before has ended or
-// waits for a lock. Then it lets the review finish. It returns by name which clients were
-// told that something exists.
+// meet sends the requests in `clients` one after the other, each as soon as the one before
+// has ended or waits for a lock. Then it lets the review finish. It returns by name which
+// clients were told that something exists.
 func (p *paused) meet(t *testing.T, b bundle, clients around) map[string]bool {
 	t.Helper()
 	type answer struct {
@@ -50,8 +51,8 @@ func (p *paused) meet(t *testing.T, b bundle, clients around) map[string]bool {
 	return told
 }
 
-// either returns whether a client was told that something exists. An err with one of the
-// codes means that the client was told that it doesn't; any other error is returned.
+// either returns whether a client was told that something exists: it was if `err` is nil,
+// and wasn't if err has one of the codes. either returns any other error.
 func either(err error, codes ...oci.Code) (exists bool, _ error) {
 	if err == nil || isOneOf(err, codes...) {
 		return err == nil, nil
@@ -59,9 +60,9 @@ func either(err error, codes ...oci.Code) (exists bool, _ error) {
 	return false, err
 }
 
-// settle commits the transaction of the session holds and reviews everything. It checks
-// that reviews delete nothing that is referenced, and leave neither garbage nor a
-// reference to deleted content.
+// settle commits the transaction of the session `holds` and reviews everything. It checks
+// that reviews delete nothing that is referenced, and leave neither garbage nor a reference
+// to deleted content.
 func (b bundle) settle(t *testing.T, holds catalogtest.Session) {
 	t.Helper()
 	b.Complete(t)
@@ -219,9 +220,9 @@ func TestRaceAroundManifests(t *testing.T) {
 	}
 }
 
-// The test stops a dry run after it has deleted manifests in its transaction, before it
-// looks up their repositories. A client that tags such a manifest must wait, and then find
-// the registry unchanged.
+// The test stops a dry run of reviews after it has deleted manifests in its transaction,
+// before it looks up the manifests' repositories. A client that puts such a manifest with a
+// tag must wait for the rollback, and then find the registry unchanged.
 func TestRaceAroundDryRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -244,9 +245,9 @@ func TestRaceAroundDryRun(t *testing.T) {
 	b.settle(t, holds)
 }
 
-// UnlinkInPages removes the unused links of a blob that very many repositories have, in
-// several transactions. Between the statements of one of these, clients use the blob or
-// ask whether it exists.
+// Very many repositories have an unused link to a blob, and UnlinkInPages removes these
+// links in several transactions. Between the statements of one of these transactions,
+// clients mount the blob or ask whether it exists.
 func TestRaceAroundPages(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string][]string{
@@ -299,8 +300,8 @@ func TestRaceAroundPages(t *testing.T) {
 }
 
 // A worker is about to queue referrers of a deleted subject for review. Then clients put
-// the subject again and add another referrer. No manifest whose subject exists may be
-// deleted.
+// the subject again and put another referrer. No referrer may be deleted, since the subject
+// exists again.
 func TestRaceAroundReferrers(t *testing.T) {
 	t.Parallel()
 	b, subject, digest := manyReferrers(t)

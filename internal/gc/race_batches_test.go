@@ -8,8 +8,8 @@ import (
 )
 
 // An index and its child are due in the same batch. The review must keep the child, since
-// the index lists it, and delete the index. The test fails if the review drops the queue
-// rows of kept manifests after it has deleted others: it then drops the row that the
+// the index lists it, and delete the index. The test fails if the review deletes manifests
+// first and then drops the queue rows of kept manifests: it then drops the row that the
 // index's deletion has just inserted for the child, and the child stays forever.
 func TestRaceBatchHoldsIndexAndChild(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceBatchHoldsIndexAndChild)
@@ -30,7 +30,8 @@ func testRaceBatchHoldsIndexAndChild(t *testing.T, dsn string) {
 }
 
 // One batch reviews a subject and its referrer. It must delete the subject, keep the
-// referrer, and leave the referrer in the review queue, since its subject is gone now.
+// referrer, and leave a row for the referrer in gc_manifest_review_queue, since the
+// referrer has lost its subject.
 func TestRaceBatchHoldsSubjectAndReferrer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -47,9 +48,9 @@ func TestRaceBatchHoldsSubjectAndReferrer(t *testing.T) {
 }
 
 // A client has locked a referrer while a batch deletes the referrer's subject. The
-// referrer's row in the review queue must get the review delay of that deletion. The test
-// fails if the review sets the row of a locked manifest to five seconds from now even if
-// the row has a longer delay.
+// referrer's row in gc_manifest_review_queue must get the review delay of the event
+// subject_delete. The test fails if the review sets the row of a locked manifest to five
+// seconds from now even if the row has a longer delay.
 func TestRaceLockedChildKeepsItsDelay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -73,8 +74,8 @@ func TestRaceLockedChildKeepsItsDelay(t *testing.T) {
 	}
 }
 
-// One batch deletes manifests that share blobs. One of them uses the same blob as layer
-// and as configuration. Each blob must be queued for review once.
+// One batch deletes manifests that share blobs, and one of these manifests uses the same
+// blob as layer and as configuration. Each blob must be queued for review once.
 func TestRaceBatchSharesBlobs(t *testing.T) { catalogtest.AtBoth(t, testRaceBatchSharesBlobs) }
 
 func testRaceBatchSharesBlobs(t *testing.T, dsn string) {
@@ -99,7 +100,7 @@ func testRaceBatchSharesBlobs(t *testing.T, dsn string) {
 }
 
 // An index has 1,000 children. A review must keep the children while the index exists.
-// After a client has deleted the index, reviews must delete all of them.
+// After a client has deleted the index, reviews must delete all 1,000 children.
 func TestRaceManyChildren(t *testing.T) { catalogtest.AtBoth(t, testRaceManyChildren) }
 
 func testRaceManyChildren(t *testing.T, dsn string) {
@@ -146,8 +147,9 @@ func testRaceManyChildren(t *testing.T, dsn string) {
 	b.Nothing(t)
 }
 
-// A subject has a referrer, which has a referrer itself, and so on. After the subject's
-// deletion, reviews must delete the chain, one manifest after the other.
+// A subject has a referrer, which has a referrer itself, and so on. After a client has
+// deleted the subject's tag, reviews must delete the subject and then its chain of
+// referrers, one after the other.
 func TestRaceReferrersOfReferrers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -169,8 +171,8 @@ func TestRaceReferrersOfReferrers(t *testing.T) {
 	}
 }
 
-// An index may list its own subject as a child. Reviews must keep the index as long as the
-// subject has a tag.
+// An index lists its own subject as a child, and the subject has a tag. Reviews must keep
+// the index as long as the tag exists.
 func TestRaceSubjectIsChild(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

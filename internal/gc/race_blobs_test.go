@@ -10,9 +10,9 @@ import (
 )
 
 // A review finds a blob unused. Before it locks the blob, a client puts a manifest that
-// uses the blob. The review must keep the blob, since it checks again once it has the
-// lock. The test fails if the review checks only once, or if its statements don't see what
-// was committed after its transaction began.
+// uses the blob. The review must keep the blob, since it looks for references again once it
+// has the lock. The test fails if the review looks only once, or if its statements don't
+// see references that were committed after its transaction began.
 func TestRacePutBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRacePutBetweenLookAndLock)
 }
@@ -36,10 +36,10 @@ func testRacePutBetweenLookAndLock(t *testing.T, dsn string) {
 }
 
 // A client is putting a manifest and has locked the manifest's blobs, when a review wants
-// to lock them. The review must postpone the blobs' rows in gc_blob_review_queue. The test
-// fails if the review takes a blob that it can't lock for deleted: it would drop the row,
-// and nobody would review the blob if the put fails. It also fails if the review leaves
-// the rows due, so that it would try again without a pause.
+// to lock these blobs. The review must postpone the blobs' rows in gc_blob_review_queue.
+// The test fails if the review takes a blob that it can't lock for deleted: it would drop
+// the row, and nobody would review the blob if the put fails. The test also fails if the
+// review leaves the rows due, since the next review would try again at once.
 func TestRacePutHoldsItsBlobs(t *testing.T) { catalogtest.AtBoth(t, testRacePutHoldsItsBlobs) }
 
 func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
@@ -74,9 +74,10 @@ func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
 	b.Whole(t, "r", "t", config, layer)
 }
 
-// A client puts a manifest while a review deletes one of its blobs. The put must wait, be
-// refused, and leave nothing. The test fails if the put checks its blobs without a lock
-// and isn't run again: it ends with a foreign key error.
+// A client puts a manifest while a review deletes one of the manifest's blobs. The put must
+// wait for the review, be refused, and leave no rows. The test fails if the put ends with a
+// foreign key error: this happens if it neither locks the manifest's blobs before it checks
+// them, nor runs again after the error.
 func TestRacePutMeetsDeletion(t *testing.T) { catalogtest.AtBoth(t, testRacePutMeetsDeletion) }
 
 func testRacePutMeetsDeletion(t *testing.T, dsn string) {
@@ -101,9 +102,9 @@ func testRacePutMeetsDeletion(t *testing.T, dsn string) {
 // A review has found a blob in use and is about to drop its row in gc_blob_review_queue.
 // Then a client, or the worker that removes a deleted repository's rows, deletes the last
 // manifest that uses the blob. The deletion must wait for the review and then insert the
-// row again. The test fails if the review doesn't lock the row when it claims it, or if
-// the triggers insert with ON CONFLICT DO NOTHING: in both cases nobody would review the
-// blob again.
+// row again. The test fails if the review doesn't lock the row when it claims it, or if the
+// triggers insert with ON CONFLICT DO NOTHING: in both cases nobody would review the blob
+// again.
 func TestRaceLastManifestGoesWhileKept(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceLastManifestGoesWhileKept)
 }
@@ -146,9 +147,9 @@ func testRaceLastManifestGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// As in TestRaceLastManifestGoesWhileKept, a blob loses its last manifest, but here the
-// deletion locks the row in the review queue before the review does. The review must skip
-// the row.
+// A client deletes the last manifest that uses a blob, and has locked the blob's row in
+// gc_blob_review_queue, when a review comes. The review must skip the row, which must have
+// the deletion's event afterwards.
 func TestRaceLastManifestGoesFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -169,8 +170,8 @@ func TestRaceLastManifestGoesFirst(t *testing.T) {
 }
 
 // A client removes a blob from its repository while a review deletes the blob. The client
-// must wait and get BLOB_UNKNOWN. It leaves a row in the review queue, which the next
-// review must drop.
+// must wait and get BLOB_UNKNOWN. Its request leaves a row in gc_blob_review_queue, which
+// the next review must drop.
 func TestRaceUnlinkMeetsDeletion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -191,9 +192,9 @@ func TestRaceUnlinkMeetsDeletion(t *testing.T) {
 	}
 }
 
-// A client removes a blob's last link while a review is due. The client locks the blob's
-// row in the review queue first, so the review must skip the blob; a later review must
-// delete it.
+// A client removes the last link of a blob to a repository, while the blob is due for
+// review. The client locks the blob's row in gc_blob_review_queue first, so the review must
+// skip the blob; a later review must delete it.
 func TestRaceUnlinkFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -218,9 +219,9 @@ func TestRaceUnlinkFirst(t *testing.T) {
 }
 
 // A review finds that no manifest of a repository uses a blob. Before the review locks the
-// repository's link to the blob, a client puts such a manifest. The link must stay. The
-// test fails if the review deletes unused links without checking again after it has locked
-// them.
+// repository's link to the blob, a client puts a manifest that uses the blob into this
+// repository. The link must stay. The test fails if the review deletes links without
+// checking again, after it has locked them, that they are unused.
 func TestRaceLinkUsedBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceLinkUsedBetweenLookAndLock)
 }
@@ -249,11 +250,11 @@ func testRaceLinkUsedBetweenLookAndLock(t *testing.T, dsn string) {
 	b.Empty(t, "gc_blob_review_queue")
 }
 
-// A review is removing a repository's link to a blob, when a client puts a manifest that uses
-// the blob into this repository. The put must wait and be refused. The test fails if the
-// review removes links without a lock that conflicts with the put's (then the put succeeds,
-// and the repository doesn't serve the manifest's blobs), or if the put doesn't lock its
-// links.
+// A review is removing a repository's link to a blob, when a client puts a manifest that
+// uses the blob into this repository. The put must wait and be refused. The test fails if
+// the put doesn't lock the links to the manifest's blobs, or if the review removes links
+// without a lock that conflicts with the put's lock: then the put succeeds, although the
+// repository no longer serves a blob of the manifest.
 func TestRacePutMeetsUnlinking(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -278,9 +279,10 @@ func TestRacePutMeetsUnlinking(t *testing.T) {
 	}
 }
 
-// A client is putting a manifest and has locked its repository's links to the blobs. A
-// review must leave these links, and must review the blobs again later. The test fails if
-// the review waits for the links: its lock timeout would end it each time.
+// A client is putting a manifest into a repository and has locked the repository's links to
+// the manifest's blobs. A review must leave these links, and must review the blobs again
+// later. The test fails if the review waits for the links: its lock timeout would end it
+// each time.
 func TestRacePutHoldsItsLinks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -307,10 +309,11 @@ func TestRacePutHoldsItsLinks(t *testing.T) {
 	b.Whole(t, "other", "t", config, layer)
 }
 
-// A client mounts or uploads a blob while a review removes the repository's link to it.
-// The client's request must insert the link again. The test fails if the request inserts
-// links with ON CONFLICT DO NOTHING and hasn't waited for the row in the review queue
-// first.
+// A client mounts or uploads a blob while a review removes the repository's link to the
+// blob. The client's request must wait for the review, and insert the link again. The test
+// fails if the request inserts the link with ON CONFLICT DO NOTHING without having waited
+// for the blob's row in gc_blob_review_queue: it would take the link that the review
+// deletes for its own.
 func TestRaceLinkIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -345,9 +348,9 @@ func TestRaceLinkIsMadeAnew(t *testing.T) {
 	}
 }
 
-// One row in the review queue names a blob that doesn't exist, another names a blob that a
-// client has locked. The review can lock neither blob. It must drop the first row and keep the
-// second.
+// One row in gc_blob_review_queue names a blob that doesn't exist, another names a blob
+// that a client has locked. A review can lock neither blob. It must drop the first row and
+// postpone the second.
 func TestRaceGoneAndLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -366,9 +369,10 @@ func TestRaceGoneAndLocked(t *testing.T) {
 	}
 }
 
-// Another session deletes a blob while a review can't lock it, and a client pushes the
-// blob again at once. The review must drop the row in the review queue, and the push must
-// insert a new one.
+// Another transaction has deleted a blob and hasn't committed, so a review can't lock the
+// blob. The deletion commits before the review looks whether the blob exists, and a client
+// pushes the blob again at once. The push must wait for the review. The review must drop
+// the blob's row in gc_blob_review_queue, and the push must insert a new one.
 func TestRaceGoneAndBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -393,9 +397,9 @@ func TestRaceGoneAndBack(t *testing.T) {
 	}
 }
 
-// The request that wrote a new blob's object may still be calling the store when a review
-// deletes the blob. Therefore the object must be deleted from the store twice. The object
-// of a blob that is three hours old must be deleted only once.
+// When a review deletes a new blob, the request that wrote the blob's object may still be
+// calling the store. Therefore the sweeper must delete the object from the store twice. The
+// object of a blob that is three hours old must be deleted only once.
 func TestRaceYoungObjectIsSweptTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -428,9 +432,10 @@ func TestRaceYoungObjectIsSweptTwice(t *testing.T) {
 	}
 }
 
-// Foreign keys are the last safeguard: a blob in use must not be deleted even if garbage
-// collection's own tables have lost its references. The review must fail and be counted as
-// failed, and must not record the object as a pending deletion.
+// Foreign keys are the last safeguard: a blob in use must not be deleted even if its
+// references are missing in the tables in which reviews look for them. The review must
+// fail, for another reason than a race for locks, and must not record the object as a
+// pending deletion.
 func TestRaceForeignKeysHold(t *testing.T) { catalogtest.AtBoth(t, testRaceForeignKeysHold) }
 
 func testRaceForeignKeysHold(t *testing.T, dsn string) {

@@ -15,8 +15,8 @@ const beforeWalk = `WITH RECURSIVE holders`
 var walk = regexp.MustCompile(beforeWalk)
 
 // oneCycle puts three untagged manifests and returns their payloads: an image, an index of
-// the image, and an index of that index whose subject is the image. The three form a
-// cycle. Only the outer index stays in the review queue.
+// the image, and an outer index that lists the first index and whose subject is the image.
+// The three form a cycle. oneCycle leaves only the outer index in the review queue.
 func (b bundle) oneCycle(t *testing.T, config oci.Digest) [][]byte {
 	t.Helper()
 	list := nested(t, b, config, 2)
@@ -34,9 +34,10 @@ func (b bundle) cleared(t *testing.T) {
 	}
 }
 
-// A review finds a cycle without a tag. Before it has its locks, a manifest of the cycle
-// gets a tag, or a new index lists it. The whole cycle must stay. The test fails if the
-// review doesn't search again for what refers to the cycle.
+// A review finds a cycle that no tag keeps. Before the review locks the cycle's manifests,
+// one of them gets a tag, or an index with a tag lists it. The whole cycle must stay. The
+// test fails if the review, once it has the locks, doesn't search again for tags and
+// indexes that refer to the cycle.
 func TestRaceCycleHeldBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceCycleHeldBetweenLookAndLock)
 }
@@ -47,8 +48,8 @@ func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	config := b.Push(t, "r", "config")
 	for i := range 3 {
 		for what, hold := range map[string]func(payload []byte){
-			// The test inserts the tag's row directly: a client's put of a manifest that
-			// is a subject would wait for the review.
+			// The test inserts the tag's row directly: if a client put a manifest of the
+			// cycle that is a subject, the put would wait for the review.
 			"a tag": func(payload []byte) {
 				b.Exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 					SELECT top_level_namespace_id, repository_id, 't', id FROM manifests WHERE digest = $1`,
@@ -69,8 +70,8 @@ func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 					t.Errorf("%s for %d: %v", what, i, err)
 				}
 			}
-			// The review has dropped the row in the review queue. Deleting the tag must
-			// insert another.
+			// The review has dropped the outer index's row in gc_manifest_review_queue. The
+			// deletion of the tag must insert a row again.
 			if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
 				t.Fatal(err)
 			}
@@ -80,11 +81,12 @@ func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	}
 }
 
-// While a review deletes a manifest of a cycle, a client tags a manifest of that cycle, or
-// puts an index that lists it. The client must wait until the deletion is over. If it then
-// succeeds, the manifest to which its tag or index refers must exist. The test fails if
-// the review locks only what it deletes: the client wouldn't wait, and the manifest would
-// vanish after the client was told that it exists.
+// While a review deletes a manifest of a cycle, a client tags a manifest of that cycle, and
+// another client puts an index that lists this manifest. Both must wait until the deletion
+// is over. If a client's request then succeeds, the manifest to which its tag or index
+// refers must exist. The test fails if the review locks only the manifest that it deletes:
+// then the clients don't wait, and the manifest vanishes after a client was told that it
+// exists.
 func TestRaceCycleHeldWhileDeleted(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceCycleHeldWhileDeleted)
 }
@@ -128,9 +130,9 @@ func testRaceCycleHeldWhileDeleted(t *testing.T, dsn string) {
 }
 
 // A client is putting a tag or an index and has locked one manifest of a cycle, when a
-// review looks whether it may delete the cycle. The review must postpone the row of the
-// manifest that it reviews. The test fails if the review goes on with those manifests of
-// the cycle that it could lock.
+// review checks whether it may delete the cycle's outer index. The review must postpone the
+// outer index's row in gc_manifest_review_queue. The test fails if the review goes on
+// although it could lock only some of the cycle's manifests.
 func TestRacePutHoldsCycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -139,7 +141,7 @@ func TestRacePutHoldsCycle(t *testing.T) {
 		list := b.oneCycle(t, config)
 		x := b.Session(t)
 		x.Exec(t, "BEGIN")
-		x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", oci.Compute(oci.SHA256, list[i]).Bytes()) // as putExisting does
+		x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", oci.Compute(oci.SHA256, list[i]).Bytes()) // as a put of the manifest does
 		if out := b.pausing(t, ofManifests()).ended(t); out.Postponed != 1 || out.Claimed != 1 {
 			t.Errorf("while %d is held: %+v; want it put off", i, out)
 		}
@@ -153,9 +155,10 @@ func TestRacePutHoldsCycle(t *testing.T) {
 	}
 }
 
-// A review looks for everything that refers to a cycle. Before it locks these manifests, a
-// client adds an untagged index to the cycle. So the review hasn't locked all of them, and
-// must postpone the row of the manifest that it reviews.
+// A review of a cycle's outer index has read the manifests that refer to the cycle. Before
+// it locks them, a client adds another untagged index to the cycle. So the review hasn't
+// locked all of the manifests, and must postpone the outer index's row in
+// gc_manifest_review_queue.
 func TestRaceCycleGrows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -174,11 +177,12 @@ func TestRaceCycleGrows(t *testing.T) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// The image of a cycle has a tag, so a first review keeps the cycle's outer index and is about
-// to drop the index's row in the review queue. Then a client deletes the tag, and a second
-// review finds the image, which can't be deleted before the outer index. The second review
-// must wait for the first, and then insert the index's row again. The test fails if it queues
-// only manifests that have no row.
+// The image of a cycle has a tag, so a first review keeps the cycle's outer index and is
+// about to drop the index's row in gc_manifest_review_queue. Then a client deletes the tag,
+// and a second review reviews the image, which can't be deleted before the outer index. So
+// the second review must queue the outer index: it must wait for the first review, and then
+// insert the index's row again. The test fails if the second review queues only manifests
+// that have no row yet.
 func TestRaceCycleIsPassedOn(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceCycleIsPassedOn)
 }
@@ -215,13 +219,13 @@ func testRaceCycleIsPassedOn(t *testing.T, dsn string) {
 }
 
 // A client moves a tag from one manifest of a cycle to another while a review searches the
-// cycle for tags. The review must see the tag, since one statement searches the whole
-// cycle.
+// cycle for tags. The review must find the tag, because one statement, with one snapshot,
+// searches the whole cycle.
 func TestRaceTagMovesInCycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	config := b.Push(t, "r", "config")
-	for from := range 2 { // not from the outermost, whose review would end there
+	for from := range 2 { // not from the outer index: if it has a tag, its review doesn't search the cycle
 		list := b.oneCycle(t, config)
 		b.Put(t, "r", list[from], "t")
 		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
@@ -236,9 +240,10 @@ func TestRaceTagMovesInCycle(t *testing.T) {
 	}
 }
 
-// While a review is stopped that deletes the outer index of a cycle, a second review starts
-// from the cycle's other manifests. The second review must delete nothing or lose the race for
-// locks. The first must delete the index, and later reviews the rest of the cycle.
+// A first review is about to delete the outer index of a cycle. Meanwhile a second review
+// reviews the cycle's other manifests. The second review must delete nothing, or lose the
+// race for locks. The first must delete the outer index, and later reviews the rest of the
+// cycle.
 func TestRaceTwoReviewersOfACycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -11,20 +11,20 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A review itself checks a blob's links if there are fewLinks. If there are manyLinks, it
-// leaves them to UnlinkInPages, which removes unused ones in several transactions.
+// If a blob has fewLinks links, a review checks the links itself. If it has manyLinks, the
+// review leaves them to UnlinkInPages, which removes unused links in several transactions.
 const fewLinks, manyLinks = 900, 10_000
 
-// linkFrom links the blob to n repositories, with ids from first on, that have no other
-// content.
+// linkFrom inserts links from n repositories to the blob with the digest d. The
+// repositories have the ids from `first` on, and no other content.
 func (b bundle) linkFrom(t *testing.T, d oci.Digest, first, n int) {
 	t.Helper()
 	b.Exec(t, `INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
 		SELECT i % 100, i, $1 FROM generate_series($2::bigint, $2::bigint + $3 - 1) i`, d.Bytes(), first, n)
 }
 
-// reviewLinks reviews blobs, including those with many links, as a reviewer does. It
-// returns the number of links that were removed.
+// reviewLinks reviews a batch of blobs as a reviewer does: for blobs with many links it
+// calls UnlinkInPages. It returns the number of links that were removed.
 func (b bundle) reviewLinks(t *testing.T) int {
 	t.Helper()
 	out := b.ReviewBatch(t, reviewingBlobs)
@@ -39,7 +39,7 @@ func (b bundle) reviewLinks(t *testing.T) int {
 	return removed
 }
 
-// The blobs of one batch together have more unused links than a batch may remove. Later
+// The blobs of one batch have 2,700 unused links together, more than a batch removes. Later
 // reviews must remove the rest. The test fails if a review drops the queue rows of blobs
 // whose links it hasn't read.
 func TestRaceManyLinks(t *testing.T) { catalogtest.AtBoth(t, testRaceManyLinks) }
@@ -65,9 +65,9 @@ func testRaceManyLinks(t *testing.T, dsn string) {
 	b.Empty(t, "gc_blob_review_queue")
 }
 
-// 10,000 repositories link a blob that only one other repository uses. Reviews must remove the
-// unused links. Then the links are inserted again, and the blob itself becomes unused. A
-// review must delete the blob with all its links.
+// 10,000 repositories have a link to a blob that only one other repository uses. Reviews
+// must remove these unused links. Then the test inserts the links again and deletes the
+// manifest that uses the blob. A review must delete the blob with all its links.
 func TestRaceManyLinkedBlob(t *testing.T) { catalogtest.AtBoth(t, testRaceManyLinkedBlob) }
 
 func testRaceManyLinkedBlob(t *testing.T, dsn string) {
@@ -94,11 +94,11 @@ func testRaceManyLinkedBlob(t *testing.T, dsn string) {
 	b.Nothing(t)
 }
 
-// A review has left a blob with many links to UnlinkInPages. Before the links are removed,
-// or after the first part of them, a client mounts the blob, asks whether it exists, or
-// deletes the manifest that uses it. UnlinkInPages must stop, and leave the other links
-// and the blob's row in the review queue. The test fails if a part's transaction doesn't
-// check that the row is as the review left it.
+// A review has left a blob with many links to UnlinkInPages. Before UnlinkInPages removes
+// links, or after its first transaction, a client mounts the blob, asks whether it exists,
+// or deletes the manifest that uses it. UnlinkInPages must stop, and leave the other links
+// and the blob's row in gc_blob_review_queue. The test fails if a transaction of
+// UnlinkInPages doesn't check that the row is as the review left it.
 func TestRaceManyLinkedBlobIsPromised(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b bundle, d, manifest oci.Digest) error{
@@ -150,11 +150,11 @@ func TestRaceManyLinkedBlobIsPromised(t *testing.T) {
 	}
 }
 
-// While UnlinkInPages removes the unused links of a blob, clients start to use three of
-// them. A client that puts its manifest before UnlinkInPages locks the link keeps the
-// link. A client that comes after the lock must wait, and its put is refused. If a
-// client's transaction has locked a link before, that link and the blob's row in the
-// review queue must stay.
+// UnlinkInPages removes the unused links of a blob, among them those of the repositories
+// look, lock and held. A client puts a manifest with the blob into look before
+// UnlinkInPages locks the link: the link must stay. A client puts one into lock after the
+// locking: it must wait and be refused. Another transaction has locked held's link from the
+// start: this link and the blob's row in gc_blob_review_queue must stay.
 func TestRaceManyLinkedBlobIsUsed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

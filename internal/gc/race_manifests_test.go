@@ -58,9 +58,9 @@ func testRaceLastTagGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// As in TestRaceLastTagGoesWhileKept, a client deletes a manifest's last tag, but here the
-// deletion locks the row in the review queue before the review does. The review must skip
-// the row, which afterwards must be as the deletion wrote it.
+// A client deletes the last tag of a manifest, and has locked the manifest's row in
+// gc_manifest_review_queue, when a review comes. The review must skip the row, which
+// afterwards must be as the deletion wrote it.
 func TestRaceLastTagGoesFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -84,8 +84,8 @@ func TestRaceLastTagGoesFirst(t *testing.T) {
 }
 
 // A review has found that an index lists a manifest, or that its subject exists, and is
-// about to drop the manifest's row in the review queue. Then a client deletes that index
-// or subject. The manifest must be queued for review again.
+// about to drop the manifest's row in gc_manifest_review_queue. Then a client deletes this
+// index or subject. The manifest must be queued for review again.
 func TestRaceHolderGoesWhileKept(t *testing.T) { catalogtest.AtBoth(t, testRaceHolderGoesWhileKept) }
 
 func testRaceHolderGoesWhileKept(t *testing.T, dsn string) {
@@ -125,10 +125,10 @@ func testRaceHolderGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// A review finds a manifest unused. Before it locks the manifest, a client tags it or puts
-// an index that lists it. The manifest must stay. The test fails if the review doesn't
-// check again after locking: then a foreign key error would end the review or, if the
-// manifest has a new subject, nothing would stop it.
+// A review finds two manifests unused. Before it locks them, a client tags one of them, and
+// puts an index that lists the other. Both manifests must stay. The test fails if the
+// review doesn't look for references again after it has locked: a foreign key error would
+// then end the review.
 func TestRaceHeldBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceHeldBetweenLookAndLock)
 }
@@ -158,9 +158,9 @@ func testRaceHeldBetweenLookAndLock(t *testing.T, dsn string) {
 }
 
 // While a review deletes a manifest, one client puts the manifest again with a tag, and
-// another puts an index that lists it. Both puts must wait. The first put must store the
-// manifest anew. The put of the index must be refused, unless the first put has stored the
-// manifest by then.
+// another client puts an index that lists the manifest. Both puts must wait for the review.
+// Then the put with the tag must store the manifest anew. The put of the index must be
+// refused, unless the manifest has been stored anew by then.
 func TestRaceHeldWhileDeleted(t *testing.T) { catalogtest.AtBoth(t, testRaceHeldWhileDeleted) }
 
 func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
@@ -199,10 +199,10 @@ func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
 	}
 }
 
-// One client puts an index and has locked the index's child; another puts a tag and has locked
-// the tagged manifest. A review must postpone the rows of these two manifests in the review
-// queue. The test fails if the review takes manifests that it can't lock for deleted, or
-// leaves their rows due.
+// One client is putting an index and has locked the index's child; another is putting a tag
+// and has locked the tagged manifest. A review must postpone the rows of the child and of
+// the tagged manifest in gc_manifest_review_queue. The test fails if the review takes
+// manifests that it can't lock for deleted, or leaves their rows due.
 func TestRacePutHoldsManifests(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -237,9 +237,10 @@ func TestRacePutHoldsManifests(t *testing.T) {
 	b.Whole(t, "r", "list")
 }
 
-// A client deletes a manifest whose row in the review queue a review has claimed. The
-// review must postpone the row. The client's deletion, which waits for the row, must
-// delete it too.
+// A client deletes a manifest while a review has locked the manifest's row in
+// gc_manifest_review_queue. The review must postpone the row, since it can't lock the
+// manifest. The client's transaction must wait for the review, and then delete the manifest
+// and the row.
 func TestRaceDeletedByAClient(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -262,7 +263,9 @@ func TestRaceDeletedByAClient(t *testing.T) {
 	}
 }
 
-// A review must drop a row of the review queue whose manifest doesn't exist.
+// One row in gc_manifest_review_queue names a manifest that doesn't exist, another names a
+// manifest that a client has locked. A review must drop the first row and postpone the
+// second.
 func TestRaceManifestIsGone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -282,11 +285,11 @@ func TestRaceManifestIsGone(t *testing.T) {
 	}
 }
 
-// A client puts a subject while a review deletes the subject's referrers. The put must
-// wait for the review and then succeed. If the put comes before the review has locked the
+// A client puts a subject while a review deletes the subject's referrers. The put must wait
+// for the review and then succeed. If the put comes before the review has locked the
 // subject's digest, the referrer must stay. The test fails if reviews don't lock the
-// digest: the put doesn't wait, and the review still deletes a referrer that the client
-// has seen.
+// digest: then the put doesn't wait, and after it the review still deletes a referrer that
+// the client has seen.
 func TestRaceSubjectComes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -333,8 +336,8 @@ func TestRaceSubjectComes(t *testing.T) {
 	}
 }
 
-// A client is putting the subject of a referrer that is due for review. The review must
-// not wait for the put, and must postpone the referrer.
+// A client is putting the subject of a referrer that is due for review. The review must not
+// wait for the put, and must postpone the referrer's row.
 func TestRaceSubjectIsBeingPut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -364,11 +367,11 @@ func TestRaceSubjectIsBeingPut(t *testing.T) {
 	}
 }
 
-// A client puts a referrer while another transaction deletes its subject and can't see the
-// referrer yet. The put must wait for that deletion. The test fails if the put doesn't
-// lock its subject: a review of the referrer before the deletion's commit still sees the
-// subject and drops the referrer's row in the review queue, so nobody reviews the referrer
-// again.
+// A client puts a referrer while another transaction, which can't see the referrer yet,
+// deletes its subject. The put must wait for the deletion. The test fails if the put
+// doesn't lock the subject: then a review of the referrer before the deletion's commit
+// still sees the subject and drops the referrer's row in gc_manifest_review_queue, so
+// nobody reviews the referrer again.
 func TestRaceReferrerPutWhileSubjectGoes(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceReferrerPutWhileSubjectGoes)
 }
@@ -396,10 +399,10 @@ func testRaceReferrerPutWhileSubjectGoes(t *testing.T, dsn string) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// A client deletes a subject while another puts a referrer of it. The put must leave the
-// referrer in the review queue although the subject still exists: see
-// TestRaceReferrerPutWhileSubjectGoes. If the deletion comes after the put, it finds and
-// queues the referrer itself.
+// A client puts a referrer while another client deletes the subject. The put must leave the
+// referrer's row in gc_manifest_review_queue, although the subject still exists: the
+// deletion may not see the referrer (see TestRaceReferrerPutWhileSubjectGoes). If the
+// deletion comes after the put, the deletion finds and queues the referrer itself.
 func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -432,8 +435,9 @@ func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// PostgreSQL checks the foreign key of an index's child when a transaction commits. So a
-// child can't be deleted while its index exists, but one transaction can delete both.
+// PostgreSQL checks the foreign key from an index to its child when a transaction commits.
+// So no transaction can delete a child whose index stays, but one transaction can delete
+// both.
 func TestRaceDeferredKey(t *testing.T) { catalogtest.AtBoth(t, testRaceDeferredKey) }
 
 func testRaceDeferredKey(t *testing.T, dsn string) {

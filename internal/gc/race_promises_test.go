@@ -10,10 +10,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A client is told that a blob exists; then the blob's manifest is deleted. The blob must
-// stay for the promised delay, even if the review queue had no row for it, and even if
-// later events have shorter delays. The test fails if a promise only postpones an existing
-// row, or if events don't use GREATEST to keep the longer delay.
+// A client is told that a blob exists; then the last manifest that uses the blob is
+// deleted. The blob must stay for the promised delay, even if the blob had no row in
+// gc_blob_review_queue before, and even if later events have shorter delays. The test fails
+// if the promise only postpones an existing row, or if events don't use GREATEST to keep
+// the longer delay.
 func TestRacePromiseOutlivesTheManifest(t *testing.T) {
 	t.Parallel()
 	for what, promise := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{
@@ -90,9 +91,9 @@ func TestRacePromiseOutlivesTheTag(t *testing.T) {
 }
 
 // A client asks whether a blob exists while a review deletes the blob. The request must
-// wait, and then answer that the blob doesn't exist. The test fails if one statement makes
-// the promise and looks the blob up, or if the lookup comes first: in both cases the
-// client is told that a deleted blob exists.
+// wait, and then answer that the blob doesn't exist. The test fails if the request makes
+// the promise of existence and looks the blob up in one statement, or looks the blob up
+// first: in both cases it tells the client that a deleted blob exists.
 func TestRaceAskedWhileDeleted(t *testing.T) { catalogtest.AtBoth(t, testRaceAskedWhileDeleted) }
 
 func testRaceAskedWhileDeleted(t *testing.T, dsn string) {
@@ -129,8 +130,8 @@ func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 			t.Fatalf("stopped at %s: %+v", stop, out)
 		}
 		catalogtest.WantCode(t, catalogtest.Soon(t, "asking", asked), oci.ManifestUnknown)
-		// A promise leaves a row in the review queue even if its manifest doesn't exist.
-		// The review must drop that row when it is due.
+		// The client's request left a row in gc_manifest_review_queue, although the
+		// manifest no longer exists. The review must drop that row when it is due.
 		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
 		if out := b.ReviewBatch(t, reviewingManifests); out.Gone != out.Claimed {
 			t.Errorf("stopped at %s: then %+v", stop, out)
@@ -139,9 +140,10 @@ func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 	}
 }
 
-// A client asks whether a blob exists while a review finds the blob in use and drops its
-// row in the review queue. The client's promise must outlast the review. The test fails if
-// the review doesn't lock that row: it would drop the promise with the row.
+// A client asks whether a blob exists while a review finds the blob in use and drops the
+// blob's row in gc_blob_review_queue. The row must exist again after the review, as the
+// promise that the client was given. The test fails if the review doesn't lock the row: it
+// would delete the client's promise with it.
 func TestRaceAskedWhileKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -163,10 +165,10 @@ func TestRaceAskedWhileKept(t *testing.T) {
 	}
 }
 
-// A client's transaction postpones a blob's row in the review queue, and a review comes
-// before its commit. The review must skip the row, and after the commit the row must not
-// be due. The test fails if the review waits because SKIP LOCKED is missing, or if it
-// doesn't check the row again after locking it.
+// A client's transaction has postponed a blob's row in gc_blob_review_queue, and a review
+// comes before the transaction commits. The review must skip the row, and after the commit
+// the row must not be due. The test fails if the review waits because SKIP LOCKED is
+// missing, or if it doesn't check after locking the row that the row is still due.
 func TestRacePromiseBeforeReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -184,10 +186,10 @@ func TestRacePromiseBeforeReview(t *testing.T) {
 	}
 }
 
-// A review loses a race for locks and postpones its row in the review queue. A client has
-// got a promise of existence in between. The row must keep the promise's longer delay. The
-// test fails if a review sets rows to five seconds from now even if they have a longer
-// delay.
+// A review of a manifest loses a race for locks. Before the reviewer postpones the
+// manifest's queue row, a client is promised that the manifest exists. The row must keep
+// the promise's longer delay. The test fails if PostponeReview sets rows to five seconds
+// from now even if they have a longer delay.
 func TestRacePromiseBeforePostponement(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -208,8 +210,8 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
 		t.Error("a review that gave way shortened a promise that was made since")
 	}
-	// A blob's row in the review queue must keep a longer delay too, even if its review failed
-	// for another reason than a lost race.
+	// The same must hold if a review has failed for another reason than a race for locks:
+	// neither PostponeReview nor FailReview may shorten the delay of a promise made since.
 	x.Exec(t, "COMMIT")
 	b.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 	b.Exec(t, "CREATE TRIGGER refuse BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION refuse()")
@@ -233,8 +235,9 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 	}
 }
 
-// A review has failed, and another transaction has locked the row that is to be postponed.
-// The report of the failure must not wait for the lock, and must not return an error.
+// A review has failed, and another transaction has locked the queue row that is to be
+// postponed. PostponeReview and FailReview must not wait for the lock, and must not return
+// an error.
 func TestRaceFailedRowIsHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -258,7 +261,8 @@ func TestRaceFailedRowIsHeld(t *testing.T) {
 // A client commits an upload while a review deletes a blob of the same content. The commit
 // must wait, run again, and store the blob anew under the upload's own storage key. The
 // test fails if the commit takes a conflict on insertion (ON CONFLICT DO NOTHING) as proof
-// that the blob stays: then the blob isn't linked, or the link violates its foreign key.
+// that the blob stays: then the repository gets no link to the blob, or the link violates
+// its foreign key.
 func TestRaceUploadMeetsDeletion(t *testing.T) { catalogtest.AtBoth(t, testRaceUploadMeetsDeletion) }
 
 func testRaceUploadMeetsDeletion(t *testing.T, dsn string) {
@@ -296,8 +300,8 @@ func testRaceUploadMeetsDeletion(t *testing.T, dsn string) {
 	b.Owned(t)
 }
 
-// A client mounts a blob while a review deletes it. The mount must wait, and then report
-// that there is no such blob.
+// A client mounts a blob while a review deletes the blob. The mount must wait, and then
+// report that there is no such blob.
 func TestRaceMountMeetsDeletion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -326,9 +330,9 @@ func TestRaceMountMeetsDeletion(t *testing.T) {
 	}
 }
 
-// A process has cached a blob's storage key; then the blob is deleted and pushed again
-// under another key. A reader that doesn't find the object in the store must query the
-// database again.
+// A process has cached a blob's storage key. Then the blob is deleted, and pushed again
+// under another storage key. A reader that doesn't find the object in the store under the
+// cached key calls BlobNow, which must return the new storage key.
 func TestRaceReaderLooksOnceMore(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

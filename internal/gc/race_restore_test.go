@@ -53,8 +53,8 @@ func testRestoreTag(t *testing.T, dsn string) {
 	points("v2", one)
 }
 
-// A client restores a tag to a manifest that only another repository has. The restore must
-// fail.
+// A client restores a tag in one repository to a manifest that only another repository has.
+// The restore must fail.
 func TestRestoreTagLooksInTheRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -66,9 +66,9 @@ func TestRestoreTagLooksInTheRepository(t *testing.T) {
 	}
 }
 
-// A client restores a tag after a review has locked the manifest to delete it. The restore
-// must wait for the review and fail with MANIFEST_UNKNOWN. The test fails if the restore
-// returns the foreign key error instead.
+// A client restores a tag after a review has locked the tag's former manifest to delete it.
+// The restore must wait for the review and fail with MANIFEST_UNKNOWN. The test fails if
+// the restore returns the foreign key error instead.
 func TestRestoreTagAfterReviewHasLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -91,9 +91,10 @@ func TestRestoreTagAfterReviewHasLocked(t *testing.T) {
 	}
 }
 
-// A review comes while a client restores a tag. The review must skip the manifest, and the
-// next review must find it in use. The test fails if the restore only checks that the
-// manifest exists, and doesn't lock it before it writes the tag.
+// A client is restoring a tag and has locked the tag's former manifest, when a review of
+// this manifest comes. The review must postpone the manifest, and the next review must find
+// it in use. The test fails if the restore doesn't lock the manifest before it writes the
+// tag, but only checks that it exists.
 func TestRestoreTagBeforeReviewLocks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -105,7 +106,7 @@ func TestRestoreTagBeforeReviewLocks(t *testing.T) {
 	x.Exec(t, "BEGIN")
 	x.Exec(t, "SELECT FROM tags WHERE name = 'v1' FOR UPDATE")
 	restored := catalogtest.Later(func() error { return b.RestoreTag(context.Background(), "r", "v1", d) })
-	x.Blocks(t, watch, 1) // it has locked the manifest, and waits for the tag
+	x.Blocks(t, watch, 1) // the restore has locked the manifest, and waits for the tag's row
 	if out := b.ReviewBatch(t, reviewingManifests); out.Postponed != 1 || out.Deleted != 0 {
 		t.Fatalf("review: %+v; want the manifest left to who restores", out)
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// Two reviews run at the same time. They must claim different rows of the review queue.
-// The test fails if the second waits for the rows of the first, or if both claim the same
-// row.
+// Two reviews run at the same time. They must claim different rows of the review queue. The
+// test fails if the second review waits for the rows of the first, or if both reviews claim
+// the same row.
 func TestRaceTwoReviews(t *testing.T) { catalogtest.AtBoth(t, testRaceTwoReviews) }
 
 func testRaceTwoReviews(t *testing.T, dsn string) {
@@ -39,8 +39,9 @@ func testRaceTwoReviews(t *testing.T, dsn string) {
 	b.Nothing(t)
 }
 
-// The review of an index needs a child's row in the review queue, which another review has
-// locked. The index's review must give up, and its next attempt must succeed.
+// The review of an index deletes the index, and so has to write to the row of the index's
+// child in gc_manifest_review_queue, which another review has locked. The index's review
+// must give up, and its next attempt must succeed.
 func TestRaceTwoReviewsMeet(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -69,9 +70,10 @@ func TestRaceTwoReviewsMeet(t *testing.T) {
 	}
 }
 
-// A client and a review wait for each other's locks. The review's lock timeout must end
-// the review, so that the client's transaction succeeds at its first attempt. PostgreSQL's
-// own deadlock detection is switched off. The test fails if reviews have no lock timeout.
+// A client and a review wait for each other's locks, and PostgreSQL's own deadlock
+// detection is switched off. The review's lock timeout must end the review, so that the
+// client's transaction succeeds at its first attempt. The test fails if reviews have no
+// lock timeout.
 func TestRaceReviewGivesWay(t *testing.T) {
 	t.Parallel()
 	b := replica(t, catalogtest.PatientDSN(t))
@@ -81,7 +83,7 @@ func TestRaceReviewGivesWay(t *testing.T) {
 	}
 	catalogtest.SortDigests(blobs)
 	low, mid, high := blobs[0], blobs[1], blobs[2]
-	b.Put(t, "r", catalogtest.Image(t, high, []oci.Digest{low}, nil)) // its review queues high, then low
+	b.Put(t, "r", catalogtest.Image(t, high, []oci.Digest{low}, nil)) // the review of this manifest queues high, then low
 	d := b.Put(t, "r", catalogtest.Image(t, mid, []oci.Digest{low, high}, nil), "t")
 	alone, m := db.WithCounter(t.Context())
 	if err := b.DeleteManifest(alone, "r", b.Put(t, "r", catalogtest.Numbered(t, 1, mid), "u")); err != nil {
@@ -94,12 +96,12 @@ func TestRaceReviewGivesWay(t *testing.T) {
 	x.Exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE", mid.Bytes())
 	ctx, n := db.WithCounter(context.WithoutCancel(t.Context()))
 	deleted := catalogtest.Later(func() error { return b.DeleteManifest(ctx, "r", d) })
-	x.Blocks(t, watch, 1) // has low and waits for mid
+	x.Blocks(t, watch, 1) // the client has locked low's row and waits for mid's
 	p := b.pausing(t, ofManifests(), "lock_timeout", "1000")
 	p.to(t, beforeDelete)
 	reviewed := catalogtest.Later(func() error { _, err := p.finish(t); return err })
 	catalogtest.Eventually(t, "both wait", func() bool { return b.Waiting(t) >= 2 })
-	x.Exec(t, "COMMIT") // now the client waits for high
+	x.Exec(t, "COMMIT") // now the client waits for high's row
 	contended(t, catalogtest.Soon(t, "review", reviewed))
 	if err := catalogtest.Soon(t, "deletion", deleted); err != nil {
 		t.Error(err)
@@ -110,7 +112,7 @@ func TestRaceReviewGivesWay(t *testing.T) {
 }
 
 // The test kills a review's connection at each of several statements. The database must be
-// unchanged, and the review's locks must be free. The test fails if a review uses more
+// unchanged then, and the review's locks must be free. The test fails if a review uses more
 // than one transaction.
 func TestRaceReviewerIsKilled(t *testing.T) {
 	t.Parallel()
@@ -162,9 +164,9 @@ func TestRaceReviewerIsKilled(t *testing.T) {
 	b.Nothing(t)
 }
 
-// A dry run deletes content, and rolls the deletion back at the end of the batch. A client
-// that needs this content in between must wait for the rollback, and then find the
-// content.
+// A dry run deletes manifests or blobs, and rolls the deletion back at the end of the
+// batch. A client that needs the deleted content before the rollback must wait for it, and
+// then find the content.
 func TestRaceDryRunBesideAClient(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -197,7 +199,8 @@ func TestRaceDryRunBesideAClient(t *testing.T) {
 }
 
 // A client deletes a repository and creates it again under the same path, while manifests
-// and links of the old one still exist. Old and new rows must not affect each other.
+// and links of the deleted repository still exist. The rows of the deleted repository and
+// those of the new one must not affect each other.
 func TestRaceRepositoryIsMadeAnew(t *testing.T) { catalogtest.AtBoth(t, testRaceRepositoryIsMadeAnew) }
 
 func testRaceRepositoryIsMadeAnew(t *testing.T, dsn string) {
@@ -213,7 +216,7 @@ func testRaceRepositoryIsMadeAnew(t *testing.T, dsn string) {
 	b.Exec(t, "DELETE FROM repositories")
 	config, layer := push()
 	b.Forget(t)
-	b.Exec(t, "DELETE FROM tags WHERE repository_id = $1", old) // as whoever drains it does, in any order
+	b.Exec(t, "DELETE FROM tags WHERE repository_id = $1", old) // as the worker that drains deleted repositories does, in any order
 	b.Exec(t, "DELETE FROM manifests WHERE repository_id = $1", old)
 	b.DueNow(t)
 	if out := b.ReviewBatch(t, reviewingBlobs); out.Kept != 2 || out.Links != 2 {
@@ -227,9 +230,9 @@ func testRaceRepositoryIsMadeAnew(t *testing.T, dsn string) {
 	}
 }
 
-// A client deletes a repository while another puts a manifest into it. The put locks the
-// repository's row until it commits, so the deletion must wait. Thus the worker that
-// removes the deleted repository's rows sees all rows of the put. The same holds for
+// A client deletes a repository while another client puts a manifest into it. The put locks
+// the repository's row until it commits, so the deletion must wait. Thus the worker that
+// removes the deleted repository's rows sees all rows of the put. The same must hold for
 // mounts and for commits of uploads. The test fails if these requests don't lock the
 // repository's row.
 func TestRaceRepositoryGoesDuringPut(t *testing.T) {
@@ -277,8 +280,8 @@ func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 			if err := catalogtest.Soon(t, "deletion", deleted); err != nil {
 				t.Fatal(err)
 			}
-			// The worker that removes the deleted repository's rows must see all of them
-			// now: none may be added later.
+			// The worker that removes the deleted repository's rows must see all links of
+			// the repository now: none may be added later.
 			id := b.Count(t, "SELECT id FROM repositories WHERE path = 'r'")
 			before := b.Count(t, "SELECT count(*) FROM repository_blobs WHERE repository_id = $1", id)
 			y.Exec(t, "COMMIT")
@@ -289,8 +292,9 @@ func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 	}
 }
 
-// Three clients commit the same upload while a review deletes a blob with the same
-// content. One commit must succeed, and each storage key must belong to exactly one row.
+// Three clients commit the same upload while a review deletes a blob with the same content.
+// Exactly one commit must succeed, and each storage key must belong to exactly one row: of
+// a blob, an upload or a pending deletion.
 func TestRaceOneOwner(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -331,9 +335,9 @@ func TestRaceOneOwner(t *testing.T) {
 	b.Owned(t)
 }
 
-// A review and the worker that removes a deleted repository's rows want to delete the same
-// manifests. Each must give up rather than wait for the other, and clients must not be
-// affected.
+// A review has locked manifests of a deleted repository, when the worker that removes the
+// repository's rows comes. The worker must give up without an error rather than wait for
+// the review, and a later run of the worker must remove all rows.
 func TestDrainMeetsReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -15,12 +15,13 @@ import (
 
 // The race tests check how reviews and clients lock. For each SQL statement of a review
 // there must be a race test that stops the review before the statement, and one that stops
-// it after the statement, that is before the next one. After all tests of the package,
-// TestMain checks this rule and prints the statements for which such a test is missing.
+// it after the statement, that is, before the review's next statement. After all tests of
+// the package, TestMain checks this rule and prints the statements for which such a test is
+// missing.
 
 // A statement is identified by its text, and by whether its transaction has sent the same
-// text before. A review checks references twice with the same text, before and after it
-// locks, and each of the two statements needs race tests of its own.
+// text before. A review looks for references twice with the same text, before and after it
+// locks, and needs race tests for each of these two statements.
 type statement struct {
 	text  string
 	again bool
@@ -37,8 +38,8 @@ func (s statement) String() string {
 	return text
 }
 
-// stops has all SQL statements that the reviews of race tests have sent (all), and those of
-// them before or after which a race test has stopped a review.
+// stops has all SQL statements that the reviews of race tests have sent (`all`), and those
+// of them before or after which a race test has stopped a review (`before`, `after`).
 var stops = struct {
 	sync.Mutex
 	all, before, after map[statement]bool
@@ -93,8 +94,9 @@ func unraced() (list []string) {
 	return list
 }
 
-// everything says whether all tests of the package ran. The rule holds only then, since a
-// selection of tests doesn't stop at each statement.
+// everything says whether all tests of the package ran. Only then every statement of a
+// review must have been stopped at, since a selection of tests needn't have the test for
+// it.
 func everything() bool {
 	for _, name := range []string{"test.run", "test.skip", "test.list", "test.bench", "test.fuzz"} {
 		if flag.Lookup(name).Value.String() != "" {
@@ -104,8 +106,9 @@ func everything() bool {
 	return !testing.Short()
 }
 
-// TestMain runs the tests and then checks the rule above, if all tests ran. With
-// PURSER_TEST_RACES=1 it checks the rule also after a selection such as -run TestRace.
+// TestMain runs the tests. If all tests ran, it then checks that for each SQL statement of
+// a review race tests have stopped a review before and after the statement. With
+// PURSER_TEST_RACES=1 it checks this also after a selection such as -run TestRace.
 func TestMain(m *testing.M) {
 	code := dbtest.Run(m)
 	if list := unraced(); code == 0 && len(list) > 0 && (everything() || os.Getenv("PURSER_TEST_RACES") != "") {

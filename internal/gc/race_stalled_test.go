@@ -11,8 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// limits returns connection settings for a review whose transaction may take the given
-// time: half of it for each statement, and half of it idle between two statements.
+// limits returns connection settings for a review whose transaction may take the time
+// `transaction`: a statement may take half of it, and the other half may pass idle between
+// two statements.
 func (b bundle) limits(t *testing.T, transaction time.Duration) (settings []string) {
 	t.Helper()
 	d, err := db.Open(t.Context(), db.Options{
@@ -33,11 +34,11 @@ func (b bundle) limits(t *testing.T, transaction time.Duration) (settings []stri
 	return settings
 }
 
-// A review stalls while it holds locks: its process is stopped between two statements, or
-// a statement hangs. PostgreSQL must end the review's transaction, so that requests that
-// wait for the locks are answered within the transaction's timeout. The test fails if the
-// statement timeout or the idle timeout is missing: the requests then wait as long as the
-// review is stalled, or until their own statement timeout of 30 s.
+// A review stalls while it holds locks: its process is stopped between two statements, or a
+// statement hangs. PostgreSQL must end the review's transaction, so that requests that wait
+// for the locks are answered within the transaction's timeout. The test fails if the
+// review's connection has no statement timeout or no idle timeout: then the requests wait
+// as long as the review is stalled, or until their own statement timeout of 30 s.
 func TestRaceReviewStalls(t *testing.T) {
 	t.Parallel()
 	const timeout, margin = 2 * time.Second, 4 * time.Second // the margin is for slow machines

@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Each test named TestRace… runs one interleaving of a real review with a client. It stops
-// the review between two SQL statements, and so chooses what happens in between. Its
+// Each test named TestRace… runs one interleaving of a real review with a client's request.
+// The test stops the review between two SQL statements, and then sends the request. Its
 // comment names the plausible wrong implementation that the test catches.
 
 // bundle is a catalog on a database that only this test uses, with its garbage collection.
@@ -40,15 +40,16 @@ type paused struct {
 	at   chan string   // the statement that is about to be sent
 	next chan struct{} // lets it be sent
 	done chan struct{}
-	pid  uint32 // of the backend; valid once the review has stopped somewhere
-	held bool   // the method to has stopped it before a statement
+	pid  uint32 // of the review's PostgreSQL backend; 0 until its first statement
+	held bool   // the method paused.to has stopped it before a statement
 	sent sequence
 	out  gc.Review
 	err  error
 }
 
-// pausing starts a review and stops it before its first statement. settings are names and
-// values of PostgreSQL settings for the review's session, in addition to its lock timeout.
+// pausing starts a review and stops it before its first statement. `settings` are names and
+// values of PostgreSQL settings for the review's connection, in addition to its lock
+// timeout.
 func (b bundle) pausing(t *testing.T, o gc.ReviewOptions, settings ...string) *paused {
 	t.Helper()
 	if o.Limit == 0 {
@@ -57,7 +58,7 @@ func (b bundle) pausing(t *testing.T, o gc.ReviewOptions, settings ...string) *p
 	return b.pausingAt(t, func(ctx context.Context, c *gc.Collector) (gc.Review, error) { return c.Review(ctx, o) }, settings...)
 }
 
-// pausingAt is like pausing, but runs the given function instead of a whole review.
+// pausingAt is like pausing, but calls the function `review` instead of Collector.Review.
 func (b bundle) pausingAt(t *testing.T, review func(context.Context, *gc.Collector) (gc.Review, error), settings ...string) *paused {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -115,8 +116,9 @@ func (p *paused) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.Trac
 // TraceQueryEnd does nothing.
 func (p *paused) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// to continues the review until it is about to send a statement that matches pattern. The
-// statement before which the review is stopped now doesn't count.
+// The method to continues the review until it is about to send a statement that matches
+// `pattern`. If the review is stopped before such a statement now, that statement doesn't
+// count.
 func (p *paused) to(t *testing.T, pattern string) {
 	t.Helper()
 	match := regexp.MustCompile("(?s)" + pattern)
@@ -174,7 +176,7 @@ func (p *paused) ended(t *testing.T) gc.Review {
 	return out
 }
 
-// blocks waits until n sessions of PostgreSQL wait for locks of the review.
+// blocks waits until n other database sessions wait for locks of the review.
 func (p *paused) blocks(t *testing.T, watch catalogtest.Session, n int) {
 	t.Helper()
 	catalogtest.Session{PID: p.pid}.Blocks(t, watch, n)
@@ -203,7 +205,7 @@ const (
 func ofBlobs() gc.ReviewOptions     { return gc.ReviewOptions{Kind: reviewingBlobs} }
 func ofManifests() gc.ReviewOptions { return gc.ReviewOptions{Kind: reviewingManifests} }
 
-// failure returns err as a ReviewError. It fails the test if err is something else.
+// failure returns err as a ReviewError. It fails the test if err is of another type.
 func failure(t *testing.T, err error) *gc.ReviewError {
 	t.Helper()
 	failed, ok := errors.AsType[*gc.ReviewError](err)
@@ -224,8 +226,8 @@ func contended(t *testing.T, err error) *gc.ReviewError {
 	return failed
 }
 
-// queued returns the event in the review queue's row for a manifest or blob, "" if it has
-// no row.
+// queued returns the event in the review queue's row for the manifest or blob with the
+// digest d, "" if there is no row.
 func (b bundle) queued(t *testing.T, d oci.Digest) string {
 	t.Helper()
 	var s string
@@ -240,9 +242,9 @@ func (b bundle) queued(t *testing.T, d oci.Digest) string {
 	return s
 }
 
-// putOff checks that all of the given number of rows in a review queue are postponed by
-// about 5 s, as a row is whose manifest or blob was locked, and that no failure is
-// counted.
+// putOff checks that the table `queue` has the given number of rows that are postponed by
+// about 5 s and have no failure counted. A review postpones a row so if another transaction
+// has locked the manifest or blob.
 func (b bundle) putOff(t *testing.T, queue string, rows int) {
 	t.Helper()
 	if n := b.Count(t, "SELECT count(*) FROM "+queue+` WHERE review_count = 0
@@ -251,8 +253,8 @@ func (b bundle) putOff(t *testing.T, queue string, rows int) {
 	}
 }
 
-// forgotten checks that the review queue has one row, that its blob doesn't exist, and
-// that the next review drops the row.
+// forgotten checks that gc_blob_review_queue has exactly one row, and that the next review
+// drops it because its blob doesn't exist.
 func (b bundle) forgotten(t *testing.T) {
 	t.Helper()
 	b.DueNow(t)

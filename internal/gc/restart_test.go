@@ -39,9 +39,9 @@ func (s *restartable) start() {
 	defer cancel()
 	server, err := builtinpg.Start(ctx, builtinpg.Options{
 		DataDir: s.dir, Log: slog.New(slog.DiscardHandler),
-		// Without fsync, written data survives a stop of the server, because the machine
-		// itself doesn't crash. Committed data must be written, though, so
-		// synchronous_commit stays on.
+		// Without fsync, data that PostgreSQL has written survives a stop of the server,
+		// because the machine itself doesn't crash. But each commit must wait until its
+		// data are written, so synchronous_commit stays on.
 		Settings: map[string]string{"fsync": "off", "shared_buffers": "32MB", "max_connections": "60"},
 	})
 	if err != nil {
@@ -113,8 +113,8 @@ func onRestartable(t *testing.T) (*storeBundle, *restartable) {
 type pusher struct {
 	b    *storeBundle
 	path string
-	// may has the digests to which the tag may point: the digest of the last put that
-	// succeeded, and those of later puts that ended in an error.
+	// may has the digests to which the tag may point after a restart: the digest of the
+	// last put that succeeded, and those of later puts that returned an error.
 	may map[oci.Digest]bool
 	ok  int
 }
@@ -182,8 +182,8 @@ func (p *pusher) push(ctx context.Context, name string) error {
 }
 
 // loop pushes images until ctx ends. It ignores two kinds of failures: the database is
-// unavailable, or a review deletes the blobs before the manifest comes, which may happen
-// because this test has no review delays.
+// unavailable, or a review deletes an image's blobs before the image's manifest is put,
+// which may happen because this test has no review delays.
 func (p *pusher) loop(ctx context.Context) error {
 	for i := 0; ctx.Err() == nil; i++ {
 		err := p.push(context.WithoutCancel(ctx), fmt.Sprint(p.path, " ", i))
@@ -201,8 +201,8 @@ func (p *pusher) loop(ctx context.Context) error {
 	return nil
 }
 
-// whole checks that the tag points to an image in may, and that the image can be read
-// completely.
+// whole checks that the tag points to an image in `may`, and that the image's configuration
+// and layers can be read with the right contents.
 func (p *pusher) whole() {
 	t, ctx := p.b.t, p.b.t.Context()
 	t.Helper()
@@ -237,9 +237,9 @@ func (p *pusher) whole() {
 	}
 }
 
-// The test stops PostgreSQL abruptly and starts it again, several times, while clients
-// push and reviews run. The workers must recover by themselves. Nothing that a tag
-// references may be lost, and at the end nothing else may be left.
+// The test stops PostgreSQL abruptly and starts it again, several times, while clients push
+// and reviews run. The reviewers must continue by themselves. Nothing that a tag references
+// may be lost, and at the end no unreferenced content may be left.
 func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -269,8 +269,8 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 		pushers[i] = &pusher{b: b, path: fmt.Sprintf("n/r%d", i), may: map[oci.Digest]bool{}}
 		pushing.Go(func() { failures <- pushers[i].loop(ctx) })
 	}
-	// The counters are in this process, so they show without a query whether the reviewers
-	// work and continue by themselves after each restart.
+	// The counters of deletions are in this process. So they show, without a query of the
+	// database, whether the reviewers continue by themselves after each restart.
 	for range 3 {
 		before := deleted()
 		b.eventually("manifests are deleted", func() bool { return deleted() >= before+10 })
@@ -287,7 +287,8 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 		}
 	}
 
-	// Make all reviews due: a failed review is postponed for longer than this test waits.
+	// Make all reviews due: a review that failed is postponed for longer than this test
+	// waits.
 	b.exec("UPDATE gc_manifest_review_queue SET review_after = now()")
 	b.exec("UPDATE gc_blob_review_queue SET review_after = now()")
 	b.eventually("the queues are empty and no deletion is pending", func() bool {

@@ -29,13 +29,13 @@ func circular(t *testing.T, subject oci.Digest, children ...oci.Digest) []byte {
 	return payload
 }
 
-// cycleForms has several forms of cycles, by name. Each function puts the manifests of a
-// cycle without tags and returns their payloads.
+// cycleForms has several forms of cycles, by name. Each function puts the manifests of one
+// or more cycles without tags and returns their payloads.
 var cycleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]byte{
 	"depth 1": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 1) },
 	"depth 2": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 2) },
 	"depth 3": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 3) },
-	// The subject s is an image, x is a referrer of s, and the index r lists s and has x
+	// The manifest s is an image, x is a referrer of s, and the index r lists s and has x
 	// as its subject. x is put last and has no child.
 	"through a referrer": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
 		s := catalogtest.Numbered(t, 1, config)
@@ -46,7 +46,8 @@ var cycleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]
 		}
 		return [][]byte{s, r, x}
 	},
-	// Two cycles share their image, and a third cycle is above one of them.
+	// Two indexes each form a cycle with the same image, and a third index forms a cycle
+	// with the first index.
 	"cycles on cycles": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
 		s := catalogtest.Numbered(t, 1, config)
 		one := b.Put(t, "r", s)
@@ -58,9 +59,9 @@ var cycleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]
 	},
 }
 
-// nested puts an image, an index of it, an index of that index, and so on up to the given
-// depth. The image is the subject of the outermost index, so all of them form a cycle.
-// nested returns their payloads, the image's first.
+// nested puts an image, an index of the image, an index of that index, and so on, with
+// `depth` indexes. The image is the subject of the outermost index, so the image and all
+// indexes form a cycle. nested returns their payloads, the image's first.
 func nested(t *testing.T, b bundle, config oci.Digest, depth int) [][]byte {
 	payload := catalogtest.Numbered(t, 1, config)
 	list := [][]byte{payload}
@@ -89,10 +90,10 @@ func (b bundle) untilSettled(t *testing.T) (deleted int) {
 	}
 }
 
-// Reviews must delete a cycle that no tag reaches. If any manifest of the cycle has a tag,
-// the whole cycle must stay until the tag is deleted, and be deleted then. The test fails
-// if a review looks for cycles only when it reviews an index with a subject: the last tag
-// may be on another manifest of the cycle.
+// Reviews must delete a cycle that no tag keeps. If any manifest of the cycle has a tag,
+// the whole cycle must stay until the tag is deleted, and reviews must delete it then. The
+// test fails if a review looks for cycles only when it reviews an index with a subject: the
+// last tag may be on another manifest of the cycle.
 func TestReviewOfCycles(t *testing.T) { catalogtest.AtBoth(t, testReviewOfCycles) }
 
 func testReviewOfCycles(t *testing.T, dsn string) {
@@ -114,8 +115,8 @@ func testReviewOfCycles(t *testing.T, dsn string) {
 			form(t, b, config)
 			b.Put(t, "r", list[i], "t")
 			if name == "cycles on cycles" && (i == 2 || i == 3) {
-				// A tag keeps what its manifest refers to, and not what refers to its
-				// manifest.
+				// A tag keeps the manifests to which its manifest refers, and not those
+				// that refer to its manifest. So reviews may delete some manifests here.
 				b.untilSettled(t)
 			} else if m := b.untilSettled(t); m != 0 && name != "cycles on cycles" {
 				t.Errorf("%s: %d manifests were deleted that the tag holds", what, m)
@@ -131,8 +132,9 @@ func testReviewOfCycles(t *testing.T, dsn string) {
 	}
 }
 
-// No manifest of a cycle has a tag, but an index above the cycle has one, or the subject
-// of a manifest in the cycle. The cycle must stay until that tag or subject is deleted.
+// No manifest of a cycle has a tag, but either an index outside the cycle lists one of its
+// manifests and has a tag, or one of its manifests has a subject outside the cycle. The
+// cycle must stay until this tag or this subject is deleted.
 func TestReviewOfHeldCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -177,8 +179,8 @@ func TestReviewOfHeldCycles(t *testing.T) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// A client was told that a manifest of an unreferenced cycle exists. That manifest must
-// stay until its review delay is over, even if the rest of the cycle is deleted before.
+// A client was told that one manifest of a cycle without tags exists. That manifest must
+// stay until its review delay is over, even if reviews delete the rest of the cycle before.
 func TestReviewOfPromisedCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -201,8 +203,8 @@ func TestReviewOfPromisedCycles(t *testing.T) {
 		t.Errorf("%d manifests were deleted then, want the image", m)
 	}
 
-	// Here the client was told that the outermost index exists. Since a cycle is broken by
-	// the deletion of that index, the whole cycle must stay until the index's review delay
+	// Here the client was told that the outermost index exists. Only the deletion of this
+	// index breaks the cycle, so the whole cycle must stay until the index's review delay
 	// is over.
 	nested(t, b, config, 2)
 	b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
@@ -221,8 +223,8 @@ func TestReviewOfPromisedCycles(t *testing.T) {
 	}
 }
 
-// Reviews must delete a cycle of 1,002 manifests, and keep one with more manifests than a
-// review reads.
+// Reviews must delete a cycle of 1,002 manifests, and keep a cycle with more manifests than
+// a review reads (2,000).
 func TestReviewOfLargeCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -261,8 +263,8 @@ func TestReviewOfLargeCycles(t *testing.T) {
 	}
 }
 
-// A dry run must report the manifest whose deletion would break the cycle, and delete
-// nothing.
+// A dry run must report the outermost index, whose deletion would break the cycle, and
+// delete nothing.
 func TestDryRunOfCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -282,8 +284,8 @@ func TestDryRunOfCycles(t *testing.T) {
 	}
 }
 
-// For manifests that can't be in a cycle, a review must not send the statement that looks
-// for cycles.
+// A review must not send the SQL statement that looks for cycles when it reviews only
+// manifests that can't be in a cycle.
 func TestReviewLooksForCyclesOnlyWhereTheyCanBe(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

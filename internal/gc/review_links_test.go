@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// wide pushes a layer to which n repositories have a link that no manifest uses, and one
-// more repository a link that is used. It returns the layer's digest.
+// wide pushes a layer that one repository uses, and inserts links to it from n further
+// repositories in which no manifest uses it. It returns the layer's digest.
 func (b bundle) wide(t *testing.T, n int) oci.Digest {
 	t.Helper()
 	config, layer := b.Push(t, "uses/it", "config"), b.Push(t, "uses/it", "base layer")
@@ -43,9 +43,9 @@ func TestLinksOfABaseLayerAreRemovedInPages(t *testing.T) {
 	})
 }
 
-// A review has left a blob with many links to UnlinkInPages. Then a client asks whether
-// the blob exists. UnlinkInPages must remove no link, and the row in the review queue must
-// stay.
+// A review has left a blob with many links to UnlinkInPages. Then a client asks whether the
+// blob exists. UnlinkInPages must remove no link, and the blob's row in
+// gc_blob_review_queue must stay.
 func TestPromiseStopsTheRemovalOfLinks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -19,12 +19,12 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// referrersVariable is the environment variable with the number of referrers in
-// TestSubjectOfManyReferrers, by default 5,000.
+// referrersVariable is the environment variable with the number of referrers that
+// TestSubjectOfManyReferrers inserts, by default 5,000.
 const referrersVariable = "PURSER_TEST_REFERRERS"
 
-// refer inserts n more referrers of a subject into the repository r, without queueing them
-// for review.
+// refer inserts n more referrers of the manifest with the digest `subject` into the
+// repository r, without queueing them for review.
 func (b bundle) refer(t *testing.T, subject oci.Digest, n int) {
 	t.Helper()
 	tx, err := b.DB.Pool.Begin(t.Context())
@@ -47,8 +47,8 @@ func (b bundle) refer(t *testing.T, subject oci.Digest, n int) {
 	}
 }
 
-// queueReferrers calls QueueReferrers until no referrers are left to be queued. Each call
-// queues up to page referrers. It returns the number of calls that queued some.
+// queueReferrers calls QueueReferrers, each time for up to `page` referrers, until no
+// referrers are left to be queued. It returns the number of calls that queued some.
 func (b bundle) queueReferrers(t *testing.T, page int) (pages int) {
 	t.Helper()
 	for {
@@ -63,8 +63,8 @@ func (b bundle) queueReferrers(t *testing.T, page int) (pages int) {
 	}
 }
 
-// pages returns how many database pages of the tables of manifests and review queues all
-// ended sessions together have read.
+// pages returns how many 8 kB pages of the tables of manifests and review queues, and of
+// their indexes, all database connections that have ended have read together.
 func pages(t *testing.T, conn *pgx.Conn) (n int) {
 	t.Helper()
 	if err := conn.QueryRow(t.Context(), `
@@ -75,10 +75,10 @@ func pages(t *testing.T, conn *pgx.Conn) (n int) {
 	return n
 }
 
-// TestSubjectOfManyReferrers puts and deletes a subject with thousands of referrers. How
-// many database pages this reads must not depend on the number of referrers. Each count of
-// waiting reviews must include the referrers that are still to be queued. The test fails
-// if the put or the deletion reads all referrers.
+// TestSubjectOfManyReferrers puts and deletes a subject with thousands of referrers. The
+// number of database pages that PostgreSQL reads for this must not depend on the number of
+// referrers: the test fails if the put or the deletion reads all of them. Each count of
+// waiting reviews must include the referrers that are still to be queued.
 func TestSubjectOfManyReferrers(t *testing.T) {
 	t.Parallel()
 	n := 5000
@@ -96,8 +96,8 @@ func TestSubjectOfManyReferrers(t *testing.T) {
 	defer conn.Close(t.Context()) //nolint:errcheck // the database goes anyway
 	var subject oci.Digest
 	var payload []byte
-	// step runs do with sessions of its own, because PostgreSQL's statistics count a
-	// session's reads when the session ends.
+	// step runs `do` with database connections of its own, because PostgreSQL's statistics
+	// count what a connection has read when the connection ends.
 	step := func(what string, most int, do func(b bundle)) {
 		catalogtest.Alone(t, conn)
 		before := pages(t, conn)
@@ -133,8 +133,8 @@ func TestSubjectOfManyReferrers(t *testing.T) {
 			t.Errorf("the deletion queued %d referrers, want 100", rows)
 		}
 	})
-	// This subject's digest is lower, so in the database index its one referrer is before
-	// the many referrers of the other subject.
+	// This other subject has a lower digest, so in the database index its one referrer
+	// comes before the many referrers of the first subject.
 	step("a deletion of another subject", 900, func(b bundle) {
 		config := oci.Compute(oci.SHA256, []byte("config"))
 		for i := 0; ; i++ {
@@ -199,8 +199,8 @@ func TestSubjectOfManyReferrers(t *testing.T) {
 	told("after pages were queued")
 }
 
-// manyReferrers creates a repository r whose subject was deleted. Of the subject's 250
-// referrers, 100 are queued for review and 150 are still to be queued.
+// manyReferrers creates a repository r with 250 referrers of a subject that was deleted.
+// 100 of the referrers are queued for review, and 150 are still to be queued.
 func manyReferrers(t *testing.T) (b bundle, subject []byte, digest oci.Digest) {
 	t.Helper()
 	b = setup(t)
@@ -216,8 +216,8 @@ func manyReferrers(t *testing.T) (b bundle, subject []byte, digest oci.Digest) {
 	return b, subject, digest
 }
 
-// left checks how many referrers are queued for review, and whether further ones are still
-// to be queued.
+// left checks that `queued` referrers are queued for review, and by `pending` whether
+// further ones are still to be queued.
 func (b bundle) left(t *testing.T, queued int, pending bool) {
 	t.Helper()
 	if n := b.Rows(t, "gc_manifest_review_queue"); n != queued {
@@ -228,8 +228,8 @@ func (b bundle) left(t *testing.T, queued int, pending bool) {
 	}
 }
 
-// A worker is killed while it queues 100 referrers for review. None of these may stay
-// queued, and the next call must queue them.
+// A worker is killed while its transaction queues 100 referrers for review. None of these
+// may stay queued, and the next call of QueueReferrers must queue them.
 func TestReferrersPageIsCutOff(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -255,8 +255,9 @@ func TestReferrersPageIsCutOff(t *testing.T) {
 
 // A subject is deleted, put again while its referrers are still being queued for review,
 // and deleted a second time. Its referrers must stay while the subject exists. The second
-// deletion must queue all referrers, from the first one on, whether the worker queued
-// referrers while the subject existed, did not, or is doing so during the second deletion.
+// deletion must queue all referrers, from the first one on. There are three cases: the
+// worker called QueueReferrers while the subject existed, or did not, or its call is still
+// running during the second deletion.
 func TestReferrersOfSubjectPutAgain(t *testing.T) {
 	t.Parallel()
 	for _, seen := range []string{"not", "before", "meanwhile"} {
@@ -299,9 +300,9 @@ func TestReferrersOfSubjectPutAgain(t *testing.T) {
 	}
 }
 
-// A subject was deleted. One of its referrers has a due row in the review queue for
-// another reason, and wasn't queued for the subject's deletion yet. The review must not
-// delete this referrer, since that deletion may give it a longer review delay.
+// A subject was deleted. One of its referrers hasn't been queued for this reason yet, but
+// has a due row in gc_manifest_review_queue for another reason. The review must not delete
+// this referrer, since the event subject_delete may give it a longer review delay.
 func TestReferrerIsReviewedBeforeItIsQueued(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -319,8 +320,9 @@ func TestReferrerIsReviewedBeforeItIsQueued(t *testing.T) {
 	}
 }
 
-// QueueReferrers must not wait for a row of the review queue that a client has locked: it
-// must give up and queue these referrers later.
+// A client has locked the row of a referrer in gc_manifest_review_queue. QueueReferrers
+// must not wait for the row: it must give up, and a later call must queue this referrer and
+// the others of the same page.
 func TestReferrersPageGivesWay(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -348,7 +350,8 @@ func TestReferrersPageGivesWay(t *testing.T) {
 	b.left(t, 250, false)
 }
 
-// If a repository was deleted, referrers in it must not be queued for review any more.
+// A repository with referrers that are still to be queued is deleted. QueueReferrers must
+// not queue these referrers any more.
 func TestReferrersOfDeletedRepository(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -357,9 +360,10 @@ func TestReferrersOfDeletedRepository(t *testing.T) {
 	b.left(t, 100, false)
 }
 
-// 500 referrers of 250 different subjects are due. A review takes an advisory lock per
-// subject, and PostgreSQL's memory for locks is limited. So one review must claim only 400
-// of the referrers, and leave the rows of the others due.
+// 500 referrers are due, two for each of 250 subjects. A review takes an advisory lock per
+// subject, and PostgreSQL's memory for locks is limited, so one review takes at most 200
+// such locks. So the first review must claim only 400 of the referrers, and leave the rows
+// of the others due.
 func TestReviewOfManySubjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -380,9 +384,9 @@ func TestReviewOfManySubjects(t *testing.T) {
 }
 
 // TestConcurrentSubjects puts and deletes a subject again and again while slow reviewers
-// delete its referrers. A referrer that exists when a put has returned must stay until the
-// subject is deleted, and must be deleted afterwards. The test fails if reviews or puts
-// don't lock the subject's digest.
+// delete its referrers. A referrer that exists when a put of the subject has returned must
+// stay until the subject is deleted, and must be deleted afterwards. The test fails if
+// reviews or puts don't lock the subject's digest.
 func TestConcurrentSubjects(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, dbtest.DSN(t))
@@ -417,7 +421,7 @@ func TestConcurrentSubjects(t *testing.T) {
 		})
 	}
 	const existing = "SELECT COALESCE(array_agg(id), '{}') FROM manifests WHERE subject_digest = $1"
-	// reviewed waits until ok returns true, and in the meantime makes postponed and failed
+	// reviewed waits until `ok` returns true. In the meantime it makes postponed and failed
 	// reviews due at once.
 	reviewed := func(what string, ok func() bool) {
 		catalogtest.Eventually(t, what, func() bool {

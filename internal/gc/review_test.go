@@ -56,9 +56,9 @@ func testReviewDeletesWhatNothingHolds(t *testing.T, dsn string) {
 	b.Owned(t)
 }
 
-// Reviews must keep the manifests of an index with a tag, and the referrers of these
-// manifests. After a client has deleted the tag, reviews must delete the index and all of
-// them. No review delays are set.
+// An index with a tag lists another index, which lists an image; the image has a referrer,
+// which has a referrer too. Reviews must keep all five manifests. After a client has
+// deleted the tag, reviews must delete all five. No review delays are set.
 func TestReviewFollowsIndexesAndSubjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -197,7 +197,8 @@ func TestReviewFailsAndIsPostponed(t *testing.T) {
 			AND review_after > now() + $2 * interval '59 s' AND review_after < now() + $2 * interval '61 s'`, attempt, attempt); n != 1 {
 			t.Errorf("after attempt %d the row isn't put off from now", attempt)
 		}
-		// Reporting the same failure a second time must have no effect.
+		// A second report of the same failure must have no effect, since the row isn't due
+		// any more.
 		if forGood, err := b.FailReview(t.Context(), failed, 1, minute); forGood || err != nil {
 			t.Errorf("a review that isn't due counts as failed: %v, %v", forGood, err)
 		}
@@ -217,8 +218,8 @@ func TestReviewFailsAndIsPostponed(t *testing.T) {
 	}
 }
 
-// ReviewError.Contended must be true for a review that was rolled back because of its lock
-// timeout, and false for a review that failed for another reason.
+// ReviewError.Contended must be true for a review that was rolled back because it hit its
+// lock timeout.
 func TestReviewGivesWay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -246,8 +247,8 @@ func TestReviewGivesWay(t *testing.T) {
 	}
 }
 
-// After a review has deleted a manifest, the caches of all processes, including the
-// reviewer's own, must be notified.
+// After a review has deleted a manifest, the caches of all processes, including the process
+// that runs the review, must be notified of the deletion.
 func TestReviewIsToldToCaches(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// strays inserts n blobs with objects that no manifest uses, due for review, and returns
-// their storage keys.
+// strays inserts n blobs that no manifest uses and that are due for review, stores their
+// objects, and returns the objects' storage keys.
 func (b *storeBundle) strays(n int) (keys []string) {
 	b.t.Helper()
 	for range n {
@@ -27,7 +27,7 @@ func (b *storeBundle) strays(n int) (keys []string) {
 	return keys
 }
 
-// untagged inserts n manifests without tags and blobs, due for review.
+// untagged inserts n manifests that have no tags and no blobs and are due for review.
 func (b *storeBundle) untagged(n int) {
 	b.t.Helper()
 	b.exec("INSERT INTO top_level_namespaces (name) VALUES ('r') ON CONFLICT DO NOTHING")
@@ -46,8 +46,8 @@ func (b *storeBundle) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// refuse makes PostgreSQL refuse to delete the blob with the storage key, until stop is
-// called.
+// refuse installs a trigger by which PostgreSQL refuses to delete the blob with the storage
+// key `key`, until `stop` is called.
 func (b *storeBundle) refuse(key string) (stop func()) {
 	b.t.Helper()
 	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -69,7 +69,7 @@ func (b *storeBundle) reviewer(kind gc.ReviewKind, change func(*gc.ReviewerOptio
 	return r
 }
 
-// metric returns the value of the counter with this name and these labels.
+// metric returns the value of the counter with the name `name` and the labels `labels`.
 func (b *storeBundle) metric(name string, labels map[string]string) float64 {
 	b.t.Helper()
 	families, err := b.reg.Gather()
@@ -123,8 +123,9 @@ func TestReviewersAndSweeperWorkTogether(t *testing.T) {
 	})
 }
 
-// The review of one blob fails again and again. The reviewer must postpone that blob's row
-// in the review queue, mark it as failed in the end, and review all other blobs.
+// The review of one blob among 40 fails again and again. The reviewer must postpone this
+// blob's row in gc_blob_review_queue, finally mark the row as failed, and review all other
+// blobs.
 func TestRowThatFailsIsFoundPostponedAndFailed(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -152,8 +153,8 @@ func TestRowThatFailsIsFoundPostponedAndFailed(t *testing.T) {
 	b.eventually("brought back, it is deleted", func() bool { return b.count("SELECT count(*) FROM blobs") == 0 })
 }
 
-// The deletion of each blob takes a minute, and reviews have a timeout of 1 s. The
-// reviewer must cancel the reviews and count them as failed.
+// A trigger makes the deletion of each blob take a minute, and reviews have a timeout of 1
+// s. The reviewer must cancel the reviews and count them as failed.
 func TestReviewThatTakesTooLongIsEnded(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)
@@ -234,8 +235,8 @@ func TestCollectTellsOfObjectsThatFail(t *testing.T) {
 	}
 }
 
-// If the store fails, Collect must still do all work in the database. After a batch of
-// which the store deleted nothing, Collect must not call the store again.
+// If the store fails, Collect must still do all work in the database. If the store has
+// deleted no object of a batch, Collect must not call the store again.
 func TestCollectGoesOnWithoutAStore(t *testing.T) {
 	t.Parallel()
 	away := errors.New("connection refused")

@@ -12,8 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// queueBlobs inserts n rows into gc_blob_review_queue. They are due after the given time
-// or, if aside is set, marked as failed.
+// queueBlobs inserts n rows into gc_blob_review_queue. The rows are due after the time
+// `due` or, if `aside` is true, marked as failed for good. `seed` makes the digests of each
+// call different.
 func (b bundle) queueBlobs(t *testing.T, seed string, n int, due time.Duration, aside bool) {
 	t.Helper()
 	b.Exec(t, `
@@ -117,8 +118,8 @@ func TestGCStatus(t *testing.T) {
 	}
 }
 
-// testBacklog checks that GCBacklog returns the same numbers as GCStatus. GCBacklog is the
-// cheaper query, which runs all the time.
+// testBacklog checks that GCBacklog, the cheaper query that runs all the time, returns the
+// same numbers as GCStatus returned in `s`.
 func (b bundle) testBacklog(t *testing.T, s gc.GCStatus) {
 	t.Helper()
 	backlog, err := b.GCBacklog(t.Context())
@@ -163,12 +164,13 @@ func testGCStatusNamesFailedReviews(t *testing.T, dsn string) {
 	}
 }
 
-// A review queue has more rows than GCBacklog counts. GCBacklog must estimate their number,
-// and mark it as inexact. Smaller numbers must be exact.
+// A review queue and the table of pending deletions have more rows than GCBacklog counts.
+// GCBacklog must estimate their numbers, and mark the estimates as inexact. Smaller numbers
+// must be exact.
 func TestGCBacklogOfLargeQueues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const n = 30_000 // thrice what is counted
+	const n = 30_000 // three times the number up to which GCBacklog counts
 	b.queueBlobs(t, "waiting", n, time.Hour, false)
 	b.queueBlobs(t, "due", 100, -time.Hour, false)
 	b.Exec(t, "INSERT INTO gc_doomed_objects (storage_key, size, delete_after) SELECT 'k' || i, 1000, now() + interval '1 h' FROM generate_series(1, $1::int) i", n)
@@ -217,8 +219,8 @@ func TestRetryFailed(t *testing.T) {
 	if got := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after > now() + interval '50 min'"); got != 7 {
 		t.Errorf("%d rows wait, want the 7 that did not fail", got)
 	}
-	// The last row's set_aside_at is in the future, as if its review failed for good while
-	// RetryFailed runs. RetryFailed must leave this row alone.
+	// The last row's set_aside_at is in the future, as if the row's review had failed for
+	// good while RetryFailed was running. RetryFailed must leave this row alone.
 	if got, err := b.Collector.RetryFailed(t.Context(), gc.ReviewOfManifests); err != nil || got != 29 {
 		t.Fatalf("%d brought back (%v), want 29", got, err)
 	}

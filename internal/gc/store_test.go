@@ -57,16 +57,16 @@ func (b *storeBundle) exec(sql string, args ...any) {
 	}
 }
 
-// object stores an object of size bytes that belongs to no row, and returns its storage
-// key.
+// object stores an object of `size` bytes, without a row in the database to which it
+// belongs, and returns its storage key.
 func (b *storeBundle) object(size int) (key string) {
 	b.t.Helper()
 	_, key = b.write(blob.NewBase(), size)
 	return key
 }
 
-// write stores one complete object of size bytes, for the upload with the storage key
-// base.
+// write stores one complete object of `size` bytes for the upload whose storage keys begin
+// with `base`.
 func (b *storeBundle) write(base string, size int) (blob.Writer, string) {
 	b.t.Helper()
 	var next int64
@@ -87,8 +87,8 @@ func (b *storeBundle) write(base string, size int) (blob.Writer, string) {
 	return w, key
 }
 
-// doom stores n objects of 10 bytes, inserts a pending deletion for each, and returns
-// their storage keys.
+// doom stores n objects of 10 bytes, inserts a pending deletion for each of them, and
+// returns their storage keys.
 func (b *storeBundle) doom(n int) []string {
 	b.t.Helper()
 	keys := make([]string, n)
@@ -124,7 +124,7 @@ func (b *storeBundle) doomed() (n int) {
 	return n
 }
 
-// eventually calls ok until it returns true, and fails the test after 2 min. It polls,
+// eventually calls `ok` until it returns true, and fails the test after 2 min. It polls,
 // because the database and the store send no signal when they reach a state.
 func (b *storeBundle) eventually(what string, ok func() bool) {
 	b.t.Helper()
@@ -141,7 +141,8 @@ func (b *storeBundle) eventually(what string, ok func() bool) {
 	}
 }
 
-// sweeper returns a sweeper of the bundle's store. change may alter its options.
+// sweeper returns a sweeper of the bundle's store. The function `change` may alter its
+// options.
 func (b *storeBundle) sweeper(change func(*gc.SweeperOptions)) *gc.Sweeper {
 	b.t.Helper()
 	o := gc.SweeperOptions{
@@ -158,7 +159,8 @@ func (b *storeBundle) sweeper(change func(*gc.SweeperOptions)) *gc.Sweeper {
 	return s
 }
 
-// start runs a worker in a goroutine until stop is called or the test ends.
+// start calls `run`, a worker's loop, in a goroutine until `stop` is called or the test
+// ends.
 func (b *storeBundle) start(run func(context.Context) error) (stop func()) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

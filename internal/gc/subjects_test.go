@@ -8,8 +8,9 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// A subject was deleted, and its referrers still have to be queued for review. A dry run
-// must find them. Collect must delete them, and so must a reviewer that was asleep.
+// A subject was deleted, and 200 of its 300 referrers still have to be queued for review. A
+// dry run of Collect must find all 300, and Collect must delete them. A running reviewer
+// must delete them too.
 func TestReferrersOfADeletedSubject(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"run", "reviewer"} {

@@ -9,7 +9,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// events returns the events in a review queue, sorted and separated by spaces.
+// events returns the events in the review queue `table`, sorted and separated by spaces.
 func (b bundle) events(t *testing.T, table string) string {
 	t.Helper()
 	var s string
@@ -87,8 +87,8 @@ func testTrackingOfIndexesAndReferrers(t *testing.T, dsn string) {
 	}
 }
 
-// One statement deletes all manifests of a repository, indexes and their children
-// together. It must succeed, and queue the blobs for review.
+// One SQL statement deletes all manifests of a repository, indexes and their children
+// together. It must succeed, and its triggers must queue the manifests' blobs for review.
 func TestDeleteAllManifestsAtOnce(t *testing.T) { catalogtest.AtBoth(t, testDeleteAllManifestsAtOnce) }
 
 func testDeleteAllManifestsAtOnce(t *testing.T, dsn string) {
@@ -108,8 +108,8 @@ func testDeleteAllManifestsAtOnce(t *testing.T, dsn string) {
 	}
 }
 
-// The triggers must also queue reviews for rows that are deleted from a partition
-// directly.
+// The test deletes rows from a partition of a table directly, without naming the
+// partitioned table. The triggers must queue reviews for these rows as well.
 func TestTrackingOnPartitions(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -155,7 +155,7 @@ func TestReviewDelays(t *testing.T) {
 }
 
 // An operator changes a review delay in the table gc_review_after_defaults. When replicas
-// start, they must keep the operator's value, unless the configuration has changed since
+// start, they must keep the operator's value, unless the configured delay has changed since
 // the last start.
 func TestOperatorsDelaysStay(t *testing.T) {
 	t.Parallel()
@@ -193,7 +193,8 @@ func TestOperatorsDelaysStay(t *testing.T) {
 	want("tag_delete", 2*day)
 	want("tag_switch", time.Hour)
 
-	// An earlier version left rows that don't say where their values came from.
+	// An earlier version of Purser didn't store the configured delay (configured is NULL).
+	// The first start after the upgrade must keep the stored delay.
 	set("UPDATE gc_review_after_defaults SET value = '7 hours', configured = NULL WHERE event = 'blob_upload'")
 	start(2*day, nil)
 	want("blob_upload", 7*time.Hour)
@@ -201,7 +202,8 @@ func TestOperatorsDelaysStay(t *testing.T) {
 	want("blob_upload", day)
 }
 
-// An event must not shorten the review delay that an earlier event has given to a row.
+// An event must not shorten the review delay that an earlier event has given to a queue
+// row.
 func TestDelaysNeverShrink(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -50,8 +50,8 @@ var (
 )
 
 // TestSQL checks the SQL statements that write to the review queues: each must name an
-// event of the table events.All, in the queue that belongs to the event, and each review
-// delay that a statement asks for must exist.
+// event of the table events.All that belongs to this queue, and each review delay that a
+// statement asks for must exist.
 func TestSQL(t *testing.T) {
 	t.Parallel()
 	written := map[string]bool{}
@@ -88,8 +88,8 @@ func TestSQL(t *testing.T) {
 }
 
 // TestDocumentation checks that the tables of events in docs/garbage-collection.md and
-// docs/configuration.md have exactly these events, with the same order and words. The
-// second must also have the default review delay.
+// docs/configuration.md have exactly the events of events.All, with the same order and
+// words. The table in docs/configuration.md must also have the default review delay.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	var queues, delays []string

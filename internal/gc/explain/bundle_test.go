@@ -29,8 +29,8 @@ func replica(t *testing.T, dsn string) bundle {
 func exact(n int64) catalog.Count { return catalog.Count{Rows: n, Exact: true} }
 
 // nested puts three untagged manifests and returns their payloads: an image, an index of
-// the image, and an index of that index whose subject is the image. The three form a
-// cycle.
+// the image, and an outer index that lists the first index and whose subject is the image.
+// The three form a cycle.
 func nested(t *testing.T, b bundle, config oci.Digest) [][]byte {
 	t.Helper()
 	image := catalogtest.Numbered(t, 1, config)

@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// explainManifest returns the explanation of a manifest. The test fails if the manifest
-// doesn't exist or its fate isn't want.
+// explainManifest returns the explanation of a manifest. It fails the test if the manifest
+// doesn't exist or its fate isn't `want`.
 func (b bundle) explainManifest(t *testing.T, path string, d oci.Digest, want explain.Fate) explain.ManifestExplanation {
 	t.Helper()
 	e, err := b.ExplainManifest(t.Context(), path, d)
@@ -43,7 +43,8 @@ func (b bundle) explainBlob(t *testing.T, d oci.Digest, want explain.Fate) expla
 	return e
 }
 
-// says fails the test if got differs from want after each time in got is replaced by TIME.
+// says fails the test if the sentences in `got`, with each time in them replaced by TIME,
+// differ from `want`.
 func says(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	text := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`).ReplaceAllString(strings.Join(got, "\n"), "TIME")
@@ -162,8 +163,8 @@ func testExplainIndexesAndReferrers(t *testing.T, dsn string) {
 	}
 }
 
-// If only manifests of its own cycle refer to a manifest, the explanation must say that it
-// isn't kept.
+// The explanation of a manifest to which only manifests of its own cycle refer must say
+// that the manifest isn't kept.
 func TestExplainCircles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -187,7 +188,8 @@ func TestExplainCircles(t *testing.T) {
 	b.DueNow(t)
 	b.explainManifest(t, "r", d[2], explain.FateDue)
 
-	// Now an index above the cycle has a tag, so the whole cycle must be kept.
+	// Now an index with a tag lists a manifest of the cycle, so the whole cycle must be
+	// kept.
 	b.Put(t, "r", catalogtest.Index(t, d[1]), "v1")
 	for _, digest := range d {
 		if e := b.explainManifest(t, "r", digest, explain.FateKept); e.Circle || strings.Contains(e.Sentences()[0], "cycle") {
@@ -196,8 +198,8 @@ func TestExplainCircles(t *testing.T) {
 	}
 }
 
-// Many indexes list one manifest, and one manifest has many referrers. The explanation
-// must have the first ten of each list and the number of all.
+// 13 indexes list one manifest. The explanation must have the first ten of them and the
+// number of all.
 func TestExplainLongLists(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -276,7 +278,7 @@ func testExplainBlob(t *testing.T, dsn string) {
 }
 
 // More than 10,000 manifests use one blob. The explanation must count them only up to
-// explainLimit.
+// explainLimit, and mark the count as inexact.
 func TestExplainBlobThatEverybodyUses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -338,7 +340,7 @@ func TestExplainUnknown(t *testing.T) {
 	catalogtest.WantCode(t, err, oci.BlobUnknown)
 }
 
-// Scripts read explanations as JSON, so the names of the fields must not change.
+// Scripts read explanations as JSON, so the names of the JSON fields must not change.
 func TestExplanationsAsJSON(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
