@@ -242,8 +242,8 @@ func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error
 	return did, ctx.Err()
 }
 
-// dryRun reviews both queues from beginning to end, and rolls back the transaction of each
-// batch.
+// dryRun reviews the due rows of both review queues, from the oldest to the newest, and
+// rolls back the transaction of each batch.
 func (c *collection) dryRun(ctx context.Context) error {
 	for _, kind := range []ReviewKind{ReviewOfManifests, ReviewOfBlobs} {
 		r, err := c.reviewer(kind)

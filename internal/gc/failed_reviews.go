@@ -12,11 +12,11 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// FailReview counts a failed review of the single queue row of `e`. If the row has failed n
-// times now, FailReview postpones it by delay(n). If n reaches `most`, FailReview marks the
-// row as failed for good (set_aside_at) and returns true: no review claims the row until an
-// event or RetryFailed makes it due again. If the row has changed since or is locked,
-// FailReview does nothing.
+// FailReview counts a failed review; `e` must be the error of a batch of one queue row. If
+// reviews of the row have failed n times now, FailReview postpones the row by delay(n). If
+// n reaches `most`, it marks the row as failed for good (set_aside_at) and returns true: no
+// review claims the row until an event or RetryFailed makes it due again. If the row has
+// changed since or is locked, FailReview does nothing.
 func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, delay func(attempts int) time.Duration) (failed bool, err error) {
 	if len(e.rows) != 1 {
 		return false, fmt.Errorf("counting a failed review: it was of %d rows and not of one", len(e.rows))
@@ -50,8 +50,8 @@ func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, de
 	return failed, nil
 }
 
-// PostponeReview postpones the queue rows of `e` by PostponeDelay, because other
-// transactions have locked something that the failed batch needed. If another transaction
+// PostponeReview postpones the queue rows of the failed batch `e` by PostponeDelay, because
+// other transactions have locked something that the batch needed. If another transaction
 // has given a row a longer delay since, PostponeReview doesn't shorten it. It skips rows
 // that another transaction has locked.
 func (c *Collector) PostponeReview(ctx context.Context, e *ReviewError) error {

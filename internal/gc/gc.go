@@ -90,8 +90,8 @@
 //     of this database, so these would count as deleted, and the objects in the store
 //     belong to another registry.
 //
-//   - No storage call is made inside a database transaction, so that no lock and no connection
-//     is occupied while a storage call hangs.
+//   - No call to the blob store is made inside a database transaction, so that no lock and
+//     no database connection is occupied while a call hangs.
 package gc
 
 import (

@@ -150,11 +150,12 @@ func TestRaceManyLinkedBlobIsPromised(t *testing.T) {
 	}
 }
 
-// UnlinkInPages removes the unused links of a blob, among them those of the repositories
-// look, lock and held. A client puts a manifest with the blob into look before
-// UnlinkInPages locks the link: the link must stay. A client puts one into lock after the
-// locking: it must wait and be refused. Another transaction has locked held's link from the
-// start: this link and the blob's row in gc_blob_review_queue must stay.
+// UnlinkInPages removes the unused links of a blob, among them the links of three
+// repositories. Repository "look": a client puts a manifest with the blob before
+// UnlinkInPages locks the link, so the link must stay. Repository "lock": a client puts
+// such a manifest after UnlinkInPages has locked the link; the put must wait and be
+// refused. Repository "held": another transaction has locked the link from the start, so
+// the link and the blob's row in gc_blob_review_queue must stay.
 func TestRaceManyLinkedBlobIsUsed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

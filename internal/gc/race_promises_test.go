@@ -141,9 +141,9 @@ func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 }
 
 // A client asks whether a blob exists while a review finds the blob in use and drops the
-// blob's row in gc_blob_review_queue. The row must exist again after the review, as the
-// promise that the client was given. The test fails if the review doesn't lock the row: it
-// would delete the client's promise with it.
+// blob's row in gc_blob_review_queue. After the review the row must exist again, with the
+// review delay of the promise that the client got. The test fails if the review doesn't
+// lock the row: it would delete the client's promise with the row.
 func TestRaceAskedWhileKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

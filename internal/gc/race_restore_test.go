@@ -68,7 +68,7 @@ func TestRestoreTagLooksInTheRepository(t *testing.T) {
 
 // A client restores a tag after a review has locked the tag's former manifest to delete it.
 // The restore must wait for the review and fail with MANIFEST_UNKNOWN. The test fails if
-// the restore returns the foreign key error instead.
+// the restore returns the error of the violated foreign key instead.
 func TestRestoreTagAfterReviewHasLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

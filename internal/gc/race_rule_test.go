@@ -94,9 +94,9 @@ func unraced() (list []string) {
 	return list
 }
 
-// everything says whether all tests of the package ran. Only then every statement of a
-// review must have been stopped at, since a selection of tests needn't have the test for
-// it.
+// everything says whether all tests of the package ran. Otherwise the test that stops a
+// review at some statement may have been left out, and unraced returns a problem for that
+// statement without cause.
 func everything() bool {
 	for _, name := range []string{"test.run", "test.skip", "test.list", "test.bench", "test.fuzz"} {
 		if flag.Lookup(name).Value.String() != "" {

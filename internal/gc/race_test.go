@@ -116,9 +116,9 @@ func (p *paused) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.Trac
 // TraceQueryEnd does nothing.
 func (p *paused) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// The method to continues the review until it is about to send a statement that matches
-// `pattern`. If the review is stopped before such a statement now, that statement doesn't
-// count.
+// The method `to` lets the review continue until it is about to send a statement that
+// matches `pattern`. If the review is stopped before such a statement now, that statement
+// doesn't count.
 func (p *paused) to(t *testing.T, pattern string) {
 	t.Helper()
 	match := regexp.MustCompile("(?s)" + pattern)

@@ -307,9 +307,8 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 	if n := b.count("SELECT count(*) FROM blobs"); n != 2*len(pushers)+1 {
 		t.Errorf("%d blobs are left, want %d", n, 2*len(pushers)+1)
 	}
-	// Each remaining object must belong to a blob, to an unfinished upload, or to a
-	// pending deletion that the sweeper still has to repeat, after the longest request
-	// time.
+	// Each remaining object must belong to a blob, to an unfinished upload, or to a pending
+	// deletion that the sweeper will repeat when the longest request is over.
 	if n := b.count(`SELECT count(*) FROM unnest($1::text[]) AS key
 		WHERE NOT EXISTS (SELECT FROM blobs WHERE storage_key = key)
 		AND NOT EXISTS (SELECT FROM uploads WHERE key LIKE storage_key || '-%')

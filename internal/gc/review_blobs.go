@@ -88,7 +88,7 @@ func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow,
 }
 
 // splitReferenced splits `digests` into those to which a manifest refers, and the others.
-// For OFFSET 0 see "Plans" in package db.
+// "Plans" in the comment of package db says why lookups have OFFSET 0.
 func splitReferenced(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, unused [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil, nil

@@ -33,13 +33,14 @@ import (
 //     own queue row.
 //
 //   - Before a review deletes a manifest of a cycle, it locks the manifest and all its
-//     holders, and then computes the holders again in a new statement. A transaction that
-//     makes a tag or an index takes KEY SHARE on the manifests that it references. So after
-//     the locks no holder can get a tag or another holder, and the new statement sees the
-//     tags and holders from before the locks.
+//     holders (the manifests that keep it), and then computes the holders again in a new
+//     statement. A transaction that makes a tag or an index takes KEY SHARE on the
+//     manifests that it references. So after the locks no holder can get a tag or another
+//     holder, and the new statement sees the tags and holders from before the locks.
 //
-//   - A review deletes only manifests whose queue rows it has claimed, never other holders,
-//     so that promises of existence for those holders are kept.
+//   - A review deletes only manifests whose queue rows it has claimed. It doesn't delete
+//     holders that it has only locked, so that promises of existence for those holders are
+//     kept.
 //
 //   - If a client pushes a subject of a manifest of the cycle meanwhile, the review doesn't
 //     wait for the push: the result is the same as if the review had come first.
@@ -83,7 +84,7 @@ func (found cycles) of(keys manifestKeys) map[*cycle]bool {
 // named holders has a row for each holder: the id, the digest of the holder's own subject,
 // and whether the holder has a tag. The first half of the CTE finds the manifest's direct
 // holders. The second half finds the direct holders of each holder found so far (alias
-// below). For OFFSET 0 see "Plans" in package db.
+// below). "Plans" in the comment of package db says why lookups have OFFSET 0.
 const holders = `
 	SELECT w.namespace, w.repository, w.id, found.ids
 	FROM (

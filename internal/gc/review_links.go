@@ -34,7 +34,7 @@ type blobLink struct {
 // need another review, because another transaction had locked a link, or because there were
 // more than maxUnlinked unused links. Most blobs are layers, so CASE in the statement
 // searches the table layers first; with OR, the planner would choose the order by estimated
-// cost. For OFFSET 0 see "Plans" in package db.
+// cost. "Plans" in the comment of package db says why lookups have OFFSET 0.
 func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) (unsettled [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil

@@ -71,7 +71,7 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	unused, keptSince, postponed := second.underLocks(lockedIDs)
 	postponed.join(first.unlinked)
 	postponed.join(first.unqueued)
-	// Settle: drop queue rows before manifests are deleted. The triggers of a deletion
+	// Settle: drop the queue rows before deleting manifests. The triggers of a deletion
 	// insert new queue rows for the manifests that lose a reference, perhaps for one that
 	// this review has just kept.
 	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
@@ -131,9 +131,9 @@ type cycleCandidate struct {
 
 // beforeLocks decides by a classification that was made before the manifests were locked.
 // Manifests in `kept` stay. Manifests in `candidates` may be deleted: nothing references
-// them, or they are in a cycle without tags and no index lists them. `listed` has the
-// cycles of those manifests in `kept` that are in a cycle and that an index lists; the
-// caller passes them to queueCycles.
+// them, or they are in a cycle without tags and no index lists them. If a manifest is in a
+// cycle without tags but an index lists it, it is in `kept` and its cycle in `listed`, so
+// that the caller queues those manifests of the cycle that may be deleted.
 func (l *classification) beforeLocks() (kept, candidates manifestKeys, listed []*cycle) {
 	kept, candidates = l.referenced, l.unreferenced
 	for _, s := range l.maybeInCycle.list {
@@ -170,8 +170,8 @@ func (l *classification) underLocks(locked map[int64]bool) (unused, kept, postpo
 	return unused, kept, postponed
 }
 
-// classify finds out what references each of the manifests. For OFFSET 0 see "Plans" in
-// package db.
+// classify finds out what references each of the manifests. "Plans" in the comment of
+// package db says why lookups have OFFSET 0.
 func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, err error) {
 	if keys.len() == 0 {
 		return l, nil

@@ -29,8 +29,8 @@ import (
 //     page also stores in this row where the next page begins, so that another process
 //     continues there if this one dies. A referrer that is pushed later isn't missed: its
 //     put waits for the subject's deletion, and queues the referrer itself. If the subject
-//     is put and deleted again meanwhile, the row starts again after the first page that
-//     the new deletion queues.
+//     is put and deleted again meanwhile, the new deletion queues the first referrers
+//     again, and sets the row back to the referrer after these.
 //
 //   - An older event may have queued a referrer for review before QueueReferrers does. A
 //     review postpones such a referrer, so that it isn't deleted before the review delay of

@@ -25,7 +25,7 @@ type GCStatus struct {
 	Failed []FailedReview `json:"set_aside"`
 	Doomed PendingStatus  `json:"doomed"`
 	// Lost counts the blobs whose objects the store has lost, and that nobody has pushed
-	// since.
+	// again since.
 	Lost     catalog.Count `json:"lost"`
 	Uploads  UploadStatus  `json:"uploads"`
 	LastHour Reclaimed     `json:"last_hour"`
@@ -227,8 +227,8 @@ func (v *statusQuery) count(t tally) {
 		"SELECT count(*), LEAST(COALESCE(sum(size), 0), 9223372036854775807)::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
 }
 
-// failedReviews adds queries for the few reviews of each kind that failed for good last, the
-// latest first. For OFFSET 0 see "Plans" in package db.
+// failedReviews adds queries for the few reviews of each kind that failed for good last,
+// the latest first. "Plans" in the comment of package db says why lookups have OFFSET 0.
 func (v *statusQuery) failedReviews(list *[]FailedReview) {
 	for kind, sql := range map[ReviewKind]string{
 		ReviewOfManifests: `

@@ -1,6 +1,6 @@
-// Package events has the table of events that queue a manifest or blob for review by
+// Package events has the list of the events that queue a manifest or blob for review by
 // garbage collection (All). The settings of review delays, the stored delays and the
-// sentences of "purser gc explain" are derived from this table. Tests check that the
+// sentences of "purser gc explain" are derived from this list. Tests check that the
 // documentation, and the SQL statements that write events, agree with it.
 package events
 

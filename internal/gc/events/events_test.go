@@ -50,8 +50,8 @@ var (
 )
 
 // TestSQL checks the SQL statements that write to the review queues: each must name an
-// event of the table events.All that belongs to this queue, and each review delay that a
-// statement asks for must exist.
+// event of the list All that belongs to this queue, and each review delay that a statement
+// asks for must exist.
 func TestSQL(t *testing.T) {
 	t.Parallel()
 	written := map[string]bool{}

@@ -79,7 +79,7 @@ func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, 
 // askUses adds queries for the manifests that use the blob to the batch `b`. If a
 // manifest's repository was deleted, and its rows aren't removed yet, the query returns the
 // path "" for the repository. Each lookup names the namespace, so that it reads a single
-// partition. For OFFSET 0 see "Plans" in package db.
+// partition. "Plans" in the comment of package db says why lookups have OFFSET 0.
 func askUses(b *pgx.Batch, e *BlobExplanation) {
 	scan := func(row pgx.CollectableRow, total *int64) (u BlobUse, err error) {
 		var digest []byte

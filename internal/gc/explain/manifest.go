@@ -133,7 +133,8 @@ func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repos
 }
 
 // askHolders adds queries to the batch `b`: for the tags that point to the manifest, and
-// for the indexes that list it. For OFFSET 0 see "Plans" in package db.
+// for the indexes that list it. "Plans" in the comment of package db says why lookups have
+// OFFSET 0.
 func askHolders(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
 	b.Queue(fmt.Sprintf(`
 		WITH t AS MATERIALIZED (
