@@ -13,9 +13,9 @@ import (
 
 const (
 	gaugesTimeout = 5 * time.Second
-	// gaugesExpiry is how long the last values are still exported while queries of the
-	// database fail, or 2 × GaugesOptions.Every if that is longer. After this time no
-	// values are exported, so that nobody takes old values for current ones.
+	// gaugesExpiry is the age up to which the last values are still exported if queries of
+	// the database fail; if 2 × GaugesOptions.Every is longer, that age applies. Older
+	// values are not exported, so that nobody takes them for current ones.
 	gaugesExpiry = 2 * time.Minute
 )
 

@@ -24,8 +24,8 @@
 //     review of manifests drops queue rows before it deletes manifests, since the triggers
 //     of a deletion insert new queue rows for the manifests that lose a reference.
 //
-// A review never deletes a manifest or blob in use, and never drops the queue row of an
-// unused one that it doesn't delete, because:
+// For the following reasons, a review never deletes a manifest or blob in use, and never
+// drops the queue row of an unused one that it doesn't delete:
 //
 //   - A review locks the queue row of a manifest or blob before it looks for references. A
 //     transaction that removes a reference to the manifest or blob writes to the same queue

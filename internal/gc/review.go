@@ -33,8 +33,8 @@ type ReviewOptions struct {
 	// blobs that the batch would have deleted.
 	DryRun bool
 	// After makes Review skip the rows of the queue up to and including this position. A
-	// dry run needs it: its rows stay due, so each batch has to begin after the last row of
-	// the previous batch.
+	// dry run needs it: the rows that it has reviewed stay due, so each batch has to begin
+	// after the last row of the previous batch.
 	After ReviewCursor
 }
 

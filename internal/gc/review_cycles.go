@@ -42,8 +42,8 @@ import (
 //     holders that it has only locked, so that promises of existence for those holders are
 //     kept.
 //
-//   - If a client pushes a subject of a manifest of the cycle meanwhile, the review doesn't
-//     wait for the push: the result is the same as if the review had come first.
+//   - If a client pushes a subject of a manifest of the cycle during the review, the review
+//     doesn't wait for the push: the result is the same as if the review had come first.
 //
 // Only a manifest that is referenced, and itself has children or referrers, can be in a cycle.
 // The function classify searches for cycles only among such manifests, so that the review of

@@ -31,10 +31,11 @@ type blobLink struct {
 
 // unlinkUnused removes links of blobs in use: a repository that has no manifest with the
 // blob loses its link, so that it no longer serves the blob. The digests in `unsettled`
-// need another review, because another transaction had locked a link, or because there were
-// more than maxUnlinked unused links. Most blobs are layers, so CASE in the statement
-// searches the table layers first; with OR, the planner would choose the order by estimated
-// cost. "Plans" in the comment of package db says why lookups have OFFSET 0.
+// need another review, because another transaction had locked a link, or because
+// unlinkUnused found maxUnlinked unused links and read no more. Most blobs are layers, so
+// CASE in the statement searches the table layers first; with OR, the planner would choose
+// the order by estimated cost. "Plans" in the comment of package db says why lookups have
+// OFFSET 0.
 func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) (unsettled [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil

@@ -10,14 +10,14 @@ import (
 // A manifest may be the subject of any number of referrers, so neither the put nor the
 // deletion of a subject may read all its referrers:
 //
-//   - A review deletes a referrer because its subject doesn't exist. The review takes a
-//     shared advisory lock on the subject's digest, then looks for the subject once more,
-//     and keeps the lock until its commit. A put of a new manifest takes the advisory lock
-//     on its own digest exclusively before its insert. If the review gets the lock first,
-//     the put of the subject waits for the review's commit, so its client never sees the
-//     deleted referrer. If the put has the lock, the review doesn't wait but postpones the
-//     referrer. Once the review gets the lock, it looks for the subject in a new statement,
-//     which sees a subject that was committed before.
+//   - A review deletes a referrer if its subject doesn't exist. Before that, the review
+//     takes a shared advisory lock on the subject's digest, then looks for the subject a
+//     second time, and keeps the lock until its commit. A put of a new manifest takes the
+//     advisory lock on its own digest exclusively before its insert. If the review gets the
+//     lock first, the put of the subject waits for the review's commit, so its client never
+//     sees the deleted referrer. If the put has the lock, the review doesn't wait but
+//     postpones the referrer. Once the review gets the lock, it looks for the subject in a
+//     new statement, which sees a subject that was committed before.
 //
 //   - A put of a manifest that exists already needs no advisory lock: it locks the
 //     manifest's row (FOR KEY SHARE) until its commit. So no review deletes the manifest,
