@@ -182,10 +182,7 @@ func (b *bench) recorder() (*pullstats.Recorder, error) {
 // of the statistics, the second time it updates them.
 func (b *bench) flushing(ctx context.Context) error {
 	reg := prometheus.NewRegistry()
-	metrics, err := pullstats.NewMetrics(reg)
-	if err != nil {
-		return err
-	}
+	metrics := pullstats.NewMetrics(reg)
 	worker, err := pullstats.NewFlushWorker(pullstats.FlushOptions{Databases: b.where, Redis: b.redis, Batch: b.batch, Logger: b.log, Metrics: metrics})
 	if err != nil {
 		return err

@@ -1,9 +1,8 @@
 package audit
 
 import (
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // These are the reasons for which an entry of a pull was dropped.
@@ -21,15 +20,16 @@ type Metrics struct {
 }
 
 // NewMetrics registers the metrics of recorders.
-func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	factory := promauto.With(reg)
 	m := &Metrics{
-		written: prometheus.NewCounter(prometheus.CounterOpts{
+		written: factory.NewCounter(prometheus.CounterOpts{
 			Name: "purser_audit_pulls_written_total", Help: "Pulls written to the audit log.",
 		}),
-		entries: prometheus.NewCounter(prometheus.CounterOpts{
+		entries: factory.NewCounter(prometheus.CounterOpts{
 			Name: "purser_audit_pull_entries_total", Help: "Entries of the audit log that these pulls are: pulls of one thing by one client within a second are one.",
 		}),
-		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
+		dropped: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_audit_pulls_dropped_total",
 			Help: "Pulls that are missing in the audit log: full (the buffer was), unfit (PostgreSQL refused them) or closed (the process stopped).",
 		}, []string{"reason"}),
@@ -37,12 +37,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	for _, reason := range []string{droppedFull, droppedUnfit, droppedClosed} {
 		m.dropped.WithLabelValues(reason) // so that the series begins with 0
 	}
-	for _, c := range []prometheus.Collector{m.written, m.entries, m.dropped} {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("registering the metrics of the audit log: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }
 
 func (m *Metrics) wrote(pulls, entries int) {

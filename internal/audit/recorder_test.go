@@ -25,8 +25,7 @@ import (
 
 func metrics(t testing.TB) *Metrics {
 	t.Helper()
-	m, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	m := NewMetrics(prometheus.NewRegistry())
 	return m
 }
 

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
@@ -98,10 +98,7 @@ func New(o Options) (*Pruner, error) {
 	o.IdleShare = cmp.Or(o.IdleShare, 0.01)
 	o.KeepRuns = cmp.Or(o.KeepRuns, 90*24*time.Hour)
 	o.Log = cmp.Or(o.Log, slog.Default())
-	m, err := newMetrics(o.Metrics)
-	if err != nil {
-		return nil, fmt.Errorf("registering the metrics of auto-pruning: %w", err)
-	}
+	m := newMetrics(o.Metrics)
 	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2), logged: make(map[string]string)}
 	p.loop = worker.New(worker.Options{
 		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: time.Hour, // a time slice shares its time
@@ -162,9 +159,10 @@ type metrics struct {
 	runs                                        *prometheus.CounterVec
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer) *metrics {
+	factory := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "purser_autoprune_" + name, Help: help})
+		return factory.NewCounter(prometheus.CounterOpts{Name: "purser_autoprune_" + name, Help: help})
 	}
 	m := &metrics{
 		deleted:  counter("tags_deleted_total", "Tags deleted by policies."),
@@ -173,17 +171,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		busy:     counter("busy_total", "Batches that gave way to clients and were tried again."),
 		unreadable: counter("unreadable_policies_total",
 			"Policies that a time slice skipped because this version can't read them."),
-		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
+		runs: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_autoprune_runs_total", Help: "Runs that have ended, by how.",
 		}, []string{"state"}),
 	}
-	if reg == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{m.deleted, m.slices, m.failures, m.busy, m.unreadable, m.runs} {
-		if err := reg.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+	return m
 }

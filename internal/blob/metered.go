@@ -4,34 +4,29 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metered returns a store that does the same as `store` and registers metrics: the duration of
 // each operation, by its name and result, and the numbers of bytes written and read. The
 // operation of a reader or writer lasts until it is closed.
-func Metered(store Store, reg prometheus.Registerer) (Store, error) {
-	m := &metered{
+func Metered(store Store, reg prometheus.Registerer) Store {
+	factory := promauto.With(reg)
+	return &metered{
 		Store: store,
-		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		took: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "purser_storage_operation_duration_seconds", Help: "Time of operations on the blob store.",
 			Buckets: []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 30, 300},
 		}, []string{"operation", "result"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		bytes: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_storage_bytes_total", Help: "Bytes written to and read from the blob store; bytes that sendfile sends count when the file is opened.",
 		}, []string{"operation"}),
 	}
-	for _, c := range []prometheus.Collector{m.took, m.bytes} {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("registering the metrics of the store: %w", err)
-		}
-	}
-	return m, nil
 }
 
 type metered struct {

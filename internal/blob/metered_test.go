@@ -19,10 +19,7 @@ func TestMeteredCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := blob.Metered(dir, reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := blob.Metered(dir, reg)
 	claim := func(context.Context) (int64, error) { return 0, nil }
 	numbers := func(context.Context, int) (int64, error) { return 0, nil }
 	w, err := store.Resume(t.Context(), blob.NewBase(), nil, 0, claim, numbers)

@@ -1,10 +1,10 @@
 package gc
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics counts what was reviewed and deleted.
@@ -21,18 +21,19 @@ type Metrics struct {
 }
 
 // NewMetrics makes the metrics and registers them with reg, if reg isn't nil.
-func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	factory := promauto.With(reg)
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		return factory.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		return factory.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
 		reviews: counters("purser_gc_reviews_total",
 			"Reviews of blobs and manifests, by result: deleted, kept (in use), gone (deleted before), postponed (locked by another transaction).",
 			"kind", "result"),
-		reviewSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		reviewSeconds: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "purser_gc_review_duration_seconds", Help: "Time that a batch of reviews took.",
 			Buckets: []float64{.002, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"kind"}),
@@ -58,16 +59,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		m.reviewErrors.WithLabelValues(kind)
 		m.forGood.WithLabelValues(kind)
 	}
-	if reg == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{m.reviews, m.reviewSeconds, m.reviewErrors, m.forGood, m.links,
-		m.sweptObjects, m.sweptBytes, m.sweepFailures, m.reapedUploads} {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("registering the metrics of garbage collection: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }
 
 // reviewed counts a batch of reviews.

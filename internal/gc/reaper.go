@@ -48,7 +48,7 @@ func NewReaper(o ReaperOptions) (*Reaper, error) {
 	o.Batch = cmp.Or(o.Batch, 1000)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Metrics == nil {
-		o.Metrics, _ = NewMetrics(nil) // registers nothing, so can't fail
+		o.Metrics = NewMetrics(nil)
 	}
 	r := &Reaper{opt: o}
 	r.loop = worker.New(worker.Options{Name: "upload-reaper", Batch: r.batch, Log: o.Log, Metrics: o.Worker})

@@ -93,10 +93,7 @@ func onRestartable(t *testing.T) (*storeBundle, *restartable) {
 		t.Fatal(err)
 	}
 	reg := prometheus.NewRegistry()
-	metrics, err := gc.NewMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := gc.NewMetrics(reg)
 	requests := open(db.Options{})
 	c := catalog.New(catalog.Options{
 		DB: requests, Replica: uuid.New(), Log: slog.New(slog.DiscardHandler),

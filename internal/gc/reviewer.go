@@ -65,7 +65,7 @@ func NewReviewer(o ReviewerOptions) (*Reviewer, error) {
 	}
 	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Metrics == nil {
-		o.Metrics, _ = NewMetrics(nil) // registers nothing, so can't fail
+		o.Metrics = NewMetrics(nil)
 	}
 	r := &Reviewer{opt: o, size: o.Batch}
 	r.loop = worker.New(worker.Options{

@@ -41,10 +41,7 @@ func setupStore(t *testing.T) *storeBundle {
 		t.Fatal(err)
 	}
 	reg := prometheus.NewRegistry()
-	metrics, err := gc.NewMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := gc.NewMetrics(reg)
 	c := catalog.New(catalog.Options{DB: d, Replica: uuid.New(), Log: slog.New(slog.DiscardHandler)})
 	return &storeBundle{t, d, c, gc.New(gc.Options{Catalog: c, DB: d, Log: slog.New(slog.DiscardHandler)}), store, dir, reg, metrics}
 }

@@ -67,7 +67,7 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	o.ClaimTime = max(o.ClaimTime, 4*o.Timeout)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Metrics == nil {
-		o.Metrics, _ = NewMetrics(nil) // registers nothing, so can't fail
+		o.Metrics = NewMetrics(nil)
 	}
 	s := &Sweeper{opt: o, size: o.Batch}
 	s.loop = worker.New(worker.Options{

@@ -190,10 +190,7 @@ func TestListenerOutOfDescriptors(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	reg := prometheus.NewRegistry()
-	m, err := limit.NewMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := limit.NewMetrics(reg)
 	l := limit.Listen(&failing{listen(t), 3}, limit.ListenerOptions{Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: m})
 	for range 3 {
 		if c, err := l.Accept(); !errors.Is(err, syscall.EMFILE) {

@@ -1,6 +1,9 @@
 package limit
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // These are the values of the label "limit" in the metric that counts refused requests and
 // connections.
@@ -27,24 +30,25 @@ type Metrics struct {
 }
 
 // NewMetrics registers the metrics of limits.
-func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	factory := promauto.With(reg)
 	m := &Metrics{
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+		refused: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_limit_refused_total", Help: "Requests and connections that were refused or cut off, by the limit that they reached.",
 		}, []string{"limit"}),
-		acceptErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+		acceptErrors: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_http_accept_errors_total", Help: "Connections that could not be accepted: out of file descriptors, a header of the PROXY protocol missing or wrong, or other reasons.",
 		}, []string{"reason"}),
-		connections: prometheus.NewGauge(prometheus.GaugeOpts{
+		connections: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_http_connections", Help: "Open connections of clients of the registry.",
 		}),
-		used: prometheus.NewGauge(prometheus.GaugeOpts{
+		used: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_body_memory_bytes", Help: "Part of the memory budget that bodies of requests, and long answers, have now.",
 		}),
-		total: prometheus.NewGauge(prometheus.GaugeOpts{
+		total: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_body_memory_limit_bytes", Help: "The budget for bodies in memory, 0: none.",
 		}),
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+		waiting: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_body_memory_waiting", Help: "Requests that wait for a part of the budget for bodies in memory.",
 		}),
 	}
@@ -57,12 +61,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	for _, reason := range []string{acceptDescriptors, acceptOther, acceptProxyHeader} {
 		m.acceptErrors.WithLabelValues(reason)
 	}
-	for _, c := range []prometheus.Collector{m.refused, m.acceptErrors, m.connections, m.used, m.total, m.waiting} {
-		if err := reg.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+	return m
 }
 
 // Refused counts one request or connection that was refused because of `limit`, which is one

@@ -178,10 +178,7 @@ func TestProxyProtocolOfOthers(t *testing.T) {
 func TestConnectionsBehindProxies(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	metrics, err := limit.NewMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := limit.NewMetrics(reg)
 	limits := func(o *limit.ListenerOptions) { o.MostOfClient, o.Most, o.Metrics = 1, 5, metrics }
 	addr := behindProxy(t, "127.0.0.0/8", false, limits)
 	const first, second = "PROXY TCP4 198.51.100.1 203.0.113.1 4000 443\r\n", "PROXY TCP4 198.51.100.2 203.0.113.1 4000 443\r\n"

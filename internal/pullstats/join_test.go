@@ -147,8 +147,7 @@ func TestCountsAreWhatClientsDidUnderFaults(t *testing.T) {
 		t.Parallel()
 		server := startRedis(t)
 		s := open(t, false, 3)
-		m, err := NewMetrics(prometheus.NewRegistry())
-		must(t, err)
+		m := NewMetrics(prometheus.NewRegistry())
 		list := s.replicas(t, server.open(t, s.stats), 3, m)
 		want := map[string]int64{}
 		for round := range 3 {

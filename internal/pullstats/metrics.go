@@ -1,10 +1,10 @@
 package pullstats
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics are the metrics of the workers that count pulls.
@@ -57,21 +57,22 @@ const (
 )
 
 // NewMetrics registers the metrics of pull statistics.
-func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	factory := promauto.With(reg)
 	m := &Metrics{
-		entries: prometheus.NewCounterVec(prometheus.CounterOpts{
+		entries: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_pull_statistics_entries_total",
 			Help: "Pulls read in the audit log: counted, elsewhere (they are counted in Redis) or gone (their repository is).",
 		}, []string{"result"}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
+		failures: factory.NewCounter(prometheus.CounterOpts{
 			Name: "purser_pull_statistics_failures_total", Help: "Batches of pulls that could not be counted; they are tried again.",
 		}),
-		lag: prometheus.NewGauge(prometheus.GaugeOpts{
+		lag: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_pull_statistics_lag_seconds",
 			Help: "Age of the oldest pull in the audit log that is not counted yet, when this process last counted.",
 		}),
 	}
-	m.redisMetrics()
+	m.redisMetrics(factory)
 	for _, result := range []string{entryCounted, entryElsewhere, entryGone} {
 		m.entries.WithLabelValues(result) // so that the series begins with 0
 	}
@@ -81,52 +82,44 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	for _, result := range []string{keyFlushed, keyGone, keyKept, keyInvalid} {
 		m.redis.keys.WithLabelValues(result)
 	}
-	for _, c := range []prometheus.Collector{
-		m.entries, m.failures, m.lag, m.events, m.buffer,
-		m.redis.keys, m.redis.flush, m.redis.upsert, m.redis.failures, m.redis.live, m.redis.memory, m.redis.lag, m.redis.up,
-	} {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("registering the metrics of pull statistics: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }
 
-func (m *Metrics) redisMetrics() {
-	m.events = prometheus.NewCounterVec(prometheus.CounterOpts{
+func (m *Metrics) redisMetrics(factory promauto.Factory) {
+	m.events = factory.NewCounterVec(prometheus.CounterOpts{
 		Name: "purser_redis_pull_events_total",
 		Help: "Pulls for Redis: recorded; logged (Redis didn't take them, so they are counted from the audit log); " +
 			"dropped (there was no room) or unanswered (they may be counted or not).",
 	}, []string{"result"})
-	m.buffer = prometheus.NewGauge(prometheus.GaugeOpts{
+	m.buffer = factory.NewGauge(prometheus.GaugeOpts{
 		Name: "purser_redis_pull_events_waiting", Help: "Pulls in memory that wait for Redis.",
 	})
 	m.redis = redisMetrics{
-		keys: prometheus.NewCounterVec(prometheus.CounterOpts{
+		keys: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_redis_flush_keys_total",
 			Help: "Keys with pulls that were flushed, whose repository is gone, that were kept for another time, or that are no counters of pulls.",
 		}, []string{"result"}),
-		flush: prometheus.NewHistogram(prometheus.HistogramOpts{
+		flush: factory.NewHistogram(prometheus.HistogramOpts{
 			Name: "purser_redis_flush_batch_duration_seconds", Help: "Time that it took to flush a batch of keys.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 5, 30},
 		}),
-		upsert: prometheus.NewHistogram(prometheus.HistogramOpts{
+		upsert: factory.NewHistogram(prometheus.HistogramOpts{
 			Name: "purser_redis_flush_upsert_duration_seconds", Help: "Time of the transaction that adds a batch to the statistics.",
 			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 5, 30},
 		}),
-		failures: prometheus.NewCounter(prometheus.CounterOpts{
+		failures: factory.NewCounter(prometheus.CounterOpts{
 			Name: "purser_redis_flush_failures_total", Help: "Runs that failed; what they didn't flush is flushed later.",
 		}),
-		live: prometheus.NewGauge(prometheus.GaugeOpts{
+		live: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_redis_pull_keys", Help: "Keys of pulls in Redis, when this process last flushed them.",
 		}),
-		memory: prometheus.NewGauge(prometheus.GaugeOpts{
+		memory: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_redis_memory_bytes", Help: "Memory that Redis uses, when this process last looked.",
 		}),
-		lag: prometheus.NewGauge(prometheus.GaugeOpts{
+		lag: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_redis_flush_lag_seconds", Help: "How long ago the last complete flush began, when this process last looked.",
 		}),
-		up: prometheus.NewGauge(prometheus.GaugeOpts{
+		up: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_redis_up", Help: "Whether Redis answered when this process last looked.",
 		}),
 	}

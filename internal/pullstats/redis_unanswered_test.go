@@ -221,8 +221,7 @@ func TestRedisRecordUnanswered(t *testing.T) {
 		s := open(t, false, 1)
 		must(t, server.client(t).FlushAll(t.Context()).Err())
 		r, p := server.behind(t, s.stats)
-		m, err := NewMetrics(prometheus.NewRegistry())
-		must(t, err)
+		m := NewMetrics(prometheus.NewRegistry())
 		rec := s.recorder(t, r, func(o *RecorderOptions) { o.Metrics = m })
 		recorded(t, rec, s.pull(0, "v0", "z", time.Now())) // loads the scripts
 		p.on(recordScript.Hash(), 1, f)

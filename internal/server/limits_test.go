@@ -25,10 +25,7 @@ import (
 func limited(t *testing.T, change func(*server.Limits)) (*prometheus.Registry, func(*servertest.Options)) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	m, err := limit.NewMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := limit.NewMetrics(reg)
 	return reg, func(o *servertest.Options) {
 		o.Server.Limits.Metrics = m
 		change(&o.Server.Limits)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
@@ -282,37 +283,30 @@ type metrics struct {
 	trips    *prometheus.CounterVec
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer) *metrics {
+	factory := promauto.With(reg)
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+		requests: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_http_requests_total", Help: "Requests answered.",
 		}, []string{"route", "method", "code"}),
-		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		latency: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "purser_http_request_duration_seconds", Help: "Time from a request's header to the end of its answer.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600},
 		}, []string{"route", "method"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+		inFlight: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_http_requests_in_flight", Help: "Requests that are being answered.",
 		}),
-		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
+		sent: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_http_sent_bytes_total", Help: "Bytes of answers' bodies.",
 		}, []string{"route"}),
-		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+		received: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_http_received_bytes_total", Help: "Bytes of requests' bodies.",
 		}, []string{"route"}),
-		trips: prometheus.NewCounterVec(prometheus.CounterOpts{
+		trips: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_http_database_round_trips_total", Help: "Round trips to the database that requests needed.",
 		}, []string{"route", "method"}),
 	}
-	if reg == nil {
-		return m, nil
-	}
-	for _, c := range []prometheus.Collector{m.requests, m.latency, m.inFlight, m.sent, m.received, m.trips} {
-		if err := reg.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+	return m
 }
 
 func (m *metrics) observe(o *Observation, took time.Duration) {

@@ -106,10 +106,7 @@ func New(o Options) (*Server, error) {
 	if o.Authorize == nil {
 		o.Authorize = func(*http.Request, Access, string) error { return nil }
 	}
-	m, err := newMetrics(o.Metrics)
-	if err != nil {
-		return nil, err
-	}
+	m := newMetrics(o.Metrics)
 	external, err := parseExternal(o.ExternalURL)
 	if err != nil {
 		return nil, err

@@ -23,8 +23,7 @@ import (
 func TestRun(t *testing.T) {
 	t.Parallel()
 	d, rec := dbtest.New(t), receive(t, nil)
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	metrics := NewMetrics(prometheus.NewRegistry())
 	s := newSender(t, Options{DB: d, URL: rec.URL + "/hook", Metrics: metrics})
 	stop := start(t, s.Run)
 	for n := 1; n <= 3; n++ {
@@ -54,8 +53,7 @@ func TestRetries(t *testing.T) {
 			w.WriteHeader([]int{500, 404, 503}[n-1])
 		}
 	})
-	metrics, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
+	metrics := NewMetrics(prometheus.NewRegistry())
 	s := newSender(t, Options{DB: d, URL: rec.URL, RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, Metrics: metrics})
 	id := queue(t, s, d, Event{})
 	start(t, s.Run)
@@ -125,8 +123,7 @@ func TestGivingUp(t *testing.T) {
 				w.WriteHeader(test.status)
 				fmt.Fprint(w, "no\x00pe")
 			})
-			metrics, err := NewMetrics(prometheus.NewRegistry())
-			must(t, err)
+			metrics := NewMetrics(prometheus.NewRegistry())
 			var log lockedBuffer
 			s := newSender(t, Options{DB: d, URL: rec.URL, MaxAttempts: 3, RetryMin: 1, RetryMax: 1, Metrics: metrics,
 				Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -360,16 +357,12 @@ func TestMetrics(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
 	reg := prometheus.NewRegistry()
-	metrics, err := NewMetrics(reg)
-	must(t, err)
-	if _, err := NewMetrics(reg); err == nil {
-		t.Error("they can be registered twice")
-	}
+	metrics := NewMetrics(reg)
 	s := newSender(t, Options{DB: d, URL: "https://hooks.example.com", Metrics: metrics})
 	for range 3 {
 		queue(t, s, d, Event{})
 	}
-	_, err = s.tidyBatch(t.Context())
+	_, err := s.tidyBatch(t.Context())
 	must(t, err)
 	if n := testutil.ToFloat64(metrics.pending); n != 3 {
 		t.Errorf("%v pending, want 3", n)

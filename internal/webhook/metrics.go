@@ -1,9 +1,8 @@
 package webhook
 
 import (
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Outcomes of attempts.
@@ -20,13 +19,14 @@ type Metrics struct {
 }
 
 // NewMetrics registers the metrics of senders.
-func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	factory := promauto.With(reg)
 	m := &Metrics{
-		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+		results: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_webhook_notices_total",
 			Help: "Attempts to send a notice to the webhook that this process made, delivered or failed, and notices that it has given_up.",
 		}, []string{"result"}),
-		pending: prometheus.NewGauge(prometheus.GaugeOpts{
+		pending: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_webhook_pending",
 			Help: "Notices of all processes that wait to be delivered, counted each minute up to 100,000.",
 		}),
@@ -34,12 +34,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	for _, result := range []string{resultDelivered, resultFailed, resultGivenUp} {
 		m.results.WithLabelValues(result) // so that the series begins with 0
 	}
-	for _, c := range []prometheus.Collector{m.results, m.pending} {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("registering the metrics of the webhook: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }
 
 func (m *Metrics) count(result string) {

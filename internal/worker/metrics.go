@@ -1,10 +1,10 @@
 package worker
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics counts batches, by the name of their loop, and measures how long they take.
@@ -15,25 +15,21 @@ type Metrics struct {
 }
 
 // NewMetrics registers the metrics of loops.
-func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	factory := promauto.With(reg)
 	m := &Metrics{
-		batches: prometheus.NewCounterVec(prometheus.CounterOpts{
+		batches: factory.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_worker_batches_total", Help: "Batches of background work, by result: ok or error.",
 		}, []string{"worker", "result"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		seconds: factory.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "purser_worker_batch_duration_seconds", Help: "Time that a batch of background work took.",
 			Buckets: []float64{.001, .005, .025, .1, .5, 2.5, 10, 60, 300},
 		}, []string{"worker"}),
-		success: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		success: factory.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "purser_worker_last_success_timestamp_seconds", Help: "When a batch of background work last succeeded, in Unix time.",
 		}, []string{"worker"}),
 	}
-	for _, c := range []prometheus.Collector{m.batches, m.seconds, m.success} {
-		if err := reg.Register(c); err != nil {
-			return nil, fmt.Errorf("registering the metrics of background work: %w", err)
-		}
-	}
-	return m, nil
+	return m
 }
 
 func (m *Metrics) observe(name string, took time.Duration, err error) {

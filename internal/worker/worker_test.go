@@ -189,10 +189,7 @@ func TestFailuresBackOff(t *testing.T) {
 func testBackoff(t *testing.T, fail func() error) {
 	var log bytes.Buffer
 	reg := prometheus.NewRegistry()
-	metrics, err := worker.NewMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := worker.NewMetrics(reg)
 	var at []time.Time
 	l := run(t, worker.Options{
 		Name: "unlucky", BackoffMin: time.Second, BackoffMax: 8 * time.Second,

@@ -20,10 +20,7 @@ func TestMemoryOfOnePart(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))
 	reg := prometheus.NewRegistry()
-	m, err := limit.NewMetrics(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := limit.NewMetrics(reg)
 	b := limit.NewBudget(limit.BudgetOptions{Total: 8 << 20, Share: 100, Metrics: m}) // streams have 6 MiB
 	var all sync.WaitGroup
 	for i := range 2 {

@@ -19,10 +19,7 @@ func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slo
 	if !cfg.Pulls {
 		return nil, nil
 	}
-	metrics, err := audit.NewMetrics(reg)
-	if err != nil {
-		return nil, err
-	}
+	metrics := audit.NewMetrics(reg)
 	join := audit.DefaultJoin
 	if !cfg.JoinPulls {
 		join = -1

@@ -35,10 +35,7 @@ type limits struct {
 }
 
 func newLimits(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*limits, error) {
-	metrics, err := limit.NewMetrics(reg)
-	if err != nil {
-		return nil, err
-	}
+	metrics := limit.NewMetrics(reg)
 	l := &limits{cfg: cfg, metrics: metrics, log: log}
 	l.connections, l.ofClient = connectionLimits(cfg.HTTP.MaxConnections, cfg.HTTP.MaxClientConnections, descriptorLimit())
 	if l.connections < cfg.HTTP.MaxConnections {

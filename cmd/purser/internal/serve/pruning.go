@@ -17,10 +17,7 @@ import (
 // webhook of the settings (autoprune.webhook), and notices of other events to the webhooks
 // that namespaces have for them.
 func openWebhooks(cfg *config.Config, p dependencies, loops *worker.Metrics) (*webhook.Sender, error) {
-	metrics, err := webhook.NewMetrics(p.metrics)
-	if err != nil {
-		return nil, err
-	}
+	metrics := webhook.NewMetrics(p.metrics)
 	hook := cfg.Autoprune.Webhook
 	return webhook.New(webhook.Options{
 		DB: p.db, URL: string(hook.URL), Secret: string(hook.Secret), AllowPrivate: hook.AllowPrivate,

@@ -65,10 +65,7 @@ func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out p
 // count adds to `out` the recorders and workers that count pulls, and sets the options of
 // `o` that concern counting.
 func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Metrics, o *pullstats.RecorderOptions) error {
-	metrics, err := pullstats.NewMetrics(p.metrics)
-	if err != nil {
-		return err
-	}
+	metrics := pullstats.NewMetrics(p.metrics)
 	places := pullstats.Databases{Log: p.db, Stats: p.stats(), Alive: catalog.AliveRepositories}
 	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: places, Log: p.log, Worker: loops})
 	if err != nil {

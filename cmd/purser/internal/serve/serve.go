@@ -120,7 +120,7 @@ func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	}
 	defer pools.close()
 	store, err := backend.OpenStore(ctx, cfg.Storage, pools.metadata, log, func(store blob.Store) (blob.Store, error) {
-		return blob.Metered(store, reg)
+		return blob.Metered(store, reg), nil
 	})
 	if err != nil {
 		return err
@@ -128,10 +128,7 @@ func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err := reg.Register(store.Collector()); err != nil {
 		return err
 	}
-	loops, err := worker.NewMetrics(reg)
-	if err != nil {
-		return err
-	}
+	loops := worker.NewMetrics(reg)
 	p := dependencies{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits}
 	if p.pulls, err = openPulls(cfg, p, loops); err != nil {
 		return err
@@ -304,10 +301,7 @@ func (p dependencies) front(cfg *config.Config) (*server.Server, error) {
 // each wakes the worker that continues its work: manifest reviewers wake blob reviewers,
 // and blob reviewers and the reaper wake the sweeper.
 func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p dependencies, loops *worker.Metrics) ([]func(context.Context) error, error) {
-	metrics, err := gc.NewMetrics(p.metrics)
-	if err != nil {
-		return nil, err
-	}
+	metrics := gc.NewMetrics(p.metrics)
 	gauges, err := gc.NewGauges(gc.GaugesOptions{Collector: garbage, Log: p.log})
 	if err != nil {
 		return nil, err
