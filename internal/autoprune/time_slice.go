@@ -255,8 +255,9 @@ type repositoryRun struct {
 	cut          bool    // the time slice ended early: another has to continue in this repository
 	stillReached bool    // attached tags were kept because a tag still reaches their image
 
-	// earlierDeleted and earlierTags are the numbers of tags in this repository that
-	// earlier time slices of the same run have deleted and have counted.
+	// earlierDeleted is how many tags of this repository earlier time slices of the same run
+	// have deleted. earlierTags is how many of its tags they have added to the number of
+	// tags in the run's row.
 	earlierDeleted, earlierTags int64
 	tags                        int64 // number of tags when the run came to the repository
 	counted                     bool  // the run's row includes tags
@@ -272,8 +273,7 @@ type repositoryRun struct {
 	finishing bool
 }
 
-// findEarlier reads how many tags earlier time slices of the run have deleted and counted
-// in the repository. Only the first repository of a time slice can have been begun by an
+// findEarlier reads earlierDeleted and earlierTags from the database. Only the first repository of a time slice can have been begun by an
 // earlier time slice.
 func (v *repositoryRun) findEarlier(ctx context.Context) error {
 	u := v.slice

@@ -20,11 +20,17 @@ import (
 //
 //   - A review deletes a manifest of a cycle without tags if no index lists the manifest,
 //     so that only its subject references it. This deletion breaks the cycle, and triggers
-//     queue the manifests that the deleted manifest referenced. Every cycle without tags
-//     has a manifest that no index lists: a manifest names its children and its subject by
-//     digest, so at least one manifest of a cycle isn't named by any other manifest of the
-//     cycle. If an index outside of the cycle lists that manifest, the index is garbage
-//     too, and is either in a cycle of its own or not referenced at all.
+//     queue the manifests that the deleted manifest referenced.
+//
+//     Every cycle without tags has a manifest that no index of the cycle lists. For a
+//     manifest names its children and its subject by digest, and a digest can be named only
+//     when its manifest's content is final. So manifests can't name each other in a circle,
+//     and at least one manifest of the cycle isn't named by any other of them.
+//
+//     An index outside of the cycle may still list that manifest. That index is one of its
+//     holders, so it is garbage too, and is deleted first. The same holds for the index's
+//     own holders: following them leads to a manifest that nothing references, or to
+//     another cycle, and reviews begin there.
 //
 //   - A cycle becomes garbage when the last tag, index or subject that kept it from outside
 //     is deleted. This event queues the manifest that lost the reference. If an index lists

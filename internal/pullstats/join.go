@@ -23,8 +23,8 @@ const (
 	// answered before, or has reported that it still has some to write: processes report
 	// every busyTick, which is shorter.
 	joinLag = 3 * time.Second
-	// joinLate is how long after a HEAD or GET came it may be written to the database and
-	// still be joined. A process that hasn't reported for longer than joinLate no longer
+	// joinLate is the longest time between the arrival of a HEAD or GET and its writing to
+	// the database after which it is still joined. A process that hasn't reported for longer than joinLate no longer
 	// delays the joining of other processes' requests.
 	joinLate = 2 * time.Minute
 )
