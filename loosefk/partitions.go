@@ -83,9 +83,10 @@ func (d *Database) Partitions(ctx context.Context) ([]Partition, error) {
 
 // underLock runs fn in a transaction that first takes an advisory lock, so that no other
 // worker changes the partitions until the commit. The transaction waits for each lock for
-// o.lockWait only, because every client that deletes a tracked parent queues behind a
-// transaction that waits for a lock on the table. If it doesn't get a lock, it is rolled
-// back and repeated, o.tries times in all; then underLock returns ErrBusy.
+// o.lockWait only: while it waits for a lock on the table of deleted records, every client
+// that deletes a row of a tracked parent table has to wait behind it. If the transaction
+// doesn't get a lock, it is rolled back and repeated, o.tries times in all; then underLock
+// returns ErrBusy.
 func (d *Database) underLock(ctx context.Context, o rotationOptions, fn func(tx pgx.Tx) error) error {
 	var err error
 	for attempt := range o.tries {

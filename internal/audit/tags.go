@@ -128,10 +128,10 @@ func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n in
 // next page's cursor is made from it. The lists of kinds must equal those of the indexes
 // auditlog_tag_ends_idx and auditlog_tags_idx.
 //
-// A state of a tag begins with the newest earlier entry that set the tag or pushed it
-// again. The statement searches only the ten entries of the tag before the state's end.
-// That suffices: between the beginning and the end there are only entries that were written
-// together with the end, or that change nothing.
+// A state of a tag begins with the newest entry, of those older than the entry that ended
+// the state, that set the tag or pushed it again. The statement searches for it only among
+// the ten newest entries of the tag that are older than the end. Ten are more than enough:
+// as a rule the first of them set the tag.
 const (
 	formerOfRepository = `
 		WITH entries AS MATERIALIZED (

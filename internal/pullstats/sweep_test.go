@@ -79,8 +79,9 @@ func sweepAll(t testing.TB, w *Sweeper) (pages int) {
 	}
 }
 
-// swept returns the rows of both statistics tables as "repository name". An asterisk
-// follows if the row is marked as gone.
+// swept returns a string for each row of the two tables of statistics: the repository's id,
+// a space, and the name of the tag or the digest of the manifest. An asterisk follows if the
+// row is marked as gone (gone_since).
 func swept(t testing.TB, stats *db.DB) []string {
 	t.Helper()
 	rows, err := stats.Pool.Query(t.Context(), `

@@ -17,7 +17,8 @@ import (
 // SyncOptions configures a SyncWorker.
 type SyncOptions struct {
 	Databases
-	// Redis may have pulls that aren't flushed yet, so Uses reads it. Nil if no Redis is
+	// Redis is read by SyncWorker.Uses, which returns when tags and manifests were last
+	// used: it may have pulls that aren't flushed to the statistics yet. Nil if no Redis is
 	// configured.
 	Redis *Redis
 	// Interval is the longest time between two reads of the audit log. Default 5 min.

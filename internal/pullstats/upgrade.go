@@ -245,11 +245,11 @@ func (w *FlushWorker) applyOlder(ctx context.Context, n int64, list []counter) (
 	return applied, nil
 }
 
-// endOthers ends claims of other batches; `others` maps each claimed key to its batch. It
-// first abandons those batches whose lease has run out, in the order of their numbers, so
-// that two workers that abandon batches at the same time don't deadlock. Then it ends the
-// claims of the batches that are applied or abandoned, and returns the keys of these
-// claims.
+// endOthers ends claims of batches other than the caller's; `others` maps each key that such
+// a batch has claimed to the batch's number. First it sets the state of the open batches
+// whose lease has run out to abandoned. It locks their rows in the order of their numbers,
+// so that two workers that do this at the same time don't deadlock. Then it ends the claims
+// of the batches that are applied or abandoned, and returns the keys of these claims.
 func (w *FlushWorker) endOthers(ctx context.Context, others map[string]int64) (free []string, err error) {
 	ids := make([]int64, 0, len(others))
 	for _, n := range others {

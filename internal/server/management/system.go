@@ -21,8 +21,9 @@ type System struct {
 	Version string
 	Replica string // identifies this process among those that use its database
 	Storage string // kind of blob store: filesystem or s3
-	// Database is the database about which the API says whether it answers. Nil: the answer has
-	// no database.
+	// Database is asked for its state by each request for the system's state, and the
+	// response says whether it could be reached. Nil: the database isn't asked, and the
+	// response says ok=false for it.
 	Database *db.DB
 	// Migrations lists all migrations. Nil: they aren't reported.
 	Migrations func(ctx context.Context) ([]db.MigrationStatus, error)
