@@ -261,9 +261,9 @@ func TestRestoredDatabase(t *testing.T) {
 }
 
 // checkRestored runs "purser check --repair" after the restore. If `kept` is set
-// (gc.keep_doomed is 24h), the repair must leave the objects alone that only the newer
-// database knew, since they are younger than that. Otherwise it must report them as owned
-// by nothing.
+// (gc.keep_doomed is 24h), the repair must not touch the objects that only the newer
+// database knew, since they are younger than 24 hours. Otherwise it must report them as
+// objects that nothing owns.
 func checkRestored(t *testing.T, environ []string, dir string, kept bool) {
 	t.Helper()
 	long := time.Now().Add(-12 * time.Hour) // longer than any request

@@ -190,9 +190,10 @@ func TestAttackUnlinkBeforePut(t *testing.T) {
 }
 
 // After an upload has ended, the sweeper deletes its objects from the store at once, and a
-// second time at again_at, when no request can write such an object any more. Here the first
-// sweep begins before again_at and ends after it. The second sweep must stay due, since a
-// request may have written an object after the first sweep had read the store.
+// second time when no request can write such an object any more. The time of this second
+// deletion is in the column again_at of the upload's row in gc_doomed_objects. Here the first
+// deletion begins before again_at and ends after it. The second deletion must stay due, since
+// a request may have written an object after the sweeper had read the store for the first.
 func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -64,7 +64,7 @@ func TestAttackTagsMovedBothWays(t *testing.T) {
 }
 
 // stuck waits until two calls wait for locks, or until the second call has sent its result to
-// `second`: this call doesn't always have to wait for a lock.
+// the channel `second`, because the second call doesn't always have to wait for a lock.
 func (b bundle) stuck(t *testing.T, second <-chan error) {
 	t.Helper()
 	catalogtest.Eventually(t, "both wait or one is done", func() bool { return len(second) > 0 || b.Waiting(t) >= 2 })

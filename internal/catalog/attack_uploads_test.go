@@ -100,8 +100,9 @@ func TestAttackReaperMeetsWriter(t *testing.T) {
 	}
 }
 
-// A client cancels an upload while another request reserves one more object number for it. The
-// cancellation must record all objects that the upload may have stored as pending deletions.
+// A client cancels an upload while another request reserves a number for one more object of
+// the upload. The cancellation must insert a row into gc_doomed_objects for the deletion of
+// all objects whose keys begin with the upload's key prefix.
 func TestAttackEndsAreDoomed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -121,7 +122,8 @@ func TestAttackEndsAreDoomed(t *testing.T) {
 }
 
 // Two uploads of the same blob are committed at once, and one of the uploads is committed
-// twice. There must be one blob at the end, and every object must have one owner row.
+// twice. At the end there must be one blob, and no object may have two owner rows (a row of
+// blobs and a pending deletion, for example).
 func TestAttackCommitsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

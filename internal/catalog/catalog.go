@@ -66,15 +66,15 @@ type Options struct {
 	Replica uuid.UUID
 	// ManifestCacheBytes bounds the payloads kept in memory. Default 64 MiB.
 	ManifestCacheBytes int
-	// CacheEntries bounds the number of entries in each of the other caches (tags, blobs of
-	// repositories, repositories, promises). Default 100,000.
+	// CacheEntries bounds the number of entries in each of the caches of tags, blobs of
+	// repositories, repositories and promises. Default 100,000.
 	CacheEntries int
 	// CacheOff disables every cache.
 	CacheOff bool
 	// MaxRequest is the longest time for which a request may write to the store. After an
-	// upload has ended, a request that began before may still write one of its objects. So
-	// this time after the end, the sweeper deletes the upload's objects a second time. Default
-	// 2 h.
+	// upload has ended, a request that began before the end may still write one of the
+	// upload's objects. Therefore the sweeper deletes these objects a second time, when
+	// MaxRequest, TicketMaxAge and a minute have passed since the end. Default 2 h.
 	MaxRequest time.Duration
 	// SparseIndexes accepts indexes that list manifests which the repository lacks.
 	SparseIndexes bool

@@ -57,7 +57,8 @@ type ProtectionRule struct {
 // tags uses the cached rules to decide which tags are protected. The write's last statement
 // compares the cached version with the version in the database, and the tags for which the
 // write has made its decision with the tags that it has locked. If the version has changed,
-// the process reads the rules again and the write runs again. So every write follows the
+// the process reads the rules again and the write runs again. If the write has locked a tag
+// for which it has made no decision, it runs again too. So every write follows the
 // current rules, however many processes there are, without an extra round trip.
 
 // protection holds all rules of one version.

@@ -51,9 +51,9 @@ var (
 )
 
 // syntaxProblem returns the YAML parser's error `err` in the form of this package's other
-// errors, with path and line in front. If the parser names no line, the error is in the
-// first one. An error about an unknown anchor doesn't repeat the anchor's name, since this
-// may be a secret that lacks quotes.
+// errors, with path and line in front. If `err` names no line, the returned error names line
+// 1. An error about an unknown anchor doesn't repeat the anchor's name, since this may be a
+// secret that lacks quotes.
 func syntaxProblem(path string, text []byte, err error) error {
 	reason, line := err.Error(), 1
 	if m := yamlLine.FindStringSubmatch(reason); m != nil {

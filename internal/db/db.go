@@ -119,8 +119,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	cfg.MaxConnIdleTime = 2 * time.Minute
 	cfg.PingTimeout = pgsession.PingTimeout
 	configure(cfg.ConnConfig, o.params())
-	// A batch of statements is one transaction, or a part of one, so it has the longer time
-	// limit.
+	// A batch of statements is one transaction, or a part of one, so its time limit is the
+	// longer one of TransactionTimeout and StatementTimeout.
 	cfg.ConnConfig.Tracer = multitracer.New(tracer{},
 		pgsession.Tracer{Statement: max(o.StatementTimeout, 0), Batch: max(o.TransactionTimeout, o.StatementTimeout)})
 	if o.Connected != nil {

@@ -128,8 +128,8 @@ func TestSilentServerFailsCalls(t *testing.T) {
 }
 
 // The server stops answering while a connection of the pool is idle. When a caller asks for a
-// connection, the pool pings this one first. The ping must fail, the pool must close the
-// connection, and the caller must get an error.
+// connection, the pool pings the idle connection first. The ping must fail, the pool must
+// close the connection, and the caller must get an error.
 func TestSilentIdleConnection(t *testing.T) {
 	t.Parallel()
 	proxy := dbtest.NewProxy(t, dbtest.DSN(t))

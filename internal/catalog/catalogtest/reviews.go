@@ -66,8 +66,8 @@ func (b Bundle) Linked(t *testing.T, path string, d oci.Digest) bool {
 		WHERE r.path = $1 AND rb.blob_digest = $2`, path, d.Bytes()) == 1
 }
 
-// Owned checks that every storage key has one owner row, and returns the number of storage
-// keys.
+// Owned checks that no storage key has more than one owner row in the tables blobs, uploads
+// and gc_doomed_objects. It returns the number of rows of these tables.
 func (b Bundle) Owned(t *testing.T) int {
 	t.Helper()
 	if n := b.Count(t, `SELECT count(*) FROM (
@@ -137,8 +137,8 @@ func (b Bundle) Empty(t *testing.T, tables ...string) {
 	}
 }
 
-// Nothing checks that no content is left and that the review queues are empty, and that every
-// storage key has one owner row.
+// Nothing checks that no content is left, that the review queues are empty, and that no
+// storage key has more than one owner row (see Owned).
 func (b Bundle) Nothing(t *testing.T) {
 	t.Helper()
 	b.Empty(t, "manifests", "layers", "manifest_references", "tags", "blobs", "repository_blobs",

@@ -94,8 +94,8 @@ CREATE INDEX manifests_configuration_blob_digest_idx
     WHERE configuration_blob_digest IS NOT NULL;
 
 -- PostgreSQL checks the foreign key to the child only at the commit, so that one statement can
--- delete an index together with its children. Therefore a transaction that inserts a reference
--- must lock the child before.
+-- delete an index together with its children. So inserting a reference doesn't lock the
+-- child's row: a transaction must lock this row itself before it inserts the reference.
 CREATE TABLE manifest_references (
     top_level_namespace_id bigint NOT NULL,
     repository_id          bigint NOT NULL,

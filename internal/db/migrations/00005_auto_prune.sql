@@ -36,7 +36,8 @@ CREATE TABLE repositoryautoprunepolicy (
 CREATE INDEX repositoryautoprunepolicy_namespace_id_idx ON repositoryautoprunepolicy (namespace_id);
 CREATE INDEX repositoryautoprunepolicy_repository_id_idx ON repositoryautoprunepolicy (repository_id);
 
--- The registry's default policies, which apply to namespaces without policies of their own.
+-- defaultautoprunepolicy has the registry's default policies. They apply to each namespace
+-- that has no policies of its own.
 CREATE TABLE defaultautoprunepolicy (
     uuid       character varying(225) PRIMARY KEY,
     policy     text NOT NULL,
@@ -66,8 +67,8 @@ CREATE TABLE autoprunetaskstatus (
 
 CREATE INDEX autoprunetaskstatus_last_ran_ms_idx ON autoprunetaskstatus (last_ran_ms NULLS FIRST);
 
--- Successive runs of a namespace that found nothing to delete share one row; the column times
--- counts them.
+-- Successive runs of a namespace that found nothing to delete share one row, whose column
+-- "times" has the number of these runs.
 CREATE TABLE autopruneruns (
     id           uuid PRIMARY KEY,
     namespace_id bigint NOT NULL,
@@ -132,5 +133,5 @@ INSERT INTO settings (name, value) VALUES ('autoprune_defaults_version', '0'), (
 -- An undo reads what its run has deleted.
 CREATE INDEX auditlog_run_idx ON auditlog (run, time, id) WHERE run IS NOT NULL;
 
--- The tags of a repository in the order in which they were pushed.
+-- tags_pushed_idx has the tags of a repository in the order in which they were pushed.
 CREATE INDEX tags_pushed_idx ON tags (repository_id, (COALESCE(updated_at, created_at)), name);

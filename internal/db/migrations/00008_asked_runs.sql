@@ -1,6 +1,6 @@
--- The column asked is set if a client asks for a run of auto-pruning, or changes a policy,
--- while a run of the namespace is in progress. When this run ends, the namespace gets another
--- run.
+-- The column "asked" of autoprunetaskstatus is set if a client requests a run of auto-pruning
+-- in a namespace, or changes a policy, while another run of the namespace is in progress. When
+-- that run ends, a further run of the namespace begins.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

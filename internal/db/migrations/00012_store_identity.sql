@@ -5,7 +5,7 @@
 -- every process compares the two ids before it writes to the store. After a process has chosen
 -- the id, confirmed_at is NULL until the process has read the id from the store. If
 -- confirmed_at is NULL and the store has no id, another process may choose a new id after a
--- while. place is the store's last known location, for error messages.
+-- while. The column "place" has the store's last known location, for error messages.
 --
 -- gc_doomed_objects.sweeping says that a sweeper has claimed the pending deletion before. The
 -- setting gc.keep_doomed keeps the objects of deleted blobs for a while: a sweeper may claim

@@ -1,8 +1,8 @@
--- Until now, each process that started wrote the review delays of its configuration into this
--- table, and so overwrote delays that an operator had set in the table. Now the column
--- configured has the delay that a process has last written from a configuration. A process
--- that starts writes a delay only if its configuration differs from this column. NULL means
--- that no such delay is known; then the delay in the table stays.
+-- Until now, each process that started wrote the review delays of its configuration into
+-- gc_review_after_defaults, and so overwrote delays that an operator had set in this table.
+-- Now the column "configured" has the delay that a process has last written from a
+-- configuration. A process that starts writes a delay only if its configuration differs from
+-- this column. NULL means that no such delay is known; then the delay in the table stays.
 --
 -- The default delay of two events was a minute; it is now a day, as for all other events. If
 -- one of these two events has a delay of a minute, this migration takes it for the old default

@@ -1,9 +1,9 @@
 -- manifests.total_size was the sum of the sizes that a manifest declares, which may be wrong:
 -- with layers of 2^63-1 bytes it was negative. From now on it is the sum of the stored sizes.
 -- A background worker corrects older rows, a bounded number at a time, since a registry may
--- have hundreds of millions of manifests. This table has one row, which says how far the
--- worker has come. The worker goes through all manifests twice: the second pass corrects
--- manifests that processes of the first release stored during the upgrade.
+-- have hundreds of millions of manifests. The only row of manifest_size_corrections says how
+-- far the worker has come. The worker goes through all manifests twice: the second pass
+-- corrects manifests that processes of the first release stored during the upgrade.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

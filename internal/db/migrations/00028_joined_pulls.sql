@@ -1,5 +1,5 @@
 -- Pulls of the same manifest by one client within a second are written as one audit entry,
--- whose column pulls says how many pulls they are. Entries that older processes write have the
+-- whose column "pulls" has the number of these pulls. Entries that older processes write have the
 -- default of one pull. Adding the column rewrites no row.
 
 -- +goose Up

@@ -1,7 +1,7 @@
 -- A deleted manifest may be the subject of any number of referrers. The transaction that
 -- deletes the manifest queues up to a hundred of its referrers for review. If there are more,
--- it inserts a row into this table, from which garbage collection later queues the other
--- referrers in batches.
+-- it inserts a row into gc_subject_review_queue. Garbage collection later reads this row and
+-- queues the other referrers in batches.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

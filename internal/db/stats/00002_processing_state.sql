@@ -1,5 +1,6 @@
--- One row says up to which entry the statistics' worker has read the audit log. The
--- transaction that counts the entries also updates this row. The worker reads entries in the
+-- The only row of pullstatisticsprocessingstate says up to which entry the worker of the
+-- statistics has read the audit log. The transaction that adds the pulls of these entries to
+-- the statistics also updates this row. The worker reads entries in the
 -- order of (xid, id); xid is a transaction id of the server that has the audit log.
 -- last_processed_timestamp is the newest time that was read. Operators see it, and the worker
 -- uses it if the transaction ids in the audit log have started again from a lower number.

@@ -18,8 +18,8 @@ ALTER TABLE manifestpullstatistics ADD COLUMN last_check_date timestamptz, ADD C
 
 ALTER TABLE pullstatisticsprocessingstate ADD COLUMN checks_since timestamptz NOT NULL DEFAULT now();
 
--- The only row has the state of the flushes, which move counts from Redis into the statistics.
--- owner distinguishes this registry's Redis keys from those of another registry in the same
+-- The only row of redisprocessingstate has the state of the flushes, which move counts from
+-- Redis into the statistics. The column "owner" distinguishes this registry's Redis keys from those of another registry in the same
 -- Redis. redis_epoch is the number of the newest batch, which is stored in Redis too: if the
 -- number in Redis is lower, Redis has lost data.
 CREATE TABLE redisprocessingstate (

@@ -1,12 +1,12 @@
 -- An entry of the audit log may stand for several pulls. So a row of pullstatisticspending may
--- stand for several pulls by digest, or HEAD requests, of one client. Its columns time and
--- port are those of the first request. The column later describes each further request by two
--- varints: the microseconds since the request before it, and its port.
+-- stand for several pulls by digest, or HEAD requests, of one client. Its columns "time" and
+-- "port" are those of the first request. Its column "later" describes each further request by
+-- two varints: the microseconds since the request before it, and its port.
 --
 -- A process of an older version, which may still run during an upgrade, would count such an
 -- entry as one pull. So a trigger lets a process move the position up to which the audit log
--- was read only if the same UPDATE sets the column reads to 2, which says that the process
--- knows such entries. An older process gets an error and counts nothing; newer processes count
+-- was read only if the same UPDATE sets the column "reads" to 2, by which the process declares
+-- that it can count such entries. An older process gets an error and counts nothing; newer processes count
 -- the entries instead.
 
 -- +goose Up

@@ -19,8 +19,9 @@ const storeTimeout = 30 * time.Second
 
 // OpenStore opens the blob store for a process that writes to it. It returns an error
 // unless the database is bound to this store; at the first start of a registry it binds
-// them. Unless `measure` is nil, OpenStore passes the bare store to it and uses the store
-// that it returns, so that the requests of the identity check are measured too.
+// them. The function `measure`, which may be nil, wraps a store so that its requests are
+// measured. OpenStore calls it before it adds the check of the store's identity, so that
+// this check's requests are measured too.
 func OpenStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *slog.Logger, measure func(blob.Store) (blob.Store, error)) (*storeid.Store, error) {
 	known, err := storeid.Read(ctx, metadata)
 	if err != nil {

@@ -205,8 +205,8 @@ func (s pruneState) failed(namespace string) error {
 // queuedLong is how long a requested pruning run usually waits for a worker, at most.
 const queuedLong = 15 * time.Second
 
-// progress returns a text on how far the pruning run has got that the user requested at the
-// time `since`.
+// progress returns a text that says how far a pruning run has got. `since` is the time at
+// which the user requested this run.
 func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time) string {
 	var r autoprune.RunDetails
 	switch waited := time.Since(since); {

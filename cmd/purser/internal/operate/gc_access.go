@@ -25,7 +25,7 @@ type gcAccess interface {
 	status(ctx context.Context) (gc.GCStatus, error)
 	blob(ctx context.Context, d oci.Digest) (explain.BlobExplanation, error)
 	manifest(ctx context.Context, repository string, d oci.Digest) (explain.ManifestExplanation, error)
-	// retry makes all reviews due again that have failed, and returns their number.
+	// retry makes all failed reviews due again, and returns their number.
 	retry(ctx context.Context) (api.Retried, error)
 }
 

@@ -21,7 +21,8 @@ func storeCommand(src *command.Source) *cobra.Command {
 }
 
 // withStore runs `fn` with the configured store, even if the database is bound to another
-// store.
+// store. If `existing` is set and the configured directory has no store, it returns an
+// error instead of creating one.
 func withStore(src *command.Source, cmd *cobra.Command, existing bool, fn func(ctx context.Context, store *storeid.Store, log *audit.Log) error) error {
 	return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		metadata, err := openForCheck(ctx, cmd, cfg, dsn)

@@ -52,9 +52,10 @@ func newLimits(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) 
 	return l, nil
 }
 
-// connectionLimits returns the limits on connections in total and per client, lowered to
-// what the process's file descriptors allow (0: unknown). If the limit per client exceeds
-// the total, it becomes half of the total.
+// connectionLimits lowers the configured limits on connections, in total (`most`) and per
+// client (`ofClient`), and returns both. The total becomes what the process can serve with
+// `descriptors` file descriptors (0: their number is unknown), if that is lower. If the
+// limit per client then exceeds the total, it becomes half of the total.
 func connectionLimits(most, ofClient, descriptors int) (int, int) {
 	if possible := descriptors / descriptorsOfConnections; most > possible && possible > 0 {
 		most = possible

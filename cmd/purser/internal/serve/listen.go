@@ -54,11 +54,11 @@ func listen(ctx context.Context, h config.HTTP, log *slog.Logger) (*sockets, err
 	return s, nil
 }
 
-// hosts returns the host names that requests to the listener `l` may have, which was opened
-// at `addr`; nil allows every name. If other machines can reach the listener, every name is
-// allowed unless http.allowed_hosts is set. A listener on loopback allows only local and
-// configured names, since otherwise any web page in a local browser could reach it by DNS
-// rebinding.
+// hosts returns the host names that requests to the listener `l` may have; nil allows every
+// name. `addr` is the configured address of the listener. If other machines can reach the
+// listener, every name is allowed unless http.allowed_hosts is set. A listener on loopback
+// allows only local and configured names, since otherwise any web page in a local browser
+// could reach it by DNS rebinding.
 func hosts(l net.Listener, addr string, h config.HTTP) *server.Hosts {
 	if !isLoopback(l) && len(h.AllowedHosts) == 0 {
 		return nil

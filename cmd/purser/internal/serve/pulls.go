@@ -160,7 +160,7 @@ func uncounted(logged bool, p dependencies, loops *worker.Metrics) func(context.
 }
 
 // unreliable describes pull statistics that lag behind by a year. No last_pulled policy
-// deletes tags on the strength of such statistics.
+// trusts such statistics, so none deletes any tag.
 var unreliable = autoprune.PullRecord{Since: time.Unix(0, 0), Behind: 365 * 24 * time.Hour}
 
 // PruneByPulls gives auto-pruning, by its options `o`, access to the pull statistics. It

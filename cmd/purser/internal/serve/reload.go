@@ -29,8 +29,9 @@ type reloader struct {
 
 // handle starts a goroutine that reloads on each SIGHUP until ctx ends; the returned `wait`
 // waits until this goroutine ends. A process also gets SIGHUP when its terminal is closed.
-// Then handle calls `stop` instead of reloading, unless the process was started with the
-// signal ignored (nohup). A nil reloader leaves the signal's handling unchanged.
+// For a SIGHUP of this kind the goroutine calls `stop` instead of reloading, unless the
+// process was started with the signal ignored (nohup). A nil reloader leaves the signal's
+// handling unchanged.
 func (r *reloader) handle(ctx context.Context, cert *certificate, stop func()) (wait func()) {
 	if r == nil {
 		return func() {}

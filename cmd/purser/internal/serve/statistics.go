@@ -17,8 +17,8 @@ import (
 
 // statistics prepares the schema of the pull statistics. Their database may be on a server
 // of its own, and the registry works without it. If that server can't be reached when the
-// registry starts, Run applies the migrations as soon as it can be, and pulls are counted
-// from the audit log from then on.
+// registry starts, Run applies the migrations as soon as the server answers; from then on,
+// pulls are counted from the audit log.
 type statistics struct {
 	prepare func(ctx context.Context) error
 	log     *slog.Logger
