@@ -51,7 +51,7 @@ func (o operator) status() (s gcNumbers) {
 	return s
 }
 
-// says fails the test unless the command succeeds and its output contains all of want.
+// says fails the test unless the command succeeds and its output contains every text in `want`.
 func (o operator) says(want []string, args ...string) {
 	o.t.Helper()
 	out := o.gc(args...)

@@ -21,8 +21,8 @@ import (
 // each manifest.
 const tagAnnotation = "org.opencontainers.image.ref.name"
 
-// newImage returns a new image with OCI media types. Each of its layers has one file with size
-// random bytes.
+// newImage returns a new image with OCI media types. Each of its layers has one file with
+// `size` random bytes.
 func newImage(t testing.TB, layers, size int) v1.Image {
 	t.Helper()
 	return newPlatformImage(t, layers, size, "amd64")

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// manage sends a request to the management API, expects the status want, and decodes the
-// answer into answer.
+// manage sends a request to the management API. It fails the test unless the answer has the
+// status `want`, and decodes the answer's body into `answer`.
 func (r *registry) manage(method, path string, body, answer any, want int) {
 	r.t.Helper()
 	q := request{method: method, path: "/api/v1" + path, want: want}

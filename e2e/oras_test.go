@@ -38,7 +38,7 @@ func orasRepository(t testing.TB, r *registry, name string) *remote.Repository {
 	return repo
 }
 
-// pack pushes a manifest with one layer, whose content is text, and with the given subject.
+// pack pushes a manifest with the given subject and one layer, whose content is `text`.
 func pack(t testing.TB, to content.Pusher, artifactType, text string, subject *v1.Descriptor) v1.Descriptor {
 	t.Helper()
 	layer, err := oras.PushBytes(t.Context(), to, "text/plain", []byte(text))

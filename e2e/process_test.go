@@ -62,7 +62,8 @@ func (p *process) running() bool {
 	}
 }
 
-// signal sends sig to the process and waits until it has ended. It returns the result of Wait.
+// signal sends `sig` to the process, waits until the process has ended, and returns the result
+// of Wait. It returns an error if the process still runs after the time `within`.
 func (p *process) signal(sig os.Signal, within time.Duration) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("sending %v to %s: %w", sig, p.name, err)

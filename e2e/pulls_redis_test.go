@@ -140,7 +140,7 @@ func TestPullsThroughReplicas(t *testing.T) {
 	}
 }
 
-// metric returns the current value of a metric; name includes the labels.
+// metric returns the current value of the metric `name`, which includes the labels.
 func (r *registry) metric(name string) int64 {
 	r.t.Helper()
 	res, err := http.Get("http://" + r.debug + "/metrics")

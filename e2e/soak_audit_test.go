@@ -154,10 +154,10 @@ func (s *soak) exec(sql string) {
 	}
 }
 
-// Each of these queries returns descriptions of rows that the workers must delete: `garbage`
-// those that must go after the traffic, `everything` also manifests and blobs, which must go
-// after all tags were deleted, and `owners` also the pending deletions that wait for their
-// second deletion.
+// Each of these queries returns descriptions of rows that the workers must delete. `garbage`
+// finds the rows that must be gone some time after the traffic. `everything` also finds
+// manifests and blobs, which must be gone after all tags were deleted. `owners` also finds the
+// pending deletions that wait for the second deletion of their object.
 const (
 	garbage = `
 		SELECT 'review of a manifest: ' || manifest_id || ' ' || event || COALESCE(': ' || last_error, '') FROM gc_manifest_review_queue

@@ -59,7 +59,7 @@ func (h *hold) lasts() bool {
 	return !h.over
 }
 
-// set records that a tag points to an image; by is the replica that has acknowledged it.
+// set records that a tag points to an image; `by` is the replica that has acknowledged this.
 func (r *ownRepo) set(tag string, m *image, by endpoint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -46,7 +46,7 @@ func (l Latencies) At(percent float64) time.Duration {
 	return Percentile(l, percent).Round(time.Microsecond)
 }
 
-// Ratio returns this percentile of l divided by the same percentile of `other`.
+// Ratio returns the percentile `percent` of `l`, divided by the same percentile of `other`.
 func (l Latencies) Ratio(other Latencies, percent float64) float64 {
 	return float64(l.At(percent)) / float64(other.At(percent))
 }

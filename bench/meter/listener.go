@@ -50,7 +50,7 @@ func (fs Proc) Listeners(ips []netip.Addr, port uint16) []int {
 }
 
 // parseListener parses a line of /proc/net/tcp or tcp6 (proc(5)). If the line is a listening
-// socket that accepts connections to one of ips on port, it returns the socket's inode.
+// socket that accepts connections to `port` at one of `ips`, it returns the socket's inode.
 func parseListener(line string, ips []netip.Addr, port uint16) (inode string, ok bool) {
 	const local, state, inodeField, listening = 1, 3, 9, "0A"
 	f := strings.Fields(line)

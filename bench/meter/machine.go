@@ -60,7 +60,7 @@ func parseMachine(stat string) (Machine, error) {
 	return m, nil
 }
 
-// Others returns the CPU time that was used between the readings `before` and m by others than
+// Others returns the CPU time that was used between the readings `before` and `m` by others than
 // the measured programs: by other processes (Busy), and by other virtual machines (Stolen).
 // `own` is the CPU time of the server and the load generator in this period, which Others
 // subtracts.
@@ -88,9 +88,9 @@ func (m Machine) Share(d time.Duration) float64 {
 	return float64(d) / float64(m.All)
 }
 
-// Noisy returns whether other processes and other virtual machines took more than this share
-// of the CPU time. m must be a result of Others. For windows of less than half a second it
-// returns false, since the kernel counts in hundredths of a second.
+// Noisy returns whether other processes and other virtual machines took more than `share`
+// (0 to 1) of the CPU time. `m` must be a result of Others. For windows of less than half a
+// second Noisy returns false, since the kernel counts in hundredths of a second.
 func (m Machine) Noisy(share float64) bool {
 	return m.Known && m.All > time.Duration(runtime.NumCPU())*time.Second/2 && m.Share(m.Busy+m.Stolen) > share
 }

@@ -26,8 +26,8 @@ type Meter struct {
 // CPU returns the CPU time of server and database.
 func (u Usage) CPU() time.Duration { return u.Server + u.Database }
 
-// New returns a Meter of the processes in roots and their descendants. Without roots the Meter
-// measures nothing.
+// New returns a Meter of the processes in `roots` and their descendants. If `roots` is empty,
+// the Meter measures nothing.
 func New(fs Proc, roots []int) *Meter {
 	return &Meter{fs: fs, roots: roots, self: os.Getpid()}
 }

@@ -88,9 +88,9 @@ func (fs Proc) processes() (map[int]procStat, error) {
 	return all, nil
 }
 
-// tree returns the processes in `roots` and all their descendants. It leaves out the load
-// generator, which is the process `self`, with its descendants, unless `self` is one of the
-// roots: if a shell started both the server and the load generator, the shell may be a root.
+// tree returns the processes in `roots` and all their descendants. If one of the roots is a
+// shell that has started both the server and the load generator (the process `self`), tree
+// leaves out the load generator and its descendants. It includes them if `self` is a root.
 //
 // The processes are read one after another. If a child ends meanwhile, its CPU time may be
 // counted twice (as its own, and as its parent's for ended children) or not at all. Therefore

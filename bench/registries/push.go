@@ -53,7 +53,7 @@ func (p *pusher) next(resp *response) (string, error) {
 }
 
 // checkDigest returns an error if the answer has a Docker-Content-Digest header that differs
-// from the digest want. A server may leave the header out.
+// from `want`. A server may leave the header out.
 func checkDigest(resp *response, want string) error {
 	if len(resp.digest) > 0 && string(resp.digest) != want {
 		return fmt.Errorf("Docker-Content-Digest is %s, want %s", resp.digest, want)

@@ -16,9 +16,9 @@
 //     are durable.
 //   - An attempt (one request that writes to an upload) claims the upload's row before it
 //     changes a stored byte, and so takes the upload over from every earlier attempt, which is
-//     then fenced. If a fenced attempt goes on later, the row refuses it when it asks for a
-//     number, saves or commits. Until then it writes only to keys and part numbers that no
-//     other attempt uses.
+//     then fenced. If a fenced attempt goes on later, the statement by which it takes a number,
+//     saves or commits finds another fencing token in the row and fails. Until then it writes
+//     only to keys and part numbers that no other attempt uses.
 //
 // The store never verifies digests: its caller hashes the bytes while they arrive.
 package blob
@@ -149,7 +149,7 @@ type Store interface {
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
 
 	// Unfinished returns, unordered, the multipart uploads that are neither completed nor
-	// aborted and whose objects' keys begin with prefix. A store without multipart uploads
+	// aborted and whose objects' keys begin with `prefix`. A store without multipart uploads
 	// returns none. If the listing fails, the last element is the error.
 	Unfinished(ctx context.Context, prefix string) iter.Seq2[Unfinished, error]
 

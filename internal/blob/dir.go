@@ -112,7 +112,7 @@ func (d *Dir) makeLayout() error {
 	return syncDir(d.objects)
 }
 
-// makeDurable creates path and its missing parents, and syncs the parent of each
+// makeDurable creates the directory `path` and its missing parents, and syncs the parent of each
 // directory that it creates.
 func makeDurable(path string) error {
 	if fi, err := os.Stat(path); err == nil {

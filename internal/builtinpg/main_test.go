@@ -173,8 +173,8 @@ func query(t *testing.T, dsn, sql string) string {
 	return v
 }
 
-// eventually calls ok again and again until it returns true, for at most two minutes. It is for
-// effects in another process, which doesn't tell this process about them.
+// eventually calls `ok` again and again until it returns true, for at most two minutes. It is
+// for effects in another process, which doesn't tell this process about them.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)

@@ -26,8 +26,8 @@ import (
 )
 
 // deathSignal is the signal that the kernel sends to PostgreSQL when this process dies. SIGQUIT
-// makes PostgreSQL stop immediately: the next start may follow at once, and would have to wait
-// for a checkpoint. Nothing is lost without one, since committed data is in the WAL.
+// makes PostgreSQL stop immediately, without a checkpoint, for which a start that follows at
+// once would have to wait. Nothing is lost, since committed data is in the WAL.
 const deathSignal = syscall.SIGQUIT
 
 // partingTime is how long Stop waits for clients to close their connections before it ends

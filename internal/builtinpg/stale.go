@@ -115,9 +115,9 @@ func awaitNoServers(ctx context.Context, cluster string, wait time.Duration) err
 	}
 }
 
-// removeStaleFiles removes the pid files and the socket of a server that is certainly dead.
-// Otherwise PostgreSQL would take another process that has got the server's PID, as happens in
-// a container at every restart, for a running server.
+// removeStaleFiles removes the pid files and the socket of a server that is certainly dead. If
+// they stayed, and another process had got the dead server's PID, as happens in a container at
+// every restart, PostgreSQL would take that process for a running server.
 func removeStaleFiles(cluster string) error {
 	if !seesEveryServer {
 		return nil

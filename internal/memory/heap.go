@@ -16,9 +16,10 @@ var held []byte
 // from requests for some milliseconds.
 //
 // To this end HoldHeap allocates the same number of bytes and never writes to them: Go counts
-// them as live, but the system assigns no physical memory. A higher GOGC isn't used instead,
-// because it would let a large heap grow in proportion, also for data that is alive only during
-// a collection. If GOGC or GOMEMLIMIT is set, HoldHeap does nothing and returns 0.
+// them as live, but the system assigns no physical memory. A higher GOGC isn't used instead:
+// the heap may grow in proportion to the data that is alive at a collection, so a large heap
+// would grow much more, even if most of the data is needed only for a moment. If GOGC or
+// GOMEMLIMIT is set, HoldHeap does nothing and returns 0.
 func HoldHeap() int64 {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return 0

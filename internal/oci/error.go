@@ -37,8 +37,8 @@ type codeFacts struct {
 	message string
 }
 
-// The specification fixes most of these statuses. For MANIFEST_BLOB_UNKNOWN it only requires a
-// 4XX. Purser answers 400, as the CNCF's registry "distribution" does: the request is wrong,
+// The specification fixes the statuses of most codes. For MANIFEST_BLOB_UNKNOWN it requires
+// any 4XX. Purser answers 400, as the CNCF's registry "distribution" does: the request is wrong,
 // while a 404 for this request would say that the repository doesn't exist.
 var codes = map[Code]codeFacts{
 	BlobUnknown:         {http.StatusNotFound, "blob unknown to registry"},

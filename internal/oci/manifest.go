@@ -96,9 +96,9 @@ func syntaxError(body []byte) error {
 	return fmt.Errorf("there is no JSON value")
 }
 
-// readSchema returns an error for a media type that isn't supported, with a message of its own
-// for types that once were common, and for schema versions other than 2. It checks the media
-// type first, since manifests of other types may have no schema version.
+// readSchema returns an error if the media type isn't supported or the schema version isn't 2.
+// For types that once were common, the error says what to push instead. readSchema checks the
+// media type first, since manifests of other types may have no schema version.
 func (m *Manifest) readSchema(contentType string, fields map[string]field) error {
 	const schema1 = "Docker schema 1 manifests aren't supported: push the image with a current client, which sends schema 2 or OCI"
 	sent := trimParameters(contentType)

@@ -100,8 +100,9 @@ func Settings(l Limits) map[string]string {
 	return all
 }
 
-// Apply sets the limits on every new connection of cfg, except connections through a pooler,
-// since a pooler's session is shared with other clients. Settings in the DSN have priority.
+// Apply sets the limits on every new connection that is opened with `cfg`, except connections
+// through a pooler, since a pooler's session is shared with other clients. Settings in the DSN
+// have priority.
 func Apply(cfg *pgconn.Config, l Limits) {
 	Dialing(cfg)
 	settings := Settings(l)
@@ -144,7 +145,7 @@ func Set(ctx context.Context, conn *pgconn.PgConn, settings map[string]string) (
 }
 
 // isOf returns whether the only value of a result's first column is the process ID that the
-// server reported when `conn` was opened. If a pooler opened it, that ID is invented.
+// server reported when `conn` was opened. A pooler reports an invented ID, which differs.
 func isOf(conn *pgconn.PgConn, r *pgconn.Result) bool {
 	return len(r.Rows) == 1 && string(r.Rows[0][0]) == strconv.FormatUint(uint64(conn.PID()), 10)
 }

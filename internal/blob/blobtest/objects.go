@@ -59,8 +59,8 @@ func notFound(t *testing.T, b Backend) {
 	}
 }
 
-// deletes calls Delete for existing and missing objects at once. There are more of them than
-// one S3 request can name.
+// deletes calls Delete once for existing and missing objects, more of them than one S3 request
+// can name.
 func deletes(t *testing.T, b Backend) {
 	s := b.Open(t)
 	kept := NewUpload().Complete(t, s, []byte("kept"))

@@ -45,8 +45,8 @@ func race(t *testing.T, b Backend) {
 	}
 }
 
-// raceOnce makes one client's request in race. It doesn't fail if a newer request takes over
-// the upload, or if another request is still writing to it.
+// raceOnce makes one client's request in race. It returns nil if a newer request takes
+// over the upload, or if another request is still writing to the upload.
 func raceOnce(t *testing.T, b Backend, u *Upload, s blob.Store, r *rand.Rand) error {
 	a, err := u.Attempt(t.Context(), s)
 	if err != nil {

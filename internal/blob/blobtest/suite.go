@@ -215,7 +215,7 @@ func smallChunks(t *testing.T, b Backend) {
 	only(t, b, u.Base, key)
 }
 
-// failingReader returns its bytes in pieces of odd sizes, and then its error.
+// failingReader returns its bytes, at most 70,001 by each Read, and then its error.
 type failingReader struct {
 	p   []byte
 	err error

@@ -123,8 +123,8 @@ func freePort(t testing.TB) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// startPgBouncer starts PgBouncer with the configuration in file, waits until it answers at
-// url, and stops it when the test ends.
+// startPgBouncer starts PgBouncer with the configuration file `file`, waits until PgBouncer
+// answers at `url`, and stops it when the test ends.
 func startPgBouncer(t testing.TB, program, file, url string) error {
 	args := []string{file}
 	if os.Geteuid() == 0 { // PgBouncer refuses to run as root
