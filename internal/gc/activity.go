@@ -12,7 +12,7 @@ type Activity struct {
 	ObjectsSwept, BytesSwept            int64
 }
 
-// RecordActivity adds a to the counts of the current minute.
+// RecordActivity adds the numbers in `a` to the counts of the current minute.
 func (c *Collector) RecordActivity(ctx context.Context, a Activity) error {
 	_, err := c.opt.Reviews.Pool.Exec(ctx, `
 		INSERT INTO gc_activity AS g (minute, manifests_reviewed, manifests_deleted, blobs_reviewed, blobs_deleted,

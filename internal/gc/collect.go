@@ -54,8 +54,9 @@ type Progress struct {
 	Kept      int64 `json:"kept"`
 	KeptBytes int64 `json:"kept_bytes"`
 	// SecondSweeps counts objects that were deleted from the store and will be deleted once
-	// more when the longest request is over, in case a request wrote the objects late. Collect
-	// counts them at its end.
+	// more, in case a request that began before the deletion writes them again. The second
+	// deletion comes when all such requests must be over. Collect counts these objects at
+	// its end.
 	SecondSweeps int64 `json:"second_sweeps"`
 	// Due is the number of due reviews that are left. Collect counts them every few
 	// seconds, and subtracts the reviews that it has done since the last count.
@@ -242,8 +243,8 @@ func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error
 	return did, ctx.Err()
 }
 
-// dryRun reviews the due rows of both review queues, from the oldest to the newest, and
-// rolls back the transaction of each batch.
+// dryRun reviews the due rows of both review queues, each queue in the order in which its
+// rows became due, and rolls back the transaction of each batch.
 func (c *collection) dryRun(ctx context.Context) error {
 	for _, kind := range []ReviewKind{ReviewOfManifests, ReviewOfBlobs} {
 		r, err := c.reviewer(kind)

@@ -52,8 +52,9 @@ func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, de
 
 // PostponeReview postpones the queue rows of the failed batch `e` by PostponeDelay, because
 // other transactions have locked something that the batch needed. If another transaction
-// has given a row a longer delay since, PostponeReview doesn't shorten it. It skips rows
-// that another transaction has locked.
+// has given a row a longer delay since, PostponeReview doesn't shorten it. If another
+// transaction has locked a row, PostponeReview waits for the lock timeout of
+// Options.Reviews, and then skips the row.
 func (c *Collector) PostponeReview(ctx context.Context, e *ReviewError) error {
 	for _, row := range e.rows {
 		sql, args := postponeBlobs, []any{[][]byte{row.digest}, PostponeDelay}
@@ -73,7 +74,8 @@ const retryBatch = 1000
 // RetryFailed takes the reviews of a kind that were marked as failed for good before the
 // call, makes them due now, and resets their counts of failures. It returns their number,
 // even with an error. It skips queue rows that another transaction has locked: that
-// transaction is writing an event to the row, which makes the review due again anyway.
+// transaction is writing an event to the row, or is another RetryFailed, and both end the
+// mark as failed.
 func (c *Collector) RetryFailed(ctx context.Context, kind ReviewKind) (int64, error) {
 	sql := retryManifests
 	if kind == ReviewOfBlobs {

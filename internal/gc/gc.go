@@ -21,8 +21,9 @@
 //     deleted blob as a pending deletion;
 //   - settle: it drops the queue rows of manifests or blobs that are referenced, deleted or
 //     missing, and postpones the queue rows of those that other transactions have locked. A
-//     review of manifests drops queue rows before it deletes manifests, since the triggers
-//     of a deletion insert new queue rows for the manifests that lose a reference.
+//     review of manifests drops queue rows before it deletes manifests. For the triggers of
+//     a deletion insert new queue rows for the manifests that lose a reference, and these
+//     rows must stay.
 //
 // For the following reasons, a review never deletes a manifest or blob in use, and never
 // drops the queue row of an unused one that it doesn't delete:
@@ -49,9 +50,9 @@
 //
 //   - A promise of existence (a client was told that a blob or manifest exists) is stored
 //     as the review_after of the blob's or manifest's queue row: until that time no review
-//     claims the row. No event makes a row due earlier, so the promise of a due row has
-//     expired. A client that asks again during the review has to write to the row, and so
-//     waits for the review's lock on it.
+//     claims the row. An event may move the review_after of a row to a later time, but never
+//     to an earlier one, so the promise of a due row has expired. A client that asks again
+//     during the review has to write to the row, and so waits for the review's lock on it.
 //
 // The files, in the order of reading: reviewer.go has the worker that reviews batch after
 // batch, review.go the transaction of one batch, review_manifests.go and review_blobs.go
@@ -85,10 +86,10 @@
 //     time to a state from before the row's deletion, the restored row still finds its
 //     object in the store. The restored database has no pending deletion of the object.
 //
-//   - A store carries the identity of the database to which it belongs. If this is another
-//     database, the sweeper, the reaper and repairs do nothing: the store lacks the objects
-//     of this database, so these would count as deleted, and the objects in the store
-//     belong to another registry.
+//   - A store carries the identity of the database to which it belongs. If that database
+//     isn't the one that this process uses, the sweeper, the reaper and repairs do nothing.
+//     For the objects in such a store belong to another registry, and the objects of this
+//     registry's database aren't in it, so the sweeper would take them for deleted.
 //
 //   - No call to the blob store is made inside a database transaction, so that no lock and
 //     no database connection is occupied while a call hangs.
@@ -110,11 +111,12 @@ import (
 type Options struct {
 	Catalog *catalog.Catalog // required: deletes uploads, and tells how long a request may write
 	DB      *db.DB           // required: for reads and for the sweeper's claims
-	// Reviews is the connection pool that reviews use; default DB. Its Options.Replica must
-	// be empty: if a connection has a process's id there, triggers don't notify that
-	// process of its own changes, but its cache must learn what its reviews delete. The
-	// pool's LockTimeout must be shorter than PostgreSQL's deadlock_timeout, so that the
-	// review fails if a review and a client wait for each other.
+	// Reviews is the connection pool that reviews use; default DB. It must be opened with
+	// an empty db.Options.Replica: triggers don't notify the process with the id Replica of
+	// changes made on the pool's connections, but each process must remove from its cache
+	// what its own reviews delete. The pool's LockTimeout must be shorter than PostgreSQL's
+	// deadlock_timeout, so that the review fails if a review and a client wait for each
+	// other.
 	Reviews *db.DB
 	// KeepDoomed is how long the objects of deleted blobs stay in the store, so that a
 	// restored older database still finds them (gc.keep_doomed). Default 0: the sweeper

@@ -62,9 +62,9 @@ func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Dura
 }
 
 // SettlePending removes the rows of pending deletions whose objects the store has deleted.
-// If a row has a time for a second sweep (again_at), because the first deletion came while
-// the longest request might still write the object, SettlePending reschedules the row to
-// that time instead. It skips rows that another process has claimed since.
+// A row may have a time for a second sweep (again_at), because a request might still write
+// the object after the first sweep. SettlePending reschedules such a row to that time
+// instead of removing it. It skips rows that another process has claimed since.
 func (c *Collector) SettlePending(ctx context.Context, list []PendingDeletion) error {
 	keys, until := claims(list)
 	b := new(pgx.Batch)

@@ -220,9 +220,10 @@ func TestRaceAroundManifests(t *testing.T) {
 	}
 }
 
-// The test stops a dry run of reviews after it has deleted manifests in its transaction,
-// before it looks up the manifests' repositories. A client that puts such a manifest with a
-// tag must wait for the rollback, and then find the registry unchanged.
+// A dry run of a review has deleted a manifest in its transaction, and is about to look up
+// the manifest's repository. Then a client puts the same manifest with a tag. The put must
+// wait until the dry run has rolled its transaction back, and then find the registry
+// unchanged.
 func TestRaceAroundDryRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

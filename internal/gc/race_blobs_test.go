@@ -170,8 +170,8 @@ func TestRaceLastManifestGoesFirst(t *testing.T) {
 }
 
 // A client removes a blob from its repository while a review deletes the blob. The client
-// must wait and get BLOB_UNKNOWN. Its request leaves a row in gc_blob_review_queue, which
-// the next review must drop.
+// must wait and get BLOB_UNKNOWN. The client's request leaves a row in
+// gc_blob_review_queue, which the next review must drop.
 func TestRaceUnlinkMeetsDeletion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -157,7 +157,7 @@ func TestRacePutHoldsCycle(t *testing.T) {
 
 // A review of a cycle's outer index has read the manifests that refer to the cycle. Before
 // it locks them, a client adds another untagged index to the cycle. So the review hasn't
-// locked all of the manifests, and must postpone the outer index's row in
+// locked all manifests that refer to the cycle, and must postpone the outer index's row in
 // gc_manifest_review_queue.
 func TestRaceCycleGrows(t *testing.T) {
 	t.Parallel()

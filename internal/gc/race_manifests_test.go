@@ -83,9 +83,9 @@ func TestRaceLastTagGoesFirst(t *testing.T) {
 	}
 }
 
-// A review has found that an index lists a manifest, or that its subject exists, and is
-// about to drop the manifest's row in gc_manifest_review_queue. Then a client deletes this
-// index or subject. The manifest must be queued for review again.
+// A review has found that an index lists a manifest, or that the manifest's subject exists,
+// and is about to drop the manifest's row in gc_manifest_review_queue. Then a client
+// deletes this index or subject. The manifest must be queued for review again.
 func TestRaceHolderGoesWhileKept(t *testing.T) { catalogtest.AtBoth(t, testRaceHolderGoesWhileKept) }
 
 func testRaceHolderGoesWhileKept(t *testing.T, dsn string) {

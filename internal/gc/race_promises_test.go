@@ -236,8 +236,8 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 }
 
 // A review has failed, and another transaction has locked the queue row that is to be
-// postponed. PostponeReview and FailReview must not wait for the lock, and must not return
-// an error.
+// postponed. PostponeReview and FailReview must not wait until the row is free, and must
+// not return an error.
 func TestRaceFailedRowIsHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

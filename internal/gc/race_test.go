@@ -243,8 +243,8 @@ func (b bundle) queued(t *testing.T, d oci.Digest) string {
 }
 
 // putOff checks that the table `queue` has the given number of rows that are postponed by
-// about 5 s and have no failure counted. A review postpones a row so if another transaction
-// has locked the manifest or blob.
+// about 5 s and have no failure counted. A review postpones a row by this time if another
+// transaction has locked the manifest or blob.
 func (b bundle) putOff(t *testing.T, queue string, rows int) {
 	t.Helper()
 	if n := b.Count(t, "SELECT count(*) FROM "+queue+` WHERE review_count = 0

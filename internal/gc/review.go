@@ -100,7 +100,7 @@ func (e *ReviewError) Contended() bool {
 	return false
 }
 
-// queueRow is a row of either queue.
+// queueRow is a row of one of the two review queues.
 type queueRow struct {
 	digest                    []byte // blobs
 	namespace, repository, id int64  // manifests
@@ -160,8 +160,9 @@ func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error)
 }
 
 // NextReview returns the time until the next row of the kind's review queue is due. If
-// referrers of a deleted subject have to be queued before (see QueueReferrers), it returns
-// the time until then. It returns at most `limit`, and 0 if something is due already.
+// QueueReferrers has to queue referrers of a deleted subject before that, NextReview
+// returns the time until QueueReferrers has to do so. It returns at most `limit`, and 0 if
+// a row or a call of QueueReferrers is due already.
 func (c *Collector) NextReview(ctx context.Context, kind ReviewKind, limit time.Duration) (time.Duration, error) {
 	var d time.Duration
 	err := c.opt.Reviews.Pool.QueryRow(ctx, `

@@ -25,12 +25,13 @@ import (
 //     Every cycle without tags has a manifest that no index of the cycle lists. For a
 //     manifest names its children and its subject by digest, and a digest can be named only
 //     when its manifest's content is final. So manifests can't name each other in a circle,
-//     and at least one manifest of the cycle isn't named by any other of them.
+//     and at least one manifest of the cycle isn't named by any other of them. An index
+//     names the manifests that it lists, so no index of the cycle lists that manifest.
 //
-//     An index outside of the cycle may still list that manifest. That index is one of its
-//     holders, so it is garbage too, and is deleted first. The same holds for the index's
-//     own holders: following them leads to a manifest that nothing references, or to
-//     another cycle, and reviews begin there.
+//     An index outside of the cycle may still list that manifest. Such an index is one of
+//     the manifest's holders, so the index is garbage too, and is deleted first. The same
+//     holds for the index's own holders: following them leads to a manifest that nothing
+//     references, or to another cycle, and reviews begin there.
 //
 //   - A cycle becomes garbage when the last tag, index or subject that kept it from outside
 //     is deleted. This event queues the manifest that lost the reference. If an index lists

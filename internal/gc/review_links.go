@@ -181,12 +181,13 @@ func postponeManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]Man
 	})
 }
 
-// UnlinkInPages removes the links of a blob to repositories that don't use it, page by
-// page, and finally drops the blob's queue row. It returns the number of removed links. The
-// transaction of each page locks the queue row and checks that the row hasn't changed since
-// the review, so that no promise of existence was made since. If the row has changed or is
-// locked, UnlinkInPages stops. Then, or if the process dies, the row becomes due again, and
-// a later review begins with the first page.
+// UnlinkInPages removes the links to a blob from repositories in which no manifest uses it,
+// and returns the number of removed links. It reviews linksPerPage links (a page) per
+// transaction. Each transaction locks the blob's queue row and checks that the row hasn't
+// changed since the review, so that no promise of existence was made since. If the row has
+// changed or is locked, UnlinkInPages stops. After the last page it drops the queue row,
+// unless another transaction had locked a link. If the row stays, or the process dies, the
+// row becomes due again, and a later review begins with the first page.
 func (c *Collector) UnlinkInPages(ctx context.Context, w ManyLinkedBlob) (removed int, err error) {
 	p := pagedUnlinking{ManyLinkedBlob: w}
 	for !p.done && err == nil {

@@ -73,7 +73,7 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	postponed.join(first.unqueued)
 	// Settle: drop the queue rows before deleting manifests. The triggers of a deletion
 	// insert new queue rows for the manifests that lose a reference, perhaps for one that
-	// this review has just kept.
+	// this review keeps. To drop rows after the deletion would drop such a new row too.
 	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
 		if err := settleManifests(ctx, tx, settled); err != nil {
 			return err

@@ -23,7 +23,7 @@ import (
 // TestSubjectOfManyReferrers inserts, by default 5,000.
 const referrersVariable = "PURSER_TEST_REFERRERS"
 
-// refer inserts n more referrers of the manifest with the digest `subject` into the
+// refer inserts n new referrers of the manifest with the digest `subject` into the
 // repository r, without queueing them for review.
 func (b bundle) refer(t *testing.T, subject oci.Digest, n int) {
 	t.Helper()
@@ -133,8 +133,8 @@ func TestSubjectOfManyReferrers(t *testing.T) {
 			t.Errorf("the deletion queued %d referrers, want 100", rows)
 		}
 	})
-	// This other subject has a lower digest, so in the database index its one referrer
-	// comes before the many referrers of the first subject.
+	// The digest of this other subject is lower than that of the first one. So in the
+	// database index its one referrer comes before the first subject's many referrers.
 	step("a deletion of another subject", 900, func(b bundle) {
 		config := oci.Compute(oci.SHA256, []byte("config"))
 		for i := 0; ; i++ {
@@ -216,8 +216,8 @@ func manyReferrers(t *testing.T) (b bundle, subject []byte, digest oci.Digest) {
 	return b, subject, digest
 }
 
-// left checks that `queued` referrers are queued for review, and by `pending` whether
-// further ones are still to be queued.
+// left checks that `queued` referrers are queued for review. It also checks that, exactly if
+// `pending` is true, a deleted subject has further referrers that are still to be queued.
 func (b bundle) left(t *testing.T, queued int, pending bool) {
 	t.Helper()
 	if n := b.Rows(t, "gc_manifest_review_queue"); n != queued {

@@ -58,7 +58,7 @@ func testReviewDeletesWhatNothingHolds(t *testing.T, dsn string) {
 
 // An index with a tag lists another index, which lists an image; the image has a referrer,
 // which has a referrer too. Reviews must keep all five manifests. After a client has
-// deleted the tag, reviews must delete all five. No review delays are set.
+// deleted the tag, reviews must delete all five. The review delays of all events are zero.
 func TestReviewFollowsIndexesAndSubjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -90,7 +90,9 @@ func (r *Reviewer) batch(ctx context.Context) (more bool, err error) {
 // review reviews one batch; `more` says that there may be further due rows. If the batch
 // fails, its transaction is rolled back, and review halves the size of the next batch. So
 // after some calls a batch has only the row whose review fails; review postpones that row.
-// It returns an error only if the error concerns the database as a whole.
+// Such a failed batch isn't an error of review. It returns an error if it couldn't claim
+// rows, if the database is unavailable, if ctx has ended, or if a step outside of the
+// batch's transaction fails.
 func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) {
 	queued, err := r.queueReferrers(ctx)
 	if err != nil {
@@ -146,9 +148,10 @@ func (r *Reviewer) queueReferrers(ctx context.Context) (did bool, err error) {
 	return r.opt.Collector.QueueReferrers(ctx, r.opt.Batch)
 }
 
-// attempt runs one review, and cancels it after half of ReviewerOptions.Timeout; `late`
-// says that it was cancelled. A statement that is running at that moment may continue on
-// the server for the other half, until the connection's statement timeout ends it.
+// attempt reviews one batch, and cancels the review after half of ReviewerOptions.Timeout;
+// `late` says that this time had passed, or that the caller's ctx had ended. A statement
+// that is running when the review is cancelled may continue on the server for the other
+// half of Timeout, until the connection's statement timeout ends it.
 func (r *Reviewer) attempt(ctx context.Context, o ReviewOptions) (out Review, late bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout/2)
 	defer cancel()

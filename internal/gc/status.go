@@ -69,7 +69,8 @@ type FailedReview struct {
 type PendingBacklog struct {
 	Objects catalog.Count `json:"objects"`
 	// SecondSweeps counts pending deletions whose objects were deleted, and will be deleted
-	// once more when the longest request is over, in case a request wrote them late.
+	// once more, in case a request that began before the first deletion writes them again.
+	// The second deletion comes when all such requests must be over.
 	SecondSweeps catalog.Count `json:"second_sweeps"`
 	Due          catalog.Count `json:"due"`
 	Bytes        int64         `json:"bytes"` // as exact as Objects
@@ -105,8 +106,8 @@ type Reclaimed struct {
 }
 
 const (
-	// statusLimit is the number of rows up to which GCStatus counts exactly; it estimates
-	// more.
+	// statusLimit is the number of rows up to which GCStatus counts exactly. It estimates
+	// larger numbers.
 	statusLimit = 100_000
 	// backlogLimit is the number of rows up to which GCBacklog counts exactly.
 	backlogLimit = 10_000
@@ -158,7 +159,7 @@ func (c *Collector) GCBacklog(ctx context.Context) (GCBacklog, error) {
 // trip.
 type statusQuery struct {
 	pgx.Batch
-	limit   int // the number of rows up to which a kind is counted one by one
+	limit   int // the number of rows up to which each tally counts exactly
 	tallies []tally
 }
 
@@ -167,9 +168,9 @@ type tally struct {
 	from  string // table and condition
 	rows  *catalog.Count
 	bytes *int64
-	// index names a database index that contains exactly these rows. Then the estimate of
-	// their number is the number of index entries in PostgreSQL's statistics. If index is
-	// "", the planner estimates the number.
+	// index names a database index that contains exactly the rows to be counted. If there
+	// are too many rows to count, their number is estimated as the number of the index's
+	// entries in PostgreSQL's statistics. If index is "", the planner estimates the number.
 	index string
 }
 

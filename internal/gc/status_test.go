@@ -12,9 +12,9 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// queueBlobs inserts n rows into gc_blob_review_queue. The rows are due after the time
-// `due` or, if `aside` is true, marked as failed for good. `seed` makes the digests of each
-// call different.
+// queueBlobs inserts n rows into gc_blob_review_queue. The rows become due when the
+// duration `due` has passed; if it is negative, they are due already. If `aside` is true,
+// the rows are marked as failed for good. `seed` makes the digests of each call different.
 func (b bundle) queueBlobs(t *testing.T, seed string, n int, due time.Duration, aside bool) {
 	t.Helper()
 	b.Exec(t, `

@@ -54,8 +54,8 @@ func (b *storeBundle) exec(sql string, args ...any) {
 	}
 }
 
-// object stores an object of `size` bytes, without a row in the database to which it
-// belongs, and returns its storage key.
+// object stores an object of `size` bytes, to which no row of the database belongs, and
+// returns the object's storage key.
 func (b *storeBundle) object(size int) (key string) {
 	b.t.Helper()
 	_, key = b.write(blob.NewBase(), size)

@@ -85,9 +85,10 @@ func (s *Sweeper) Run(ctx context.Context) error { return s.loop.Run(ctx) }
 // Wake makes an idle sweeper look for pending deletions now.
 func (s *Sweeper) Wake() { s.loop.Wake() }
 
-// outcome is the result of one batch of pending deletions. If one is neither in swept nor
-// in failed, the sweeper ran out of time: it didn't call the store, or cancelled the call.
-// The claim of such a pending deletion expires, and a later batch claims it again.
+// outcome is the result of one batch of pending deletions. If a pending deletion of the
+// batch is neither in swept nor in failed, the sweeper ran out of time: it didn't call the
+// store for this deletion, or cancelled the call. The sweeper's claim of such a pending
+// deletion expires, and a later batch claims it again.
 type outcome struct {
 	claimed int
 	mu      sync.Mutex
@@ -101,7 +102,8 @@ type failure struct {
 	err error
 }
 
-// objects returns how many of the swept objects the store is known to have had.
+// objects returns the number of swept pending deletions that are known to have freed space
+// in the store (see PendingDeletion.Reclaims). All objects of an upload count as one.
 func (o *outcome) objects() (n int64) {
 	for _, d := range o.swept {
 		if d.Reclaims() {
@@ -130,9 +132,10 @@ func (o *outcome) add(d PendingDeletion, err error) {
 	o.timeout = o.timeout || errors.Is(err, context.DeadlineExceeded)
 }
 
-// batch claims and sweeps one batch of due pending deletions. It returns an error if the
-// store failed to delete all objects of the batch, since then the store as a whole is
-// probably unavailable, and the loop should wait before it tries again.
+// batch claims and sweeps one batch of due pending deletions; `more` says that there may be
+// further due ones. If the store deleted no object of the batch and some deletions failed,
+// batch returns an error: then the store as a whole is probably unavailable, and the loop
+// should wait before it tries again.
 func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	size := s.size
 	o, err := s.claimAndSweep(ctx)
