@@ -72,8 +72,9 @@ func ParseServer(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// Path escapes each of the parts and puts a slash before each. The client's methods take such a
-// path, which is relative to /api/v1.
+// Path escapes each part, puts a slash before it and joins the results: "repository" and "a/b"
+// become "/repository/a%2Fb". The client's methods take such a path, which is relative to
+// /api/v1.
 func Path(parts ...string) string {
 	path := ""
 	for _, part := range parts {
@@ -82,8 +83,8 @@ func Path(parts ...string) string {
 	return path
 }
 
-// Get sends a GET request and decodes the JSON answer into `out`. `path` comes from Path;
-// `query` may be nil.
+// Get sends a GET request and decodes the JSON answer into `out`. `path` is a path below
+// /api/v1, made by Path; `query` may be nil.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
 	return c.Do(ctx, http.MethodGet, path, query, nil, out)
 }
@@ -184,7 +185,8 @@ func (e *UnreachableError) Unwrap() error { return e.error }
 // Name returns the registry's URL for people.
 func (c *Client) Name() string { return c.server.Redacted() }
 
-// Error is an error that the registry has answered with, in the format of the management API.
+// Error is an error that the client received as the registry's answer. Its fields are members
+// of an error answer of the management API.
 type Error struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail"`

@@ -1,8 +1,8 @@
 // Package api has the client by which the command line calls the management API, and the types
 // of requests and answers that the client and the server share.
 //
-// In the OpenAPI document, each schema has the name of its type, and its descriptions come from
-// the struct tags of the type's fields.
+// The OpenAPI document has a schema for each of these types. The schema has the name of the Go
+// type, and its descriptions come from the struct tags of the type's fields.
 package api
 
 import (

@@ -29,8 +29,8 @@ func ClientPort(remote string) int {
 // memory until the audit entry is written.
 const MaxKept = 1024
 
-// Bounded returns the first MaxKept bytes of `s`, or `s` itself if it is shorter. The result of
-// a cut is a copy, since a substring would keep the whole of `s` in memory.
+// Bounded returns `s` if it has at most MaxKept bytes, else a copy of its first MaxKept bytes.
+// It copies them, since a substring would keep the whole of `s` in memory.
 func Bounded(s string) string {
 	if len(s) <= MaxKept {
 		return s
@@ -38,10 +38,11 @@ func Bounded(s string) string {
 	return strings.Clone(s[:MaxKept])
 }
 
-// needsSource says whether the audit source, which is the client that audit entries name, must
-// be put into the request's context. It must if the handler may write audit entries. GET and
-// HEAD requests of the OCI API, the most frequent requests, don't need it, because recordPull
-// puts the client into the audit entry itself.
+// needsSource says whether the request's context must contain the audit source: the client that
+// audit entries name. It must if the request's handler may call functions that write audit
+// entries and take the client from the context. GET and HEAD requests of the OCI API, the most
+// frequent requests, don't need the audit source, because their handler itself puts the client
+// into the audit entry of a pull (recordPull of package distribution).
 func (s *Server) needsSource(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead || s.mounted(r).ReadsAreLogged
 }

@@ -20,8 +20,9 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// limited returns a change of the registry's options, by which `change` sets the limits. It
-// also returns the Prometheus registry that gets the metrics of these limits.
+// limited returns a function that a test passes to setup, and that calls `change` to set the
+// limits in the registry's options. It also returns the Prometheus registry that gets the
+// metrics of these limits.
 func limited(t *testing.T, change func(*server.Limits)) (*prometheus.Registry, func(*servertest.Options)) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -111,10 +112,11 @@ func TestBodiesHaveABudget(t *testing.T) {
 	r.Put(t, "a", "v3", r.Simple(t, "a", 3, object{"annotations": map[string]string{"l": strings.Repeat("x", 400_000)}}))
 }
 
-// TestUploadsHaveABudget: a client sends an upload for which the memory budget doesn't suffice.
-// The registry must answer 503, and the client must be able to continue behind the bytes that
-// were saved. With the same budget of 100 KiB, an upload of 3 MiB must succeed if its bytes
-// stream to a directory.
+// TestUploadsHaveABudget: the memory budget is 100 KiB, and one client may use half of it. A
+// client sends an upload of 60,000 bytes. An upload of this size is kept in memory until its
+// body ends, so the registry must answer 503. The client must be able to continue behind the
+// bytes that were saved. An upload of 3 MiB must succeed, since the registry writes its bytes
+// to the store as they arrive.
 func TestUploadsHaveABudget(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 100 << 10, Share: 50} })

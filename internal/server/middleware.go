@@ -54,7 +54,7 @@ type Observation struct {
 type observationKey struct{}
 
 // Observed returns the Observation of the request that has the context `ctx`. It panics if
-// `ctx` belongs to no request that observe has passed on.
+// `ctx` doesn't come from a request that went through the handler which observe returns.
 func Observed(ctx context.Context) *Observation {
 	return ctx.Value(observationKey{}).(*Observation)
 }

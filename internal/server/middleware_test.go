@@ -331,8 +331,8 @@ func TestRoundTrips(t *testing.T) {
 		}
 	}
 	// A client pushes to a repository that exists. The start of an upload and the PUT of a
-	// manifest must take at most one round trip to the database each, and the PUT of a whole
-	// blob at most three.
+	// manifest must take at most one round trip to the database each, and the PUT that sends all
+	// bytes of an upload and finishes it at most three.
 	for _, c := range []struct {
 		content string
 		most    int64

@@ -10,8 +10,8 @@
 //   - A web page can't misuse its visitor's browser: before routing, the server refuses
 //     requests whose host name isn't the registry's, and requests that change something and
 //     come from pages of other sites.
-//   - Each route names the access that a client needs. Requests to a route that names none are
-//     denied.
+//   - Each route names the access that a client needs. The server denies requests to a route
+//     that names no access.
 //   - The memory for the bodies and answers of all requests counts in one budget. Each request
 //     counts in the limits of its client.
 package server
@@ -58,8 +58,9 @@ type Options struct {
 	// a page of the host to which it is sent. Other sites' pages may not send such requests.
 	Origins []string
 	// ExternalURL is the scheme and host under which clients reach the registry. URLs in the
-	// answer to a request begin with ExternalURL if the request was sent to that host. "": all
-	// URLs in answers are relative.
+	// answer to a request begin with ExternalURL if the request was sent to that host, or came
+	// through a trusted proxy that has replaced the Host header by Purser's own address.
+	// Otherwise, or if ExternalURL is "", URLs in answers are relative.
 	ExternalURL string
 	// Authorize returns nil if the client that sent `r` has the access `a` to the repository.
 	// Otherwise Authorize returns an error, UNAUTHORIZED or DENIED, which is sent to the
@@ -77,7 +78,8 @@ type Mount struct {
 	// included.
 	Header http.Header
 	// ReadsAreLogged says that GET and HEAD requests to this interface may write to the audit
-	// log too. Therefore their context must contain the audit source, that is, the client.
+	// log. Therefore the context of these requests must contain the audit source: the client
+	// that audit entries name.
 	ReadsAreLogged bool
 }
 

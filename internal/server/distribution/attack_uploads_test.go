@@ -67,8 +67,8 @@ func TestAttackUploadRememberedTooLong(t *testing.T) {
 }
 
 // TestAttackUploadThroughTwoReplicas: a client sends the chunks of one upload to two replicas
-// alternately. Each replica remembers the upload's row as it last saved it, so its copy may be
-// outdated. Both replicas must accept the chunks all the same.
+// alternately. Each replica keeps a copy of the upload's row in memory, which is outdated once
+// the other replica has saved a chunk. Both replicas must accept the chunks all the same.
 func TestAttackUploadThroughTwoReplicas(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -100,10 +100,10 @@ func TestAttackUploadThroughTwoReplicas(t *testing.T) {
 	}
 }
 
-// TestAttackAnswerOfCommitLost: a client finishes an upload, but doesn't receive the answer,
-// and therefore finishes it again. The registry must answer the second time with 404
-// BLOB_UPLOAD_UNKNOWN. A HEAD of the blob must then show the client that the push has
-// succeeded.
+// TestAttackAnswerOfCommitLost: a client sends the PUT that finishes an upload, doesn't receive
+// the answer, and therefore sends the same PUT again. The registry must answer the second PUT
+// with 404 BLOB_UPLOAD_UNKNOWN. A HEAD of the blob must then show the client that the first PUT
+// has succeeded.
 func TestAttackAnswerOfCommitLost(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -16,9 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// headBlob answers HEAD of a blob ("Checking if content exists in the registry"). The answer
-// 200 is a promise: garbage collection doesn't delete the blob during the review delay, so that
-// the client can push a manifest that refers to the blob.
+// headBlob answers HEAD of a blob (OCI specification, "Checking if content exists in the
+// registry"). The answer 200 is a promise: garbage collection doesn't delete the blob during
+// the review delay, so that the client can push a manifest that refers to the blob.
 func (a *API) headBlob(c *call) error {
 	d, err := c.digest()
 	if err != nil {
@@ -49,8 +49,8 @@ func (c *call) describe(b catalog.Blob) {
 	h["Cache-Control"] = []string{"max-age=31536000, immutable"}
 }
 
-// getBlob answers GET of a blob. The answer has the blob's content or one range of it (RFC
-// 9110, section 14), or is a redirect to the store ("Pulling blobs").
+// getBlob answers GET of a blob (OCI specification, "Pulling blobs"). The answer has the blob's
+// content or one range of it (RFC 9110, section 14), or is a redirect to the store.
 func (a *API) getBlob(c *call) error {
 	d, err := c.digest()
 	if err != nil {

@@ -7,8 +7,8 @@
 //   - All routes are in one table (routes.go). For each method of a route, the table names the
 //     access that a client needs.
 //   - The bytes of a blob pass through small buffers, and are hashed once on the way.
-//   - A request acknowledges only bytes of an upload that are saved. When another request has
-//     taken over the upload, the earlier request can't save anything any more.
+//   - The answer to a request acknowledges only bytes of an upload that are saved. When a newer
+//     request has taken over the upload, an older one can't save anything any more.
 package distribution
 
 import (

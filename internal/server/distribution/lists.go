@@ -114,8 +114,8 @@ type referrer struct {
 	Annotations  json.RawMessage `json:"annotations,omitempty"`
 }
 
-// listReferrers lists the manifests whose subject is the digest in the path ("Listing
-// Referrers"). The list is empty, and the status still 200, if there are none.
+// listReferrers lists the manifests whose subject is the digest in the path (OCI specification,
+// "Listing Referrers"). If there are none, the list is empty and the status is still 200.
 func (a *API) listReferrers(c *call) error {
 	d, err := c.digest()
 	if err != nil {

@@ -64,9 +64,9 @@ func TestLostBlobIsHealedByAPush(t *testing.T) {
 }
 
 // TestLostBlobIsFoundByAPush: the store has lost a blob's object, and nobody has read the blob
-// since. The registry must answer a HEAD of the blob with 404, and a mount of the blob by
-// starting an upload. A push must restore the blob, whether it comes after such a request or
-// first.
+// since. The registry must answer a HEAD of the blob with 404, and a request to mount the blob
+// with 202, which starts an upload instead. A push must restore the blob, whether or not such a
+// HEAD or mount came before it.
 func TestLostBlobIsFoundByAPush(t *testing.T) {
 	t.Parallel()
 	const content = "the content of a layer"

@@ -14,9 +14,9 @@ import (
 // maxTags limits the tags that one push may set.
 const maxTags = 100
 
-// getManifest answers GET and HEAD of a manifest by tag or digest ("Pulling manifests"). The
-// answer 200 to a HEAD by digest is a promise: garbage collection doesn't delete the manifest
-// during the review delay.
+// getManifest answers GET and HEAD of a manifest by tag or digest (OCI specification, "Pulling
+// manifests"). The answer 200 to a HEAD by digest is a promise: garbage collection doesn't
+// delete the manifest during the review delay.
 func (a *API) getManifest(c *call) error {
 	m, err := a.findManifest(c)
 	if err != nil {
@@ -86,8 +86,9 @@ func (c *call) body(status int, contentType string, content []byte) {
 	}
 }
 
-// putManifest stores a manifest under a tag or under its digest ("Pushing Manifests"). If the
-// client pushes by digest, the query may name tags that are to point to the manifest.
+// putManifest stores a manifest under a tag or under its digest (OCI specification, "Pushing
+// Manifests"). If the client pushes by digest, the query may name tags that are to point to the
+// manifest.
 func (a *API) putManifest(c *call) error {
 	payload, err := a.readManifest(c)
 	if err != nil {
@@ -198,8 +199,8 @@ func digestMismatch(want, got oci.Digest) error {
 		WithDetail(map[string]string{"expected": want.String(), "actual": got.String()})
 }
 
-// deleteManifest answers DELETE: it deletes a tag if the path ends with a tag, and a manifest
-// with all its tags if the path ends with a digest ("Content Management").
+// deleteManifest answers DELETE (OCI specification, "Content Management"): it deletes a tag if
+// the path ends with a tag, and a manifest with all its tags if the path ends with a digest.
 func (a *API) deleteManifest(c *call) error {
 	if strings.Contains(c.ref, ":") {
 		d, err := c.digest()

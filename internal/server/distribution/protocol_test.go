@@ -12,9 +12,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestInvalidRanges: a client asks for a range that ends before it begins, or whose first
-// position overflows int64 and so lies outside the blob. The registry must answer 416 (RFC
-// 9110, section 14.2). If it can't parse the Range header, it must ignore it.
+// TestInvalidRanges: a client asks for a range of a blob that ends before it begins, or whose
+// first position overflows int64 and so lies outside the blob. The registry must answer 416
+// (RFC 9110, section 14.2). If the registry can't parse the Range header, it must ignore the
+// header and send the whole blob.
 func TestInvalidRanges(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -44,8 +44,8 @@ func TestStartUpload(t *testing.T) {
 	}
 }
 
-// TestPostThenPut tests "POST then PUT" of the OCI Distribution Specification. The PUT comes
-// with and without a Content-Length.
+// TestPostThenPut tests "POST then PUT" of the OCI Distribution Specification: a client starts
+// an upload by a POST, and sends the whole content in a PUT, with or without a Content-Length.
 func TestPostThenPut(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -34,7 +34,8 @@ type session struct {
 	// tail has the whole content of the upload as long as it fits in the upload's row, which is
 	// up to catalog.MaxTail bytes.
 	tail []byte
-	// claimed says that this request has claimed the row.
+	// claimed says that this request has claimed the upload's row, so that older requests for
+	// the upload can't save anything any more.
 	claimed bool
 }
 
@@ -199,7 +200,8 @@ func (ss *session) storeTail(ctx context.Context) error {
 	return ss.hold(ss.tail)
 }
 
-// hold writes bytes of the upload to the store that are already part of the session's hash.
+// hold writes the bytes `p` of the upload to the store without hashing them: ss.hash includes
+// them already.
 func (ss *session) hold(p []byte) error {
 	if len(p) > 0 {
 		if _, err := ss.w.Write(p); err != nil {

@@ -158,14 +158,14 @@ func (rt *route) allow(refused string) string {
 }
 
 // needsStore says whether requests with this method tell clients which blobs exist, or rely on
-// blobs that exist. The function route refuses such requests while the configured store isn't
-// the one that belongs to the database.
+// blobs that exist. API.route refuses such requests while the configured store isn't the one
+// that belongs to the database.
 func (rt *route) needsStore(m *method) bool {
 	return strings.HasPrefix(rt.pattern, "/v2/{name}/blobs/") || m.name == http.MethodPut
 }
 
 // ping answers GET and HEAD of /v2/ with 200. Clients send this request to find out whether a
-// server is a registry ("Determining Support").
+// server is a registry (OCI specification, "Determining Support").
 func (a *API) ping(c *call) error {
 	c.json(http.StatusOK, []byte("{}"))
 	return nil

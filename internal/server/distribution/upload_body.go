@@ -24,9 +24,10 @@ func (a *API) newUploadBody(c *call) *uploadBody {
 	return &uploadBody{RequestBody: a.server.Body(c.ResponseWriter, c.r), want: -1}
 }
 
-// first returns the first bytes of the body, and true if they are the whole body, or all of it
-// that arrived. If Content-Length says that the body is longer than catalog.MaxTail, first
-// reads nothing, and returns no bytes and false. A second call returns the same bytes.
+// first returns the first catalog.MaxTail+1 bytes of the body, or fewer if the body is shorter
+// or ended early. `whole` is true if no further bytes of the body can be read. If
+// Content-Length says that the body is longer than catalog.MaxTail, first reads nothing, and
+// returns no bytes and false. A second call returns the same as the first call.
 func (in *uploadBody) first() (b []byte, whole bool) {
 	if in.Length > catalog.MaxTail {
 		return nil, false

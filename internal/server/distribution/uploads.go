@@ -15,10 +15,11 @@ import (
 // client names no source.
 const maxSources = 50
 
-// startUpload answers POST to /blobs/uploads/ ("Pushing blobs"). If the query names a blob to
-// mount, startUpload links the blob of another repository to this one. If the query names a
-// digest and the request has a body, startUpload stores the body as a blob. Otherwise, or if
-// the blob can't be mounted, it starts an upload.
+// startUpload answers POST to /blobs/uploads/ (OCI specification, "Pushing blobs"). If the
+// query names a blob to mount, startUpload tries to link the blob of another repository to this
+// repository (mount). If that isn't asked for or not possible, and the query names a digest and
+// the request has a body, startUpload stores the body as a blob. In all other cases it starts
+// an upload.
 func (a *API) startUpload(c *call) error {
 	q := c.r.URL.Query()
 	if mount := q.Get("mount"); mount != "" {
@@ -163,8 +164,9 @@ func (a *API) uploadStatus(c *call) error {
 	return nil
 }
 
-// patchUpload answers PATCH: it appends the request's body to an upload. The body is a chunk if
-// the request has a Content-Range, else a stream ("Pushing a blob in chunks").
+// patchUpload answers PATCH (OCI specification, "Pushing a blob in chunks"): it appends the
+// request's body to an upload. The body is a chunk if the request has a Content-Range, else a
+// stream.
 func (a *API) patchUpload(c *call) error {
 	u, err := a.receive(c)
 	if err != nil {

@@ -15,9 +15,10 @@ func (a *API) logAct(ctx context.Context, kind audit.Kind, detail map[string]any
 	return a.opt.Audit.Append(ctx, audit.Entry{Kind: kind, Detail: detail})
 }
 
-// logRun returns a function that writes an audit entry for a run and then calls `work`. `ctx`
-// is the context of the request that started the run: the audit entry names this request's
-// client. `work` gets the context of the run.
+// logRun returns a function that writes an audit entry for a run and then calls `work`. If the
+// entry can't be written, the function returns the error and doesn't call `work`. `ctx` is the
+// context of the request that started the run: the audit entry names this request's client.
+// `work` gets the context of the run.
 func logRun[R any](ctx context.Context, a *API, kind audit.Kind, detail map[string]any,
 	work func(ctx context.Context, r *run[R]) error,
 ) func(ctx context.Context, r *run[R]) error {

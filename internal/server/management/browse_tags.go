@@ -171,7 +171,8 @@ func (a *API) addTagList() {
 
 // rankByPulls returns a function that gives tags the numbers by which a listing is sorted: the
 // number of a tag's pulls if `count` is true, else the time of its last pull. The function
-// returns an error for the client if the pull statistics can't be read.
+// returns an error for the client if the pull statistics can't be read, and no numbers if the
+// registry has no pull statistics (Options.Pulls is nil).
 func (a *API) rankByPulls(count bool) func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
 	return func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
 		if a.opt.Pulls == nil {

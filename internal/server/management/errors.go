@@ -146,8 +146,8 @@ type errorDescription struct {
 	Description string `json:"description"`
 }
 
-// addErrorTypes adds the operation that describes a kind of error. Each error body has, in its
-// member type, the URL of this operation for its kind.
+// addErrorTypes adds the operation that describes a kind of error. The member "type" of each
+// error answer is the URL at which this operation describes the kind of that error.
 func (a *API) addErrorTypes() {
 	type input struct {
 		ErrorType string `path:"error_type" doc:"The kind of error" example:"not_found"`

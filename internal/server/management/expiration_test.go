@@ -126,10 +126,10 @@ func (r *registry) expirer(t testing.TB) {
 	background(t, loop.Run)
 }
 
-// TestTagsExpire: two replicas delete the expired tags at the same time. Each tag must be
-// deleted once, with one audit entry, and its manifest must be queued for review. If a
-// protection rule matches an expired tag, the tag must stay and lose its expiration. A tag that
-// was pushed after its expiration was set must stay too.
+// TestTagsExpire: two replicas delete the expired tags at the same time. Each expired tag must
+// be deleted once, with one audit entry, and its manifest must be queued for review. There are
+// two exceptions. If a protection rule matches an expired tag, the tag must stay and lose its
+// expiration. A tag that was pushed after its expiration was set must stay.
 func TestTagsExpire(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

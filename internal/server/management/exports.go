@@ -164,8 +164,9 @@ func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *
 }
 
 // checkExport returns an error for the client if the export's callback could not be sent: the
-// request names an e-mail address, no callback URL, or one that the registry may not call. It
-// also returns an error if no host is known for the URL of the exported entries.
+// request names an e-mail address, has no callback URL, or has a callback URL that the registry
+// may not call. It also returns an error if no host is known for the URL of the exported
+// entries.
 func (a *API) checkExport(in *ExportRequest) error {
 	wrong := func(field, text string) error {
 		return server.Refusal(http.StatusBadRequest, "%s: %s", field, text).WithDetail(map[string]string{"field": field})
@@ -208,9 +209,10 @@ func exportPath(path string, req logRequest, f audit.Filter) string {
 	return path + "/logs/export?" + query.Encode()
 }
 
-// into copies starttime and endtime from the body into the filter `f`. According to Quay's
-// manual clients send these days in the body; Purser accepts them in the query too. into
-// returns an error if body and query have different days, or if a day is malformed.
+// into copies the days starttime and endtime from the body into the filter `f`. According to
+// Quay's manual, clients send starttime and endtime in the body; Purser accepts them in the
+// query too. into returns an error if body and query have different days, or if a day is
+// malformed.
 func (b ExportForm) into(f *LogFilter) error {
 	given := map[string]struct {
 		query *string

@@ -144,8 +144,9 @@ func TestAPICollects(t *testing.T) {
 	r.WantBlob(t, "kept", stray, "stray")
 	r.dueNow(t) // the HEAD request has postponed the blob's review
 
-	// The configuration's blob was pushed twice, so its second object is recorded as a pending
-	// deletion.
+	// The run must delete two objects: that of the blob `stray`, and the second object of the
+	// configuration's blob. This blob was pushed twice, so its second object was recorded as a
+	// pending deletion.
 	run = r.ended(t, "/gc/run", r.begin(t, "/gc/run", "").ID)
 	if run.State != "succeeded" || run.DryRun || run.Progress.ManifestsDeleted != 1 || run.Progress.BlobsDeleted != 1 ||
 		run.Progress.Objects != 2 || run.Progress.Bytes != 5+2 || run.FindingsTotal != 0 {
@@ -193,8 +194,9 @@ func (h heldStore) Delete(ctx context.Context, _ []string) error {
 }
 
 // TestAPIRunsOneAtATime: a run of garbage collection is under way, and a client starts another
-// run. The API must refuse that with 409. A client must be able to cancel the run that is under
-// way by its id. Closing the API must cancel such a run too.
+// run. The API must refuse that with 409. When a client sends a DELETE with the id of the run
+// that is under way, the API must cancel this run. Closing the API must also cancel a run that
+// is under way.
 func TestAPIRunsOneAtATime(t *testing.T) {
 	t.Parallel()
 	held := heldStore{begun: make(chan struct{}, 1)}

@@ -219,9 +219,10 @@ func TestHostileDistributionParameters(t *testing.T) {
 	}
 }
 
-// TestHostileHeaders: clients send headers with every kind of bytes that net/http accepts. The
-// registry stores these headers in the audit log or in the manifest's row. The requests must
-// succeed.
+// TestHostileHeaders: clients send headers with every kind of bytes that net/http accepts, such
+// as invalid UTF-8. One of these headers is User-Agent, which the registry writes into the
+// audit log. The requests must succeed. The registry may refuse a manifest because of its
+// Content-Type, but not with a server error.
 func TestHostileHeaders(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -299,8 +299,9 @@ func (f LogFilter) asked() map[string]any {
 	return out
 }
 
-// LogRepository and LogNamespace have the path parameter that names a repository or namespace.
-// The operations on its audit log use them as input.
+// LogRepository has the path parameter that names a repository, LogNamespace the one that names
+// a namespace. The operations on the audit log of a repository or namespace embed them in their
+// inputs.
 type (
 	LogRepository struct {
 		Repository string `path:"repository" doc:"Name of the repository. It need not exist any more" example:"library/alpine"`
@@ -360,8 +361,9 @@ type logRequest struct {
 // description.
 type logTexts struct{ name, path, of string }
 
-// errors returns the HTTP statuses that the operations on this scope have besides those of all
-// operations: 404 if the path names a repository or namespace.
+// errors returns the HTTP statuses of errors that the operations with these texts may answer,
+// without those that every operation of the API may answer: 404 if the path names a repository
+// or namespace, else none.
 func (t logTexts) errors() []int {
 	if strings.Contains(t.path, "{") { // authorization may depend on whether the repository or namespace exists
 		return []int{http.StatusNotFound}

@@ -65,8 +65,9 @@ type Options struct {
 	Log   *slog.Logger // default slog.Default()
 	// GC configures runs of garbage collection that operators start through the API. The API
 	// replaces GC.Store and GC.Log by the members Store and Log above. It also uses
-	// GC.Collector to show the state of garbage collection; without a Collector, the operations
-	// that show it fail.
+	// GC.Collector to show the state of garbage collection, to explain why content is kept, to
+	// retry failed reviews and to check the store. If GC.Collector is nil, these operations
+	// panic.
 	GC gc.CollectOptions
 	// Audit is the audit log. The API writes operators' actions into it, and shows it to
 	// clients. For changes made through package catalog, that package itself writes the audit

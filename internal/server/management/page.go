@@ -208,9 +208,9 @@ func plural(name string) string {
 // optional members.
 type notes struct{ required, optional string }
 
-// fieldsOf lists the members of an object. Each member that is itself an object is followed by
-// its own members. `above` has the schemas that enclose this schema; a schema that is among
-// them contains itself, and fieldsOf doesn't list its members again.
+// fieldsOf lists the members of an object with the schema `given`. Each member that is itself
+// an object is followed by its own members. `above` has the schemas that enclose `given`. If
+// `given` is among them, it contains itself; then fieldsOf doesn't list its members again.
 func fieldsOf(doc *huma.OpenAPI, given *huma.Schema, n notes, above []*huma.Schema) (list []pageField) {
 	s := resolve(doc, given)
 	for s != nil && s.Type == huma.TypeArray {

@@ -18,8 +18,9 @@ import (
 )
 
 // PolicyOfRegistry, PolicyOfNamespace and PolicyOfRepository are the inputs of operations on
-// the auto-prune policies of the registry, a namespace or a repository. The last two have the
-// path parameter with its name. They are exported because huma reads only exported fields.
+// the auto-prune policies of the registry, a namespace or a repository. PolicyOfNamespace and
+// PolicyOfRepository have the path parameter that names the namespace or repository. The types
+// are exported because huma reads only exported fields.
 type PolicyOfRegistry struct{}
 
 // PolicyOfNamespace is described with PolicyOfRegistry.

@@ -34,8 +34,9 @@ type createdRule struct {
 }
 
 // ScopeOfRepository, ScopeOfNamespace and ScopeOfAll are inputs of operations that concern one
-// repository, one namespace or the whole registry. The first two have the path parameter with
-// its name. They are exported because huma finds parameters only in exported types.
+// repository, one namespace or the whole registry. ScopeOfRepository and ScopeOfNamespace have
+// the path parameter that names the repository or namespace. The types are exported because
+// huma finds parameters only in exported types.
 type (
 	ScopeOfRepository struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`

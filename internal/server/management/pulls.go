@@ -188,8 +188,8 @@ func (a *API) addManifestPulls() {
 }
 
 // pullPlace is the position in a repository's pull statistics at which a page of them begins.
-// The statistics list all tags first and then all manifests. The page begins after the tag or,
-// if Manifests is true, after the manifest with the name After.
+// The statistics list all tags first and then all manifests. If Manifests is true, the page
+// begins after the manifest with the digest After, else after the tag with the name After.
 type pullPlace struct {
 	Manifests bool   `json:"m,omitempty"`
 	After     string `json:"a"`

@@ -151,9 +151,9 @@ func TestAPIPulls(t *testing.T) {
 	}
 }
 
-// TestAPIPullsOfRestoredTag: a tag that was pulled is deleted and later restored. While it is
-// deleted, the API must not show its pull statistics. After that, the tag must have the same
-// count as before.
+// TestAPIPullsOfRestoredTag: a tag that was pulled is deleted and later restored. While the tag
+// is deleted, the API must not show its pull statistics. When the tag is restored, it must have
+// the same number of pulls as before its deletion.
 func TestAPIPullsOfRestoredTag(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -229,9 +229,10 @@ func TestAPIPullsRefused(t *testing.T) {
 	}
 }
 
-// TestAPIPullState: as after a restore of the database from a dump, the transaction ids in the
-// audit log are lower than the last one that was read. The state of pull counting must say so,
-// and a flush must be refused. After a reset, pulls must be counted again.
+// TestAPIPullState: the position up to which the audit log was read has a transaction id that
+// is higher than all those in the audit log, as after a restore of the database from a dump.
+// The state of pull counting must then name the command "purser pulls reset", and the API must
+// refuse a flush. After a reset, a flush must succeed.
 func TestAPIPullState(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)

@@ -44,8 +44,9 @@ type RunStatus struct {
 	Error     string     `json:"error,omitempty" doc:"Why it failed"`
 }
 
-// runs has the runs of one kind, such as garbage collection, that operators have started in
-// this process. At most one of them is under way at a time. R is the type of a run's report.
+// runs has the last keptRuns runs of one kind, such as garbage collection, that operators have
+// started in this process. At most one of them is under way at a time. R is the type of a run's
+// report.
 type runs[R any] struct {
 	what    string // for people
 	log     *slog.Logger
@@ -109,7 +110,7 @@ func (rs *runs[R]) call(ctx context.Context, r *run[R], work func(ctx context.Co
 }
 
 // find returns the run with the given id. It returns an error with status 404 if another
-// process started the run, or if this process has forgotten it.
+// process started the run, or if at least keptRuns runs of this kind have been started since.
 func (rs *runs[R]) find(id string) (*run[R], error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

@@ -146,8 +146,8 @@ func TestWebhooksAPI(t *testing.T) {
 }
 
 // TestWebhookMadeIsDescribed: in the OpenAPI document, the answer to the creation of a webhook
-// must have all its members. huma would leave out those of the embedded type WebhookView if
-// this type weren't exported.
+// (WebhookMade) must have all members of a webhook (WebhookView), and its secret. huma would
+// leave out the members of the embedded type WebhookView if this type weren't exported.
 func TestWebhookMadeIsDescribed(t *testing.T) {
 	t.Parallel()
 	r, _ := hooked(t)

@@ -70,8 +70,9 @@ func Image(t testing.TB, config oci.Digest, layers []oci.Digest, more Object) st
 }
 
 // Simple pushes a small configuration and returns an image manifest that refers to it, without
-// pushing the manifest. `n` is put into the manifest, so that it differs from others. `more`
-// has members that are added to the manifest or replace others.
+// pushing the manifest. Simple puts `n` into an annotation, so that manifests with different `n`
+// differ. The members in `more` are added to the manifest, or replace members of the same name,
+// such as annotations.
 func (r *Registry) Simple(t testing.TB, repository string, n any, more Object) string {
 	t.Helper()
 	config := r.Push(t, repository, "{}")

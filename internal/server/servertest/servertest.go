@@ -41,8 +41,9 @@ type Registry struct {
 	Metrics      *prometheus.Registry
 }
 
-// Options are the options of all parts of a registry. Where several parts share an option, such
-// as the store, a test sets it in the first members only.
+// Options are the options of all parts of a registry. Catalog, Store, Log and Recorder are
+// shared: NewReplica copies them into the options of the server and its APIs, so a test changes
+// them only here.
 type Options struct {
 	Catalog      *catalog.Catalog
 	Store        blob.Store
@@ -143,8 +144,8 @@ func (r *Registry) Listen(t testing.TB) {
 	Eventually(t, "caches in use", r.Catalog.Caching)
 }
 
-// Eventually calls `ok` until it returns true. If it doesn't within 2 min, Eventually fails the
-// test.
+// Eventually calls `ok` again and again until it returns true. If `ok` hasn't returned true
+// after 2 min, Eventually fails the test with a message that contains `what`.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)

@@ -74,8 +74,9 @@ func (r *Registry) Since(t testing.TB) audit.Filter {
 	return f
 }
 
-// Samples returns the samples of a metric: a map from the values of the labels, written as
-// route,method,code, to the value of the sample.
+// Samples returns the samples of a metric. The key of a sample is the values of its labels
+// route, method and code, joined by commas; trailing commas are removed. The value is that of
+// the sample, or the number of observations if the metric is a histogram.
 func (r *Registry) Samples(t *testing.T, name string) map[string]float64 {
 	t.Helper()
 	families, err := r.Metrics.Gather()
