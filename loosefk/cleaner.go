@@ -91,9 +91,9 @@ func (c *cleaner) result() Result {
 	return c.Result
 }
 
-// turnQueries bounds how many children of one parent the run changes in one turn of the
-// parent table, that is while it processes one batch of the table's deleted records: at
-// most turnQueries times the row limit of a query.
+// turnQueries bounds how many children of one parent a call of c.pass changes. When it has
+// changed turnQueries times the row limit of a query or more (see c.share), c.pass goes on
+// with other parents, and leaves this parent to a later turn of the parent table.
 const turnQueries = 10
 
 // run processes the urgent deleted records of all parent tables, then the records that are
@@ -129,9 +129,9 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 // rounds processes the deleted records of the lane `which`, such as the records that are
 // due. The parent tables take turns: each turn processes one batch of a table's records.
 // rounds returns when this run has tried each record of the lane, or has reached a limit. A
-// parent table whose turn failed gets no further turn. If a turn deleted children, and
-// their table is itself a parent table, that table gets another turn, since these deletes
-// wrote new deleted records.
+// parent table whose turn failed gets no further turn; its error is in the result. If a
+// turn deleted children, and their table is itself a parent table, the children's table
+// gets another turn, since the deletes of children wrote new deleted records.
 func (c *cleaner) rounds(ctx context.Context, rs references, parents []pg.Table, which lane) (failed []error) {
 	line := slices.Clone(parents)
 	ended := map[pg.Table]bool{}
@@ -259,8 +259,8 @@ func (c *cleaner) dead(ctx context.Context, parent pg.Table, ids []parentKey) ([
 }
 
 // finish marks the deleted records in `done` as processed. But if the parent table has
-// children in another database, it postpones each record once, by SecondLook, so that a
-// later run searches for children a second time.
+// children in another database, and SecondLook isn't negative, finish first postpones each
+// record once, by SecondLook, so that a later run searches for children a second time.
 // `existing` is the number of records that batch has already marked as processed, because
 // their parents exist again; finish only adds it to the counts.
 func (c *cleaner) finish(ctx context.Context, parent pg.Table, refs references, done []record, existing int) error {
@@ -285,9 +285,9 @@ func (c *cleaner) finish(ctx context.Context, parent pg.Table, refs references, 
 }
 
 // attempted counts this run as one failed attempt for each deleted record that the run left
-// unfinished. A record in c.paused is counted only if the run has reached a limit. A record
-// whose children are in a database that can't be reached isn't counted, so it isn't
-// postponed.
+// unfinished. For a record in c.paused it counts an attempt only if the run has reached a
+// limit. For records of a parent table with children in a database that can't be reached it
+// counts none, so that these records are not postponed.
 func (c *cleaner) attempted(ctx context.Context) error {
 	var failed []error
 	for parent, stuck := range c.stuck {

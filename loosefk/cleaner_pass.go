@@ -22,7 +22,8 @@ type outcome struct{ done, paused, left []parentKey }
 // reference cleans up the children of the parents `ids` for one definition, in two passes.
 // The first pass skips children that another transaction has locked. The second pass waits
 // for each locked child, at most for LockTimeout. A parent is done only when a query of the
-// second pass has found no more children of the parent.
+// second pass has changed all children of the parent that it found, and has found fewer
+// than it might change, so that no child is left.
 func (c *cleaner) reference(ctx context.Context, r Reference, ids []parentKey) (all outcome, err error) {
 	all.done = ids
 	for _, skipLocked := range []bool{true, false} {
@@ -177,9 +178,9 @@ func (c *cleaner) back(ctx context.Context, r Reference, ids []parentKey, line *
 	return true, nil
 }
 
-// share returns how many children of one parent the run may change in one turn of the
-// parent table: turnQueries times the row limit of a query, or a quarter of the run's limit
-// if that is less. After that the turn continues with the other parents of its batch.
+// share returns after how many changed children of one parent pass goes on with the other
+// parents of the batch: turnQueries times the row limit of a query or, if that is less, a
+// quarter of MaxDeletes or MaxUpdates, the limit of the run.
 func (c *cleaner) share(r Reference) int {
 	whole := c.opt.MaxUpdates
 	if r.OnDelete == AsyncDelete {
@@ -223,9 +224,9 @@ type sorted struct{ ahead, back []parentKey }
 // advance divides the parents `ids` of a query by its result: `list` says how many children
 // the query found for each parent, `rows` how many it changed in all; the query might
 // change `limit` rows in all and `perParent` rows of one parent. advance adds parents
-// without further children to out.done. It adds to out.paused the parents of which this
-// turn has changed at least `share` children, as counted in `changed`. It returns the other
-// parents.
+// without further children to out.done. It adds a parent to out.paused if the queries up to
+// now have changed at least `share` of its children; `changed` holds their number by
+// parent, to which advance adds. It returns the other parents.
 func advance(ids []parentKey, list []found, rows, limit, perParent int, changed map[parentKey]int, share int, out *outcome) (s sorted) {
 	total := 0
 	by := make(map[int]int, len(list))

@@ -27,7 +27,7 @@ const (
 type Definition struct {
 	Child    string // table, "name" or "schema.name"
 	Parent   string // table, likewise
-	Column   string // of the child: the parent's id
+	Column   string // of the child; it contains the parent's key
 	OnDelete Action
 	// TargetColumn and TargetValue are the column that UpdateColumnTo sets, and its new
 	// value in PostgreSQL's text form; nil is NULL. Other actions have no target.

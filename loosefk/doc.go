@@ -32,12 +32,13 @@
 //
 // The trigger inserts the deleted record in the transaction that deletes the parent, so a
 // record is committed exactly if the deletion is. A record stays pending until, for each
-// definition in turn, a query that waits for locked rows instead of skipping them has found
-// no more children of the parent; only then the worker marks the record as processed. Each
-// query is a transaction of its own and can be repeated: if a worker is killed at any
-// point, the record stays pending and the next worker continues. If two workers process the
-// same record, the second finds no children, which does no harm: the lock that keeps
-// workers from processing the same parent table only saves work.
+// definition in turn, a query that waits for locked rows instead of skipping them has
+// changed all children of the parent that it found, and has found fewer than its limit.
+// Then no child is left, and the worker marks the record as processed. Each query is a
+// transaction of its own and can be repeated: if a worker is killed at any point, the
+// record stays pending and the next worker continues. If two workers process the same
+// record, the second finds no children, which does no harm: the lock that keeps workers
+// from processing the same parent table only saves work.
 //
 // If a client inserts a parent again under its old key, its children belong to the new row
 // and must stay. If parent and child are in one database, each query leaves out the parents

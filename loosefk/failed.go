@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// failBatch is how many records one statement marks as failed. failBatches is how many such
-// statements a run executes for each partition.
+// failBatch is how many records one statement marks as failed at most. failBatches is how
+// many such statements a run executes at most for each partition.
 const (
 	failBatch   = 1000
 	failBatches = 100
@@ -42,7 +42,8 @@ func (d *Database) fail(ctx context.Context, parents []pg.Table) (failed int, er
 
 // failIn marks up to failBatch pending records of one partition as failed, if their table
 // doesn't exist, and returns their number. To find the distinct table names in the
-// partition, the SQL probes the index once per name, however many records have the name.
+// partition, the SQL searches the database index of pending records once for each name,
+// however many records have the name.
 func (d *Database) failIn(ctx context.Context, p pg.Partition, parents []pg.Table) (failed int, err error) {
 	names := make([]string, len(parents))
 	for i, t := range parents {

@@ -11,15 +11,18 @@ type Observer interface {
 	// Records is called with three numbers of deleted records of a parent table:
 	// `processed` that a run has finished, `incremented` that it left unfinished for the
 	// next run, and `rescheduled` that it left unfinished and postponed by
-	// Options.RescheduleAfter, because several runs had left them unfinished.
+	// Options.RescheduleAfter, because Options.MaxAttempts runs had left these records
+	// unfinished.
 	Records(database, table string, processed, incremented, rescheduled int)
 	// Rows is called with the numbers of rows of a child table that a query has deleted and
 	// updated.
 	Rows(database, table string, deleted, updated int)
-	// Ran is called after each run on a database. err is the run's error, or nil.
+	// Ran is called after each run on a database. err is the run's error, or nil. It isn't
+	// called if the run couldn't begin, because the definitions don't fit the databases or
+	// their tables couldn't be looked up.
 	Ran(database string, took time.Duration, err error)
-	// Pending is called after each run with the counts of the deleted records that are
-	// still pending in the database.
+	// Pending is called after Ran with the counts of the deleted records that are still
+	// pending in the database, unless they couldn't be counted.
 	Pending(database string, list []Pending)
 }
 

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Options configures a worker. A number or duration that is 0 stands for its default. If
-// one is out of its bounds, New fails with an error that names the bounds.
+// Options configures a worker. A number or duration that is 0 stands for its default. If a
+// number or duration is out of its bounds, New fails with an error that names the bounds.
 type Options struct {
 	// Databases are the databases that contain the parent and child tables; required. While
 	// a run cleans up children of a database's parents, it needs two free connections in

@@ -42,9 +42,9 @@ type rotationOptions struct {
 	tries     int
 }
 
-// ErrBusy says that several tries to lock the table of deleted records have failed, because
-// a transaction that has deleted rows from a tracked parent stays open. Functions that
-// return it have changed nothing.
+// ErrBusy says that a transaction was tried several times and didn't get its locks, mostly
+// that of the table of deleted records, because another transaction, such as one that has
+// deleted rows from a tracked parent, stays open. Each try was rolled back.
 var ErrBusy = errors.New("open transactions have locked the table of deleted records")
 
 // rotate rotates the partitions of the table of deleted records. It adds a missing default
@@ -219,7 +219,7 @@ func (d *Database) addNext(ctx context.Context, o rotationOptions, s *Rotation) 
 		next := d.table(fmt.Sprintf("%s_%d", RecordsTable, value))
 		for _, sql := range []string{
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL)", next.Quoted(), d.records()),
-			fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", next.Quoted()), // which default privileges may have let in
+			fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", next.Quoted()), // rights that default privileges have granted
 			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES IN (%d)", d.records(), next.Quoted(), value),
 			fmt.Sprintf("ALTER TABLE %s ALTER COLUMN partition SET DEFAULT %d", d.records(), value),
 		} {
@@ -232,10 +232,10 @@ func (d *Database) addNext(ctx context.Context, o rotationOptions, s *Rotation) 
 	})
 }
 
-// nextValue returns the number of the partition to be added. It is greater than the number
-// of the newest partition, than all numbers in records of the default partition, and than
-// all numbers at the end of the names of tables such as partitions that somebody has
-// detached.
+// nextValue returns the number of the partition to be added. It is greater than three kinds
+// of numbers: that of the newest partition; the partition numbers in the records of the
+// default partition; and the numbers at the end of the names of all tables that are named
+// like partitions, such as detached partitions.
 func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []pg.Partition, newest int64) (value int64, err error) {
 	caught := d.records()
 	if i := slices.IndexFunc(list, func(p pg.Partition) bool { return p.Default }); i >= 0 {
@@ -249,8 +249,8 @@ func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []pg.Partition
 	return value, err
 }
 
-// errPending is returned by detach if the partition has pending records, so that it has to
-// stay attached.
+// errPending is returned by detach if the partition has pending records, and so must stay
+// attached; also if it has become the current partition, or is no longer attached.
 var errPending = errors.New("records are pending")
 
 // detachSettled detaches each partition that has no pending records, except the newest
@@ -292,8 +292,8 @@ func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rota
 
 // detach detaches a partition and then searches it for pending records. If it finds one, it
 // returns errPending and the transaction is rolled back. The order matters: DETACH waits
-// until all transactions that inserted records have ended, so the search after it sees all
-// records.
+// until all transactions that inserted records have ended, so the search after DETACH sees
+// the records of these transactions.
 func (d *Database) detach(ctx context.Context, tx pgx.Tx, p pg.Partition, o rotationOptions) error {
 	table := d.table(p.Table)
 	if list, current, err := d.in().Partitions(ctx, tx); err != nil || current == p.Value || !pg.Exists(list, p.Value) {

@@ -58,7 +58,7 @@ func (d *Database) load(ctx context.Context, parent pg.Table, which lane, limit 
 	if err != nil {
 		return nil, err
 	}
-	values := []int64{current} // the default partition, if there is no other
+	values := []int64{current} // if no partition has this number, its records are in the default partition
 	for _, p := range list {
 		for _, v := range p.Values {
 			if v != current {
@@ -228,7 +228,8 @@ func (d *Database) Expedite(ctx context.Context, parent string, ids ...int64) (i
 	return tag.RowsAffected(), nil
 }
 
-// ExpediteKeys is like Expedite, for keys of any type, given in PostgreSQL's text form.
+// ExpediteKeys is like Expedite, for keys of any type, given in PostgreSQL's text form. But
+// without keys it makes no record urgent.
 func (d *Database) ExpediteKeys(ctx context.Context, parent string, keys ...string) (int64, error) {
 	key, err := d.in().Key(ctx, d.table(parent))
 	if err != nil {

@@ -51,7 +51,8 @@ type tables map[*Database]map[pg.Table]pg.TableInfo
 
 // lookUp looks up the tables and columns of the definitions. It returns the definitions
 // with their tables, and the descriptions of all tables found. It returns Problems if a
-// table or column doesn't exist or is of the wrong kind.
+// table belongs to no database, or if a table or column doesn't exist or is of the wrong
+// kind.
 func lookUp(ctx context.Context, dbs Databases, defs Definitions) (references, tables, error) {
 	var rs references
 	var problems Problems
@@ -241,8 +242,9 @@ func (r Reference) fits(ctx context.Context, conn *pgxpool.Conn) error {
 	return err
 }
 
-// duplicates returns a problem for each definition that is equal to an earlier one except
-// that one of them names a table with its schema and the other without.
+// duplicates returns a problem for each definition whose child, column, parent and
+// conditions equal those of an earlier definition. A table counts as equal whether
+// definitions name it with its schema or without.
 func (rs references) duplicates() (problems Problems) {
 	first := map[string]Reference{}
 	for _, r := range rs {
@@ -272,8 +274,8 @@ func (rs references) parentPartitions(ctx context.Context) (problems Problems, e
 	return problems, nil
 }
 
-// indexes returns a problem for each child column, and each key of a parent, by which no
-// index finds rows.
+// indexes returns a problem for each child's column without an index that begins with it,
+// and for each parent's key without a unique index on the key alone.
 func (rs references) indexes(found tables) (problems Problems) {
 	for _, r := range rs {
 		child, ok := found[r.ChildDatabase][r.ChildTable]

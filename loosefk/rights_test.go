@@ -157,8 +157,8 @@ func TestStrangerAttachesNothing(t *testing.T) {
 }
 
 // An attacker has created triggers that call the functions of version 1, and has the right
-// EXECUTE on these functions. After the upgrade to this version, triggers and right must be
-// of no use to the attacker.
+// EXECUTE on these functions. After the upgrade to this version, neither these triggers nor
+// this right may be of use to the attacker.
 func TestStrangerBeforeUpgrade(t *testing.T) {
 	t.Parallel()
 	for name, sql := range forgeries {

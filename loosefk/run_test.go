@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Workers work on two databases in turn, one in each interval of a minute. Which database it
-// is must depend on the clock alone, so that all processes work on the same one.
+// Workers work on two databases in turn, one in each interval of a minute. The clock alone
+// must determine the database of an interval, so that all processes work on the same one.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)

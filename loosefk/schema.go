@@ -57,7 +57,7 @@ func (s Schema) Install(ctx context.Context, db DB) error {
 }
 
 // InstallSQL returns the SQL that Install runs. It is a single statement, so that other
-// roles can't execute a new function before the statement revokes their right to.
+// roles can't execute a new function before the statement revokes their right EXECUTE.
 func (s Schema) InstallSQL() string { return s.in().InstallSQL() }
 
 // TrackRecordDeletions puts triggers on a parent table that isn't partitioned. From then on

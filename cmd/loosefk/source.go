@@ -22,8 +22,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/redislock"
 )
 
-// source opens the databases and definitions that flags name, or environment variables
-// where a flag isn't given.
+// source opens the databases and definitions that flags name. Where a flag isn't given, an
+// environment variable names them.
 type source struct {
 	env         func(string) string
 	log         *slog.Logger
@@ -114,7 +114,7 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 	var dbs loosefk.Databases
 	for _, g := range given {
 		name, dsn, ok := strings.Cut(g, "=")
-		// A DSN without a name also contains a "=".
+		// If somebody gave a DSN without a name, the first "=" may be one inside the DSN.
 		if !ok || name == "" || strings.ContainsAny(name, ":/ ") {
 			return nil, errors.New("--database: want name=DSN, such as main=postgres://user@host/db")
 		}

@@ -40,7 +40,8 @@ func (g *generation) flags(f *pflag.FlagSet, verb string) {
 	f.BoolVar(&g.skipRefused, "skip-refused", false, "leave out keys that can't be "+verb+", instead of doing nothing")
 }
 
-// toggle adds the flags --name and --no-name. If both are given, the last one counts.
+// toggle adds two flags for `value`: "--" + `name` sets it to true and "--no-" + `name` to
+// false. If a user gives both flags, the last one counts.
 func toggle(f *pflag.FlagSet, value *bool, def bool, name, short, what string) {
 	*value = def
 	yes := f.VarPF(&switchValue{value, true}, name, short, what+" (the default; --no-"+name+": don't)")

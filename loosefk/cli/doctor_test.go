@@ -260,7 +260,7 @@ func applyRemedy(t *testing.T, app *App, pool *pgxpool.Pool, remedy string) {
 	switch {
 	case strings.HasPrefix(args, "convert "):
 		// The remedy is "loosefk convert", which only writes migrations, so run the
-		// statement of the last one.
+		// statement of the last migration.
 		runSQL(t, pool, "ALTER TABLE jobs DROP CONSTRAINT jobs_pipeline_id_fkey")
 	case isCommand:
 		ok(t, app, strings.Fields(args)...)

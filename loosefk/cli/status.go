@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// pendingRow counts the pending deleted records of one parent in one partition.
+// pendingRow counts the pending deleted records of one parent table in one partition.
 type pendingRow struct {
 	Database string `json:"database"`
 	loosefk.Pending

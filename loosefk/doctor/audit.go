@@ -174,9 +174,10 @@ func (r reference) parentsQuery(first bool) string {
 // auditPage examines the children of the parents `ids` and adds the result to `found`.
 // First it looks up which parents exist, then which missing parents have a pending deleted
 // record, and then it counts the children. This order prevents false orphans. A parent that
-// is deleted after the first step counts as existing. A parent that was missing in the
-// first step has its record by the second. Children that a worker has deleted by the third
-// step are not counted.
+// is deleted after the first step counts as existing. If a parent is missing in the first
+// step because a client deleted it, its record is committed too, so the second step finds
+// the record unless a worker has processed it already; then the third step finds no
+// children.
 func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []string, found *Orphans) error {
 	alive, err := in(r.ParentDatabase).Alive(ctx, r.ParentTable, ids)
 	if err != nil {

@@ -196,8 +196,8 @@ func (c *conversion) track(parent string) {
 }
 
 // definition returns the definition that can replace a foreign key, or the reason why none
-// can. One reason is that Validate finds a problem in the new definition; `base` are the
-// problems that it finds without the new definition, and they are no reason.
+// can. It is a reason if c.problems finds a problem with the new definition that it doesn't
+// find without it; `base` are the problems without the new definition.
 func (c *conversion) definition(ctx context.Context, k ForeignKey, base loosefk.Problems) (loosefk.Definition, string, error) {
 	if k.NotConvertible != "" {
 		return loosefk.Definition{}, k.NotConvertible, nil

@@ -157,7 +157,8 @@ func TestConvertAndRevert(t *testing.T) {
 	}
 	testdb.WantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2000))
 
-	// Revert the foreign key of orders: customers must stay tracked for that of visits.
+	// Revert the foreign key of orders. The loose foreign key of visits remains, so
+	// customers must stay tracked.
 	q := g.revert(t, "^orders$")
 	if got := base(paths(q)); !slices.Equal(got, []string{"loose.yml", "restore_fk_orders_customers_of_orders.sql"}) {
 		t.Fatalf("the plan of the way back is %q, refused %v", got, q.Refused)

@@ -16,7 +16,8 @@ const firstInstallVersion = 2
 // InstallMigrations returns migrations that install loose foreign keys in a schema, as
 // files for a migration library: in the format Goose for goose.NewProvider, in the format
 // Plain for golang-migrate's iofs.New. The version of a migration is the SchemaVersion that
-// it installs, so let the library keep the versions of these migrations in a table of their
+// it installs: a small number, which may also be the version of another migration of the
+// application. So let the library keep the versions of these migrations in a table of their
 // own. Later releases of this package will add a migration for each new SchemaVersion. The
 // down migration of the first version deletes the deleted records, even those whose
 // children are not cleaned up yet.

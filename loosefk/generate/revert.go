@@ -225,8 +225,9 @@ func onDeleteOf(clause string) string {
 }
 
 // obstacle returns the reason why a definition can't be replaced by a foreign key now, or
-// "". Pending deleted records of the parent are no such reason and lead only to a note: if
-// children of these deleted parents appear, the migration cleans them up.
+// "". If the parent table has pending deleted records but no child lacks its parent,
+// obstacle only adds a note to r.notes: should children of these deleted parents appear
+// later, the migration cleans them up.
 func (r *reversal) obstacle(ctx context.Context, ref loosefk.Reference) (string, error) {
 	child, err := place(ctx, ref.ChildDatabase)
 	if err != nil {

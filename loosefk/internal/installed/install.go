@@ -18,7 +18,7 @@ import (
 var installSQL string
 
 // InstallSQL returns the SQL that Install runs. It is one statement, so that other roles
-// can't execute a new function before the statement revokes their right to.
+// can't execute a new function before the statement revokes their right EXECUTE.
 //
 // The trigger functions run with the rights of the role that installs them, so a role that
 // deletes a parent needs no right on the table of deleted records. The SQL revokes the right

@@ -108,9 +108,9 @@ BEGIN
         EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', o.name, o.grantee);
     END LOOP;
     -- Before version 2 every role had the right EXECUTE and so could create the triggers on
-    -- its tables. The loop above has revoked this right. So that deletions from existing
-    -- parent tables are still recorded, grant the right to the owners of those tables whose
-    -- owner is trusted, or of which a worker has processed deleted records.
+    -- its tables. The loop above has revoked this right, without which a trigger may refuse to
+    -- record deletions. So grant the right to the owner of a table with such a trigger, if
+    -- the owner is trusted or if a worker has processed deleted records of the table.
     IF used AND installed < 2 THEN
         FOR o IN
             SELECT DISTINCT c.relowner::regrole AS owner
