@@ -174,9 +174,9 @@ func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []
 }
 
 // inTx deletes the tags that the function `choose` returns, and writes the audit log and
-// the run's counts, in one transaction that locks the task. It locks the run's rows after
-// it has written the audit log. That order can't deadlock, because no other transaction
-// that locks the rows of an unfinished run waits for the audit log.
+// the run's counts, in one transaction that locks the task. It first writes the audit log
+// and then locks the run's rows. A deadlock would need another transaction that has locked
+// the rows of this unfinished run and waits for the audit log; there is none.
 func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]candidate, error)) error {
 	u := v.slice
 	var deleted, tags int64

@@ -85,19 +85,19 @@ type batchReason struct {
 // manifest does. deleted[i] is the number of tags that were deleted for the reason
 // b.Reasons[i].
 //
-// The comparison IS NOT DISTINCT FROM can't use a database index. Therefore PostgreSQL can
-// only find a row by the tag's name, and delete it by its physical place (ctid). With an
-// ordinary comparison and statistics that show few tags per manifest, PostgreSQL chose the
-// index by manifest: each tag of a manifest with 60,000 tags then cost a scan of all
-// 60,000.
+// The condition on id, manifest and push time compares by IS NOT DISTINCT FROM, for which
+// PostgreSQL can't use a database index. Therefore it can only find a row by the tag's
+// name, and delete it by its physical place (ctid). With the operator = and statistics that
+// show few tags per manifest, PostgreSQL chose the database index on manifest_id: each tag
+// of a manifest with 60,000 tags then cost a scan of all 60,000.
 //
 // The CTE "locked" locks the newest version of each row and checks the conditions on that
 // version. The CTE "gone" finds this version by its place, if the statement's snapshot can
 // see it, and checks the conditions again. A version that the snapshot can't see was
 // written after the statement began; such a tag stays. The CTE "logged" makes the audit
 // entries from the deleted rows, so that names and digests aren't sent to this process and
-// back. A tag's manifest always exists, even for the statement that deletes the tag, so the
-// join with manifests loses no entry.
+// back. It joins the deleted rows with the table manifests, which loses no entry, since a
+// tag's manifest always exists, also while the tag is deleted.
 func (tx deletionTx) DeleteTags(ctx context.Context, b tagBatch) (deleted []int64, err error) {
 	ids, names, manifests, pushed := columns(b.Tags)
 	policies, details := make([]pgtype.UUID, len(b.Reasons)), make([]string, len(b.Reasons))

@@ -27,8 +27,8 @@ func DigestsBelow(ctx context.Context, pool *db.DB, repository int64, manifests 
 	if err != nil {
 		return nil, failed(err)
 	}
-	// UNION drops a manifest that was found before, so the recursion ends even if indexes
-	// form a cycle.
+	// UNION drops a pair of root and manifest that the recursion has already found, so it
+	// ends even if indexes form a cycle.
 	rows, err := pool.Pool.Query(ctx, `
 		WITH RECURSIVE below (root, id) AS (
 			SELECT id, id FROM unnest($3::bigint[]) AS id

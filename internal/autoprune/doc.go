@@ -67,14 +67,14 @@
 // abandoned run from that position.
 //
 // Changed policies. A change of policies first raises a version number and keeps the row
-// with that number locked until it commits. A namespace's version is in its task; the
-// versions of the registry's defaults and of the protection rules are in the table
-// settings. A time slice reads the versions before it reads the policies; each deletion
-// locks the versions and compares them. So a deletion either commits before the change of
-// policies does, or finds another version and gives up. Before a worker deletes the task of
-// a namespace without policies, it locks the task and looks once more for policies. A
-// client that creates a policy meanwhile waits for this lock, and then creates the task
-// again.
+// with that number locked until it commits. The version of a namespace's policies is in the
+// row of its task; the versions of the registry's defaults and of the protection rules are
+// in the table settings. A time slice reads the versions before it reads the policies; each
+// deletion locks the versions and compares them. So a deletion either commits before the
+// change of policies does, or finds another version and gives up. Before a worker deletes
+// the task of a namespace without policies, it locks the task and looks once more for
+// policies. A client that creates a policy meanwhile waits for this lock, and then creates
+// the task again.
 //
 // The default policy of the configuration is a row in the table of the registry's default
 // policies. Each process writes the default policy of its own configuration into this row
@@ -86,8 +86,9 @@
 // deleted: the row's id, its manifest and its push time must be the same as in the
 // snapshot. So a tag that was moved, pushed again, or deleted and created again since the
 // snapshot is not deleted, and a tag that another transaction has locked is skipped. The
-// newest N tags are determined in the snapshot. If a client deletes one of these N later,
-// the run doesn't count again: the result is as if the client had deleted it after the run.
+// newest N tags, which a number_of_tags policy keeps, are determined in the snapshot. If a
+// client deletes one of these N later, the run doesn't count again: the result is as if the
+// client had deleted it after the run.
 //
 // Deleted repositories. Each transaction that deletes tags first locks the repository's row
 // against deletion, as a push does. If the row is gone, the worker goes on to the next

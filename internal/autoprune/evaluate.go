@@ -50,8 +50,8 @@ type rule struct {
 	restCode Code
 	// unreadable says that this version can't read the policy. Such a policy might select
 	// any tag, before the number_of_tags policies count. mayCount says that the unreadable
-	// policy is known to be a number_of_tags policy, so it selects nothing before they
-	// count.
+	// policy is known to be a number_of_tags policy itself, so it selects nothing before
+	// the other number_of_tags policies count.
 	unreadable, mayCount bool
 }
 

@@ -107,15 +107,15 @@ func digestOf(name string) oci.Digest {
 	return d
 }
 
-// prefixOf returns the prefix of a manifest's digest that a tag's name may contain, for the
-// manifest called name.
+// prefixOf takes the name that a test gives to a manifest. It returns the prefix of the
+// manifest's digest that a tag's name may contain.
 func prefixOf(name string) oci.DigestPrefix {
 	d, _, _ := oci.CutDigest("sha256-" + digestOf(name).Hex())
 	return d
 }
 
-// manifest creates a manifest, if it doesn't exist, and returns its id. subject is the name
-// of its subject, or "".
+// manifest creates the manifest that the test calls `name`, if it doesn't exist, and
+// returns its id. `subject` is the name of the manifest's subject, or "" if it has none.
 func (r *registry) manifest(t catalog.Repository, name, subject string) int64 {
 	r.t.Helper()
 	var about []byte

@@ -180,9 +180,11 @@ func policyUnknown(t Target, id string) error {
 // worker deletes tags by them. A worker that has read the policies before finds the new
 // version and reads them again.
 //
-// change locks the namespace, the repository and the task, in this order. It can't deadlock
-// with a worker, which locks the task only, nor with a transaction that deletes a
-// namespace, which locks the namespace before the task.
+// change locks the namespace, the repository and the task, in this order. A transaction
+// that deletes a namespace also locks the namespace before the task, so these transactions
+// can't deadlock. A worker locks the task before it locks a repository. If it then waits
+// for a repository that change has locked, while change waits for the task, the worker's
+// short lock timeout ends the worker's transaction, and change continues.
 func (p *Pruner) change(ctx context.Context, t Target, doing string, fn func(tx pgx.Tx, o owner) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()

@@ -16,7 +16,7 @@ type PreviewOptions struct {
 	Policy *Policy
 	// Limit is how many tags are listed. Default 100, most 10,000.
 	Limit int
-	// Within bounds the time. Default 1 min.
+	// Within limits how long Preview looks at repositories. Default 1 min.
 	Within time.Duration
 }
 
@@ -162,8 +162,9 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 }
 
 // rules returns the rules by which a run would judge the repository. If
-// PreviewOptions.Policy is set, the rules contain this policy alone. The method rules also
-// adds the policies in the rules to the list of policies that the preview returns.
+// PreviewOptions.Policy is set, the rules contain this policy alone. The method also adds
+// the policies of these rules to Preview.Policies, the list of the policies that were
+// applied.
 func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
 	rules, saved := v.policies.of(t)
 	if v.o.Policy != nil {

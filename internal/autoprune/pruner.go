@@ -21,8 +21,9 @@ type Options struct {
 	DB      *db.DB           // required
 	Catalog *catalog.Catalog // required; of the same database
 	// Background is the connection pool with which workers read and delete tags. Its
-	// Options.Replica is empty, so that the caches of all processes, including this one,
-	// are notified of the deletions. Its LockTimeout is short. Default DB.
+	// db.Options.Replica must be empty: otherwise the database would notify the caches of
+	// other processes of the deletions, but not the cache of this process. Its LockTimeout
+	// is short. Default DB.
 	Background *db.DB
 	// Interval is the least time between two runs in the same namespace. Default 30 s.
 	Interval time.Duration

@@ -194,8 +194,9 @@ func TestHeldRepository(t *testing.T) {
 	})
 }
 
-// TestHeldPolicies: while a worker's transaction deletes tags, statements that change the
-// policies, the protection rules or the namespace must wait for it.
+// TestHeldPolicies: while a worker's transaction deletes tags, statements of clients that
+// change the policies, the protection rules or the namespace must wait for the end of this
+// transaction.
 func TestHeldPolicies(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

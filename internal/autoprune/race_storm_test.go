@@ -21,9 +21,10 @@ import (
 )
 
 // witness is SQL that creates triggers. In each transaction that deletes a tag by policies,
-// the triggers check that these policies exist and select the tag as it was, and that no
-// rule protects it. They also record each deletion, so that the test can compare the
-// deletions with the audit entries. Violations are written to the table wrong.
+// the triggers check that these policies exist, that they select the tag as it was before
+// the deletion, and that no rule protects it. The triggers also record each deletion, so
+// that the test can compare the deletions with the audit entries. They write violations to
+// the table `wrong`.
 const witness = `
 	CREATE TABLE wrong (what text);
 	CREATE TABLE deletions (repository_id bigint, tag text, created_at timestamptz, updated_at timestamptz, by text);

@@ -15,8 +15,8 @@ import (
 
 func isLockTimeout(err error) bool { return db.Code(err) == db.CodeLockNotAvailable }
 
-// notice returns a function for Options.Notify. At the first notice, it calls `do` inside
-// the transaction that queues the notice.
+// notice returns a function for Options.Notify, which the pruner calls with each notice. At
+// the first notice, this function calls `do` inside the transaction that queues the notice.
 func notice(do func()) func(context.Context, db.Querier, string, any) error {
 	var once sync.Once
 	return func(context.Context, db.Querier, string, any) error {
@@ -185,9 +185,9 @@ func TestDuplicateAtTheSameTime(t *testing.T) {
 	}
 }
 
-// TestOneWorkerEach: several workers claim tasks at the same time. Each must get a task of
-// its own, the one that has been due longest first, and must skip tasks that other workers
-// have leased, without waiting for them.
+// TestOneWorkerEach: several workers claim tasks at the same time. Each must get the task
+// that has been due longest among the tasks that no other worker has leased, without
+// waiting for the other workers.
 func TestOneWorkerEach(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

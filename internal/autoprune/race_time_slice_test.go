@@ -72,9 +72,9 @@ func inTheMiddle(t *testing.T, scope autoprune.Target) *middle {
 	return m
 }
 
-// timeSlice lets the worker prune for one time slice. After the worker has judged the tags,
-// and before it deletes the first of them, it calls `do`. timeSlice fails the test if `do`
-// isn't called.
+// timeSlice lets the worker prune for one time slice. The worker calls `do` after it has
+// judged the tags, and before it deletes the first of them. timeSlice fails the test if
+// `do` isn't called.
 func (m *middle) timeSlice(do func(ctx context.Context, tags []*autoprune.Tag) error) {
 	m.t.Helper()
 	m.m.do = do
@@ -101,9 +101,10 @@ func parsed(t testing.TB, text string) autoprune.Policy {
 	return p
 }
 
-// consistent checks that each run has counted each of its deletions in the audit log once.
-// A run may delete the same tag twice if the undo of another run has restored it in
-// between.
+// consistent checks that the number of deletions in each run's row equals the sum over its
+// repositories and the number of its entries in the audit log, and that a run has no two
+// entries of the same deletion. A run may delete the same tag twice only if the undo of
+// another run has restored it in between.
 func (r *registry) consistent() {
 	r.t.Helper()
 	for _, wrong := range values[string](r, `

@@ -18,7 +18,8 @@ const (
 	// MaxPolicies is how many can apply to one repository (see [Combine]).
 	MaxPolicies = 64
 
-	// DefaultMaxBehind is how far behind pull statistics may be for last_pulled.
+	// DefaultMaxBehind is the default of [PullRecord.MaxBehind]: if the statistics lag
+	// further behind the pulls, last_pulled policies select nothing.
 	DefaultMaxBehind = time.Hour
 )
 

@@ -22,9 +22,9 @@ const SettingName = "autoprune.default_policy"
 // differ. Because it is a row, the policy has versions, exemptions and audit entries like
 // other policies. A process whose configuration has no default policy deletes the row.
 //
-// Like the method change, configure locks the version of the default policies. If a
-// worker's transaction is just deleting tags by the old policy, configure waits for its
-// end; the worker's next transaction then finds another version.
+// Like Pruner.change, configure locks the version of the default policies. If a worker's
+// transaction is just deleting tags by the old policy, configure waits for the end of this
+// transaction; the worker's next transaction then finds another version.
 func (p *Pruner) configure(ctx context.Context) error {
 	if p.configured {
 		return nil

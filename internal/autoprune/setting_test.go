@@ -42,8 +42,8 @@ func (r *registry) fresh(path string) {
 
 // TestDefaultPolicyOfConfiguration: the configuration has a default policy. It must apply
 // in every namespace, in addition to the namespace's own policies, except in a namespace
-// that refuses the defaults. When a process starts without the setting, the policy must no
-// longer apply.
+// that refuses the defaults. When a process starts whose configuration has no default
+// policy, the policy must no longer apply.
 func TestDefaultPolicyOfConfiguration(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -10,8 +10,9 @@ import (
 // MissingImage is the [Tag.Image] of a tag whose image isn't in the repository.
 const MissingImage = -1
 
-// Tag is a tag with the properties that evaluation needs. Manifest and Image are numbers
-// above 0 that identify a manifest within the repository, such as ids.
+// Tag is a tag with the properties that evaluation needs. Manifest, and Image if it names a
+// manifest, are numbers above 0 that identify a manifest within the repository, such as
+// ids.
 type Tag struct {
 	Name string
 	// Created is when the tag was last pushed: created, moved to another manifest, or
@@ -48,7 +49,8 @@ func (t *Tag) used() time.Time {
 }
 
 // attached returns whether the tag is attached to another manifest that is in the
-// repository.
+// repository. If Image is 0, the caller may not have looked for the image; then attached
+// returns whether the tag's name refers to an image.
 func (t *Tag) attached() bool {
 	if t.Image != 0 {
 		return t.Image != t.Manifest && !t.orphan()
@@ -84,8 +86,8 @@ type Reference struct{ Parent, Child int64 }
 // Repository gives evaluation a repository's tags.
 type Repository struct {
 	// Tags yields each tag once, in any order, or an error that ends the evaluation.
-	// Evaluate ranges over it up to twice. The verdict is exact if it yields the same tags
-	// both times, as from a snapshot; see Verdict for tags that change in between.
+	// Evaluate ranges over Tags up to twice. The verdict is exact if Tags yields the same
+	// tags both times, as from a snapshot; see Verdict for tags that change in between.
 	Tags iter.Seq2[Tag, error]
 	// Parents returns the references whose Child is one of the given manifests. Evaluate
 	// passes at most 1,000 manifests in one call. Nil: the repository has no indexes.

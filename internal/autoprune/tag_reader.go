@@ -28,9 +28,9 @@ type tagReader struct {
 	// memory is the buffer for a page of tags. Reading the next page overwrites it, so
 	// loops over tags must not nest.
 	memory []candidate
-	// all has the repository's tags after they were read once, if they fit one page. Then
-	// complete is set, and later passes over the tags use `all` instead of reading the
-	// database. That is correct because a snapshot doesn't change.
+	// all has the repository's tags after they were read once, if they fit into `memory` as
+	// one page. Then complete is set, and later passes over the tags use `all` instead of
+	// reading the database. That is correct because a snapshot doesn't change.
 	all      []candidate
 	complete bool
 }

@@ -42,10 +42,11 @@ var errLost = errors.New("another worker has the task by now, or its namespace i
 var errOutdated = errors.New("policies have changed meanwhile")
 
 // claim leases the task that has been due longest to this worker, and returns it; nil if no
-// task is due. A task is due if its run isn't finished, or if it last ran longer ago than
-// Options.Interval; tasks that never ran come first. A client may ask for a run (the column
-// asked). A request from before the run began is met by this run, so claim clears it; a
-// request during the run makes finishTask queue another run.
+// task is due. A task is due if no worker has an unexpired lease on it, and its run isn't
+// finished or it last ran longer ago than Options.Interval; tasks that never ran come
+// first. A client may ask for a run (the column asked). If it asked before the run began,
+// this run fulfils the request, so claim clears the column; a request during the run makes
+// finishTask queue another run.
 func (p *Pruner) claim(ctx context.Context) (*task, error) {
 	t := &task{lease: uuid.New()}
 	var resumed *uuid.UUID

@@ -112,8 +112,9 @@ func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted i
 	return u.deleted, u.finish(ctx)
 }
 
-// tellUnreadable counts the policies that this time slice skips because they can't be read,
-// and logs each problem once per process.
+// tellUnreadable adds the number of policies that this time slice can't read, and therefore
+// skips, to the metric of unreadable policies. It logs each such policy's problem once per
+// process.
 func (p *Pruner) tellUnreadable(ctx context.Context, t *task, problems map[string]string) {
 	p.metrics.unreadable.Add(float64(len(problems)))
 	for id, problem := range problems {
@@ -273,8 +274,8 @@ type repositoryRun struct {
 	finishing bool
 }
 
-// findEarlier reads earlierDeleted and earlierTags from the database. Only the first repository of a time slice can have been begun by an
-// earlier time slice.
+// findEarlier reads earlierDeleted and earlierTags from the database. Only the first
+// repository of a time slice can have been begun by an earlier time slice.
 func (v *repositoryRun) findEarlier(ctx context.Context) error {
 	u := v.slice
 	first := u.task.resumed && !u.visited
@@ -305,9 +306,10 @@ func (v *repositoryRun) alive(ctx context.Context) error {
 }
 
 // step is called for every stepTags-th tag. When the time slice is over, it pauses the
-// slice for other namespaces (share). While tags are being deleted, it instead ends the
-// slice with errSliceOver, but not before the deletion has taken as long as Evaluate took,
-// because the next time slice has to evaluate the repository again.
+// slice for other namespaces (share). Once the deletion of the repository's tags has taken
+// as long as Evaluate took, it instead ends the slice with errSliceOver; not earlier,
+// because the next time slice has to evaluate the repository again. While `finishing` is
+// set, it doesn't end the slice.
 func (v *repositoryRun) step(ctx context.Context) error {
 	u := v.slice
 	switch {

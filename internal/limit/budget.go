@@ -24,12 +24,13 @@ type BudgetOptions struct {
 // takes bytes from the budget before it allocates memory, and gives them back when the memory
 // is free again.
 //
-// One client may hold at most Share/(100-Share) times as many bytes as are free: with a Share
-// of 50 percent, as many as are still free. So one client gets at most half of the total,
-// two get a third each, and some memory is always left for the next client. All streams, which
-// reuse their buffers, may together use three quarters of the total. The last quarter is
-// reserved for bodies that are read completely into memory, so that uploads of blobs can't
-// block the push of the manifest that refers to them.
+// One client may hold at most Share/(100-Share) times as many bytes as are free: with a
+// Share of 50 percent, as many as are still free. So one client gets at most half of the
+// total, two get a third each, and some memory is always left for the next client. Memory
+// for a stream, which reuses its buffer, is given only while all requests together use at
+// most three quarters of the total. The last quarter is reserved for bodies that are read
+// completely into memory, so that uploads of blobs can't block the push of the manifest
+// that refers to them.
 type Budget struct {
 	o BudgetOptions
 
@@ -68,7 +69,8 @@ func (e *FullError) Error() string {
 	return "requests have all the memory that they may have"
 }
 
-// total returns how many bytes all streams together, or all requests together, may use.
+// total returns how many bytes all requests together may use: three quarters of Total if
+// the memory that is asked for is for a stream, else Total.
 func (b *Budget) total(stream bool) int64 {
 	if stream {
 		return b.o.Total / 4 * 3
@@ -158,10 +160,11 @@ func (l *Lease) Expected() int64 {
 	return l.expected
 }
 
-// Take takes n bytes from the budget for a body that is read into memory, or if n is more than
-// one client may ever have, only as many as that. It waits for free memory up to
-// BudgetOptions.Wait and then returns a FullError; if ctx ends first, it returns the cause. It
-// returns how many bytes it took, which the caller must give back.
+// Take takes n bytes from the budget for a body that is read into memory; if one client may
+// never have n bytes, Take takes only the most that it may have. Take waits for free memory
+// up to BudgetOptions.Wait and then returns a FullError. If ctx ends first, it returns an
+// error that wraps the cause of this end. It returns how many bytes it took, which the
+// caller must give back.
 func (l *Lease) Take(ctx context.Context, n int64) (int64, error) {
 	if l == nil {
 		return n, nil

@@ -15,9 +15,9 @@ import (
 	"sync"
 )
 
-// Client returns the name under which the client at a remote address, HOST:PORT, is counted:
-// the host's address, or for IPv6 its /64 network, since a host usually has a whole one. Text
-// that isn't such an address is returned unchanged.
+// Client returns the name under which the client at a remote address, HOST:PORT, is
+// counted: the host's address, or for IPv6 its /64 network, since one host usually has a
+// whole /64 network. Text that isn't such an address is returned unchanged.
 func Client(remote string) string {
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {

@@ -37,9 +37,10 @@ type ListenerOptions struct {
 	Metrics   *Metrics
 }
 
-// Listener accepts connections up to its limits. If a limit is reached, it closes the
-// connection (of the client, or of all) that has been idle for longest and accepts the new
-// one. If no connection is idle, it refuses the new one.
+// Listener accepts connections up to its limits. If the limit of a client is reached, it
+// closes that connection of the client that has been idle for longest, and accepts the new
+// one; if the limit for all clients is reached, it chooses among all connections. If none
+// of these connections is idle, it refuses the new one.
 //
 // An accepted connection embeds a *net.TCPConn, so that package net still uses sendfile to
 // send files.
@@ -92,8 +93,8 @@ const (
 	acceptDescriptors = "descriptors"
 	acceptOther       = "other"
 	acceptProxyHeader = "proxy_header"
-	// logEvery is the least time between two lines in the log about connections that can't be
-	// served.
+	// logEvery is the least time between two lines that the listener writes to the
+	// program's log about connections that can't be served.
 	logEvery = 10 * time.Second
 )
 

@@ -52,12 +52,13 @@ func (p *Proxies) Trust(addr netip.Addr) bool {
 // IPv4, and removes the zone.
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
-// Client returns the address and port of a request's client. Each proxy appends the address of
-// its peer to the header, so the client is the rightmost address that isn't a trusted proxy's;
-// if all are, it is the leftmost one. The port is 0 if no proxy names it. An entry that isn't
-// an address makes the entries to its left untrustworthy; then the proxy that wrote it counts
-// as the client. `disagree` is true if X-Forwarded-For and Forwarded are both accepted, the
-// request has both, and they name different clients; then `client` is the connection's peer.
+// Client returns the address and port of a request's client. Each proxy appends the address
+// of its peer to the header, so the client is the rightmost address that isn't a trusted
+// proxy's; if all addresses are trusted proxies', it is the leftmost address. The port is 0
+// if no proxy names it. An entry that isn't an address makes the entries to its left
+// untrustworthy; then the proxy that wrote it counts as the client. `disagree` is true if
+// X-Forwarded-For and Forwarded are both accepted, the request has both, and they name
+// different clients; then `client` is the connection's peer.
 func (p *Proxies) Client(r *http.Request) (client netip.AddrPort, disagree bool) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

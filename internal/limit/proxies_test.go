@@ -15,7 +15,8 @@ func proxies(header limit.ForwardedHeader) *limit.Proxies {
 	}, header)
 }
 
-// request returns a request from the address `remote`. `headers` has a name and a value in turn.
+// request returns a request from the address `remote`. `headers` are names of headers, each
+// followed by the header's value.
 func request(remote string, headers ...string) *http.Request {
 	r := &http.Request{RemoteAddr: remote, Header: http.Header{}}
 	for i := 0; i < len(headers); i += 2 {

@@ -165,8 +165,9 @@ func TestErrorBody(t *testing.T) {
 	}
 }
 
-// A handler sends content that looks like an error answer of net/http. The test expects that
-// it reaches the client unchanged, however it is divided into writes.
+// A handler sends content that looks like an error answer of net/http. The test expects
+// that the content reaches the client unchanged, no matter where one Write of the server
+// ends and the next begins.
 func TestContentLikeAnAnswer(t *testing.T) {
 	t.Parallel()
 	addr := bare(t)

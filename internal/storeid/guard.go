@@ -71,9 +71,9 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// lookAfter returns the pause before Run's next check: one second for a directory if Wrong was
-// called recently, else five seconds. If Wrong is called again during such a longer pause, it
-// checks the directory itself.
+// lookAfter returns the pause before Run's next check: one second for a directory if Wrong
+// was called recently, else five seconds. If Wrong is called for a directory during this
+// longer pause, Wrong makes a check itself.
 func (s *Store) lookAfter() time.Duration {
 	if used := s.used.Load(); s.opt.Local && used != 0 && s.now()-time.Duration(used) < localRest {
 		return lookEveryLocal
@@ -182,8 +182,9 @@ func (s *Store) tell(err error) {
 func (s *Store) before(ctx context.Context) error { return s.verify(ctx, time.Now().Add(-s.fresh)) }
 
 // after is called after a write, with the error of the write. It returns this error if it
-// isn't nil. Otherwise it checks the store's identity in the same way as the method before
-// does. For a directory, where s.fresh is 0, this is always a new check.
+// isn't nil. Otherwise it calls Store.before, which checks the store's identity or returns
+// the result of the last check if that is recent enough. For a directory, where s.fresh is
+// 0, before always makes a new check.
 func (s *Store) after(ctx context.Context, err error) error {
 	if err != nil {
 		return err

@@ -6,11 +6,11 @@
 // After that, the type Store, which wraps the blob store, does it for each operation that
 // would do harm in a wrong store:
 //
-//   - Before a write or a delete, Store checks the blob store's identity, unless a check that
-//     began less than 10 s ago succeeded. If the blob store is a directory, whose volume can
-//     be unmounted at any time, Store checks the identity before every write or delete, and
-//     again after a write. After a delete, Store checks the identity of every kind of blob
-//     store.
+//   - Before a write or a delete, Store checks the blob store's identity, or uses the
+//     result of the last check if that check began less than 10 s ago. If the blob store is
+//     a directory, whose volume can be unmounted at any time, Store makes a new check
+//     before every write or delete, and again after a write. After a delete, Store makes a
+//     new check for every kind of blob store.
 //   - If an operation doesn't find an object, Store checks the identity again, and returns
 //     "not found" only if this check succeeds: then the object is missing from the right
 //     store.

@@ -76,7 +76,8 @@ func (b *bundle) push(store blob.Store, content string) (oci.Digest, string) {
 	return d, key
 }
 
-// object stores content in the store as an object of the upload base, and returns its key.
+// object stores `content` in the store as an object whose key begins with `base`, an
+// upload's key prefix, and returns the key.
 func object(t *testing.T, store blob.Store, base, content string) string {
 	t.Helper()
 	key, err := tryObject(t.Context(), store, base, content)
@@ -153,9 +154,10 @@ func backends(t *testing.T, test func(t *testing.T, open func(t *testing.T) blob
 	}
 }
 
-// Several processes start at once on a new database and a new store. All must succeed,
-// database and store must have the same identity, and processes that start later must compare
-// it.
+// Several processes start at once on a new database and a new store. All must succeed, and
+// database and store must have the same identity. A process that starts later on the same
+// database and store must succeed; with another store, or with another database on this
+// store, it must be refused.
 func TestFirstStart(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
@@ -294,8 +296,9 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// Adopt must accept a store that has the database's blobs, and any other store only with one
-// of the options.
+// Adopt must accept a store that has the database's blobs. It must accept an empty store,
+// or a store whose identity is damaged, only with the option Force, and another database's
+// store only with the option From.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

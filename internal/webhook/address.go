@@ -87,8 +87,8 @@ func control(_ context.Context, network, address string, _ syscall.RawConn) erro
 	return check(a.Addr())
 }
 
-// literal returns the IP address that the host of a URL is written as. ok is false if the
-// host is a name.
+// literal parses the host of a URL as an IP address and returns it. ok is false if the host
+// is a name.
 func literal(host string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(host)
 	return addr, err == nil

@@ -22,8 +22,8 @@ import (
 const maxCallbacks = 1000
 
 // Callback is a request to a URL that a client has named. It is sent like a notice: at
-// least once, with retries, and to no address that isn't public, unless
-// Options.AllowPrivateHooks is set. It isn't signed, since its receiver has no key.
+// least once, with retries, and only to public addresses, unless Options.AllowPrivateHooks
+// is set. It isn't signed, since its receiver has no key.
 type Callback struct {
 	ID    uuid.UUID   // its webhook-id
 	URL   string      // http or https

@@ -46,7 +46,7 @@ func (s *Sender) dispatchBatch(ctx context.Context) (more bool, err error) {
 
 // nextLook returns how long the dispatcher waits before it looks for new entries in the
 // audit log again: Options.Look while a webhook is enabled, otherwise worker.MaxIdle. When
-// a client of this process enables a webhook, the method change wakes the dispatcher.
+// a client of this process enables a webhook, Sender.change wakes the dispatcher.
 func (s *Sender) nextLook(context.Context) (time.Duration, error) {
 	if s.watching.Load() {
 		return s.opt.Look, nil
@@ -62,8 +62,9 @@ type position struct {
 	foreign        bool // transaction ids have begun anew since, so the log's order is invalid
 }
 
-// scan reads the columns of the row of webhookposition into p. It stores the columns that
-// follow them in the row in the variables to which `more` points.
+// scan reads a row that a query of webhookposition returned. It stores the six columns of
+// the position in p, and the columns that the query selects after these in the variables to
+// which `more` points.
 func (p *position) scan(row pgx.Row, more ...any) (err error) {
 	var xid, pullsXID string
 	if err := row.Scan(append([]any{&xid, &p.changes.ID, &pullsXID, &p.pulls.ID, &p.since, &p.foreign}, more...)...); err != nil {

@@ -110,8 +110,8 @@ func TestDispatchersDie(t *testing.T) {
 			}
 		})
 	}
-	// The triggers make every third statement fail that writes notices or moves the
-	// position, as if the dispatcher had died.
+	// Of the statements that write notices or move the position, the triggers make about a
+	// third fail at random, as if the dispatcher had died.
 	exec(t, d, 0, `
 		CREATE FUNCTION kill() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN

@@ -77,9 +77,10 @@
 // webhookposition has two positions, one for changes and one for pulls. While no webhook
 // asks for changes, the dispatcher doesn't move the position for changes; likewise for
 // pulls. The transaction that creates or enables the first webhook that asks for changes
-// (or pulls) locks this row and moves the position to the end of the log. Entries of
-// transactions that begin after this transaction's client got its answer are past this end,
-// and a dispatcher that reads them already sees the webhook.
+// (or pulls) locks this row and moves the position to the end of the log. When the client
+// gets its answer, this transaction has committed. Transactions that begin later write
+// their entries behind this end of the log, so the dispatcher reads these entries, and it
+// already sees the webhook then.
 //
 // While a webhook is enabled, the dispatcher looks for new entries in the log every second,
 // with two statements that use database indexes. While none is enabled, it only looks at
@@ -162,12 +163,12 @@ type Options struct {
 	// MaxAttempts is the number of attempts to send a notice before it is given up. Default
 	// 12.
 	MaxAttempts int
-	// RetryMin is the pause after the first attempt, RetryMax the longest pause. Each pause
-	// is three times as long as the pause before it, less up to a fifth at random.
-	// Defaults: 5 s and 24 h. RetryMax is at most 30 days.
+	// RetryMin is the pause after the first attempt. Each further pause is three times as
+	// long as the pause before it, but at most RetryMax. Each pause is shortened by up to a
+	// fifth at random. Defaults: 5 s and 24 h. RetryMax is at most 30 days.
 	RetryMin, RetryMax time.Duration
-	// Parallel is how many notices for the configured URL this process sends at once. It is
-	// also the limit for callbacks. Default 8.
+	// Parallel is how many notices for the configured URL this process sends at once. In
+	// addition, the process sends up to as many callbacks at once. Default 8.
 	Parallel int
 	// Lease is how long other processes can't claim a notice that this process has claimed.
 	// The default, which is also the least value, is twice Timeout plus 5 s.

@@ -41,8 +41,9 @@ type Options struct {
 	Idle time.Duration
 	// Timeout limits the duration of a batch. Default 5 min.
 	Timeout time.Duration
-	// BackoffMin and BackoffMax limit the sleep after a batch that failed. The sleep doubles
-	// with each further failure in a row. Defaults: 1 s, 1 min.
+	// BackoffMin is the sleep after a batch that failed. It doubles with each further
+	// failure in a row, up to BackoffMax; up to half of it is subtracted at random (see
+	// Backoff). Defaults: 1 s, 1 min.
 	BackoffMin, BackoffMax time.Duration
 	Log                    *slog.Logger // default slog.Default()
 	Metrics                *Metrics     // nil: none
