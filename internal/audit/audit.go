@@ -66,8 +66,9 @@
 // sees an entry exactly once.
 //
 // The partition manager drops a month only after the statistics worker has read its pulls.
-// In one transaction it detaches the month's partition, which waits for writers, and then
-// searches the partition for unread pulls.
+// In one transaction it detaches the month's partition, for which it waits until no writer
+// uses the table, and then searches the partition for unread pulls. If it finds one, it
+// rolls back, and the partition stays attached.
 package audit
 
 import (
@@ -186,8 +187,8 @@ func SourceOf(ctx context.Context) Source {
 	return s
 }
 
-// from returns the entry with its fields actor, address, User-Agent and request id. Those
-// of them that are empty are filled from `s`.
+// from returns a copy of the entry in which the fields actor, address, User-Agent and
+// request id have the values of `s`, each only if the entry has no value of its own.
 func (e Entry) from(s Source) Entry {
 	for _, f := range []struct {
 		field *string

@@ -26,8 +26,9 @@ var End = Position{XID: maxID, ID: maxID}
 // writing transaction's id and the entry's id. `more` says that further entries may follow.
 // If the limit n might cut through the entries of the last transaction, Changes omits that
 // transaction, unless the list has no other. Like Log.Pulls, it returns only entries of
-// transactions that are older than every open transaction. Hence a reader that continues
-// from the last position misses no entry and gets none twice.
+// transactions that are older than every open transaction, since no entry can appear before
+// or between these any more. Hence a reader that continues from the position of the last
+// entry in the list misses no entry and gets none twice.
 func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Change, more bool, err error) {
 	xid, id := after.arguments()
 	rows, err := tx.Query(ctx, `

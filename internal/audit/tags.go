@@ -70,9 +70,9 @@ func scanFormer(row pgx.CollectableRow) (f foundFormer, err error) {
 
 // FormerTags returns one page of the listing of former states of a repository's tags: up to
 // `n` states after `cursor` (from the first if it is ""), the most recently ended first.
-// `next` is the cursor of the following page, or "" if there is none. States that ended
-// before the log's retention are missing, and so are the states of a deleted repository
-// with the same name.
+// `next` is the cursor of the following page, or "" if there is none. States are missing
+// whose end is so long ago that the audit log has dropped its entry, and so are the states
+// of a deleted repository with the same name.
 //
 // As with List, each call examines a bounded number of entries of the audit log. It may
 // therefore return fewer than n states although there is a next page. It returns ErrCursor

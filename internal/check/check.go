@@ -351,10 +351,10 @@ func (k *checker) add(list ...Finding) {
 }
 
 // mayRepair says whether n further findings may be repaired. These n, and the earlier
-// findings of the given problems, count as wrong; `seen` is how many objects or blobs the
-// check has looked at so far. Keys are random, so these are a fair sample. If more than
-// half of them (and at least 100) are wrong, mayRepair returns false for the rest of the
-// check, unless opt.Force is set.
+// findings of the given problems, count as wrong. `seen` is how many objects or blobs the
+// check has looked at so far; these are a fair sample of all, since keys are random. If more
+// than half of the sample, and at least 100 of it, are wrong, mayRepair returns false now
+// and for the rest of the check, unless opt.Force is set.
 func (k *checker) mayRepair(n int, seen int64, problems ...Problem) bool {
 	const few = 100 // below this the share says nothing, as in a small registry
 	if !k.opt.Repair || n == 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Contradiction describes a manifest that declares another size for a blob or manifest to
-// which it refers than the size that is stored.
+// Contradiction describes a manifest that refers to a blob or to another manifest and
+// declares a size for it that differs from the stored size.
 type Contradiction struct {
 	Repository string     `json:"-"`
 	Manifest   oci.Digest `json:"-"`

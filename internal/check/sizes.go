@@ -16,10 +16,10 @@ import (
 // declares. CorrectSizes compares total_size of all manifests with the stored sizes, in the
 // order of the manifests' ids, and updates the rows that differ. The stored sizes of
 // manifests and blobs never change, so any process may compare a manifest at any time. The
-// row of manifest_size_corrections has the progress. One process at a time locks this row,
-// and advances it in the transaction that corrects. CorrectSizes waits for no lock: it skips
-// a manifest that another transaction has locked, for example to delete it, and compares
-// that manifest again in the second pass.
+// row of manifest_size_corrections records the progress. One process at a time locks this
+// row, and updates it in the transaction that corrects the sizes. CorrectSizes waits for no
+// lock: it skips a manifest that another transaction has locked, for example to delete it,
+// and compares that manifest again in the second pass.
 
 const (
 	// sizePasses is how often all manifests are compared. A second pass is needed because a

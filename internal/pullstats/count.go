@@ -60,9 +60,9 @@ func (a adder) add(repository int64, tag string, d oci.Digest, n int64, last tim
 	addTo(a.manifests, rowKey{repository, d.String()}, n, last, tag)
 }
 
-// addTag counts for a tag a pull by digest that was joined with a client's HEAD of this
-// tag. It doesn't count the pull for the manifest again, which was done when the pull was
-// read.
+// addTag adds one pull to a tag's sum: a pull by digest that was joined with the client's
+// HEAD of this tag. The manifest's sum gets the tag as the one last pulled, but no further
+// pull, since the SyncWorker counted the pull for the manifest when it read the pull.
 func (a adder) addTag(repository int64, tag string, d oci.Digest, at time.Time) {
 	addTo(a.tags, rowKey{repository, tag}, 1, at, d.String())
 	addTo(a.manifests, rowKey{repository, d.String()}, 0, at, tag)

@@ -32,8 +32,9 @@ func (d *Databases) check() error {
 // the repositories `ids` that exist. These can't be deleted until tx has ended, so the
 // clean-up after a deletion comes later and finds the rows that fn wrote. If audit log and
 // statistics are in one database, tx also locks the repositories; otherwise a second
-// transaction, in the log's database, locks them. withAlive may call fn again although tx
-// was committed after the first call; fn must notice that and change nothing then.
+// transaction, in the log's database, locks them. If this second transaction fails after tx
+// was committed, withAlive may call fn again; fn must notice that its first call was
+// committed, and change nothing.
 func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive map[int64]bool, tx pgx.Tx) error) error {
 	lock := func(tx pgx.Tx) (map[int64]bool, error) {
 		alive := make(map[int64]bool, len(ids))
@@ -58,7 +59,7 @@ func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive ma
 			return fn(alive, tx)
 		}
 		// The transaction in the log's database is idle while fn runs statements in the
-		// statistics' database. A statement may take 30 s.
+		// statistics' database. One statement may take 30 s, so allow twice as long.
 		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil {
 			return err
 		}

@@ -74,9 +74,10 @@ func (w *FlushWorker) reconcileEpochs(ctx context.Context) error {
 
 // restored checks whether the statistics' database was restored to an older state: then
 // Redis has an epoch (`known`) that is greater than the number of every flush in the
-// database. In that case it records that statistics are complete only from now on. The next
-// flush counts again the pulls of counters that are still in Redis; pulls of counters that
-// have expired are missing. Later flushes get numbers greater than `known`.
+// database. In that case it records that statistics are complete only from now on, and lets
+// all further flushes get numbers greater than `known`. The flush that follows counts the
+// pulls that the database has lost, as far as their counters are still in Redis. Pulls of
+// counters that have expired stay missing.
 func (w *FlushWorker) restored(ctx context.Context, known int64) error {
 	var newest int64
 	if err := w.opt.Stats.Pool.QueryRow(ctx, "SELECT flush FROM redisprocessingstate").Scan(&newest); err != nil {

@@ -201,7 +201,7 @@ func (w *FlushWorker) flush(ctx context.Context) error {
 }
 
 // scan reads from all Redis servers the names of the keys that match `pattern`, calls fn
-// with at most Options.Batch of them at a time, and returns their number. If fn returns an
+// with at most FlushOptions.Batch of them at a time, and returns their number. If fn returns an
 // error as `err`, scan ends with this error. If fn skips keys, it returns the reason as
 // `left`, which scan stores in *left. If a server can't be read, scan also stores the
 // reason in *left, and goes on with the next server.
@@ -237,8 +237,8 @@ func distinct(keys []string) []string {
 	return slices.Compact(keys)
 }
 
-// complete records that flush number n, which began at the time `begun`, has counted all
-// counters.
+// complete records that flush number n, which began at the time `begun`, has added the pulls
+// of all counters in Redis to the statistics.
 func (w *FlushWorker) complete(ctx context.Context, n int64, begun time.Time) error {
 	// A trigger accepts the new last_processed_timestamp only with protocol = 2, since a
 	// process of the previous version flushes only the keys of that version.
@@ -385,8 +385,8 @@ func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]co
 }
 
 // settle removes each counter in `list` from its repository's set in Redis, and lets its
-// key expire after settledFor, provided that the statistics still have all pulls of the
-// counter.
+// key expire after settledFor. It leaves a counter alone if pulls have been added to it
+// since the counter was read.
 func (w *FlushWorker) settle(ctx context.Context, list []counter) error {
 	calls := make([]*call, len(list))
 	for i, c := range list {

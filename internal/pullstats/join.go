@@ -20,12 +20,12 @@ const (
 	DefaultJoin = 30 * time.Second
 	// joinLag is the least age at which a pull by digest is joined with a HEAD by tag, that
 	// is, counted as a pull of the tag. By then each process has written the HEADs that it
-	// answered before, or has reported that it still has some to write: processes report
-	// every busyTick, which is shorter.
+	// answered before the pull, or has reported that it still has some of them to write:
+	// processes report every busyTick, which is shorter than joinLag.
 	joinLag = 3 * time.Second
-	// joinLate is the longest time between the arrival of a HEAD or GET and its writing to
-	// the database after which it is still joined. A process that hasn't reported for longer than joinLate no longer
-	// delays the joining of other processes' requests.
+	// joinLate is the age at which a pull by digest is joined even if some process still has
+	// HEADs to write that it answered before the pull. So a HEAD that is written to the
+	// database later than joinLate after it was answered may find no pull to be joined with.
 	joinLate = 2 * time.Minute
 )
 
@@ -87,9 +87,9 @@ type pendingGet struct {
 	port int
 }
 
-// keepPending inserts those of the pulls and HEADs that may still be joined into
-// pullstatisticspending: HEADs by tag, GETs by digest that the SyncWorker counts, and GETs
-// by digest that Redis has joined, which mark their HEADs as used.
+// keepPending stores those of the pulls and HEADs that may still be joined with each other,
+// in pullstatisticspending. These are HEADs by tag, GETs by digest that the SyncWorker
+// counts, and GETs by digest that Redis has joined, which mark their HEADs as used.
 func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 	var list []audit.Pull
 	for i := range pulls {
@@ -156,6 +156,7 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 	}
 	// ripeGets returns the rows in the order of each row's first GET. So no row that it
 	// hasn't returned has a GET before the first GET of the last row that it has returned.
+	// The microsecond more includes that GET itself, so that at least one GET is decided.
 	settled := before
 	if more = len(rows) == w.opt.Batch; more {
 		settled = rows[len(rows)-1].left[0].Time.Add(time.Microsecond)

@@ -27,7 +27,8 @@ const (
 	// clockSamples is the number of recent clock measurements of which the method measure
 	// uses the most exact one.
 	clockSamples = 8
-	// clockSlack is the error of the clock's offset up to which the offset isn't corrected.
+	// clockSlack is how far the clock's offset in use may be from the measured offset, beyond
+	// the error of the measurement, before the method measure corrects it.
 	clockSlack = 2 * time.Millisecond
 )
 
@@ -179,8 +180,8 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 }
 
 // measure adds a measurement of the clock. Among the last clockSamples measurements, the one
-// with the shortest round trip is the most exact. measure adopts its offset if this differs
-// from the present offset by more than half of that round trip plus clockSlack.
+// with the shortest round trip is the most exact. measure adopts the offset of this one if it
+// differs from the offset in use by more than half of its round trip plus clockSlack.
 func (p *presence) measure(s clockSample) {
 	p.samples = append(p.samples, s)
 	if len(p.samples) > clockSamples {

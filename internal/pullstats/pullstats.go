@@ -11,9 +11,10 @@
 // A [SyncWorker] reads pulls from the audit log in the order of (xid, id): the id of the
 // transaction that wrote the entry, and the id of the entry itself. It reads only entries
 // whose transaction is older than every transaction that is open in the reading statement's
-// snapshot. All those transactions have ended, so their entries are visible, and no entry
-// can appear later between two entries that were read. Order by entry id or by time alone
-// doesn't guarantee this: an entry may be committed after an entry with a greater id.
+// snapshot. The transactions of these entries have all ended, so all of their entries are
+// visible, and none can appear later between two that were read. Order by entry id or by
+// time alone doesn't guarantee this: an entry may be committed after an entry with a greater
+// id.
 //
 // The watermark is the position (xid, id) up to which the audit log was read, a row in the
 // statistics' database. The transaction that adds a batch of pulls to the statistics also

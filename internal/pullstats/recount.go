@@ -79,10 +79,12 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 // that the SyncWorker reads and counts it once, like a new one. An interrupted recount can
 // be repeated: it no longer sees the entries that are marked.
 //
-// No flush counts a counter during the recount, since the caller holds the lock of
-// lockCounters. Nor has a flush counted a counter between the loss and the recount, which
-// would have raised the numbers in redispullcounters: after reading counters, a flush
-// checks that Redis still has the epoch, and only the caller of recount restores the epoch.
+// No flush may count pulls from after the loss before the recount is over: it would raise
+// the number in a counter's row above the numbers of lost pulls, which would then seem to be
+// in the statistics. During the recount no flush counts anything, since the caller of recount
+// holds the lock of lockCounters. Before the recount, Redis doesn't have the epoch: a flush
+// that finds this after it has read counters doesn't count them, and only the caller of
+// recount restores the epoch.
 func (w *FlushWorker) recount(ctx context.Context, tx pgx.Tx, older bool) (all bool, err error) {
 	from, all, err := w.recountFrom(ctx)
 	if err != nil {

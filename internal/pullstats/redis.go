@@ -32,7 +32,7 @@ type Redis struct {
 }
 
 // NewRedis makes a client of the server at a URL (redis://, rediss:// or unix://). It
-// doesn't connect yet. stats is the database of the registry's statistics. The error doesn't
+// doesn't connect yet. `stats` is the database of the registry's statistics. The error doesn't
 // repeat the URL, which may contain a password.
 func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
 	opt, err := parseRedisURL(rawURL)
@@ -89,7 +89,8 @@ var ErrNotOwner = errors.New("it has pulls of another registry: give each its ow
 	"(redis://host:port/1), or delete the key " + ownerKey + " if the other one is no more")
 
 // connect returns the connected client. The first call finds out whether the server is a
-// cluster, and whether the pulls in it belong to this registry. Error: ErrNotOwner.
+// cluster, and whether the pulls in it belong to this registry. Errors: ErrNotOwner if they
+// belong to another one, or why Redis or the statistics' database couldn't be asked.
 func (r *Redis) connect(ctx context.Context) (redis.UniversalClient, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

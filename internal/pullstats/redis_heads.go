@@ -24,13 +24,13 @@ const (
 	headMargin = time.Minute
 )
 
-// redisHeads sends the HEADs by tag that this process answers to Redis. Redis finds the
+// redisHeads sends to Redis the HEADs by tag that this process has answered. Redis finds the
 // HEAD for each GET by digest, whichever process answered the HEAD; no process joins
 // requests in its own memory. redisHeads keeps each HEAD in memory as long as a GET can be
 // joined with it. When Redis goes away, pulls are counted from the audit log, so redisHeads
 // writes these HEADs to the table pullheads in the log's database. It also writes to
 // pullheads the GETs that Redis has joined, so that their HEADs aren't used again. When
-// Redis is back, it sends the HEADs to Redis once more. Each HEAD has a name, by which
+// Redis is back, redisHeads sends the HEADs once more. Each HEAD has a name, by which
 // Redis stores a repeated HEAD once and remembers whether a GET has used it.
 type redisHeads struct {
 	q       *redisQueue
@@ -193,8 +193,8 @@ func (h *redisHeads) next(now time.Time) time.Duration {
 	return worker.MaxIdle
 }
 
-// send sends to Redis up to headBatch of the unsent HEADs, those that came before the time
-// `before`.
+// send sends to Redis the unsent HEADs that came before the time `before`, but at most
+// headBatch of them.
 func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 	h.mu.Lock()
 	var list []*recentHead
@@ -233,9 +233,10 @@ func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 }
 
 // join asks Redis, for each pull by digest in `batch`, for the tag of the HEAD that belongs
-// to the pull, and stores the tag in the event. If a request fails, join returns the whole
-// batch, for the caller to try again: none of the batch is counted yet, and a repeated
-// request gets the same tag.
+// to the pull, and stores the tag in the event. If Redis refuses or doesn't answer one of
+// these requests, join returns the whole batch and an error: none of the pulls is counted
+// yet, so the caller may send the batch again (a repeated request gets the same tag), or
+// have it counted from the audit log.
 func (h *redisHeads) join(ctx context.Context, batch []*event) ([]*event, error) {
 	var looking []*event
 	var calls []*call

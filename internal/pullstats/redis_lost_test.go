@@ -133,8 +133,8 @@ func TestRedisForgetsCounters(t *testing.T) {
 	compare(t, s.books(t), truth(list))
 }
 
-// Two registries are configured with the same Redis. The second registry must refuse it and
-// change nothing in it.
+// Two registries are configured with the same Redis, which has pulls of the first one. Every
+// method of the second registry must return ErrNotOwner and change nothing in Redis.
 func TestRedisOfAnother(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -27,11 +27,11 @@ const (
 	// redisBackoff is the longest pause between two attempts to reach a Redis that doesn't
 	// answer.
 	redisBackoff = 5 * time.Second
-	// contactEvery is how often the process pings Redis while Redis has HEADs that the audit
-	// log doesn't have. If Redis goes away, these HEADs must be written to the log.
+	// contactEvery is how often the process pings Redis while Redis has HEADs that the table
+	// pullheads doesn't have. If Redis goes away, these HEADs must be written to that table.
 	contactEvery = time.Second
-	// recordTimeout bounds the time for sending one batch of pulls to Redis. Each step has a
-	// shorter timeout of its own.
+	// recordTimeout bounds the time for sending one batch of pulls to Redis. Each command to
+	// Redis has a shorter timeout of its own (redisTimeout).
 	recordTimeout = 15 * time.Second
 )
 

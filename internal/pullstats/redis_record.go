@@ -11,7 +11,7 @@ import (
 )
 
 // record sends pulls to Redis to be counted, and returns those that Redis refused. Pulls
-// that Redis didn't answer are treated as counted.
+// for which Redis sent no answer are treated as counted.
 func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event, err error) {
 	// Don't interrupt calls when the process stops: otherwise it would be unknown whether
 	// Redis has executed them.

@@ -28,8 +28,8 @@ type state struct {
 	missing int       // number of processes that went silent while they had pulls to write
 }
 
-// errNoState says that pullstatisticsprocessingstate has no row yet, since no pull was ever
-// counted.
+// errNoState says that pullstatisticsprocessingstate has no row yet, since no SyncWorker has
+// ever run with this database.
 var errNoState = errors.New("no pulls were counted yet")
 
 // readState reads the row of pullstatisticsprocessingstate. If lock is set, it locks the

@@ -133,8 +133,9 @@ func TestSyncHoldsRepositories(t *testing.T) {
 				return nil
 			})
 		}
-		// The DELETE fails, because the repository is locked, and so rolls back its
-		// transaction. BeginFunc reports that as ErrTxCommitRollback.
+		// The DELETE fails, because the worker has locked the repository. So the transaction
+		// of the DELETE is rolled back, and BeginFunc returns ErrTxCommitRollback, which
+		// becomes the error of Sync.
 		for deadline := time.Now().Add(time.Minute); !tried; time.Sleep(5 * time.Millisecond) {
 			if err := w.Sync(t.Context()); err != nil && !errors.Is(err, pgx.ErrTxCommitRollback) || time.Now().After(deadline) {
 				t.Fatal(err)

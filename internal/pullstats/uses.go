@@ -83,8 +83,8 @@ func later(into map[string]time.Time, name string, at time.Time) {
 }
 
 // uses reads from Redis when tags and manifests of a repository were last used, and adds the
-// times to the parameter uses: the statistics may not have these times yet. Error:
-// errRedisLost.
+// times to the parameter `uses`: the statistics may not have these times yet. Errors:
+// errRedisLost, or why Redis or the epochs couldn't be read.
 func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []string, uses Uses) error {
 	list, err := r.ofRepository(ctx, repository)
 	if err != nil {
@@ -118,7 +118,7 @@ const catchUps = 3
 // unread returns the repository's pulls that come after the position `read` in the audit
 // log. The audit log searches only a limited number of pulls after a position, counting
 // those of all repositories. If there are more than that, unread first lets Sync count
-// them, which moves the watermark.
+// them, which moves the watermark. If catchUps calls of Sync don't help, it returns an error.
 func (w *SyncWorker) unread(ctx context.Context, repository int64, read audit.Position) ([]audit.Pull, error) {
 	for range catchUps {
 		list, all, err := w.audit.PullsOf(ctx, repository, read)
