@@ -53,8 +53,8 @@ func TestCraneIndex(t *testing.T) {
 	r, crane := startRegistry(t, options{}), toolClient(t, "crane")
 	index := newIndex(t, "amd64", "arm64", "riscv64")
 	digest := digestOf(t, index)
-	// crane pushes a layout's index.json as an index of its own, which lists the index that
-	// writeIndex made. The test then copies the listed index.
+	// writeIndex writes a layout, whose index.json lists `index`. crane pushes this index.json
+	// as an outer index, with `index` as its child. The test then copies the child.
 	crane.Run("push", "--index", writeIndex(t, index, "multi"), r.Ref("crane/multi", "outer"))
 	r.API().checkWhole(t, "crane/multi", digest, digest)
 	crane.Run("copy", r.Ref("crane/multi", digest), r.Ref("crane/copied", "multi"))

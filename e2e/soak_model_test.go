@@ -51,7 +51,7 @@ func newOwnRepo(name string) *ownRepo {
 		doubtful: map[string][]*image{}, spoiled: map[digest.Digest]bool{}, unlinked: map[digest.Digest]bool{}}
 }
 
-// lasts returns whether the manifest has been held ever since h was created, that is, whether
+// lasts returns whether the manifest has been held ever since `h` was created, that is, whether
 // no worker has released it.
 func (h *hold) lasts() bool {
 	h.repo.mu.Lock()

@@ -92,9 +92,9 @@ func (p *faultyStore) quiet() bool {
 	return p.share == 0 && p.wrong == 0
 }
 
-// answers returns how many requests had each fault so far; index 0 counts requests without a
-// fault. The last number counts requests to delete many objects of which the proxy executed
-// only a part.
+// answers returns, for each fault, how many requests have failed in this way so far. Index 0
+// counts requests without a fault. The last number counts requests to delete many objects of
+// which the proxy executed only a part.
 func (p *faultyStore) answers() [faults + 1]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -125,8 +125,9 @@ func (l *ledger) well(when string) {
 	}
 }
 
-// fails fails the test unless the command with the arguments `args` exits with 1 and its
-// output contains `want`, a text about the service that the test has stopped.
+// The method `fails` reports an error of the test unless the command with the arguments `args`
+// exits with 1 and its output contains `want`, a text about the service that the test has
+// stopped.
 func (l *ledger) fails(when, want string, args ...string) {
 	l.t.Helper()
 	if code, out := l.command(args...); code != 1 || !strings.Contains(out, want) || strings.Contains(out, "All is well") {

@@ -76,8 +76,8 @@ func startBaselines(dir string, stderr io.Writer) (t *target, stop func(), err e
 	return t, stop, nil
 }
 
-// openBaseline prepares the baseline with which the workload w is compared. The child process
-// t serves it.
+// openBaseline prepares the requests to the baseline with which the workload `w` is compared.
+// `t` is the child process that serves the baseline.
 func (b *bench) openBaseline(ctx context.Context, w workload, t *target) (*session, error) {
 	manifest, big := b.fixture.hot[0].manifest, b.fixture.big
 	switch w.baseline {

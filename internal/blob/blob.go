@@ -157,7 +157,7 @@ type Store interface {
 	// or "" if the store doesn't support this. It doesn't check that the object exists.
 	Presign(ctx context.Context, key string, o PresignOptions) (string, error)
 
-	// Check returns an error if the store can't be read and written. It is cheap enough
+	// Check returns an error if the store can't be read or can't be written. It is cheap enough
 	// to be called every few seconds.
 	Check(ctx context.Context) error
 

@@ -9,8 +9,8 @@ import (
 )
 
 // tryLock takes an exclusive lock (flock) on f without waiting, and returns whether it got the
-// lock. While f has the lock, no other open file of the same path can get it, also not in this
-// process. An error means that the file system has no locks.
+// lock. While f has the lock, no other open file of the same path can get it, even if this
+// process has opened it. An error means that the file system has no locks.
 func tryLock(f *os.File) (bool, error) {
 	for {
 		switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err {

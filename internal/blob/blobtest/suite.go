@@ -99,8 +99,8 @@ func Read(t testing.TB, s blob.Store, key string, off, length int64) []byte {
 	return p
 }
 
-// only fails the test unless the upload with the key prefix `base` has exactly one object,
-// whose key is `key`. If `key` is "", the upload must have no object.
+// The function `only` fails the test unless the upload with the key prefix `base` has exactly
+// one object, whose key is `key`. If `key` is "", the upload must have no object.
 func only(t testing.TB, b Backend, base, key string) {
 	t.Helper()
 	want := []string{}

@@ -366,8 +366,8 @@ func (w *writer) load(ctx context.Context) error {
 
 // sendPart waits until the previous part has been sent, and then sends the buffer as the next
 // part of the multipart upload, in another goroutine. The buffer is freed only when the writer
-// next waits for the outcome: if the reader that filled it hashes the bytes, it may use the
-// last ones until it is read again.
+// next waits for the outcome: a reader that filled the buffer and hashes the bytes may use the
+// last of them until the writer reads from it again.
 func (w *writer) sendPart(ctx context.Context) error {
 	if err := w.landed(ctx); err != nil {
 		return err
