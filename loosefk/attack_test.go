@@ -281,7 +281,8 @@ func TestMarkedWhileMoved(t *testing.T) {
 	must(t, <-done)
 }
 
-// The name of a trigger must be cut between characters, not inside one of several bytes.
+// The name of a trigger is too long for PostgreSQL. It must be cut between two characters,
+// not inside a character of several bytes.
 func TestLongNames(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("a", 46) + strings.Repeat("ü", 8) // 62 bytes

@@ -50,9 +50,9 @@ const patience = 10
 // with more children then goes to the end of the line. If a query fails because of a lock,
 // a timeout, or a row that a constraint or a trigger keeps from being changed, pass repeats
 // it with half of the parents and half of the rows, so that in the end only the parents
-// that cause the failure are left. Once the queries for a parent table have waited for
-// locks for `patience` times LockTimeout in total, the later queries of the run no longer
-// wait for locked children.
+// that cause the failure are left. Once the queries of the run for a parent table have
+// waited for locks for `patience` times LockTimeout in total, the later queries for this
+// table no longer wait for locked children.
 func (c *cleaner) pass(ctx context.Context, r Reference, line []parentKey, skipLocked bool) (out outcome, err error) {
 	most := c.limit(r)
 	limit, width, tries := most, len(line), 0

@@ -160,7 +160,8 @@ func (ps Problems) or() error {
 //	    conditions: [{column: kind, value: npm}]
 //	    delete_limit: 200
 //
-// Load returns Problems with all mistakes in the file, or the error of opening it.
+// If the file has mistakes, Load returns Problems, which lists them. If the file can't be
+// opened, Load returns the error of opening it.
 func Load(name string) (Definitions, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -86,7 +86,7 @@ func ExampleSchema_TrackRecordDeletionsSQL() {
 }
 
 // This example makes one run of a worker. An application calls Run instead, in a goroutine,
-// in as many processes as it likes; Run calls RunOnce at each interval.
+// in as many processes as it likes; Run makes such runs at intervals.
 func ExampleWorker_RunOnce() {
 	ctx := context.Background()
 	pool, done := openDatabase()

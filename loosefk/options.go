@@ -50,7 +50,7 @@ type Options struct {
 	RescheduleAfter time.Duration
 	// SecondLook applies to parents that have children in another database. It is how long
 	// after cleaning up the children of such a parent a worker searches for children once
-	// more, since a transaction that still saw the parent may have inserted one. Default
+	// more, since a transaction that still saw the parent may have inserted a child. Default
 	// 1 h; negative: the worker doesn't search again.
 	SecondLook time.Duration
 	// PartitionAge is how old the first record of the newest partition of the table of

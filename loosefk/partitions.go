@@ -249,8 +249,9 @@ func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []pg.Partition
 	return value, err
 }
 
-// errPending is returned by detach if the partition has pending records, and so must stay
-// attached; also if it has become the current partition, or is no longer attached.
+// errPending is the error of detach if it leaves a partition as it is: mostly because the
+// partition has pending records, or else because new records now go to the partition, or
+// because it was detached before.
 var errPending = errors.New("records are pending")
 
 // detachSettled detaches each partition that has no pending records, except the newest

@@ -17,7 +17,8 @@ import (
 )
 
 // ForeignKey is a foreign key, which PostgreSQL itself enforces. Its fields From and To name
-// the child and the parent as definitions do: without the schema if it is Database.Schema.
+// the child and the parent as definitions do: without the schema if it is the field Schema
+// of the loosefk.Database where the key was found.
 type ForeignKey struct {
 	Database   string `json:"database"` // where the key was found
 	Constraint string `json:"constraint"`

@@ -41,8 +41,9 @@ type Generator struct {
 	// nor a migration contains the key's old ON DELETE: cascade, nullify, restrict, no action
 	// or set default. Default: the ON DELETE that fits the definition's action.
 	Restore string
-	// Now is the version, which is a time, of the first new migration, unless the directory
-	// contains a later migration. Default: time.Now.
+	// Now is the version of the first new migration, since versions are times. If the
+	// directory contains a migration of this time or a later one, the version is one second
+	// after the latest migration. Default: time.Now.
 	Now time.Time
 }
 

@@ -48,8 +48,8 @@ func (g Generator) willTrack(parent string) bool {
 }
 
 // firstVersion returns the version of the plan's first migration: the time g.Now or, if the
-// directory contains a migration with this version or a later one, a second after the
-// latest.
+// directory contains a migration with this version or a later one, the time one second
+// after the latest version in the directory.
 func (g Generator) firstVersion() (time.Time, error) {
 	next := g.Now.UTC().Truncate(time.Second)
 	entries, err := os.ReadDir(g.Migrations)

@@ -171,8 +171,8 @@ func (s *setup) worker() *loosefk.Worker {
 	return w
 }
 
-// rolledBack deletes a parent in a transaction, tests that the transaction sees one deleted
-// record of it, and rolls back.
+// rolledBack deletes a parent in a transaction, tests that the transaction sees exactly one
+// deleted record of this parent, and rolls back.
 func (s *setup) rolledBack(ctx context.Context) {
 	s.t.Helper()
 	tx, err := s.db.Pool.Begin(ctx)

@@ -27,8 +27,9 @@ type Metrics struct {
 
 var _ loosefk.Observer = (*Metrics)(nil)
 
-// New makes Metrics and registers them with reg. If an earlier call has registered Metrics with
-// reg, New returns the earlier ones, so that the workers of one process share them.
+// New makes Metrics and registers them with reg. If an earlier call of New has registered
+// Metrics with reg already, New returns the Metrics of the earlier call, so that several
+// workers of one process can share them.
 func New(reg prometheus.Registerer) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
