@@ -42,8 +42,9 @@ func testConcurrentReviewsAtOnce(t *testing.T, dsn string) {
 
 // TestConcurrentPromises runs the same clients and reviewers as
 // TestConcurrentReviewsAtOnce, with a review delay of 500 ms for uploads and promises of
-// existence, and none for other events. There are so many blobs that promises expire.
-// Content must exist as long as its promise lasts.
+// existence, and none for other events. There are so many blobs that a client seldom asks
+// for the same blob again within 500 ms, so promises expire. Content must exist as long as
+// its promise lasts.
 func TestConcurrentPromises(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, dbtest.DSN(t))
@@ -295,9 +296,9 @@ func (s *storm) put(ctx context.Context, b bundle, path string, payload []byte, 
 	return d, err
 }
 
-// has makes sure that the repository at `path` has the blob with this content, as clients
-// do before they put a manifest: it asks whether the blob exists, mounts it from another
-// repository, or uploads it. Each successful answer is a promise of existence.
+// The method `has` makes sure that the repository at `path` has the blob with this content,
+// as clients do before they put a manifest: it asks whether the blob exists, mounts it from
+// another repository, or uploads it. Each successful answer is a promise of existence.
 func (s *storm) has(ctx context.Context, b bundle, rng *rand.Rand, path, content string) (oci.Digest, error) {
 	d := oci.Compute(oci.SHA256, []byte(content))
 	switch rng.IntN(3) {

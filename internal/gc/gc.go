@@ -125,8 +125,8 @@ type Options struct {
 	Log        *slog.Logger // default slog.Default()
 }
 
-// Collector runs the transactions of garbage collection; Reviewer, Reaper, Sweeper and Collect
-// decide when. Its methods may be called concurrently, by any number of processes on one
+// Collector runs the transactions of garbage collection; Reviewer, Sweeper and Collect decide
+// when to run them. Its methods may be called concurrently, by any number of processes on one
 // database.
 type Collector struct {
 	db  *db.DB

@@ -35,7 +35,7 @@ func claims(list []PendingDeletion) (keys []string, until []time.Time) {
 // then; deleting an object twice is harmless, since storage keys are never reused. The
 // object of a deleted blob can be claimed for the first time only when Options.KeepDoomed
 // has passed since delete_after, so that a restored older database still finds it. An
-// upload's objects needn't wait so long, since no blob of a restored database has them.
+// upload's objects needn't wait so long, since no blob row of a restored database names them.
 func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Duration) ([]PendingDeletion, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		WITH others AS MATERIALIZED (

@@ -20,9 +20,9 @@ import (
 // stopped. A function returns whether the client was told that something exists.
 type around map[string]func() (exists bool, err error)
 
-// meet sends the requests in `clients` one after the other, each as soon as the one before
-// has ended or waits for a lock. Then it lets the review finish. It returns by name which
-// clients were told that something exists.
+// meet sends the requests in `clients` one after the other, each as soon as the previous
+// request has ended or waits for a lock. Then it lets the review finish. It returns by name
+// which clients were told that something exists.
 func (p *paused) meet(t *testing.T, b bundle, clients around) map[string]bool {
 	t.Helper()
 	type answer struct {
@@ -51,8 +51,8 @@ func (p *paused) meet(t *testing.T, b bundle, clients around) map[string]bool {
 	return told
 }
 
-// either returns whether a client was told that something exists: it was if `err` is nil,
-// and wasn't if err has one of the codes. either returns any other error.
+// The function `either` returns whether a client was told that something exists: true if
+// `err` is nil, false if `err` has one of the codes. It returns any other error as it is.
 func either(err error, codes ...oci.Code) (exists bool, _ error) {
 	if err == nil || isOneOf(err, codes...) {
 		return err == nil, nil

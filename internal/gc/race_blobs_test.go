@@ -76,8 +76,8 @@ func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
 
 // A client puts a manifest while a review deletes one of the manifest's blobs. The put must
 // wait for the review, be refused, and leave no rows. The test fails if the put ends with a
-// foreign key error: this happens if it neither locks the manifest's blobs before it checks
-// them, nor runs again after the error.
+// foreign key error: this happens if the put neither locks the manifest's blobs before it
+// checks them, nor runs again after the error.
 func TestRacePutMeetsDeletion(t *testing.T) { catalogtest.AtBoth(t, testRacePutMeetsDeletion) }
 
 func testRacePutMeetsDeletion(t *testing.T, dsn string) {

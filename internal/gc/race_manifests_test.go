@@ -437,7 +437,7 @@ func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
 
 // PostgreSQL checks the foreign key from an index to its child when a transaction commits.
 // So no transaction can delete a child whose index stays, but one transaction can delete
-// both.
+// the child and the index together.
 func TestRaceDeferredKey(t *testing.T) { catalogtest.AtBoth(t, testRaceDeferredKey) }
 
 func testRaceDeferredKey(t *testing.T, dsn string) {

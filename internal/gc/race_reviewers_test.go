@@ -280,8 +280,8 @@ func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 			if err := catalogtest.Soon(t, "deletion", deleted); err != nil {
 				t.Fatal(err)
 			}
-			// The worker that removes the deleted repository's rows must see all links of
-			// the repository now: none may be added later.
+			// The repository is deleted now. The worker that removes its rows must see all
+			// of its links: no transaction may add a link after the deletion.
 			id := b.Count(t, "SELECT id FROM repositories WHERE path = 'r'")
 			before := b.Count(t, "SELECT count(*) FROM repository_blobs WHERE repository_id = $1", id)
 			y.Exec(t, "COMMIT")

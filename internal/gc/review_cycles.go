@@ -28,10 +28,11 @@ import (
 //     and at least one manifest of the cycle isn't named by any other of them. An index
 //     names the manifests that it lists, so no index of the cycle lists that manifest.
 //
-//     An index outside of the cycle may still list that manifest. Such an index is one of
-//     the manifest's holders, so the index is garbage too, and is deleted first. The same
-//     holds for the index's own holders: following them leads to a manifest that nothing
-//     references, or to another cycle, and reviews begin there.
+//     The manifest that no index of the cycle lists may be listed by an index outside of
+//     the cycle. Such an index is one of the manifest's holders, so the index is garbage
+//     too, and is deleted first. The same holds for the index's own holders: following them
+//     leads to a manifest that nothing references, or to another cycle, and reviews begin
+//     there.
 //
 //   - A cycle becomes garbage when the last tag, index or subject that kept it from outside
 //     is deleted. This event queues the manifest that lost the reference. If an index lists
@@ -75,7 +76,7 @@ type cycle struct {
 // cycles maps the id of a manifest in a cycle to its cycle.
 type cycles map[int64]*cycle
 
-// of returns the cycles of the given manifests, and each cycle only once.
+// The method `of` returns the cycles of the given manifests, and each cycle only once.
 func (found cycles) of(keys manifestKeys) map[*cycle]bool {
 	list := map[*cycle]bool{}
 	for _, id := range keys.ids {

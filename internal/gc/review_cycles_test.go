@@ -163,7 +163,8 @@ func TestReviewOfHeldCycles(t *testing.T) {
 		b.Empty(t, "manifests", "gc_manifest_review_queue")
 	}
 
-	// The image of this cycle has a subject that isn't in the cycle.
+	// The image of this cycle has a tagged subject that isn't in the cycle. Reviews must
+	// keep the cycle until the subject is deleted.
 	above := catalogtest.Numbered(t, 9, config)
 	subject := b.Put(t, "r", above, "t")
 	image := b.Put(t, "r", catalogtest.SubjectOf(t, config, subject))

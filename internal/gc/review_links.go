@@ -76,11 +76,11 @@ func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review)
 	return unsettled, nil
 }
 
-// unlink removes those of the given links that are still unused. A put of a manifest locks
-// the links of the manifest's blobs. So unlink locks the links, and then checks in a new
-// statement that they are unused. It skips links that other transactions have locked;
-// `locked` is the number of links that unlink has locked, `removed` the number of those
-// that it has removed.
+// unlink removes those of the given links that are still unused. A put of a manifest that
+// uses a link locks the link first. So unlink locks the links, to keep further puts out,
+// and then checks in a new statement, which sees the puts before, that they are unused. It
+// skips links that other transactions have locked. `locked` is the number of links that
+// unlink has locked, `removed` the number of links that it has removed.
 func unlink(ctx context.Context, tx pgx.Tx, unused []blobLink) (locked, removed int, err error) {
 	if len(unused) == 0 {
 		return 0, 0, nil

@@ -216,8 +216,8 @@ func manyReferrers(t *testing.T) (b bundle, subject []byte, digest oci.Digest) {
 	return b, subject, digest
 }
 
-// left checks that `queued` referrers are queued for review. It also checks that, exactly if
-// `pending` is true, a deleted subject has further referrers that are still to be queued.
+// The method `left` checks that `queued` referrers are queued for review. If `pending` is
+// true, further referrers of a deleted subject must still have to be queued; else none.
 func (b bundle) left(t *testing.T, queued int, pending bool) {
 	t.Helper()
 	if n := b.Rows(t, "gc_manifest_review_queue"); n != queued {

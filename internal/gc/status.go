@@ -182,8 +182,8 @@ func (v *statusQuery) backlog(s *GCBacklog, keep time.Duration) {
 	v.count(tally{from: "gc_doomed_objects WHERE again_at IS DISTINCT FROM delete_after", index: "gc_doomed_objects_first_idx",
 		rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
 	v.count(tally{from: "gc_doomed_objects WHERE again_at = delete_after", index: "gc_doomed_objects_again_idx", rows: &s.Doomed.SecondSweeps})
-	// The value of keep is written into the SQL text, and not passed as a parameter, so
-	// that the planner knows it.
+	// The value of `keep` is written into the SQL text, and not passed as a parameter, so
+	// that the planner can use the value when it estimates numbers of rows.
 	kept := fmt.Sprintf("now() - interval '%d ms'", keep.Milliseconds())
 	v.count(tally{from: "gc_doomed_objects WHERE (of_upload OR sweeping) AND delete_after <= now()" +
 		" OR NOT (of_upload OR sweeping) AND delete_after <= " + kept, rows: &s.Doomed.Due})
@@ -223,7 +223,7 @@ func (v *statusQuery) count(t tally) {
 		size = "size"
 	}
 	// The limit is written into the SQL text, and not passed as a parameter, so that the
-	// planner knows it.
+	// planner chooses a plan for this number of rows.
 	v.row([]any{&t.rows.Rows, t.bytes}, fmt.Sprintf(
 		"SELECT count(*), LEAST(COALESCE(sum(size), 0), 9223372036854775807)::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
 }
@@ -287,10 +287,10 @@ func (v *statusQuery) take(ctx context.Context, on *db.DB) error {
 	return on.Pool.SendBatch(ctx, estimates).Close()
 }
 
-// estimate adds a query for PostgreSQL's estimate of the number of rows to the batch b. If
-// t.index is set, this is the number of entries that PostgreSQL last recorded for the
-// index, else the planner's estimate. For the sum of sizes, estimate assumes that all rows
-// have the average size of the counted rows.
+// estimate adds to the batch `b` a query that replaces t's count of rows by an estimate, if
+// the estimate is larger. If t.index is set, the estimate is the number of entries that
+// PostgreSQL last recorded for the index, else the planner's estimate. For the sum of sizes,
+// estimate assumes that all rows have the average size of the counted rows.
 func estimate(b *pgx.Batch, t tally) {
 	use := func(rows float64) {
 		if rows <= float64(t.rows.Rows) {

@@ -277,8 +277,9 @@ func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	return s.postpone(ctx, o.failed)
 }
 
-// postpone reschedules the pending deletions that the store failed to execute. Those with
-// the same number of attempts and the same cause of failure are updated by one statement.
+// postpone reschedules the pending deletions whose objects the store failed to delete. One
+// statement updates all of them that have the same number of failed attempts and the same
+// cause of failure.
 func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 	type kind struct {
 		attempts int
