@@ -281,8 +281,8 @@ func TestMarkedWhileMoved(t *testing.T) {
 	must(t, <-done)
 }
 
-// The name of a trigger is too long for PostgreSQL. It must be cut between two characters,
-// not inside a character of several bytes.
+// A table's name is so long that the name of its trigger exceeds PostgreSQL's 63 bytes. The
+// trigger's name must be cut between two characters, not inside one of several bytes.
 func TestLongNames(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("a", 46) + strings.Repeat("ü", 8) // 62 bytes

@@ -142,8 +142,9 @@ func (c *cleaner) changed(r Reference, rows int) {
 	}
 }
 
-// timeouts returns the lock and statement timeouts of the next query. If patient is false,
-// the lock timeout is 1 ms, so that the query practically waits for no lock.
+// timeouts returns the lock and statement timeouts of the next query. If `patient` is false,
+// the lock timeout is 1 ms, so that the query practically waits for no lock. The statement
+// timeout is StatementTimeout or, if that is less, the time left to the run, at least 1 s.
 func (c *cleaner) timeouts(patient bool) timeouts {
 	t := timeouts{c.opt.LockTimeout, min(c.opt.StatementTimeout, max(time.Until(c.tracker.deadline), time.Second))}
 	if !patient {

@@ -281,8 +281,8 @@ func TestUrgentLane(t *testing.T) {
 	wantRows(t, pool, "SELECT DISTINCT project_id FROM builds ORDER BY 1", int64(1), 2, 3, 5)
 }
 
-// A role that may delete parents needs no right on the table of deleted records, and
-// objects that it puts on its search path must not change what the trigger does.
+// A role that may delete parents must need no right on the table of deleted records. Objects
+// that the role puts on its search path must not change what the trigger does.
 func TestTriggerRights(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)

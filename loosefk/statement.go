@@ -97,9 +97,9 @@ func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args
 }
 
 // change runs r's statement for the parents `ids`. It returns how many children the
-// statement found for each parent, and how many rows it changed. If parent and child are in
-// one database and one of the parents exists after the statement, the transaction is rolled
-// back, and the error has the SQLSTATE 22012.
+// statement found for each parent, and how many rows it changed in all. If parent and child
+// are in one database and one of the parents exists after the statement, the transaction is
+// rolled back, and the error has the SQLSTATE 22012 (division by zero).
 func (r Reference) change(ctx context.Context, t timeouts, ids []parentKey, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
 	sql, args := r.statement(limit, perParent, skipLocked)
 	var check []string

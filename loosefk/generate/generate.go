@@ -282,8 +282,8 @@ func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) 
 }
 
 // tracking plans a migration for each parent without a trigger, to create the trigger. If
-// loose foreign keys aren't installed in the parent's database, or in an older version, it
-// first plans the migration that installs or upgrades them.
+// the parent's database has no loose foreign keys installed, or those of an older version,
+// tracking first plans the migration that installs or upgrades them.
 func (c *conversion) tracking(ctx context.Context) error {
 	looked := map[*loosefk.Database]bool{}
 	for _, parent := range c.parents {
