@@ -23,7 +23,7 @@ type process struct {
 	err    error // of Wait, once exited is closed
 }
 
-// startProcess starts cmd. The kernel kills it when the test process ends.
+// startProcess starts `cmd` as a process, which the kernel kills when the test process ends.
 func startProcess(name string, cmd *exec.Cmd) (*process, error) {
 	p := &process{name: name, cmd: cmd, out: newOutput(), exited: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = p.out, p.out

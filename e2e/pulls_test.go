@@ -86,8 +86,8 @@ func orasPuller(t testing.TB, r *registry) puller {
 	}}
 }
 
-// The test pulls with each client, and each client sends other requests. The test expects that
-// a user's pull counts once, whatever requests the client sends for it.
+// The test pulls with each client. The clients differ in the requests that they send for a
+// pull. The test expects that a pull counts once, whatever requests the client sends for it.
 func TestPullsOfClients(t *testing.T) {
 	for name, client := range pullers {
 		t.Run(name, func(t *testing.T) {

@@ -68,8 +68,8 @@ func (s *soak) ownerRows() ownerRows {
 	return r
 }
 
-// auditRows checks that the database has no row that nothing refers to, and exactly the tags
-// that it must have.
+// auditRows checks that the database has exactly the tags that it must have, and no garbage,
+// that is, no rows to which nothing refers.
 func (s *soak) auditRows() {
 	for what, query := range map[string]string{
 		"manifest that nothing holds": `

@@ -20,9 +20,9 @@ import (
 	"time"
 )
 
-// Child returns false if this process wasn't started to serve the baselines, which the
-// environment variable childEnv says. Otherwise it serves them until standard input is closed,
-// and returns true.
+// Child serves the baselines until standard input is closed, and returns true, if this process
+// was started for that, that is, if the environment variable childEnv is set. Otherwise it
+// returns false.
 func Child() (ok bool, err error) {
 	dir, ok := os.LookupEnv(childEnv)
 	if !ok {

@@ -48,8 +48,8 @@ var defaultSettings = map[string]string{
 	"log_min_error_statement": "panic",
 	"log_timezone":            "UTC",
 	"max_connections":         "100",
-	// 0 saves the process that launches logical replication, since nobody replicates from this
-	// server.
+	// With 0, PostgreSQL doesn't start the process that launches logical replication, which
+	// nobody uses here.
 	"max_logical_replication_workers": "0",
 	"max_wal_size":                    "2GB", // after each checkpoint the first change of a page logs the whole page
 	"random_page_cost":                "1.1", // for solid-state disks

@@ -9,7 +9,8 @@ import (
 // DigestPrefix is the beginning of a digest: the algorithm and the first 64 hexadecimal
 // digits, which are all digits of a sha256 and half of those of a sha512. Clients use digests
 // in this form in the names of tags that replace the referrers API (OCI Distribution
-// Specification, "Unavailable Referrers API"). It is comparable; the zero value is no prefix.
+// Specification, "Unavailable Referrers API"). Prefixes are comparable with ==; the zero value is
+// no prefix.
 type DigestPrefix struct {
 	text string // "sha256:" or "sha512:", and 64 lower-case hexadecimal digits
 }
