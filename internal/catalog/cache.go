@@ -175,8 +175,9 @@ func (c *cache) distrusted(path string) bool {
 	return now < last && now < c.untrusted[c.slot(path)].Load()
 }
 
-// heard records that a heartbeat has come back, which was sent at t by the monotonic clock and
-// at wall by the wall clock. It wakes the requests that wait for a heartbeat.
+// heard records that a heartbeat has come back. The heartbeat was sent at the time `t` of the
+// monotonic clock, and `wall` of the wall clock. heard wakes the requests that wait for a
+// heartbeat.
 func (c *cache) heard(t, wall time.Time) {
 	c.clock.Store(wall.UnixNano())
 	c.lastHeartbeat.Store(int64(t.Sub(c.started)) + 1)
@@ -294,7 +295,7 @@ func (k tagKey) of() string     { return k.path }
 func (k listKey) of() string    { return k.path }
 func (k contentKey) of() string { return k.path }
 
-// get returns the value that m has under key k, if the value was stored with generation gen.
+// get returns the value that `m` has under the key `k`, if it was stored with generation `gen`.
 // `fresh` is the result of cache.fresh for this request; if it is false, get returns no value.
 func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
 	if fresh && !c.distrusted(k.of()) {
@@ -306,10 +307,10 @@ func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, g
 	return none, false
 }
 
-// keep stores v, the result of a query, under key k with generation gen, which the caller has
-// read before the query. If the generation has changed since then, get never returns the
-// entry. keep doesn't check the age of the newest heartbeat, because get returns an entry only
-// to a request for which cache.fresh has checked it.
+// keep stores `v`, the result of a query, under the key `k` in `m`, with the generation `gen`,
+// which the caller has read before the query. If the generation has changed since then, get
+// never returns the entry. keep doesn't check the age of the newest heartbeat, because get
+// returns an entry only to a request for which cache.fresh has checked this age.
 func keep[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
 	if !c.off && c.lastHeartbeat.Load() != 0 && !c.distrusted(k.of()) {
 		m.Set(k, entry[V]{value: v, gen: gen})

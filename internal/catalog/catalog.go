@@ -10,11 +10,11 @@
 //     transaction, either inserts the blob's row or records the object for deletion. Every
 //     transaction that deletes a blob's row also records its object for deletion.
 //
-//   - A reference is a foreign key, so inserting a reference takes a KEY SHARE lock on the row
-//     of the reference's target. A transaction that deletes a target first locks the target's
-//     row FOR UPDATE, and looks for references in a later statement. Every statement sees what
-//     was committed before it began (READ COMMITTED). So either the deletion sees the new
-//     reference, or the insert finds that the target was deleted.
+//   - A reference is a foreign key. A transaction that inserts a reference has a KEY SHARE lock
+//     on the row of the reference's target. A transaction that deletes a target first locks
+//     the target's row FOR UPDATE, and looks for references in a later statement. Every
+//     statement sees what was committed before it began (READ COMMITTED). So either the
+//     deletion sees the new reference, or the insert finds that the target was deleted.
 //
 //   - A write is one transaction with a fixed order of locks: the repository's row; the names
 //     of the tags to be put; the review row of an existing blob that is to be linked or
@@ -106,7 +106,7 @@ func New(o Options) *Catalog {
 	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o)}
 }
 
-// AliveRepositories returns those of the `ids` whose repositories exist, in order, and locks
+// AliveRepositories returns those of the `ids` whose repositories exist, sorted, and locks
 // these repositories against deletion until the transaction ends. The recorder of pulls calls
 // it, because it writes audit entries some time after the pulls, when a repository may have
 // been deleted.

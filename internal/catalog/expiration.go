@@ -154,8 +154,9 @@ func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 	return done, nil
 }
 
-// expireIn deletes the named tags of one repository if they are still due. It returns how many
-// it deleted, and how many stay because a rule protects them.
+// expireIn locks and deletes those of the named tags of one repository whose expiration date
+// has passed; it skips tags that another transaction has locked. It returns how many tags it
+// deleted, and how many it kept because a rule protects them.
 func (c *Catalog) expireIn(ctx context.Context, t Repository, names []string) (deleted, kept int, err error) {
 	err = c.write(ctx, write{
 		path: t.Path, in: repository{t.NamespaceID, t.ID}, doing: "deleting expired tags of " + t.Path, drop: c.cache.dropTags,

@@ -59,8 +59,9 @@ FROM (
 -- name: lock_subject
 -- Locks the manifest @subject, to which the new manifest refers as its subject, if it exists;
 -- it need not. If another transaction is deleting the subject, this statement waits for the
--- end of that transaction: a deletion queues the subject's referrers for review but can't see
--- the new manifest, so it must be over before the new manifest is reviewed.
+-- end of that transaction. A deletion queues the subject's referrers for review, but not the
+-- new manifest, which it can't see. The new manifest gets a review of its own; the deletion
+-- must have ended before that review, so that the review finds the subject deleted.
 SELECT FROM manifests
 WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @subject AND purser_accepted()
 FOR KEY SHARE;
@@ -114,9 +115,10 @@ CROSS JOIN LATERAL (
 --
 -- The CTE "previous" reads the manifests to which the tags point so far. lock_tags has locked
 -- the tags that existed, so "previous" is right for these tags. But a transaction that doesn't
--- take the advisory locks of puts may meanwhile have created one of the other tags, and may be
--- moving or deleting it right now. If a tag differs from "previous", the statement doesn't
--- write the tag. Its last lines then raise a serialization failure, and the put runs again.
+-- take the advisory locks of puts may meanwhile have created a tag that didn't exist, and may
+-- be moving or deleting this tag right now. If a tag differs from "previous", the statement
+-- doesn't write the tag. Its last lines then raise a serialization failure, and the put runs
+-- again.
 WITH previous AS (
 	-- those of @tags that exist, each with the manifest to which it points
 	SELECT t.name, t.manifest_id, p.digest FROM unnest(@tags::text[]) AS want (name)

@@ -173,8 +173,8 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 // blob's row and its link to the repository. If the blob exists already, the upload's objects
 // are recorded for deletion, and the client is promised that the blob stays for the review
 // delay. But if the store has lost the existing blob's object, the upload's object replaces
-// it. key is the storage key of the upload's object; `leftovers` says that the upload may have
-// other objects, which are then recorded for deletion. Error: the same as ClaimUpload's.
+// it. `key` is the storage key of the upload's object; `leftovers` says that the upload may
+// have other objects, which are then recorded for deletion. Error: the same as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
 	doing := fmt.Sprintf("committing upload %s to %s as %s", u.ID, u.Repository, d)
 	err := c.write(ctx, write{path: u.Repository, doing: doing, create: true, run: func(ctx context.Context, r repository) error {
@@ -289,7 +289,7 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 	return b.send(ctx, c.db.Pool)
 }
 
-// OpenUploads returns those of the ids whose uploads can still be continued.
+// OpenUploads returns those of the given `ids` whose uploads can still be continued.
 func (c *Catalog) OpenUploads(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := c.db.Pool.Query(ctx, "SELECT id FROM uploads WHERE id = ANY ($1) AND status = 1", ids)
 	if err != nil {
@@ -321,8 +321,8 @@ func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) e
 	return nil
 }
 
-// ReapUploads deletes uploads that no request has saved or claimed for age, up to n of them,
-// and up to n uploads whose repository was deleted. It returns how many it deleted.
+// ReapUploads deletes up to n uploads that no request has saved or claimed for the duration
+// `age`, and up to n uploads whose repository was deleted. It returns how many it deleted.
 func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (int64, error) {
 	done, err := c.db.Pool.Exec(ctx, `
 		WITH u AS (

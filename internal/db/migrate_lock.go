@@ -81,8 +81,8 @@ func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, f
 	return conn, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		// The transaction has changed nothing, and closing the connection would end it and
-		// release the lock. But PostgreSQL would count that as a rollback, so commit first.
+		// Closing the connection would end the transaction, which has changed nothing, and
+		// release the lock. But PostgreSQL would count a rollback, so commit first.
 		if !conn.IsClosed() && conn.PgConn().TxStatus() == 'T' {
 			conn.Exec(ctx, "COMMIT") //nolint:errcheck // see above
 		}

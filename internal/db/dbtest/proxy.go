@@ -60,7 +60,8 @@ func (p *Proxy) Silence() {
 	close(p.silent)
 }
 
-// Refuse makes the proxy close each new connection at once, as if there were no server.
+// Refuse makes the proxy close each new connection at once, as if there were no server, or, if
+// `refuse` is false, forward new connections again.
 func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

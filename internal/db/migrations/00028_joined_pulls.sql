@@ -1,6 +1,6 @@
 -- Pulls of the same manifest by one client within a second are written as one audit entry,
--- whose column "pulls" has the number of these pulls. Entries that older processes write have the
--- default of one pull. Adding the column rewrites no row.
+-- whose column "pulls" has the number of these pulls. Entries that older processes write have
+-- the default of one pull. Adding the column rewrites no row.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

@@ -1,9 +1,10 @@
--- One table has the notices of namespaces' webhooks, callbacks, and the notices of the
--- registry's own webhook. A process of the first release, which may run beside newer processes
--- during an upgrade, knows only the registry's own webhook: it would claim any notice and send
--- it to autoprune.webhook.url. So the table gets another name, and the old name becomes a view
--- of the notices that such a process may send. PostgreSQL applies an INSERT, UPDATE, DELETE or
--- row lock on this view to the table, and parses prepared statements anew after the change.
+-- The table webhookdeliveries has the notices of namespaces' webhooks, callbacks, and the
+-- notices of the registry's own webhook. A process of the first release, which may run beside
+-- newer processes during an upgrade, knows only the registry's own webhook: it would claim any
+-- notice and send it to autoprune.webhook.url. So the table is renamed to webhooknotices, and
+-- webhookdeliveries becomes a view of the notices that such a process may send. PostgreSQL
+-- applies an INSERT, UPDATE, DELETE or row lock on this view to the table, and parses prepared
+-- statements anew after the change.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';

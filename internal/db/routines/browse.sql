@@ -2,7 +2,7 @@
 -- manifest's payload, configuration and layers; for an index, its payload and blobs and the
 -- sizes of its children. Only the first most_children children of an index are counted.
 --
--- For an index the function doesn't use the column total_size, since it includes the lengths
+-- For an index the function doesn't use the column total_size. This column includes the lengths
 -- of the children's payloads, which the children's own sizes include too. The blobs of an
 -- index are its entries that aren't manifests; they are stored as rows of the table layers. If
 -- an image's total_size is negative, as the first release may have stored it, the function

@@ -206,7 +206,7 @@ $$;
 -- has an id of at least "first", it returns no row.
 --
 -- The conditions and the ORDER BY of this function's queries are written so that only the
--- database index on subject_digest serves both of them. With "subject_digest =" and an order
+-- database index on subject_digest serves them all. With "subject_digest =" and an order
 -- by id alone, the planner might read the manifests of all repositories through their primary
 -- key. The comparison of rows, (subject_digest, id) >= …, tells the index scan where to start;
 -- subject_digest <= … tells it where to end.
@@ -312,7 +312,7 @@ WHERE NOT EXISTS (
 -- For each deleted manifest it queues up to a hundred referrers at once, fewer if the
 -- statement deletes many manifests. If there are more referrers, it also writes a row into
 -- gc_subject_review_queue. It writes this row before it locks the referrers' rows, since
--- gc_queue_more_referrers locks them in this order too.
+-- gc_queue_more_referrers locks rows of the two queues in this order too.
 --
 -- gc_track_deleted_manifests, gc_track_deleted_manifest_lists and gc_track_deleted_tags don't
 -- queue manifests of a deleted repository: loose foreign keys delete all of its manifests

@@ -19,9 +19,10 @@ ALTER TABLE manifestpullstatistics ADD COLUMN last_check_date timestamptz, ADD C
 ALTER TABLE pullstatisticsprocessingstate ADD COLUMN checks_since timestamptz NOT NULL DEFAULT now();
 
 -- The only row of redisprocessingstate has the state of the flushes, which move counts from
--- Redis into the statistics. The column "owner" distinguishes this registry's Redis keys from those of another registry in the same
--- Redis. redis_epoch is the number of the newest batch, which is stored in Redis too: if the
--- number in Redis is lower, Redis has lost data.
+-- Redis into the statistics. The column "owner" distinguishes this registry's Redis keys from
+-- those of another registry in the same Redis. redis_epoch is the number of the newest batch of
+-- Redis keys, which is stored in Redis too: if the number in Redis is lower, Redis has lost
+-- data.
 CREATE TABLE redisprocessingstate (
     id                       bigint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
     last_processed_timestamp timestamptz NOT NULL DEFAULT 'epoch',

@@ -21,9 +21,9 @@ import (
 // certificateEvery is how often the files of the TLS certificate are checked for changes.
 const certificateEvery = 10 * time.Second
 
-// certificate is the registry's TLS certificate. The registry reads its files again when
-// they change. If the new certificate can't be read, or doesn't match its key, the old
-// certificate stays in use.
+// certificate is the registry's TLS certificate. The registry reads the certificate's files
+// again when they change. If the new certificate can't be read, or doesn't match its key,
+// the old certificate stays in use.
 type certificate struct {
 	files config.TLS
 	log   *slog.Logger

@@ -139,9 +139,9 @@ func (p pullParts) close() {
 	}
 }
 
-// unrecordedFor is how long a mark stays valid that the worker of the function `uncounted`
-// writes to the statistics. It must be longer than a worker sleeps, so that the mark
-// doesn't expire before the worker renews it.
+// unrecordedFor is how long the pull statistics count as incomplete after the worker that
+// `uncounted` returns has marked them so. It must be longer than a worker sleeps, so that
+// the mark doesn't expire before the worker renews it.
 const unrecordedFor = 2 * worker.MaxIdle
 
 // uncounted returns a worker for a process that doesn't count pulls. The worker regularly
