@@ -81,8 +81,9 @@ const (
 	maxSlice = 1 << 20
 )
 
-// sending writes an answer in slices, and renews the connection's write deadline before each
-// slice. So only a client that reads nothing for a whole idle timeout misses the deadline.
+// sending writes an answer in slices, and renews the connection's write deadline between them
+// (extend). Each slice gets at least 7/8 of the idle timeout, and slow clients get small slices
+// (took). So only a client that reads nearly nothing for that long misses the deadline.
 type sending struct {
 	control *http.ResponseController
 	idle    time.Duration

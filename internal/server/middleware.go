@@ -166,9 +166,9 @@ func (s *Server) remote(r *http.Request, o *Observation) string {
 // Content-Type, so that they never take a blob for a web page.
 var noSniff = []string{"nosniff"}
 
-// finish ends a request. If the handler has panicked before it sent an answer, finish answers
-// with 500; after that, it closes the connection. finish also counts and logs the request. It
-// is deferred, so that it runs after a panic too.
+// finish ends a request. If the handler panicked before it sent any part of an answer, finish
+// answers with 500. If the handler panicked later, finish makes net/http close the connection.
+// finish also counts and logs the request. It is deferred, so that it runs after a panic too.
 func (s *Server) finish(o *Observation, r *http.Request, start time.Time) {
 	p := recover()
 	var panicked []slog.Attr

@@ -201,9 +201,11 @@ func (c *call) byteRange(b catalog.Blob) (byteRange, error) {
 	return rng, nil
 }
 
-// parseRange parses the two numbers of a Range header, first-last, for a blob of `size` bytes.
-// It returns false if one of them isn't a number. If the blob has no bytes in the range, the
-// returned range has the length 0.
+// parseRange parses the texts `first` and `last` of the header "Range: bytes=first-last" for a
+// blob of `size` bytes. If `first` is "", the range is the last bytes of the blob, and `last`
+// is their number. If `last` is "", the range ends with the blob. parseRange returns false for
+// a text that isn't a number. If the blob has no bytes in the range, the returned range has the
+// length 0.
 func parseRange(first, last string, size int64) (byteRange, bool) {
 	if first == "" { // a suffix range: the last n bytes
 		n, ok := parseOffset(last)
@@ -237,7 +239,7 @@ func parseOffset(s string) (int64, bool) {
 	return int64(n), err == nil
 }
 
-// deleteBlob removes a blob from the repository ("Deleting Blobs").
+// deleteBlob removes a blob from the repository (OCI specification, "Deleting Blobs").
 func (a *API) deleteBlob(c *call) error {
 	d, err := c.digest()
 	if err != nil {

@@ -43,7 +43,7 @@ func (c *call) next(path string, q url.Values) {
 	c.Header().Set("Link", fmt.Sprintf(`<%s%s?%s>; rel="next"`, server.Observed(c.r.Context()).Base, path, q.Encode()))
 }
 
-// listTags lists a repository's tags in byte order ("Listing Tags").
+// listTags lists a repository's tags in byte order (OCI specification, "Listing Tags").
 func (a *API) listTags(c *call) error {
 	n, last, err := c.page(maxTagPage)
 	if err != nil {

@@ -61,8 +61,8 @@ func (a *API) findManifest(c *call) (*catalog.Manifest, error) {
 	return a.catalog.ManifestByDigest(ctx, c.name, d)
 }
 
-// noneMatch says whether the request's header If-None-Match contains the digest. The client
-// then has the content already, and needs only the status 304.
+// noneMatch says whether the request's header If-None-Match contains the manifest's digest or
+// "*". If so, the client has the manifest already, and needs only the status 304.
 func noneMatch(r *http.Request, digest string) bool {
 	for _, v := range r.Header["If-None-Match"] {
 		for tag := range strings.SplitSeq(v, ",") {

@@ -75,9 +75,10 @@ func (o *openUploads) full(client string) limit.Full {
 	return limit.NotFull
 }
 
-// check asks the database which of the client's counted uploads still have a row, and stops
-// counting the others. If `client` is "", it does so for the uploads of all clients. It does
-// nothing if it was called for the same client less than checkUploadsEvery ago.
+// check asks the database which of the client's counted uploads still have a row in the table
+// uploads, and stops counting the uploads that have none. If `client` is "", it does so for the
+// uploads of all clients. It does nothing if it last asked for the same `client` less than
+// checkUploadsEvery ago.
 func (o *openUploads) check(ctx context.Context, client string) error {
 	ids, due := o.due(client)
 	if !due {

@@ -246,10 +246,10 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 // that the name of the next object will contain.
 //
 // For a small upload, open doesn't claim the row if the upload has a ticket, which is an object
-// number that was reserved earlier. This is safe: no other request uses an object name with
-// this number, and CommitUpload fails if the row has changed. The request can then start over,
-// since its bytes are still in memory. The bytes of a long body (`stream` is true) aren't kept
-// in memory, so open always claims the row for such a body.
+// number that was reserved when the row was inserted or last saved. This is safe: no other
+// request uses an object name with this number, and CommitUpload fails if the row has changed.
+// The request can then start over, since its bytes are still in memory. The bytes of a long
+// body (`stream` is true) aren't kept in memory, so open always claims the row for such a body.
 func (ss *session) open(ctx context.Context, stream bool) error {
 	stored := int64(0)
 	if ss.u.StoreState != nil {

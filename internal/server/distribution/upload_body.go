@@ -11,8 +11,9 @@ import (
 type uploadBody struct {
 	*server.RequestBody
 	want int64 // length by Content-Range, -1 without that header
-	// streaming says that the request has read bytes that aren't kept in memory, so it can't
-	// start over. saved says that bytes of the body were saved in the upload's row.
+	// streaming says that the request has read bytes of the body that aren't kept in memory;
+	// saved says that the request has saved the upload with bytes of the body. In both cases
+	// the request can't start over with a newer copy of the upload's row.
 	streaming, saved bool
 
 	buffer []byte

@@ -228,9 +228,9 @@ type logList struct {
 // that matches the filter.
 const emptyPages = 5
 
-// logs returns one page of the audit entries that match `f`. If emptyPages pages of the log
-// have no matching entry, it returns an empty page, which need not be the last one. NextPage is
-// "" on the last page.
+// logs returns one page of the audit entries that match `f`. It reads pages of the audit log
+// until one has a matching entry, but at most emptyPages. If none of them has, it returns an
+// empty page, which need not be the last one. NextPage is "" on the last page.
 func (a *API) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, error) {
 	log := a.opt.Audit
 	if log == nil {

@@ -40,9 +40,10 @@ func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 	slices.SortStableFunc(a.routes, (*route).compare)
 }
 
-// compare sorts routes into the order in which match tries them. Patterns with more parts come
-// first; otherwise {repository} in a short pattern would match parts that a longer pattern has
-// literally. Of two patterns with equally many parts, the one with fewer variables comes first.
+// compare sorts routes into the order in which API.match tries them. Patterns with more parts
+// come first; otherwise {repository} in a short pattern would match parts of the path that are
+// fixed words in a longer pattern, such as "tag". Of two patterns with equally many parts, the
+// one with fewer variables comes first.
 func (rt *route) compare(other *route) int {
 	if d := len(other.parts) - len(rt.parts); d != 0 {
 		return d
