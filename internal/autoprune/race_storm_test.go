@@ -369,7 +369,8 @@ func (s *storm) verify() {
 		s.done[0].Load(), s.done[1].Load(), s.done[2].Load(), s.done[3].Load(), s.done[4].Load())
 }
 
-// rest is a tag that is left at the end, with the policies from which it is exempt.
+// rest is a tag that is left when all clients and workers of TestStorm have ended, with the
+// policies from which the tag is exempt.
 type rest struct {
 	Repository int64
 	Path, Tag  string

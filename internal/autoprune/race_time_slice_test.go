@@ -387,8 +387,8 @@ func TestTakeoverGoesOn(t *testing.T) {
 }
 
 // TestPolicyChangeKeepsTheCount: a client changes a policy in the middle of a run. The run
-// must keep the failures and tags that it has counted before, and the worker must continue
-// it at once.
+// must keep the numbers of failures and tags that it has counted before the change, and the
+// worker must continue the run at once.
 func TestPolicyChangeKeepsTheCount(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})

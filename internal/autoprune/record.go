@@ -125,8 +125,8 @@ func (u *timeSlice) recordFailure(ctx context.Context, t catalog.Repository, fai
 	return nil
 }
 
-// shorten cuts the text of an error to 500 bytes, the length that the error columns of runs
-// allow.
+// shorten limits the text of an error that is stored with a run: it keeps at most the first
+// 500 bytes, followed by "…" if it has cut the text.
 func shorten(text string) string {
 	const most = 500
 	if len(text) > most {

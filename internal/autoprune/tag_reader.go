@@ -92,7 +92,8 @@ func (r *tagReader) tags(ctx context.Context) iter.Seq2[candidate, error] {
 
 // The function step is called for every stepTags-th tag. It reads the clock, which takes as
 // long as judging a tag without patterns, so calling it for each tag would double the time.
-// The number must not be large either, because patterns may take a millisecond per tag.
+// stepTags must not be large either, because judging a tag by patterns may take a
+// millisecond.
 const stepTags = 16
 
 // pace calls step for every stepTags-th tag.

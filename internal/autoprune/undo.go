@@ -96,8 +96,8 @@ func (p *Pruner) undoPage(ctx context.Context, run uuid.UUID, entries []audit.En
 
 func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []audit.Entry, out *Undone) error {
 	target, err := p.catalog.FindRepository(ctx, entries[0].Repository)
-	// If the id differs, this is a newer repository of the same name, and not the one whose
-	// tags the run deleted.
+	// If the repository's id isn't the id in the audit entries, this is a newer repository
+	// of the same name, and not the one whose tags the run deleted.
 	if oci.CodeOf(err) == oci.NameUnknown || err == nil && target.ID != entries[0].RepositoryID {
 		out.lose(entries)
 		return nil

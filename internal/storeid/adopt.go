@@ -79,9 +79,13 @@ func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
 	return a, s.adopt(ctx, known, a.Identity)
 }
 
-// adopt writes the identity `id` to the database, as unconfirmed, then to the store, and then
-// confirms it in the database. If the process dies in between, the next process that starts
-// refuses the store, and an operator can adopt it again.
+// adopt writes the identity `id` to the database, as unconfirmed, then to the store, and
+// then confirms it in the database. It skips the first step if the database has this id
+// already. If the process dies after the store got the id, the next process that starts
+// confirms it. If the process dies earlier, the next process refuses the store, and an
+// operator can adopt the store again; but if the store has no identity and the database's
+// id is unconfirmed, the next process continues as at the first start of a registry (see
+// Establish).
 func (s *Store) adopt(ctx context.Context, known Known, id string) error {
 	if id != known.ID {
 		done, err := s.opt.DB.Pool.Exec(ctx, `

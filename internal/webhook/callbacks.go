@@ -99,8 +99,8 @@ func (s *Sender) callbackBatch(ctx context.Context) (more bool, err error) {
 }
 
 // call sends a callback that this process has claimed, and records the outcome. Unless
-// Options.AllowPrivateHooks is set, the dialler of its HTTP client refuses addresses that
-// aren't public.
+// Options.AllowPrivateHooks is set, the dialler of the HTTP client of `lanes`, which call
+// uses, refuses addresses that aren't public.
 func (s *Sender) call(ctx context.Context, lease uuid.UUID, c claimedCallback) error {
 	to, err := newTarget(c.url, "", true)
 	if err != nil { // not possible for URLs that CheckCallback accepts

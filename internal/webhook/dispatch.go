@@ -97,7 +97,8 @@ func (s *Sender) lookAround(ctx context.Context) (work bool, err error) {
 		return work || enabled, nil
 	}
 	// If no webhook asks for changes, or none for pulls, audit.Unread needn't search for
-	// them: no entry comes after audit.End.
+	// entries of this kind. The position audit.End achieves that, since no entry comes
+	// after it.
 	if !changes {
 		p.changes = audit.End
 	}

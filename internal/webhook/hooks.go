@@ -153,7 +153,7 @@ func (s *Sender) Hooks(ctx context.Context, namespace string) ([]Hook, error) {
 }
 
 // Hook returns a webhook of a namespace. Errors: NAME_UNKNOWN if the namespace doesn't
-// exist, and UNSUPPORTED with status 404 if it has no such webhook.
+// exist, and UNSUPPORTED with status 404 if the namespace has no such webhook.
 func (s *Sender) Hook(ctx context.Context, namespace string, id uuid.UUID) (Hook, error) {
 	owner, err := namespaceID(ctx, s.opt.DB.Pool, namespace, "")
 	if err != nil {

@@ -23,9 +23,10 @@ const (
 
 // lanes sends the notices of namespaces' webhooks. Each webhook with due notices gets a
 // lane: a goroutine that claims and sends up to laneWidth of the webhook's notices at a
-// time. So a receiver that doesn't answer delays only its own notices. At most maxLanes
-// lanes run at once. If more webhooks have due notices, each lane ends after laneRounds
-// claims, and the webhooks that get the next lanes are chosen at random.
+// time. So a receiver that doesn't answer delays only its own notices. A lane ends after
+// laneRounds claims, or earlier if it finds fewer than laneWidth due notices. At most
+// maxLanes lanes run at once. If more webhooks have due notices, the webhooks that get the
+// next lanes are chosen at random.
 type lanes struct {
 	s      *Sender
 	client *http.Client
