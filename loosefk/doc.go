@@ -1,6 +1,7 @@
 // Package loosefk deletes or updates rows (children) that refer to deleted rows (parents),
-// where PostgreSQL's foreign keys can't: if both are in different databases, or if an ON
-// DELETE CASCADE would delete a million rows within a client's request.
+// where PostgreSQL's foreign keys can't: if parents and children are in different
+// databases, or if an ON DELETE CASCADE would delete a million rows within a client's
+// request.
 //
 // A loose foreign key is a definition: when a row of the parent table is deleted, the rows
 // of the child table that refer to it are deleted, lose the reference, or get a value in

@@ -64,7 +64,7 @@ type Options struct {
 	Log      *slog.Logger // default slog.Default()
 }
 
-// tuning describes one of the Options that is a number or a duration.
+// tuning describes a field of Options that is a number or a duration.
 type tuning struct {
 	name string
 	// number or duration points to the option's field in Options; the other is nil.

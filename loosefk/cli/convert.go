@@ -278,8 +278,9 @@ func (g *generation) write(ctx context.Context, repo *repository, out *outcome, 
 	return fmt.Errorf("%w\neverything was undone; --no-branch --no-commit only writes the files", err)
 }
 
-// refused returns an error if the plan contains refused keys, unless --skip-refused is set
-// and the plan has files nevertheless.
+// refused returns an error that names the foreign keys which the plan can't convert or
+// restore. It returns nil if there are none, or if --skip-refused is set and the plan has
+// files for other keys.
 func (g *generation) refused(plan *generate.Plan) error {
 	var errs []error
 	for _, r := range plan.Refused {

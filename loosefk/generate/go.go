@@ -124,8 +124,8 @@ func testPackage(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("looking for tests in %s: %w", dir, err)
 	}
-	// Read sharedTestFile first, which an earlier Convert wrote, then other test files,
-	// then the rest.
+	// Look for the package name in sharedTestFile first, which an earlier Convert wrote,
+	// then in other test files, then in the remaining Go files.
 	slices.SortStableFunc(files, func(a, b string) int {
 		rank := func(name string) int {
 			switch {

@@ -13,9 +13,10 @@ DECLARE
     granted text[];
     o record;
 BEGIN
-    -- Existing tables and functions with these names may be a trap: the owner of a function
-    -- can change what it does, and the owner of a table can make it run code by a trigger.
-    -- So fail if one belongs to a role that the installing role doesn't trust.
+    -- If a table or function with a name that this statement uses exists already, it may be
+    -- a trap: the owner of a function can change what the function does, and the owner of a
+    -- table can create a trigger on it that runs any code. So fail if such a table or
+    -- function belongs to a role that the installing role doesn't trust.
     trusted := ARRAY(
         WITH RECURSIVE mine AS (
             SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = current_user
