@@ -66,8 +66,9 @@ type Progress struct {
 // recountAfter is the age of the last count of due reviews after which report counts anew.
 const recountAfter = 5 * time.Second
 
-// StoreError is the error of a Collect that finished its reviews, but couldn't delete some
-// or all objects from the store. The sweepers of running servers try these deletions again.
+// StoreError is the error that Collect returns if it finished its reviews, but couldn't
+// delete some or all due objects from the store. The sweepers of running servers try these
+// deletions again.
 type StoreError struct {
 	// Failed is the number of objects that the store failed to delete. It is 0 if the store
 	// couldn't be opened, isn't mounted or belongs to another database.

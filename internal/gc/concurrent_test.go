@@ -336,7 +336,8 @@ func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error 
 	return fmt.Errorf("after %v, promised for %v: %w", time.Since(start), s.promise, err)
 }
 
-// act sends one random request as a client. `name` must be unique among all requests.
+// act sends one random request as a client. `name` must be unique among all requests: some
+// manifests contain it, so that no other client puts the same manifest.
 func (s *storm) act(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand, name string) error {
 	path, tag := fmt.Sprint("n/r", rng.IntN(s.repositories)), fmt.Sprint("t", rng.IntN(4))
 	if rng.IntN(3) == 0 {

@@ -13,9 +13,9 @@ import (
 
 const (
 	gaugesTimeout = 5 * time.Second
-	// gaugesExpiry is the age up to which the last values are still exported if queries of
-	// the database fail; if 2 × GaugesOptions.Every is longer, that age applies. Older
-	// values are not exported, so that nobody takes them for current ones.
+	// While queries of the database fail, Gauges still exports the last values, until they
+	// are older than gaugesExpiry and than 2 × GaugesOptions.Every. Then it exports no
+	// values, so that nobody takes old values for current ones.
 	gaugesExpiry = 2 * time.Minute
 )
 
@@ -30,8 +30,7 @@ type GaugesOptions struct {
 }
 
 // Gauges exports the backlog of garbage collection as Prometheus gauges. All processes on
-// one database export the same numbers. If more than 10,000 rows are in a state, their
-// number is an estimate.
+// one database export the same numbers. A number above 10,000 rows is an estimate.
 type Gauges struct {
 	opt GaugesOptions
 

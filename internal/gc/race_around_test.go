@@ -247,8 +247,9 @@ func TestRaceAroundDryRun(t *testing.T) {
 }
 
 // Very many repositories have an unused link to a blob, and UnlinkInPages removes these
-// links in several transactions. Between the statements of one of these transactions,
-// clients mount the blob or ask whether it exists.
+// links in several transactions. Between two statements of one of these transactions, a
+// client mounts the blob, and another asks whether the blob exists. Both must be told that
+// it exists, and the mounted blob must be there afterwards.
 func TestRaceAroundPages(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string][]string{

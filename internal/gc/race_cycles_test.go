@@ -48,8 +48,8 @@ func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	config := b.Push(t, "r", "config")
 	for i := range 3 {
 		for what, hold := range map[string]func(payload []byte){
-			// The test inserts the tag's row directly: if a client put a manifest of the
-			// cycle that is a subject, the put would wait for the review.
+			// The test inserts the tag's row directly. A client's put of the manifest with
+			// the tag would take further locks, and might wait for the review.
 			"a tag": func(payload []byte) {
 				b.Exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 					SELECT top_level_namespace_id, repository_id, 't', id FROM manifests WHERE digest = $1`,
@@ -70,8 +70,8 @@ func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 					t.Errorf("%s for %d: %v", what, i, err)
 				}
 			}
-			// The review has dropped the outer index's row in gc_manifest_review_queue. The
-			// deletion of the tag must insert a row again.
+			// The review has dropped the outer index's row in gc_manifest_review_queue. A
+			// deletion of the tag must have the cycle reviewed again.
 			if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
 				t.Fatal(err)
 			}

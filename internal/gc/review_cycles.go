@@ -149,9 +149,10 @@ const holders = `
 			THEN ARRAY(SELECT id FROM holders LIMIT $4) END AS ids
 		OFFSET 0) found`
 
-// findCycles returns the cycles of those given manifests that are in a cycle without tags,
-// by manifest id. It may also return a cycle for a manifest that isn't in the cycle itself
-// but is one of the cycle's holders. The given manifests must have no tags of their own.
+// findCycles returns, by manifest id, the cycle of each given manifest that is in a cycle
+// without tags. It may also return this cycle for a given manifest that isn't in the cycle
+// itself but is one of its holders, and so is garbage too. The given manifests must have no
+// tags of their own.
 func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, error) {
 	found := cycles{}
 	if keys.len() == 0 {
