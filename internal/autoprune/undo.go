@@ -24,7 +24,8 @@ type Undone struct {
 	Gone     int64  `json:"gone" doc:"Tags that can't be restored, because garbage collection has deleted the manifest, or the repository was deleted"`
 	// GoneTags are the first 100 of the tags that Gone counts.
 	GoneTags []string `json:"gone_tags" nullable:"false" doc:"The first 100 tags that can't be restored, as repository:tag@digest"`
-	// Next is the cursor for the next call of Undo, "" if all tags were restored.
+	// Next is the cursor with which a client continues the undo. It is "" when Undo has
+	// gone through all tags that the run deleted.
 	Next string `json:"next,omitempty" doc:"Where to go on: ask again with this as the cursor. Absent when all is done"`
 }
 

@@ -48,8 +48,8 @@ func dir(t *testing.T, path string) *blob.Dir {
 	return d
 }
 
-// on returns a Store that wraps the blob store `store` and checks that it belongs to this
-// database.
+// on returns a Store that wraps the blob store `store` and belongs to the database of b; it
+// refuses `store` if that has another identity than this database.
 func (b *bundle) on(store blob.Store, place string) *storeid.Store {
 	b.t.Helper()
 	s, err := storeid.New(storeid.Options{DB: b.db, Catalog: b.catalog, Store: store, Place: place, Local: true,

@@ -290,8 +290,8 @@ func (s *Sender) countCollected(ctx context.Context, tx pgx.Tx) (more bool, err 
 	return n == maxCollected, err
 }
 
-// dueCounts deletes the counts whose window is over, and returns a notice of each, for the
-// caller to queue.
+// dueCounts deletes the rows of webhookcounts whose window is over, and returns a notice of
+// the number in each row, for the caller to queue.
 func dueCounts(ctx context.Context, tx pgx.Tx) ([]notice, error) {
 	rows, err := tx.Query(ctx, `
 		WITH gone AS (
