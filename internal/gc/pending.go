@@ -31,11 +31,12 @@ func claims(list []PendingDeletion) (keys []string, until []time.Time) {
 }
 
 // ClaimPending claims up to `n` due pending deletions and returns them. Until `claimTime`
-// has passed, no other process can claim them. If this process dies, they become due again
-// then; deleting an object twice is harmless, since storage keys are never reused. The
-// object of a deleted blob can be claimed for the first time only when Options.KeepDoomed
-// has passed since delete_after, so that a restored older database still finds it. An
-// upload's objects needn't wait so long, since no blob row of a restored database names them.
+// has passed, no other process can claim them. After this time they become due again, in
+// case this process has died; deleting an object twice is harmless, since storage keys are
+// never reused. The object of a deleted blob can be claimed for the first time only when
+// Options.KeepDoomed has passed since delete_after, so that a restored older database
+// still finds it. An upload's objects needn't wait so long, since no blob row of a
+// restored database names them.
 func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Duration) ([]PendingDeletion, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		WITH others AS MATERIALIZED (

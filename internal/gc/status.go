@@ -84,9 +84,9 @@ type PendingBacklog struct {
 type PendingStatus struct {
 	PendingBacklog
 	Failing catalog.Count `json:"failing"` // the store failed to delete them at least once
-	// LastError and FailingSince are about one pending deletion: among those with a failed
-	// attempt, the one that was recorded first. They are its last error, and the time when
-	// it was recorded; "" and nil if no deletion has failed.
+	// LastError and FailingSince describe the oldest pending deletion with a failed attempt:
+	// its last error, and the time when the pending deletion was recorded (before its first
+	// attempt). They are "" and nil if no deletion has failed.
 	LastError    string     `json:"last_error"`
 	FailingSince *time.Time `json:"failing_since"`
 }

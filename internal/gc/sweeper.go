@@ -21,8 +21,8 @@ const (
 	retryMin = time.Second // delay after the first failure to delete an object
 	retryMax = time.Hour
 
-	// parallelUploads bounds the uploads whose objects are deleted at the same time: for
-	// each upload, the store has to list the objects first.
+	// parallelUploads bounds the uploads whose objects are deleted at the same time. Each
+	// upload needs a call of its own, since the store has to list its objects first.
 	parallelUploads = 8
 	settleTimeout   = 5 * time.Second
 )

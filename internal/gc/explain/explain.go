@@ -79,9 +79,9 @@ func counted(n int64) catalog.Count {
 // `*total`, and returns an item made from the other columns.
 //
 // The SQL statement must read at most explainLimit+1 rows of the list, and sort only these.
-// Otherwise the planner would read and sort the whole list, because it can't know that very
-// many manifests may use one digest. The limits must be literals in the SQL text, so that
-// the planner knows them.
+// Otherwise PostgreSQL would read and sort the whole list, although very many manifests may
+// use one digest. The limits must be literals in the SQL text, so that the planner knows
+// them.
 func askSome[T any](b *pgx.Batch, to *Some[T], scan func(row pgx.CollectableRow, total *int64) (T, error), sql string, args ...any) {
 	*to = Some[T]{First: []T{}, Total: counted(0)}
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
