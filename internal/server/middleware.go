@@ -100,7 +100,8 @@ func (b countedBody) Read(p []byte) (int, error) {
 }
 
 // observe returns a handler that gives each request an id and deadlines, passes it to `next`,
-// counts it and logs it. If `next` panics, the handler logs the panic and answers with 500.
+// counts it and logs it. If `next` panics, the handler logs the panic. It then answers with 500
+// or, if part of the answer was already sent, closes the connection (finish).
 func (s *Server) observe(next http.Handler) http.Handler {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()

@@ -22,9 +22,10 @@ import (
 // session can't save anything any more.
 //
 // If this process remembers a copy of the upload's row, the session begins with this copy,
-// which saves a query. If the copy is outdated, the session's first write to the row fails. At
-// that time all bytes that were read from the body are still in memory, so a new session can
-// begin with the row from the database.
+// which saves a query. If the copy is outdated, the session's first write to the row fails. A
+// session writes to the row before it reads more of the body than the bytes it keeps in memory
+// (uploadBody.first). So when the write fails, a new session can begin with the row from the
+// database and with these bytes.
 type session struct {
 	api  *API
 	u    catalog.Upload
