@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// same returns a pull at the time `at`. All its pulls have the same content and client,
-// except for the fields that the function `change` sets.
+// same returns the entry of a pull at the time `at`. All entries that it returns are of the
+// same content and the same client, except for the fields that the function `change` sets.
 func same(change func(*Entry), at time.Time) Entry {
 	e := pull(1)
 	if e.Time = at; change != nil {

@@ -165,11 +165,12 @@ func scanRow(r pgx.CollectableRow) (out row, err error) {
 const maxKinds = 8
 
 // query returns the SELECT statement, with its arguments, that finds up to `limit` entries
-// after the place `after` in the listing (nil: from the newest). The statement's index
-// scans return up to `bound` entries in the listing's order; those conditions of the filter
-// that no index serves are checked on each of these entries. No step sorts or reads
-// everything first, so PostgreSQL stops at the last entry of the page. The limits are
-// literals in the SQL text, so that the planner knows how few rows are wanted.
+// after the place `after` in the listing (nil: from the newest). Its index scans return
+// entries in the listing's order. If the filter has conditions that no index serves, each
+// index scan returns up to `bound` entries, and the statement checks these conditions on
+// them; otherwise each returns up to `limit` entries. No step sorts or reads everything
+// first, so PostgreSQL stops at the last entry of the page. The limits are literals in the
+// SQL text, so that the planner knows how few rows are wanted.
 func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 	arg := func(v any) string {
 		args = append(args, v)

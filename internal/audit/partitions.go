@@ -95,8 +95,8 @@ var (
 
 // Update creates the partitions of the current month, of the next month, and of earlier
 // months whose entries are in the default partition. Then it drops the partitions of months
-// whose retention is over. If one step fails, Update still tries the others, and returns
-// all errors.
+// whose retention is over, and deletes old HEAD requests from the table pullheads
+// (deleteHeads). If one step fails, Update still tries the others, and returns all errors.
 func (pm *PartitionManager) Update(ctx context.Context) (PartitionChanges, error) {
 	var done PartitionChanges
 	now, err := pm.now(ctx)
@@ -182,7 +182,8 @@ func (pm *PartitionManager) createMissing(ctx context.Context, oldest, current m
 	for _, m := range have {
 		there[m] = true
 	}
-	// The default partition has no entries of months that have their own partition.
+	// PostgreSQL puts no entry of a month that has its own partition into the default
+	// partition. So each month that is found there lacks its partition.
 	missing, err := pm.monthsInDefault(ctx, oldest, current)
 	if err != nil {
 		return err

@@ -150,8 +150,8 @@ func (r *Recorder) prepare(ctx context.Context, e *Entry) {
 }
 
 // join joins a request with a matching entry in the buffer, if there is one, and returns
-// whether it did. The entry may be older than RecorderOptions.Join only if the buffer is
-// full.
+// whether it did. The entry may be older than RecorderOptions.Join only if `full` is set:
+// the buffer has no room for a further entry of this kind.
 func (r *Recorder) join(e *Entry, full bool) bool {
 	if r.opt.Join < 0 || !e.joinable() {
 		return false
@@ -186,9 +186,9 @@ func (r *Recorder) add(e *Entry) {
 }
 
 // Wait waits until entries leave a full buffer, at most until the time `until`. It returns
-// true if the caller should offer its entry again. It returns false if the time is over, if
-// the recorder is closed, if writing the last batch failed, or if the present batch takes
-// longer than Patience.
+// true if the caller should offer its entry again. It returns false if the time is over or
+// ctx ends, if the recorder is closed, if writing the last batch failed, or if the present
+// batch takes longer than RecorderOptions.Patience.
 func (r *Recorder) Wait(ctx context.Context, until time.Time) bool {
 	if r == nil {
 		return false
@@ -303,9 +303,9 @@ func (r *Recorder) Run(ctx context.Context) error { return r.loop.Run(ctx) }
 
 // Close makes the recorder refuse further entries, and writes those in the buffer. It
 // repeats failed batches until all are written or ctx ends. If ctx ends first, Close drops
-// the rest, counts it, and returns an error with the number of dropped pulls. (If
-// PostgreSQL didn't answer the last attempt to write a batch, the batch may be in the log
-// nevertheless.) Call Close when Run has returned or is about to return.
+// the remaining entries, counts their pulls as dropped, and returns an error with the number
+// of these pulls. (If PostgreSQL didn't answer the last attempt to write a batch, the batch
+// may be in the log nevertheless.) Call Close when Run has returned or is about to return.
 func (r *Recorder) Close(ctx context.Context) error {
 	if r == nil {
 		return nil

@@ -45,7 +45,8 @@ func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
 }
 
 // ended records that an attempt to write a batch has ended, and whether it failed. After a
-// failure it wakes the callers of Wait, since Wait returns false then.
+// failure it wakes the callers of Wait. They offer their entries once more, and if the buffer
+// is still full, their next call of Wait returns false at once.
 func (r *Recorder) ended(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

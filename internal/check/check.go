@@ -178,9 +178,10 @@ type Options struct {
 	// Parallel bounds how many of the 16 parts of the keys are compared at the same time.
 	// Default 4, maximum 16.
 	Parallel int
-	// Found is called for each finding, never concurrently; it should return quickly.
+	// Found, unless nil, is called for each finding, never concurrently. It should return
+	// quickly.
 	Found func(Finding)
-	// Progress is called every second, and at the end.
+	// Progress, unless nil, is called every second, and at the end.
 	Progress func(Progress)
 }
 

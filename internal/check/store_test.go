@@ -65,8 +65,8 @@ func (b *storeBundle) object(size int) (key string) {
 	return key
 }
 
-// write writes one complete object of an upload; base is the prefix of the upload's keys. It
-// returns the object's key.
+// write writes one complete object of an upload; `base` is the prefix of the keys of the
+// upload's objects. It returns the object's writer, which is closed, and the object's key.
 func (b *storeBundle) write(base string, size int) (blob.Writer, string) {
 	b.t.Helper()
 	var next int64

@@ -20,9 +20,10 @@ const (
 	// flushAttempts is how often a flush tries to count one batch of keys before it fails.
 	flushAttempts = 4
 	// settledFor is how long a counter's key stays in Redis after the statistics have all
-	// of its pulls. If the counter is made again after its key has expired, its field
-	// `born`, a time of the Redis server's clock, must be greater than before. So this
-	// clock must never be set back by settledFor or more.
+	// of its pulls. If the counter is made again after its key has expired, a flush
+	// recognizes this by the counter's field `born`, a time of the Redis server's clock,
+	// which must then be greater than before. So this clock must never be set back by
+	// settledFor or more.
 	settledFor = time.Minute
 	// countedFor is how long a counter's row stays in redispullcounters after the last
 	// complete flush that found the counter in Redis.

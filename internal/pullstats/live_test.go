@@ -78,7 +78,8 @@ func TestLive(t *testing.T) {
 }
 
 // One process pulls and flushes while a reader adds up statistics and live pulls again and
-// again. The reader must never see a sum that is too high, or lower than an earlier one.
+// again. The sum must never fall from one reading to the next, and must end at the number of
+// pulls.
 func TestLiveDuringFlushes(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)

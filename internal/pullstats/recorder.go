@@ -76,8 +76,9 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	return r
 }
 
-// oldest returns the time of the oldest pull or HEAD that this process still has to write to
-// the audit log or to Redis; zero if there is none.
+// oldest returns the time of the oldest request that this process still has to write: a pull
+// to the audit log or to Redis, or a HEAD to the table pullheads. It returns zero if there is
+// none.
 func (r *Recorder) oldest() time.Time {
 	at := r.opt.Log.Oldest()
 	if r.queue != nil {
@@ -118,8 +119,8 @@ func (r *Recorder) Run(ctx context.Context) error {
 }
 
 // Close sends the waiting pulls to Redis. Pulls that Redis doesn't take before ctx ends are
-// written to the audit log, to be counted from there. Call Close when Run is over, and
-// before the log's own Close.
+// written to the audit log, to be counted from there; if there is no log, they are dropped.
+// Call Close when Run is over, and before the log's own Close.
 func (r *Recorder) Close(ctx context.Context) {
 	if r != nil && r.queue != nil {
 		r.queue.close(ctx)

@@ -82,8 +82,8 @@ func (s *shop) count(t testing.TB, r *Redis) {
 	settle(t, s.worker(t))
 }
 
-// One process answers a client's HEAD and another one answers its GET. With a common Redis,
-// the two requests must be joined.
+// One process answers a client's HEAD by tag and another one answers its GET by digest. With
+// a common Redis, the HEAD and the GET must count as one pull of the tag.
 func TestPullInTwoProcesses(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)

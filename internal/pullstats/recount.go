@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// recountMargin is how long a pull may wait before Redis counts it. So a recount
-	// searches the audit log from recountMargin before the last complete flush.
+	// recountMargin is how long a pull may wait before Redis counts it. Pulls that Redis has
+	// counted since the last complete flush may be older than this flush by recountMargin,
+	// so a recount searches the audit log from that earlier time on.
 	recountMargin = 10 * time.Minute
 	// recountMost is how far back a recount searches the audit log for pulls that Redis has
 	// lost.

@@ -84,7 +84,8 @@ func (c *cluster) kill(i int) {
 	c.cmds[i].Wait()         //nolint:errcheck // by the signal
 }
 
-// owner returns the node to which a key belongs until slots are moved, and the key's slot.
+// owner returns a key's slot and the node that has this slot when the cluster starts; move
+// may give the slot to another node later.
 func (c *cluster) owner(t testing.TB, key string) (node, slot int) {
 	t.Helper()
 	n, err := c.nodes[0].ClusterKeySlot(t.Context(), key).Result()

@@ -35,8 +35,9 @@ const (
 	recordTimeout = 15 * time.Second
 )
 
-// redisQueue is a process's queue of pulls that Redis is to count. A pull stays in it until
-// Redis has answered.
+// redisQueue is a process's queue of pulls that Redis is to count. A pull leaves the queue
+// when its batch is sent. If Redis refuses the pull, the method keep writes it to the audit
+// log or puts it back.
 //
 // If pulls are logged, no pull waits long for Redis: a pull that isn't sent within
 // redisPatience is counted from the audit log, and so is every pull while Redis can't be
@@ -88,10 +89,13 @@ func newRedisQueue(r *Recorder) *redisQueue {
 }
 
 // pulled adds a pull to the queue. If the queue is full, or Redis is away, the pull is
-// counted from the audit log instead. While Redis is away, all processes also write their
-// HEADs to the log's database, so that the SyncWorker can join pulls by digest with them.
-// When Redis is back, the other processes notice it only after some seconds; until then
-// (field settled) pulls by digest are still counted from the log.
+// counted from the audit log instead. Without a log, a pull is dropped if the queue is full,
+// and waits in the queue while Redis is away.
+//
+// While Redis is away, all processes also write their HEADs to the log's database, so that
+// the SyncWorker can join pulls by digest with them. When Redis is back, the other processes
+// notice it only after some seconds; until then (field settled) pulls by digest are still
+// counted from the log.
 func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 	q.mu.Lock()
 	if q.join(e) {
@@ -143,8 +147,8 @@ func (q *redisQueue) add(e *event) {
 }
 
 // fallBackToLog writes n pulls that Redis didn't count to the audit log, marked so that the
-// SyncWorker counts and joins them. If the log has no room, the pulls are dropped and
-// recorded as uses only.
+// SyncWorker counts and joins them. If there is no log, or it has no room, the pulls are
+// dropped, and only the last-used times of their tag and manifest are recorded.
 func (q *redisQueue) fallBackToLog(ctx context.Context, e audit.Entry, n int) {
 	e.CountedBy = audit.CountedByAudit
 	if q.r.opt.Log != nil && q.r.opt.Log.Record(ctx, e) {
@@ -396,8 +400,8 @@ func (q *redisQueue) markWaiting() {
 	}
 }
 
-// close sends the waiting pulls to Redis when the process stops, and writes those that Redis
-// doesn't take to the audit log.
+// close sends the waiting pulls to Redis when the process stops. Those that Redis doesn't
+// take are written to the audit log, or dropped if there is none (fallBackToLog).
 func (q *redisQueue) close(ctx context.Context) {
 	q.mu.Lock()
 	q.closed = true

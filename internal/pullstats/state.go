@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// state is the only row of pullstatisticsprocessingstate: how far the statistics are
-// complete and how far the SyncWorker has read the audit log.
+// state is the only row of pullstatisticsprocessingstate: since when the statistics are
+// complete, and up to which position the SyncWorker has read the audit log.
 type state struct {
 	Read    audit.Position // the watermark
 	Last    time.Time      // the newest pull that was read, zero: none

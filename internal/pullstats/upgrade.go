@@ -42,7 +42,7 @@ const (
 	// olderUses is the prefix of the Redis keys in which the previous version stores
 	// last-used times, one key for each repository and hour.
 	olderUses = "pull_events:uses:"
-	// olderUsesFor is how far back the method olderUses reads the times in these keys.
+	// olderUsesFor is how far back the method Redis.olderUses reads these last-used times.
 	olderUsesFor = 2 * time.Hour
 	olderLease   = time.Minute
 )
@@ -189,7 +189,8 @@ func (w *FlushWorker) claim(ctx context.Context, n int64, keys []string) (list [
 	return list, others, left, nil
 }
 
-// parseClaim parses the answer that claimScript gives to the batch that has the claim.
+// parseClaim makes a counter of the values that claimScript returns to the batch that has
+// claimed the key.
 func parseClaim(key string, fields []any) (c counter, err error) {
 	text := make([]string, len(fields))
 	for i, f := range fields {

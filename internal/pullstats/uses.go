@@ -68,7 +68,8 @@ func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests [
 	return uses, nil
 }
 
-// add adds a use of the manifest d and, unless tag is "", of the tag.
+// add stores in u that the manifest with the digest d and, unless tag is "", the tag were
+// used at the time `at`. A later time that u already has stays.
 func (u Uses) add(tag string, d oci.Digest, at time.Time) {
 	later(u.Tags, tag, at)
 	later(u.Manifests, d.String(), at)
