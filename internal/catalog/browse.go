@@ -14,8 +14,8 @@ const (
 	// database index supports the list's filter. The page then has those of these names that
 	// the filter selects.
 	browseScan = 20_000
-	// browseCount is the number at which counting stops: a list shows the number of tags of
-	// each repository, and of repositories of each namespace, exactly up to this number.
+	// browseCount is the highest exact number of tags of a repository, or of repositories of
+	// a namespace, in a list. If there are more, the list shows browseCount, marked as inexact.
 	browseCount = 1000
 	// browseBlobs is the maximum number of blobs whose sizes are added up for the size of a
 	// repository or namespace.

@@ -18,8 +18,8 @@ type ManifestDetails struct {
 	Repository int64 // id
 	CreatedAt  time.Time
 	// Size is the size in bytes of the manifest together with its configuration and layers.
-	// For an index it is the sum of the sizes of its manifests; a layer that several of them
-	// share counts several times.
+	// For an index it is the size of the index, of the blobs that it lists, and of its
+	// manifests; a layer that several of these manifests share counts several times.
 	Size      int64
 	Tags      []string     // up to 100 that point to it, by name
 	TagCount  Count        // counted up to 1000

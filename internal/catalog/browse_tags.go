@@ -74,8 +74,8 @@ type TagInfo struct {
 	ArtifactType string // "" for an index
 	IsIndex      bool
 	// Size is the size in bytes of the manifest together with its configuration and layers.
-	// For an index it is the sum of the sizes of its first 1000 manifests; a layer that
-	// several of them share counts several times.
+	// For an index it is the size of the index, of the blobs that it lists, and of its first
+	// 1000 manifests; a layer that several of these manifests share counts several times.
 	Size      int64
 	Platforms []string // of an index up to 64 KiB
 	CreatedAt time.Time

@@ -190,8 +190,8 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 // a second statement in the same round trip; in the other order, or in one statement, garbage
 // collection could delete the blob in between. PromiseBlobExists caches the promise in this
 // process, and answers from the cache while more than half of the promised time remains.
-// Before it answers, PromiseBlobExists checks the object in the store (VerifyBlob), since a
-// client that is told "it exists" won't push the blob.
+// Before it answers from the database, PromiseBlobExists checks the object in the store
+// (VerifyBlob), since a client that is told "it exists" won't push the blob.
 func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)

@@ -22,7 +22,7 @@ type Args map[string]any
 
 // SharedArgs is like Args, but several statements can share it, each of which uses only some
 // of the arguments. A name that is in a statement's text and not in SharedArgs is an error; a
-// name that the text doesn't use is none.
+// name in SharedArgs that isn't in the text is ignored.
 type SharedArgs map[string]any
 
 // RewriteQuery implements pgx.QueryRewriter.
@@ -73,9 +73,8 @@ func rewrite(values map[string]any, sql string, more []any) (string, []any, erro
 	return s.sql, args, nil
 }
 
-// translate replaces each @name in a statement's text by $1, $2 and so on. The keys of
-// `values` must include all names in the text; translate doesn't change an @ before any other
-// word.
+// translate replaces each @name in a statement's text, except in quotes and comments, by $1, $2
+// and so on. It returns an error if the name isn't a key of `values`.
 func translate(sql string, values map[string]any) (*numbered, error) {
 	names := make(pgx.NamedArgs, len(values))
 	for name := range values {

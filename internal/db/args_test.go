@@ -12,8 +12,8 @@ import (
 )
 
 // TestArgs checks that each name in a statement's text gets its own value, when the text is
-// used for the first time and when it is used again. A name that only the text has, or only
-// the arguments have, must be an error each time.
+// used for the first time and when it is used again. A name that only the text has must be an
+// error each time. So must a name that only the arguments have, except with SharedArgs.
 func TestArgs(t *testing.T) {
 	t.Parallel()
 	const text = "SELECT @b || '@c' || @a::text || @b::text -- @d"

@@ -53,9 +53,9 @@ func configure(cfg *pgx.ConnConfig, params map[string]string) {
 // which requireOwnSession has found to give each connection a PostgreSQL session of its own.
 var ownSessions sync.Map
 
-// comparisonPatience is how long requireOwnSession waits for its second connection. If the
-// pooler has no free PostgreSQL session for this connection, it gives each client a session of
-// its own, so it doesn't share sessions.
+// comparisonPatience is how long requireOwnSession waits for its second connection. If that
+// connection gets no PostgreSQL session in this time, the connection is accepted unchecked: a
+// pooler that shares sessions would have given it the idle session of the first connection.
 const comparisonPatience = 3 * time.Second
 
 // requireOwnSession returns ErrSharedSessions if the pooler behind conn shares sessions. It
