@@ -27,7 +27,7 @@ func (b *storeBundle) put(mediaType, format string, args ...any) (oci.Digest, in
 }
 
 // Four manifests declare wrong sizes. A check must report each of them once, as a note, and
-// change nothing, even with Repair; it must count as successful.
+// change nothing, even with Repair. The check must count as successful.
 func TestCheckNotesDeclaredSizes(t *testing.T) {
 	t.Parallel()
 	b := setupStore(t)

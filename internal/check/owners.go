@@ -130,7 +130,8 @@ func scanOwner(row pgx.CollectableRow) (Owner, error) {
 // and so in one snapshot: it also finds the owner of an object that moves from one owner to
 // another meanwhile.
 //
-// The statement reads the whole table of blobs, so call it with many keys.
+// The statement reads the whole table of blobs, so call it once for many keys, not once for
+// each of them.
 func FindUnowned(ctx context.Context, pool *db.DB, keys []string) ([]string, error) {
 	list, err := scan(ctx, pool, `
 		WITH k AS MATERIALIZED (
@@ -189,7 +190,8 @@ func recordUnowned(ctx context.Context, pool *db.DB, objects []blob.Object, dela
 // deletion of all of its objects, due when the duration `delay` is over. If a blob owns one
 // of these objects, this object is kept.
 //
-// The statement reads the whole table of blobs, so call it with many bases.
+// The statement reads the whole table of blobs, so call it once for many bases, not once for
+// each of them.
 func recordUnownedUploads(ctx context.Context, pool *db.DB, bases []string, delay time.Duration) error {
 	_, err := scan(ctx, pool, `
 		WITH k AS MATERIALIZED (

@@ -89,8 +89,9 @@ func (r *Redis) counters(ctx context.Context, keys []string) (list []counter, in
 	return list, invalid, failed
 }
 
-// parseCounter makes a counter of the field values that the method counters has read from a
-// key. `exists` is false if Redis doesn't have the key.
+// parseCounter makes a counter of the field values that Redis.counters has read from a key.
+// `exists` is false if Redis doesn't have the key. It returns an error if the values, or the
+// key's name, can't be those of a counter.
 func parseCounter(key string, fields []any) (c counter, exists bool, err error) {
 	text := make([]string, len(fields))
 	for i, f := range fields {

@@ -85,8 +85,8 @@ func NewLastUsedRecorder(o LastUsedOptions) (*LastUsedRecorder, error) {
 func (m *LastUsedRecorder) Run(ctx context.Context) error { return m.loop.Run(ctx) }
 
 // Close writes the last-used times that are still in memory. Call it after Recorder.Close,
-// which may add some. If Close returns an error, the database couldn't be written, and these
-// times are lost.
+// which may add further times. If Close returns an error, the database couldn't be written,
+// and the times that were in memory are lost.
 func (m *LastUsedRecorder) Close(ctx context.Context) error {
 	if _, err := m.save(ctx); err != nil {
 		return fmt.Errorf("stopping without the last last-used times: %w", err)

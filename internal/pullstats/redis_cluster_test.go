@@ -191,8 +191,8 @@ func TestRedisCluster(t *testing.T) {
 	flush(s.flusher(t, r))
 	compare(t, s.books(t), truth(all))
 
-	// One node goes down. The pulls that this node has counted must wait, and a flush must
-	// add the pulls of the other nodes to the statistics.
+	// One node goes down. A flush must fail because of this node's pulls, which it can't
+	// read, but must still add the pulls that the other nodes have to the statistics.
 	record()
 	down := 0
 	for _, key := range []string{epochKey, ownerKey} { // a flush can't begin without these keys

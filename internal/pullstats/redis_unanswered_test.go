@@ -143,7 +143,7 @@ func (p *proxy) pass(request []byte, server io.Writer, answers <-chan []byte) bo
 	return true
 }
 
-// on makes the proxy apply the fault f to the next n requests that contain text.
+// on makes the proxy apply the fault f to the next n requests that contain the string `text`.
 func (p *proxy) on(text string, n int, f fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -315,8 +315,9 @@ func TestRedisHeadUnfit(t *testing.T) {
 	compare(t, s.books(t), truth([]audit.Entry{s.pull(0, "", "a", noon), s.pull(0, "v1", "b", noon)}))
 }
 
-// Redis refuses connections, since its password was changed, and the client library reports
-// no error. The recorder must not treat the pulls that it sent as counted.
+// Redis refuses connections, since its password was changed. For a pull that the recorder
+// wants to send then, the client library reports neither a result nor an error. The recorder
+// must not treat this pull as counted, and a flush must fail.
 func TestRedisRefusesConnections(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -111,8 +111,8 @@ func TestScriptsFailWhole(t *testing.T) {
 	}
 }
 
-// A pull whose time is earlier, by a replica's wrong clock, is counted after a later pull.
-// It must not lower the time in the counter, nor the last-used time.
+// Because a replica's clock is wrong, a pull that comes after another one has an earlier
+// time. It must not lower the time in the counter, nor the last-used time.
 func TestRedisUsesSkew(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -161,8 +161,8 @@ func Unchecked(ctx context.Context, stats *db.DB, d time.Duration) error {
 	return nil
 }
 
-// Status says how far the SyncWorker has read the audit log, and since when the statistics
-// are complete.
+// Status says up to which position the SyncWorker has read the audit log, and since when the
+// statistics are complete.
 type Status struct {
 	// Since is the time from which on every use is recorded: a tag or manifest without
 	// statistics was not pulled since then.
@@ -189,8 +189,9 @@ type Status struct {
 	Unseen bool
 }
 
-// Status returns how far the audit log was read. If there is no row of
-// pullstatisticsprocessingstate yet, Status inserts it.
+// Status returns up to which position the audit log was read, since when the statistics are
+// complete, and what keeps pulls from being counted. If pullstatisticsprocessingstate has no
+// row yet, Status inserts it.
 func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	s, err := readState(ctx, w.opt.Stats.Pool, false)
 	if errors.Is(err, errNoState) {

@@ -320,8 +320,8 @@ func olderName(key string) int64 {
 }
 
 // olderApplied abandons every open batch, since it may have claimed pulls that Redis then
-// lost. It returns, for each key (as olderName of the key), the highest sequence number
-// among the batches that were made at or after the time `since` and whose state is applied.
+// lost. Of the applied batches that were made at or after the time `since`, it returns the
+// highest sequence number for each key, as a map from olderName(key) to this number.
 func (w *FlushWorker) olderApplied(ctx context.Context, since time.Time) (map[int64]int64, error) {
 	if _, err := w.opt.Stats.Pool.Exec(ctx, `
 		WITH open AS MATERIALIZED (

@@ -164,7 +164,8 @@ func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, na
 			later(into, name, *last)
 		}
 		// `check` is the last-used time that is stored, but the tag or manifest may have
-		// been used for up to lastUsedSlack after it. So add this slack, as far as now.
+		// been used for up to lastUsedSlack after it. So add this slack, but end at the
+		// present time.
 		if now := time.Now(); check != nil && check.Before(now) {
 			*check = earlier(check.Add(lastUsedSlack), now)
 		}
