@@ -19,11 +19,11 @@ import (
 // Upload is the state of an upload in progress, as it is stored in the upload's row in the
 // table uploads. With this state any process can continue the upload.
 //
-// Attempt is a fencing token. A request that writes first claims the upload, which raises
-// Attempt in the upload's row. From then on, only a request that names the current Attempt can
-// reserve object numbers, save the upload's state or commit its blob. So if a request stalls,
-// and a newer request claims the upload meanwhile, the stalled one can't change anything when
-// it goes on: it is fenced.
+// Attempt is a fencing token: ClaimUpload and SaveUpload raise it in the upload's row. A
+// request claims the upload before it writes an object, unless it has a Ticket for the object.
+// Only a request that names the current Attempt can reserve object numbers, save the upload's
+// state or commit its blob. So if a request stalls, and a newer request claims the upload
+// meanwhile, the stalled one can't change anything when it goes on: it is fenced.
 type Upload struct {
 	ID         uuid.UUID
 	Repository string
@@ -106,7 +106,7 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 
 // ClaimUpload makes the caller the upload's only writer, if the upload's row still has the
 // attempt u.Attempt, and reserves n object numbers for the caller. It returns the new attempt
-// and `next`, the lowest of these numbers; they are next to next+n-1. Error:
+// and the lowest reserved number, `next`; the others follow it without gaps. Error:
 // BLOB_UPLOAD_INVALID with status 416 if another request has claimed or changed the upload
 // since u was read.
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, next int64, err error) {

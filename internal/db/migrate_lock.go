@@ -82,7 +82,8 @@ func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, f
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
 		// Closing the connection would end the transaction, which has changed nothing, and
-		// release the lock. But PostgreSQL would count a rollback, so commit first.
+		// release the lock. But PostgreSQL would count that as a rollback in its statistics,
+		// so commit first.
 		if !conn.IsClosed() && conn.PgConn().TxStatus() == 'T' {
 			conn.Exec(ctx, "COMMIT") //nolint:errcheck // see above
 		}

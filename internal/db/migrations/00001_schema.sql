@@ -154,8 +154,8 @@ CREATE INDEX tags_manifest_id_idx ON tags (top_level_namespace_id, repository_id
 -- A row of uploads owns every object in the blob store whose storage key begins with the row's
 -- storage_key. This ends when the upload ends: one of the objects may become a blob's, and the
 -- others become pending deletions.
--- attempt  the fencing token: a request that writes first raises it, and can save only as long
---          as the row has the value that this request has set
+-- attempt  the fencing token: each claim and each save raises it; a request can save only as
+--          long as the row has the value that the request has set or read
 -- numbers  how many numbers for the names of objects and parts were given out, each only once
 -- tail     the bytes of an upload so small that no object was made for it
 CREATE TABLE uploads (

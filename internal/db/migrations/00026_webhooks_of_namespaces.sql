@@ -30,8 +30,8 @@ COMMENT ON COLUMN webhooks.disabled_reason IS 'why the registry disabled it; NUL
 CREATE INDEX webhooks_namespace_id_idx ON webhooks (namespace_id);
 
 -- webhookposition has one row. A dispatcher locks this row while it works, so that only one
--- dispatcher works at a time. since is the time from which events are reported: earlier events
--- produce no notices.
+-- dispatcher works at a time. The column "since" is the time from which events are reported:
+-- events before this time produce no notices.
 CREATE TABLE webhookposition (
     one       boolean PRIMARY KEY DEFAULT true CHECK (one),
     xid       xid8 NOT NULL DEFAULT '0',

@@ -1,10 +1,10 @@
 -- pullstatisticspending has HEAD requests by tag, and pulls by digest, that a worker has read
 -- from the database. A HEAD request and a pull by digest may be the two halves of one pull of
--- a tag, which isn't decided yet. A pull by digest is already counted for its manifest. When
--- all processes have written the requests that they answered before the pull, the worker looks
--- for a HEAD request that the same client sent before the pull. If there is one, the worker
--- counts the pull for the tag of the HEAD request too. Then it deletes the row of the pull.
--- id, client and port are copied from the audit log.
+-- a tag; for the requests in this table that isn't decided yet. A pull by digest is already
+-- counted for its manifest. When all processes have written the requests that they answered
+-- before this pull, the worker looks for a HEAD request that the same client sent before the
+-- pull. If there is one, the worker counts the pull for the tag of the HEAD request too. Then
+-- it deletes the row of the pull. id, client and port are copied from the audit log.
 --
 -- pullrecorders has a row for each process that records pulls.
 -- written_to  the process has written all its pulls from before this time; NULL: it has
