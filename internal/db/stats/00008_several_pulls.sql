@@ -3,11 +3,11 @@
 -- "port" are those of the first request. Its column "later" describes each further request by
 -- two varints: the microseconds since the request before it, and its port.
 --
--- A process of an older version, which may still run during an upgrade, would count such an
--- entry as one pull. So a trigger lets a process move the position up to which the audit log
--- was read only if the same UPDATE sets the column "reads" to 2, by which the process declares
--- that it can count such entries. An older process gets an error and counts nothing; newer
--- processes count the entries instead.
+-- A process of an older version, which may still run during an upgrade, would count an audit
+-- entry that stands for several pulls as one pull. So a trigger lets a process move the
+-- position up to which the audit log was read only if the same UPDATE sets the column "reads"
+-- to 2, by which the process declares that it counts such entries correctly. An older process
+-- gets an error and counts nothing; newer processes count the entries instead.
 
 -- +goose Up
 ALTER TABLE pullstatisticspending ADD COLUMN later bytea;
