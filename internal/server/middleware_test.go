@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
@@ -74,17 +73,6 @@ func TestMetricsOfInventedMethods(t *testing.T) {
 				t.Errorf("%s has a series for %s", name, labels)
 			}
 		}
-	}
-}
-
-// TestMetricsRegisteredTwice: New returns an error.
-func TestMetricsRegisteredTwice(t *testing.T) {
-	t.Parallel()
-	r := setup(t)
-	if _, err := server.New(server.Options{Metrics: r.Metrics}); err == nil {
-		t.Error("a second server on the same registerer")
-	} else if _, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); !ok {
-		t.Error(err)
 	}
 }
 
