@@ -108,8 +108,9 @@ func evaluate(t rapid.TB, r autoprune.Rules, tags []autoprune.Tag, references ..
 	return v
 }
 
-// one is a tag and the expected decision: its code, with a minus before it if the tag is to
-// be deleted, and the index of the policy to which the code refers.
+// one is a tag and the decision expected for it, as text: the Code of the Decision, with a
+// minus before it if the tag is to be deleted, then the index of the policy that the code
+// refers to, if there is one. Examples: "-too_old 0", "no_policy".
 type one struct {
 	tag  autoprune.Tag
 	want string

@@ -313,8 +313,9 @@ func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, p
 	return rule, err
 }
 
-// DeleteProtectionRule deletes a rule of the scope. Error: NAME_UNKNOWN, also if the rule
-// doesn't exist or belongs to another scope.
+// DeleteProtectionRule deletes a rule of the scope. It returns NAME_UNKNOWN if the scope's
+// namespace or repository doesn't exist, if the rule doesn't exist, or if the rule belongs
+// to another scope.
 func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, id uuid.UUID) error {
 	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {
 		var pattern string

@@ -21,8 +21,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// concurrentTimeVariable is the environment variable with the duration of each storm test,
-// by default 3 s. If in that time no manifest or no blob was deleted, or no reviewer's
+// concurrentTimeVariable is the environment variable that says how long each test runs its
+// concurrent clients and reviewers (see the type storm), by default 3 s. If in that time no manifest or no blob was deleted, or no reviewer's
 // connection was killed, the test continues for up to half a minute.
 const concurrentTimeVariable = "PURSER_TEST_CONCURRENT"
 

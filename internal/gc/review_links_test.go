@@ -43,9 +43,9 @@ func TestLinksOfABaseLayerAreRemovedInPages(t *testing.T) {
 	})
 }
 
-// A review has left a blob with many links to UnlinkInPages. Then a client asks whether the
-// blob exists. UnlinkInPages must remove no link, and the blob's row in
-// gc_blob_review_queue must stay.
+// A review has found a blob with so many links that it left their removal to UnlinkInPages.
+// Before UnlinkInPages runs, a client asks whether the blob exists. UnlinkInPages must remove
+// no link, and the blob's row in gc_blob_review_queue must stay.
 func TestPromiseStopsTheRemovalOfLinks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -106,8 +106,8 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	return w, nil
 }
 
-// Run begins a sweep once in each interval until ctx ends. It returns nil when the page of
-// rows that it was sweeping is finished.
+// Run begins a sweep once in each interval until ctx ends. That also cancels the page of
+// rows that is being swept; then Run returns nil.
 func (w *Sweeper) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
 // round sweeps a page of rows if one is due. After a page it pauses four times as long as

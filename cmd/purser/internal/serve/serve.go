@@ -467,9 +467,10 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets) error {
 	return nil
 }
 
-// places lists where the registry keeps its data: the data directory if it has the built-in
-// PostgreSQL, and the blobs' directory or bucket unless it is the default one in the data
-// directory. A configured database isn't listed, since the operator knows it.
+// places lists where the registry keeps its data. With the built-in PostgreSQL this is the
+// data directory, and the blobs' directory or bucket unless the blobs are in the default
+// place below the data directory. With a configured database it is only the blobs' directory
+// or bucket, since the operator knows the database.
 func places(cfg *config.Config) []string {
 	var list []string
 	if cfg.Database.Main == "" {
