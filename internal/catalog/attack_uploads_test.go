@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// begun starts an upload to the repository `path` and claims it, as a request that writes
-// does. It returns the upload's row.
+// begun starts an upload to the repository `path` and claims the upload, as a request does
+// before it writes an object. It returns the claimed upload.
 func (b bundle) begun(t *testing.T, path string) catalog.Upload {
 	t.Helper()
 	list, err := b.StartUploads(t.Context(), 1)

@@ -15,10 +15,11 @@ import (
 // transaction is rolled back.
 //
 // PostgreSQL logs each error with its statement, so a refusal that happens every day, such as
-// a missing blob, must not raise an error. Instead a guard statement calls purser_refuse; the
-// statements after it call purser_accepted, which is then false, and change nothing. The
-// transaction commits, which releases its locks, and send returns the refusal. Statements
-// before the last guard therefore may only write what does no harm if the batch is refused.
+// a missing blob, must not raise an error. Instead a guard statement calls purser_refuse if
+// its condition fails. Each later statement calls purser_accepted, which then returns false,
+// and changes nothing. The transaction commits, which releases its locks, and send returns the
+// refusal. Therefore a statement before the last guard may only write rows that do no harm if
+// the batch is refused after all.
 type batch struct {
 	pgx.Batch
 	refused refusal
@@ -83,10 +84,10 @@ func (b *batch) guard(dest []any, sql string, args ...any) {
 	})
 }
 
-// lockRepository adds the first statement of every transaction that inserts rows below a
-// repository. The statement locks the repository and its namespace against deletion until the
-// commit. If either was deleted, the statement refuses the batch: the deletion couldn't see
-// the rows that the batch inserts, and would leave them behind.
+// lockRepository adds the first statement of every transaction that inserts rows of a
+// repository, such as tags or manifests. The statement locks the repository and its namespace
+// against deletion until the commit. If either was deleted, the statement refuses the batch:
+// the deletion couldn't see the rows that the batch inserts, and would leave them behind.
 func (b *batch) lockRepository(r repository, path string) {
 	b.guard(nil, `
 		SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the repository was deleted meanwhile') END

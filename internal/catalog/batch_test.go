@@ -29,8 +29,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// found returns, without duplicates, the texts in the package's code that the pattern's group
-// matches. It skips tests.
+// found searches the package's code, without tests, for the regular expression `pattern`, and
+// returns the texts that its group ( ) has matched, sorted and without duplicates.
 func found(t *testing.T, pattern string) []string {
 	t.Helper()
 	files, err := filepath.Glob("*.*")

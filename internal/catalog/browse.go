@@ -17,8 +17,8 @@ const (
 	// browseCount is the highest exact number of tags of a repository, or of repositories of
 	// a namespace, in a list. If there are more, the list shows browseCount, marked as inexact.
 	browseCount = 1000
-	// browseBlobs is the maximum number of blobs whose sizes are added up for the size of a
-	// repository or namespace.
+	// browseBlobs is the maximum number of links from repositories to blobs that are read for
+	// the exact size of a repository or namespace.
 	browseBlobs = 50_000
 	// afterNames sorts behind every name of a repository or a tag.
 	afterNames = "\x7f"
@@ -130,8 +130,9 @@ type Size struct {
 	// OwnBytes is the size of those blobs that aren't linked to any other repository or
 	// namespace. Deleting this repository or namespace would free this space.
 	OwnBytes int64 `json:"own_bytes"`
-	// Exact is false if the repository or namespace has more than 50,000 blobs. Then only some
-	// of them were counted, and each number is too low.
+	// Exact is false if the repository, or all repositories of the namespace together, have
+	// more than 50,000 links to blobs. Only the blobs of 50,001 of these links were counted
+	// then, so the numbers may be too low.
 	Exact bool `json:"exact"`
 }
 
@@ -158,8 +159,8 @@ func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d Namespa
 		return d, fmt.Errorf("describing namespace %s: %w", name, err)
 	}
 	d.CreatedAt = d.CreatedAt.UTC()
-	// Of a blob to which several repositories of the namespace have links, the query reads
-	// each of these links, and counts the blob once.
+	// If several repositories of the namespace have links to the same blob, the query reads
+	// all these links, and counts the blob once.
 	d.Size, err = c.size(ctx, `
 		WITH links AS MATERIALIZED (
 			SELECT l.blob_digest FROM repositories r

@@ -289,8 +289,8 @@ func (q TagQuery) what() string {
 	return string(q.Order)
 }
 
-// rank returns the sort key of each tag in the order q.Order: its size or the result of
-// q.Rank.
+// rank returns the sort key of each of the `tags`, by the tag's name: in the order of rank, the
+// result of q.Rank; in the order of size, the tag's size in bytes.
 func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []foundTag) (map[string]int64, error) {
 	names, manifests := make([]string, len(tags)), make([]int64, len(tags))
 	for i, t := range tags {

@@ -88,8 +88,9 @@ func TestUnusedTagsPassesOverYoungOnes(t *testing.T) {
 	}
 }
 
-// fill adds tags to the repository of the only existing tag until there are n. `pushed` is an
-// SQL expression for the time at which a tag was pushed, in which n is the tag's number.
+// fill requires that the database has one tag. It adds tags to the tag's repository until the
+// repository has n tags. `pushed` is an SQL expression for the time at which an added tag was
+// pushed; in this expression, "n" is the added tag's number, counted from 1.
 func fill(t *testing.T, s bundle, n int, pushed string) {
 	t.Helper()
 	_, err := s.DB.Pool.Exec(t.Context(), `

@@ -32,9 +32,9 @@ type cache struct {
 	seed maphash.Seed
 	tags [generations]atomic.Uint64
 	rest [generations]atomic.Uint64
-	// untrusted[slot(path)] is the time, in the unit of lastHeartbeat, until which nothing of
-	// the path is cached, because the outcome of a change is unknown; lastDistrust is the
-	// latest of these times.
+	// untrusted[slot(path)] is the time until which nothing of the path is cached, because the
+	// outcome of a change of the path is unknown. lastDistrust is the latest of these times of
+	// all paths. Each time is in nanoseconds since `started`.
 	untrusted    [generations]atomic.Int64
 	lastDistrust atomic.Int64
 	// lastHeartbeat is when the latest heartbeat that came back was sent, in nanoseconds since
@@ -132,8 +132,8 @@ func (c *cache) slot(path string) uint64 { return maphash.String(c.seed, path) %
 func (c *cache) content(path string) uint64 { return c.rest[c.slot(path)].Load() }
 func (c *cache) tagList(path string) uint64 { return c.tags[c.slot(path)].Load() }
 
-// dropTags and dropAll raise generations of path, which invalidates cache entries: dropTags
-// those of its tags, dropAll all of them.
+// dropTags raises the generation of the path's tags, which invalidates the cache entries about
+// these tags. dropAll raises both generations of the path, which invalidates all its entries.
 func (c *cache) dropTags(path string) { c.tags[c.slot(path)].Add(1) }
 
 func (c *cache) dropAll(path string) {
@@ -258,8 +258,8 @@ func (c *cache) heardBy(now time.Time) bool {
 	return last != 0 && now.Sub(c.started)-time.Duration(last) < heartbeatMaxAge && now.UnixNano()-c.clock.Load() < int64(heartbeatMaxAge)
 }
 
-// use records that a request uses the cache at the time now, and wakes the goroutine that
-// sends heartbeats (beat) if it has paused for lack of requests.
+// use records that a request uses the cache at the time `now`. If the goroutine that sends
+// heartbeats (beat) has paused because there were no requests, use wakes it.
 func (c *cache) use(now time.Time) {
 	const exact = time.Second
 	at := now.Sub(c.started)

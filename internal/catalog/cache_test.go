@@ -68,7 +68,8 @@ func TestReplicaSeesMovedTag(t *testing.T) {
 	})
 }
 
-// Somebody deletes tags by psql. The caches must be notified of this change too.
+// Somebody deletes tags by psql and not through the registry. The caches must be notified of
+// this change as well.
 func TestCacheHearsOfDirectChanges(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -130,8 +131,9 @@ func TestForgottenReplica(t *testing.T) {
 	b.WaitCaching(t)
 }
 
-// Clients write and read one tag on one replica. A read that begins after a write was answered
-// must return what was written, or something newer, whatever is cached.
+// One client moves a tag again and again, and four clients read the tag, all through the same
+// process. A read that begins after a move was answered must return the manifest to which this
+// move, or a later one, has pointed the tag.
 func TestCacheNeverServesThePast(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

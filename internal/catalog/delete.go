@@ -56,10 +56,10 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 	return err
 }
 
-// deleteTag locks the tag's row by one statement. The next statement checks the protection
-// rules and the request's condition against the locked row, and deletes it. deleteTag returns
-// the number of deleted tags, 0 or 1. OFFSET 0 in its SQL makes PostgreSQL look rows up by an
-// index: see "Plans" in package db.
+// deleteTag locks the tag's row by one statement. The next statement deletes the locked row
+// unless a protection rule or the request's condition forbids this; then it refuses the batch.
+// deleteTag returns the number of deleted tags, 0 or 1. OFFSET 0 in its SQL makes PostgreSQL
+// look rows up by an index: see "Plans" in package db.
 func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string, condition Condition, version string, protected, override bool) (n int64, err error) {
 	b := new(batch)
 	b.lockRepository(r, path)

@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// gone checks that every request for the deleted repository `path` fails. img is an image that
-// it had.
+// gone checks that every request for the deleted repository `path` fails. `img` is the digest
+// of an image that the repository had.
 func (b bundle) gone(t *testing.T, path string, img oci.Digest) {
 	t.Helper()
 	ctx := t.Context()

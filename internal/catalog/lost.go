@@ -156,7 +156,7 @@ func (c *Catalog) mark(ctx context.Context, list []StoredBlob, lost bool) (map[o
 	return marked, nil
 }
 
-// LongestWrite returns the age from which no request can still write an object. A younger
-// object that no row names may be one that a request has written after a newer request took
-// over its upload; the older request then deletes the object itself.
+// LongestWrite returns how old an object must be so that no request can still be writing it.
+// If no row names a younger object, a request may have written it after a newer request took
+// over the upload; the older request then deletes the object itself.
 func (c *Catalog) LongestWrite() time.Duration { return c.late() }

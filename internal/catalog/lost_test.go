@@ -153,7 +153,8 @@ func TestLostBlobRefusesAStalledUpload(t *testing.T) {
 }
 
 // MarkLost and MarkFound must skip a blob whose row names another object than the one that was
-// checked, and a blob that is marked, or not marked, already.
+// checked. MarkLost must also skip a blob that is marked already, and MarkFound a blob that
+// isn't marked.
 func TestMarkComparesTheObject(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -143,8 +143,8 @@ func (c *Catalog) PromiseManifestExists(ctx context.Context, path string, d oci.
 }
 
 // Blob returns a blob that is linked to the repository. It costs one query, or none if the
-// result is cached. If the store has lost the blob's object, the error is BLOB_UNKNOWN, so
-// that clients push the blob again. Errors: NAME_UNKNOWN, BLOB_UNKNOWN.
+// result is cached. Errors: NAME_UNKNOWN; BLOB_UNKNOWN if the repository has no link to the
+// blob, or if the blob is marked as lost from the store, so that clients push it again.
 func (c *Catalog) Blob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	fresh := c.cache.fresh(ctx)
 	if b, ok := get(c.cache, fresh, c.cache.blobs, contentKey{path, d}, c.cache.content(path)); ok {
@@ -187,9 +187,10 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 // blob. If the blob exists, the answer is a promise of existence: the blob stays for the
 // review delay, so that the manifest which the client pushes next finds it. The promise is a
 // row in gc_blob_review_queue. PromiseBlobExists writes the row first and looks up the blob by
-// a second statement in the same round trip; in the other order, or in one statement, garbage
-// collection could delete the blob in between. PromiseBlobExists caches the promise in this
-// process, and answers from the cache while more than half of the promised time remains.
+// a second statement in the same round trip. In the other order, or in one statement, garbage
+// collection could delete the blob after it was found and before the promise was written.
+// PromiseBlobExists caches the promise in this process, and answers from the cache while more
+// than half of the promised time remains.
 // Before it answers from the database, PromiseBlobExists checks the object in the store
 // (VerifyBlob), since a client that is told "it exists" won't push the blob.
 func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Digest) (Blob, error) {

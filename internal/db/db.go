@@ -3,13 +3,13 @@
 //
 // The package keeps these rules. Every transaction is READ COMMITTED, because the registry's
 // locking depends on each statement seeing everything that was committed before the statement
-// began. Each connection has a PostgreSQL session of its own, otherwise connecting fails.
-// PostgreSQL and this process wait only a bounded time for each other if the other has
-// vanished (see pgsession). A transaction that fails with a deadlock or a serialization
+// began. Each connection has a PostgreSQL session of its own, otherwise connecting fails. If
+// PostgreSQL's machine or this process's machine vanishes, the other waits for it only a
+// bounded time (see pgsession). A transaction that fails with a deadlock or a serialization
 // failure is run again from its beginning. The round trips of a request are counted. There are
 // only migrations to newer versions of the schema, and only one process migrates at a time.
-// Functions and triggers from routines/ are applied whenever they differ from those in the
-// database.
+// Migrate applies the functions and triggers of routines/ if they differ from those that were
+// applied last, unless a newer version of Purser has applied those.
 //
 // # Plans
 //

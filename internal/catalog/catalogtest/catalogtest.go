@@ -93,7 +93,8 @@ func (b Bundle) WaitCaching(t *testing.T) {
 	Eventually(t, "caches in use", b.Caching)
 }
 
-// Eventually waits until ok returns true, at most 2 min.
+// Eventually waits until `ok` returns true. It fails the test if this takes longer than 2 min;
+// `what` names the awaited event in the message.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)

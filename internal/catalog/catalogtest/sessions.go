@@ -37,8 +37,8 @@ func (s Session) Exec(t *testing.T, sql string, args ...any) {
 	}
 }
 
-// Blocks waits until n database connections wait for locks that session s has. It queries
-// pg_stat_activity through the session `watch`, since s may be in a transaction.
+// Blocks waits until at least n database connections wait for locks that session s has. It
+// queries pg_stat_activity through the session `watch`, since s may be in a transaction.
 func (s Session) Blocks(t *testing.T, watch Session, n int) {
 	t.Helper()
 	Eventually(t, "blocked by the other Session", func() bool {

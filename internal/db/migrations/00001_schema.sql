@@ -154,10 +154,12 @@ CREATE INDEX tags_manifest_id_idx ON tags (top_level_namespace_id, repository_id
 -- A row of uploads owns every object in the blob store whose storage key begins with the row's
 -- storage_key. This ends when the upload ends: one of the objects may become a blob's, and the
 -- others become pending deletions.
--- attempt  the fencing token: each claim and each save raises it; a request can save only as
---          long as the row has the value that the request has set or read
--- numbers  how many numbers for the names of objects and parts were given out, each only once
--- tail     the bytes of an upload so small that no object was made for it
+-- attempt  the fencing token: each claim and each save of the upload raises it. A request can
+--          save the upload only while attempt has the value that the request's claim has set
+--          or, if the request made no claim, that the request has read
+-- numbers  how many numbers were reserved for the names of objects and parts. No number is
+--          reserved twice
+-- tail     the bytes of an upload that is so small that no object was written for it
 CREATE TABLE uploads (
     id          uuid PRIMARY KEY,
     repository  text COLLATE "C" NOT NULL,

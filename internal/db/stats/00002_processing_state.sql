@@ -1,8 +1,8 @@
 -- The only row of pullstatisticsprocessingstate says up to which entry the worker of the
 -- statistics has read the audit log. The transaction that adds the pulls of these entries to
--- the statistics also updates this row. The worker reads entries in the
--- order of (xid, id); xid is a transaction id of the server that has the audit log.
--- last_processed_timestamp is the newest time that was read. Operators see it, and the worker
+-- the statistics also updates this row. The worker reads entries in the order of (xid, id);
+-- xid is a transaction id of the server that has the audit log. last_processed_timestamp is
+-- the latest time of all entries that the worker has read. Operators see it, and the worker
 -- uses it if the transaction ids in the audit log have started again from a lower number.
 --
 -- This migration adds the time of the last pull by tag to manifestpullstatistics. With this
