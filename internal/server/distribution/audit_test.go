@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// TestChangesAreLogged: a client makes changes of every kind through the API. Each must write
-// its audit entries, with the client's address, User-Agent and request id.
+// TestChangesAreLogged: a client makes changes of every kind through the API. For each change
+// the registry must write audit entries with the client's address, User-Agent and request id.
 func TestChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

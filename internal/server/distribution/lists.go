@@ -22,7 +22,7 @@ const (
 
 // page reads the query parameters of a listing: the number `n` of entries in one page, and the
 // entry `last` after which the page begins. If the client names no `n`, or a greater one than
-// `most`, page returns `most`.
+// `most`, page returns `most` as `n`. It returns an error with status 400 if `n` isn't a number.
 func (c *call) page(most int) (n int, last string, err error) {
 	if c.r.URL.RawQuery == "" {
 		return most, "", nil

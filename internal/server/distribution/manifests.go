@@ -16,7 +16,8 @@ const maxTags = 100
 
 // getManifest answers GET and HEAD of a manifest by tag or digest (OCI specification, "Pulling
 // manifests"). The answer 200 to a HEAD by digest is a promise: garbage collection doesn't
-// delete the manifest during the review delay.
+// delete the manifest during the review delay, so that the client can, for example, push an
+// image index that lists the manifest.
 func (a *API) getManifest(c *call) error {
 	m, err := a.findManifest(c)
 	if err != nil {

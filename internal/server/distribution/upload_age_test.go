@@ -11,9 +11,10 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// TestUploadsAheadOutliveNoShortAge: a process makes uploads in advance, and the reaper deletes
-// those that get too old. Even if UploadMaxAge is only half a second, no client may get an
-// upload that the reaper has deleted.
+// TestUploadsAheadOutliveNoShortAge: a process inserts the rows of uploads in advance, for
+// clients that start an upload later. The reaper deletes an upload that gets no new bytes for
+// UploadMaxAge. Even if UploadMaxAge is only half a second, no client may get an upload that
+// the reaper has deleted.
 func TestUploadsAheadOutliveNoShortAge(t *testing.T) {
 	t.Parallel()
 	const maxAge = 500 * time.Millisecond

@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// uploadsAhead is how many uploads are made in one transaction. One is for the request that
-	// needs it now, the others for requests to come.
+	// uploadsAhead is how many rows of uploads are inserted in one transaction. One of the
+	// uploads is for the request that needs an upload now. The others are kept for later
+	// requests, which then start an upload without a transaction.
 	uploadsAhead = 16
 	// aheadMaxAge is the greatest age at which a client may get an upload that was made in
 	// advance; see AheadAge.
@@ -50,8 +51,8 @@ type uploads struct {
 	making chan struct{}
 }
 
-// remembered is an upload with the time at which this process got the upload's ticket, a
-// reserved object number.
+// remembered is an upload with the time at which the method remember stored it. From this time
+// recall concludes whether the upload's ticket, a reserved object number, can still be used.
 type remembered struct {
 	catalog.Upload
 	since time.Time

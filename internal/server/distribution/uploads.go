@@ -17,9 +17,8 @@ const maxSources = 50
 
 // startUpload answers POST to /blobs/uploads/ (OCI specification, "Pushing blobs"). If the
 // query names a blob to mount, startUpload tries to link the blob of another repository to this
-// repository (mount). If that isn't asked for or not possible, and the query names a digest and
-// the request has a body, startUpload stores the body as a blob. In all other cases it starts
-// an upload.
+// repository (mount). If nothing was mounted, but the query names a digest and the request has
+// a body, startUpload stores the body as a blob. Otherwise it starts an upload.
 func (a *API) startUpload(c *call) error {
 	q := c.r.URL.Query()
 	if mount := q.Get("mount"); mount != "" {

@@ -73,8 +73,9 @@ type tagListInput struct {
 	activeGiven bool // onlyActiveTags is given
 }
 
-// Resolve records which parameters the client's query contains, because an empty parameter
-// means something else than a missing one. huma calls Resolve for each request.
+// Resolve records whether the client's query contains the parameters not_pulled_for and
+// onlyActiveTags, because an empty or false parameter means something else than a missing one.
+// huma calls Resolve for each request.
 func (in *tagListInput) Resolve(ctx huma.Context) []error {
 	u := ctx.URL()
 	query := u.Query()
@@ -256,8 +257,8 @@ func (b *movedTag) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// time returns the date, or the zero time for null. It returns an error for the client if the
-// text isn't a date, or if the date has passed.
+// time parses the JSON text of the expiration date. It returns the date, or the zero time for
+// null. It returns an error for the client if the text isn't a date, or if the date has passed.
 func (e tagExpiration) time() (at time.Time, err error) {
 	bad := server.Refusal(http.StatusBadRequest, "expiration: %.100s is neither a number of seconds since 1970, nor a time like 2030-01-02T15:04:05Z, nor null", []byte(e)).
 		WithDetail(map[string]string{"field": "expiration"})

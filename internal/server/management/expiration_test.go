@@ -43,9 +43,9 @@ func (r *registry) expires(t testing.TB, repository, tag string) int64 {
 }
 
 // TestAPITagExpiration: a client sets the expiration of a tag. The API must show the
-// expiration, accept it when the client sends back the tag as it read it, and refuse invalid
-// dates. Setting the expiration to null, pushing the tag and moving the tag must each remove
-// the expiration.
+// expiration, accept a tag that the client sends back exactly as it received the tag, and refuse
+// invalid dates. Setting the expiration to null, pushing the tag and moving the tag must each
+// remove the expiration.
 func TestAPITagExpiration(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

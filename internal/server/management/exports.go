@@ -184,8 +184,8 @@ func (a *API) checkExport(in *ExportRequest) error {
 
 // exportBase returns the scheme and host for the URL from which exported entries can be
 // fetched: the external URL if it is set, else the host to which the client sent its request.
-// The callback's receiver may not reach the registry under that host, so the external URL comes
-// first.
+// The external URL comes first, because the host that the client used may be a name, such as
+// localhost, under which the callback's receiver can't reach the registry.
 func (a *API) exportBase(in *ExportRequest) string {
 	return cmp.Or(a.server.ExternalURL(), in.base)
 }

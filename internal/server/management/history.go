@@ -80,9 +80,9 @@ func (h *tagHistory) prepare(ctx context.Context) (err error) {
 }
 
 // historyRounds limits how many queries of the audit log are made for one page of the history.
-// One query may not find enough former states, since many audit entries don't end a state of a
-// tag. If the client filters by name, only one query is made, because it already examines many
-// entries.
+// A query examines a bounded number of audit entries, and may find too few former states for
+// the page: the entries about one tag, for example, include its pushes, which end no state. If
+// the client filters by name, only one query is made, because it already examines many entries.
 const historyRounds = 20
 
 // former reads up to `n` former states of tags from the audit log, beginning at h.place.Former.

@@ -136,9 +136,10 @@ func TestQuayTagHistory(t *testing.T) {
 	}
 }
 
-// TestQuayTagHistoryOfDeleted: a manifest is deleted to which a tag once pointed. The tag
-// history must mark this former state of the tag. Then the repository is deleted, and another
-// one gets its name. The old tag history must not appear in the new repository.
+// TestQuayTagHistoryOfDeleted: a tag has pointed to a manifest that is deleted later. The tag
+// history must mark this former state of the tag. Then the repository is deleted, and a new
+// repository gets the same name. The new repository must not show the tag history of the old
+// one.
 func TestQuayTagHistoryOfDeleted(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -95,9 +95,10 @@ var hostile = map[string]string{
 	"old date": "0001-01-01T00:00:00Z", "last date": "9999-12-31T23:59:59.999999999Z", "cursor": "AAAA", "digest": "sha256:" + strings.Repeat("0", 64),
 }
 
-// TestAPIHostileParameters sends one request for every operation, parameter and hostile value,
-// in which this parameter has this value. No request may cause a server error. If PostgreSQL
-// can't store the value, the request must be refused with an error that names the parameter.
+// TestAPIHostileParameters sends requests to every operation of the management API. In each
+// request, one parameter has one of the values in the map `hostile`, such as NUL, invalid UTF-8
+// or a huge number. No request may cause a server error. If PostgreSQL can't store the value,
+// the API must refuse the request with an error that names the parameter.
 func TestAPIHostileParameters(t *testing.T) {
 	t.Parallel()
 	r := whole(t)
@@ -130,9 +131,9 @@ func TestAPIHostileParameters(t *testing.T) {
 	}
 }
 
-// hostileBodies sends requests in which one member of the body has a hostile value, for every
-// member of the body's schema `s`. It checks the answers as TestAPIHostileParameters does, and
-// returns the number of requests.
+// hostileBodies sends requests in which one member of the body has one of the values in the map
+// `hostile`. It does so for every member of the body's schema `s`. It checks the answers as
+// TestAPIHostileParameters does, and returns the number of requests.
 func (r *registry) hostileBodies(t *testing.T, d described, method, path string, list []parameter, s schema) (n int) {
 	t.Helper()
 	if name, found := strings.CutPrefix(s.Ref, "#/components/schemas/"); found {
@@ -177,9 +178,9 @@ func sample(name string, s *schema) any {
 	return "x"
 }
 
-// TestHostileDistributionParameters sends requests to the OCI API in which one parameter has a
-// hostile value, and checks the answers as TestAPIHostileParameters does for the management
-// API.
+// TestHostileDistributionParameters sends requests to the OCI API in which one parameter has
+// one of the values in the map `hostile`, such as NUL or invalid UTF-8. It checks the answers as
+// TestAPIHostileParameters does for the management API.
 func TestHostileDistributionParameters(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -103,8 +103,9 @@ func parseUUID(name, text string) (uuid.UUID, error) {
 
 // either parses a time that the client may give in one of two query parameters. Purser's
 // parameter has the name `name` and the value `text`, a time or a day. Quay's parameter has the
-// name `quays` and the value `day`. To Quay's day either adds `days`: 0 if the beginning of the
-// day is meant, 1 if its end is. It returns an error if both parameters have a value.
+// name `quays` and the value `day`; `days` is added to this day: 0 if the beginning of the day
+// is meant, 1 if its end is. The result is the zero time if neither parameter has a value, and
+// an error if both have one or if the value can't be parsed.
 func either(name, text, quays, day string, days int) (time.Time, error) {
 	switch {
 	case text != "" && day != "":
@@ -229,8 +230,9 @@ type logList struct {
 const emptyPages = 5
 
 // logs returns one page of the audit entries that match `f`. It reads pages of the audit log
-// until one has a matching entry, but at most emptyPages. If none of them has, it returns an
-// empty page, which need not be the last one. NextPage is "" on the last page.
+// until one has a matching entry, but at most emptyPages. If none of them has a matching entry,
+// logs returns an empty page, although later pages may have matching entries. NextPage is the
+// cursor of the next page, or "" if there is none.
 func (a *API) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, error) {
 	log := a.opt.Audit
 	if log == nil {
@@ -371,8 +373,8 @@ func (t logTexts) errors() []int {
 	return nil
 }
 
-// aggregatedDays is the number of days, back from the end of the time asked for, whose audit
-// entries are counted if a request has no start time.
+// aggregatedDays is how many days of the audit log are counted if a request names no start time:
+// the days before the end time that the request names, or else before now.
 const aggregatedDays = 31
 
 // aggregatedLogs counts entries by kind and day.
@@ -387,8 +389,9 @@ type aggregatedLog struct {
 }
 
 // aggregate counts the audit entries that `f` selects, by kind and day. If `f` has no start
-// time, it counts the last aggregatedDays days. It returns an error if it would have to examine
-// more than audit.MaxAggregated entries.
+// time, it counts the aggregatedDays days before the end time of `f`, or before now if `f` has
+// no end time. It returns an error if it would have to examine more than audit.MaxAggregated
+// entries.
 func (a *API) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, error) {
 	if a.opt.Audit == nil {
 		return nil, errNoLog

@@ -110,7 +110,7 @@ func (rs *runs[R]) call(ctx context.Context, r *run[R], work func(ctx context.Co
 }
 
 // find returns the run with the given id. It returns an error with status 404 if another
-// process started the run, or if at least keptRuns runs of this kind have been started since.
+// process started the run, or if at least keptRuns newer runs of this kind have been started.
 func (rs *runs[R]) find(id string) (*run[R], error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

@@ -21,9 +21,9 @@ type System struct {
 	Version string
 	Replica string // identifies this process among those that use its database
 	Storage string // kind of blob store: filesystem or s3
-	// Database is asked for its state by each request for the system's state, and the
-	// response says whether it could be reached. Nil: the database isn't asked, and the
-	// response says ok=false for it.
+	// Database is the database that the registry uses. When a client requests the system's
+	// state, the API sends a ping to Database, and the answer says whether that succeeded.
+	// Nil: the API sends no ping, and the answer says ok=false for the database.
 	Database *db.DB
 	// Migrations lists all migrations. Nil: they aren't reported.
 	Migrations func(ctx context.Context) ([]db.MigrationStatus, error)
@@ -124,8 +124,9 @@ func within(ctx context.Context, fn func(context.Context) error) error {
 	return fn(ctx)
 }
 
-// set records in `p` whether a service answered: `err` is nil if it did. If it didn't, set logs
-// the text of the error. Clients get only a general text.
+// set records in `p` whether a service answered. `err` is nil if it did, else the reason why it
+// didn't. set writes the reason only to the log; `p`, which is sent to clients, gets a general
+// text.
 func (p *partState) set(a *API, what string, err error) {
 	if p.OK = err == nil; err != nil {
 		a.log.Warn("a service that the registry depends on doesn't answer", "part", what, "error", err)

@@ -12,9 +12,10 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// unused returns a filter that selects tags which weren't used for as long as the parameter
-// not_pulled_for says. It returns nil if the parameter is missing, and an error for the client
-// if the pull statistics can't tell which tags these are.
+// unused returns a filter that selects the tags which, for as long as the parameter
+// not_pulled_for says, were neither pushed, nor pulled, nor asked for by HEAD. It returns nil if
+// the parameter is missing. It returns an error for the client if the parameter is invalid, if
+// the client asks for a page by number, or if the pull statistics are incomplete (knowsUses).
 func (a *API) unused(ctx context.Context, in *tagListInput) (*catalog.UnusedTags, error) {
 	if !in.unused {
 		return nil, nil
