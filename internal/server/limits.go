@@ -83,7 +83,8 @@ const (
 
 // sending writes an answer in slices, and renews the connection's write deadline between them
 // (extend). Each slice gets at least 7/8 of the idle timeout, and slow clients get small slices
-// (took). So only a client that reads nearly nothing for that long misses the deadline.
+// (took). So only a client that reads nearly nothing for 7/8 of the idle timeout misses the
+// deadline.
 type sending struct {
 	control *http.ResponseController
 	idle    time.Duration

@@ -154,8 +154,9 @@ func (a *API) listReferrers(c *call) error {
 }
 
 // maxReferrerBytes limits the size in bytes of one page of the list of referrers. Clients read
-// such a page like a manifest. oras, for example, reads at most 4 MiB of a manifest: it would
-// fail on a longer page, and find no signature at all.
+// such a page like a manifest, and often limit its size. The client oras, for example, reads at
+// most 4 MiB. It would fail on a longer page, and so find none of an image's signatures, which
+// are referrers.
 const maxReferrerBytes = 3 << 20
 
 // referrerPage is one page of the list of referrers, which is sent as an image index. It is

@@ -88,8 +88,8 @@ func TestSinglePost(t *testing.T) {
 	}
 	r.Do(t, "POST", "/v2/a/blobs/uploads/?digest="+digest("x").String(), "y").Want(t, 400, oci.DigestInvalid)
 	r.Do(t, "GET", "/v2/a/blobs/"+digest("x").String(), "").Want(t, 404, oci.NameUnknown)
-	// A client that names a digest in the query of the POST, but sends no body, must get an
-	// upload. It then sends the content in a PUT.
+	// A client names a digest in the query of the POST, but sends no body. The registry must
+	// start an upload, to whose URL the client then sends the content in a PUT.
 	at := r.Do(t, "POST", "/v2/a/blobs/uploads/?digest="+digest512("x").String(), "").Want(t, 202, "").Header.Get("Location")
 	r.Do(t, "PUT", at+"?digest="+digest512("x").String(), "x").Want(t, 201, "")
 	r.WantBlob(t, "a", digest512("x"), "x")
@@ -381,8 +381,8 @@ func TestMount(t *testing.T) {
 }
 
 // TestFailedMountMakesNoRepository: a client tries to mount a blob that doesn't exist into a
-// new repository, and gets an upload instead. As long as the client hasn't pushed content to
-// the new repository, the repository must not exist.
+// new repository, and the registry starts an upload instead. As long as the client hasn't pushed
+// content to the new repository, the repository must not exist.
 func TestFailedMountMakesNoRepository(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -32,8 +32,8 @@ type session struct {
 	in   *uploadBody
 	hash hash.Hash
 	w    blob.Writer
-	// tail has the whole content of the upload as long as it fits in the upload's row, which is
-	// up to catalog.MaxTail bytes.
+	// tail has the whole content of the upload, as long as this content has at most
+	// catalog.MaxTail bytes and so fits in the upload's row.
 	tail []byte
 	// claimed says that this request has claimed the upload's row, so that older requests for
 	// the upload can't save anything any more.
@@ -105,8 +105,10 @@ func (a *API) commit(c *call, d oci.Digest) error {
 
 // onUpload calls `work` with a session on the upload that the request's path names. `d` is the
 // digest of the blob that the upload is to become, or zero if the request doesn't finish the
-// upload. If the session began with an outdated copy of the upload's row, onUpload calls `work`
-// again with a session on the row from the database.
+// upload. If `work` fails with an error for the client, and the session began with this
+// process's copy of the upload's row, the copy may be outdated. onUpload then calls `work` again
+// with a session on the row from the database, unless `work` has saved bytes of the request's
+// body, or has read bytes of it that aren't kept in memory.
 func (a *API) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss *session) error) error {
 	// This context doesn't end when the client disconnects, because the bytes that have arrived
 	// by then must still be saved.

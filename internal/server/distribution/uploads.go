@@ -63,7 +63,7 @@ func (a *API) startUpload(c *call) error {
 	}
 	a.uploads.remember(u)
 	// If the query names a digest but the request has no body, the client will send the content
-	// in a later request, so the answer is an upload. The exception is the digest of empty
+	// in a later request, so the answer has an upload's URL. The exception is the digest of empty
 	// content, which is complete without a body.
 	if !whole.IsZero() && (c.r.ContentLength != 0 || whole == oci.Compute(algorithm, nil)) {
 		c.ref = c.names.name(u.ID).String()
@@ -74,8 +74,8 @@ func (a *API) startUpload(c *call) error {
 }
 
 // mount links a blob of another repository to this repository, and answers 201. It returns
-// false if no repository that the client may read has the blob; the client then gets an upload
-// instead.
+// false if no repository that the client may read has the blob; startUpload then starts an
+// upload instead.
 func (a *API) mount(c *call, digest, from string) (bool, error) {
 	d, err := parseDigest(digest)
 	if err != nil {

@@ -178,10 +178,10 @@ func (a *API) addRepository() {
 		Warning []string `header:"Warning" doc:"A warning that private has no effect, as 299 - \"…\""`
 		Body    createdRepository
 	}
-	// The repository's name is in the body. The access is checked before the body is read, so
-	// the check can't depend on the repository. Therefore the operation needs
-	// server.AccessAdmin, although pushing, which creates repositories too, needs only
-	// server.AccessPush.
+	// The API checks a client's access before it reads the body, and only the body has the
+	// repository's name. The check therefore can't ask whether the client may push to this
+	// repository, which would suffice to create it by a push. The operation needs
+	// server.AccessAdmin instead.
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "createRepo", Method: http.MethodPost, Path: "/repository", Tags: []string{"repository"},
 		Summary:       "Create a repository",

@@ -52,8 +52,8 @@ func (a *API) history(ctx context.Context, in *tagListInput) (page tagPage, err 
 }
 
 // prepare builds the queries for existing tags and for former states from the client's
-// parameters. It returns an error for the client if they don't fit the history, or if there is
-// no audit log.
+// parameters. It returns an error for the client if the history doesn't support one of the
+// parameters or its value, or if there is no audit log.
 func (h *tagHistory) prepare(ctx context.Context) (err error) {
 	in := *h.in
 	if in.Sort != "-pushed" || in.unused {

@@ -1,6 +1,6 @@
 // Package management implements the management API under /api/v1/. The package generates an
-// OpenAPI document of the API from its Go types. Where Quay has a route for the same purpose,
-// the route's path, answer and errors are like Quay's.
+// OpenAPI document of the API from its Go types. Where the registry Quay has a route for the
+// same purpose, the route's path, answer and errors are like Quay's.
 //
 // Rules of the package:
 //

@@ -17,14 +17,14 @@ import (
 // namespace with the name of the account.
 const userNamespace = "library"
 
-// PolicyOfUser is the input of operations on the policies of the user's namespace. It is
-// exported because huma reads only exported fields.
+// PolicyOfUser is the input of operations on the auto-prune policies of the namespace
+// userNamespace. It is exported because huma reads only exported fields.
 type PolicyOfUser struct{}
 
 func (PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namespace: userNamespace} }
 
-// addUserPolicies adds Quay's routes below /user for the auto-prune policies of the user's
-// namespace.
+// addUserPolicies adds Quay's routes below /user for the auto-prune policies of the namespace
+// userNamespace.
 func (a *API) addUserPolicies() {
 	addPoliciesOf[PolicyOfUser, struct {
 		PolicyOfUser
