@@ -45,7 +45,7 @@ type RepositoryPlace struct {
 	ID   int64  `json:"i,omitempty"`
 }
 
-// foundRepository is a repository that a query found for a page.
+// foundRepository is a repository that a query found for a page of a list of repositories.
 type foundRepository struct {
 	RepositoryPlace
 	Visibility string

@@ -23,11 +23,11 @@ const (
 	MaxRanked = 10_000
 	// MaxSkip is the maximum of TagQuery.Skip.
 	MaxSkip = 10_000
-	// browsePlatforms is the maximum size in bytes of an image index of which a list of tags
-	// shows the platforms.
+	// browsePlatforms is a size in bytes: a list of tags shows the platforms only of image
+	// indexes that aren't larger.
 	browsePlatforms = 64 << 10
-	// browseChildren is the maximum number of an image index's manifests whose sizes a list of
-	// tags adds up.
+	// browseChildren is how many of an image index's manifests a list of tags reads at most to
+	// add up the index's size.
 	browseChildren = 1000
 )
 
@@ -92,7 +92,7 @@ type TagPage struct {
 	Next       *TagPlace // nil: there is no next page
 }
 
-// foundTag is a tag that a query found for a page.
+// foundTag is a tag that a query found for a page of a list of tags.
 type foundTag struct {
 	name            string
 	manifest        int64

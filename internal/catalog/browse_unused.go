@@ -14,7 +14,7 @@ const (
 	unusedStep = 1000
 )
 
-// UnusedTags selects the tags that were neither pushed nor used since a time.
+// UnusedTags selects the tags that were neither pushed nor used at the time Since or later.
 type UnusedTags struct {
 	Since time.Time // tags pushed or used at this time or later are left out
 	// LastUses returns when tags were last used; tags that aren't in its result were never

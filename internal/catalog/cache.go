@@ -252,7 +252,7 @@ func (c *cache) fresh(ctx context.Context) bool {
 }
 
 // heardBy says whether the newest heartbeat that came back was sent less than heartbeatMaxAge
-// before now.
+// before the time `now`, by the monotonic clock and by the wall clock.
 func (c *cache) heardBy(now time.Time) bool {
 	last := c.lastHeartbeat.Load()
 	return last != 0 && now.Sub(c.started)-time.Duration(last) < heartbeatMaxAge && now.UnixNano()-c.clock.Load() < int64(heartbeatMaxAge)

@@ -273,7 +273,7 @@ func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 }
 
 // A process without requests must send no heartbeats and stay registered in replicas. When
-// requests come again, it must use its caches from the first one on.
+// requests come again, the first of them must already use the caches.
 func TestHeartRestsWhileNobodyAsks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

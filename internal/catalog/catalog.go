@@ -60,7 +60,8 @@ type Options struct {
 	DB *db.DB // required; its Options.Replica must be Replica.String()
 	// Background is the pool for work that no client waits for. Its Options.Replica is empty,
 	// so that the caches of all processes, including this one, are notified of changes made
-	// through this pool. Its LockTimeout is short. Default: DB, for a process without caches.
+	// through this pool. Its LockTimeout is short. If Background is nil, the pool DB does this
+	// work too, which suits a process without caches.
 	Background *db.DB
 	// Replica names this process among those that share the database.
 	Replica uuid.UUID

@@ -80,7 +80,7 @@ type StoredBlob struct {
 	Lost   bool   // the store is known to have lost its object
 }
 
-// StoredBlob returns a blob's current row, false if it is gone.
+// StoredBlob reads a blob's row from the database. The bool is false if the blob doesn't exist.
 func (c *Catalog) StoredBlob(ctx context.Context, d oci.Digest) (StoredBlob, bool, error) {
 	o := StoredBlob{Digest: d}
 	err := c.db.Pool.QueryRow(ctx, "SELECT storage_key, size, lost_at IS NOT NULL FROM blobs WHERE digest = $1", d.Bytes()).

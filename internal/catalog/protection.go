@@ -177,7 +177,7 @@ func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 }
 
 // moveRefused returns the error for a client whose put would have moved a protected tag to
-// manifest d. It returns nil if by now no protected tag points to another manifest than d.
+// manifest d. It returns nil if none of the protected tags points to another manifest any more.
 // OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
 func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, tags []string, d oci.Digest) error {
 	rules := c.rules()

@@ -91,8 +91,8 @@ func testCacheIndex(t *testing.T, dsn string) {
 }
 
 // TestListedManifestOfAnyType puts an index that lists a manifest under a media type that
-// isn't a manifest's. As the repository has a manifest with this digest, it must become a
-// child.
+// isn't a manifest's. As the repository has a manifest with this digest, the manifest must
+// become a child of the index.
 func TestListedManifestOfAnyType(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -126,7 +126,7 @@ func (c *Catalog) change(ctx context.Context, path string, drop func(path string
 	return err
 }
 
-// writeTimeout bounds the time of a change, including its reruns.
+// writeTimeout is the longest time that a change of the database may take, with all its reruns.
 const writeTimeout = time.Minute
 
 // txOrAnswer runs fn in a transaction. It commits the transaction if fn succeeds, and also if

@@ -7,18 +7,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AnalyzeGrown runs ANALYZE on each of Purser's tables in which, since the table's last
-// ANALYZE, more rows were changed than half of its rows plus 500. It returns the names of these
-// tables, also of those that it skips because of a lock. While the planner's
-// statistics of a table are from a time when the table was nearly empty, the planner takes an
-// index that leads to a whole repository to be as cheap as an index that leads to a single
-// row. This also gives bad plans to foreign key checks, whose SQL is part of PostgreSQL and
-// can't be changed. Autovacuum would analyze the tables within a minute, but it may be off or
-// busy with other tables.
+// AnalyzeGrown runs ANALYZE on each of Purser's tables in which more rows were changed since
+// the table's last ANALYZE than half of its rows plus 500. It returns the names of these
+// tables.
 //
-// AnalyzeGrown skips tables that another connection has locked, for example by ANALYZE or
-// VACUUM. It also skips, and doesn't name, tables whose owner is a role of which the
-// connection's role isn't a member.
+// While the planner's statistics of a table are from a time when the table was nearly empty,
+// the planner takes an index that leads to a whole repository to be as cheap as an index that
+// leads to a single row. So it makes bad plans, also for foreign key checks, whose SQL is part
+// of PostgreSQL and can't be changed. Autovacuum would analyze the tables within a minute, but
+// it may be off or busy with other tables.
+//
+// A table that another connection is vacuuming or analyzing isn't analyzed, although its name
+// is returned. AnalyzeGrown leaves out tables whose owner is a role of which the connection's
+// role isn't a member.
 func (d *DB) AnalyzeGrown(ctx context.Context) ([]string, error) {
 	rows, err := d.Pool.Query(ctx, `
 		SELECT format('%I.%I', n.nspname, c.relname)

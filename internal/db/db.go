@@ -101,7 +101,7 @@ type DB struct {
 	log  *slog.Logger
 }
 
-// Open makes the pool. It doesn't connect: use Ping, or any query.
+// Open makes the pool of connections but doesn't connect: the first query, or Ping, does.
 func Open(ctx context.Context, o Options) (*DB, error) {
 	cfg, err := pgxpool.ParseConfig(o.DSN)
 	if err != nil {

@@ -206,9 +206,9 @@ $$;
 -- has an id of at least "first", it returns no row.
 --
 -- The conditions and the ORDER BY of this function's queries are written so that only the
--- database index on subject_digest serves them all. With "subject_digest =" and an order
--- by id alone, the planner might read the manifests of all repositories through their primary
--- key. The comparison of rows, (subject_digest, id) >= …, tells the index scan where to start;
+-- database index on subject_digest serves them all. If the condition were subject_digest = …
+-- and the order were by id alone, the planner might read the manifests of all repositories
+-- through their primary key. The comparison of rows, (subject_digest, id) >= …, tells the index scan where to start;
 -- subject_digest <= … tells it where to end.
 CREATE OR REPLACE FUNCTION gc_page_of_referrers (namespace bigint, repository bigint, subject bytea, first bigint, page integer)
     RETURNS TABLE (first_id bigint, next_id bigint)
