@@ -40,8 +40,8 @@ type Decision struct {
 	Delete bool
 	Code   Code
 	// Policy is the index in Rules.Policies of the policy that Code refers to: the first
-	// policy that selects the tag, or, for a tag that stays, the first that considered it.
-	// -1: none.
+	// policy that selects the tag, or, for a tag that stays, the first that considered
+	// it. It is -1 if Code refers to no policy.
 	Policy int
 	// Policies are all policies that select the tag; empty when the tag stays. An undo
 	// exempts the tag from all of them, because the next run would otherwise delete it by

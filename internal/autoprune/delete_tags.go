@@ -171,9 +171,9 @@ func columns(tags []tagRow) (ids []int64, names []string, manifests []int64, pus
 // and putting an index, first locks the manifest. An image that doesn't exist any more
 // isn't returned: if a client has pushed it again, it has a new id.
 //
-// LockImages locks the indexes above the images too, level by level. No index can be added
-// above an image that is locked, since putting an index locks its children. For OFFSET 0
-// see "Plans" in package db.
+// LockImages locks the indexes above the images too, level by level. No index can be
+// added above an image that is locked, since putting an index locks its children.
+// Section "Plans" of package db says why the query has OFFSET 0.
 func (tx deletionTx) LockImages(ctx context.Context, t catalog.Repository, images []int64) ([]int64, error) {
 	for level := images; len(level) > 0; {
 		_, err := tx.Exec(ctx, `

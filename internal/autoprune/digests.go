@@ -11,10 +11,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// DigestsBelow returns, for each of the given manifests (ids in one repository), its digest
-// and the digests of all manifests below it: a client that pulls an index may pull any of
-// these. A manifest that doesn't exist has no entry in the map. For OFFSET 0 see "Plans" in
-// package db.
+// DigestsBelow returns, for each of the given manifests (ids in one repository), its
+// digest and the digests of all manifests below it: a client that pulls an index may
+// pull any of these. A manifest that doesn't exist has no entry in the map. Section
+// "Plans" of package db says why the query has OFFSET 0.
 func DigestsBelow(ctx context.Context, pool *db.DB, repository int64, manifests []int64) (map[int64][]oci.Digest, error) {
 	failed := func(err error) error {
 		return fmt.Errorf("looking for the manifests below others in repository %d: %w", repository, err)
@@ -27,8 +27,8 @@ func DigestsBelow(ctx context.Context, pool *db.DB, repository int64, manifests 
 	if err != nil {
 		return nil, failed(err)
 	}
-	// UNION drops a pair of root and manifest that the recursion has already found, so it
-	// ends even if indexes form a cycle.
+	// UNION drops a pair of root and manifest that the recursion has already found, so
+	// the recursion ends even if image indexes form a cycle.
 	rows, err := pool.Pool.Query(ctx, `
 		WITH RECURSIVE below (root, id) AS (
 			SELECT id, id FROM unnest($3::bigint[]) AS id

@@ -14,13 +14,13 @@ const orphanAge = 24 * time.Hour
 // Verdict says of each tag of one repository whether the policies delete it. Several
 // goroutines may use it.
 //
-// A tag that is pushed after the evaluation is judged by the same rules, but the newest N
-// tags of a number_of_tags policy aren't determined again: the new tag stays in addition to
-// these N. Just before the caller deletes a tag, it may set a later time of last use and
-// call Decide again, which may then decide that the tag stays. The verdict on other tags
-// doesn't change by that: Decide still deletes the tags attached to the tag's image. To
-// keep these attached tags, the caller must delete attached tags last, and only those whose
-// image has no tag.
+// A tag that is pushed after the evaluation is judged by the same rules, but the newest
+// N tags of a number_of_tags policy aren't determined again: the new tag stays in
+// addition to these N. Just before the caller deletes a tag, the caller may set a later
+// time of last use in the Tag and call Decide again; Decide may then return that the tag
+// stays. This doesn't change the verdict on other tags: Decide still returns that the
+// tags attached to the same image are deleted. So that these attached tags stay too, the
+// caller must delete attached tags last, and only those whose image has no tag any more.
 type Verdict struct {
 	rules         []rule
 	order         []int // indexes of rules: policies that count tags come last
@@ -370,7 +370,8 @@ func (v *Verdict) protectedBy(tag string) string {
 	}
 }
 
-// Notices returns the policies that select no tag at all, each with the reason.
+// Notices returns the policies that can't be applied now and therefore select no tag,
+// each with the reason.
 func (v *Verdict) Notices() []Notice {
 	var notices []Notice
 	for i := range v.rules {

@@ -21,8 +21,8 @@ func (r rank) compare(other rank) int {
 	return strings.Compare(r.name, other.name)
 }
 
-// newest finds the newest ranks among those that are added, `limit` of them, and the oldest
-// of these. It has at most `limit` ranks in memory.
+// newest finds the `limit` newest of the ranks that are added to it, and the oldest of
+// these `limit` ranks. It never holds more than `limit` ranks.
 type newest struct {
 	limit int
 	seen  int // number of tags that the policy considers, added or not

@@ -203,8 +203,9 @@ func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 	}
 }
 
-// TestPatternsOfTheFirstRelease: patterns of policies and protection rules that the first
-// release stored must still match whole names of tags only.
+// TestPatternsOfTheFirstRelease: the database has policies and a protection rule whose
+// patterns the first release stored. Such a pattern must match a tag only if it matches
+// the whole name: the pattern v must match the tag v, but not the tag v1.
 func TestPatternsOfTheFirstRelease(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

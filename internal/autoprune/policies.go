@@ -102,8 +102,8 @@ func (t Target) find(ctx context.Context, q db.Querier, lock bool) (owner, error
 	return o, nil
 }
 
-// List returns the policies of the target itself, oldest first. Error: NAME_UNKNOWN if the
-// target doesn't exist.
+// List returns the policies of the target itself, oldest first. It returns the error
+// NAME_UNKNOWN if the target doesn't exist.
 func (p *Pruner) List(ctx context.Context, t Target) ([]Saved, error) {
 	o, err := t.find(ctx, p.db.Pool, false)
 	if err != nil {
@@ -156,8 +156,8 @@ func countsTags(stored []byte) bool {
 	return err == nil && wrong == nil && method == NumberOfTags && !orphans
 }
 
-// Get returns one policy of a target. Error: NAME_UNKNOWN if the target or the policy
-// doesn't exist.
+// Get returns one policy of a target. It returns the error NAME_UNKNOWN if the target or
+// the policy doesn't exist.
 func (p *Pruner) Get(ctx context.Context, t Target, id string) (Saved, error) {
 	list, err := p.List(ctx, t)
 	if err != nil {
@@ -222,9 +222,10 @@ const touchTask = `
 		status = CASE WHEN t.run IS NULL THEN 'queued' ELSE t.status END`
 
 // Create saves a new policy and returns its id. The same transaction creates the
-// namespace's task, or puts it at the head of the queue. Errors: NAME_UNKNOWN if the target
-// doesn't exist; UNSUPPORTED with status 400 if the target has the same policy already or
-// would have too many.
+// namespace's task, or puts it at the head of the queue. It returns the error
+// NAME_UNKNOWN if the target doesn't exist, and UNSUPPORTED with status 400 if the
+// target already has an equal policy or the largest number of policies
+// (MaxScopePolicies).
 func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string, err error) {
 	id = uuid.NewString()
 	s := policyTables[t.Scope()]
@@ -275,9 +276,10 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 	return string(text), err
 }
 
-// Update replaces a policy. It ends all exemptions from the policy, even if the new policy
-// equals the old one. Errors: those of Create; NAME_UNKNOWN also if the policy doesn't
-// exist; UNSUPPORTED with status 409 if the policy comes from the configuration.
+// Update replaces a policy. It ends all exemptions from the policy, even if the new
+// policy equals the old one. It returns the errors of Create, NAME_UNKNOWN if the policy
+// doesn't exist, and UNSUPPORTED with status 409 if the policy comes from the
+// configuration.
 func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy) error {
 	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "updating an auto-prune policy", func(tx pgx.Tx, o owner) error {
@@ -301,8 +303,8 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 }
 
 // Delete deletes a policy. Once it has returned, no worker deletes tags by this policy.
-// Errors: NAME_UNKNOWN if the target or the policy doesn't exist; UNSUPPORTED with status
-// 409 if the policy comes from the configuration.
+// It returns the error NAME_UNKNOWN if the target or the policy doesn't exist, and
+// UNSUPPORTED with status 409 if the policy comes from the configuration.
 func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
 	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "deleting an auto-prune policy", func(tx pgx.Tx, o owner) error {
@@ -341,9 +343,9 @@ func entry(kind audit.Kind, t Target, o owner, policy string, detail map[string]
 	return e
 }
 
-// UsesDefaults returns whether the namespace accepts the registry's default policies. The
-// defaults apply only while the namespace has no policies of its own. Error: NAME_UNKNOWN
-// if the namespace doesn't exist.
+// UsesDefaults returns whether the namespace accepts the registry's default policies.
+// The defaults apply only while the namespace has no policies of its own. UsesDefaults
+// returns the error NAME_UNKNOWN if the namespace doesn't exist.
 func (p *Pruner) UsesDefaults(ctx context.Context, namespace string) (on bool, err error) {
 	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
 	if err != nil {
@@ -356,8 +358,8 @@ func (p *Pruner) UsesDefaults(ctx context.Context, namespace string) (on bool, e
 	return on, nil
 }
 
-// UseDefaults sets whether the namespace accepts the registry's default policies. Error:
-// NAME_UNKNOWN if the namespace doesn't exist.
+// UseDefaults sets whether the namespace accepts the registry's default policies. It
+// returns the error NAME_UNKNOWN if the namespace doesn't exist.
 func (p *Pruner) UseDefaults(ctx context.Context, namespace string, on bool) error {
 	t := Target{Namespace: namespace}
 	return p.change(ctx, t, "changing whether the defaults apply", func(tx pgx.Tx, o owner) error {

@@ -73,10 +73,10 @@ const (
 // errTimeOver ends a preview whose time is over.
 var errTimeOver = errors.New("the preview ran out of time")
 
-// Preview returns what a run would delete now in a namespace or a repository. It uses the
-// same code as a run, and changes nothing. Each repository is judged in one snapshot. A
-// process makes at most two previews at a time; further calls wait. Error: NAME_UNKNOWN if
-// the target doesn't exist.
+// Preview returns what a run would delete now in a namespace or a repository. It uses
+// the same code as a run, and changes nothing. Each repository is judged in one
+// snapshot. A process makes at most two previews at a time; further calls wait. Preview
+// returns the error NAME_UNKNOWN if the target doesn't exist.
 func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Preview, error) {
 	if t.Scope() == DefaultScope {
 		return nil, invalid("a preview is of a namespace or of a repository: name one")

@@ -108,8 +108,9 @@ func New(o Options) (*Pruner, error) {
 	return p, nil
 }
 
-// Run prunes until ctx ends. It returns nil when the time slice that was under way has
-// ended.
+// Run prunes until ctx ends, which also cancels the time slice that is under way. It
+// returns nil once this time slice has ended, or worker.ErrRunning if Run was already
+// running.
 func (p *Pruner) Run(ctx context.Context) error { return p.loop.Run(ctx) }
 
 // Target names the owner of a policy: the whole registry (the zero value), a namespace, or

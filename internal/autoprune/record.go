@@ -163,9 +163,9 @@ type run struct {
 	announced                           bool // its start was told (EventStarted)
 }
 
-// addSlice adds the counts of this time slice to the run's row, and returns the run; nil if
-// it has no row. If `finished` isn't "", addSlice also ends the run with this state, or
-// with "failure" if a repository failed.
+// addSlice adds the counts of this time slice to the run's row, and returns the row's
+// values. It returns nil if the run has no row. If `finished` isn't "", addSlice also
+// ends the run with this state, or with "failure" if a repository failed.
 func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {

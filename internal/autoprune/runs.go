@@ -133,7 +133,8 @@ type RunDetails struct {
 	PerRepository []RunRepository `json:"per_repository" nullable:"false" doc:"Repositories in which the run deleted tags or failed, most deleted first: the first 1000"`
 }
 
-// GetRun returns a run. Error: NAME_UNKNOWN with status 404.
+// GetRun returns a run, or the error NAME_UNKNOWN with status 404 if there is no such
+// run.
 func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	var d RunDetails
 	key, err := uuid.Parse(id)
@@ -171,8 +172,8 @@ func runUnknown(id string) error {
 }
 
 // RunNow puts a namespace's task at the head of the queue, for a run under the current
-// policies. Errors: NAME_UNKNOWN if the namespace doesn't exist; UNSUPPORTED with status
-// 409 if no policy applies to it.
+// policies. It returns the error NAME_UNKNOWN if the namespace doesn't exist, and
+// UNSUPPORTED with status 409 if no policy applies to it.
 func (p *Pruner) RunNow(ctx context.Context, namespace string) error {
 	t := Target{Namespace: namespace}
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {

@@ -184,8 +184,8 @@ func (s *snapshot) Manifests(ctx context.Context, digests []oci.DigestPrefix) (m
 // subject keeps the manifests that name it as their subject (its referrers).
 type link struct{ Keeper, Kept int64 }
 
-// Parents returns the links from image indexes to the given manifests. For OFFSET 0 see
-// "Plans" in package db.
+// Parents returns the links from image indexes to the given manifests. Section "Plans"
+// of package db says why the query has OFFSET 0.
 func (s *snapshot) Parents(ctx context.Context, manifests []int64) ([]link, error) {
 	return s.links(ctx, `
 		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)

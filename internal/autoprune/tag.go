@@ -27,10 +27,10 @@ type Tag struct {
 	// for the removal of orphans. A tag whose name contains the digest of its own manifest
 	// is also judged like any other, since some tools tag images by their digest.
 	Image int64
-	// Pulled is when the tag was last pulled, ManifestPulled when its manifest or a
-	// manifest below that was last pulled, and Checked when a client last sent a HEAD
-	// request for the tag. The zero time means that no such use is known. Only last_pulled
-	// policies read these times.
+	// Pulled is when the tag was last pulled, ManifestPulled when the tag's manifest, or
+	// a manifest below it in an image index, was last pulled by digest, and Checked when
+	// a client last sent a HEAD request for the tag. The zero time means that no such
+	// use is known. Only last_pulled policies read these times.
 	Pulled, ManifestPulled, Checked time.Time
 	// Exempt has the policies that must not select the tag, because an undo has restored
 	// the tag and they haven't been saved since.

@@ -41,12 +41,13 @@ var errLost = errors.New("another worker has the task by now, or its namespace i
 // read them.
 var errOutdated = errors.New("policies have changed meanwhile")
 
-// claim leases the task that has been due longest to this worker, and returns it; nil if no
-// task is due. A task is due if no worker has an unexpired lease on it, and its run isn't
-// finished or it last ran longer ago than Options.Interval; tasks that never ran come
-// first. A client may ask for a run (the column asked). If it asked before the run began,
-// this run fulfils the request, so claim clears the column; a request during the run makes
-// finishTask queue another run.
+// claim returns the task that has been due longest, and leases it to this worker. It
+// returns nil if no task is due. A task with an unexpired lease isn't due. Any other
+// task is due if it has an unfinished run, or if it was last claimed at least
+// Options.Interval ago, or never; tasks that were never claimed come first. A client may
+// ask for a run (the column asked). If it asked before the run began, this run fulfils
+// the request, so claim clears the column; a request during the run makes finishTask
+// queue another run.
 func (p *Pruner) claim(ctx context.Context) (*task, error) {
 	t := &task{lease: uuid.New()}
 	var resumed *uuid.UUID
@@ -100,12 +101,13 @@ func (p *Pruner) lockTask(ctx context.Context, tx pgx.Tx, t *task) error {
 	return nil
 }
 
-// lockTaskAndPolicies is like lockTask, for transactions that delete tags by policies. It
-// also renews the lease and stores the run's position, in case this process ends before the
-// time slice does. It locks the versions of the policies: a change of a policy either waits
-// for these locks, or has raised the version, and lockTaskAndPolicies then returns
-// errOutdated. So after a change of a policy has committed, no worker deletes by the old
-// policy. Errors: errLost, errOutdated.
+// lockTaskAndPolicies is like lockTask, for transactions that delete tags by policies.
+// It also renews the lease and stores the run's position, in case this process ends
+// before the time slice does. It locks the versions of the policies: a change of a
+// policy either waits for these locks, or has raised the version, and
+// lockTaskAndPolicies then returns errOutdated. So after a change of a policy has
+// committed, no worker deletes by the old policy. If this worker no longer has the
+// lease, it returns errLost.
 func (p *Pruner) lockTaskAndPolicies(ctx context.Context, tx pgx.Tx, t *task) error {
 	var now versions
 	b := new(pgx.Batch)
@@ -220,9 +222,9 @@ type TaskStatus struct {
 	Run       string     `json:"run,omitempty" doc:"The run that is under way"`
 }
 
-// Task returns the state of a namespace's task. It returns nil if no policy applies to the
-// namespace, or if a default policy applies but no worker has created the task yet. Error:
-// NAME_UNKNOWN if the namespace doesn't exist.
+// Task returns the state of a namespace's task. It returns nil if no policy applies to
+// the namespace, or if a default policy applies but no worker has created the task yet.
+// It returns the error NAME_UNKNOWN if the namespace doesn't exist.
 func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error) {
 	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
 	if err != nil {

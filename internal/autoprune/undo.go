@@ -34,13 +34,13 @@ const (
 	undoPage    = 1000
 )
 
-// Undo restores the tags that a run deleted, with their old creation and update times, if
-// the manifest still exists and no tag of the same name has been created since. The
+// Undo restores the tags that a run deleted, with their old creation and update times,
+// if the manifest still exists and no tag of the same name has been created since. The
 // restored tags are exempt from the policies that deleted them, until such a policy is
 // saved again or the tag is pushed again. Undo works in pages of 1,000 tags. After about
-// the duration `within` it stops, and returns a cursor with which to continue. Errors:
-// NAME_UNKNOWN with status 404 if the run doesn't exist; UNSUPPORTED with status 409 while
-// the run isn't over.
+// the duration `within` it stops, and returns a cursor with which to continue. It
+// returns the error NAME_UNKNOWN with status 404 if the run doesn't exist, and
+// UNSUPPORTED with status 409 while the run isn't over.
 func (p *Pruner) Undo(ctx context.Context, id, cursor string, within time.Duration) (Undone, error) {
 	out := Undone{Run: id, GoneTags: []string{}}
 	r, err := p.GetRun(ctx, id)

@@ -74,8 +74,8 @@ func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 	return slices.Sorted(maps.Keys(free)), nil
 }
 
-// each calls the functions `asks` with at most 10,000 manifests at a time, and returns all
-// links that these functions return.
+// each divides the manifests into parts of at most 10,000, calls each of the functions
+// in `asks` with each part, and returns all links that these calls return.
 func (u *unused) each(ctx context.Context, manifests []int64, asks ...func(context.Context, []int64) ([]link, error)) ([]link, error) {
 	var all []link
 	for part := range slices.Chunk(manifests, 10_000) {
@@ -90,10 +90,10 @@ func (u *unused) each(ctx context.Context, manifests []int64, asks ...func(conte
 	return all, nil
 }
 
-// unusedBytes returns the sum of the sizes of all blobs that only the given manifests use:
-// the bytes that garbage collection would free if these manifests were deleted now.
-// manifests[i] are ids of manifests in repositories[i]. For OFFSET 0 see "Plans" in package
-// db.
+// unusedBytes returns the sum of the sizes of all blobs that only the given manifests
+// use: the bytes that garbage collection would free if these manifests were deleted now.
+// manifests[i] are ids of manifests in repositories[i]. Section "Plans" of package db
+// says why the query has OFFSET 0.
 func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Repository, manifests [][]int64) (bytes int64, err error) {
 	var namespaces, ids, list []int64
 	for i, t := range repositories {

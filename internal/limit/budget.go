@@ -160,11 +160,11 @@ func (l *Lease) Expected() int64 {
 	return l.expected
 }
 
-// Take takes n bytes from the budget for a body that is read into memory; if one client may
-// never have n bytes, Take takes only the most that it may have. Take waits for free memory
-// up to BudgetOptions.Wait and then returns a FullError. If ctx ends first, it returns an
-// error that wraps the cause of this end. It returns how many bytes it took, which the
-// caller must give back.
+// Take takes n bytes from the budget for a body that is read into memory, and returns how many
+// it took; the caller must give them back. If n is more than one client may ever hold, Take
+// takes only as many bytes as one client may hold. If too little memory is free, Take waits up
+// to BudgetOptions.Wait and then returns a FullError. If ctx ends first, it returns an error
+// that wraps the cause of ctx's end.
 func (l *Lease) Take(ctx context.Context, n int64) (int64, error) {
 	if l == nil {
 		return n, nil
@@ -172,7 +172,8 @@ func (l *Lease) Take(ctx context.Context, n int64) (int64, error) {
 	return l.take(ctx, n, false, l.b.o.Wait)
 }
 
-// TakeStream is like Take, but for the buffer of a stream; it waits at most for `wait`.
+// TakeStream is like Take, but takes bytes for the buffer of a stream, and waits for free
+// memory at most as long as `wait`.
 func (l *Lease) TakeStream(ctx context.Context, n int64, wait time.Duration) (int64, error) {
 	if l == nil {
 		return n, nil

@@ -35,9 +35,10 @@ type Adoption struct {
 	Sample
 }
 
-// Adopt gives the store the identity of the database, or both a new identity if o.New is set
-// or the database has none. It returns blob.ErrWrongStore, with the reason, if the store seems
-// to belong to another database and the options don't allow the adoption.
+// Adopt gives the store the database's identity. If o.New is set, or if the database has no
+// identity, it gives a new identity to both the store and the database. It returns
+// blob.ErrWrongStore, with the reason, if the store seems to belong to another database and
+// the options don't allow the adoption.
 func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
 	known, err := read(ctx, s.opt.DB, s.opt.Lease)
 	if err != nil {

@@ -231,8 +231,8 @@ func TestTwoDatabasesOnOneStore(t *testing.T) {
 	})
 }
 
-// failing is a store whose SetIdentity returns an error: if `after` is true, after it has
-// written the identity, else without writing it.
+// failing is a store whose SetIdentity always returns an error. If `after` is true,
+// SetIdentity first writes the identity to the store; otherwise it writes nothing.
 type failing struct {
 	blob.Store
 	after bool
@@ -361,8 +361,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// While the store has another identity, Store must refuse writes and deletes, and must not
-// report an object as missing.
+// While the blob store has another identity than the database, Store must refuse writes and
+// deletes, and must not report an object as missing.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {

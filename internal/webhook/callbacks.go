@@ -45,8 +45,9 @@ func (s *Sender) CheckCallback(field, address string) error {
 	return nil
 }
 
-// Call queues a callback, and writes its audit entry in the same transaction. CheckCallback
-// must have accepted the URL before. Error: TOOMANYREQUESTS if too many callbacks wait.
+// Call queues a callback, and writes its audit entry in the same transaction.
+// CheckCallback must have accepted the URL before. Call returns the error
+// TOOMANYREQUESTS if maxCallbacks callbacks are waiting.
 func (s *Sender) Call(ctx context.Context, c Callback) error {
 	body, err := json.Marshal(c.Body)
 	if err != nil {

@@ -60,7 +60,8 @@ func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[delivery])
 }
 
-// next returns how long it is until a notice for the configured URL is due.
+// next returns how long it is until a notice for the configured URL is due, at most
+// worker.MaxIdle.
 func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	var seconds *float64
 	err := s.opt.DB.Pool.QueryRow(ctx, `

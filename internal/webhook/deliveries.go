@@ -41,10 +41,10 @@ var ErrCursor = errors.New("the cursor is not valid: begin again without one")
 // MaxDeliveries is the largest page.
 const MaxDeliveries = 1000
 
-// Deliveries lists up to n notices of a webhook, newest first: those in the given state, or
-// all if `state` is "". `cursor` is "" for the first page, and otherwise the result `next`
-// of the call before; `next` is "" after the last page. Errors: those of Hook, and
-// ErrCursor.
+// Deliveries lists up to n notices of a webhook, newest first: those in the given state,
+// or all if `state` is "". `cursor` is "" for the first page, and otherwise the result
+// `next` of the call before; `next` is "" after the last page. Deliveries returns the
+// errors of Hook, and ErrCursor if the cursor isn't valid.
 func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID, state, cursor string, n int) (list []Delivery, next string, err error) {
 	if _, err := s.Hook(ctx, namespace, id); err != nil {
 		return nil, "", err
@@ -98,8 +98,8 @@ func parseCursor(text string) (at time.Time, id uuid.UUID, err error) {
 	return at, id, nil
 }
 
-// Delivery returns a notice to a webhook, with its body. Errors: those of Hook, and
-// UNSUPPORTED with status 404 if the webhook has no such notice.
+// Delivery returns a notice to a webhook, with its body. It returns the errors of Hook,
+// and UNSUPPORTED with status 404 if the webhook has no such notice.
 func (s *Sender) Delivery(ctx context.Context, namespace string, hook, id uuid.UUID) (d Delivery, err error) {
 	if _, err := s.Hook(ctx, namespace, hook); err != nil {
 		return d, err
@@ -126,10 +126,11 @@ func noDelivery(hook, id uuid.UUID) error {
 		WithStatus(http.StatusNotFound).WithDetail(map[string]string{"delivery": id.String()})
 }
 
-// Redeliver makes a notice due now, even if it was delivered or given up. It is sent with
-// the same webhook-id, and gets as many attempts as a new notice. If a process is sending
-// the notice at this moment, Redeliver doesn't change the notice. Errors: those of
-// Delivery, and UNSUPPORTED with status 409 if the webhook is disabled.
+// Redeliver makes a notice due now, even if it was delivered or given up. It is sent
+// with the same webhook-id, and gets as many attempts as a new notice. If a process is
+// sending the notice at this moment, Redeliver doesn't change the notice. Redeliver
+// returns the errors of Delivery, and UNSUPPORTED with status 409 if the webhook is
+// disabled.
 func (s *Sender) Redeliver(ctx context.Context, namespace string, hook, id uuid.UUID) error {
 	return s.change(ctx, namespace, "redelivering a notice", func(tx pgx.Tx, owner int64) error {
 		h, err := enabledHook(ctx, tx, namespace, owner, hook)
@@ -160,9 +161,9 @@ func (s *Sender) Redeliver(ctx context.Context, namespace string, hook, id uuid.
 // changes.
 const redeliverRows = 1000
 
-// RedeliverGivenUp makes all notices of a webhook that were given up due again, and returns
-// their number. Errors: those of Hook, and UNSUPPORTED with status 409 if the webhook is
-// disabled.
+// RedeliverGivenUp makes all notices of a webhook that were given up due again, and
+// returns their number. It returns the errors of Hook, and UNSUPPORTED with status 409
+// if the webhook is disabled.
 func (s *Sender) RedeliverGivenUp(ctx context.Context, namespace string, hook uuid.UUID) (total int64, err error) {
 	for n := int64(redeliverRows); n == redeliverRows && err == nil; total += n {
 		err = s.change(ctx, namespace, "redelivering notices", func(tx pgx.Tx, owner int64) error {
@@ -187,8 +188,8 @@ func (s *Sender) RedeliverGivenUp(ctx context.Context, namespace string, hook uu
 	return total, err
 }
 
-// enabledHook returns a webhook. Error: UNSUPPORTED with status 409 if the webhook is
-// disabled.
+// enabledHook returns a webhook, or the error UNSUPPORTED with status 409 if the webhook
+// is disabled.
 func enabledHook(ctx context.Context, tx pgx.Tx, namespace string, owner int64, id uuid.UUID) (Hook, error) {
 	h, err := findHook(ctx, tx, namespace, owner, id, "FOR KEY SHARE")
 	if err == nil && !h.Enabled {
@@ -199,8 +200,8 @@ func enabledHook(ctx context.Context, tx pgx.Tx, namespace string, owner int64, 
 }
 
 // Ping queues a notice with the event ping, by which a client can test a webhook, and
-// returns the notice's id. Errors: those of Hook, and UNSUPPORTED with status 409 if the
-// webhook is disabled.
+// returns the notice's id. Ping returns the errors of Hook, and UNSUPPORTED with status
+// 409 if the webhook is disabled.
 func (s *Sender) Ping(ctx context.Context, namespace string, hook uuid.UUID) (id uuid.UUID, err error) {
 	id = uuid.New()
 	err = s.change(ctx, namespace, "testing a webhook", func(tx pgx.Tx, owner int64) error {

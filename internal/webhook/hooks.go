@@ -92,8 +92,10 @@ func cmpErr(err error) error {
 	return err
 }
 
-// checkEvents returns the given events in the order of Events, each once. It accepts Quay's
-// name repo_push for a push. Error: UNSUPPORTED with status 400.
+// checkEvents returns the given events in the order of Events, each once. It accepts
+// Quay's name repo_push for a push. It returns the error UNSUPPORTED with status 400 if
+// `given` is empty, has an unknown event, or has pull although pulls aren't in the audit
+// log.
 func (s *Sender) checkEvents(given []string) (list []string, err error) {
 	for _, name := range given {
 		if name != "repo_push" && !slices.Contains(Events(), name) {
@@ -121,9 +123,9 @@ func newSecret() string {
 	return secretPrefix + base64.StdEncoding.EncodeToString(key[:])
 }
 
-// namespaceID returns the id of a namespace. `lock` may be an SQL lock clause, such as FOR
-// KEY SHARE, which keeps the namespace from being deleted until the transaction ends.
-// Error: NAME_UNKNOWN if the namespace doesn't exist.
+// namespaceID returns the id of a namespace. `lock` may be an SQL lock clause, such as
+// FOR KEY SHARE, which keeps the namespace from being deleted until the transaction
+// ends. namespaceID returns the error NAME_UNKNOWN if the namespace doesn't exist.
 func namespaceID(ctx context.Context, q db.Querier, name, lock string) (id int64, err error) {
 	err = q.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 "+lock, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -136,8 +138,8 @@ func namespaceID(ctx context.Context, q db.Querier, name, lock string) (id int64
 	return id, nil
 }
 
-// Hooks lists the webhooks of a namespace, oldest first. Error: NAME_UNKNOWN if the
-// namespace doesn't exist.
+// Hooks lists the webhooks of a namespace, oldest first. It returns the error
+// NAME_UNKNOWN if the namespace doesn't exist.
 func (s *Sender) Hooks(ctx context.Context, namespace string) ([]Hook, error) {
 	id, err := namespaceID(ctx, s.opt.DB.Pool, namespace, "")
 	if err != nil {
@@ -152,8 +154,9 @@ func (s *Sender) Hooks(ctx context.Context, namespace string) ([]Hook, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Hook])
 }
 
-// Hook returns a webhook of a namespace. Errors: NAME_UNKNOWN if the namespace doesn't
-// exist, and UNSUPPORTED with status 404 if the namespace has no such webhook.
+// Hook returns a webhook of a namespace. It returns the error NAME_UNKNOWN if the
+// namespace doesn't exist, and UNSUPPORTED with status 404 if the namespace has no such
+// webhook.
 func (s *Sender) Hook(ctx context.Context, namespace string, id uuid.UUID) (Hook, error) {
 	owner, err := namespaceID(ctx, s.opt.DB.Pool, namespace, "")
 	if err != nil {
@@ -202,9 +205,9 @@ func (s *Sender) change(ctx context.Context, namespace, doing string, fn func(tx
 }
 
 // CreateHook creates a webhook, and returns it with its secret, which is never returned
-// again. The webhook gets notices of events from now on. Errors: NAME_UNKNOWN if the
-// namespace doesn't exist, and UNSUPPORTED with status 400 if a field is invalid or the
-// namespace has too many webhooks.
+// again. The webhook gets notices of events from now on. CreateHook returns the error
+// NAME_UNKNOWN if the namespace doesn't exist, and UNSUPPORTED with status 400 if a
+// field is invalid or the namespace has too many webhooks.
 func (s *Sender) CreateHook(ctx context.Context, namespace string, c HookChange) (h Hook, secret string, err error) {
 	if c.URL == nil {
 		return h, "", invalid("url", "it is missing; give the URL that is to be told, https://host/path")
@@ -268,9 +271,9 @@ func (s *Sender) follow(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// UpdateHook changes a webhook. If it enables the webhook, notices are made for events from
-// now on. If it changes the URL, waiting notices are sent to the new URL. Errors: those of
-// Hook and of CreateHook.
+// UpdateHook changes a webhook. If it enables the webhook, notices are made for events
+// from now on. If it changes the URL, waiting notices are sent to the new URL.
+// UpdateHook returns the errors of Hook and of CreateHook.
 func (s *Sender) UpdateHook(ctx context.Context, namespace string, id uuid.UUID, c HookChange) error {
 	if err := s.check(&c); err != nil {
 		return err
@@ -324,8 +327,8 @@ func (c HookChange) apply(h *Hook) (changed []string) {
 	return changed
 }
 
-// DeleteHook deletes a webhook. Notices that still wait for it are not sent. Errors: those
-// of Hook.
+// DeleteHook deletes a webhook. Notices that are still waiting to be sent to it are not
+// sent. DeleteHook returns the errors of Hook.
 func (s *Sender) DeleteHook(ctx context.Context, namespace string, id uuid.UUID) error {
 	return s.change(ctx, namespace, "deleting a webhook", func(tx pgx.Tx, owner int64) error {
 		h, err := findHook(ctx, tx, namespace, owner, id, "FOR UPDATE")

@@ -6,8 +6,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Statements of the first release, which knows only the webhook of the configuration.
-// Processes of the first release may run beside newer processes during an upgrade.
+// These are SQL statements of the first release, which knows only the webhook of the
+// configuration. Processes of the first release may run beside newer processes during an
+// upgrade.
 const (
 	claimOfFirstRelease = `
 		UPDATE webhookdeliveries

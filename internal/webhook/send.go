@@ -92,8 +92,8 @@ func (f *failure) detail() string {
 	return cut(text, maxError)
 }
 
-// attempt sends a notice once, within timeout. It returns nil if the receiver answered with
-// a status 2xx.
+// attempt sends a notice once, within timeout. It returns nil if the receiver answered
+// with a status 2xx, else a description of the failure.
 func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration) *failure {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -80,8 +80,8 @@ func (l *Loop) Wake() {
 	}
 }
 
-// Run runs batches until ctx ends and the last batch has ended; then it returns nil. It
-// returns ErrRunning if the loop is already running.
+// Run runs batches until ctx ends, which also cancels the batch that is running. Once this
+// batch has ended, Run returns nil. It returns ErrRunning if the loop is already running.
 func (l *Loop) Run(ctx context.Context) error {
 	if !l.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("worker %s: %w", l.opt.Name, ErrRunning)
