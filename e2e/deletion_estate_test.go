@@ -241,9 +241,10 @@ func (a *api) ask(t testing.TB, q question, repo string) string {
 // *statusError, whatever the answer's status.
 const noStatus = -1
 
-// there fails the test if a reading question gets the same answer for the existing repository
-// `p` as for one that never existed. Such a question couldn't show later that the repository
-// was deleted.
+// there checks that each request in the list `reading` (see questions) shows whether a
+// repository exists: it fails the test if the answer for the existing repository `p` is the
+// same as for a repository that never existed. Such a request couldn't show later that `p` was
+// deleted.
 func (e *estate) there(a *api, p property) {
 	e.t.Helper()
 	reading, _ := p.questions()
@@ -254,9 +255,10 @@ func (e *estate) there(a *api, p property) {
 	}
 }
 
-// gone fails the test unless every question about the deleted repository `p` gets the same
-// answer as for a repository that never existed. It also fails the test if a blob of `p` can
-// be mounted into the repository `another`.
+// gone fails the test unless every request that the method questions returns gets the same
+// answer for the deleted repository `p` as for a repository that never existed. It also fails
+// the test if a blob of `p` can be mounted into the repository `another`, or if the catalog
+// lists `p` or lacks `another`.
 func (e *estate) gone(p property, another string) {
 	e.t.Helper()
 	a := e.r.API()

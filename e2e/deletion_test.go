@@ -385,10 +385,10 @@ func TestReplicaRefusesContentOfDeletedRepository(t *testing.T) {
 	}
 }
 
-// goneWithin repeats all reading questions about the deleted repository `p` until every answer
-// is the same as for a repository that never existed. It fails the test if a question that was
-// sent later than `limit` after the deletion gets another answer, or if a blob of `p` can
-// still be mounted then.
+// goneWithin sends the requests in the list `reading` (see questions) for the deleted
+// repository `p` again and again, until every answer is the same as for a repository that
+// never existed. It fails the test if a request that it sent later than `limit` after the
+// deletion gets another answer, or if a blob of `p` can still be mounted then.
 func (e *estate) goneWithin(limit time.Duration, deleted time.Time, p property, another string) {
 	e.t.Helper()
 	a := e.r.API()

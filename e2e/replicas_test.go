@@ -170,9 +170,10 @@ func TestConcurrentPushesOfTheSame(t *testing.T) {
 			for worker := range 8 {
 				api := []*registry{a, b}[worker%2].API()
 				wg.Go(func() {
-					// Each worker pushes the same layers three times: to a repository of all
-					// workers under a common tag, to a repository that some workers share, and
-					// to the repository of all workers under a tag of the worker's own.
+					// Each worker pushes the same layers three times: to a repository that all
+					// workers share, and to one that two or three workers share, each under
+					// the tag latest; and once more to the first repository, under a tag of
+					// the worker's own.
 					for _, repo := range []string{"same/app", fmt.Sprintf("same/app%d", worker%3)} {
 						if _, err := api.pushImage(ctx, repo, "latest", layers...); err != nil {
 							t.Errorf("worker %d, %s: %v", worker, repo, err)

@@ -108,19 +108,20 @@ func (s *soak) deleteTags() {
 	}
 }
 
-// hurry makes work due that workers would do only later: pending deletions, which may wait
-// because the store failed or the sweeper that had claimed them was killed; and the end of all
-// uploads, since no client continues them. Objects that only wait for their second deletion
-// stay as they are. hurry restarts the replicas, so that their workers look for work at once.
+// hurry makes work due now that workers would otherwise do only later. It lets all unfinished
+// uploads expire, since no client continues them. It also makes pending deletions due, which
+// may have been postponed because the store failed or the sweeper that had claimed them was
+// killed. Objects that only wait for their second deletion stay as they are. hurry restarts
+// the replicas, so that their workers look for work at once.
 func (s *soak) hurry() {
 	s.restart("UPDATE gc_doomed_objects SET delete_after = now() WHERE again_at IS NULL OR delete_after <> again_at",
 		"UPDATE uploads SET updated_at = '-infinity'")
 }
 
-// secondSweep makes the second deletion of objects due. Normally it is due when the longest
-// possible request is over, but no request is running any more. If the soak's store can fail,
-// half of the requests to it fail for three seconds, so that the sweeper must repeat
-// deletions.
+// secondSweep makes the second deletion of objects due now. Normally the sweeper waits until
+// the longest possible request is over; here no request is running any more, so it needn't
+// wait. If the soak's store can fail, half of the requests to it fail for three seconds, so
+// that the sweeper must repeat deletions.
 func (s *soak) secondSweep() {
 	if s.store.proxy != nil {
 		s.store.proxy.fail(0.5)

@@ -13,8 +13,8 @@ import (
 
 const (
 	// waitBound is the longest time that an answer may take if the request doesn't need the
-	// store. It is the time limit of a review's transaction, whose locks the request may have
-	// to wait for, and some time for a busy machine.
+	// store. It is the sum of two times: the time limit of a review's transaction, for whose
+	// locks the request may have to wait, and some time because the machine is busy.
 	waitBound = 12 * time.Second
 	// Clients wait for an answer for at most `patience`, or for `storePatience` if the request
 	// needs the store. storePatience is longer than Purser's own time limit for a request.

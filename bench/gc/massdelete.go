@@ -131,8 +131,8 @@ func (m massDelete) deleteAll(ctx context.Context, r *registry) error {
 	return err
 }
 
-// mix sends `pushes` pushes and `pulls` pulls per second until stop is called. It adds their
-// latencies to *to; the last ones are added before stop returns.
+// mix sends `pushes` pushes and `pulls` pulls per second until stop is called, and adds their
+// latencies to *to. stop waits for the requests in flight, so *to has their latencies too.
 func (r *registry) mix(ctx context.Context, to *mixed, pushes, pulls int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var mu sync.Mutex

@@ -94,9 +94,11 @@ func (c *conn) close() {
 	c.nc = nil
 }
 
-// do sends `req` and reads the whole answer. It writes the body to `sink`; if `sink` is nil,
-// it only counts the body's bytes. If the status isn't req.want, it returns a *statusError
-// with the answer's text. The returned response is valid until the next call.
+// do sends `req` and reads the whole answer. If a connection that was used before breaks
+// before the answer begins, mostly because the server has closed it meanwhile, do sends a
+// repeatable request once more, on a new connection. It writes the body to `sink`; if `sink`
+// is nil, it only counts the body's bytes. If the status isn't req.want, it returns a
+// *statusError with the answer's text. The returned response is valid until the next call.
 func (c *conn) do(ctx context.Context, req *request, sink io.Writer) (*response, error) {
 	reused := c.nc != nil && c.used
 	resp, began, err := c.once(ctx, req, sink)
@@ -109,8 +111,8 @@ func (c *conn) do(ctx context.Context, req *request, sink io.Writer) (*response,
 	return resp, nil
 }
 
-// once sends `req` and reads the whole answer, as do does, but never sends the request a
-// second time. `began` is true if at least one byte of the answer has arrived.
+// once does the same as do, but never sends the request a second time. `began` is true if at
+// least one byte of the answer has arrived.
 func (c *conn) once(ctx context.Context, req *request, sink io.Writer) (resp *response, began bool, err error) {
 	if c.nc == nil {
 		if err := c.dial(ctx); err != nil {

@@ -20,9 +20,9 @@ import (
 	"time"
 )
 
-// Child serves the baselines until standard input is closed, and returns true, if this process
-// was started for that, that is, if the environment variable childEnv is set. Otherwise it
-// returns false.
+// Child serves the baselines if this process was started for that, that is, if the environment
+// variable childEnv is set. It then returns true when standard input is closed. Otherwise it
+// returns false at once.
 func Child() (ok bool, err error) {
 	dir, ok := os.LookupEnv(childEnv)
 	if !ok {

@@ -29,8 +29,8 @@ type result struct {
 	MBPerSecond float64      `json:"mb_per_second,omitempty"` // 10^6 bytes
 	Connections int          `json:"connections"`             // made by the load generator
 
-	// These are CPU times in µs per operation. Failed operations count too. The first two are
-	// null if they aren't known.
+	// These are CPU times in µs per operation; failed operations count as operations.
+	// ServerCPU and DatabaseCPU are null if they aren't known.
 	ServerCPU   *float64     `json:"server_cpu_us"`
 	DatabaseCPU *float64     `json:"database_cpu_us"`
 	BothCPU     meter.Spread `json:"cpu_us_of_windows"` // server and database together

@@ -303,9 +303,9 @@ func TestPruningByPullsInRedis(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Error(err)
 	}
-	// When the test pulled and sent the HEAD request for the last time, Redis was
-	// unreachable, and pulls aren't logged in this test. So the server could record both
-	// only as last-used times.
+	// The test pulled one of these tags, and sent a HEAD request for the other, while Redis
+	// was unreachable, and the audit log has no pulls in this test. So the server could record
+	// the pull and the HEAD only as last-used times.
 	var marked int
 	if err := d.Pool.QueryRow(t.Context(), "SELECT count(last_check_date) FROM tagpullstatistics WHERE tag_name IN ('pulled', 'unused')").Scan(&marked); err != nil || marked != 2 {
 		t.Errorf("%d tags are marked as used, %v; want 2", marked, err)

@@ -65,8 +65,9 @@ func FuzzContentRange(f *testing.F) {
 			if !errors.Is(err, ErrRangeInvalid) || start != 0 || end != 0 {
 				t.Fatalf("ParseContentRange(%q) = %d, %d, %v", s, start, end, err)
 			}
-			// Text that matches the specification's expression can only be refused because of
-			// its numbers.
+			// If s has the form that the specification requires (`plain`), ParseContentRange
+			// may refuse s only because the end is less than the start, or because a number is
+			// too large.
 			var a, b int64
 			if n, scanErr := fmt.Sscanf(s, "%d-%d", &a, &b); plain.MatchString(s) && n == 2 && scanErr == nil && a <= b && b < 1<<62 {
 				t.Fatalf("ParseContentRange(%q) = %v", s, err)

@@ -57,8 +57,8 @@ func (s *Store) open(ctx context.Context, key string, off, length int64) (io.Rea
 }
 
 // openAtEnd opens a range that begins at or behind the object's end, which S3 refuses. It
-// returns a reader without bytes; if off is behind the end and length is -1, it returns
-// io.ErrUnexpectedEOF.
+// returns a reader without bytes, which ends with io.ErrUnexpectedEOF if `length` is positive.
+// If `off` is behind the end and `length` is -1, openAtEnd itself returns io.ErrUnexpectedEOF.
 func (s *Store) openAtEnd(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
 	o, err := s.stat(ctx, key)
 	if err != nil {

@@ -53,9 +53,10 @@ func newLimits(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) 
 }
 
 // connectionLimits lowers the configured limits on connections, in total (`most`) and per
-// client (`ofClient`), and returns both. The total becomes what the process can serve with
-// `descriptors` file descriptors (0: their number is unknown), if that is lower. If the
-// limit per client then exceeds the total, it becomes half of the total.
+// client (`ofClient`), and returns both. The total is lowered to the number of
+// connections that the process can serve with `descriptors` file descriptors; with 0
+// descriptors (unknown) it isn't lowered. If the limit per client then exceeds the total,
+// it becomes half of the total. A limit of 0 means no limit, and stays 0.
 func connectionLimits(most, ofClient, descriptors int) (int, int) {
 	if possible := descriptors / descriptorsOfConnections; most > possible && possible > 0 {
 		most = possible
