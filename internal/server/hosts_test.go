@@ -201,8 +201,8 @@ func TestRegistryRefusesOtherSites(t *testing.T) {
 	if err := r.DB.Pool.QueryRow(t.Context(), "SELECT count(*) FROM top_level_namespaces WHERE name = 'victim'").Scan(&n); err != nil || n != 0 {
 		t.Errorf("another site made %d namespaces (%v)", n, err)
 	}
-	// The registry must accept requests that change something from clients that aren't
-	// browsers, from its own pages, and from pages of its external name.
+	// The registry must accept requests that change something if they come from clients other
+	// than browsers, from the registry's own web pages, or from web pages of an allowed origin.
 	for i, headers := range [][]string{
 		nil, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://" + host},
 		{"Sec-Fetch-Site", "cross-site", "Origin", "https://registry.example.com"},

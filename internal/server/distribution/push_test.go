@@ -171,8 +171,8 @@ func (r *registry) sendChunks(t *testing.T, plan []int, ranged, stream, lastInPu
 }
 
 // TestOutOfOrder: a client sends a PATCH or PUT whose Content-Range doesn't begin where the
-// upload ends. The registry must answer 416 with the upload's current Range, and then accept
-// the right bytes.
+// upload ends. The registry must answer 416 with the upload's current Range. Then it must accept
+// a request whose bytes begin where the upload ends.
 func TestOutOfOrder(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -28,7 +28,8 @@ func denying(o *servertest.Options) {
 }
 
 // TestAPIPaths: clients send requests about repositories whose names have slashes, escaped or
-// not, or look like routes. The API must call Authorize with the repository that is meant.
+// not, or look like routes. The API must call Authorize with the access that the operation
+// needs and the repository's name, or "" if the path names no repository.
 func TestAPIPaths(t *testing.T) {
 	t.Parallel()
 	r := setup(t, denying)

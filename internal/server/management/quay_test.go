@@ -39,8 +39,8 @@ func TestQuayLimits(t *testing.T) {
 }
 
 // TestQuayVisibility: a client makes repositories private or public, and stars them. The API
-// must store and show that. For a private repository it must warn that everybody may still pull
-// from it.
+// must store and show the visibility and the star. When a client makes a repository private, the
+// API must warn that everybody may still pull from it.
 func TestQuayVisibility(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
