@@ -21,9 +21,9 @@
 //   - An object for which Run saw no owner row: one statement looks for an owner in all
 //     tables. If it finds none, the object was deleted before that statement, or has no
 //     owner; so Run looks at the object again afterwards. If the object still exists, no row
-//     will ever own it. Such an object can be written only by a request whose upload was
-//     deleted, and that request deletes the object itself. So Run reports no object that is
-//     younger than the longest request.
+//     will ever own it. A running request may have written the object, if its upload was
+//     deleted meanwhile; that request deletes the object itself. So Run reports no object
+//     that is younger than the longest time that a request may take.
 //   - A multipart upload without an owner row: Run checks it like an object without an
 //     owner row.
 //   - A key with two owner rows: one statement has read both rows, so they existed at one
@@ -79,8 +79,8 @@ var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, 
 // such problems counts as successful.
 func (p Problem) Note() bool { return p == DeclaredSize }
 
-// Finding is one problem of one blob, object, upload or manifest. A second look at the row
-// or the object has confirmed it.
+// Finding is one problem of one blob, object, upload or manifest. Unless the problem is
+// Shared or DeclaredSize, a second look at the row or the object has confirmed it.
 type Finding struct {
 	Problem Problem `json:"problem"`
 	// Key is the object's storage key or, for a multipart upload, the prefix of the keys of
@@ -245,9 +245,9 @@ type checker struct {
 
 const (
 	parts = 16
-	// maxStrays bounds the number of objects in memory for which the check has seen no
-	// owner row. One statement, which reads the whole table of blobs, looks up the owners
-	// of all of them.
+	// maxStrays is how many objects without a known owner row the check gathers in memory
+	// before one statement looks for the owners of all of them. That statement reads the
+	// whole table of blobs, so it should run rarely.
 	maxStrays = 100_000
 	maxMarks  = 1000
 )
@@ -351,11 +351,11 @@ func (k *checker) add(list ...Finding) {
 	}
 }
 
-// mayRepair says whether n further findings may be repaired. These n, and the earlier
-// findings of the given problems, count as wrong. `seen` is how many objects or blobs the
-// check has looked at so far; these are a fair sample of all, since keys are random. If more
-// than half of the sample, and at least 100 of it, are wrong, mayRepair returns false now
-// and for the rest of the check, unless opt.Force is set.
+// mayRepair says whether n further findings may be repaired; without opt.Repair none may.
+// These n findings, and the earlier findings of the given problems, count as wrong. `seen`
+// is how many objects or blobs the check has looked at so far: a fair sample of all, since
+// keys are random. If at least 100 of the sample, and more than half of it, are wrong,
+// mayRepair returns false now and for the rest of the check, unless opt.Force is set.
 func (k *checker) mayRepair(n int, seen int64, problems ...Problem) bool {
 	const few = 100 // below this the share says nothing, as in a small registry
 	if !k.opt.Repair || n == 0 {

@@ -16,7 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// manyRows is so many manifests that the test notices if a statement reads all of them.
+// manyRows is how many manifests TestContradictionsReadEachManifestOnce stores: so many that
+// it notices if the statement of one batch reads all of them.
 const manyRows = 3000
 
 // described returns a descriptor. Its size needn't be right.

@@ -91,8 +91,8 @@ func after(key string, f func()) func(prefix string) {
 	}
 }
 
-// first returns a hook that calls f, before the first part's objects are listed, until f
-// returns a key that belongs to the first part.
+// first returns a hook for hooked.list. Before the store lists the objects of the first part
+// of the keys, the hook calls f again and again, until f returns a key of this part.
 func first(f func() (key string)) func(prefix string) {
 	return after("0", func() {
 		for !strings.HasPrefix(f(), "0") {

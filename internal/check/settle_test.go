@@ -15,7 +15,7 @@ type away struct{ blob.Store }
 
 func (away) Check(context.Context) error { return fmt.Errorf("the volume: %w", blob.ErrWrongStore) }
 
-// The store has another database's identity, although its objects could be changed. A
+// The store has another database's identity, but it would let its objects be deleted. A
 // repair must change nothing, even with Force. A check without repair must succeed.
 func TestNothingIsRepairedWithAWrongStore(t *testing.T) {
 	t.Parallel()

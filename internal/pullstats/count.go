@@ -61,8 +61,9 @@ func (a adder) add(repository int64, tag string, d oci.Digest, n int64, last tim
 }
 
 // addTag adds one pull to a tag's sum: a pull by digest that was joined with the client's
-// HEAD of this tag. The manifest's sum gets the tag as the one last pulled, but no further
-// pull, since the SyncWorker counted the pull for the manifest when it read the pull.
+// HEAD of this tag. The SyncWorker counted the pull for the manifest d already when it read
+// the pull. So addTag adds no pull to the manifest's sum; it only records there that the
+// manifest was pulled by this tag at the time `at`.
 func (a adder) addTag(repository int64, tag string, d oci.Digest, at time.Time) {
 	addTo(a.tags, rowKey{repository, tag}, 1, at, d.String())
 	addTo(a.manifests, rowKey{repository, d.String()}, 0, at, tag)

@@ -125,10 +125,10 @@ func (w *FlushWorker) Flush(ctx context.Context) error {
 	return w.run(ctx)
 }
 
-// takeTurn decides whether this process should flush now (`mine`), and if not, how long it
-// should wait before it asks again. If two processes nevertheless flush at once, each pull
-// still counts once: the second process finds in redispullcounters that the first one has
-// counted the pulls.
+// takeTurn returns `mine` = true, and records that a flush has begun, if a flush is due and
+// no other process is flushing. Otherwise `wait` is how long this process should wait before
+// it asks again. If two processes nevertheless flush at once, each pull still counts once:
+// the second process finds in redispullcounters that the first one has counted the pulls.
 func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Duration, err error) {
 	var micros int64
 	err = w.opt.Stats.Pool.QueryRow(ctx, `

@@ -129,9 +129,10 @@ func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 }
 
 // written returns a time before which all processes have written their pulls and HEADs to
-// the database, by the clock of the statistics' database. If a process doesn't report, the
-// returned time is up to joinLate ago. The caller must call written before it reads the
-// audit log, so that it reads all that was written before this time.
+// the database, by the clock of the statistics' database. The time is at most joinLate ago:
+// written doesn't wait for a process that still has older requests to write, nor for one
+// that hasn't reported for goneAfter. The caller must call written before it reads the audit
+// log, so that it reads all that was written before this time.
 func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
 		SELECT GREATEST(clock_timestamp() - $2::bigint * interval '1 microsecond', LEAST(clock_timestamp() - $1::bigint * interval '1 microsecond',
@@ -154,9 +155,10 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 	if err != nil {
 		return false, err
 	}
-	// ripeGets returns the rows in the order of each row's first GET. So no row that it
-	// hasn't returned has a GET before the first GET of the last row that it has returned.
-	// The microsecond more includes that GET itself, so that at least one GET is decided.
+	// ripeGets returns rows in the order of their first GETs. If it has left out rows, all
+	// of their GETs come at or after the first GET of the last row that it has returned. So
+	// only GETs up to that GET are joined now. The added microsecond includes that GET
+	// itself, so that each call joins or drops at least one GET.
 	settled := before
 	if more = len(rows) == w.opt.Batch; more {
 		settled = rows[len(rows)-1].left[0].Time.Add(time.Microsecond)
@@ -172,9 +174,10 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 			return false, err
 		}
 	}
-	// A HEAD must stay in pullstatisticspending until every GET that could use it is
-	// decided. forget compares only the time of a row's first HEAD, and the row's last HEAD
-	// may be later by MaxSpan. So MaxSpan is subtracted too.
+	// A HEAD must stay in pullstatisticspending as long as a GET may be joined with it:
+	// until all GETs that came up to opt.Join later have been through joinGets. forget
+	// compares only the time of a row's first HEAD, and the row's last HEAD may be later by
+	// MaxSpan. So MaxSpan is subtracted too.
 	return more, forget(ctx, tx, rows, settled.Add(-w.opt.Join-audit.MaxSpan))
 }
 

@@ -22,9 +22,9 @@ type request struct {
 	tag  string
 }
 
-// habits are sequences of requests that a client may make. v1, v2 and manifest are the
-// numbers of pulls that must then be counted for the tags v1 and v2, and for the manifest
-// that both tags point to.
+// habits are sequences of requests that a client may make. The fields `v1`, `v2` and
+// `manifest` are the numbers of pulls that must then be counted for the tag v1, for the tag
+// v2, and for the manifest that both tags point to.
 var habits = []struct {
 	name             string
 	requests         []request

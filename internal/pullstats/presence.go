@@ -111,8 +111,9 @@ func (p *presence) end() {
 }
 
 // cut returns a time before which this process has no request left to write: no pull to the
-// audit log or to Redis, and no HEAD to the table pullheads. It returns zero if none is left
-// at all, none came since the last call, and the LastUsedRecorder has nothing to save.
+// audit log or to Redis, and no HEAD to the table pullheads. It returns zero if three things
+// hold: no request is left to write, no request came since the last call of cut, and the
+// LastUsedRecorder has nothing to save.
 func (p *presence) cut() time.Time {
 	p.taking.Lock()
 	defer p.taking.Unlock()

@@ -16,10 +16,10 @@
 // time alone doesn't guarantee this: an entry may be committed after an entry with a greater
 // id.
 //
-// The watermark is the position (xid, id) up to which the audit log was read, a row in the
-// statistics' database. The transaction that adds a batch of pulls to the statistics also
-// moves the watermark, and only if the watermark is still where it was when the batch was
-// read. If two workers read the same entries, the second worker to commit finds the
+// The watermark is the position (xid, id) up to which the audit log was read. It is stored
+// in the statistics' database. The transaction that adds a batch of pulls to the statistics
+// also moves the watermark, and only if the watermark is still where it was when the batch
+// was read. If two workers read the same entries, the second worker to commit finds the
 // watermark moved and adds nothing. A worker that dies before its commit has neither moved
 // the watermark nor added pulls; a worker that dies after its commit, or doesn't learn that
 // the commit succeeded, has moved the watermark and added the pulls. Each batch begins by

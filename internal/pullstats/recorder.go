@@ -138,7 +138,7 @@ func (r *Recorder) Leave(ctx context.Context, lost bool) error {
 
 // Pulled records that a client pulled a manifest. `e` is the pull's entry for the audit
 // log, without time and CountedBy. If the log's buffer is full and being written, Pulled
-// waits for room: see audit.Recorder.Wait.
+// waits until the buffer has room, but not for ever: see audit.Recorder.Wait.
 func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 	if r == nil {
 		return
@@ -255,8 +255,9 @@ func matchesAny(patterns []string, text string) bool {
 	return false
 }
 
-// matches says whether pattern matches the whole text. It searches each part between
-// asterisks at its first occurrence, which leaves the longest text for the parts after it.
+// matches says whether pattern matches the whole text. For each part of the pattern between
+// two asterisks it takes the part's first occurrence in the rest of the text, which leaves
+// the most text for the parts after it.
 func matches(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {

@@ -263,7 +263,8 @@ const (
 	unanswered                // it isn't known whether it was executed
 )
 
-// outcome returns whether a call was executed, and the error unless it was.
+// outcome says whether Redis executed the call: answered if it did, refused if it didn't,
+// unanswered if that isn't known. Unless the call was answered, the error says why.
 func (c *call) outcome() (outcome, error) {
 	if c.err != nil {
 		return refused, c.err

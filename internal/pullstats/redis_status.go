@@ -30,9 +30,9 @@ type RedisStatus struct {
 	Keys   int64 // number of keys ever flushed
 }
 
-// Status returns the state of flushing, which it reads from the database, and the state of
-// the Redis server, for which it asks the server. If the server can't be reached, Status
-// returns no error but adds a problem.
+// Status reads the state of flushing from the database, and asks the Redis server for the
+// server's state. If the server can't be reached, Status returns no error, but says so in
+// RedisStatus.Problems.
 func (w *FlushWorker) Status(ctx context.Context) (s RedisStatus, err error) {
 	var message *string
 	var micros int64

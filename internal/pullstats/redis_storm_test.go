@@ -21,8 +21,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// events returns how many pulls a storm test makes: the value of PURSER_TEST_EVENTS, or a
-// number that takes a few seconds.
+// events returns how many pulls TestRedisStorm makes: the value of the environment variable
+// PURSER_TEST_EVENTS or, if it isn't set, 200,000, which takes a few seconds.
 func events(t testing.TB) int {
 	t.Helper()
 	text := os.Getenv("PURSER_TEST_EVENTS")
@@ -49,8 +49,8 @@ func dies(fn func() error) (died bool, err error) {
 	return false, fn()
 }
 
-// at returns a function for FlushWorker.crash. It calls fn the first time that the worker
-// reaches the given step.
+// at returns a function for the field FlushWorker.crash, which the worker calls at each of
+// its steps. The function calls fn the first time that the worker reaches the given step.
 func at(step string, fn func()) func(string) {
 	done := false
 	return func(got string) {
@@ -259,7 +259,7 @@ func TestRedisStorm(t *testing.T) {
 // a minute later.
 var expireScript = redis.NewScript("if redis.call('TTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end return 1")
 
-// wild says whether at least one worker has died at every step.
+// wild says whether, for every step of a flush, at least one worker has died at this step.
 func (w *tempest) wild() bool {
 	for i := range w.crashes {
 		if w.crashes[i].Load() == 0 {

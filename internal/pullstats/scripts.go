@@ -81,9 +81,9 @@ var (
 	// recordScript adds pulls to a counter. Keys: the counter, and the repository's set of
 	// counters. Arguments: count, time, repository_id, tag_name, manifest_digest,
 	// pull_method. It returns the sequence number of these pulls: the server's clock in
-	// microseconds, or more, so that it exceeds all earlier numbers of the counter. The
-	// field born is the sequence number of the counter's first pulls: if the key is deleted
-	// and made again, born is greater.
+	// microseconds or, if the counter already has this number or a greater one, the
+	// counter's number plus 1. The field `born` is the sequence number of the counter's
+	// first pulls: if the key is deleted and made again, `born` is greater.
 	recordScript = redis.NewScript(`
 local now = redis.call('TIME')
 local h = redis.call('HMGET', KEYS[1], 'seq', 'last_pull_timestamp')

@@ -32,9 +32,9 @@ type state struct {
 // ever run with this database.
 var errNoState = errors.New("no pulls were counted yet")
 
-// readState reads the row of pullstatisticsprocessingstate. If lock is set, it locks the
-// row, so that no SyncWorker can commit counts until the transaction ends. Error:
-// errNoState.
+// readState reads the row of pullstatisticsprocessingstate, and returns errNoState if there
+// is none. If `lock` is set, it locks the row, so that no other SyncWorker can commit counts
+// until the transaction of q ends.
 func readState(ctx context.Context, q db.Querier, lock bool) (s state, err error) {
 	clause := ""
 	if lock {
@@ -136,9 +136,9 @@ func (w *SyncWorker) start(ctx context.Context) error {
 	return nil
 }
 
-// Unrecorded records, on behalf of a process that doesn't record pulls, that statistics are
-// incomplete until the duration d from now is over. As long as the process runs, it must
-// call Unrecorded again before that.
+// Unrecorded records that statistics are complete only from the time `now + d` on. A process
+// that answers pulls without recording them must call Unrecorded again before that time has
+// come. With d = 0 the caller says that pulls from before now may be missing.
 func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
 	_, err := stats.Pool.Exec(ctx, `
 		INSERT INTO pullstatisticsprocessingstate AS s (recorded_since) VALUES (now() + $1::bigint * interval '1 microsecond')
@@ -149,9 +149,9 @@ func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
 	return nil
 }
 
-// Unchecked records, on behalf of a process that doesn't record HEAD requests, that
-// last-used times are incomplete until the duration d from now is over. As long as the
-// process runs, it must call Unchecked again before that.
+// Unchecked records that last-used times include HEAD requests only from the time `now + d`
+// on. A process that answers HEAD requests without recording them must call Unchecked again
+// before that time has come.
 func Unchecked(ctx context.Context, stats *db.DB, d time.Duration) error {
 	_, err := stats.Pool.Exec(ctx,
 		"UPDATE pullstatisticsprocessingstate SET checks_since = GREATEST(checks_since, now() + $1::bigint * interval '1 microsecond')", d.Microseconds())
@@ -220,8 +220,8 @@ func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 }
 
 // Read returns the watermark to an audit.PartitionManager, which drops no partition of the
-// audit log that has unread pulls, that is, entries after the watermark. Error:
-// ErrForeignLog.
+// audit log that has unread pulls, that is, entries after the watermark. Read returns
+// ErrForeignLog if the watermark isn't valid because transaction ids began anew.
 func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 	s, err := w.Status(ctx)
 	if err == nil && s.Foreign {

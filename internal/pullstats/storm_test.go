@@ -83,7 +83,8 @@ func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) 
 	return all, err
 }
 
-// crashes has the number of workers that died, for each way of dying.
+// crashes counts the workers that died, by the way of dying: after reading, before their
+// commit, after it, when their connections were ended, or at a random time.
 type crashes [5]atomic.Int64
 
 var errCrash = errors.New("the process ends here")

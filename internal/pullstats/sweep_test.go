@@ -273,8 +273,8 @@ func TestSweeperRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
-	// The row of v1 is marked after the first lookup and deleted after the third. Wait until
-	// one more sweep has begun.
+	// The first sweep looks v1 up and marks its row. The second sweep looks v1 up twice and
+	// deletes the row. With the fourth lookup the third sweep begins; wait for it.
 	for n := 0; n < 4; {
 		select {
 		case n = <-sweeps:

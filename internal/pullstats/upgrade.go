@@ -18,7 +18,7 @@ import (
 )
 
 // This file serves the upgrade from the previous version, and is to be deleted in the next
-// one. In the previous version each flush has a batch: a row of redisflushbatches with a
+// version. In the previous version each flush has a batch: a row of redisflushbatches with a
 // number and a state. The flush claims the count of a Redis key for its batch: in the key,
 // it moves the count aside under the batch's number. The batch's state is open at first, and
 // then applied or abandoned for good. The transaction that adds the claimed counts to the

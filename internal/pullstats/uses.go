@@ -25,7 +25,11 @@ type Uses struct{ Tags, Manifests map[string]time.Time }
 // Uses reads Redis and the watermark before the statistics. So a pull that is no longer in
 // Redis is in the statistics that Uses then reads, and so is a pull before the watermark.
 // Uses reads pulls after the watermark from the audit log, even if a worker counts them at
-// the same time. Errors: ErrForeignLog, ErrUnseen, or why Redis couldn't be read.
+// the same time.
+//
+// Uses returns ErrForeignLog or ErrUnseen in the states that these errors describe. It also
+// returns an error if Redis or a database can't be read, if Redis has lost pulls, or if too
+// many pulls in the audit log aren't counted yet and can't be counted now.
 func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests []string) (Uses, error) {
 	s, err := w.Status(ctx)
 	if err != nil {
