@@ -37,7 +37,8 @@ func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 			gc.Exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE SKIP LOCKED", d.Bytes())
 			done := catalogtest.Later(func() error { return again(b, d) })
 			gc.Blocks(t, watch, 1)
-			// The review removes links that no manifest needs; the blob stays.
+			// The session gc acts as a review: it deletes repository r's link to the blob, which
+			// no manifest needs, and keeps the blob.
 			gc.Exec(t, `DELETE FROM repository_blobs rb USING repositories r
 				WHERE r.id = rb.repository_id AND r.path = 'r' AND rb.blob_digest = $1`, d.Bytes())
 			gc.Exec(t, "COMMIT")

@@ -54,7 +54,8 @@ func (r refusal) Is(target error) bool {
 	return target == db.ErrLostRace && (r == blobGone || r == tagsChanged)
 }
 
-// isRefusal says whether err is the refusal of a batch. Such a batch has changed nothing.
+// isRefusal says whether err is the refusal of a batch. A refused batch has changed nothing,
+// except rows whose change does no harm (see [batch]).
 func isRefusal(err error) bool {
 	_, ok := errors.AsType[refusal](err)
 	return ok

@@ -107,9 +107,9 @@ type foundTag struct {
 // In the order of names or of pushes, a page costs the same in a large repository as in a
 // small one, since its query reads a bounded number of names. Therefore with Contains, with
 // Unused, or with Prefix in the order of pushes, a page may have fewer than Limit tags
-// although there is a next page. In the order of size or rank, BrowseTags reads all tags with
-// the prefix. If these are more than MaxRanked, the error is UNSUPPORTED with status 400.
-// Other error: NAME_UNKNOWN.
+// although there is a next page. In the order of size or rank, BrowseTags reads all tags that
+// begin with q.Prefix. If these are more than MaxRanked, the error is UNSUPPORTED with status
+// 400. Other error: NAME_UNKNOWN.
 func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page TagPage, err error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil {
@@ -235,7 +235,7 @@ func (c *Catalog) findTags(ctx context.Context, sql string, args ...any) ([]foun
 
 // rankedTags returns a page of tags in the order of size or rank, and the position after which
 // the next page begins. No database index supports these orders, so rankedTags reads all tags
-// that q's filter allows, sorts them and cuts out the page.
+// that begin with q.Prefix, sorts those that q selects and cuts out the page.
 func (c *Catalog) rankedTags(ctx context.Context, path string, r repository, q TagQuery) ([]foundTag, *TagPlace, error) {
 	find := c.tagsByName
 	if q.Exact != "" {

@@ -44,8 +44,8 @@ type cache struct {
 	// clock is the wall-clock time at which the heartbeat of lastHeartbeat was sent. Unlike
 	// the monotonic clock, the wall clock goes on while the machine is suspended.
 	clock atomic.Int64
-	// late is true after a request has waited for freshWait in vain for a heartbeat, until the
-	// next heartbeat comes back.
+	// late is set when a request has waited for a heartbeat for freshWait in vain, and cleared
+	// when the next heartbeat comes back.
 	late atomic.Bool
 	mu   sync.Mutex
 	told chan struct{} // closed when the next heartbeat comes back; nil: nobody waits

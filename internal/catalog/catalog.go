@@ -67,8 +67,8 @@ type Options struct {
 	Replica uuid.UUID
 	// ManifestCacheBytes bounds the payloads kept in memory. Default 64 MiB.
 	ManifestCacheBytes int
-	// CacheEntries bounds the number of entries in each of the caches of tags, blobs of
-	// repositories, repositories and promises. Default 100,000.
+	// CacheEntries bounds the number of entries in each of four caches: of tags, of blobs of
+	// repositories, of repositories, and of promises. Default 100,000.
 	CacheEntries int
 	// CacheOff disables every cache.
 	CacheOff bool

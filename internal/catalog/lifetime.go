@@ -9,11 +9,11 @@ import (
 )
 
 // DeleteRepository deletes a repository of any size by one short statement that deletes the
-// repository's row. From then on nothing in the repository can be read, listed or pushed to, and a
-// repository that is made under the same name is new and empty. The worker of loose foreign
-// keys later deletes the tags, manifests and other rows that belonged to the repository. A
-// concurrent push either commits before the deletion, or finds the repository gone and makes a
-// new one. Error: NAME_UNKNOWN.
+// repository's row. From then on nothing in the repository can be read, listed or pushed to,
+// and a repository that is made under the same name is new and empty. The worker of loose
+// foreign keys later deletes the tags, manifests and other rows that belonged to the
+// repository. A concurrent push either commits before the deletion, or finds the repository
+// gone and makes a new one. Error: NAME_UNKNOWN.
 func (c *Catalog) DeleteRepository(ctx context.Context, path string) error {
 	err := c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
 		return db.Retry(ctx, func() error {

@@ -1,12 +1,12 @@
 -- Loose foreign keys delete the rows of a deleted repository, and look for them by the
 -- repository's id alone. So each table of a repository's rows needs an index that begins with
--- this id. The primary keys began with the namespace's id, followed by the repository's. This
--- migration swaps these two columns, so that the same indexes serve lookups by both ids and by
--- the repository's id alone.
+-- this id. So far the primary keys began with the namespace's id, followed by the repository's
+-- id. This migration swaps these two columns, so that the same indexes serve lookups by both
+-- ids and by the repository's id alone.
 --
--- An upload's repository_id is set when its state is first saved. When the repository is
--- deleted, loose foreign keys cancel the upload (status 2; 1 is active), and the reaper then
--- deletes its row and objects.
+-- An upload's repository_id is set when the upload's state is first saved. When the repository
+-- is deleted, loose foreign keys cancel the upload (status 2; 1 is active), and the reaper then
+-- deletes the upload's row and objects.
 --
 -- The view live_repositories shows the repositories whose namespace exists. When a namespace
 -- is deleted, its repositories vanish from the view at once; their rows are deleted later.

@@ -7,11 +7,12 @@
 -- confirmed_at is NULL and the store has no id, another process may choose a new id after a
 -- while. The column "place" has the store's last known location, for error messages.
 --
--- gc_doomed_objects.sweeping says that a sweeper has claimed the pending deletion before. The
--- setting gc.keep_doomed keeps the objects of deleted blobs for a while: a sweeper may claim
--- the pending deletion of such an object for the first time only when this time has passed
--- since delete_after. It may claim the pending deletion of an upload's objects, or one that
--- was claimed before, from delete_after on. Each of these two cases has an index.
+-- gc_doomed_objects.sweeping says that a sweeper has claimed the pending deletion at least
+-- once. The setting gc.keep_doomed is how long the objects of deleted blobs are kept: a sweeper
+-- may claim the pending deletion of such an object for the first time only when gc.keep_doomed
+-- has passed since delete_after. From delete_after on, it may claim any pending deletion that
+-- was claimed before, and the pending deletion of an upload's objects. Each of these two cases
+-- has an index.
 
 -- +goose Up
 CREATE TABLE store_identity (
