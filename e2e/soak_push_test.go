@@ -74,8 +74,8 @@ func (w *worker) put(repo, reference string, m *image, before func()) (by endpoi
 }
 
 // dawdle sometimes waits for a random time before the put of a manifest, so that promises of
-// existence are used late. A second before the first promise for one of its blobs ends, the
-// wait is over.
+// existence are used late. It stops waiting a second before the earliest end of the promises
+// for the manifest's blobs.
 func (w *worker) dawdle(m *image, told []promised) {
 	if w.promise == 0 || len(m.children) > 0 || w.rng.IntN(2) == 0 {
 		return

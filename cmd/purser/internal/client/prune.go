@@ -202,7 +202,7 @@ func (s pruneState) failed(namespace string) error {
 	return nil
 }
 
-// queuedLong is how long a requested pruning run usually waits for a worker, at most.
+// queuedLong is the longest time that a requested pruning run usually waits for a worker.
 const queuedLong = 15 * time.Second
 
 // progress returns a text that says how far a pruning run has got. `since` is the time at
