@@ -92,8 +92,9 @@ func (c *cleaner) result() Result {
 }
 
 // turnQueries bounds how many children of one parent a call of c.pass changes. When it has
-// changed turnQueries times the row limit of a query or more (see c.share), c.pass goes on
-// with other parents, and leaves this parent to a later turn of the parent table.
+// changed turnQueries times as many children of the parent as one query may change, or fewer
+// (see c.share), c.pass continues with other parents, and leaves this parent to a later turn
+// of the parent table.
 const turnQueries = 10
 
 // run processes the urgent deleted records of all parent tables, then the records that are

@@ -153,8 +153,8 @@ func (c *cleaner) timeouts(patient bool) timeouts {
 	return t
 }
 
-// refuse stores an error by which a constraint or trigger forbade a change of a
-// definition's child, unless an earlier one is stored.
+// refuse stores the error by which a constraint or trigger forbade the worker to change a
+// child of r's definition, unless c.refused already has an error for this definition.
 func (c *cleaner) refuse(r Reference, err error) {
 	if key := r.Definition.String(); c.refused[key] == nil {
 		c.refused[key] = fmt.Errorf("children of %s: %w", r.ParentTable, err)
@@ -179,9 +179,9 @@ func (c *cleaner) back(ctx context.Context, r Reference, ids []parentKey, line *
 	return true, nil
 }
 
-// share returns after how many changed children of one parent pass goes on with the other
-// parents of the batch: turnQueries times the row limit of a query or, if that is less, a
-// quarter of MaxDeletes or MaxUpdates, the limit of the run.
+// share returns how many children of one parent pass may change before it leaves the parent
+// to a later turn of the parent table: turnQueries times the row limit of a query or, if that
+// is less, a quarter of the run's limit, MaxDeletes or MaxUpdates; at least 1.
 func (c *cleaner) share(r Reference) int {
 	whole := c.opt.MaxUpdates
 	if r.OnDelete == AsyncDelete {

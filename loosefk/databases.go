@@ -42,8 +42,8 @@ func (d *Database) catalog() DB { return d.in().Catalog() }
 // Databases are all databases of an application.
 type Databases []Database
 
-// Check returns an error if there is no database, or if a database lacks a name or pool, has
-// another's name, or has an invalid pattern in Tables.
+// Check returns an error if there is no database, if a database lacks a name or pool, if two
+// databases have the same name, or if a pattern in Tables is invalid.
 func (ds Databases) Check() error {
 	if len(ds) == 0 {
 		return fmt.Errorf("loose foreign keys: there is no database")

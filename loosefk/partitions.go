@@ -42,9 +42,10 @@ type rotationOptions struct {
 	tries     int
 }
 
-// ErrBusy says that a transaction was tried several times and didn't get its locks, mostly
-// that of the table of deleted records, because another transaction, such as one that has
-// deleted rows from a tracked parent, stays open. Each try was rolled back.
+// ErrBusy says that a transaction was tried several times and didn't get a lock that it
+// needs, mostly the lock of the table of deleted records. Another transaction stays open and
+// holds the lock, for example one that has deleted rows from a tracked parent. Each try was
+// rolled back.
 var ErrBusy = errors.New("open transactions have locked the table of deleted records")
 
 // rotate rotates the partitions of the table of deleted records. It adds a missing default

@@ -8,9 +8,10 @@ import (
 )
 
 // restTurns says how rarely a worker makes a complete run on a database that has no pending
-// deleted record: in one of restTurns intervals that are the database's turn. In the other
-// turns it only looks for a pending record. The complete run is still needed, because it
-// compares the definitions with the tables and rotates the partitions.
+// deleted record: in every tenth turn of the database, that is, interval in which the worker
+// works on it. In the other turns the worker only looks for a pending record. The complete
+// run is still needed, because it compares the definitions with the tables and rotates the
+// partitions.
 const restTurns = 10
 
 // rest counts, for one database, the runs that a worker may leave out while no deleted

@@ -159,8 +159,8 @@ func (w *Worker) database(name string) (*Database, error) {
 
 // Drain processes every pending deleted record of a parent table now, including postponed
 // records, and ignores MaxDeletes, MaxUpdates and MaxRuntime. It returns when no pending
-// record is left; then a migration may add a foreign key again. It calls progress, if not
-// nil, after each batch. While another worker has the table locked, Drain waits.
+// record is left; then a migration may add a foreign key again. After each batch it calls
+// `progress`, unless that is nil. While another worker has the table locked, Drain waits.
 func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)) (Result, error) {
 	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if err != nil {

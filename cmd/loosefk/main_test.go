@@ -96,7 +96,7 @@ func TestOneDatabase(t *testing.T) {
 }
 
 // TestTwoDatabases runs commands with parents and children in different databases. One
-// command gets the address of a Redis that doesn't exist, for its locks, and must fail.
+// command "run" is to take its locks in a Redis that doesn't exist, and must fail.
 func TestTwoDatabases(t *testing.T) {
 	t.Parallel()
 	main, ci := newDatabase(t, parents), newDatabase(t, children)

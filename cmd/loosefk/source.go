@@ -57,8 +57,8 @@ func (s *source) value(flag, variable string) string {
 	return s.env(variable)
 }
 
-// open implements cli.Env.Open. It only makes the connection pools; they connect at first
-// use.
+// open implements cli.Env.Open. It reads the definitions and makes the connection pools,
+// which connect at first use.
 func (s *source) open(ctx context.Context) (*cli.App, error) {
 	app := &cli.App{File: s.value(s.definitions, "LOOSEFK_DEFINITIONS")}
 	app.File = cmp.Or(app.File, defaultDefinitions)
@@ -114,7 +114,7 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 	var dbs loosefk.Databases
 	for _, g := range given {
 		name, dsn, ok := strings.Cut(g, "=")
-		// If somebody gave a DSN without a name, the first "=" may be one inside the DSN.
+		// The first "=" may be part of the DSN, if somebody gave a DSN without a name.
 		if !ok || name == "" || strings.ContainsAny(name, ":/ ") {
 			return nil, errors.New("--database: want name=DSN, such as main=postgres://user@host/db")
 		}

@@ -51,9 +51,9 @@ func toggle(f *pflag.FlagSet, value *bool, def bool, name, short, what string) {
 	no.Hidden = true
 }
 
-// switchValue is the value of the flags --name and --no-name, which set the same bool:
-// --name sets it to true and --no-name to false. With "=false" a flag sets the bool to the
-// opposite.
+// switchValue is the value of the flags --name and --no-name, which set the same bool: --name
+// sets it to true and --no-name to false. "--name=false" means the same as --no-name, and
+// "--no-name=false" the same as --name.
 type switchValue struct {
 	value *bool
 	to    bool

@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/generate"
 )
 
-// repository is a git work tree, and the changes that the command has made to its index and
-// branches.
+// repository is a git work tree. It remembers the files that the command has added to git's
+// index and the branch that the command has made, so that takeBack can undo this.
 type repository struct {
 	dir    string // a directory of the tree, without symbolic links
 	top    string // the tree's top directory
@@ -108,9 +108,9 @@ func branchName(prefix string, filters []string) string {
 	return strings.TrimRight(name[:min(len(name), 100)], "-")
 }
 
-// ready returns an error if the command can't commit the plan's files, or could commit them
-// only together with somebody's uncommitted changes of the definitions. `branch` is the
-// branch to make, or "".
+// ready returns an error if git can't make the branch `branch` ("" for none) or, if `commit`
+// is set, would refuse to commit the plan's files. It also returns an error if `file`, the
+// file of definitions, has uncommitted changes, because the commit would contain them.
 func (r *repository) ready(ctx context.Context, file string, plan *generate.Plan, branch string, commit bool) error {
 	if err := r.settled(ctx); err != nil {
 		return err

@@ -54,8 +54,9 @@ type change struct {
 	do       func(ctx context.Context) error
 }
 
-// eachChange calls `make` for each item, makes the change that it returns, and prints what
-// was done. If `sql` is set, eachChange changes nothing and prints the changes' SQL.
+// eachChange calls `make` for each item, carries out the change that `make` returns, and
+// prints what was done. If `sql` is set, eachChange changes nothing and prints the SQL of the
+// changes instead.
 func eachChange[T any](ctx context.Context, cmd *cobra.Command, sql bool, items []T, make func(T) change) error {
 	var changes []change
 	for _, item := range items {

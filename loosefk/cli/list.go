@@ -70,8 +70,8 @@ func (a *App) keys(ctx context.Context, filter generate.Filter, cross bool) ([]k
 	return rows, nil
 }
 
-// withoutKey returns the definitions that match a filter and whose foreign key is gone. If
-// `cross` is set, it returns only those whose tables are in different databases.
+// withoutKey returns the definitions that match a filter and whose foreign key no longer
+// exists. If `cross` is set, it returns only those whose tables are in different databases.
 func (a *App) withoutKey(ctx context.Context, filter generate.Filter, cross bool) (loosefk.Definitions, error) {
 	places := a.Map
 	if places == nil {

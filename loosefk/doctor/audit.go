@@ -20,7 +20,7 @@ type AuditOptions struct {
 	Repair bool
 	// Children are the child tables to audit, named as in the definitions. Default: all.
 	Children []string
-	// Page is how many parents one query looks up. Default 1,000.
+	// Page is how many distinct parents the audit looks up with one query. Default 1,000.
 	Page int
 
 	most int64 // number of parents to examine for each definition; 0: all

@@ -36,7 +36,8 @@ type Finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// The limits beyond which Examine reports something as a finding.
+// The limits of Examine. The first three are the values above which Examine reports a
+// finding; the last two bound its search for orphans.
 const (
 	doctorPartitions = 4                // number of attached partitions; more mean that records have been pending for days
 	doctorOverdue    = 24 * time.Hour   // age of work that every run of a worker should have finished

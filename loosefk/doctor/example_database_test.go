@@ -23,8 +23,8 @@ func (t *exampleT) Cleanup(fn func())                 { t.cleanups = append(t.cl
 func (t *exampleT) Fatalf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 func (t *exampleT) Skipf(format string, args ...any)  { panic(fmt.Sprintf(format, args...)) }
 
-// openDatabase creates a database with four projects and their children, and returns a pool
-// for it. done removes the database.
+// openDatabase creates a database with four projects and their children. It returns a pool
+// for the database, and a function `done` that removes the database.
 func openDatabase() (pool *pgxpool.Pool, done func()) {
 	t := new(exampleT)
 	ctx := context.Background()

@@ -191,8 +191,9 @@ func dropConstraint(k hardKey) string {
 
 // underneath reports the foreign key k, which refers to rows that the worker deletes, in
 // three cases: if no index finds rows by the columns of k; if k cascades or sets columns, so
-// that one query of the worker may change any number of rows; and if k would make the
-// deletion fail. An earlier definition that deletes the referring rows prevents the last two.
+// that a query of a definition without delete_limit may change any number of rows; and if k
+// would make the deletion fail. It doesn't report the last two cases if an earlier definition
+// has deleted the referring rows by then.
 func (e *examination) underneath(db *loosefk.Database, k hardKey, here references) {
 	if !k.indexed && k.from != k.to {
 		e.add(SeverityWarning, db, k.from, fmt.Sprintf("CREATE INDEX%s ON %s (%s)", concurrently(k.fromKind), k.from.Quoted(), quoteList(k.column)),

@@ -41,9 +41,9 @@ type Generator struct {
 	// nor a migration contains the key's old ON DELETE: cascade, nullify, restrict, no action
 	// or set default. Default: the ON DELETE that fits the definition's action.
 	Restore string
-	// Now is the version of the first new migration, since versions are times. If the
-	// directory contains a migration of this time or a later one, the version is one second
-	// after the latest migration. Default: time.Now.
+	// Now is the time from which the versions of new migrations are made. The first version
+	// is Now or, if the directory contains a migration of this time or a later one, one
+	// second after the latest migration. Default: time.Now.
 	Now time.Time
 }
 
@@ -197,8 +197,8 @@ func (c *conversion) track(parent string) {
 }
 
 // definition returns the definition that can replace a foreign key, or the reason why none
-// can. It is a reason if c.problems finds a problem with the new definition that it doesn't
-// find without it; `base` are the problems without the new definition.
+// can, such as a problem that c.problems reports only with the new definition. `base` are the
+// problems that c.problems reports without the new definition.
 func (c *conversion) definition(ctx context.Context, k ForeignKey, base loosefk.Problems) (loosefk.Definition, string, error) {
 	if k.NotConvertible != "" {
 		return loosefk.Definition{}, k.NotConvertible, nil

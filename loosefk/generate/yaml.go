@@ -25,8 +25,8 @@ type definitionsText struct {
 	root     int  // the mapping's first line, counted from 0; -1 when there is no mapping
 }
 
-// childText is the part of the text for one child table: the first line `key`, the line
-// `end` after the last (both counted from 0), and the parsed list of definitions.
+// childText is the part of the text for one child table: the lines from number `key` up to
+// but not including `end`, counted from 0, and the parsed list of definitions.
 type childText struct {
 	table    string
 	key, end int
@@ -163,8 +163,8 @@ func addDefinition(name string, text []byte, d loosefk.Definition) ([]byte, erro
 	return t.bytes(), nil
 }
 
-// place returns the number of the line before which to insert a new child table. `before`
-// says that the new table becomes the first one, directly followed by another.
+// place returns the number of the line before which to insert a new child table. `before` is
+// true if the new table is to come before the first child table of the file.
 func (t *definitionsText) place(table string) (line int, before bool) {
 	if len(t.children) == 0 {
 		return t.documentEnd(), false

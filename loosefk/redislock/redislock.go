@@ -36,8 +36,8 @@ type Lock struct {
 
 var _ loosefk.Lock = (*Lock)(nil)
 
-// ErrLost is the cause (context.Cause) of the end of fn's context if the lock is lost: from
-// then on another process may hold the lock.
+// ErrLost is the cause (context.Cause) with which TryRun ends the context of fn when the lock
+// is lost. From then on another process may hold the lock.
 var ErrLost = errors.New("the lock in Redis is lost")
 
 // The scripts change a Redis key only if its value is the caller's random text.

@@ -56,15 +56,16 @@ func (f Function) sql(s Schema) string {
 const Definer = "LANGUAGE plpgsql SECURITY DEFINER"
 
 // Functions returns all SQL functions that Install creates. Only their owner may execute
-// them. This doesn't keep triggers of other roles' tables from calling them: PostgreSQL
-// checks the right EXECUTE when a trigger is created, not when it fires.
+// them, and roles that were granted the right EXECUTE since version 2. This doesn't keep
+// existing triggers on other roles' tables from calling them: PostgreSQL checks the right when
+// a trigger is created, not when it fires.
 //
 // Some of these functions run with their owner's rights, and another role may have created a
 // trigger on its own table that calls one: before version 2 every role could do so, now a
 // role with the right EXECUTE can. Therefore each such function first checks whether the
-// table may use it, takes tables as regclass and columns by their entries in the system
-// catalog, and reads only columns of built-in types, whose values call no operator or cast
-// of another role.
+// table may use it. It identifies tables by values of the type regclass, and columns by their
+// rows in the system catalog. It reads only columns of built-in types, because comparing
+// values of another type could run an operator or cast of another role.
 func (s Schema) Functions() []Function {
 	list := []Function{
 		{VersionFunction, "", "integer", "LANGUAGE sql IMMUTABLE", fmt.Sprintf(" SELECT %d ", Version)},

@@ -55,8 +55,8 @@ func (d Database) Plain(t Table) string {
 // Records returns the name of the table of deleted records, quoted.
 func (d Database) Records() string { return d.Table(RecordsTable).Quoted() }
 
-// Function returns a trigger function's name, quoted and with "()", as to_regprocedure
-// needs it.
+// Function returns the name of an SQL function without arguments, such as a trigger function,
+// with its schema, quoted and with "()", as to_regprocedure needs it.
 func (d Database) Function(name string) string { return d.Table(name).Quoted() + "()" }
 
 // Catalog returns a DB for reading the system catalog. It runs each statement in a

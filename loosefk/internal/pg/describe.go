@@ -109,7 +109,7 @@ func (x index) beginsWith(columns ...string) bool {
 		return false
 	}
 	// A partial index is good enough if it leaves out only rows whose first column is NULL,
-	// since no query looks for NULL.
+	// since no query of the worker looks for rows by NULL.
 	p := strings.Trim(x.predicate, "()")
 	return p == "" || p == columns[0]+" IS NOT NULL" || p == Quote(columns[0])+" IS NOT NULL"
 }

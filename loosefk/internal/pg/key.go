@@ -27,7 +27,8 @@ func (k Kind) List(parameter string) string {
 	return fmt.Sprintf("CAST(%s::text[] AS %s[])", parameter, k.SQLType())
 }
 
-// Recorded returns an SQL expression for the key, as text, in the deleted record called d.
+// Recorded returns an SQL expression for the key, as text, of a deleted record; `d` is the
+// record's alias in the SQL.
 func (k Kind) Recorded(d string) string {
 	if k == "integer" {
 		return d + ".primary_key_value::text"
@@ -35,8 +36,8 @@ func (k Kind) Recorded(d string) string {
 	return "COALESCE(" + d + ".primary_key_text, '')"
 }
 
-// Among returns the SQL condition that the key in the deleted record called d is one of the
-// texts in a parameter, which is an array of texts.
+// Among returns the SQL condition that the key of a deleted record is one of the texts in
+// `parameter`, which is an array of texts; `d` is the record's alias in the SQL.
 func (k Kind) Among(d, parameter string) string {
 	if k == "integer" {
 		return fmt.Sprintf("%s.primary_key_value = ANY (%s)", d, k.List(parameter))
@@ -44,8 +45,9 @@ func (k Kind) Among(d, parameter string) string {
 	return fmt.Sprintf("%s.primary_key_text = ANY (%s::text[])", d, parameter)
 }
 
-// Fits returns the SQL condition that the key in the deleted record called d is of this
-// kind. It also works on the table of version 1, which has no column primary_key_text.
+// Fits returns the SQL condition that the key of a deleted record is of this kind; `d` is the
+// record's alias in the SQL. The condition also works on the table of version 1, which has no
+// column primary_key_text.
 func (k Kind) Fits(d string) string {
 	switch k {
 	case "integer":

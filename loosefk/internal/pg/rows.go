@@ -25,9 +25,9 @@ type Values struct {
 	List   []*string
 }
 
-// Where returns an SQL condition for the children, called c, of a parent, called p, and an
-// SQL expression for the new value of the target column, or "". The function `arg` adds a
-// value to the statement's arguments and returns the value's placeholder.
+// Where returns an SQL condition that selects the children (alias c) of a parent (alias p),
+// and an SQL expression for the new value of the target column, or "". The function `arg`
+// adds a value to the statement's arguments and returns the value's placeholder.
 func (r Rows) Where(arg func(value any) string) (where, value string) {
 	all := []string{"c." + Quote(r.Column) + " OPERATOR(pg_catalog.=) p.id"}
 	for _, cond := range r.Conditions {
