@@ -157,8 +157,9 @@ func TestProtectionScopes(t *testing.T) {
 func TestProtectionIsExact(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
-	// Each process makes only one kind of request. So it learns of another process's change of
-	// the rules only by comparing the version in this kind of request.
+	// Process b only puts manifests, c only deletes tags and d only deletes manifests. So each
+	// of them learns of a change of the rules only if this kind of request compares the rules'
+	// versions.
 	a, b, c, d := replica(t, dsn), replica(t, dsn), replica(t, dsn), replica(t, dsn)
 	const path = "acme/app"
 	p := a.variants(t, path, 2)

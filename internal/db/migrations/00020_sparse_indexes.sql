@@ -1,8 +1,8 @@
 -- missing_children has the manifests that a sparse index lists and that its repository doesn't
 -- have. For example, a client that mirrors one platform pushes an index without its other
--- manifests, if manifests.sparse_indexes allows it. A row is deleted with its index. When the
--- manifest is pushed, its row becomes a row of manifest_references, so that garbage collection
--- keeps the manifest while an index lists it.
+-- manifests, if manifests.sparse_indexes allows it. When the sparse index is deleted, its rows
+-- are deleted too. When a missing manifest is pushed, its row becomes a row of
+-- manifest_references, so that garbage collection keeps the manifest while the index lists it.
 
 -- +goose Up
 SET LOCAL lock_timeout = '10s';
