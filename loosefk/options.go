@@ -48,10 +48,11 @@ type Options struct {
 	// After them the record is postponed by RescheduleAfter. Defaults 3 and 10 min.
 	MaxAttempts     int
 	RescheduleAfter time.Duration
-	// SecondLook applies to parents that have children in another database. It is how long
-	// after cleaning up the children of such a parent a worker searches for children once
-	// more, since a transaction that still saw the parent may have inserted a child. Default
-	// 1 h; negative: the worker doesn't search again.
+	// SecondLook applies to parents that have children in another database. After
+	// a worker has cleaned up the children of such a parent, the deleted record stays pending
+	// for this time. Then a worker searches for children once more, since a transaction that
+	// still saw the parent may have inserted a child. Default 1 h; negative: there is no
+	// second search.
 	SecondLook time.Duration
 	// PartitionAge is how old the first record of the newest partition of the table of
 	// deleted records must be before a run adds the next partition. Default 24 h.

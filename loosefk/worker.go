@@ -196,7 +196,7 @@ func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)
 			return c.result(), fmt.Errorf("draining %s: %w", parent, err)
 		}
 		// Another worker has locked the parent table, or another transaction has locked a
-		// child. Forget which records got stuck, and try all pending records again.
+		// child. Forget which records couldn't be finished, and try all pending ones again.
 		clear(c.stuck)
 		clear(c.waited)
 		if err := sleep(ctx, w.opt.LockTimeout); err != nil {

@@ -63,8 +63,8 @@ func TestDoctorAllIsWell(t *testing.T) {
 
 const records = "loose_foreign_keys_deleted_records"
 
-// TestDoctor breaks one thing in each case. doctor must find it, and the remedy must remove
-// the finding.
+// TestDoctor breaks one thing in each case, such as a trigger. doctor must report it, and must
+// no longer report it after the test has applied the remedy that doctor names.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

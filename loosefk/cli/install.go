@@ -88,9 +88,9 @@ func eachChange[T any](ctx context.Context, cmd *cobra.Command, sql bool, items 
 	})
 }
 
-// patient returns a function that runs fn in a transaction that waits for each lock only
-// for a moment, so that it doesn't block other users of a table; see
-// loosefk.Database.Change.
+// patient returns a function that runs fn in a transaction. The transaction waits for each
+// lock only for a moment, because other users of a table queue behind it while it waits;
+// see loosefk.Database.Change.
 func patient(db *loosefk.Database, fn func(ctx context.Context, tx pgx.Tx) error) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		err := db.Change(ctx, func(tx pgx.Tx) error { return fn(ctx, tx) })

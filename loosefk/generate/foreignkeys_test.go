@@ -102,8 +102,8 @@ func TestForeignKeysThatCross(t *testing.T) {
 			byMap = append(byMap, k.From)
 		}
 	}
-	// In k.From and k.To the schema is left out only if it is the schema of the child's
-	// Database: "invoices" belongs to the Database with the schema billing.
+	// k.From and k.To contain a table's schema unless it is the schema of the Database that
+	// lists k: "invoices" is listed without schema by the Database with the schema billing.
 	if len(keys) != 10 || !slices.Equal(cross, []string{"billing invoices", "main orders", "main visits"}) {
 		t.Errorf("of %d keys these cross: %q", len(keys), cross)
 	}

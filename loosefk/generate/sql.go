@@ -224,7 +224,7 @@ func untrack(s installed.Schema, parent string, partitioned bool, database, file
 
 // retried returns SQL that runs a statement which needs a lock on a table in use. It makes
 // up to 30 tries, each of which waits for the lock for at most 500 ms. If `condition` isn't
-// empty, it runs the statement only where this SQL condition holds.
+// empty, each try runs the statement only if this SQL condition is true.
 func retried(condition, sql string) string {
 	run := "            " + sql
 	if condition != "" {

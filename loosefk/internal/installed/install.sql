@@ -109,10 +109,10 @@ BEGIN
         EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', o.name, o.grantee);
     END LOOP;
     -- Before version 2 every role had the right EXECUTE and so could create the triggers on
-    -- its tables. This statement has revoked the right, and without it the trigger on a table
-    -- of another schema refuses to record deletions. So grant the right to the owner of a
-    -- table with such a trigger, if the owner is trusted or if a worker has processed deleted
-    -- records of the table.
+    -- its tables. The loop above has revoked this right from all roles but the functions'
+    -- owner. If the owner of a table lacks the right, the table's trigger may refuse to
+    -- record deletions. So grant the right to the owner of a table with such a trigger, if
+    -- the owner is trusted or if a worker has processed deleted records of the table.
     IF used AND installed < 2 THEN
         FOR o IN
             SELECT DISTINCT c.relowner::regrole AS owner
