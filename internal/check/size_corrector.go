@@ -53,8 +53,8 @@ func NewSizeCorrector(o SizeCorrectorOptions) (*SizeCorrector, error) {
 	return s, nil
 }
 
-// Run corrects sizes until both passes over all manifests are finished or ctx ends. Any
-// number of processes may call it at once.
+// Run corrects sizes until both passes over all manifests are finished or ctx ends, and then
+// returns nil. Any number of processes may call it at once.
 func (s *SizeCorrector) Run(ctx context.Context) error {
 	ctx, s.over = context.WithCancel(ctx)
 	defer s.over()

@@ -28,8 +28,8 @@ type counter struct {
 	last        time.Time
 }
 
-// counterID stands for the key of a counter in the table redispullcounters. It is the first
-// half of the key's SHA-256.
+// counterID identifies a counter in the table redispullcounters. It is the first half of the
+// SHA-256 of the counter's Redis key.
 type counterID [16]byte
 
 func idOf(key string) counterID {

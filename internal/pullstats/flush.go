@@ -88,8 +88,8 @@ func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
 	return w, nil
 }
 
-// Run flushes Redis once in each interval until ctx ends, and returns nil when the last
-// flush is over.
+// Run flushes Redis once in each interval until ctx ends. The end of ctx also cancels a flush
+// that is running; Run returns nil once that flush has ended.
 func (w *FlushWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
 // round flushes Redis if a flush is due and no other process is flushing. The worker's loop

@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// sent is a GET or a HEAD of a manifest. process is the number of the process that answers
-// it.
+// sent is a GET or a HEAD of a manifest. Its field `process` is the number of the process
+// that answers the request.
 type sent struct {
 	audit.Entry
 	head    bool

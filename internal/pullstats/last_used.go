@@ -81,7 +81,8 @@ func NewLastUsedRecorder(o LastUsedOptions) (*LastUsedRecorder, error) {
 	return m, nil
 }
 
-// Run writes last-used times until ctx ends, and returns nil then. Close writes the rest.
+// Run writes last-used times until ctx ends, and then returns nil. It leaves the times that
+// it hasn't written in memory, and Close writes them.
 func (m *LastUsedRecorder) Run(ctx context.Context) error { return m.loop.Run(ctx) }
 
 // Close writes the last-used times that are still in memory. Call it after Recorder.Close,

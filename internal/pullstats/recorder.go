@@ -101,9 +101,9 @@ func (r *Recorder) CountedBy() string {
 	return audit.CountedByAudit
 }
 
-// Run sends pulls to Redis until ctx ends, and reports to the other processes up to which
-// time this process's pulls are written. It returns nil; Close then sends the pulls that are
-// left.
+// Run sends pulls to Redis, and reports to the other processes up to which time this
+// process's pulls are written. When ctx ends, Run returns nil; Close sends the pulls that
+// are left.
 func (r *Recorder) Run(ctx context.Context) error {
 	if r == nil || r.presence == nil {
 		<-ctx.Done()

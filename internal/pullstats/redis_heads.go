@@ -69,11 +69,11 @@ func headKey(e audit.Entry) string {
 	return headPrefix + hex.EncodeToString(client[:])
 }
 
-// add remembers a HEAD until it can no longer be joined, so that it can be sent to Redis.
-// If `byLog` is set, pulls by digest are currently counted from the audit log; then add
-// also writes the HEAD to the table pullheads. If memory has no room for the HEAD, no pull
-// is joined with it. `first` is true if no other HEAD waits to be sent, so that the caller
-// must wake the queue's loop.
+// add remembers a HEAD as long as a GET by digest may be joined with it, so that the HEAD can
+// be sent to Redis. If `byLog` is set, pulls by digest are currently counted from the audit
+// log; then add also writes the HEAD to the table pullheads. If memory has no room for the
+// HEAD, add drops it, and no pull is joined with it. `first` is true if no other HEAD waits
+// to be sent, so that the caller must wake the queue's loop.
 func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,8 +91,9 @@ func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first 
 	return h.unsaid == 1
 }
 
-// forget removes from memory the HEADs (h.recent), and the GETs that Redis has joined
-// (h.taken), that are too old to be joined.
+// forget removes from memory the HEADs (h.recent) that are so old that no new GET is joined
+// with them. It also removes GETs that Redis has joined (h.taken), joinLag later, when the
+// HEADs that they have used are as old.
 func (h *redisHeads) forget(now time.Time) {
 	n := 0
 	for n < len(h.recent) && now.Sub(h.recent[n].since) > h.q.r.opt.Join {

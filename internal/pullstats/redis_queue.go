@@ -409,7 +409,7 @@ func (q *redisQueue) close(ctx context.Context) {
 	var err error
 	for err == nil && ctx.Err() == nil && q.waiting() > 0 {
 		// Send all HEADs at once. Pulls by digest still wait for their linger time, since
-		// HEADs of other processes may be on their way to Redis.
+		// HEADs that other processes have answered may be on their way to Redis.
 		if _, err = q.send(ctx, time.Now().Add(time.Hour), time.Now().Add(redisLinger)); err == nil {
 			q.linger(ctx)
 		}

@@ -22,9 +22,10 @@ const (
 	// has the names of the repository's counters that aren't settled: the statistics may
 	// lack pulls of them.
 	uncountedPrefix = "pull_events:uncounted:"
-	// epochKey is the key that has the epoch, the number of the newest flush. If Redis has a
-	// lower number than the database remembers, Redis has lost data; if Redis has a higher
-	// number, the database was restored to an older state.
+	// epochKey is the key that has the epoch, the number of the newest flush. If it is lower
+	// than the number that Redis must have according to the database, Redis has lost data.
+	// If it is higher than the number of every flush in the database, the database was
+	// restored to an older state.
 	epochKey = "pull_events:flush"
 	// ownerKey is the key that has the identity of the registry to which this Redis belongs.
 	ownerKey = "pull_events:owner"

@@ -78,8 +78,8 @@ func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
 	return w, nil
 }
 
-// Run counts the pulls in the audit log, in batches, until ctx ends. It returns nil when the
-// last batch is over.
+// Run counts the pulls in the audit log, in batches, until ctx ends. The end of ctx also
+// cancels the batch that is running; Run returns nil once that batch has ended.
 func (w *SyncWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
 // round counts a batch of the audit log's entries, if a read is due. The worker's loop calls

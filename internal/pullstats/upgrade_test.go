@@ -320,7 +320,7 @@ func TestUpgradeUses(t *testing.T) {
 }
 
 // Redis is emptied during an upgrade. The lost pulls of both versions must be counted from
-// the audit log, each once. Those that were flushed before must not be counted again.
+// the audit log, each once. Pulls that were flushed before must not be counted again.
 func TestUpgradeRecount(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
