@@ -361,7 +361,7 @@ func TestGuardInserts(t *testing.T) {
 }
 
 // The worker must search for children in another database a second time: a client that
-// still saw the parent may insert one after the first search.
+// still saw the parent may insert a child after the first search.
 func TestSecondLook(t *testing.T) {
 	t.Parallel()
 	pool, other := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY)"), newPool(t, "CREATE TABLE builds (project_id bigint)", "CREATE INDEX ON builds (project_id)")

@@ -242,8 +242,9 @@ func (e *examination) children(ctx context.Context, db *loosefk.Database) error 
 	return nil
 }
 
-// orphans looks for orphans of a definition: among the children of the first doctorParents
-// parents, for at most doctorPatience.
+// orphans looks for orphans of a definition, for at most doctorPatience. It examines the first
+// doctorParents distinct values of the child's column, and reports those for which no parent
+// exists and no deleted record is pending. Without an index on the column it does nothing.
 func (e *examination) orphans(ctx context.Context, r reference) error {
 	if installed, err := r.ParentDatabase.Installed(ctx); err != nil || !installed {
 		return err
