@@ -77,9 +77,9 @@ func TestRedisEmptied(t *testing.T) {
 	}
 }
 
-// Redis is emptied and gets new pulls, while a flush that has begun before reads counters.
-// The flush must count none of the new pulls, since afterwards nothing would show which
-// pulls in the audit log Redis has lost.
+// After a flush has got its number, and before it reads counters, Redis is emptied and gets
+// new pulls. The flush must count none of the new pulls, since afterwards nothing would show
+// which pulls in the audit log Redis has lost. The next flush must have all of them counted.
 func TestRedisEmptiedAndFilled(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
