@@ -17,7 +17,7 @@ type DayCount struct {
 	Count int64
 }
 
-// MaxAggregated is the largest number of entries that Aggregate reads for one answer.
+// MaxAggregated is the largest number of entries that one call of Aggregate reads.
 const MaxAggregated = 1_000_000
 
 // Aggregate counts the entries that the filter `f` selects, by day and kind, and returns

@@ -161,7 +161,8 @@ func scanRow(r pgx.CollectableRow) (out row, err error) {
 	return out, nil
 }
 
-// maxKinds is the largest number of kinds for which a query uses one index scan per kind.
+// maxKinds is the largest number of kinds for which a query uses one index scan per kind. If
+// a filter has more kinds, the query checks the kind of each entry that it reads.
 const maxKinds = 8
 
 // query returns the SELECT statement, with its arguments, that finds up to `limit` entries

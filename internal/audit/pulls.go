@@ -202,9 +202,9 @@ type PullState struct {
 }
 
 // PullState compares the audit log with the position `read`. If all transaction ids come
-// from the same server, two things hold: the position is below the id of every open
-// transaction, and no entry has the id of a transaction that hasn't begun. Foreign is true
-// unless both hold.
+// from the same server, the id in the position is lower than that of every open
+// transaction, and no entry of a pull has the id of a transaction that hasn't begun. If one
+// of these two conditions fails, PullState sets Foreign.
 func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err error) {
 	xid, id := read.arguments()
 	var oldest *time.Time

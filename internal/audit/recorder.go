@@ -90,8 +90,9 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	return r
 }
 
-// Record puts an entry into the buffer and returns true. If the buffer is full or closed,
-// it drops the entry, counts the drop, and returns false. It never waits for the database.
+// Record puts an entry into the buffer, or joins it with an entry there, and returns true.
+// If it can do neither, because the buffer is full or closed, it drops the entry, counts
+// the drop, and returns false. It never waits for the database.
 // An entry without a time gets the present time; empty fields that say who sent the request
 // are filled from the context (WithSource).
 func (r *Recorder) Record(ctx context.Context, e Entry) (taken bool) {
@@ -150,8 +151,9 @@ func (r *Recorder) prepare(ctx context.Context, e *Entry) {
 }
 
 // join joins a request with a matching entry in the buffer, if there is one, and returns
-// whether it did. The entry may be older than RecorderOptions.Join only if `full` is set:
-// the buffer has no room for a further entry of this kind.
+// whether it did. As a rule the entry's first request must have come at most
+// RecorderOptions.Join before. If `full` is set (the buffer has no room for a further entry
+// of this kind), an older entry will do.
 func (r *Recorder) join(e *Entry, full bool) bool {
 	if r.opt.Join < 0 || !e.joinable() {
 		return false

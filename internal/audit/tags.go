@@ -128,10 +128,10 @@ func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n in
 // next page's cursor is made from it. The lists of kinds must equal those of the indexes
 // auditlog_tag_ends_idx and auditlog_tags_idx.
 //
-// A state of a tag begins with the newest entry, of those older than the entry that ended
-// the state, that set the tag or pushed it again. The statement searches for it only among
-// the ten newest entries of the tag that are older than the end. Ten are more than enough:
-// as a rule the first of them set the tag.
+// To find when a state of a tag began, the statement reads the tag's entries that are older
+// than the state's end, at most ten, newest first. The state began with the first of these
+// that set the tag or pushed it again. Ten entries are more than enough: as a rule already
+// the first one set the tag.
 const (
 	formerOfRepository = `
 		WITH entries AS MATERIALIZED (

@@ -63,7 +63,8 @@ type Progress struct {
 	Due int64 `json:"due"`
 }
 
-// recountAfter is the age of the last count of due reviews after which report counts anew.
+// recountAfter: if the last count of due reviews is older than this, the method report
+// counts them again.
 const recountAfter = 5 * time.Second
 
 // StoreError is the error that Collect returns if it finished its reviews, but couldn't

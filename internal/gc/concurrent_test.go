@@ -323,9 +323,9 @@ func isOneOf(err error, codes ...oci.Code) bool {
 	return false
 }
 
-// unpromised returns nil if the error `err` of a request is allowed: it has one of the
-// codes, and a promise of existence made at the time `start` would have expired by now.
-// Otherwise it returns err.
+// unpromised returns nil if the error `err` of a request is allowed: its code is in
+// `codes`, and a promise of existence made at the time `start` would have expired by now.
+// Otherwise it returns an error.
 func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error {
 	if !isOneOf(err, codes...) {
 		return err

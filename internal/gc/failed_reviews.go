@@ -16,7 +16,7 @@ import (
 // reviews of the row have failed n times now, FailReview postpones the row by delay(n). If
 // n reaches `most`, it marks the row as failed for good (set_aside_at) and returns true: no
 // review claims the row until an event or RetryFailed makes it due again. If the row has
-// changed since or is locked, FailReview does nothing.
+// changed since the failed review, or is locked, FailReview does nothing.
 func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, delay func(attempts int) time.Duration) (failed bool, err error) {
 	if len(e.rows) != 1 {
 		return false, fmt.Errorf("counting a failed review: it was of %d rows and not of one", len(e.rows))
@@ -73,9 +73,9 @@ const retryBatch = 1000
 
 // RetryFailed takes the reviews of a kind that were marked as failed for good before the
 // call, makes them due now, and resets their counts of failures. It returns their number,
-// even with an error. It skips queue rows that another transaction has locked: that
-// transaction is writing an event to the row, or is another RetryFailed, and both end the
-// mark as failed.
+// even with an error. It skips queue rows that another transaction has locked. Such a
+// transaction is writing an event to the row, or belongs to another call of RetryFailed; in
+// either case it removes the row's mark itself.
 func (c *Collector) RetryFailed(ctx context.Context, kind ReviewKind) (int64, error) {
 	sql := retryManifests
 	if kind == ReviewOfBlobs {

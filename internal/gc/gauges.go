@@ -13,9 +13,9 @@ import (
 
 const (
 	gaugesTimeout = 5 * time.Second
-	// While queries of the database fail, Gauges still exports the last values, until they
-	// are older than gaugesExpiry and than 2 × GaugesOptions.Every. Then it exports no
-	// values, so that nobody takes old values for current ones.
+	// While queries of the database fail, Gauges exports the values of the last successful
+	// query. When these values are older than gaugesExpiry and older than 2 ×
+	// GaugesOptions.Every, it exports none, so that nobody takes old values for current ones.
 	gaugesExpiry = 2 * time.Minute
 )
 

@@ -88,8 +88,9 @@
 //
 //   - A store carries the identity of the database to which it belongs. If that database
 //     isn't the one that this process uses, the sweeper, the reaper and repairs do nothing.
-//     For the objects in such a store belong to another registry, and the objects of this
-//     registry's database aren't in it, so the sweeper would take them for deleted.
+//     For the objects in such a store belong to another registry. And a store reports no
+//     error if an object to be deleted is missing, so the sweeper would record objects as
+//     deleted that still exist in this registry's own store.
 //
 //   - No call to the blob store is made inside a database transaction, so that no lock and
 //     no database connection is occupied while a call hangs.

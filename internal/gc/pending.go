@@ -65,7 +65,8 @@ func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Dura
 // SettlePending removes the rows of pending deletions whose objects the store has deleted.
 // A row may have a time for a second sweep (again_at), because a request might still write
 // the object after the first sweep. SettlePending reschedules such a row to that time
-// instead of removing it. It skips rows that another process has claimed since.
+// instead of removing it. It skips a row if the caller's claim has expired and another
+// process has claimed the row.
 func (c *Collector) SettlePending(ctx context.Context, list []PendingDeletion) error {
 	keys, until := claims(list)
 	b := new(pgx.Batch)
@@ -82,7 +83,8 @@ func (c *Collector) SettlePending(ctx context.Context, list []PendingDeletion) e
 
 // PostponePending is called after the store failed to delete the objects of pending
 // deletions. It postpones their rows by `delay`, counts the failed attempt, and stores
-// `cause` as the last error. It skips rows that another process has claimed since.
+// `cause` as the last error. It skips a row if the caller's claim has expired and another
+// process has claimed the row.
 func (c *Collector) PostponePending(ctx context.Context, list []PendingDeletion, delay time.Duration, cause error) error {
 	keys, until := claims(list)
 	_, err := c.db.Pool.Exec(ctx, `

@@ -52,7 +52,8 @@ func (p *paused) meet(t *testing.T, b bundle, clients around) map[string]bool {
 }
 
 // The function `either` returns whether a client was told that something exists: true if
-// `err` is nil, false if `err` has one of the codes. It returns any other error as it is.
+// the error `err` of the client's request is nil, false if its code is in `codes`. It
+// returns any other error unchanged.
 func either(err error, codes ...oci.Code) (exists bool, _ error) {
 	if err == nil || isOneOf(err, codes...) {
 		return err == nil, nil

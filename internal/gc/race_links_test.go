@@ -94,11 +94,12 @@ func testRaceManyLinkedBlob(t *testing.T, dsn string) {
 	b.Nothing(t)
 }
 
-// A review has left a blob with many links to UnlinkInPages. Before UnlinkInPages removes
-// links, or after its first transaction, a client mounts the blob, asks whether it exists,
-// or deletes the manifest that uses it. UnlinkInPages must stop, and leave the other links
-// and the blob's row in gc_blob_review_queue. The test fails if a transaction of
-// UnlinkInPages doesn't check that the row is as the review left it.
+// A blob has so many links that a review leaves them to UnlinkInPages. Before UnlinkInPages
+// removes links, or after its first transaction, a client mounts the blob, asks whether it
+// exists, or deletes the manifest that uses it. UnlinkInPages must then stop. It must leave
+// the links that it hasn't removed yet, and the blob's row in gc_blob_review_queue. The
+// test fails if a transaction of UnlinkInPages doesn't check that the row is as the review
+// left it.
 func TestRaceManyLinkedBlobIsPromised(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b bundle, d, manifest oci.Digest) error{

@@ -165,8 +165,8 @@ func TestRaceReviewerIsKilled(t *testing.T) {
 }
 
 // A dry run deletes manifests or blobs, and rolls the deletion back at the end of the
-// batch. A client that needs the deleted content before the rollback must wait for it, and
-// then find the content.
+// batch. If a client needs the deleted content before the rollback, the client's request
+// must wait for the rollback, and then find the content.
 func TestRaceDryRunBesideAClient(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -94,9 +94,8 @@ func unraced() (list []string) {
 	return list
 }
 
-// everything says whether all tests of the package ran. Otherwise the test that stops a
-// review at some statement may have been left out, and unraced returns a problem for that
-// statement without cause.
+// everything says whether all tests of the package ran. If only some ran, unraced may report
+// a statement only because the race test that stops a review there didn't run.
 func everything() bool {
 	for _, name := range []string{"test.run", "test.skip", "test.list", "test.bench", "test.fuzz"} {
 		if flag.Lookup(name).Value.String() != "" {

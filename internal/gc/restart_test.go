@@ -110,8 +110,9 @@ func onRestartable(t *testing.T) (*storeBundle, *restartable) {
 type pusher struct {
 	b    *storeBundle
 	path string
-	// may has the digests to which the tag may point after a restart: the digest of the
-	// last put that succeeded, and those of later puts that returned an error.
+	// The map `may` has the digests to which the tag may point after a restart: the digest
+	// of the last put that succeeded, and the digests of later puts that returned an error
+	// but may have been committed nevertheless.
 	may map[oci.Digest]bool
 	ok  int
 }

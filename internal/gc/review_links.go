@@ -76,11 +76,12 @@ func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review)
 	return unsettled, nil
 }
 
-// unlink removes those of the given links that are still unused. A put of a manifest that
-// uses a link locks the link first. So unlink locks the links, to keep further puts out,
-// and then checks in a new statement, which sees the puts before, that they are unused. It
-// skips links that other transactions have locked. `locked` is the number of links that
-// unlink has locked, `removed` the number of links that it has removed.
+// unlink removes those of the given links that are still unused. A put of a manifest locks
+// the links to the manifest's blobs. So unlink first locks the given links, which makes
+// later puts wait. Then it checks in a new statement, which sees the puts that were
+// committed before, which of the links are unused. It skips links that other transactions
+// have locked. `locked` is the number of links that unlink has locked, `removed` the number
+// of links that it has removed.
 func unlink(ctx context.Context, tx pgx.Tx, unused []blobLink) (locked, removed int, err error) {
 	if len(unused) == 0 {
 		return 0, 0, nil
@@ -136,8 +137,8 @@ func linkColumns(list []blobLink) (namespaces, repositories []int64, digests [][
 	return namespaces, repositories, digests
 }
 
-// ManyLinkedBlob is a blob in use with more than manyLinks links. The batch that found the
-// blob leaves its links to UnlinkInPages.
+// ManyLinkedBlob is a blob in use with more than manyLinks links. A batch that reviews such
+// a blob doesn't review the links itself, but leaves them to UnlinkInPages.
 type ManyLinkedBlob struct {
 	digest  []byte
 	version string // xmin of the blob's queue row: each promise or event changes it
@@ -184,7 +185,7 @@ func postponeManyLinked(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]Man
 // UnlinkInPages removes the links to a blob from repositories in which no manifest uses it,
 // and returns the number of removed links. It reviews linksPerPage links (a page) per
 // transaction. Each transaction locks the blob's queue row and checks that the row hasn't
-// changed since the review, so that no promise of existence was made since. If the row has
+// changed since the review: a promise of existence would have changed it. If the row has
 // changed or is locked, UnlinkInPages stops. After the last page it drops the queue row,
 // unless another transaction had locked a link. If the row stays, or the process dies, the
 // row becomes due again, and a later review begins with the first page.

@@ -255,9 +255,10 @@ func TestReferrersPageIsCutOff(t *testing.T) {
 
 // A subject is deleted, put again while its referrers are still being queued for review,
 // and deleted a second time. Its referrers must stay while the subject exists. The second
-// deletion must queue all referrers, from the first one on. There are three cases: the
-// worker called QueueReferrers while the subject existed, or did not, or its call is still
-// running during the second deletion.
+// deletion must queue all referrers, from the first one on. There are three cases.
+// QueueReferrers isn't called while the subject exists again ("not"), is called until
+// nothing is left to queue ("before"), or is still running during the second deletion
+// ("meanwhile").
 func TestReferrersOfSubjectPutAgain(t *testing.T) {
 	t.Parallel()
 	for _, seen := range []string{"not", "before", "meanwhile"} {

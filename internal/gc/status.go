@@ -20,8 +20,8 @@ type GCStatus struct {
 	AsOf      time.Time   `json:"as_of"` // by the database's clock
 	Manifests QueueStatus `json:"manifests"`
 	Blobs     QueueStatus `json:"blobs"`
-	// Failed has up to five reviews of each kind: those that were marked as failed for good
-	// last, the latest first.
+	// Failed has, for each kind of review, the five reviews that were most recently marked as
+	// failed for good, the latest first.
 	Failed []FailedReview `json:"set_aside"`
 	Doomed PendingStatus  `json:"doomed"`
 	// Lost counts the blobs whose objects the store has lost, and that nobody has pushed

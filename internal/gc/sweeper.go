@@ -228,7 +228,8 @@ func (s *Sweeper) sweepUpload(ctx context.Context, d PendingDeletion, o *outcome
 }
 
 // failures returns the errors that Store.Delete joined in `err`, by storage key. If one of
-// them names no key, all keys count as failed with that error.
+// these errors isn't a *blob.DeleteError, and so names no key, failures returns that error
+// for each of `keys`.
 func failures(err error, keys []string) map[string]error {
 	if err == nil {
 		return nil

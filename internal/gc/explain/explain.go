@@ -17,8 +17,8 @@ type Fate string
 
 // These are the fates. FateUnplanned should never occur, because every unreferenced
 // manifest or blob has a row in its review queue. A manifest to which only manifests of its
-// own cycle refer counts as unreferenced too. If such a manifest has no row, another
-// manifest of the cycle has one, and the fate of the first is FateWaiting.
+// own cycle refer counts as unreferenced too. If such a manifest has no row in the queue,
+// another manifest of the cycle has one, and the manifest without a row gets FateWaiting.
 const (
 	FateKept      Fate = "kept"      // it is referenced
 	FateWaiting   Fate = "waiting"   // it is unreferenced, and its review isn't due yet

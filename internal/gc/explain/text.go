@@ -142,8 +142,8 @@ func (s Some[T]) count(one, many string) string {
 	return s.number(s.Total.Rows) + " " + verb(s.Total, one, many)
 }
 
-// number formats `n` with commas. If the list has more items than an explanation counts, it
-// returns "more than" and the number.
+// number formats `n` with commas. If the list's count isn't exact, because the list has more
+// than explainLimit items, number puts "more than" before it.
 func (s Some[T]) number(n int64) string {
 	if s.Total.Exact {
 		return humanize.Comma(n)
