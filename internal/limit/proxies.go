@@ -52,10 +52,12 @@ func (p *Proxies) Trust(addr netip.Addr) bool {
 // IPv4, and removes the zone.
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
-// Client returns the address and port of a request's client. Each proxy appends the address
-// of its peer to the header, so the client is the rightmost address that isn't a trusted
-// proxy's; if all addresses are trusted proxies', it is the leftmost address. The port is 0
-// if no proxy names it. An entry that isn't an address makes the entries to its left
+// Client returns the address and port of a request's client. If the connection's peer isn't
+// a trusted proxy, the peer is the client. Otherwise a header names the client:
+// X-Forwarded-For or Forwarded. Each proxy appends the address of its own peer to this
+// header, so the client is the rightmost address in it that isn't a trusted proxy's; if all
+// addresses are trusted proxies', it is the leftmost one. The port is 0 if the header
+// doesn't give one. An entry that isn't an address makes the entries to its left
 // untrustworthy; then the proxy that wrote it counts as the client. `disagree` is true if
 // X-Forwarded-For and Forwarded are both accepted, the request has both, and they name
 // different clients; then `client` is the connection's peer.

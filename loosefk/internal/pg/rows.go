@@ -11,9 +11,9 @@ type Rows struct {
 	Column     string // the column that refers to the parent
 	Key        Key    // the parent's key
 	Conditions []Values
-	// Target is the column to update and its new value; it is nil if rows are deleted, or
-	// if their Column is set to NULL. Rows whose target column has the value already are
-	// not cleaned up.
+	// Target holds the column to update and its new value. Rows whose target column has
+	// this value already are not cleaned up. Target is nil if the clean-up deletes the rows,
+	// or sets the column that refers to the parent (Rows.Column) to NULL.
 	Target *Values
 }
 
