@@ -69,6 +69,12 @@ var layers = map[string]rule{
 	"internal/audit":               {layer: 2, also: []string{"internal/db"}},
 	"internal/catalog":             {layer: 3},
 	"internal/auth":                {layer: 3},
+	"internal/auth/password":       {layer: 2}, // hashes, the htpasswd file, results of checks
+	"internal/auth/token":          {layer: 3}, // registry tokens and the keys that sign them
+	"internal/auth/identity":       {layer: 2}, // OpenID Connect and LDAP
+	"internal/auth/throttle":       {layer: 3}, // limits on log-ins and requests
+	"internal/auth/session":        {layer: 3}, // log-ins of browsers
+	"internal/acme":                {layer: 3},
 	"internal/pullstats":           {layer: 3},
 	"internal/pullstats/redistest": {only: true, testing: true},
 	"internal/webhook":             {layer: 3},
@@ -82,6 +88,7 @@ var layers = map[string]rule{
 	"internal/server":              {layer: 5}, // what its APIs share
 	"internal/server/distribution": {layer: 6},
 	"internal/server/management":   {layer: 6},
+	"internal/server/login":        {layer: 6},
 	"internal/server/servertest": {layer: 6, testing: true,
 		also: []string{"internal/server/distribution", "internal/server/management"}},
 	"cmd/purser/internal/command":   {layer: 7}, // what all commands share
