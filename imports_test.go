@@ -54,6 +54,7 @@ var layers = map[string]rule{
 	"internal/memory":           {only: true},
 	"internal/pgsession":        {only: true},
 	"internal/limit":            {only: true},
+	"internal/netguard":         {only: true}, // which addresses users may make Purser call
 	"internal/worker":           {only: true},
 	"internal/gc/events":        {only: true},
 	"internal/oci":              {layer: 1},

@@ -55,7 +55,7 @@ func newTarget(address, secret string, allowPrivate bool) (r target, err error) 
 func newClient(o Options, allowPrivate bool) *http.Client {
 	dialer := &net.Dialer{Timeout: o.Timeout}
 	if !allowPrivate {
-		dialer.ControlContext = control
+		dialer.ControlContext = guard.Control
 	}
 	return &http.Client{
 		Transport: &http.Transport{

@@ -102,10 +102,9 @@
 //
 // A user who can set a webhook's URL could make Purser send requests to servers that only
 // Purser can reach. Therefore Purser refuses addresses that aren't public, unless the
-// configuration allows them. It checks the IP address that is about to be dialled. So the
-// check doesn't depend on how the URL writes the address, nor on what the host's name
-// resolved to before. Purser doesn't follow redirects, and doesn't use the proxies of the
-// environment, since a proxy would dial instead of Purser. See check in address.go.
+// configuration allows them. It checks the IP address that is about to be dialled (see the
+// package netguard). Purser doesn't follow redirects, and doesn't use the proxies of the
+// environment, since a proxy would dial instead of Purser.
 //
 // Errors and logs of this package contain neither the secret nor any part of a URL except
 // its host.
@@ -117,6 +116,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -126,6 +126,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/netguard"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -276,6 +277,9 @@ func (s *Sender) Wake() {
 	}
 }
 
+// guard refuses receivers whose addresses aren't public.
+var guard = netguard.Guard{Hint: "name another host, or, if the receiver is meant to be there, set allow_private (autoprune.webhook.allow_private, or webhooks.allow_private for webhooks of namespaces and callbacks)"}
+
 // parseURL checks and parses a URL, without looking up its host. Its errors don't repeat
 // the URL, which may contain credentials.
 func parseURL(text string, allowPrivate bool) (*url.URL, error) {
@@ -295,8 +299,8 @@ func parseURL(text string, allowPrivate bool) (*url.URL, error) {
 			return nil, fmt.Errorf("its port, %s, isn't from 1 to 65535", port)
 		}
 	}
-	if addr, ok := literal(u.Hostname()); ok && !allowPrivate {
-		if err := check(addr); err != nil {
+	if addr, err := netip.ParseAddr(u.Hostname()); err == nil && !allowPrivate { // it isn't a name
+		if err := guard.Check(addr); err != nil {
 			return nil, err
 		}
 	}

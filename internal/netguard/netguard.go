@@ -1,7 +1,17 @@
-package webhook
+// Package netguard keeps requests that users can cause away from servers that only Purser can
+// reach.
+//
+// Users name URLs that Purser requests: of webhooks, and of the issuers of pipelines' tokens. A
+// [Guard] refuses all addresses that aren't public. The dialler of an HTTP client asks the guard
+// about the IP address that it is about to dial, after the host's name was resolved. So the
+// check doesn't depend on how the URL writes the address, nor on what the name resolved to
+// before. It holds only for requests that the client sends itself: the client must not use a
+// proxy, which would dial instead.
+package netguard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -51,8 +61,14 @@ var (
 	nat64  = netip.MustParsePrefix("64:ff9b::/96")
 )
 
-// check refuses an address that isn't public. The error names it.
-func check(addr netip.Addr) error {
+// Guard refuses addresses that aren't public.
+type Guard struct {
+	// Hint ends the errors about refused addresses: how to allow the address. Empty: nothing.
+	Hint string
+}
+
+// Check returns an error that names addr and the reason if addr isn't public.
+func (g Guard) Check(addr netip.Addr) error {
 	ip := addr.WithZone("").Unmap() // ::ffff:10.0.0.1 is 10.0.0.1
 	if nat64.Contains(ip) {
 		// NAT64: with DNS64, a public IPv4 server has such an address.
@@ -61,22 +77,26 @@ func check(addr netip.Addr) error {
 	}
 	for _, s := range special {
 		if s.prefix.Contains(ip) {
-			return refused(addr, s.why)
+			return g.refused(addr, s.why)
 		}
 	}
 	if ip.Is6() && !global.Contains(ip) || !ip.IsValid() {
-		return refused(addr, "reserved")
+		return g.refused(addr, "reserved")
 	}
 	return nil
 }
 
-func refused(addr netip.Addr, why string) error {
-	return fmt.Errorf("the address %s is %s, not public; name another host, or, if the receiver is meant to be there, set allow_private (autoprune.webhook.allow_private, or webhooks.allow_private for webhooks of namespaces and callbacks)", addr, why)
+func (g Guard) refused(addr netip.Addr, why string) error {
+	text := fmt.Sprintf("the address %s is %s, not public", addr, why)
+	if g.Hint != "" {
+		text += "; " + g.Hint
+	}
+	return errors.New(text)
 }
 
-// control refuses addresses that aren't public. The dialler calls it with each IP address
-// that it is about to dial, after the host's name was resolved.
-func control(_ context.Context, network, address string, _ syscall.RawConn) error {
+// Control refuses addresses that aren't public, and networks other than TCP. It is a
+// ControlContext of a net.Dialer, which calls it with each IP address that it is about to dial.
+func (g Guard) Control(_ context.Context, network, address string, _ syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return fmt.Errorf("the network %s isn't TCP", network)
 	}
@@ -84,12 +104,5 @@ func control(_ context.Context, network, address string, _ syscall.RawConn) erro
 	if err != nil {
 		return fmt.Errorf("the address that would be dialled can't be read: %w", err)
 	}
-	return check(a.Addr())
-}
-
-// literal parses the host of a URL as an IP address and returns it. ok is false if the host
-// is a name.
-func literal(host string) (netip.Addr, bool) {
-	addr, err := netip.ParseAddr(host)
-	return addr, err == nil
+	return g.Check(a.Addr())
 }
