@@ -132,6 +132,8 @@ var clients = []struct {
 		"huma is the management API's; what its operations do are plain functions of other packages"},
 	{"github.com/redis/go-redis", []string{"internal/pullstats", "loosefk/redislock"},
 		"Redis is optional and losable; whoever else knew it could come to depend on it"},
+	{"github.com/coreos/go-oidc", []string{"internal/auth/identity"},
+		"which claims are trusted is decided in one place"},
 	{"github.com/go-ldap/ldap", []string{"internal/auth/identity", "internal/auth/identity/identitytest"},
 		"directories are known to internal/auth/identity, and to its tests' server, alone"},
 }

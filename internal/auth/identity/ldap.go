@@ -12,23 +12,11 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-ldap/ldap/v3"
-)
-
-// Errors of [Directory.Login]. Each error that Login returns wraps one of them.
-var (
-	// ErrRefused says that the directory doesn't let a client log in. The client gets the same
-	// answer for an unknown name as for a wrong password. The text of the error says more, but
-	// never the password; it is for the log alone.
-	ErrRefused = errors.New("the directory refuses the log-in")
-	// ErrUnavailable says that nobody knows whether the client may log in, because the
-	// directory doesn't answer, or not as it should.
-	ErrUnavailable = errors.New("the directory can't be asked")
 )
 
 // DirectoryOptions configure a Directory.
@@ -183,12 +171,6 @@ func (d *Directory) parseURL() error {
 	return nil
 }
 
-// isLoopbackHost says whether a host of a URL is this machine.
-func isLoopbackHost(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
-}
-
 // checkOptions checks the options about searches.
 func (d *Directory) checkOptions() error {
 	o := &d.opt
@@ -241,11 +223,6 @@ func (d *Directory) Close() {
 			return
 		}
 	}
-}
-
-// refused returns an ErrRefused with the reason.
-func refused(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrRefused, fmt.Sprintf(format, args...))
 }
 
 // unavailable returns an ErrUnavailable with its cause.
@@ -375,9 +352,6 @@ func (d *Directory) bindUser(ctx context.Context, dn, password string) error {
 	return nil
 }
 
-// ldapAccountName matches account names.
-var ldapAccountName = regexp.MustCompile(`^[a-z0-9][a-z0-9._@-]{0,127}$`)
-
 // identity returns the identity of a user whose password was right.
 func (d *Directory) identity(ctx context.Context, service *directoryConn, entry *ldap.Entry) (Identity, error) {
 	dn, err := ldap.ParseDN(entry.DN)
@@ -389,7 +363,7 @@ func (d *Directory) identity(ctx context.Context, service *directoryConn, entry 
 		Source: SourceLDAP, Subject: dn.String(), Name: strings.ToLower(name),
 		Email: entry.GetEqualFoldAttributeValue(d.opt.EmailAttribute),
 	}
-	if !ldapAccountName.MatchString(id.Name) {
+	if !accountName.MatchString(id.Name) {
 		return Identity{}, refused("the attribute %s of %s has %.200q, which can't be an account's name", d.opt.NameAttribute, id.Subject, name)
 	}
 	switch {
