@@ -86,7 +86,7 @@ packages:
 
 tools:
 	$(call say,tools)
-	@tools/get versitygw crane regctl staticcheck oidcprovider
+	@tools/get versitygw pebble crane regctl staticcheck
 
 clean: ## remove what was built here; data and caches stay
 	rm -rf bin

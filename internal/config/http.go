@@ -46,18 +46,23 @@ type HTTP struct {
 	ExternalURL     string // scheme and host without a trailing slash; "": as in the request
 }
 
-// TLS has the paths of PEM files with a certificate and its private key. Both are empty if
-// TLS is off; Validate refuses one without the other.
+// TLS says where the registry's certificate comes from: from PEM files with the certificate
+// and its private key, or by ACME. Validate refuses both sources together, and one file
+// without the other. Without a source, TLS is off.
 type TLS struct {
-	Cert string
-	Key  string
+	Cert string // path
+	Key  string // path
+	ACME ACME
 }
 
+// Enabled says whether the registry speaks TLS.
+func (t TLS) Enabled() bool { return t.Cert != "" || len(t.ACME.Hosts) > 0 }
+
 // Hosts returns the host names that requests to the listener at the address `addr` may
-// have: the names in the setting http.allowed_hosts, the host of http.external_url, and the
-// host in addr.
+// have: the names in the settings http.allowed_hosts and http.tls.acme.hosts, the host of
+// http.external_url, and the host in addr.
 func (h HTTP) Hosts(addr string) []string {
-	names := append([]string{}, h.AllowedHosts...)
+	names := slices.Concat(h.AllowedHosts, h.TLS.ACME.Hosts)
 	if u, err := url.Parse(h.ExternalURL); err == nil && u.Hostname() != "" {
 		names = append(names, u.Hostname())
 	}
@@ -91,6 +96,7 @@ func (c *Config) validateHTTP(report reporter) {
 	if h.TLS.Key != "" && h.TLS.Cert == "" {
 		report("http.tls.key", "http.tls.cert is missing; set both or neither")
 	}
+	c.validateACME(report)
 	for _, name := range h.AllowedHosts {
 		if err := checkHost(name); err != nil {
 			report("http.allowed_hosts", "%v", err)

@@ -52,6 +52,14 @@ var settings = append([]setting{
 	{key: "http.allow_profiles", def: "false", field: func(c *Config) field { return boolField{&c.HTTP.AllowProfiles} }},
 	{key: "http.tls.cert", field: func(c *Config) field { return textField{&c.HTTP.TLS.Cert} }},
 	{key: "http.tls.key", field: func(c *Config) field { return textField{&c.HTTP.TLS.Key} }},
+	{key: "http.tls.acme.hosts", field: func(c *Config) field { return listField{&c.HTTP.TLS.ACME.Hosts} }},
+	{key: "http.tls.acme.accept_terms", def: "false", field: func(c *Config) field { return boolField{&c.HTTP.TLS.ACME.AcceptTerms} }},
+	{key: "http.tls.acme.email", field: func(c *Config) field { return textField{&c.HTTP.TLS.ACME.Email} }},
+	{key: "http.tls.acme.directory_url", def: "https://acme-v02.api.letsencrypt.org/directory", field: func(c *Config) field {
+		return textField{&c.HTTP.TLS.ACME.DirectoryURL}
+	}},
+	{key: "http.tls.acme.ca_file", field: func(c *Config) field { return textField{&c.HTTP.TLS.ACME.CAFile} }},
+	{key: "http.tls.acme.http_addr", def: "off", field: func(c *Config) field { return offField{&c.HTTP.TLS.ACME.HTTPAddr} }},
 	{key: "http.allow_anonymous", def: "false", field: func(c *Config) field { return boolField{&c.HTTP.AllowAnonymous} }},
 	{key: "http.drain_timeout", def: "30s", field: func(c *Config) field {
 		return durationField{&c.HTTP.DrainTimeout, 0, maxDuration}

@@ -39,6 +39,7 @@ func (c *Config) validatePaths(report func(key, format string, args ...any)) {
 		{"storage.filesystem.path", c.Storage.Filesystem.Path},
 		{"http.tls.cert", c.HTTP.TLS.Cert},
 		{"http.tls.key", c.HTTP.TLS.Key},
+		{"http.tls.acme.ca_file", c.HTTP.TLS.ACME.CAFile},
 	} {
 		if strings.HasPrefix(p.path, "~") && c.isSet(p.key) {
 			report(p.key, "%q: only a shell knows what ~ is; write the whole path", p.path)

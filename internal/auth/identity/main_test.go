@@ -1,8 +1,6 @@
 package identity
 
 import (
-	"encoding/json"
-	"net/http"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -15,12 +13,5 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-func writeJSON(w http.ResponseWriter, v any) {
-	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(v); err != nil {
-		panic(err)
 	}
 }

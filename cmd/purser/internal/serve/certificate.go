@@ -21,6 +21,45 @@ import (
 // certificateEvery is how often the files of the TLS certificate are checked for changes.
 const certificateEvery = 10 * time.Second
 
+// certificates are the registry's TLS certificates, which come from files (certificate) or are
+// obtained by ACME (issued). Their methods may be called concurrently.
+type certificates interface {
+	// config returns a TLS configuration that presents, on each new connection, the
+	// certificate that is in use at that time.
+	config() *tls.Config
+	// reload reads the certificate again, or obtains it, at once.
+	reload(ctx context.Context) error
+	// run returns a function that keeps the certificates up to date until its context ends.
+	run(loops *worker.Metrics) func(ctx context.Context) error
+	// validUntil returns when the first of the certificates expires, the zero time if one is
+	// missing.
+	validUntil() time.Time
+}
+
+// openCertificates prepares the certificates, for which ACME needs the database. It returns the
+// background function that keeps them up to date; there is none without TLS.
+func (s *sockets) openCertificates(cfg *config.Config, p dependencies) ([]func(context.Context) error, error) {
+	if s.cert == nil {
+		return nil, nil
+	}
+	if c, ok := s.cert.(*issued); ok {
+		if err := c.open(cfg.HTTP, p); err != nil {
+			return nil, err
+		}
+	}
+	err := p.metrics.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "purser_tls_certificate_expiry_timestamp_seconds",
+		Help: "When the certificate in use ends, in seconds since 1970. Of several certificates, the one that ends first counts. 0 if there is none yet.",
+	}, func() float64 {
+		end := s.cert.validUntil()
+		if end.IsZero() {
+			return 0
+		}
+		return float64(end.Unix())
+	}))
+	return []func(context.Context) error{s.cert.run(p.loops)}, err
+}
+
 // certificate is the registry's TLS certificate. The registry reads the certificate's files
 // again when they change. If the new certificate can't be read, or doesn't match its key,
 // the old certificate stays in use.
@@ -41,8 +80,6 @@ func loadCertificate(files config.TLS, log *slog.Logger) (*certificate, error) {
 	return c, nil
 }
 
-// config returns a TLS configuration that presents, on each new connection, the certificate
-// that is in use at that time.
 func (c *certificate) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -78,8 +115,8 @@ func (c *certificate) reload(ctx context.Context) error {
 	return nil
 }
 
-// watch returns a function that calls reload every certificateEvery until ctx ends.
-func (c *certificate) watch(loops *worker.Metrics) func(ctx context.Context) error {
+// run returns a function that calls reload every certificateEvery until ctx ends.
+func (c *certificate) run(loops *worker.Metrics) func(ctx context.Context) error {
 	return worker.New(worker.Options{
 		Name: "certificate", Idle: certificateEvery, BackoffMin: certificateEvery, Log: c.log, Metrics: loops,
 		Batch: func(ctx context.Context) (more bool, err error) {
@@ -92,10 +129,4 @@ func (c *certificate) watch(loops *worker.Metrics) func(ctx context.Context) err
 	}).Run
 }
 
-// collector returns a metric that says when the certificate expires.
-func (c *certificate) collector() prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "purser_tls_certificate_expiry_timestamp_seconds",
-		Help: "When the certificate in use ends, in seconds since 1970.",
-	}, func() float64 { return float64(c.used.Load().Leaf.NotAfter.Unix()) })
-}
+func (c *certificate) validUntil() time.Time { return c.used.Load().Leaf.NotAfter }

@@ -19,7 +19,7 @@ type sockets struct {
 	registry net.Listener
 	debug    net.Listener    // for metrics and health; nil: none
 	profiles net.Listener    // for profiles, if apart from debug; nil: none
-	cert     *certificate    // of the registry; nil: no TLS
+	cert     certificates    // of the registry; nil: no TLS
 	bounded  *limit.Listener // wraps registry with its limits
 }
 
@@ -27,11 +27,17 @@ type sockets struct {
 // use is reported at once.
 func listen(ctx context.Context, h config.HTTP, log *slog.Logger) (*sockets, error) {
 	s := &sockets{}
-	if h.TLS.Cert != "" {
-		var err error
-		if s.cert, err = loadCertificate(h.TLS, log); err != nil {
-			return nil, err
-		}
+	acme := &issued{}
+	var err error
+	switch {
+	case h.TLS.Cert != "":
+		s.cert, err = loadCertificate(h.TLS, log)
+	case h.TLS.Enabled():
+		acme, err = newIssued(h.TLS.ACME)
+		s.cert = acme
+	}
+	if err != nil {
+		return nil, err
 	}
 	for _, a := range []struct {
 		to              *net.Listener
@@ -40,6 +46,7 @@ func listen(ctx context.Context, h config.HTTP, log *slog.Logger) (*sockets, err
 		{&s.registry, h.Addr, "--addr", "http.addr"},
 		{&s.debug, h.DebugAddr, "--debug-addr", "http.debug_addr"},
 		{&s.profiles, h.ProfileAddr, "--profile-addr", "http.profile_addr"},
+		{&acme.challenges, h.TLS.ACME.HTTPAddr, "", "http.tls.acme.http_addr"},
 	} {
 		if a.addr == "" || a.to == &s.profiles && a.addr == h.DebugAddr {
 			continue
@@ -72,17 +79,23 @@ func isLoopback(l net.Listener) bool {
 	return ok && a.IP.IsLoopback()
 }
 
+// open listens on the address, which the setting `key` has. `flag` is the setting's flag, or ""
+// if it has none.
 func open(ctx context.Context, addr, flag, key string) (net.Listener, error) {
+	way := flag + " HOST:PORT (" + key + ")"
+	if flag == "" {
+		way = key
+	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	switch {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s is in use by another process, maybe another Purser: stop it, or choose another address with %s HOST:PORT (%s)", addr, flag, key)
+		return nil, fmt.Errorf("%s is in use by another process, maybe another Purser: stop it, or choose another address with %s", addr, way)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("listening on %s isn't allowed to this user: choose a port above 1023 with %s HOST:PORT (%s)", addr, flag, key)
+		return nil, fmt.Errorf("listening on %s isn't allowed to this user: choose a port above 1023 with %s", addr, way)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%s is no address of this machine: choose another with %s HOST:PORT (%s)", addr, flag, key)
+		return nil, fmt.Errorf("%s is no address of this machine: choose another with %s", addr, way)
 	}
 	return nil, fmt.Errorf("%s: %w", key, err)
 }
@@ -90,7 +103,11 @@ func open(ctx context.Context, addr, flag, key string) (net.Listener, error) {
 // close closes all listeners. A listener that an HTTP server used has been closed by that
 // server already.
 func (s *sockets) close() {
-	for _, l := range []net.Listener{s.registry, s.debug, s.profiles} {
+	list := []net.Listener{s.registry, s.debug, s.profiles}
+	if c, ok := s.cert.(*issued); ok {
+		list = append(list, c.challenges)
+	}
+	for _, l := range list {
 		if l != nil {
 			l.Close() //nolint:errcheck // it may be closed already
 		}

@@ -55,7 +55,7 @@ func (fakeListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
 func (fakeListener) Close() error { return nil }
 
 // TestHostsOfAListener: a listener on loopback answers only to names of this machine and to
-// the names in http.allowed_hosts. A listener that other machines can reach answers to
+// the names in http.allowed_hosts and http.tls.acme.hosts. A listener that other machines can reach answers to
 // every name, unless http.allowed_hosts is set.
 func TestHostsOfAListener(t *testing.T) {
 	t.Parallel()
@@ -73,13 +73,16 @@ func TestHostsOfAListener(t *testing.T) {
 		{"0.0.0.0:0", "evil.example", []string{"a.example"}, false},
 		{"0.0.0.0:0", "a.example", []string{"a.example"}, true},
 		{":0", "evil.example", nil, true},
+		{"127.0.0.1:0", "tls.example", nil, true},
+		{"0.0.0.0:0", "TLS.example", []string{"a.example"}, true},
 	} {
 		l, err := open(t.Context(), tc.addr, "--addr", "http.addr")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close() //nolint:errcheck // nothing was accepted
-		h := hosts(l, tc.addr, config.HTTP{Addr: tc.addr, AllowedHosts: tc.allowed})
+		certified := config.TLS{ACME: config.ACME{Hosts: []string{"TLS.example"}}}
+		h := hosts(l, tc.addr, config.HTTP{Addr: tc.addr, AllowedHosts: tc.allowed, TLS: certified})
 		if err := h.Check(&http.Request{Host: tc.host}); (err == nil) != tc.answers {
 			t.Errorf("%s with %q under %s: %v, want an answer: %v", tc.addr, tc.allowed, tc.host, err, tc.answers)
 		}

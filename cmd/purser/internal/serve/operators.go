@@ -134,7 +134,7 @@ func origins(h config.HTTP) []string {
 	return []string{u.Scheme + "://" + u.Host}
 }
 
-// serveDebug serves `h` on the listener `l`. The returned `stop` ends the server and waits
+// serveDebug serves `h`, which is no part of the registry's APIs, on the listener `l`. The returned `stop` ends the server and waits
 // until it has ended.
 func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
 	srv := &http.Server{
@@ -145,7 +145,7 @@ func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) 
 	go func() {
 		defer close(done)
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("metrics and health are no longer served", "error", err)
+			log.Error("an address is no longer served", "address", l.Addr().String(), "error", err)
 		}
 	}()
 	return func() {

@@ -23,7 +23,7 @@ type reloader struct {
 	load    func() (*config.Config, error) // reads the configuration as the start did
 	running *config.Config
 	level   *slog.LevelVar
-	cert    *certificate // nil: no TLS
+	cert    certificates // nil: no TLS
 	log     *slog.Logger
 }
 
@@ -32,7 +32,7 @@ type reloader struct {
 // For a SIGHUP of this kind the goroutine calls `stop` instead of reloading, unless the
 // process was started with the signal ignored (nohup). A nil reloader leaves the signal's
 // handling unchanged.
-func (r *reloader) handle(ctx context.Context, cert *certificate, stop func()) (wait func()) {
+func (r *reloader) handle(ctx context.Context, cert certificates, stop func()) (wait func()) {
 	if r == nil {
 		return func() {}
 	}
@@ -82,7 +82,9 @@ func (r *reloader) reload(ctx context.Context) {
 	}
 	fields := []any{"log_level", strings.ToLower(r.level.Level().String())}
 	if r.cert != nil {
-		fields = append(fields, "certificate_valid_until", r.cert.used.Load().Leaf.NotAfter.Format(time.RFC3339))
+		if end := r.cert.validUntil(); !end.IsZero() {
+			fields = append(fields, "certificate_valid_until", end.Format(time.RFC3339))
+		}
 	}
 	if len(restart) > 0 {
 		fields = append(fields, "changed_and_needs_a_restart", restart)

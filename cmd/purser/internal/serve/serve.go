@@ -138,13 +138,11 @@ func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	background = append(append(background, workers...), store.Run, pools.stats.Run)
-	if socks.cert != nil {
-		background = append(background, socks.cert.watch(loops))
-		if err := reg.Register(socks.cert.collector()); err != nil {
-			return err
-		}
+	certificates, err := socks.openCertificates(cfg, p)
+	if err != nil {
+		return err
 	}
+	background = append(slices.Concat(background, workers, certificates), store.Run, pools.stats.Run)
 
 	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, readinessCheck{name: "storage", run: store.Check},
 		readinessCheck{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})

@@ -1,0 +1,104 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/purser-registry/purser/internal/acme"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// challengesOfClient limits the connections per client to the listener that answers http-01
+// challenges.
+const challengesOfClient = 32
+
+// issued are certificates that the registry obtains by ACME. The listeners are opened before
+// the database is, so the manager is missing until open is called.
+type issued struct {
+	roots      *x509.CertPool // for the authority's server; nil: the system's
+	challenges net.Listener   // for http-01; nil: none
+	handler    http.Handler   // for challenges
+	p          dependencies
+	manager    atomic.Pointer[acme.Manager]
+}
+
+// newIssued reads the roots of the certificate authority, so that a file that is missing ends
+// the start at once.
+func newIssued(a config.ACME) (*issued, error) {
+	if a.CAFile == "" {
+		return &issued{}, nil
+	}
+	text, err := os.ReadFile(a.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("reading the roots of the certificate authority (http.tls.acme.ca_file): %w", err)
+	}
+	c := &issued{roots: x509.NewCertPool()}
+	if !c.roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s has no certificate in PEM format (http.tls.acme.ca_file)", a.CAFile)
+	}
+	return c, nil
+}
+
+// open makes the manager.
+func (c *issued) open(h config.HTTP, p dependencies) error {
+	a := h.TLS.ACME
+	names := make([]string, len(a.Hosts))
+	for i, host := range a.Hosts {
+		names[i] = strings.ToLower(host)
+	}
+	m, err := acme.New(acme.Options{
+		DB: p.db, Hosts: names, DirectoryURL: a.DirectoryURL, Email: a.Email, AcceptTerms: a.AcceptTerms, Roots: c.roots,
+		HTTP: c.challenges != nil, Replica: p.replica, Log: p.log, Metrics: p.metrics, Worker: p.loops,
+	})
+	if err != nil {
+		return err
+	}
+	c.p, c.handler = p, m.Handler(h.ExternalURL)
+	if c.challenges != nil {
+		c.challenges = limit.Listen(c.challenges, limit.ListenerOptions{
+			Most: operatorConnections, MostOfClient: challengesOfClient, Plain: true, Proxies: proxies(h), ProxyProtocol: h.ProxyProtocol, Log: p.log,
+		})
+	}
+	c.manager.Store(m)
+	return nil
+}
+
+func (c *issued) config() *tls.Config { return c.manager.Load().TLSConfig() }
+
+// reload makes the manager try at once to obtain a certificate that the authority has refused.
+func (c *issued) reload(ctx context.Context) error {
+	m := c.manager.Load()
+	if m == nil {
+		return nil // the server is still starting
+	}
+	return m.Retry(ctx)
+}
+
+// run returns a function that obtains and renews the certificates, and answers challenges.
+func (c *issued) run(*worker.Metrics) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		if c.challenges != nil {
+			stop := serveDebug(c.challenges, c.handler, c.p.log)
+			defer stop()
+		}
+		return c.manager.Load().Run(ctx)
+	}
+}
+
+func (c *issued) validUntil() time.Time {
+	m := c.manager.Load()
+	if m == nil {
+		return time.Time{}
+	}
+	return m.ValidUntil()
+}
