@@ -86,7 +86,7 @@ packages:
 
 tools:
 	$(call say,tools)
-	@tools/get versitygw pebble crane regctl staticcheck
+	@tools/get versitygw pebble crane regctl staticcheck oidcprovider
 
 clean: ## remove what was built here; data and caches stay
 	rm -rf bin

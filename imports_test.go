@@ -67,12 +67,14 @@ var layers = map[string]rule{
 	"internal/blob/s3":          {layer: 2, also: []string{"internal/blob"}},
 	"internal/blob/blobtest": {layer: 2, testing: true,
 		also: []string{"internal/blob", "internal/blob/s3"}},
-	"internal/audit":               {layer: 2, also: []string{"internal/db"}},
-	"internal/catalog":             {layer: 3},
-	"internal/auth":                {layer: 3},
-	"internal/auth/password":       {layer: 2}, // hashes, the htpasswd file, results of checks
-	"internal/auth/token":          {layer: 3}, // registry tokens and the keys that sign them
-	"internal/auth/identity":       {layer: 2}, // OpenID Connect and LDAP
+	"internal/audit":         {layer: 2, also: []string{"internal/db"}},
+	"internal/catalog":       {layer: 3},
+	"internal/auth":          {layer: 3},
+	"internal/auth/password": {layer: 2}, // hashes, the htpasswd file, results of checks
+	"internal/auth/token":    {layer: 3}, // registry tokens and the keys that sign them
+	"internal/auth/identity": {layer: 2}, // OpenID Connect and LDAP
+	"internal/auth/identity/identitytest": {layer: 2,
+		testing: true},
 	"internal/auth/throttle":       {layer: 3}, // limits on log-ins and requests
 	"internal/auth/session":        {layer: 3}, // log-ins of browsers
 	"internal/acme":                {layer: 3},
@@ -131,6 +133,10 @@ var clients = []struct {
 		"huma is the management API's; what its operations do are plain functions of other packages"},
 	{"github.com/redis/go-redis", []string{"internal/pullstats", "loosefk/redislock"},
 		"Redis is optional and losable; whoever else knew it could come to depend on it"},
+	{"github.com/coreos/go-oidc", []string{"internal/auth/identity"},
+		"which claims are trusted is decided in one place"},
+	{"github.com/go-ldap/ldap", []string{"internal/auth/identity", "internal/auth/identity/identitytest"},
+		"directories are known to internal/auth/identity, and to its tests' server, alone"},
 }
 
 // pkg has the members of "go list -json" that the tests use.

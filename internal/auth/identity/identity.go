@@ -6,6 +6,41 @@
 // claims of a verified token, and its callers map these to accounts.
 package identity
 
+import (
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+)
+
+// Errors of log-ins. Each error of [Directory.Login], of [Provider], and of [Verifier] wraps one of
+// them.
+var (
+	// ErrRefused says that the log-in isn't valid. The text of the error says why, but never has
+	// a password or token. The text of a Directory's error is for the log alone, since clients
+	// get the same answer for an unknown name as for a wrong password. The text of the others'
+	// errors may be shown to the client.
+	ErrRefused = errors.New("the log-in is refused")
+	// ErrUnavailable says that nobody knows whether the client may log in, because the directory,
+	// provider or issuer doesn't answer, or not as it should. Its text is for the log.
+	ErrUnavailable = errors.New("the log-in can't be checked")
+)
+
+// refused returns an ErrRefused with the reason.
+func refused(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrRefused, fmt.Sprintf(format, args...))
+}
+
+// accountName matches the names that accounts can have.
+var accountName = regexp.MustCompile(`^[a-z0-9][a-z0-9._@-]{0,127}$`)
+
+// isLoopbackHost says whether a host of a URL is this machine.
+func isLoopbackHost(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
 // Sources of identities.
 const (
 	SourceOIDC = "oidc"

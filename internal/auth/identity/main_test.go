@@ -1,6 +1,8 @@
 package identity
 
 import (
+	"encoding/json"
+	"net/http"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -13,5 +15,12 @@ func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		panic(err)
 	}
 }

@@ -1,0 +1,474 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/auth/identity/identitytest"
+)
+
+// options returns the options for a test's server, over TLS.
+func options(s *identitytest.LDAP) DirectoryOptions {
+	return DirectoryOptions{
+		URL: s.TLSURL, CAFile: s.CAFile, BindDN: identitytest.ServiceDN, BindPassword: identitytest.ServicePassword,
+		UserBase: identitytest.UserBase, GroupBase: identitytest.GroupBase, Timeout: 20 * time.Second,
+	}
+}
+
+func openDirectory(t *testing.T, o DirectoryOptions) *Directory {
+	t.Helper()
+	d, err := NewDirectory(o)
+	must(t, err)
+	t.Cleanup(d.Close)
+	return d
+}
+
+// wantRefused fails the test unless a log-in is refused, for a reason that contains the text.
+func wantRefused(t *testing.T, d *Directory, name, password, reason string) {
+	t.Helper()
+	id, err := d.Login(t.Context(), name, password)
+	if !errors.Is(err, ErrRefused) || errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), reason) {
+		t.Errorf("log-in of %q: %+v, %v; want a refusal because of %q", name, id, err, reason)
+	}
+	if password != "" && strings.Contains(fmt.Sprint(err), password) {
+		t.Errorf("the error has the password: %v", err)
+	}
+}
+
+func wantUnavailable(t *testing.T, d *Directory, reason string) {
+	t.Helper()
+	_, err := d.Login(t.Context(), "alice", "correct horse")
+	if !errors.Is(err, ErrUnavailable) || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), reason) {
+		t.Errorf("log-in: %v; want that the directory is unavailable because of %q", err, reason)
+	}
+}
+
+func TestLDAPLogin(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	alice := s.AddUser(t, "alice", "correct horse")
+	bob := s.AddUser(t, "bob", "battery staple")
+	s.AddGroup(t, "developers", alice, bob)
+	s.AddGroup(t, "Admins", alice)
+	s.AddGroup(t, "others", bob)
+	want := Identity{Source: SourceLDAP, Subject: alice, Name: "alice", Email: "alice@example.org", Groups: []string{"Admins", "developers"}, Superuser: true}
+
+	plain := func(o *DirectoryOptions) { o.URL, o.CAFile = s.URL, "" }
+	for name, change := range map[string]func(*DirectoryOptions){
+		"ldaps":    func(*DirectoryOptions) {},
+		"StartTLS": func(o *DirectoryOptions) { o.URL, o.StartTLS = s.URL, true },
+		"plain":    plain,
+		"memberOf": func(o *DirectoryOptions) { o.MemberOfAttribute = "memberOf" },
+		"required": func(o *DirectoryOptions) { o.RequiredGroups = []string{"elsewhere", "developers"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := options(s)
+			o.AdminGroups = []string{"Admins"}
+			change(&o)
+			d := openDirectory(t, o)
+			for _, as := range []string{"alice", "ALICE"} { // attributes such as uid ignore case
+				id, err := d.Login(t.Context(), as, "correct horse")
+				if err != nil || !reflect.DeepEqual(id, want) {
+					t.Errorf("%s: %+v, %v; want %+v", as, id, err, want)
+				}
+			}
+			id, err := d.Login(t.Context(), "bob", "battery staple")
+			if err != nil || id.Superuser || id.Subject != bob || !reflect.DeepEqual(id.Groups, []string{"developers", "others"}) {
+				t.Errorf("bob: %+v, %v", id, err)
+			}
+			wantRefused(t, d, "alice", "battery staple", "Invalid Credentials")
+			wantRefused(t, d, "carol", "battery staple", "no entry")
+			wantRefused(t, d, "alice", "", "empty")
+		})
+	}
+	t.Run("names below other options", func(t *testing.T) {
+		t.Parallel()
+		o := options(s)
+		o.UserFilter, o.NameAttribute, o.GroupBase = "(&(objectClass=inetOrgPerson)(mail=%s))", "mail", ""
+		id, err := openDirectory(t, o).Login(t.Context(), "bob@example.org", "battery staple")
+		if err != nil || id.Name != "bob@example.org" || id.Subject != bob || id.Groups != nil {
+			t.Errorf("%+v, %v", id, err)
+		}
+	})
+	t.Run("not in the required groups", func(t *testing.T) {
+		t.Parallel()
+		o := options(s)
+		o.RequiredGroups = []string{"Admins"}
+		d := openDirectory(t, o)
+		wantRefused(t, d, "bob", "battery staple", "none of the required groups")
+		wantRefused(t, d, "bob", "correct horse", "Invalid Credentials")
+	})
+}
+
+// TestLDAPInjection enters names that would match alice's entry if they weren't escaped.
+func TestLDAPInjection(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	s.AddUser(t, "alice", "correct horse")
+	star := s.AddUser(t, "st*r", "correct horse")
+	d := openDirectory(t, options(s))
+	for _, name := range []string{
+		"*", "a*", "alice)", ")(uid=*", "alice)(|(uid=*", "*)(uid=*))(|(uid=*", `\2a`, `alice\00`, "(|(uid=alice))",
+		"alice\x00", "alice\x00)", " alice", "alice ", "alice\t", "al\u00adice", "ａｌｉｃｅ", "\xff", "", strings.Repeat("a", 257),
+	} {
+		wantRefused(t, d, name, "correct horse", "")
+	}
+	// The star is found as itself. It can't be an account's name, though.
+	wantRefused(t, d, "st*r", "correct horse", "can't be an account's name")
+
+	// The group's filter gets the DN and the name escaped.
+	got := groupFilter("(|(member=%s)(memberUid=%n))", star+")(cn=*", "%s*)")
+	want := `(|(member=uid=st\2ar,` + identitytest.UserBase + `\29\28cn=\2a)(memberUid=%s\2a\29))`
+	if got != want {
+		t.Errorf("the filter of groups is %s, want %s", got, want)
+	}
+}
+
+func TestLDAPEntriesThatMayNotLogIn(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	alice := s.AddUser(t, "alice", "correct horse")
+	d := openDirectory(t, options(s))
+	login := func(want bool, why string) {
+		t.Helper()
+		_, err := d.Login(t.Context(), "alice", "correct horse")
+		if want && err != nil || !want && !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", why, err)
+		}
+	}
+	login(true, "as it is")
+	s.Set(t, alice, "pwdAccountLockedTime", "000001010000Z")
+	login(false, "locked for ever")
+	s.Set(t, alice, "pwdAccountLockedTime")
+	login(true, "unlocked")
+	s.Set(t, alice, "pwdReset", "TRUE")
+	wantRefused(t, d, "alice", "correct horse", "policy")
+	s.Set(t, alice, "pwdReset")
+	s.Set(t, alice, "userPassword")
+	login(false, "without a password")
+	s.Set(t, alice, "userPassword", "correct horse")
+	s.Set(t, alice, "pwdReset") // the policy has set it
+
+	// Two users, and then three, have the name.
+	other := "cn=other," + identitytest.UserBase
+	s.Add(t, other, "objectClass: inetOrgPerson", "sn: other", "uid: alice", "userPassword: correct horse")
+	wantRefused(t, d, "alice", "correct horse", "several entries")
+	s.Add(t, "cn=third,"+identitytest.UserBase, "objectClass: inetOrgPerson", "sn: third", "uid: alice", "userPassword: correct horse")
+	wantRefused(t, d, "alice", "correct horse", "several entries")
+	s.Delete(t, other)
+	s.Delete(t, "cn=third,"+identitytest.UserBase)
+	login(true, "once more the only one")
+	s.Delete(t, alice)
+	login(false, "deleted")
+}
+
+// TestLDAPNames checks which of several values is the name, and that groups elsewhere don't
+// count.
+func TestLDAPNames(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	carol := "cn=Carol," + identitytest.UserBase
+	s.Add(t, carol, "objectClass: inetOrgPerson", "sn: c", "uid: Zed", "uid: carol", "userPassword: correct horse")
+	dave := s.AddUser(t, "dave", "correct horse")
+	s.Set(t, dave, "uid", "aaron", "dave")
+	s.Add(t, "ou=foreign,"+identitytest.BaseDN, "objectClass: organizationalUnit")
+	s.Add(t, "cn=admins,ou=foreign,"+identitytest.BaseDN, "objectClass: groupOfNames", "member: "+carol)
+	s.AddGroup(t, "real, group", carol)
+	for _, attribute := range []string{"", "memberOf"} {
+		o := options(s)
+		o.MemberOfAttribute, o.AdminGroups = attribute, []string{"admins"}
+		d := openDirectory(t, o)
+		id, err := d.Login(t.Context(), "carol", "correct horse")
+		if want := []string{"real, group"}; err != nil || id.Name != "zed" || id.Superuser || !reflect.DeepEqual(id.Groups, want) || id.Subject != carol {
+			t.Errorf("%q: %+v, %v", attribute, id, err)
+		}
+		if id, err = d.Login(t.Context(), "aaron", "correct horse"); err != nil || id.Name != "dave" {
+			t.Errorf("%q: %+v, %v", attribute, id, err)
+		}
+	}
+}
+
+// TestLDAPGroupPages reads more groups than one answer has.
+func TestLDAPGroupPages(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	alice := s.AddUser(t, "alice", "correct horse")
+	for i := range groupPage + 20 {
+		s.AddGroup(t, fmt.Sprint("group", i), alice)
+	}
+	id, err := openDirectory(t, options(s)).Login(t.Context(), "alice", "correct horse")
+	if err != nil || len(id.Groups) != groupPage+20 {
+		t.Errorf("%d groups, %v; want %d", len(id.Groups), err, groupPage+20)
+	}
+}
+
+func TestLDAPUnavailable(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	s.AddUser(t, "alice", "correct horse")
+	change := func(fn func(*DirectoryOptions)) *Directory {
+		o := options(s)
+		fn(&o)
+		return openDirectory(t, o)
+	}
+	wantUnavailable(t, change(func(o *DirectoryOptions) { o.BindPassword = "wrong" }), "as the service account")
+	wantUnavailable(t, change(func(o *DirectoryOptions) { o.CAFile = "" }), "certificate")
+	wantUnavailable(t, change(func(o *DirectoryOptions) { o.URL, o.StartTLS, o.CAFile = s.URL, true, "" }), "starting TLS")
+	wantUnavailable(t, change(func(o *DirectoryOptions) { o.UserBase = "ou=nowhere," + identitytest.BaseDN }), "searching the user")
+	wantUnavailable(t, change(func(o *DirectoryOptions) { o.GroupBase = "ou=nowhere," + identitytest.BaseDN }), "groups")
+	// The directory lets only the service account search.
+	wantUnavailable(t, change(func(o *DirectoryOptions) { o.BindDN, o.BindPassword = "", "" }), "searching the user")
+
+	// Users below a referral are on another server. A referral among users is ignored.
+	elsewhere := "ou=elsewhere," + identitytest.UserBase
+	s.Add(t, elsewhere, "objectClass: referral", "objectClass: extensibleObject", "ref: ldap://127.0.0.1:1/"+elsewhere)
+	wantUnavailable(t, change(func(o *DirectoryOptions) { o.UserBase = elsewhere }), "refers to another server")
+	d := openDirectory(t, options(s))
+	if _, err := d.Login(t.Context(), "alice", "correct horse"); err != nil {
+		t.Error(err)
+	}
+
+	// d has an idle connection of the old process.
+	s.Stop()
+	wantUnavailable(t, d, "connect")
+	s.Start(t)
+	if _, err := d.Login(t.Context(), "alice", "correct horse"); err != nil {
+		t.Errorf("after the directory came back: %v", err)
+	}
+	s.Stop()
+	s.Start(t)
+	if _, err := d.Login(t.Context(), "alice", "correct horse"); err != nil {
+		t.Errorf("on a connection that the directory has closed: %v", err)
+	}
+}
+
+// TestLDAPSlow checks that a log-in at a directory that doesn't answer ends in time, on idle and
+// on new connections, and while it waits for other log-ins.
+func TestLDAPSlow(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	s.AddUser(t, "alice", "correct horse")
+	for _, change := range []func(*DirectoryOptions){
+		func(*DirectoryOptions) {},
+		func(o *DirectoryOptions) { o.URL, o.StartTLS = s.URL, true },
+		func(o *DirectoryOptions) { o.URL, o.CAFile = s.URL, "" },
+	} {
+		o := options(s)
+		o.MaxConns = 2 // one log-in
+		change(&o)
+		d := openDirectory(t, o)
+		if _, err := d.Login(t.Context(), "alice", "correct horse"); err != nil {
+			t.Fatal(err)
+		}
+		d.opt.Timeout = 300 * time.Millisecond
+		s.Pause(t)
+		start := time.Now()
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() { wantTimeout(t, d) })
+		}
+		all.Wait()
+		wantTimeout(t, d) // on a new connection
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("the log-ins took %s", took)
+		}
+		d.opt.Timeout = 20 * time.Second
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(20*time.Millisecond, cancel)
+		if _, err := d.Login(ctx, "alice", "correct horse"); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrUnavailable) {
+			t.Errorf("after its client has gone: %v", err)
+		}
+		s.Resume(t)
+		if _, err := d.Login(t.Context(), "alice", "correct horse"); err != nil {
+			t.Errorf("after the directory answers again: %v", err)
+		}
+	}
+}
+
+func wantTimeout(t *testing.T, d *Directory) {
+	t.Helper()
+	_, err := d.Login(t.Context(), "alice", "correct horse")
+	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() || !errors.Is(err, ErrUnavailable) {
+		t.Errorf("log-in: %v; want that the directory is unavailable because of a timeout", err)
+	}
+}
+
+// TestLDAPStorm logs in with right and wrong passwords at the same time: no log-in gets the
+// answer of another one.
+func TestLDAPStorm(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	for i := range 4 {
+		s.AddUser(t, fmt.Sprint("user", i), fmt.Sprint("password", i))
+	}
+	o := options(s)
+	o.MaxConns = 6
+	d := openDirectory(t, o)
+	var all sync.WaitGroup
+	for i := range 12 {
+		all.Go(func() {
+			for j := range 8 {
+				name, password := fmt.Sprint("user", i%4), fmt.Sprint("password", j%4)
+				id, err := d.Login(t.Context(), name, password)
+				if right := i%4 == j%4; right && (err != nil || id.Name != name) || !right && !errors.Is(err, ErrRefused) {
+					t.Errorf("%s with %s: %+v, %v", name, password, id, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := len(d.idle); n < 1 || n > 3 {
+		t.Errorf("%d connections are idle, want 1 to 3", n)
+	}
+}
+
+func TestDirectoryOptions(t *testing.T) {
+	t.Parallel()
+	empty := filepath.Join(t.TempDir(), "empty.pem")
+	must(t, os.WriteFile(empty, nil, 0o600))
+	for _, tt := range []struct {
+		change func(*DirectoryOptions)
+		want   string // part of the error, "" for none
+	}{
+		{func(*DirectoryOptions) {}, ""},
+		{func(o *DirectoryOptions) { o.URL = "ldap://directory.example" }, "wouldn't be encrypted"},
+		{func(o *DirectoryOptions) { o.URL = "ldap://10.0.0.1:389" }, "wouldn't be encrypted"},
+		{func(o *DirectoryOptions) { o.URL = "ldap://127.0.0.1.example" }, "wouldn't be encrypted"},
+		{func(o *DirectoryOptions) { o.URL, o.AllowPlain = "ldap://directory.example", true }, ""},
+		{func(o *DirectoryOptions) { o.URL, o.StartTLS = "ldap://directory.example", true }, ""},
+		{func(o *DirectoryOptions) { o.URL = "ldap://[::1]:1389/" }, ""},
+		{func(o *DirectoryOptions) { o.URL = "ldap://localhost" }, ""},
+		{func(o *DirectoryOptions) { o.StartTLS = true }, "from the beginning"},
+		{func(o *DirectoryOptions) { o.URL, o.CAFile = "ldap://localhost", empty }, "aren't encrypted"},
+		{func(o *DirectoryOptions) { o.CAFile = empty }, "no PEM certificate"},
+		{func(o *DirectoryOptions) { o.CAFile = empty + ".missing" }, "reading the file"},
+		{func(o *DirectoryOptions) { o.URL = "https://directory.example" }, "should be ldaps://"},
+		{func(o *DirectoryOptions) { o.URL = "ldaps://cn=x:secret@directory.example" }, "should be ldaps://"},
+		{func(o *DirectoryOptions) { o.URL = "ldaps://directory.example/dc=x??sub" }, "should be ldaps://"},
+		{func(o *DirectoryOptions) { o.URL = "" }, "should be ldaps://"},
+		{func(o *DirectoryOptions) { o.BindPassword = "" }, "service account"},
+		{func(o *DirectoryOptions) { o.BindDN = "" }, "service account"},
+		{func(o *DirectoryOptions) { o.BindDN = "purser" }, "isn't a DN"},
+		{func(o *DirectoryOptions) { o.UserBase = "" }, "is required"},
+		{func(o *DirectoryOptions) { o.UserFilter = "(uid=alice)" }, "should have %s"},
+		{func(o *DirectoryOptions) { o.UserFilter = "(uid=%s" }, "isn't a filter"},
+		{func(o *DirectoryOptions) { o.GroupFilter = "(member=alice)" }, "should have %s"},
+		{func(o *DirectoryOptions) { o.GroupFilter = "memberUid=%n)" }, "isn't a filter"},
+		{func(o *DirectoryOptions) { o.RequiredGroups = []string{"x"} }, "entry that has the groups"},
+		{func(o *DirectoryOptions) { o.MaxConns = 1 }, "connections"},
+		{func(o *DirectoryOptions) { o.Timeout = -1 }, "timeout"},
+	} {
+		o := DirectoryOptions{URL: "ldaps://directory.example", BindDN: "cn=purser,dc=example", BindPassword: "hidden", UserBase: "dc=example"}
+		tt.change(&o)
+		_, err := NewDirectory(o)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%+v: %v, want %q", o, err, tt.want)
+		}
+		if err != nil && (strings.Contains(err.Error(), "hidden") || strings.Contains(err.Error(), "secret")) {
+			t.Errorf("the error has a password: %v", err)
+		}
+	}
+}
+
+// credulous starts a directory that accepts every bind, and answers each search with the given
+// entries in BER. It returns its URL and the number of binds.
+func credulous(t *testing.T, entries string) (url string, binds *atomic.Int32) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	binds = new(atomic.Int32)
+	var all sync.WaitGroup
+	t.Cleanup(all.Wait)
+	t.Cleanup(func() { l.Close() })
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				for {
+					var head [2]byte
+					if _, err := io.ReadFull(conn, head[:]); err != nil {
+						return
+					}
+					length := int(head[1])
+					if length > 127 { // the length is in the following bytes
+						long := make([]byte, length-128)
+						io.ReadFull(conn, long) //nolint:errcheck // the next read fails too
+						length = 0
+						for _, b := range long {
+							length = length<<8 | int(b)
+						}
+					}
+					body := make([]byte, length)
+					if _, err := io.ReadFull(conn, body); err != nil {
+						return
+					}
+					id, answer := string(body[2:3]), ""
+					switch body[3] {
+					case 0x60: // bind
+						binds.Add(1)
+						answer = "\x30\x0c\x02\x01" + id + "\x61\x07\x0a\x01\x00\x04\x00\x04\x00"
+					case 0x63: // search
+						for e := range strings.SplitSeq(entries, "|") {
+							if e != "" {
+								answer += "\x30" + string(rune(len(e)+3)) + "\x02\x01" + id + e
+							}
+						}
+						answer += "\x30\x0c\x02\x01" + id + "\x65\x07\x0a\x01\x00\x04\x00\x04\x00"
+					}
+					if _, err := io.WriteString(conn, answer); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	return "ldap://" + l.Addr().String(), binds
+}
+
+// TestLDAPBindThatProvesNothing logs in at a directory that accepts every bind: the name must
+// belong to exactly one entry, which has a DN. Else the accepted bind isn't one with the client's
+// password.
+func TestLDAPBindThatProvesNothing(t *testing.T) {
+	t.Parallel()
+	const entry = "\x64\x1b\x04\x04cn=a\x30\x13\x30\x11\x04\x03uid\x31\x0a\x04\x01a\x04\x05alice"
+	const nameless = "\x64\x17\x04\x00\x30\x13\x30\x11\x04\x03uid\x31\x0a\x04\x01a\x04\x05alice"
+	for _, tt := range []struct {
+		entries string
+		want    error
+		binds   int32 // one is the service account's
+	}{
+		{entry, nil, 2},
+		{"", ErrRefused, 2}, // an unknown name costs a bind too
+		{nameless, ErrRefused, 2},
+		{entry + "|" + entry, ErrRefused, 2},
+		{"\x64\x02\x30\x00", ErrUnavailable, 1}, // malformed
+	} {
+		url, binds := credulous(t, tt.entries)
+		d := openDirectory(t, DirectoryOptions{URL: url, BindDN: "cn=x", BindPassword: "x", UserBase: "dc=x"})
+		id, err := d.Login(t.Context(), "a", "anything")
+		if tt.want == nil && (err != nil || id.Name != "a") || !errors.Is(err, tt.want) {
+			t.Errorf("%q: %+v, %v; want %v", tt.entries, id, err, tt.want)
+		}
+		if got := binds.Load(); got != tt.binds {
+			t.Errorf("%q: %d binds, want %d", tt.entries, got, tt.binds)
+		}
+		wantRefused(t, d, "a", "", "empty")
+		d.Close()
+	}
+}

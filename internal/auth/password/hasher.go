@@ -1,0 +1,155 @@
+// Package password hashes and checks the passwords of accounts.
+//
+// A Hasher makes argon2id hashes, and checks passwords against them and against bcrypt hashes.
+// A File is an htpasswd file of the operator. A Cache holds the checks that succeeded lately, so
+// that a client that sends its password with each request doesn't cost a hash each time. Check
+// and Generate are the rules for new passwords.
+//
+// The package keeps these rules:
+//
+//   - Log-ins can't starve other requests. Only a few hashes are computed at once, so most
+//     processors stay free. Only a bounded number of log-ins waits for its turn; further ones
+//     get ErrBusy at once. The memory of a hash and its time are bounded too, even if somebody
+//     has planted a stored hash with other parameters.
+//   - The time of a check doesn't say whether an account exists. For an account without a
+//     password hash, Verify computes a hash all the same. The times are equal only among
+//     accounts with the same kind of hash: a registry with an htpasswd file uses File.Decoy for
+//     unknown names.
+//   - Passwords and hashes appear in no log and no error. The Cache doesn't contain them, nor
+//     anything from which they could be computed without a key that is only in this process's
+//     memory.
+//   - Only successful checks are cached. A wrong password is checked, and counted by the
+//     caller's limit on failures, each time. The hash is a part of the cache's key, so a
+//     password that was changed isn't valid any longer, even in another process's cache.
+package password
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// ErrBusy says that too many log-ins wait for their turn already. The client may try again
+// after some seconds.
+var ErrBusy = errors.New("too many passwords are being checked at the moment; try again in some seconds")
+
+// dummy is a hash of no password: it has the parameters of new hashes and a key of zeros.
+var dummy = argon2Hash{memoryKiB: memoryKiB, passes: passes, threads: threads, salt: make([]byte, saltBytes), key: make([]byte, keyBytes)}.String()
+
+// HasherOptions configure a Hasher.
+type HasherOptions struct {
+	// Workers is how many hashes are computed at once; each takes 19 MiB of memory, and a
+	// processor for about 25 ms. Default: a quarter of the processors, at least 1.
+	Workers int
+	// Queue is how many callers may wait for their turn. Default 64.
+	Queue int
+	// Metrics registers the metrics. Nil: none.
+	Metrics prometheus.Registerer
+}
+
+// Hasher computes a bounded number of hashes at once. Callers wait in a bounded queue, first
+// come, first served. Its methods may be called concurrently.
+type Hasher struct {
+	turns   chan struct{} // has an element for each hash that is being computed
+	waiting atomic.Int64
+	queue   int64
+
+	length  prometheus.Gauge
+	refused prometheus.Counter
+	took    *prometheus.HistogramVec
+}
+
+// NewHasher makes a Hasher. It starts no goroutine.
+func NewHasher(o HasherOptions) *Hasher {
+	factory := promauto.With(o.Metrics)
+	return &Hasher{
+		turns: make(chan struct{}, cmp.Or(o.Workers, max(1, runtime.GOMAXPROCS(0)/4))),
+		queue: int64(cmp.Or(o.Queue, 64)),
+		length: factory.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_password_queue_length", Help: "Log-ins that wait until a hash can be computed.",
+		}),
+		refused: factory.NewCounter(prometheus.CounterOpts{
+			Name: "purser_password_refused_total", Help: "Log-ins that were refused because too many waited already.",
+		}),
+		took: factory.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "purser_password_hash_duration_seconds", Help: "Time that the computation of a password's hash took, by algorithm.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+		}, []string{"algorithm"}),
+	}
+}
+
+// Hash returns an argon2id hash of the password in the PHC string format. It returns ErrBusy if
+// the queue is full, and the context's error if the context ends before it is the caller's
+// turn. The caller has checked the password with Check.
+func (h *Hasher) Hash(ctx context.Context, password string) (phc string, err error) {
+	err = h.run(ctx, "argon2id", func() { phc = newArgon2(password).String() })
+	return phc, err
+}
+
+// Verify says whether the password is the one that the hash was made from: an argon2id hash in
+// the PHC string format, or a bcrypt hash ($2a$, $2b$ or $2y$; as everywhere, bcrypt looks at
+// the first 72 bytes of a password only). The hash "" stands for an account that doesn't exist
+// or has no password: the check takes as long as one of Hash's hashes, and the result is
+// false. The same holds for an empty password and for one of more than MaxLength bytes. Errors:
+// ErrBusy if the queue is full, the context's error if the context ends before it is the
+// caller's turn, and an error without any part of the hash if the hash is of another kind.
+func (h *Hasher) Verify(ctx context.Context, password, hash string) (ok bool, err error) {
+	possible := hash != "" && password != "" && len(password) <= MaxLength
+	if hash == "" {
+		hash = dummy
+	}
+	password = password[:min(len(password), MaxLength)]
+	algorithm := "argon2id"
+	if strings.HasPrefix(hash, "$2") {
+		algorithm = "bcrypt"
+	}
+	var invalid error
+	if err := h.run(ctx, algorithm, func() { ok, invalid = compare(password, hash) }); err != nil {
+		return false, err
+	}
+	return ok && possible, invalid
+}
+
+// run calls f when it is the caller's turn.
+func (h *Hasher) run(ctx context.Context, algorithm string, f func()) error {
+	if err := h.enter(ctx); err != nil {
+		return err
+	}
+	defer func() { <-h.turns }()
+	start := time.Now()
+	f()
+	h.took.WithLabelValues(algorithm).Observe(time.Since(start).Seconds())
+	return nil
+}
+
+// enter waits until it is the caller's turn.
+func (h *Hasher) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case h.turns <- struct{}{}:
+		return nil
+	default:
+	}
+	defer h.waiting.Add(-1)
+	if h.waiting.Add(1) > h.queue {
+		h.refused.Inc()
+		return ErrBusy
+	}
+	h.length.Inc()
+	defer h.length.Dec()
+	select {
+	case h.turns <- struct{}{}: // goroutines that wait to send get their turn in the order in which they came
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

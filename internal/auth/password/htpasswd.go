@@ -1,0 +1,215 @@
+package password
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	// fileEvery is how often an htpasswd file is checked for changes.
+	fileEvery = 5 * time.Second
+	// fileRest is how long a file must not have changed before it is read again: a program that
+	// writes it in place may not be done before.
+	fileRest = time.Second
+	// fileMost is the size of the largest htpasswd file in bytes.
+	fileMost = 16 << 20
+)
+
+// FileOptions configure a File.
+type FileOptions struct {
+	Log     *slog.Logger    // default slog.Default()
+	Metrics *worker.Metrics // of the loop that looks for changes; nil: none
+}
+
+// File is an htpasswd file with bcrypt hashes, which "htpasswd -B" makes. Purser reads it again
+// when it changes. If the new file can't be read or has a wrong line, the accounts of the old
+// one stay, and the log says which line is wrong. Its methods may be called concurrently.
+type File struct {
+	path string
+	opt  FileOptions
+	used atomic.Pointer[accounts]
+}
+
+// accounts is the content of an htpasswd file.
+type accounts struct {
+	sum    [sha256.Size]byte // of the file
+	hashes map[string]string // by name
+	decoy  string            // see File.Decoy
+}
+
+// OpenFile reads an htpasswd file. The error says which line is wrong, without the line. Run
+// looks for changes later.
+func OpenFile(path string, o FileOptions) (*File, error) {
+	o.Log = cmp.Or(o.Log, slog.Default())
+	f := &File{path: path, opt: o}
+	if err := f.reload(context.Background(), 0); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Lookup returns the hash of an account's password, and false if the file doesn't have the
+// account.
+func (f *File) Lookup(name string) (hash string, ok bool) {
+	hash, ok = f.used.Load().hashes[name]
+	return hash, ok
+}
+
+// Len returns the number of accounts in the file.
+func (f *File) Len() int { return len(f.used.Load().hashes) }
+
+// Decoy returns a hash that no password matches, with the cost of most hashes in the file. A
+// caller that finds no account passes it to Verify, so that the check takes as long as for an
+// account in the file. It returns "" if the file has no account.
+func (f *File) Decoy() string { return f.used.Load().decoy }
+
+// Run reads the file again when it has changed, until ctx ends. Then it returns nil.
+func (f *File) Run(ctx context.Context) error {
+	return worker.New(worker.Options{
+		Name: "htpasswd", Idle: fileEvery, BackoffMin: fileEvery, BackoffMax: 6 * fileEvery, Log: f.opt.Log, Metrics: f.opt.Metrics,
+		Batch: func(ctx context.Context) (more bool, err error) {
+			if err := f.reload(ctx, fileRest); err != nil {
+				return false, fmt.Errorf("%w; the accounts that were read before stay in use", err)
+			}
+			return false, nil
+		},
+	}).Run(ctx)
+}
+
+// reload reads the file, and uses its accounts from now on if it has changed. It does nothing
+// if the last change is less than `rest` ago. It compares contents and not times, since some
+// volumes change files without changing their times.
+func (f *File) reload(ctx context.Context, rest time.Duration) error {
+	text, changed, err := readFile(f.path)
+	if err != nil {
+		return fmt.Errorf("reading the htpasswd file: %w", err)
+	}
+	if age := time.Since(changed); age >= 0 && age < rest {
+		return nil
+	}
+	sum := sha256.Sum256(text)
+	old := f.used.Load()
+	if old != nil && old.sum == sum {
+		return nil
+	}
+	hashes, err := parseFile(string(text))
+	if err != nil {
+		return fmt.Errorf("reading the htpasswd file %s: %w", f.path, err)
+	}
+	f.used.Store(&accounts{sum: sum, hashes: hashes, decoy: decoy(hashes)})
+	if old != nil {
+		f.opt.Log.InfoContext(ctx, "the htpasswd file was changed", "file", f.path, "accounts", len(hashes))
+	}
+	return nil
+}
+
+// readFile returns a file's content and the time of its last change.
+func readFile(path string) (text []byte, changed time.Time, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	text, err = io.ReadAll(io.LimitReader(file, fileMost+1))
+	if err == nil && len(text) > fileMost {
+		err = fmt.Errorf("%s has more than %d MiB", path, fileMost>>20)
+	}
+	return text, info.ModTime(), err
+}
+
+// nameForm matches the names of users.
+var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._@-]{0,127}$`)
+
+// parseFile reads the lines of an htpasswd file, "name:hash", and returns the hashes by name.
+// Blank lines and lines that begin with "#" are comments. The error names the line, and the
+// account if the line begins with a valid name, and nothing else of the line.
+func parseFile(text string) (map[string]string, error) {
+	hashes, lines := map[string]string{}, map[string]int{}
+	n := 0
+	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) {
+		n++
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, hash, ok := strings.Cut(line, ":")
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("line %d has no colon; write name:hash, as htpasswd -B does", n)
+		case !nameForm.MatchString(name):
+			return nil, fmt.Errorf("line %d doesn't begin with the name of an account: a name has at most 128 lower-case letters, digits, '.', '_', '@' and '-', and begins with a letter or a digit", n)
+		case lines[name] != 0:
+			return nil, fmt.Errorf("line %d has the account %s, which line %d has too", n, name, lines[name])
+		}
+		if err := checkHash(hash); err != nil {
+			return nil, fmt.Errorf("line %d, account %s: %w", n, name, err)
+		}
+		hashes[name], lines[name] = hash, n
+	}
+	return hashes, nil
+}
+
+// checkHash returns an error unless a hash of an htpasswd file can be used.
+func checkHash(hash string) error {
+	cost, ok := bcryptCost(hash)
+	switch {
+	case ok && cost > mostCost:
+		return fmt.Errorf("the cost of the bcrypt hash is %d, so a log-in would take many seconds; at most %d is allowed (htpasswd -B -C 12)", cost, mostCost)
+	case ok:
+		return nil
+	}
+	const way = "; only bcrypt is safe enough: set the password again with htpasswd -B"
+	switch {
+	case strings.HasPrefix(hash, "$2"):
+		return errors.New("the bcrypt hash is damaged, or of a kind other than $2a$, $2b$ and $2y$; set the password again with htpasswd -B")
+	case strings.HasPrefix(hash, "$apr1$"), strings.HasPrefix(hash, "$1$"):
+		return errors.New("the password is hashed with MD5" + way)
+	case strings.HasPrefix(hash, "{SHA}"):
+		return errors.New("the password is hashed with SHA-1" + way)
+	case strings.HasPrefix(hash, "$5$"), strings.HasPrefix(hash, "$6$"):
+		return errors.New("the password is hashed with crypt's SHA-2" + way)
+	}
+	return errors.New("the password is hashed with crypt, or not at all" + way)
+}
+
+// bcryptAlphabet has the characters of bcrypt's salts and keys.
+const bcryptAlphabet = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+// decoy returns a random text in the form of a bcrypt hash, with the most frequent cost of the
+// hashes. That a password matches it is as unlikely as finding a random key of 182 bits.
+func decoy(hashes map[string]string) string {
+	var count [mostCost + 1]int
+	most := 0
+	for _, hash := range hashes {
+		cost, _ := bcryptCost(hash)
+		if count[cost]++; count[cost] > count[most] || count[cost] == count[most] && cost > most {
+			most = cost
+		}
+	}
+	if len(hashes) == 0 {
+		return ""
+	}
+	b := make([]byte, 53)
+	_, _ = rand.Read(b) // never fails
+	for i := range b {
+		b[i] = bcryptAlphabet[b[i]%64]
+	}
+	return fmt.Sprintf("$2y$%02d$%s", most, b)
+}
