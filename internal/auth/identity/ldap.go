@@ -328,7 +328,7 @@ func (d *Directory) bindUser(ctx context.Context, dn, password string) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer c.Close() //nolint:errcheck // the answer to the bind is all that matters
 	request := ldap.NewSimpleBindRequest(dn, password, []ldap.Control{ldap.NewControlBeheraPasswordPolicy()})
 	var result *ldap.SimpleBindResult
 	err = c.do(ctx, func() error {
