@@ -149,13 +149,18 @@ CREATE INDEX sessions_expires_at_idx ON sessions (expires_at);
 COMMENT ON TABLE sessions IS 'log-ins of browsers';
 
 -- Failed log-ins are counted for a short time only, so the table needs no write-ahead log: after
--- a crash of PostgreSQL it is empty.
+-- a crash of PostgreSQL it is empty. The functions of routines/loginfailures.sql write it.
 CREATE UNLOGGED TABLE loginfailures (
-    subject    text COLLATE "C" PRIMARY KEY,
+    subject    bytea PRIMARY KEY,
     failures   double precision NOT NULL,
-    updated_at timestamptz NOT NULL DEFAULT now()
+    updated_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL
 );
-COMMENT ON TABLE loginfailures IS 'recent failed log-ins by account and by address; the number decays with time';
+CREATE INDEX loginfailures_expires_at_idx ON loginfailures (expires_at);
+COMMENT ON TABLE loginfailures IS 'recent failed log-ins by account and by address, and where each account has logged in lately';
+COMMENT ON COLUMN loginfailures.subject IS 'a (account), d (address) or p (an account at an address where it has logged in), and 16 bytes of a hash';
+COMMENT ON COLUMN loginfailures.failures IS 'failed log-ins and those in progress, as of updated_at; the number decays with time';
+COMMENT ON COLUMN loginfailures.expires_at IS 'when the row says no more than a missing row, and may be deleted';
 
 CREATE TABLE acmecertificates (
     name       text COLLATE "C" PRIMARY KEY,
