@@ -90,6 +90,15 @@ func excerpt(s string) string {
 	}, s))
 }
 
+// brief returns an error with the text of err, shortened, for errors that repeat a provider's
+// answer.
+func brief(err error) error { return &briefError{err} }
+
+type briefError struct{ err error }
+
+func (b *briefError) Error() string { return excerpt(b.err.Error()) }
+func (b *briefError) Unwrap() error { return b.err }
+
 // boundedTransport makes the reading of an answer fail after maxAnswer bytes.
 type boundedTransport struct{ base http.RoundTripper }
 

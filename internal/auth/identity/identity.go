@@ -1,9 +1,27 @@
 // Package identity learns from others who a client is: from an OpenID Connect provider at
 // which people log in ([Provider]), from the issuers of tokens of pipelines ([Verifier] and
-// [Rule]), and from an LDAP directory.
+// [Rule]), and from an LDAP directory ([Directory]).
 //
 // The package decides nothing about rights and keeps nothing: it returns an [Identity], or the
 // claims of a verified token, and its callers map these to accounts.
+//
+// # Why a log-in at a provider is the person's
+//
+// The state ties the provider's answer to the browser that began the log-in, so nobody can make a
+// browser finish a log-in of somebody else. The verifier of PKCE and the nonce tie the code and
+// the ID token to the same log-in, so a stolen code or token is of no use in another one. The ID
+// token is signed by a key of the issuer for this client. Claims that only the userinfo endpoint
+// tells count if that endpoint answers about the same sub. Purser keeps the subject, which is
+// the issuer with its sub, because a provider may give a name to another person later.
+//
+// # Why a pipeline's token is the pipeline's
+//
+// A token is accepted if a rule has its issuer and its audience, character for character, if a key
+// of that issuer has signed it with an asymmetric algorithm, if its time hasn't passed, and if its
+// claims match the rule. The keys come from the issuer's own URL over TLS. An administrator of a
+// namespace chooses the issuer, but the rule opens only that namespace's robots, so an issuer that
+// lies harms only those who named it. What else such an issuer could do, the Verifier's comment
+// says.
 package identity
 
 import (

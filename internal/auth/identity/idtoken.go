@@ -45,11 +45,10 @@ func (p *Provider) verify(ctx context.Context, d *discovered, token *oauth2.Toke
 	if !ok {
 		return person{}, unavailable("logging in at the OpenID Connect provider", errors.New("its answer has no ID token"))
 	}
-	verifier := d.provider.Verifier(&oidc.Config{
-		ClientID: p.o.ClientID,
-		Now:      func() time.Time { return p.o.Now().Add(-leeway) },
-	})
-	idToken, err := verifier.Verify(ctx, raw)
+	idToken, err := p.verifyToken(ctx, d, raw)
+	if errors.Is(err, ErrUnavailable) {
+		return person{}, err
+	}
 	if err != nil {
 		return person{}, refused("the provider's ID token isn't valid: %v", err)
 	}
@@ -73,13 +72,13 @@ func (p *Provider) verify(ctx context.Context, d *discovered, token *oauth2.Toke
 			return person{}, refused("the provider's ID token belongs to another access token")
 		}
 	}
-	who := person{subject: idToken.Issuer + " " + idToken.Subject, id: claims}
+	who := person{subject: p.o.Issuer + " " + idToken.Subject, id: claims}
 	if !d.userinfo || p.complete(claims) {
 		return who, nil
 	}
 	info, err := d.provider.UserInfo(ctx, oauth2.StaticTokenSource(token))
 	if err != nil {
-		return person{}, unavailable("asking the OpenID Connect provider about the person", err)
+		return person{}, unavailable("asking the OpenID Connect provider about the person", brief(err))
 	}
 	if info.Subject != idToken.Subject {
 		return person{}, refused("the provider's userinfo endpoint answers about another person")
@@ -88,6 +87,34 @@ func (p *Provider) verify(ctx context.Context, d *discovered, token *oauth2.Toke
 		return person{}, unavailable("asking the OpenID Connect provider about the person", err)
 	}
 	return who, nil
+}
+
+// verifyToken checks the ID token's signature, and its claims iss, aud, exp and nbf.
+func (p *Provider) verifyToken(ctx context.Context, d *discovered, raw string) (*oidc.IDToken, error) {
+	keys := &recordingKeys{keys: d.keys}
+	var names []string
+	for _, a := range algorithms {
+		names = append(names, string(a))
+	}
+	token, err := oidc.NewVerifier(p.o.Issuer, keys, &oidc.Config{
+		ClientID: p.o.ClientID, SupportedSigningAlgs: names,
+		Now: func() time.Time { return p.o.Now().Add(-leeway) },
+	}).Verify(ctx, raw)
+	if errors.Is(keys.err, ErrUnavailable) {
+		return nil, keys.err
+	}
+	return token, err
+}
+
+// recordingKeys keeps the error of a keySet, which oidc's verifier would flatten to text.
+type recordingKeys struct {
+	keys *keySet
+	err  error
+}
+
+func (r *recordingKeys) VerifySignature(ctx context.Context, raw string) (payload []byte, err error) {
+	payload, r.err = r.keys.VerifySignature(ctx, raw)
+	return payload, r.err
 }
 
 // complete says whether the ID token has all claims that are needed.

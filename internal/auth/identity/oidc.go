@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/oauth2"
 	"golang.org/x/sync/singleflight"
 )
@@ -62,7 +63,8 @@ const (
 	discoveryLife  = time.Hour       // how long a discovery document is used
 	discoveryPause = 5 * time.Second // between failed requests for it
 	discoveryLimit = 10 * time.Second
-	leeway         = time.Minute // how far the clocks of issuers may differ from this one
+	finishLimit    = 30 * time.Second // of Finish, which sends up to five requests
+	leeway         = time.Minute      // how far the clocks of issuers may differ from this one
 )
 
 // discovered is what the provider's discovery document says.
@@ -71,6 +73,7 @@ type discovered struct {
 	endpoint oauth2.Endpoint
 	namesIss bool // answers name the issuer (RFC 9207)
 	userinfo bool // there is a userinfo endpoint
+	keys     *keySet
 }
 
 // Attempt is a log-in that has begun. The caller keeps it where only the same browser can bring
@@ -162,7 +165,7 @@ func (p *Provider) request(ctx context.Context) (*discovered, error) {
 	const doing = "reading the discovery document of the OpenID Connect provider"
 	provider, err := oidc.NewProvider(oidc.ClientContext(ctx, p.client), p.o.Issuer)
 	if err != nil {
-		return nil, unavailable(doing, err)
+		return nil, unavailable(doing, brief(err))
 	}
 	var document struct {
 		JWKS        string   `json:"jwks_uri"`
@@ -172,7 +175,10 @@ func (p *Provider) request(ctx context.Context) (*discovered, error) {
 	if err := provider.Claims(&document); err != nil {
 		return nil, unavailable(doing, err)
 	}
-	d := &discovered{provider, provider.Endpoint(), document.NamesIss, provider.UserInfoEndpoint() != ""}
+	d := &discovered{provider, provider.Endpoint(), document.NamesIss, provider.UserInfoEndpoint() != "", &keySet{
+		fetch: func(ctx context.Context) ([]jose.JSONWebKey, error) { return fetchKeys(ctx, p.client, document.JWKS) },
+		limit: discoveryLimit, now: p.o.Now,
+	}}
 	for _, address := range []string{d.endpoint.AuthURL, d.endpoint.TokenURL, document.JWKS, provider.UserInfoEndpoint()} {
 		u, err := url.Parse(address)
 		switch {
@@ -212,6 +218,8 @@ func (p *Provider) Begin(ctx context.Context, redirectURL string) (Attempt, erro
 // the one that Begin got. An error wraps ErrRefused, and says why in words for the person, or
 // ErrUnavailable.
 func (p *Provider) Finish(ctx context.Context, a Attempt, redirectURL string, query url.Values) (Identity, error) {
+	ctx, cancel := context.WithTimeout(ctx, finishLimit)
+	defer cancel()
 	// Nothing of the query counts before the state shows that this browser began the log-in.
 	if a.State == "" || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(a.State)) != 1 {
 		return Identity{}, refused("the answer belongs to no log-in of this browser, or to an older one; log in again")

@@ -329,6 +329,28 @@ func TestIDTokens(t *testing.T) {
 	}
 }
 
+// TestNoKeys: while the provider's keys can't be fetched, nobody knows whether an ID token is
+// valid.
+func TestNoKeys(t *testing.T) {
+	t.Parallel()
+	issuer := identitytest.NewIssuer(t)
+	issuer.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/jwks":
+			http.Error(w, "broken", http.StatusInternalServerError)
+		case "/token":
+			writeJSON(w, map[string]any{"access_token": "a", "token_type": "Bearer", "id_token": issuer.Sign(t, map[string]any{"aud": "client", "sub": "s", "nonce": "n"})})
+		default:
+			discovery(issuer.URL, nil)(w, r)
+		}
+	}))
+	p := newProvider(t, ProviderOptions{Issuer: issuer.URL, ClientID: "client"})
+	a, err := p.Begin(t.Context(), redirectURL)
+	must(t, err)
+	_, err = p.Finish(t.Context(), a, redirectURL, url.Values{"state": {a.State}, "code": {"c"}})
+	wantError(t, err, ErrUnavailable, "500")
+}
+
 // TestUserinfoOfAnother: the userinfo endpoint's answer must be about the person of the ID token.
 func TestUserinfoOfAnother(t *testing.T) {
 	t.Parallel()
@@ -390,6 +412,16 @@ func TestDiscoveryDocuments(t *testing.T) {
 		must(t, err)
 		_, err = p.Begin(t.Context(), redirectURL)
 		wantError(t, err, ErrUnavailable, want)
+	}
+	issuer.Serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, strings.Repeat("long ", 1000), http.StatusInternalServerError)
+	}))
+	long, err := NewProvider(ProviderOptions{Issuer: secure.URL, ClientID: "c", HTTP: secure.Client()})
+	must(t, err)
+	_, err = long.Begin(t.Context(), redirectURL)
+	wantError(t, err, ErrUnavailable, "500")
+	if len(err.Error()) > 500 {
+		t.Errorf("the error has %d bytes", len(err.Error()))
 	}
 	issuer.Serve(http.RedirectHandler("https://evil.example", http.StatusFound))
 	p, err := NewProvider(ProviderOptions{Issuer: secure.URL, ClientID: "c", HTTP: secure.Client()})

@@ -1,0 +1,199 @@
+package identity
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"golang.org/x/sync/singleflight"
+)
+
+// algorithms are the signatures that tokens may have. All are asymmetric: with an algorithm such
+// as HS256, the public key would be the secret.
+var algorithms = []jose.SignatureAlgorithm{
+	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512,
+	jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
+}
+
+const (
+	keyLife      = time.Hour        // how long keys are used before they are fetched again
+	keyStaleLife = 4 * time.Hour    // how long they are used while fetching fails
+	keyPause     = time.Minute      // between fetches because of tokens that no key fits
+	keyFailPause = 10 * time.Second // between failing fetches
+	maxKeys      = 100
+)
+
+// keySet holds the keys of an issuer. It fetches them when they are needed first, when they are
+// old, and when a token fits none of them, since the issuer may have a new key. The pauses
+// bound how many requests clients can cause with tokens that nobody issued.
+type keySet struct {
+	fetch func(context.Context) ([]jose.JSONWebKey, error)
+	limit time.Duration // of a fetch
+	now   func() time.Time
+
+	fetching singleflight.Group
+	mu       sync.Mutex
+	state    keyState
+}
+
+type keyState struct {
+	keys    []jose.JSONWebKey
+	fetched time.Time // when the keys were fetched
+	tried   time.Time // when the last fetch ended, whatever its outcome
+	failed  error     // of the last fetch
+}
+
+func (s *keySet) current() keyState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// VerifySignature returns the payload of a token that the issuer has signed. An error wraps
+// ErrRefused or ErrUnavailable.
+func (s *keySet) VerifySignature(ctx context.Context, raw string) ([]byte, error) {
+	token, err := jose.ParseSignedCompact(raw, algorithms)
+	if err != nil {
+		return nil, refused("the token isn't a JWT that is signed with one of %s", algorithms)
+	}
+	now, state := s.now(), s.current()
+	payload, ok := state.verify(token)
+	if ok && now.Sub(state.fetched) < keyLife {
+		return payload, nil
+	}
+	pause := keyPause
+	if state.failed != nil {
+		pause = keyFailPause
+	}
+	if state.tried.IsZero() || now.Sub(state.tried) >= pause {
+		if state, err = s.refresh(ctx); err != nil {
+			return nil, err
+		}
+		payload, ok = state.verify(token)
+	}
+	switch {
+	case ok && now.Sub(state.fetched) < keyStaleLife:
+		return payload, nil
+	case state.failed != nil:
+		return nil, state.failed
+	default:
+		return nil, refused("no key of the issuer fits the token's signature")
+	}
+}
+
+// refresh fetches the keys. If a fetch is under way, it waits for that one.
+func (s *keySet) refresh(ctx context.Context) (keyState, error) {
+	done := s.fetching.DoChan("", func() (any, error) {
+		// Others may wait for the keys too, so the fetch doesn't end with this caller's context.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limit)
+		defer cancel()
+		keys, err := s.fetch(ctx)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.state.tried, s.state.failed = s.now(), err
+		if err == nil {
+			s.state.keys, s.state.fetched = keys, s.state.tried
+		}
+		return s.state, nil
+	})
+	select {
+	case r := <-done:
+		if r.Err != nil {
+			return keyState{}, r.Err
+		}
+		return r.Val.(keyState), nil
+	case <-ctx.Done():
+		return keyState{}, unavailable("fetching the issuer's keys", ctx.Err())
+	}
+}
+
+// verify returns the payload if a key has signed the token.
+func (s keyState) verify(token *jose.JSONWebSignature) (payload []byte, ok bool) {
+	header := token.Signatures[0].Header
+	for _, k := range s.keys {
+		if header.KeyID != "" && k.KeyID != "" && header.KeyID != k.KeyID || k.Algorithm != "" && header.Algorithm != k.Algorithm {
+			continue
+		}
+		if payload, err := token.Verify(k.Key); err == nil {
+			return payload, true
+		}
+	}
+	return nil, false
+}
+
+// fetchKeys fetches a JWKS and returns its keys for signatures. Keys that can't be used, such as
+// those of new kinds, are left out (RFC 7517, section 5).
+func fetchKeys(ctx context.Context, client *http.Client, address string) ([]jose.JSONWebKey, error) {
+	const doing = "reading the issuer's keys"
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := fetchJSON(ctx, client, address, &set); err != nil {
+		return nil, unavailable(doing, err)
+	}
+	if len(set.Keys) > maxKeys {
+		return nil, unavailable(doing, fmt.Errorf("there are %d keys, more than %d", len(set.Keys), maxKeys))
+	}
+	var keys []jose.JSONWebKey
+	for _, raw := range set.Keys {
+		var k jose.JSONWebKey
+		if k.UnmarshalJSON(raw) == nil && k.Valid() && (k.Use == "" || k.Use == "sig") && isPublicKey(k.Key) {
+			keys = append(keys, k)
+		}
+	}
+	if len(keys) == 0 {
+		return nil, unavailable(doing, errors.New("there is no key that can verify signatures"))
+	}
+	return keys, nil
+}
+
+// isPublicKey says whether a key is a public key of a size that is neither weak nor slow.
+func isPublicKey(key any) bool {
+	switch k := key.(type) {
+	case *rsa.PublicKey:
+		return k.N.BitLen() >= 2048 && k.N.BitLen() <= 8192
+	case *ecdsa.PublicKey, ed25519.PublicKey:
+		return true
+	}
+	return false
+}
+
+// fetchJSON requests an address and reads the answer as JSON. The error has nothing of the
+// answer's body.
+func fetchJSON(ctx context.Context, client *http.Client, address string, v any) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return fmt.Errorf("%s isn't a URL", excerpt(address))
+	}
+	r.Header.Set("Accept", "application/json, application/jwk-set+json")
+	resp, err := client.Do(r)
+	if err != nil {
+		var inURL *url.Error // it has the address too
+		if errors.As(err, &inURL) {
+			err = inURL.Err
+		}
+		return fmt.Errorf("requesting %s: %w", excerpt(address), err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answered %d", excerpt(address), resp.StatusCode)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return fmt.Errorf("reading the answer of %s: %w", excerpt(address), err)
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("the answer of %s isn't the JSON that it should be", excerpt(address))
+	}
+	return nil
+}
