@@ -1,0 +1,126 @@
+package token
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+)
+
+// Claims are what a token says. Claims that Verify has returned are shared: nobody may change
+// them.
+type Claims struct {
+	// Account is the id of the account, and Name its name. An anonymous token has 0 and "".
+	Account int64
+	Name    string
+	// Access is what the token allows. Actions are listed one by one: "*" is no wildcard here.
+	Access []Access
+	// Refused is what the client has asked for and was not granted. By it, the registry tells
+	// a client that may not do something (403) from one that hasn't asked for it yet (401).
+	Refused []Access
+	// ID, IssuedAt and ExpiresAt are set by Verify; Issue ignores them.
+	ID        string
+	IssuedAt  time.Time
+	ExpiresAt time.Time
+}
+
+// Allows says whether the token allows the action in the repository.
+func (c *Claims) Allows(repository, action string) bool {
+	return has(c.Access, typeRepository, repository, action)
+}
+
+// AllowsCatalog says whether the token allows to list the registry's repositories.
+func (c *Claims) AllowsCatalog() bool {
+	return has(c.Access, typeRegistry, catalogName, allActions)
+}
+
+// WasRefused says whether the client has asked for the action in the repository, or for all
+// actions ("*"), when it got the token, and the token doesn't allow the action.
+func (c *Claims) WasRefused(repository, action string) bool {
+	return !c.Allows(repository, action) &&
+		(has(c.Refused, typeRepository, repository, action) || has(c.Refused, typeRepository, repository, allActions))
+}
+
+func has(list []Access, kind, name, action string) bool {
+	for i := range list {
+		if a := &list[i]; a.Name == name && a.Type == kind && slices.Contains(a.Actions, action) {
+			return true
+		}
+	}
+	return false
+}
+
+// check returns an error if a token with the claims must not be issued.
+func (c *Claims) check() error {
+	if (c.Account == 0) != (c.Name == "") {
+		return errors.New("a registry token must have both an account's id and its name, or neither")
+	}
+	for _, a := range c.Access {
+		if _, ok := a.Repository(); !ok && !a.Catalog() {
+			return errors.New("a registry token can only grant access to repositories with valid names and to the catalog")
+		}
+	}
+	return nil
+}
+
+// payload is the JSON form of the claims (distribution's "Token Authentication Specification"),
+// with two more, uid and refused. Times are in seconds since 1970.
+type payload struct {
+	Issuer    string   `json:"iss"`
+	Subject   string   `json:"sub"`
+	Account   int64    `json:"uid,omitempty"`
+	Audience  string   `json:"aud"`
+	ID        string   `json:"jti"`
+	IssuedAt  int64    `json:"iat"`
+	NotBefore int64    `json:"nbf"`
+	ExpiresAt int64    `json:"exp"`
+	Access    []Access `json:"access"`
+	Refused   []Access `json:"refused,omitempty"`
+}
+
+func (p *payload) GetExpirationTime() (*jwt.NumericDate, error) { return date(p.ExpiresAt), nil }
+func (p *payload) GetIssuedAt() (*jwt.NumericDate, error)       { return date(p.IssuedAt), nil }
+func (p *payload) GetNotBefore() (*jwt.NumericDate, error)      { return date(p.NotBefore), nil }
+func (p *payload) GetIssuer() (string, error)                   { return p.Issuer, nil }
+func (p *payload) GetSubject() (string, error)                  { return p.Subject, nil }
+
+func (p *payload) GetAudience() (jwt.ClaimStrings, error) {
+	return jwt.ClaimStrings{p.Audience}, nil
+}
+
+// date returns nil for a missing time.
+func date(seconds int64) *jwt.NumericDate {
+	if seconds == 0 {
+		return nil
+	}
+	return jwt.NewNumericDate(time.Unix(seconds, 0))
+}
+
+// maxSeconds bounds the times of a token (the year 6429), so that sums don't overflow.
+const maxSeconds = 1 << 37
+
+// Validate makes the checks that jwt.Parser doesn't make. The parser calls it.
+func (p *payload) Validate() error {
+	for _, t := range []int64{p.IssuedAt, p.NotBefore, p.ExpiresAt} {
+		if t <= 0 || t > maxSeconds {
+			return errors.New("a time is missing or out of range")
+		}
+	}
+	switch {
+	case p.ExpiresAt-p.IssuedAt > int64(MaxTTL/time.Second), p.ExpiresAt-p.NotBefore > int64(MaxTTL/time.Second):
+		return errors.New("the lifetime is too long")
+	case p.ID == "":
+		return errors.New("the id is missing")
+	case p.Account < 0 || (p.Account == 0) != (p.Subject == ""):
+		return errors.New("the account's id and its name don't belong together")
+	}
+	return nil
+}
+
+func (p *payload) claims() *Claims {
+	return &Claims{
+		Account: p.Account, Name: p.Subject, Access: p.Access, Refused: p.Refused, ID: p.ID,
+		IssuedAt: time.Unix(p.IssuedAt, 0), ExpiresAt: time.Unix(p.ExpiresAt, 0),
+	}
+}
