@@ -458,3 +458,17 @@ func TestKeysWithoutNames(t *testing.T) {
 	_, err := v.Verify(t.Context(), issuer.Sign(t, pipeline()), issuer.URL, audience)
 	must(t, err)
 }
+
+// TestAlgorithmOfKey: a key that the issuer has for one algorithm verifies no token with another.
+func TestAlgorithmOfKey(t *testing.T) {
+	t.Parallel()
+	issuer := identitytest.NewIssuer(t)
+	set := issuer.JWKS()
+	set.Keys[0].Algorithm = "PS256" // the issuer signs with RS256
+	issuer.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		jwks(func(w http.ResponseWriter) { writeJSON(w, set) })(issuer.URL, w, r)
+	}))
+	v := NewVerifier(VerifierOptions{AllowPrivate: true})
+	_, err := v.Verify(t.Context(), issuer.Sign(t, pipeline()), issuer.URL, audience)
+	wantError(t, err, ErrRefused, "no key")
+}
