@@ -69,7 +69,7 @@ var layers = map[string]rule{
 		also: []string{"internal/blob", "internal/blob/s3"}},
 	"internal/audit":         {layer: 2, also: []string{"internal/db"}},
 	"internal/catalog":       {layer: 3},
-	"internal/auth":          {layer: 3},
+	"internal/auth":          {layer: 3, also: []string{"internal/auth/token", "internal/auth/throttle", "internal/auth/session"}},
 	"internal/auth/password": {layer: 2}, // hashes, the htpasswd file, results of checks
 	"internal/auth/token":    {layer: 3}, // registry tokens and the keys that sign them
 	"internal/auth/identity": {layer: 2}, // OpenID Connect and LDAP
@@ -94,7 +94,7 @@ var layers = map[string]rule{
 	"internal/server/management":   {layer: 6},
 	"internal/server/login":        {layer: 6},
 	"internal/server/servertest": {layer: 6, testing: true,
-		also: []string{"internal/server/distribution", "internal/server/management"}},
+		also: []string{"internal/server/distribution", "internal/server/management", "internal/server/login"}},
 	"cmd/purser/internal/command":   {layer: 7}, // what all commands share
 	"cmd/purser/internal/backend":   {layer: 7}, // what a server and operators' commands open
 	"cmd/purser/internal/client":    {layer: 8}, // commands that ask a registry over the management API

@@ -51,6 +51,19 @@ const (
 	CreateToken          Kind = "create_app_specific_token"
 	RevokeToken          Kind = "revoke_app_specific_token"
 
+	// CreateTeam: a team of a namespace was created.
+	CreateTeam             Kind = "org_create_team"
+	DeleteTeam             Kind = "org_delete_team"
+	ChangeTeamRole         Kind = "org_set_team_role"
+	ChangeTeamDescription  Kind = "org_set_team_description"
+	AddTeamMember          Kind = "org_add_team_member"
+	RemoveTeamMember       Kind = "org_remove_team_member"
+	EnableTeamSync         Kind = "enable_team_sync"
+	DisableTeamSync        Kind = "disable_team_sync"
+	CreateRobotFederation  Kind = "create_robot_federation"
+	DeleteRobotFederation  Kind = "delete_robot_federation"
+	ExchangeFederatedToken Kind = "federated_robot_token_exchange"
+
 	LoginSuccess  Kind = "login_success"
 	LoginFailure  Kind = "login_failure"
 	LogoutSuccess Kind = "logout_success"
@@ -75,6 +88,8 @@ const (
 	UpdateWebhook     Kind = "update_webhook" // also written when the registry disables a webhook
 	DeleteWebhook     Kind = "delete_webhook"
 	RedeliverWebhook  Kind = "redeliver_webhook" // notices were queued to be sent again
+	ChangeUser        Kind = "change_user"
+	RotateKeys        Kind = "rotate_token_keys"
 )
 
 // Kinds returns all kinds that this version of Purser writes, those with Quay's names
@@ -90,8 +105,10 @@ var kinds = []Kind{
 	AddPermission, ChangePermission, DeletePermission, ChangeVisibility,
 	CreateUser, DeleteUser, EnableUser, DisableUser, ChangePassword,
 	CreateRobot, DeleteRobot, RegenerateRobotToken, CreateToken, RevokeToken,
+	CreateTeam, DeleteTeam, ChangeTeamRole, ChangeTeamDescription, AddTeamMember, RemoveTeamMember,
+	EnableTeamSync, DisableTeamSync, CreateRobotFederation, DeleteRobotFederation, ExchangeFederatedToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
 	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeProtection, ChangeDefault,
 	RunGC, RetryGC, RunCheck, AdoptStore, RunLooseKeys, ExportLog, ChangeMaintenance,
-	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook,
+	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys,
 }

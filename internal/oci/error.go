@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // Code is an error code of the OCI Distribution Specification ("Error Codes").
@@ -83,6 +84,8 @@ type Error struct {
 	Message string // for the client; empty: the code's message
 	Detail  any    // encoded as JSON; nil: left out
 	Status  int    // HTTP status; 0: the code's status
+	// RetryAfter is when the client may try again, from now. 0: nothing is known of that.
+	RetryAfter time.Duration
 
 	err error
 }
@@ -112,6 +115,13 @@ func (e *Error) WithDetail(detail any) *Error {
 func (e *Error) WithStatus(status int) *Error {
 	c := *e
 	c.Status = status
+	return &c
+}
+
+// WithRetryAfter returns a copy that tells the client when to try again.
+func (e *Error) WithRetryAfter(d time.Duration) *Error {
+	c := *e
+	c.RetryAfter = d
 	return &c
 }
 

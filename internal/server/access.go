@@ -1,37 +1,139 @@
 package server
 
 import (
-	"fmt"
+	"context"
+	"errors"
 	"net/http"
+	"strings"
 
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Access is a permission that a request needs.
-type Access uint8
-
-// Each route of an interface requires one of these accesses. The zero value isn't one of them:
-// Authorize refuses every request to a route for which no access was declared.
-const (
-	_ Access = iota
-	AccessAny
-	AccessPull
-	AccessPush
-	AccessDelete
-	AccessCatalog
-	AccessAdmin // for operators
-)
-
-var accessNames = [...]string{"none", "any", "pull", "push", "delete", "catalog", "admin"}
-
-// String returns the access's name in the OpenAPI document.
-func (a Access) String() string { return accessNames[a] }
-
-// Authorize returns an error if the client that sent `r` doesn't have the access `a` to the
-// repository. For a route that concerns no repository, the caller passes "" as the repository.
-func (s *Server) Authorize(r *http.Request, a Access, repository string) error {
-	if a == 0 {
-		return fmt.Errorf("route without an access: %w", oci.NewError(oci.Denied))
+// authenticate finds out who sends the request, and returns the request with a context that
+// names the client in audit entries. Wrong credentials are no error yet: Authorize refuses them
+// when a route needs an access, so that the refusal can say which access that is.
+func (s *Server) authenticate(r *http.Request) *http.Request {
+	o := Observed(r.Context())
+	o.Principal = auth.Everyone
+	if s.opt.Auth != nil {
+		o.Principal, o.authErr = s.opt.Auth.Authenticate(r, auth.From{Address: ClientAddress(r.RemoteAddr), Tokens: s.mounted(r).Tokens})
 	}
-	return s.opt.Authorize(r, a, repository)
+	if !s.needsSource(r) {
+		return r
+	}
+	return r.WithContext(audit.WithSource(r.Context(), audit.Source{
+		Actor: o.Principal.Name, Address: ClientAddress(r.RemoteAddr), UserAgent: Bounded(r.UserAgent()), RequestID: o.ID}))
+}
+
+// Authorize returns an error if the client that sent the request with this context doesn't
+// have the access to the resource. The error is for the client: UNAUTHORIZED if logging in may
+// help, else DENIED. Authorize also sets the answer's challenge, which says how to log in.
+func (s *Server) Authorize(ctx context.Context, a auth.Access, resource auth.Resource) error {
+	o := Observed(ctx)
+	var err error
+	switch {
+	case s.opt.Authorize != nil:
+		err = s.opt.Authorize(ctx, a, resource)
+	case a == auth.Anyone:
+	case o.authErr != nil:
+		err = o.authErr
+	case s.opt.Auth != nil:
+		err = s.opt.Auth.Authorize(ctx, o.Principal, a, resource)
+	case a == 0:
+		err = oci.NewError(oci.Denied).WithCause(errors.New("the route names no access"))
+	}
+	if e, ok := errors.AsType[*oci.Error](err); ok && e.HTTPStatus() == http.StatusUnauthorized && o.mounted != nil && o.mounted.Challenge != nil {
+		o.Header().Set("WWW-Authenticate", o.mounted.Challenge(Challenge{
+			Base: o.absoluteBase, Service: s.service(), Access: a, Resource: resource, Invalid: o.authErr != nil}))
+	}
+	return err
+}
+
+// Principal returns who sent the request with this context, if that client has the access in the
+// registry. Credentials that are wrong are an error, unlike none.
+func (s *Server) Principal(ctx context.Context, a auth.Access) (*auth.Principal, error) {
+	o := Observed(ctx)
+	if o.authErr != nil {
+		return nil, s.Authorize(ctx, auth.LoggedIn, auth.Registry)
+	}
+	return o.Principal, s.Authorize(ctx, a, auth.Registry)
+}
+
+// MayRead says whether the client may pull from a repository. Unlike Authorize, it doesn't
+// change the answer.
+func (s *Server) MayRead(ctx context.Context, repository string) bool {
+	if s.opt.Authorize != nil {
+		return s.opt.Authorize(ctx, auth.Pull, auth.OfRepository(repository)) == nil
+	}
+	o := Observed(ctx)
+	return s.opt.Auth == nil || o.authErr == nil && s.opt.Auth.MayRead(ctx, o.Principal, repository)
+}
+
+// Readable returns which repositories lists may show to the client.
+func (s *Server) Readable(ctx context.Context) (auth.Readable, error) {
+	if s.opt.Auth == nil {
+		return auth.Readable{All: true}, nil
+	}
+	return s.opt.Auth.Readable(ctx, Observed(ctx).Principal)
+}
+
+// Auth returns the access control, nil if everybody may do everything.
+func (s *Server) Auth() *auth.Control { return s.opt.Auth }
+
+// service returns the name of the registry in registry tokens: the host of its external URL,
+// else "purser".
+func (s *Server) service() string {
+	if s.external == nil {
+		return "purser"
+	}
+	return s.external.host
+}
+
+// Challenge is what a client needs to log in.
+type Challenge struct {
+	Base     string // scheme and host of the registry, as the client reaches it
+	Service  string
+	Access   auth.Access
+	Resource auth.Resource
+	Invalid  bool // the client has sent credentials, and they are wrong or have expired
+}
+
+// Basic returns a challenge for HTTP Basic authentication (RFC 7617).
+func (c Challenge) Basic() string { return `Basic realm="Purser", charset="UTF-8"` }
+
+// Bearer returns a challenge for Docker's token protocol (distribution specification of
+// Docker, "Token Authentication").
+func (c Challenge) Bearer() string {
+	text := `Bearer realm="` + c.Base + `/token",service="` + c.Service + `"`
+	if scope := c.scope(); scope != "" {
+		text += `,scope="` + scope + `"`
+	}
+	if c.Invalid {
+		text += `,error="invalid_token"`
+	}
+	return text
+}
+
+func (c Challenge) scope() string {
+	if c.Access == auth.List {
+		return "registry:catalog:*"
+	}
+	actions := map[auth.Access]string{auth.Pull: "pull", auth.Push: "pull,push", auth.Delete: "delete"}[c.Access]
+	if actions == "" || c.Resource.Repository == "" {
+		return ""
+	}
+	return "repository:" + c.Resource.Repository + ":" + actions
+}
+
+// absolute returns scheme and host by which the client reaches the registry.
+func (s *Server) absolute(r *http.Request, o *Observation) string {
+	switch {
+	case o.Base != "":
+		return o.Base
+	case r.TLS != nil || o.proxy != "" && strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https"):
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
 }

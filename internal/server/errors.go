@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"syscall"
@@ -37,6 +38,9 @@ func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", "10")
 	case http.StatusRequestTimeout: // the client would send the rest of the body as slowly
 		w.Header().Set("Connection", "close")
+	}
+	if e.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
 	}
 	body := s.mounted(r).MarshalError(e)
 	h := w.Header()

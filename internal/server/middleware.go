@@ -20,7 +20,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
@@ -40,6 +40,8 @@ type Observation struct {
 	// arbitrary paths and methods, and each new label value would start new time series.
 	Route, Method string
 	Err           error // for the log
+	// Principal is who sent the request. It is never nil once a route is looked for.
+	Principal *auth.Principal
 
 	status  int
 	sent    int64
@@ -49,6 +51,10 @@ type Observation struct {
 	proxy   string      // RemoteAddr of the connection, if a proxy named the client
 	drained bool        // the body has been read to its end
 	sending sending
+	authErr error // the credentials that the client has sent are wrong, or couldn't be checked
+	mounted *Mount
+	// absoluteBase is the scheme and host by which the client reaches the registry.
+	absoluteBase string
 }
 
 type observationKey struct{}
@@ -117,9 +123,6 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		w.Header()["X-Content-Type-Options"] = noSniff
 		ctx := context.WithValue(r.Context(), observationKey{}, o)
 		ctx, o.trips = db.WithCounter(ctx)
-		if s.needsSource(r) {
-			ctx = audit.WithSource(ctx, audit.Source{Address: ClientAddress(remote), UserAgent: Bounded(r.UserAgent()), RequestID: o.ID})
-		}
 		r = r.WithContext(ctx)
 		r.RemoteAddr = remote
 		if r.ContentLength != 0 {

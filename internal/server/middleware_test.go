@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -123,7 +124,7 @@ func TestFailureIsOneLine(t *testing.T) {
 	for _, access := range []bool{true, false} {
 		r := setup(t, func(o *servertest.Options) {
 			o.Server.AccessLog = access
-			o.Server.Authorize = func(*http.Request, server.Access, string) error { return errors.New("the cause") }
+			o.Server.Authorize = func(context.Context, auth.Access, auth.Resource) error { return errors.New("the cause") }
 		})
 		const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 		for path, headers := range map[string][]string{
@@ -184,14 +185,14 @@ func TestRequestID(t *testing.T) {
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {
-		o.Server.Authorize = func(r *http.Request, _ server.Access, _ string) error {
-			if r.Header.Get("Panic") != "" {
+		o.Server.Authorize = func(ctx context.Context, _ auth.Access, _ auth.Resource) error {
+			if server.Observed(ctx).ID == "p1" {
 				panic("a bug")
 			}
 			return nil
 		}
 	})
-	a := r.Do(t, "GET", "/v2/a/manifests/v1", "", "Panic", "1", "X-Request-Id", "p1").Want(t, 500, oci.Unknown)
+	a := r.Do(t, "GET", "/v2/a/manifests/v1", "", "X-Request-Id", "p1").Want(t, 500, oci.Unknown)
 	if strings.Contains(string(a.Content), "a bug") {
 		t.Errorf("internal text was sent: %s", a.Content)
 	}

@@ -18,6 +18,7 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -28,6 +29,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -62,10 +64,11 @@ type Options struct {
 	// through a trusted proxy that has replaced the Host header by Purser's own address.
 	// Otherwise, or if ExternalURL is "", URLs in answers are relative.
 	ExternalURL string
-	// Authorize returns nil if the client that sent `r` has the access `a` to the repository.
-	// Otherwise Authorize returns an error, UNAUTHORIZED or DENIED, which is sent to the
-	// client. Nil: all clients have all accesses.
-	Authorize func(r *http.Request, a Access, repository string) error
+	// Auth is the access control. Nil: everybody may do everything.
+	Auth *auth.Control
+	// Authorize decides about accesses instead of Auth, for tests. Its error is sent to the
+	// client.
+	Authorize func(ctx context.Context, a auth.Access, resource auth.Resource) error
 }
 
 // Mount is one of the interfaces that a Server serves.
@@ -81,6 +84,10 @@ type Mount struct {
 	// log. Therefore the context of these requests must contain the audit source: the client
 	// that audit entries name.
 	ReadsAreLogged bool
+	// Tokens says that clients may send registry tokens to this interface.
+	Tokens bool
+	// Challenge returns the WWW-Authenticate header of answers with status 401. Nil: none.
+	Challenge func(Challenge) string
 }
 
 // Server is the registry's http.Handler.
@@ -105,9 +112,6 @@ func New(o Options) (*Server, error) {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.BodyIdleTimeout = cmp.Or(o.BodyIdleTimeout, time.Minute)
 	o.MaxRequest = cmp.Or(o.MaxRequest, 2*time.Hour)
-	if o.Authorize == nil {
-		o.Authorize = func(*http.Request, Access, string) error { return nil }
-	}
 	m := newMetrics(o.Metrics)
 	external, err := parseExternal(o.ExternalURL)
 	if err != nil {
@@ -162,9 +166,6 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 		s.Fail(w, r, oci.Errorf(oci.Unsupported, "%v", err).WithStatus(http.StatusBadRequest))
 		return
 	}
-	if limit.IsLast(r) {
-		w.Header().Set("Connection", "close")
-	}
 	client := Observed(r.Context()).Client
 	if err := s.admit(client); err != nil {
 		s.Fail(w, r, err)
@@ -177,7 +178,9 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	case mounted.Handler == nil:
 		s.Fail(w, r, NothingAt(r))
 	default:
-		mounted.Handler.ServeHTTP(w, r)
+		o := Observed(r.Context())
+		o.mounted, o.absoluteBase = mounted, s.absolute(r, o)
+		mounted.Handler.ServeHTTP(w, s.authenticate(r))
 	}
 }
 

@@ -19,6 +19,8 @@ type Claims struct {
 	// Refused is what the client has asked for and was not granted. By it, the registry tells
 	// a client that may not do something (403) from one that hasn't asked for it yet (401).
 	Refused []Access
+	// Patterns are the only repositories that lists may show, as in auth.Limits. Nil: no limit.
+	Patterns []string
 	// ID, IssuedAt and ExpiresAt are set by Verify; Issue ignores them.
 	ID        string
 	IssuedAt  time.Time
@@ -77,6 +79,7 @@ type payload struct {
 	ExpiresAt int64    `json:"exp"`
 	Access    []Access `json:"access"`
 	Refused   []Access `json:"refused,omitempty"`
+	Patterns  []string `json:"patterns,omitempty"`
 }
 
 func (p *payload) GetExpirationTime() (*jwt.NumericDate, error) { return date(p.ExpiresAt), nil }
@@ -120,7 +123,7 @@ func (p *payload) Validate() error {
 
 func (p *payload) claims() *Claims {
 	return &Claims{
-		Account: p.Account, Name: p.Subject, Access: p.Access, Refused: p.Refused, ID: p.ID,
+		Account: p.Account, Name: p.Subject, Access: p.Access, Refused: p.Refused, Patterns: p.Patterns, ID: p.ID,
 		IssuedAt: time.Unix(p.IssuedAt, 0), ExpiresAt: time.Unix(p.ExpiresAt, 0),
 	}
 }

@@ -29,7 +29,7 @@ func (k *Keys) Issue(ctx context.Context, c Claims) (string, time.Time, error) {
 	now := k.opt.Now().Unix()
 	p := payload{
 		Issuer: k.opt.Issuer, Subject: c.Name, Account: c.Account, Audience: k.opt.Service, ID: rand.Text(),
-		IssuedAt: now, NotBefore: now, ExpiresAt: expires.Unix(), Access: c.Access, Refused: c.Refused,
+		IssuedAt: now, NotBefore: now, ExpiresAt: expires.Unix(), Access: c.Access, Refused: c.Refused, Patterns: c.Patterns,
 	}
 	if p.Access == nil {
 		p.Access = []Access{}

@@ -16,7 +16,7 @@ func (a *API) recordPull(c *call, m *catalog.Manifest, fetched bool) {
 		return
 	}
 	e := audit.Entry{
-		Kind: audit.PullRepo, Actor: audit.SourceOf(c.r.Context()).Actor,
+		Kind: audit.PullRepo, Actor: server.Observed(c.r.Context()).Principal.Name,
 		Address: server.ClientAddress(c.r.RemoteAddr), UserAgent: server.Bounded(c.r.UserAgent()), RequestID: server.Observed(c.r.Context()).ID,
 		Repository: c.name, RepositoryID: m.Repository, Digest: m.Digest, Port: server.ClientPort(c.r.RemoteAddr),
 	}

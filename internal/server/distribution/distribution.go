@@ -107,7 +107,7 @@ func New(o Options) (*API, error) {
 // with 404.
 func (a *API) Mount() server.Mount {
 	return server.Mount{
-		Prefix: "/", Handler: a, MarshalError: MarshalError,
+		Prefix: "/", Handler: a, MarshalError: MarshalError, Tokens: true, Challenge: server.Challenge.Bearer,
 		Header: http.Header{"Docker-Distribution-Api-Version": {"registry/2.0"}},
 	}
 }

@@ -2,16 +2,16 @@ package distribution_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
-	"net/http"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
-	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -335,8 +335,8 @@ func TestCancel(t *testing.T) {
 func TestMount(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {
-		o.Server.Authorize = func(_ *http.Request, a server.Access, repository string) error {
-			if a == server.AccessPull && strings.HasPrefix(repository, "secret") {
+		o.Server.Authorize = func(_ context.Context, a auth.Access, of auth.Resource) error {
+			if a == auth.Pull && strings.HasPrefix(of.Repository, "secret") {
 				return oci.NewError(oci.Denied)
 			}
 			return nil

@@ -1,14 +1,14 @@
 package distribution_test
 
 import (
+	"context"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
-	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -114,17 +114,17 @@ func TestNames(t *testing.T) {
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	type asked struct {
-		access     server.Access
+		access     auth.Access
 		repository string
 	}
 	var mu sync.Mutex
 	var last asked
 	refuse := oci.Denied
 	r := setup(t, func(o *servertest.Options) {
-		o.Server.Authorize = func(_ *http.Request, a server.Access, repository string) error {
+		o.Server.Authorize = func(_ context.Context, a auth.Access, of auth.Resource) error {
 			mu.Lock()
 			defer mu.Unlock()
-			last = asked{a, repository}
+			last = asked{a, of.Repository}
 			return oci.NewError(refuse)
 		}
 	})
@@ -133,16 +133,16 @@ func TestAccess(t *testing.T) {
 		mu.Lock()
 		refuse = code
 		mu.Unlock()
-		for route, want := range map[string]server.Access{
-			"GET /v2/": server.AccessAny, "HEAD /v2/": server.AccessAny, "GET /v2/_catalog": server.AccessCatalog,
-			"GET /v2/a/b/tags/list": server.AccessPull, "GET /v2/a/b/referrers/" + d: server.AccessPull,
-			"POST /v2/a/b/blobs/uploads/": server.AccessPush, "GET /v2/a/b/blobs/uploads/" + id: server.AccessPush,
-			"PATCH /v2/a/b/blobs/uploads/" + id: server.AccessPush, "PUT /v2/a/b/blobs/uploads/" + id: server.AccessPush,
-			"DELETE /v2/a/b/blobs/uploads/" + id: server.AccessPush,
-			"GET /v2/a/b/blobs/" + d:             server.AccessPull, "HEAD /v2/a/b/blobs/" + d: server.AccessPull,
-			"DELETE /v2/a/b/blobs/" + d: server.AccessDelete,
-			"GET /v2/a/b/manifests/v1":  server.AccessPull, "HEAD /v2/a/b/manifests/v1": server.AccessPull,
-			"PUT /v2/a/b/manifests/v1": server.AccessPush, "DELETE /v2/a/b/manifests/v1": server.AccessDelete,
+		for route, want := range map[string]auth.Access{
+			"GET /v2/": auth.Ping, "HEAD /v2/": auth.Ping, "GET /v2/_catalog": auth.List,
+			"GET /v2/a/b/tags/list": auth.Pull, "GET /v2/a/b/referrers/" + d: auth.Pull,
+			"POST /v2/a/b/blobs/uploads/": auth.Push, "GET /v2/a/b/blobs/uploads/" + id: auth.Push,
+			"PATCH /v2/a/b/blobs/uploads/" + id: auth.Push, "PUT /v2/a/b/blobs/uploads/" + id: auth.Push,
+			"DELETE /v2/a/b/blobs/uploads/" + id: auth.Push,
+			"GET /v2/a/b/blobs/" + d:             auth.Pull, "HEAD /v2/a/b/blobs/" + d: auth.Pull,
+			"DELETE /v2/a/b/blobs/" + d: auth.Delete,
+			"GET /v2/a/b/manifests/v1":  auth.Pull, "HEAD /v2/a/b/manifests/v1": auth.Pull,
+			"PUT /v2/a/b/manifests/v1": auth.Push, "DELETE /v2/a/b/manifests/v1": auth.Delete,
 		} {
 			method, path, _ := strings.Cut(route, " ")
 			r.Do(t, method, path, "").Want(t, status, code)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -26,7 +27,7 @@ type handler func(a *API, c *call) error
 // that answers the request.
 type method struct {
 	name   string
-	access server.Access
+	access auth.Access
 	handle handler
 }
 
@@ -42,29 +43,29 @@ type route struct {
 // function match tries the routes in this order.
 var routes = []route{
 	{"/v2/", []method{
-		{"GET", server.AccessAny, (*API).ping}, {"HEAD", server.AccessAny, (*API).ping},
+		{"GET", auth.Ping, (*API).ping}, {"HEAD", auth.Ping, (*API).ping},
 	}},
 	{"/v2/_catalog", []method{
-		{"GET", server.AccessCatalog, (*API).listRepositories}, {"HEAD", server.AccessCatalog, (*API).listRepositories},
+		{"GET", auth.List, (*API).listRepositories}, {"HEAD", auth.List, (*API).listRepositories},
 	}},
 	{"/v2/{name}/tags/list", []method{
-		{"GET", server.AccessPull, (*API).listTags}, {"HEAD", server.AccessPull, (*API).listTags},
+		{"GET", auth.Pull, (*API).listTags}, {"HEAD", auth.Pull, (*API).listTags},
 	}},
 	{"/v2/{name}/referrers/{ref}", []method{
-		{"GET", server.AccessPull, (*API).listReferrers}, {"HEAD", server.AccessPull, (*API).listReferrers},
+		{"GET", auth.Pull, (*API).listReferrers}, {"HEAD", auth.Pull, (*API).listReferrers},
 	}},
-	{"/v2/{name}/blobs/uploads/", []method{{"POST", server.AccessPush, (*API).startUpload}}},
+	{"/v2/{name}/blobs/uploads/", []method{{"POST", auth.Push, (*API).startUpload}}},
 	{"/v2/{name}/blobs/uploads/{ref}", []method{
-		{"GET", server.AccessPush, (*API).uploadStatus}, {"HEAD", server.AccessPush, (*API).uploadStatus}, {"PATCH", server.AccessPush, (*API).patchUpload},
-		{"PUT", server.AccessPush, (*API).putUpload}, {"DELETE", server.AccessPush, (*API).cancelUpload},
+		{"GET", auth.Push, (*API).uploadStatus}, {"HEAD", auth.Push, (*API).uploadStatus}, {"PATCH", auth.Push, (*API).patchUpload},
+		{"PUT", auth.Push, (*API).putUpload}, {"DELETE", auth.Push, (*API).cancelUpload},
 	}},
 	{"/v2/{name}/blobs/{ref}", []method{
-		{"GET", server.AccessPull, (*API).getBlob}, {"HEAD", server.AccessPull, (*API).headBlob},
-		{"DELETE", server.AccessDelete, (*API).deleteBlob},
+		{"GET", auth.Pull, (*API).getBlob}, {"HEAD", auth.Pull, (*API).headBlob},
+		{"DELETE", auth.Delete, (*API).deleteBlob},
 	}},
 	{"/v2/{name}/manifests/{ref}", []method{
-		{"GET", server.AccessPull, (*API).getManifest}, {"HEAD", server.AccessPull, (*API).getManifest},
-		{"PUT", server.AccessPush, (*API).putManifest}, {"DELETE", server.AccessDelete, (*API).deleteManifest},
+		{"GET", auth.Pull, (*API).getManifest}, {"HEAD", auth.Pull, (*API).getManifest},
+		{"PUT", auth.Push, (*API).putManifest}, {"DELETE", auth.Delete, (*API).deleteManifest},
 	}},
 }
 
@@ -136,13 +137,21 @@ func (a *API) route(w http.ResponseWriter, r *http.Request) error {
 	}
 	m := &rt.methods[i]
 	o.Method = m.name
-	if err := a.server.Authorize(r, m.access, name); err != nil {
+	if err := a.server.Authorize(r.Context(), m.access, resource(name)); err != nil {
 		return err
 	}
 	if rt.needsStore(m) && a.opt.WrongStore() {
 		return blob.ErrWrongStore
 	}
 	return m.handle(a, &call{ResponseWriter: w, r: r, name: name, ref: ref})
+}
+
+// resource returns what a request concerns: a repository, or without a name the registry.
+func resource(name string) auth.Resource {
+	if name == "" {
+		return auth.Registry
+	}
+	return auth.OfRepository(name)
 }
 
 // allow lists the route's HTTP methods for the answer's Allow header. It leaves out `refused`,

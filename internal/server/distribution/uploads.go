@@ -90,7 +90,7 @@ func (a *API) mount(c *call, digest, from string) (bool, error) {
 		return false, oci.Errorf(oci.NameInvalid, "from: %v", err).WithDetail(map[string]string{"name": from})
 	}
 	for _, source := range sources {
-		if a.server.Authorize(c.r, server.AccessPull, source) != nil {
+		if !a.server.MayRead(c.r.Context(), source) {
 			continue
 		}
 		done, err := a.catalog.Mount(c.r.Context(), c.name, source, d)

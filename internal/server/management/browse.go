@@ -11,6 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -109,7 +110,7 @@ func (a *API) addNamespaces() {
 		NextPage   string                  `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 	}
 	type listOutput struct{ Body namespaceList }
-	add(a, server.AccessCatalog, huma.Operation{
+	add(a, auth.List, huma.Operation{
 		OperationID: "listNamespaces", Method: http.MethodGet, Path: "/organization", Tags: []string{"namespace"},
 		Summary:     "List namespaces",
 		Description: "In the order of their names. Repositories are counted up to 1000 each; exact says whether that is all.",
@@ -149,7 +150,7 @@ func (newNamespace) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schem
 func (a *API) addNamespace() {
 	type createInput struct{ Body newNamespace }
 	type createOutput struct{ Body string }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.LoggedIn, huma.Operation{
 		OperationID: "createNamespace", Method: http.MethodPost, Path: "/organization", Tags: []string{"namespace"},
 		Summary:       "Create a namespace",
 		Description:   "The first push below a name creates its namespace too; create one here to give it policies before.",
@@ -165,7 +166,7 @@ func (a *API) addNamespace() {
 		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
 	}
 	type output struct{ Body catalog.NamespaceDetails }
-	add(a, server.AccessCatalog, huma.Operation{
+	add(a, auth.List, huma.Operation{
 		OperationID: "getNamespace", Method: http.MethodGet, Path: "/organization/{orgname}", Tags: []string{"namespace"},
 		Summary: "Describe a namespace",
 		Description: "size.bytes is the size of all blobs in its repositories, each counted once; size.own_bytes is the size of those " +

@@ -10,6 +10,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -89,7 +90,7 @@ func (a *API) addManifest() {
 		Digest     oci.Digest `path:"digest" doc:"Digest of the manifest"`
 	}
 	type output struct{ Body describedManifest }
-	add(a, server.AccessPull, huma.Operation{
+	add(a, auth.Pull, huma.Operation{
 		OperationID: "getRepoManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}",
 		Tags: []string{"manifest"}, Summary: "Describe a manifest", Errors: []int{http.StatusNotFound},
 		Description: "The configuration of an image is read from the store, up to 1 MiB of it.",

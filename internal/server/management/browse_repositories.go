@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -117,7 +118,7 @@ func (a *API) repositories(ctx context.Context, in *repositoryListInput) (out re
 
 func (a *API) addRepositoryList() {
 	type output struct{ Body repositoryList }
-	add(a, server.AccessCatalog, huma.Operation{
+	add(a, auth.List, huma.Operation{
 		OperationID: "listRepos", Method: http.MethodGet, Path: "/repository", Tags: []string{"repository"},
 		Summary: "List repositories", Errors: []int{http.StatusNotFound},
 		Description: "Lists the repositories of a namespace, or all. Tags are counted up to 1000 each; exact says whether that is all.",
@@ -181,8 +182,8 @@ func (a *API) addRepository() {
 	// The API checks a client's access before it reads the body, and only the body has the
 	// repository's name. The check therefore can't ask whether the client may push to this
 	// repository, which would suffice to create it by a push. The operation needs
-	// server.AccessAdmin instead.
-	add(a, server.AccessAdmin, huma.Operation{
+	// auth.LoggedIn instead.
+	add(a, auth.LoggedIn, huma.Operation{
 		OperationID: "createRepo", Method: http.MethodPost, Path: "/repository", Tags: []string{"repository"},
 		Summary:       "Create a repository",
 		Description:   "Creates an empty repository. The first push creates its repository too; create one here to give it policies before.",
@@ -209,7 +210,7 @@ func (a *API) addRepository() {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
 	}
 	type output struct{ Body describedRepository }
-	add(a, server.AccessPull, huma.Operation{
+	add(a, auth.Pull, huma.Operation{
 		OperationID: "getRepo", Method: http.MethodGet, Path: "/repository/{repository}", Tags: []string{"repository"},
 		Summary: "Describe a repository", Errors: []int{http.StatusNotFound},
 		Description: "size.bytes is the size of all its blobs, which other repositories may have too; size.own_bytes is the size of " +

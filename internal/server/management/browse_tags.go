@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
@@ -134,7 +135,7 @@ type tagPage struct {
 
 func (a *API) addTagList() {
 	type output struct{ Body tagPage }
-	add(a, server.AccessPull, huma.Operation{
+	add(a, auth.Pull, huma.Operation{
 		OperationID: "listRepoTags", Method: http.MethodGet, Path: "/repository/{repository}/tag", Tags: []string{"tag"},
 		Summary: "List tags", Errors: []int{http.StatusNotFound, http.StatusConflict},
 		Description: "With next_page a tag that stays as it is gets listed once, whatever comes and goes meanwhile. " +
@@ -301,7 +302,7 @@ type TagInput struct {
 
 func (a *API) addTag() {
 	type getOutput struct{ Body listedTag }
-	add(a, server.AccessPull, huma.Operation{
+	add(a, auth.Pull, huma.Operation{
 		OperationID: "getTag", Method: http.MethodGet, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
 		Summary: "Describe a tag", Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *TagInput) (*getOutput, error) {
@@ -364,7 +365,7 @@ func (a *API) addTagChanges() {
 		Body movedTag
 	}
 	type moveOutput struct{ Body string }
-	add(a, server.AccessPush, huma.Operation{
+	add(a, auth.Push, huma.Operation{
 		OperationID: "changeTag", Method: http.MethodPut, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
 		Summary: "Create or move a tag, or have it deleted at a date",
 		Description: "With manifest_digest: points the tag to a manifest that is in the repository. A protected tag stays where it is: 409. " +
@@ -379,7 +380,7 @@ func (a *API) addTagChanges() {
 		}
 		return &moveOutput{"Updated"}, a.changeTag(ctx, in.TagInput, in.Body)
 	})
-	add(a, server.AccessDelete, huma.Operation{
+	add(a, auth.Delete, huma.Operation{
 		OperationID: "deleteFullTag", Method: http.MethodDelete, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
 		Summary: "Delete a tag",
 		Description: "Garbage collection deletes its manifest after a delay, when nothing else refers to it; until then the tag can be restored. " +
@@ -391,7 +392,7 @@ func (a *API) addTagChanges() {
 		}
 		var options []catalog.TagOption
 		if in.Override {
-			if err := a.server.Authorize(in.request, server.AccessAdmin, in.Repository); err != nil {
+			if err := a.server.Authorize(ctx, auth.Administer, auth.OfRepository(in.Repository)); err != nil {
 				return nil, err
 			}
 			options = append(options, catalog.OverrideProtection)

@@ -1,14 +1,15 @@
 package management_test
 
 import (
+	"context"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -289,9 +290,9 @@ func TestAPITagChanges(t *testing.T) {
 func TestAPIOverridesProtection(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {
-		o.Server.Authorize = func(q *http.Request, a server.Access, repository string) error {
-			if a == server.AccessAdmin && repository == "acme/app" && q.Header.Get("Authorization") == "" {
-				return oci.Errorf(oci.Denied, "%s of <%s>", a, repository)
+		o.Server.Authorize = func(ctx context.Context, a auth.Access, of auth.Resource) error {
+			if a == auth.Administer && of.Repository == "acme/app" && server.Observed(ctx).ID != "permitted" {
+				return oci.Errorf(oci.Denied, "%s of <%s>", a, of.Repository)
 			}
 			return nil
 		}
@@ -302,7 +303,7 @@ func TestAPIOverridesProtection(t *testing.T) {
 	r.Manage(t, "DELETE", tag, "").Refused(t, 409, "invalid_request", "protected")
 	r.Manage(t, "DELETE", tag+"?override_protection=true", "").Refused(t, 403, "insufficient_scope", "admin of <acme/app>")
 	r.Do(t, "HEAD", "/v2/acme/app/manifests/v1", "").Want(t, 200, "")
-	if a := r.Manage(t, "DELETE", tag+"?override_protection=true", "", "Authorization", "x"); a.StatusCode != 204 {
+	if a := r.Manage(t, "DELETE", tag+"?override_protection=true", "", "X-Request-Id", "permitted"); a.StatusCode != 204 {
 		t.Errorf("with the right: %d %s", a.StatusCode, a.Content)
 	}
 	r.Do(t, "HEAD", "/v2/acme/app/manifests/v1", "").Want(t, 404, "")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -153,7 +154,7 @@ func (a *API) addErrorTypes() {
 		ErrorType string `path:"error_type" doc:"The kind of error" example:"not_found"`
 	}
 	type output struct{ Body errorDescription }
-	add(a, server.AccessAny, huma.Operation{
+	add(a, auth.Anyone, huma.Operation{
 		OperationID: "getErrorDescription", Method: http.MethodGet, Path: "/error/{error_type}", Tags: []string{"error"},
 		Summary: "Describe a kind of error", Errors: []int{http.StatusNotFound},
 	}, func(_ context.Context, in *input) (*output, error) {

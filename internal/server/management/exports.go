@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -88,9 +89,14 @@ func (a *API) addExports() {
 		LogFilter
 		ExportRequest
 	}
-	addExport(a, logTexts{"User", "/user", "the user's namespace, which is " + userNamespace + " as long as nobody logs in"},
-		func(in *allInput) (logRequest, *ExportRequest) {
-			return logRequest{namespace: userNamespace, filter: in.LogFilter}, &in.ExportRequest
+	type userInput struct {
+		NamespaceOfUser
+		LogFilter
+		ExportRequest
+	}
+	addExport(a, logTexts{"User", "/user", "the namespace of the client's account, which is " + anonymousNamespace + " if nobody is logged in"},
+		func(in *userInput) (logRequest, *ExportRequest) {
+			return logRequest{namespace: in.namespace, filter: in.LogFilter}, &in.ExportRequest
 		})
 	addExport(a, logTexts{"All", "/superuser", "the whole registry"}, func(in *allInput) (logRequest, *ExportRequest) {
 		return logRequest{filter: in.LogFilter}, &in.ExportRequest
@@ -105,7 +111,7 @@ func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportReq
 		ExportID uuid.UUID `json:"export_id" format:"uuid" doc:"Names the export in the callback, in the audit log and in the registry's log"`
 	}
 	type output struct{ Body queuedExport }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Administer, huma.Operation{
 		OperationID: "queue" + text.name + "LogsExport", Method: http.MethodPost, Path: text.path + "/exportlogs", Tags: []string{"logs"},
 		Summary: "Notify a URL of where the audit log of " + text.of + " can be fetched",
 		Description: "callback_url gets a POST with export_id, start_time, end_time, namespace, repository, status and " +

@@ -9,10 +9,10 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/gc/explain"
 	"github.com/purser-registry/purser/internal/oci"
-	"github.com/purser-registry/purser/internal/server"
 )
 
 func (a *API) addGC() {
@@ -104,7 +104,7 @@ func (explainedManifest) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.
 // or manifest is kept, and retry failed reviews.
 func (a *API) addGCState() {
 	type status struct{ Body gc.GCStatus }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "getGCStatus", Method: http.MethodGet, Path: "/gc/status", Tags: []string{"gc"},
 		Summary: "Get the status of garbage collection",
 	}, func(ctx context.Context, _ *struct{}) (*status, error) {
@@ -116,7 +116,7 @@ func (a *API) addGCState() {
 		Digest oci.Digest `path:"digest" doc:"Digest of the blob"`
 	}
 	type blobOutput struct{ Body explainedBlob }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "explainBlob", Method: http.MethodGet, Path: "/gc/explain/{digest}", Tags: []string{"gc"},
 		Summary: "Explain why a blob is kept, or when it will be deleted", Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *blobInput) (*blobOutput, error) {
@@ -133,8 +133,8 @@ func (a *API) addGCState() {
 	}
 	type manifestOutput struct{ Body explainedManifest }
 	// The explanation contains the error text of a failed review, which may disclose internals
-	// of the database. Therefore the operation needs server.AccessAdmin.
-	add(a, server.AccessAdmin, huma.Operation{
+	// of the database. Therefore the operation needs auth.Administer.
+	add(a, auth.Administer, huma.Operation{
 		OperationID: "explainManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/explain",
 		Tags: []string{"gc", "manifest"}, Summary: "Explain why a manifest is kept, or when it will be deleted",
 		Errors: []int{http.StatusNotFound},
@@ -148,7 +148,7 @@ func (a *API) addGCState() {
 
 	type retryInput struct{ Body *api.RetryRequest }
 	type retryOutput struct{ Body api.Retried }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "retryGC", Method: http.MethodPost, Path: "/gc/retry", Tags: []string{"gc"},
 		Summary:     "Try reviews again that failed too often",
 		Description: "A review that failed too often is not tried again. This makes all such reviews due again.",

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -343,9 +344,18 @@ func (a *API) addLogs() {
 		LogPage
 	}
 	type allExport struct{ LogFilter }
-	addLog(a, logTexts{"User", "/user", "the user's namespace, which is " + userNamespace + " as long as nobody logs in"},
-		func(in *allList) logRequest { return logRequest{userNamespace, "", in.LogFilter, in.LogPage} },
-		func(in *allExport) logRequest { return logRequest{userNamespace, "", in.LogFilter, LogPage{}} })
+	type userList struct {
+		NamespaceOfUser
+		LogFilter
+		LogPage
+	}
+	type userExport struct {
+		NamespaceOfUser
+		LogFilter
+	}
+	addLog(a, logTexts{"User", "/user", "the namespace of the client's account, which is " + anonymousNamespace + " if nobody is logged in"},
+		func(in *userList) logRequest { return logRequest{in.namespace, "", in.LogFilter, in.LogPage} },
+		func(in *userExport) logRequest { return logRequest{in.namespace, "", in.LogFilter, LogPage{}} })
 	addLog(a, logTexts{"All", "/superuser", "the whole registry"},
 		func(in *allList) logRequest { return logRequest{"", "", in.LogFilter, in.LogPage} },
 		func(in *allExport) logRequest { return logRequest{"", "", in.LogFilter, LogPage{}} })
@@ -422,7 +432,7 @@ func (a *API) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, e
 // scope and the filter from the input of an operation.
 func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export func(*E) logRequest) {
 	type listOutput struct{ Body *logList }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Administer, huma.Operation{
 		OperationID: "list" + text.name + "Logs", Method: http.MethodGet, Path: text.path + "/logs", Tags: []string{"logs"},
 		Summary: "List the audit log of " + text.of,
 		Description: "Newest first. Each answer looks at a bounded number of entries for those that the filter selects, " +
@@ -437,7 +447,7 @@ func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export fu
 		page, err := a.logs(ctx, f, req.page)
 		return &listOutput{page}, err
 	})
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Administer, huma.Operation{
 		OperationID: "export" + text.name + "Logs", Method: http.MethodGet, Path: text.path + "/logs/export", Tags: []string{"logs"},
 		Summary: "Export the audit log of " + text.of,
 		Description: "All entries that the filter selects, newest first, each as a line of JSON (application/x-ndjson), " +
@@ -452,7 +462,7 @@ func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export fu
 		return a.exportLogs(ctx, f, req.filter.asked())
 	})
 	type aggregateOutput struct{ Body *aggregatedLogs }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Administer, huma.Operation{
 		OperationID: "getAggregate" + text.name + "Logs", Method: http.MethodGet, Path: text.path + "/aggregatelogs", Tags: []string{"logs"},
 		Summary: "Count the entries of the audit log of " + text.of,
 		Description: "By day and kind. Without a time that is asked for: of the last 31 days. Where more than a million entries " +

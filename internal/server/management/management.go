@@ -25,6 +25,7 @@ import (
 	"mime"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -178,7 +180,7 @@ func New(o Options) (*API, error) {
 
 // Mount returns how a server mounts the API.
 func (a *API) Mount() server.Mount {
-	return server.Mount{Prefix: prefix, Handler: a, MarshalError: MarshalError, ReadsAreLogged: true}
+	return server.Mount{Prefix: prefix, Handler: a, MarshalError: MarshalError, ReadsAreLogged: true, Challenge: server.Challenge.Basic}
 }
 
 // Close cancels the runs that operators have started through this API, and waits until these
@@ -194,11 +196,15 @@ const accessKey = "access"
 // add registers an operation at a path below apiRoot, with the access that it requires. The
 // handler of the operation returns its errors instead of writing them. op.Errors lists only the
 // statuses that are particular to this operation; add adds those that all operations have.
-func add[I, O any](a *API, access server.Access, op huma.Operation, handle func(ctx context.Context, in *I) (*O, error)) {
+func add[I, O any](a *API, access auth.Access, op huma.Operation, handle func(ctx context.Context, in *I) (*O, error)) {
 	op.Path = apiRoot + op.Path
+	if access.Role() != auth.NoRole && !strings.Contains(op.Path, "{repository}") && !strings.Contains(op.Path, "{orgname}") &&
+		!strings.HasPrefix(op.Path, apiRoot+"/user/") {
+		access = auth.Operate // a role in the whole registry
+	}
 	op.Metadata = map[string]any{accessKey: access}
 	op.Extensions = map[string]any{"x-access": access.String()}
-	if access != server.AccessAny {
+	if access != auth.Anyone {
 		op.Security = optionalSecurity
 	}
 	op.Errors = append(op.Errors, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
@@ -261,7 +267,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	op := rt.operation(r.Method)
 	if op == nil {
 		if nameParts > 1 && values["repository"] != "" {
-			if err := a.checkName(r, server.AccessPull, values["repository"]); err != nil {
+			if err := a.checkName(r, auth.Pull, values["repository"]); err != nil {
 				return nil, err
 			}
 		}
@@ -274,14 +280,14 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 		return nil, err
 	}
 	repository, named := values["repository"]
-	access, _ := op.Metadata[accessKey].(server.Access)
+	access, _ := op.Metadata[accessKey].(auth.Access)
 	switch {
 	case named && nameParts > 2:
 		err = a.checkName(r, access, repository)
 	case named && oci.ValidateName(repository) != nil:
 		err = oci.Errorf(oci.NameInvalid, "%v", oci.ValidateName(repository))
 	default:
-		err = a.server.Authorize(r, access, repository)
+		err = a.server.Authorize(r.Context(), access, resource(r.Context(), rt.pattern, values))
 	}
 	if err != nil {
 		return nil, err
@@ -292,15 +298,29 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	return op, a.readBody(w, r)
 }
 
+// resource returns what a request to a route concerns. The routes below /user concern
+// the namespace of the client.
+func resource(ctx context.Context, pattern string, values map[string]string) auth.Resource {
+	switch {
+	case values["repository"] != "":
+		return auth.OfRepository(values["repository"])
+	case values["orgname"] != "":
+		return auth.OfNamespace(values["orgname"])
+	case strings.HasPrefix(pattern, apiRoot+"/user/"):
+		return auth.OfNamespace(userNamespace(ctx))
+	}
+	return auth.Registry
+}
+
 // checkName checks a repository's name whose slashes the client has written without escaping.
 // In such a path, the end of the name may be a misspelt operation: /repository/a/tga may mean a
 // repository a/tga, or an operation on the repository a. Therefore checkName returns an error
 // unless a repository with the whole name exists.
-func (a *API) checkName(r *http.Request, access server.Access, repository string) error {
+func (a *API) checkName(r *http.Request, access auth.Access, repository string) error {
 	if oci.ValidateName(repository) != nil {
 		return server.NothingAt(r)
 	}
-	if err := a.server.Authorize(r, access, repository); err != nil {
+	if err := a.server.Authorize(r.Context(), access, auth.OfRepository(repository)); err != nil {
 		return err
 	}
 	known, err := a.catalog.HasRepository(r.Context(), repository)
@@ -381,7 +401,7 @@ func (a *API) addDocument() {
 		{"json", "application/json", func(d document) []byte { return d.json }},
 		{"yaml", "application/yaml", func(d document) []byte { return d.yaml }},
 	} {
-		add(a, server.AccessAny, huma.Operation{
+		add(a, auth.Anyone, huma.Operation{
 			OperationID: "getOpenAPI-" + form.ending, Method: http.MethodGet, Path: "/openapi." + form.ending,
 			Summary: "Describe the API", Hidden: true,
 		}, func(context.Context, *struct{}) (*raw, error) {

@@ -1,9 +1,9 @@
 package management_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"slices"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -22,23 +23,23 @@ import (
 // denying makes the registry refuse every request, with an error that contains the access and
 // the repository for which Authorize was called.
 func denying(o *servertest.Options) {
-	o.Server.Authorize = func(_ *http.Request, a server.Access, repository string) error {
-		return oci.Errorf(oci.Denied, "%s of <%s>", a, repository)
+	o.Server.Authorize = func(_ context.Context, a auth.Access, of auth.Resource) error {
+		return oci.Errorf(oci.Denied, "%s of <%s>", a, cmp.Or(of.Repository, of.Namespace))
 	}
 }
 
 // TestAPIPaths: clients send requests about repositories whose names have slashes, escaped or
 // not, or look like routes. The API must call Authorize with the access that the operation
-// needs and the repository's name, or "" if the path names no repository.
+// needs and the repository's or the namespace's name, or "" if the path names neither.
 func TestAPIPaths(t *testing.T) {
 	t.Parallel()
 	r := setup(t, denying)
 	d := digest("x").String()
 	for path, want := range map[string]string{
-		"/gc/status":       "admin of <>",
-		"/gc/status/":      "admin of <>",
-		"/gc/explain/" + d: "admin of <>",
-		"/gc/explain/" + strings.Replace(d, ":", "%3A", 1): "admin of <>",
+		"/gc/status":       "operate of <>",
+		"/gc/status/":      "operate of <>",
+		"/gc/explain/" + d: "operate of <>",
+		"/gc/explain/" + strings.Replace(d, ":", "%3A", 1): "operate of <>",
 		"/error/not_found":                                                  "any of <>",
 		"/repository/a/manifest/" + d + "/explain":                          "admin of <a>",
 		"/repository/a/b/c/manifest/" + d + "/explain":                      "admin of <a/b/c>",
@@ -53,9 +54,9 @@ func TestAPIPaths(t *testing.T) {
 		r.Manage(t, "GET", path, "").Refused(t, 403, "insufficient_scope", "^"+regexp.QuoteMeta(want)+"$")
 	}
 	for path, want := range map[string]string{
-		"/repository/a/b/tag/v1/restore":       "push of <a/b>",
-		"/repository/a/tag/tag/restore":        "push of <a>",
-		"/repository/a%2Ftag/tag/tag/restore/": "push of <a/tag>",
+		"/repository/a/b/tag/v1/restore":       "maintain of <a/b>",
+		"/repository/a/tag/tag/restore":        "maintain of <a>",
+		"/repository/a%2Ftag/tag/tag/restore/": "maintain of <a/tag>",
 	} {
 		r.Manage(t, "POST", path, "{}").Refused(t, 403, "insufficient_scope", "^"+regexp.QuoteMeta(want)+"$")
 	}
@@ -343,7 +344,7 @@ func TestAPIDocument(t *testing.T) {
 				body = "{}"
 			}
 			strict.Manage(t, strings.ToUpper(method), real, body).
-				Refused(t, 403, "insufficient_scope", fmt.Sprintf("^%s of <x?>$", op.Access))
+				Refused(t, 403, "insufficient_scope", fmt.Sprintf("^%s of <(x|library)?>$", op.Access))
 		}
 	}
 	if d.OpenAPI != "3.1.0" || len(ids) < 11 {
@@ -399,14 +400,14 @@ func TestAPITrouble(t *testing.T) {
 	t.Parallel()
 	g, dsn := servertest.NewGate(t, dbtest.DSN(t))
 	r := replica(t, dsn, t.TempDir(), func(o *servertest.Options) {
-		o.Server.Authorize = func(r *http.Request, _ server.Access, _ string) error {
-			if r.Header.Get("Panic") != "" {
+		o.Server.Authorize = func(ctx context.Context, _ auth.Access, _ auth.Resource) error {
+			if server.Observed(ctx).ID == "panic" {
 				panic("as it was told")
 			}
 			return nil
 		}
 	})
-	r.Manage(t, "GET", "/gc/status", "", "Panic", "x").Refused(t, 500, "internal_error", "^unknown error$")
+	r.Manage(t, "GET", "/gc/status", "", "X-Request-Id", "panic").Refused(t, 500, "internal_error", "^unknown error$")
 	r.Manage(t, "GET", "/gc/status", "").Into(t, 200, new(any))
 	g.Set(true)
 	for method, path := range map[string]string{"GET": "/gc/status", "POST": "/gc/retry"} {

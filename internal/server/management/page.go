@@ -15,7 +15,8 @@ import (
 	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/purser-registry/purser/internal/server"
+
+	"github.com/purser-registry/purser/internal/auth"
 )
 
 //go:embed page.html
@@ -61,7 +62,7 @@ type pageAnswer struct {
 // OpenAPI document.
 func (a *API) addPage() {
 	render := sync.OnceValues(a.renderPage)
-	add(a, server.AccessAny, huma.Operation{
+	add(a, auth.Anyone, huma.Operation{
 		OperationID: "getAPIPage", Method: http.MethodGet, Path: "/", Summary: "Read about the API", Hidden: true,
 	}, func(context.Context, *struct{}) (*page, error) {
 		text, err := render()

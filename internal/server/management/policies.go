@@ -13,6 +13,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -203,7 +204,7 @@ type (
 func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	prune, tags := a.opt.Autoprune, []string{"autoprune"}
 	bad := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "list" + name + "AutoPrunePolicies", Method: http.MethodGet, Path: path, Tags: tags,
 		Summary: "List the auto-prune policies of " + of, Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *L) (*policyListed, error) {
@@ -215,7 +216,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		}
 		return out, err
 	})
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "create" + name + "AutoPrunePolicy", Method: http.MethodPost, Path: path, Tags: tags,
 		Summary:       "Create an auto-prune policy of " + of,
 		Description:   "The policy is applied within autoprune.interval. Preview it first.",
@@ -229,7 +230,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		return &policyCreated{policyIDBody{id, policy.Warnings()}}, err
 	})
 	path += "/{policy_uuid}"
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "get" + name + "AutoPrunePolicy", Method: http.MethodGet, Path: path, Tags: tags,
 		Summary: "Get an auto-prune policy of " + of, Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *I) (*policyTold, error) {
@@ -239,7 +240,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		}
 		return &policyTold{viewPolicy(s)}, nil
 	})
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "update" + name + "AutoPrunePolicy", Method: http.MethodPut, Path: path, Tags: tags,
 		Summary: "Replace an auto-prune policy of " + of,
 		Description: "Tags that an undo has exempted from the policy aren't exempt any more, also when it stays the same. " +
@@ -253,7 +254,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		}
 		return &policyUpdated{warningHeaders(policy.Warnings())}, prune.Update(ctx, any(in).(targeted).target(), id, policy)
 	})
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,
 		Summary: "Delete an auto-prune policy of " + of, Description: "After the answer the policy deletes nothing any more. 409: the policy belongs to a setting.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict},
@@ -308,10 +309,10 @@ func (a *API) addPreviews() {
 			Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}, SkipValidateBody: true,
 		}
 	}
-	add(a, server.AccessAdmin, operation("a namespace", "Organization", "/organization/{orgname}"), func(ctx context.Context, in *namespaceInput) (*output, error) {
+	add(a, auth.Maintain, operation("a namespace", "Organization", "/organization/{orgname}"), func(ctx context.Context, in *namespaceInput) (*output, error) {
 		return preview(ctx, in.target(), in.Body, min(in.Limit, 10_000))
 	})
-	add(a, server.AccessAdmin, operation("a repository", "Repository", "/repository/{repository}"), func(ctx context.Context, in *repositoryInput) (*output, error) {
+	add(a, auth.Maintain, operation("a repository", "Repository", "/repository/{repository}"), func(ctx context.Context, in *repositoryInput) (*output, error) {
 		return preview(ctx, in.target(), in.Body, min(in.Limit, 10_000))
 	})
 }

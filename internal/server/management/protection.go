@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -109,7 +110,7 @@ func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) ca
 ) {
 	c, path, tags := a.catalog, text.path+"/tagprotection", []string{"tagprotection"}
 	type listOutput struct{ Body protectionList }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "list" + text.name + "TagProtection", Method: http.MethodGet, Path: path, Tags: tags,
 		Summary:     "List the rules that protect tags of " + text.of,
 		Description: "Lists the rules of exactly this scope, without those of larger or smaller scopes that hold here too.",
@@ -125,7 +126,7 @@ func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) ca
 		return out, err
 	})
 	type createOutput struct{ Body createdRule }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "create" + text.name + "TagProtection", Method: http.MethodPost, Path: path, Tags: tags,
 		Summary: "Protect tags of " + text.of,
 		Description: "A tag that the pattern matches may be made, and from then on neither be moved to another manifest nor " +
@@ -142,7 +143,7 @@ func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) ca
 		rule, err := c.CreateProtectionRule(ctx, scope, pattern)
 		return &createOutput{createdRule{rule.ID.String(), pattern.Warnings()}}, err
 	})
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "delete" + text.name + "TagProtection", Method: http.MethodDelete, Path: path + "/{uuid}", Tags: tags,
 		Summary: "Remove a rule that protects tags of " + text.of, DefaultStatus: http.StatusNoContent,
 		Errors: []int{http.StatusNotFound},

@@ -7,8 +7,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
-	"github.com/purser-registry/purser/internal/server"
 )
 
 // pruneState is the state of auto-pruning in a namespace.
@@ -42,7 +42,7 @@ func (a *API) addPruning() {
 	}
 	tags := []string{"autoprune"}
 	type state struct{ Body pruneState }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "getAutoPruneState", Method: http.MethodGet, Path: "/organization/{orgname}/autoprune", Tags: tags,
 		Summary: "Get the state of auto-pruning in a namespace", Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *PolicyOfNamespace) (*state, error) {
@@ -58,7 +58,7 @@ func (a *API) addPruning() {
 		PolicyOfNamespace
 		Body pruneSetting
 	}
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "setAutoPruneState", Method: http.MethodPut, Path: "/organization/{orgname}/autoprune", Tags: tags,
 		Summary: "Let the registry's default policies apply to a namespace or not", DefaultStatus: http.StatusNoContent,
 		Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
@@ -66,7 +66,7 @@ func (a *API) addPruning() {
 		return nil, prune.UseDefaults(ctx, in.Namespace, in.Body.UsesDefaults)
 	})
 
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "runAutoPrune", Method: http.MethodPost, Path: "/organization/{orgname}/autoprune/run", Tags: tags,
 		Summary:       "Prune a namespace now",
 		Description:   "Puts the namespace at the head of the queue. Its state says when a worker prunes it, and the list of runs says what the worker did.",
@@ -102,7 +102,7 @@ func (a *API) addPruneRuns() {
 			Next string                 `json:"next,omitempty" doc:"Where to go on. Absent on the last page"`
 		}
 	}
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "listAutoPruneRuns", Method: http.MethodGet, Path: "/autoprune/runs", Tags: tags,
 		Summary: "List runs of auto-pruning, newest first",
 	}, func(ctx context.Context, in *listInput) (*listOutput, error) {
@@ -119,7 +119,7 @@ func (a *API) addPruneRuns() {
 		Run string `path:"run" doc:"Identifier of the run"`
 	}
 	type output struct{ Body autoprune.RunDetails }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "getAutoPruneRun", Method: http.MethodGet, Path: "/autoprune/runs/{run}", Tags: tags,
 		Summary: "Get a run of auto-pruning", Description: "The tags that it deleted are in the audit log, under the run.",
 		Errors: []int{http.StatusNotFound},
@@ -133,7 +133,7 @@ func (a *API) addPruneRuns() {
 		Cursor string `query:"cursor" doc:"Where to go on: next of the answer before"`
 	}
 	type undoOutput struct{ Body autoprune.Undone }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "undoAutoPruneRun", Method: http.MethodPost, Path: "/autoprune/runs/{run}/undo", Tags: tags,
 		Summary: "Restore the tags that a run has deleted",
 		Description: "Restores the tags whose manifests garbage collection hasn't deleted yet, with their former times. Tags that were " +

@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
@@ -119,7 +120,7 @@ func (a *API) addTagPulls() {
 		RecordedSince
 	}
 	type output struct{ Body tagPullStatistics }
-	add(a, server.AccessPull, huma.Operation{
+	add(a, auth.Pull, huma.Operation{
 		OperationID: "getTagPullStatistics", Method: http.MethodGet, Path: "/repository/{repository}/tag/{tag}/pull_statistics",
 		Tags: []string{"pullstatistics"}, Summary: "Get how often and when a tag was pulled", Description: pullsDelay,
 		Errors: []int{http.StatusNotFound},
@@ -162,7 +163,7 @@ func (a *API) addManifestPulls() {
 		RecordedSince
 	}
 	type output struct{ Body manifestPullStatistics }
-	add(a, server.AccessPull, huma.Operation{
+	add(a, auth.Pull, huma.Operation{
 		OperationID: "getManifestPullStatistics", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/pull_statistics",
 		Tags: []string{"pullstatistics"}, Summary: "Get how often and when a manifest was pulled", Description: pullsDelay,
 		Errors: []int{http.StatusNotFound},
@@ -210,7 +211,7 @@ func (a *API) addRepositoryPulls() {
 		NextPage string `json:"next_page,omitempty" doc:"Where the next page begins; absent on the last"`
 	}
 	type output struct{ Body repositoryPullStatistics }
-	add(a, server.AccessPull, huma.Operation{
+	add(a, auth.Pull, huma.Operation{
 		OperationID: "getRepositoryPullStatistics", Method: http.MethodGet, Path: "/repository/{repository}/pull_statistics",
 		Tags: []string{"pullstatistics"}, Summary: "List how often and when tags and manifests were pulled",
 		Description: "Tags and manifests that were never pulled, or are gone, are left out, so a page may be shorter than limit. " + pullsDelay,

@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -88,14 +89,14 @@ func (a *API) abandonRedis(ctx context.Context) error {
 
 func (a *API) addPullState() {
 	type output struct{ Body api.PullState }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "getPullStatisticsState", Method: http.MethodGet, Path: "/pull_statistics", Tags: []string{"pullstatistics"},
 		Summary: "Get how far pulls are counted", Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, _ *struct{}) (*output, error) {
 		s, err := a.pullState(ctx)
 		return &output{s}, err
 	})
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "flushPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/flush", Tags: []string{"pullstatistics"},
 		Summary: "Count now the pulls that aren't counted yet", Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable},
 		Description: "The answer comes when all pulls are counted that can be. Pulls of the last second, and those behind a transaction " +
@@ -122,7 +123,7 @@ func (a *API) addPullState() {
 			Unread int64 `json:"unread" doc:"Pulls in the log that are to be counted now"`
 		}
 	}
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "resetPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/reset", Tags: []string{"pullstatistics"},
 		Summary: "Go on counting after a restore", Errors: []int{http.StatusNotFound, http.StatusConflict},
 		Description: "After the database was restored from a dump or moved to another server it can't be told by transaction ids " +

@@ -1,27 +1,43 @@
 package management
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// userNamespace is the namespace on which Quay's routes below /user act for a client that isn't
-// logged in. When the registry has accounts, these routes will act for other clients on the
-// namespace with the name of the account.
-const userNamespace = "library"
+// anonymousNamespace is the namespace on which Quay's routes below /user act for a client that
+// isn't logged in.
+const anonymousNamespace = "library"
 
-// PolicyOfUser is the input of operations on the auto-prune policies of the namespace
-// userNamespace. It is exported because huma reads only exported fields.
-type PolicyOfUser struct{}
+// userNamespace returns the namespace on which Quay's routes below /user act: the one with the
+// name of the client's account.
+func userNamespace(ctx context.Context) string {
+	return cmp.Or(server.Observed(ctx).Principal.Name, anonymousNamespace)
+}
 
-func (PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namespace: userNamespace} }
+// NamespaceOfUser is the part of an operation's input that has the client's own namespace.
+type NamespaceOfUser struct{ namespace string }
+
+// Resolve sets the namespace. It implements huma.Resolver.
+func (n *NamespaceOfUser) Resolve(ctx huma.Context) []error {
+	n.namespace = userNamespace(ctx.Context())
+	return nil
+}
+
+// PolicyOfUser is the input of operations on the auto-prune policies of the client's own
+// namespace. It is exported because huma reads only exported fields.
+type PolicyOfUser struct{ NamespaceOfUser }
+
+func (p PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namespace: p.namespace} }
 
 // addUserPolicies adds Quay's routes below /user for the auto-prune policies of the namespace
 // userNamespace.
@@ -36,7 +52,7 @@ func (a *API) addUserPolicies() {
 		PolicyOfUser
 		PolicyItem
 		PolicyBody
-	}](a, "/user/autoprunepolicy", "User", "the user's namespace, which is "+userNamespace+" as long as nobody logs in")
+	}](a, "/user/autoprunepolicy", "User", "the namespace of the client's account, which is "+anonymousNamespace+" if nobody is logged in")
 }
 
 // warnPrivate is the warning for a client that sets a repository's visibility to private, which
@@ -63,7 +79,7 @@ func (a *API) addVisibility() {
 		Warning []string `header:"Warning" doc:"A warning that private has no effect, as 299 - \"…\""`
 		Body    quaySuccess
 	}
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Administer, huma.Operation{
 		OperationID: "changeRepoVisibility", Method: http.MethodPost, Path: "/repository/{repository}/changevisibility",
 		Tags: []string{"repository"}, Summary: "Set whether a repository is meant to be public",
 		Description: "The value is stored and returned as visibility. As long as there are no accounts, everybody who reaches the " +
@@ -93,12 +109,12 @@ type quayUser struct {
 // whether they are logged in.
 func (a *API) addUser() {
 	type output struct{ Body quayUser }
-	add(a, server.AccessAny, huma.Operation{
+	add(a, auth.Anyone, huma.Operation{
 		OperationID: "getLoggedInUser", Method: http.MethodGet, Path: "/user", Tags: []string{"system"},
-		Summary: "Get the account of the request", Description: "As long as there are no accounts, nobody is logged in. Requests without an account have the namespace " + userNamespace + ".",
+		Summary: "Get the account of the request", Description: "As long as there are no accounts, nobody is logged in. Requests without an account have the namespace " + anonymousNamespace + ".",
 	}, func(context.Context, *struct{}) (*output, error) {
 		return &output{quayUser{
-			Anonymous: true, Username: userNamespace, Verified: true, CanCreateRepo: true, PreferredNamespace: true,
+			Anonymous: true, Username: anonymousNamespace, Verified: true, CanCreateRepo: true, PreferredNamespace: true,
 			Organizations: []struct{}{}, Logins: []struct{}{},
 		}}, nil
 	})
@@ -119,7 +135,7 @@ func (a *API) addStars() {
 		Repository string `json:"repository"`
 	}
 	type createOutput struct{ Body star }
-	add(a, server.AccessCatalog, huma.Operation{
+	add(a, auth.LoggedIn, huma.Operation{
 		OperationID: "createStar", Method: http.MethodPost, Path: "/user/starred", Tags: []string{"repository"},
 		Summary: "Give a repository a star", DefaultStatus: http.StatusCreated,
 		Description: "As long as there are no accounts, all requests share one star. GET /repository?starred=true lists the repositories that have it.",
@@ -134,7 +150,7 @@ func (a *API) addStars() {
 		Page     int    `query:"page" minimum:"1" default:"1" doc:"Quay's clients send it; the registry ignores it and uses next_page"`
 	}
 	type listOutput struct{ Body repositoryList }
-	add(a, server.AccessCatalog, huma.Operation{
+	add(a, auth.LoggedIn, huma.Operation{
 		OperationID: "listStarredRepos", Method: http.MethodGet, Path: "/user/starred", Tags: []string{"repository"},
 		Summary: "List the repositories that have a star", Description: "The same as GET /repository?starred=true.",
 	}, func(ctx context.Context, in *listInput) (*listOutput, error) {
@@ -146,7 +162,7 @@ func (a *API) addStars() {
 	type input struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
 	}
-	add(a, server.AccessCatalog, huma.Operation{
+	add(a, auth.LoggedIn, huma.Operation{
 		OperationID: "deleteStar", Method: http.MethodDelete, Path: "/user/starred/{repository}", Tags: []string{"repository"},
 		Summary: "Take a repository's star away", DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*struct{}, error) {

@@ -5,14 +5,15 @@ import (
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/purser-registry/purser/internal/server"
+
+	"github.com/purser-registry/purser/internal/auth"
 )
 
 func (a *API) addRepositories() {
 	type repository struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
 	}
-	add(a, server.AccessDelete, huma.Operation{
+	add(a, auth.Delete, huma.Operation{
 		OperationID: "deleteRepository", Method: http.MethodDelete, Path: "/repository/{repository}",
 		Tags: []string{"repository"}, Summary: "Delete a repository",
 		Description: "Deletes a repository with all its tags and manifests, at once and whatever its size. What it leaves " +
@@ -24,7 +25,7 @@ func (a *API) addRepositories() {
 	type namespace struct {
 		Namespace string `path:"orgname" doc:"Name of the namespace: the first part of its repositories' names" example:"library"`
 	}
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Administer, huma.Operation{
 		OperationID: "deleteNamespace", Method: http.MethodDelete, Path: "/organization/{orgname}",
 		Tags: []string{"namespace"}, Summary: "Delete a namespace",
 		Description:   "Deletes a namespace with all its repositories, as deleteRepository does one.",

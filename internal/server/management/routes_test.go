@@ -8,6 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/server"
@@ -38,7 +39,7 @@ func TestAPIOperationWithoutAccess(t *testing.T) {
 	}
 	nothing := func(context.Context, *struct{}) (*struct{}, error) { return nil, nil }
 	huma.Register(a.huma, huma.Operation{Method: "GET", Path: apiRoot + "/forgotten"}, nothing)
-	add(a, server.AccessAny, huma.Operation{Method: "GET", Path: "/remembered"}, nothing)
+	add(a, auth.Anyone, huma.Operation{Method: "GET", Path: "/remembered"}, nothing)
 	for path, want := range map[string]int{"/forgotten": 403, "/remembered": 204} {
 		w := httptest.NewRecorder()
 		s.ServeHTTP(w, httptest.NewRequest("GET", apiRoot+path, nil))

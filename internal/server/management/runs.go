@@ -12,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -192,7 +193,7 @@ func addRuns[B, R, V any](a *API, rs *runs[R], text runTexts, start func(context
 		ID string `path:"id" doc:"Identifier of the run"`
 	}
 	type output struct{ Body V }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "start" + text.name, Method: http.MethodPost, Path: text.path, Tags: []string{text.tag},
 		Summary: text.start, Description: text.startMore + " It runs in the replica that answers, one at a time: " +
 			"409 names the run that is under way there.",
@@ -210,7 +211,7 @@ func addRuns[B, R, V any](a *API, rs *runs[R], text runTexts, start func(context
 		status, report := r.view()
 		return &startOutput{server.Observed(ctx).Base + apiRoot + text.path + "/" + status.ID, view(status, report)}, nil
 	})
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "get" + text.name, Method: http.MethodGet, Path: text.path + "/{id}", Tags: []string{text.tag},
 		Summary: text.ask, Description: "A replica knows the last 10 runs that were started in it.",
 		Errors: []int{http.StatusNotFound},
@@ -221,7 +222,7 @@ func addRuns[B, R, V any](a *API, rs *runs[R], text runTexts, start func(context
 		}
 		return &output{view(r.view())}, nil
 	})
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "cancel" + text.name, Method: http.MethodDelete, Path: text.path + "/{id}", Tags: []string{text.tag},
 		Summary: text.cancel, Description: "The run ends soon, and what it has done stays done. A run that has ended stays as it is.",
 		DefaultStatus: http.StatusAccepted, Errors: []int{http.StatusNotFound},

@@ -9,9 +9,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
-	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/loosefk"
 )
 
@@ -67,7 +67,7 @@ const systemPatience = 5 * time.Second
 
 func (a *API) addSystem() {
 	type output struct{ Body systemState }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "getSystem", Method: http.MethodGet, Path: "/system", Tags: []string{"system"},
 		Summary:     "Get the health of the registry",
 		Description: "The status is 200 even when something is wrong: ok says so. The answer is about the replica that answers the request.",
@@ -159,7 +159,7 @@ func (a *API) addLooseKeys() {
 		Pending []pendingRecords `json:"pending" nullable:"false" doc:"One entry for each partition and parent table"`
 	}
 	type statusOutput struct{ Body looseStatus }
-	add(a, server.AccessAdmin, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "getLooseKeysStatus", Method: http.MethodGet, Path: "/loosefk/status", Tags: []string{"loosefk"},
 		Summary: "Get what is still to be cleaned up after deleted repositories and namespaces",
 	}, func(ctx context.Context, _ *struct{}) (*statusOutput, error) {

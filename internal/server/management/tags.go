@@ -6,6 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -25,7 +26,7 @@ func (a *API) addTags() {
 	}
 	type restoredTag struct{} // Quay's answer has no members
 	type output struct{ Body restoredTag }
-	add(a, server.AccessPush, huma.Operation{
+	add(a, auth.Maintain, huma.Operation{
 		OperationID: "restoreTag", Method: http.MethodPost, Path: "/repository/{repository}/tag/{tag}/restore",
 		Tags: []string{"tag"}, Summary: "Restore a tag",
 		Description: "Points a tag, deleted or not, to a manifest of the repository. That is possible as long as " +

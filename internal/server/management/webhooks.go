@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -119,7 +120,7 @@ func (a *API) addWebhooks() {
 		Webhooks []api.WebhookView `json:"webhooks" nullable:"false" doc:"Oldest first"`
 	}
 	type listOutput struct{ Body webhookList }
-	add(a, server.AccessAdmin, webhookOperation("listOrgWebhooks", http.MethodGet, "", "List the webhooks of a namespace"),
+	add(a, auth.Administer, webhookOperation("listOrgWebhooks", http.MethodGet, "", "List the webhooks of a namespace"),
 		func(ctx context.Context, in *ScopeOfNamespace) (*listOutput, error) {
 			found, err := hooks.Hooks(ctx, in.Namespace)
 			out := &listOutput{webhookList{[]api.WebhookView{}}}
@@ -136,7 +137,7 @@ func (a *API) addWebhooks() {
 	create := webhookOperation("createOrgWebhook", http.MethodPost, "", "Make a webhook of a namespace")
 	create.DefaultStatus = http.StatusCreated
 	create.Description = "From now on the URL is told of events by signed requests. Only this answer has the secret."
-	add(a, server.AccessAdmin, create, func(ctx context.Context, in *createInput) (*createOutput, error) {
+	add(a, auth.Administer, create, func(ctx context.Context, in *createInput) (*createOutput, error) {
 		h, secret, err := hooks.CreateHook(ctx, in.Namespace, in.Body.change())
 		if err != nil {
 			return nil, err
@@ -144,7 +145,7 @@ func (a *API) addWebhooks() {
 		return &createOutput{webhookMade{viewWebhook(h), secret}}, nil
 	})
 	type output struct{ Body api.WebhookView }
-	add(a, server.AccessAdmin, webhookOperation("getOrgWebhook", http.MethodGet, "/{uuid}", "Get a webhook of a namespace"),
+	add(a, auth.Administer, webhookOperation("getOrgWebhook", http.MethodGet, "/{uuid}", "Get a webhook of a namespace"),
 		func(ctx context.Context, in *WebhookItem) (*output, error) {
 			id, err := in.id()
 			if err != nil {
@@ -167,7 +168,7 @@ func (a *API) addWebhookChanges(hooks *webhook.Sender) {
 	update.DefaultStatus = http.StatusNoContent
 	update.Description = "Members that the body leaves out stay as they are. Read-only members are ignored. A webhook that is enabled is " +
 		"told of events from now on; notices that wait for it are sent to the URL that it has then."
-	add(a, server.AccessAdmin, update, func(ctx context.Context, in *updateInput) (*struct{}, error) {
+	add(a, auth.Administer, update, func(ctx context.Context, in *updateInput) (*struct{}, error) {
 		id, err := in.id()
 		if err != nil {
 			return nil, err
@@ -176,7 +177,7 @@ func (a *API) addWebhookChanges(hooks *webhook.Sender) {
 	})
 	remove := webhookOperation("deleteOrgWebhook", http.MethodDelete, "/{uuid}", "Delete a webhook of a namespace")
 	remove.DefaultStatus, remove.Description = http.StatusNoContent, "Notices that wait for the webhook aren't sent any more."
-	add(a, server.AccessAdmin, remove, func(ctx context.Context, in *WebhookItem) (*struct{}, error) {
+	add(a, auth.Administer, remove, func(ctx context.Context, in *WebhookItem) (*struct{}, error) {
 		id, err := in.id()
 		if err != nil {
 			return nil, err
@@ -199,7 +200,7 @@ func (a *API) addDeliveries(hooks *webhook.Sender) {
 	type listOutput struct{ Body deliveryList }
 	op := webhookOperation("listOrgWebhookDeliveries", http.MethodGet, "/{uuid}/deliveries", "List the notices of a webhook")
 	op.Description = "Lists notices that wait, and those that were delivered or given up in the last 7 days."
-	add(a, server.AccessAdmin, op, func(ctx context.Context, in *listInput) (*listOutput, error) {
+	add(a, auth.Administer, op, func(ctx context.Context, in *listInput) (*listOutput, error) {
 		id, err := in.id()
 		if err != nil {
 			return nil, err
@@ -215,7 +216,7 @@ func (a *API) addDeliveries(hooks *webhook.Sender) {
 		return out, err
 	})
 	type output struct{ Body api.WebhookDelivery }
-	add(a, server.AccessAdmin, webhookOperation("getOrgWebhookDelivery", http.MethodGet, "/{uuid}/deliveries/{delivery}", "Get a notice of a webhook, with its body"),
+	add(a, auth.Administer, webhookOperation("getOrgWebhookDelivery", http.MethodGet, "/{uuid}/deliveries/{delivery}", "Get a notice of a webhook, with its body"),
 		func(ctx context.Context, in *WebhookDeliveryItem) (*output, error) {
 			hook, id, err := in.ids()
 			if err != nil {
@@ -234,7 +235,7 @@ func (a *API) addRedelivery(hooks *webhook.Sender) {
 		UUID uuid.UUID `json:"uuid" format:"uuid" doc:"Identifier of the notice"`
 	}
 	type acceptedOutput struct{ Body queuedNotice }
-	add(a, server.AccessAdmin, again, func(ctx context.Context, in *WebhookDeliveryItem) (*acceptedOutput, error) {
+	add(a, auth.Administer, again, func(ctx context.Context, in *WebhookDeliveryItem) (*acceptedOutput, error) {
 		hook, id, err := in.ids()
 		if err != nil {
 			return nil, err
@@ -247,7 +248,7 @@ func (a *API) addRedelivery(hooks *webhook.Sender) {
 		Deliveries int64 `json:"deliveries" doc:"Number of notices that are sent again"`
 	}
 	type manyOutput struct{ Body queuedNotices }
-	add(a, server.AccessAdmin, all, func(ctx context.Context, in *WebhookItem) (*manyOutput, error) {
+	add(a, auth.Administer, all, func(ctx context.Context, in *WebhookItem) (*manyOutput, error) {
 		id, err := in.id()
 		if err != nil {
 			return nil, err
@@ -258,7 +259,7 @@ func (a *API) addRedelivery(hooks *webhook.Sender) {
 	test := webhookOperation("testOrgWebhook", http.MethodPost, "/{uuid}/test", "Send a webhook a test notice")
 	test.DefaultStatus, test.Errors = http.StatusAccepted, append(test.Errors, http.StatusConflict)
 	test.Description = "The notice's type is ping. Get the notice to see how its delivery went."
-	add(a, server.AccessAdmin, test, func(ctx context.Context, in *WebhookItem) (*acceptedOutput, error) {
+	add(a, auth.Administer, test, func(ctx context.Context, in *WebhookItem) (*acceptedOutput, error) {
 		id, err := in.id()
 		if err != nil {
 			return nil, err

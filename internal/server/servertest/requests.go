@@ -43,6 +43,9 @@ func (r *Registry) Try(ctx context.Context, method, path string, body io.Reader,
 	if err != nil {
 		return Answer{}, err
 	}
+	for i := 0; i < len(r.credentials) && !slices.Contains(headers, "Authorization"); i += 2 {
+		req.Header.Add(r.credentials[i], r.credentials[i+1])
+	}
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Add(headers[i], headers[i+1])
 	}

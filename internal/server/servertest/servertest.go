@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
@@ -24,6 +25,7 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/distribution"
+	"github.com/purser-registry/purser/internal/server/login"
 	"github.com/purser-registry/purser/internal/server/management"
 )
 
@@ -36,9 +38,12 @@ type Registry struct {
 	Catalog      *catalog.Catalog
 	DB           *db.DB
 	DSN          string
-	Dir          string // of the blobs
+	Dir          string        // of the blobs
+	Auth         *auth.Control // nil: no access control
 	Log          *LogBuffer
 	Metrics      *prometheus.Registry
+
+	credentials []string // headers of requests without an Authorization header
 }
 
 // Options are the options of all parts of a registry. Catalog, Store, Log and Recorder are
@@ -50,6 +55,10 @@ type Options struct {
 	StoreTrouble func(error) blob.Trouble // nil: blob.TroubleOf
 	Log          *slog.Logger
 	Recorder     *pullstats.Recorder
+
+	// Access turns access control on. Its required members that are nil are made with their
+	// defaults.
+	Access *auth.Options
 
 	Server       server.Options
 	Distribution distribution.Options
@@ -109,6 +118,9 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	t.Helper()
 	var err error
 	o.Server.Log = o.Log
+	if o.Access != nil {
+		o.Server.Auth = r.control(t, *o.Access)
+	}
 	if r.Handler, err = server.New(o.Server); err != nil {
 		t.Fatal(err)
 	}
@@ -125,6 +137,16 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	}
 	r.Handler.Mount(r.Distribution.Mount())
 	r.Handler.Mount(r.Management.Mount())
+	if o.Access == nil {
+		return
+	}
+	logins, err := login.New(login.Options{Server: r.Handler, Log: o.Log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range logins.Mounts() {
+		r.Handler.Mount(m)
+	}
 }
 
 // Listen lets the registry receive notifications of changes that other processes make, until

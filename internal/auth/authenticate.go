@@ -1,0 +1,402 @@
+package auth
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth/identity"
+	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/auth/token"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// From says from where a request comes.
+type From struct {
+	Address string // of the client
+	Tokens  bool   // registry tokens count, and sessions of browsers don't
+}
+
+// maxAuthorization limits the length of an Authorization header, in bytes. Tokens of other
+// issuers may be long.
+const maxAuthorization = 32 << 10
+
+// Authenticate returns who sends a request: Nobody without credentials. The error is for the
+// client; the principal is then Nobody.
+func (c *Control) Authenticate(r *http.Request, from From) (*Principal, error) {
+	headers := r.Header["Authorization"]
+	switch {
+	case len(headers) > 1:
+		return Nobody, requestError("the request has %d Authorization headers", len(headers))
+	case len(headers) == 1 && len(headers[0]) > maxAuthorization:
+		return Nobody, requestError("the Authorization header has more than %d bytes", maxAuthorization)
+	case len(headers) == 1:
+		p, err := c.byHeader(r.Context(), headers[0], from)
+		if err != nil {
+			return Nobody, err
+		}
+		return p, nil
+	case from.Tokens || c.opt.Sessions == nil || r.Header["Cookie"] == nil:
+		return Nobody, nil
+	}
+	return c.bySession(r, from)
+}
+
+// byHeader authenticates by an Authorization header.
+func (c *Control) byHeader(ctx context.Context, header string, from From) (*Principal, error) {
+	scheme, value, _ := strings.Cut(header, " ")
+	value = strings.TrimSpace(value)
+	switch strings.ToLower(scheme) {
+	case "basic":
+		name, pass, err := parseBasic(value)
+		if err != nil {
+			return nil, err
+		}
+		return c.Login(ctx, name, pass, from.Address)
+	case "bearer":
+		switch {
+		case isSecret(value):
+			return c.bySecret(ctx, "", value)
+		case !from.Tokens:
+			return nil, requestError("this interface takes a user name with a password or token, or a personal token as Bearer; registry tokens are for /v2/")
+		}
+		return c.byToken(ctx, value)
+	}
+	return nil, requestError("the scheme of the Authorization header is neither Basic nor Bearer")
+}
+
+// parseBasic decodes the credentials of Basic authentication (RFC 7617).
+func parseBasic(value string) (name, pass string, err error) {
+	raw, err := base64.StdEncoding.DecodeString(value)
+	if err != nil {
+		return "", "", requestError("the credentials of Basic authentication aren't in base64")
+	}
+	name, pass, ok := strings.Cut(string(raw), ":")
+	if !ok || name == "" && pass == "" {
+		return "", "", requestError("the credentials of Basic authentication aren't of the form name:password")
+	}
+	return name, pass, nil
+}
+
+// byToken authenticates by a registry token.
+func (c *Control) byToken(ctx context.Context, raw string) (*Principal, error) {
+	claims, err := c.opt.Tokens.Verify(ctx, raw)
+	if err != nil {
+		if !errors.Is(err, token.ErrInvalid) {
+			return nil, err
+		}
+		return nil, oci.Errorf(oci.Unauthorized, "%v", err)
+	}
+	return &Principal{ID: claims.Account, Name: claims.Name, Robot: isRobotName(claims.Name), token: claims,
+		limits: Limits{Repositories: claims.Patterns}}, nil
+}
+
+// bySession authenticates by the cookie of a browser's session. A session that has ended is no
+// error: the client isn't logged in then.
+func (c *Control) bySession(r *http.Request, from From) (*Principal, error) {
+	secret := c.opt.Sessions.Secret(r)
+	if secret == "" {
+		return Nobody, nil
+	}
+	s, ok, err := c.opt.Sessions.Find(r.Context(), secret)
+	if err != nil || !ok {
+		return Nobody, err
+	}
+	a, err := c.accountByID(r.Context(), s.Account)
+	if errors.Is(err, ErrUnknown) || err == nil && a.Disabled {
+		return Nobody, nil
+	}
+	if err != nil {
+		return Nobody, err
+	}
+	p := principal(a, Limits{})
+	p.session = s.ID.String()
+	return p, nil
+}
+
+// principal returns the principal of an account that uses a credential with limits of its own.
+func principal(a Account, credential Limits) *Principal {
+	p := &Principal{ID: a.ID, Name: a.Name, Robot: a.Robot, Superuser: a.Superuser, limits: credential}
+	if a.Robot {
+		p.limits = a.Limits
+	}
+	return p
+}
+
+// tokenNames are the user names with which clients send a token as the password, instead of the
+// name of the account.
+var tokenNames = []string{"$token", "$oauthtoken", "oauth2accesstoken", "<token>", ""}
+
+// bySecret authenticates by a generated secret. `name` is the user name that the client sent
+// with it, "" if it sent none.
+func (c *Control) bySecret(ctx context.Context, name, secret string) (*Principal, error) {
+	found, err := c.credential(ctx, secret)
+	switch {
+	case errors.Is(err, ErrUnknown):
+		return nil, wrongCredentials
+	case err != nil:
+		return nil, err
+	case found.Kind == RefreshToken, name != found.account && !isTokenName(name), found.Expires != nil && !found.Expires.After(time.Now()):
+		return nil, wrongCredentials
+	}
+	return c.enter(ctx, found.account, found.Limits, found.Credential.ID)
+}
+
+func isTokenName(name string) bool {
+	for _, n := range tokenNames {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// RefreshPrincipal returns the principal of a refresh token.
+func (c *Control) RefreshPrincipal(ctx context.Context, secret string) (*Principal, error) {
+	found, err := c.credential(ctx, secret)
+	switch {
+	case errors.Is(err, ErrUnknown):
+		return nil, wrongCredentials
+	case err != nil:
+		return nil, err
+	case found.Kind != RefreshToken, found.Expires != nil && !found.Expires.After(time.Now()):
+		return nil, wrongCredentials
+	}
+	return c.enter(ctx, found.account, found.Limits, found.Credential.ID)
+}
+
+// credential returns the credential with a secret, from the cache or by one query.
+func (c *Control) credential(ctx context.Context, secret string) (owned, error) {
+	return cached(c, c.credentials, [32]byte(secretHash(secret)), func() (owned, error) {
+		found, account, ok, err := c.credentialOf(ctx, secret)
+		if err == nil && !ok {
+			err = unknown("there is no such credential")
+		}
+		return owned{found, account}, err
+	})
+}
+
+// enter returns the principal of an account whose credentials are right. It refuses disabled
+// accounts, and those that aren't in the htpasswd file any more.
+func (c *Control) enter(ctx context.Context, name string, l Limits, credential uuid.UUID) (*Principal, error) {
+	a, err := c.account(ctx, name)
+	switch {
+	case errors.Is(err, ErrUnknown):
+		return nil, wrongCredentials
+	case err != nil:
+		return nil, err
+	case a.Disabled || a.Source == SourceHtpasswd && !c.inHtpasswd(name):
+		return nil, wrongCredentials
+	}
+	if a.LastUsed == nil || time.Since(*a.LastUsed) > lastUsedAge {
+		var id any
+		if credential != uuid.Nil {
+			id = credential
+		}
+		if err := c.used(ctx, a.ID, id); err != nil {
+			c.log.WarnContext(ctx, "storing when an account was used", "account", name, "error", err)
+		}
+	}
+	return principal(a, l), nil
+}
+
+// lastUsedAge is how exact the last use of an account and a credential is.
+const lastUsedAge = 5 * time.Minute
+
+func (c *Control) inHtpasswd(name string) bool {
+	if c.opt.Htpasswd == nil {
+		return false
+	}
+	_, ok := c.opt.Htpasswd.Lookup(name)
+	return ok
+}
+
+func (c *Control) account(ctx context.Context, name string) (Account, error) {
+	return cached(c, c.accounts, name, func() (Account, error) { return c.Store.Account(ctx, name) })
+}
+
+func (c *Control) accountByID(ctx context.Context, id int64) (Account, error) {
+	return cached(c, c.accountsBy, id, func() (Account, error) { return c.Store.accountByID(ctx, id) })
+}
+
+// accountByID returns the account with an id. Error: 404.
+func (s *Store) accountByID(ctx context.Context, id int64) (Account, error) {
+	var name string
+	err := s.db.Pool.QueryRow(ctx, "SELECT name FROM accounts WHERE id = $1", id).Scan(&name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Account{}, unknown("the account is gone")
+	}
+	if err != nil {
+		return Account{}, err
+	}
+	return s.Account(ctx, name)
+}
+
+// Login authenticates by a user name and a password, or a secret or token instead of the
+// password. Failed attempts are limited by account and by address; the error TOOMANYREQUESTS
+// says when to try again.
+func (c *Control) Login(ctx context.Context, name, pass, address string) (*Principal, error) {
+	if isSecret(pass) {
+		return c.bySecret(ctx, name, pass)
+	}
+	name = strings.ToLower(name)
+	if len(name) > 255 || len(pass) > maxAuthorization || strings.ContainsRune(name+pass, 0) {
+		return nil, wrongCredentials
+	}
+	how, err := c.checkerOf(ctx, name, pass)
+	if err != nil {
+		return nil, err
+	}
+	ok, err := c.opt.Verified.Do(ctx, name, pass, how.hash, func(ctx context.Context) (bool, error) {
+		return c.attempt(ctx, name, address, how)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok:
+		return nil, wrongCredentials
+	}
+	p, err := c.enter(ctx, name, Limits{}, uuid.Nil)
+	if err == nil {
+		p.password = true
+	}
+	return p, err
+}
+
+// checker checks a password or a token in its place.
+type checker struct {
+	hash string // of the password; results are cached as long as it is the same
+	// check returns false if the password is wrong.
+	check func(ctx context.Context) (bool, error)
+}
+
+// checkerOf returns how the password of an account is checked: by the source of the account,
+// or, if there is no account yet, by the htpasswd file or the directory. The check of an
+// unknown name takes as long as that of a known one.
+func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, error) {
+	if isRobotName(name) && c.opt.Federation != nil && strings.Count(pass, ".") == 2 {
+		return c.federationChecker(ctx, name, pass)
+	}
+	a, err := c.account(ctx, name)
+	source, hash := a.Source, a.passwordHash
+	switch {
+	case errors.Is(err, ErrUnknown) && c.inHtpasswd(name):
+		source = SourceHtpasswd
+	case errors.Is(err, ErrUnknown) && c.opt.Directory != nil && !isRobotName(name):
+		source = SourceLDAP
+	case errors.Is(err, ErrUnknown):
+		source = SourceLocal
+	case err != nil:
+		return checker{}, err
+	case a.Robot: // robots have secrets, no passwords
+		hash = ""
+	}
+	switch {
+	case source == SourceLDAP && c.opt.Directory != nil:
+		return checker{SourceLDAP, func(ctx context.Context) (bool, error) { return c.checkDirectory(ctx, name, pass) }}, nil
+	case source == SourceHtpasswd && c.opt.Htpasswd != nil:
+		hash, _ = c.opt.Htpasswd.Lookup(name)
+		return checker{hash, func(ctx context.Context) (bool, error) { return c.checkHtpasswd(ctx, name, pass, hash) }}, nil
+	case source == SourceLocal && hash == "" && c.opt.Htpasswd != nil && err != nil:
+		hash = c.opt.Htpasswd.Decoy()
+	}
+	return checker{hash, func(ctx context.Context) (bool, error) { return c.checkPassword(ctx, pass, hash) }}, nil
+}
+
+// attempt runs the check unless there were too many failed attempts for the account or from
+// the address. The attempt counts as failed before the check begins, so that many attempts at
+// once don't all pass; a success takes it back.
+func (c *Control) attempt(ctx context.Context, name, address string, how checker) (bool, error) {
+	attempt, wait, err := c.opt.Failures.Reserve(ctx, name, address)
+	switch {
+	case err != nil:
+		return false, err
+	case wait > 0:
+		return false, oci.Errorf(oci.TooManyRequests, "there were too many failed log-ins: try again in %s", max(wait.Round(time.Second), time.Second)).WithRetryAfter(wait)
+	}
+	ok, err := how.check(ctx)
+	finish := attempt.Succeeded
+	switch {
+	case err != nil: // it couldn't be checked
+		finish = attempt.Cancel
+	case !ok:
+		c.logFailure(ctx, name)
+		return false, nil
+	}
+	if e := finish(context.WithoutCancel(ctx)); e != nil {
+		c.log.WarnContext(ctx, "taking back an attempt to log in", "error", e)
+	}
+	return ok, err
+}
+
+func (c *Control) checkPassword(ctx context.Context, pass, hash string) (bool, error) {
+	ok, err := c.opt.Passwords.Verify(ctx, pass, hash)
+	if errors.Is(err, password.ErrBusy) {
+		return false, oci.Errorf(oci.TooManyRequests, "there are too many log-ins now: try again in a moment").WithRetryAfter(time.Second)
+	}
+	return ok && hash != "", err
+}
+
+func (c *Control) checkHtpasswd(ctx context.Context, name, pass, hash string) (bool, error) {
+	ok, err := c.checkPassword(ctx, pass, hash)
+	if err != nil || !ok {
+		return false, err
+	}
+	_, err = c.Provision(ctx, identity.Identity{Source: SourceHtpasswd, Subject: name, Name: name})
+	return err == nil, err
+}
+
+// checkDirectory lets the directory check a password. The name must be that of the account: a
+// directory may know a person by other names too, such as an address, under which there would
+// be no account the next time.
+func (c *Control) checkDirectory(ctx context.Context, name, pass string) (bool, error) {
+	i, err := c.opt.Directory.Login(ctx, name, pass)
+	switch {
+	case errors.Is(err, identity.ErrRefused) || err == nil && i.Name != name:
+		return false, nil
+	case err != nil:
+		return false, oci.Errorf(oci.Unavailable, "the directory that checks passwords is not available now: try again").WithCause(err)
+	}
+	_, err = c.Provision(ctx, i)
+	return err == nil, err
+}
+
+// logFailure writes an entry of a failed log-in. The limit on failures bounds their number.
+func (c *Control) logFailure(ctx context.Context, name string) {
+	err := audit.Append(ctx, c.db.Pool, audit.Entry{Kind: audit.LoginFailure, Detail: map[string]any{"account": short(name)}})
+	if err != nil {
+		c.log.WarnContext(ctx, "writing a failed log-in to the audit log", "error", err)
+	}
+}
+
+// federationChecker returns how a token of another issuer is checked that a client sends as
+// the password of a robot: by the robot's rules.
+func (c *Control) federationChecker(ctx context.Context, robot, raw string) (checker, error) {
+	rules, err := c.Federations(ctx, robot)
+	if err != nil {
+		return checker{}, err
+	}
+	list := make([]identity.Rule, len(rules))
+	for i, f := range rules {
+		list[i] = identity.Rule{Issuer: f.Issuer, Audience: f.Audience, Claims: f.Claims}
+	}
+	return checker{fmt.Sprint(list), func(ctx context.Context) (bool, error) {
+		_, _, err := c.opt.Federation.Match(ctx, raw, list)
+		switch {
+		case errors.Is(err, identity.ErrRefused):
+			c.log.InfoContext(ctx, "a robot's token of another issuer is refused", "robot", robot, "error", err)
+			return false, nil
+		case err != nil:
+			return false, oci.Errorf(oci.Unavailable, "the issuer of the token can't be asked for its keys now: try again").WithCause(err)
+		}
+		return true, nil
+	}}, nil
+}

@@ -1,0 +1,183 @@
+package auth
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"math/big"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// CredentialKind says for what a generated secret is.
+type CredentialKind string
+
+const (
+	RobotSecret    CredentialKind = "robot"
+	PersonalToken  CredentialKind = "personal"
+	RefreshToken   CredentialKind = "refresh"   // clients get it at log-in instead of keeping the password
+	FederatedToken CredentialKind = "federated" // for a robot, in exchange for another issuer's token
+)
+
+// secretPrefixes begin the secrets of each kind, so that people and scanners of source code
+// recognize them.
+var secretPrefixes = map[CredentialKind]string{
+	RobotSecret: "purser_robot_", PersonalToken: "purser_pat_", RefreshToken: "purser_refresh_", FederatedToken: "purser_fed_",
+}
+
+// newSecret returns a secret of 256 random bits in letters and digits, after the kind's prefix.
+func newSecret(kind CredentialKind) string {
+	var b [32]byte
+	rand.Read(b[:]) //nolint:errcheck // it never fails
+	return secretPrefixes[kind] + new(big.Int).SetBytes(b[:]).Text(62)
+}
+
+// isSecret says whether a text has the form of a generated secret.
+func isSecret(text string) bool {
+	for _, prefix := range secretPrefixes {
+		if strings.HasPrefix(text, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func secretHash(secret string) []byte {
+	sum := sha256.Sum256([]byte(secret))
+	return sum[:]
+}
+
+// Credential is a generated secret of an account, without the secret.
+type Credential struct {
+	ID       uuid.UUID
+	Account  int64
+	Kind     CredentialKind
+	Title    string
+	Limits   Limits
+	Created  time.Time
+	Expires  *time.Time // nil: never
+	LastUsed *time.Time // nil: never
+}
+
+// maxCredentials is how many credentials of a kind an account may have. Of refresh tokens, the
+// oldest go.
+const maxCredentials = 100
+
+// createCredential stores a new secret for an account, and returns it.
+func createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential, string, error) {
+	if err := c.Limits.Check(); err != nil {
+		return c, "", invalid("%v", err)
+	}
+	if len(c.Title) > 255 {
+		return c, "", invalid("the title has more than 255 bytes")
+	}
+	secret := newSecret(c.Kind)
+	c.ID = uuid.New()
+	// The lock on the account's row makes concurrent requests count one after the other.
+	if _, err := tx.Exec(ctx, "SELECT FROM accounts WHERE id = $1 FOR UPDATE", c.Account); err != nil {
+		return c, "", err
+	}
+	var count int
+	err := tx.QueryRow(ctx, `
+		WITH oldest AS (
+			SELECT id FROM credentials WHERE account_id = @account AND kind = @kind AND (kind IN ('refresh', 'federated') OR expires_at < now())
+			ORDER BY created_at DESC OFFSET @keep
+		), gone AS (
+			DELETE FROM credentials WHERE id IN (SELECT id FROM oldest)
+		)
+		SELECT count(*) FROM credentials WHERE account_id = @account AND kind = @kind AND id NOT IN (SELECT id FROM oldest)`,
+		db.Args{"account": c.Account, "kind": string(c.Kind), "keep": maxCredentials - 1}).Scan(&count)
+	if err != nil {
+		return c, "", err
+	}
+	if count >= maxCredentials {
+		return c, "", invalid("the account has %d of these already: revoke some first", count)
+	}
+	err = tx.QueryRow(ctx, `
+		INSERT INTO credentials (id, account_id, kind, title, secret_hash, repository_patterns, actions, expires_at)
+		VALUES (@id, @account, @kind, @title, @hash, @patterns, @actions, @expires)
+		RETURNING created_at`,
+		db.Args{"id": c.ID, "account": c.Account, "kind": string(c.Kind), "title": c.Title, "hash": secretHash(secret),
+			"patterns": c.Limits.Repositories, "actions": c.Limits.Actions, "expires": c.Expires}).Scan(&c.Created)
+	return c, secret, err
+}
+
+// CreateToken makes a personal token or a refresh token of an account. `expires` nil: never. It
+// returns the secret, which isn't stored.
+func (s *Store) CreateToken(ctx context.Context, account string, kind CredentialKind, title string, l Limits, expires *time.Time) (c Credential, secret string, err error) {
+	err = s.change(ctx, "creating a token of "+account, func(tx pgx.Tx) error {
+		c = Credential{Kind: kind, Title: title, Limits: l, Expires: expires}
+		err := tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 AND kind = 'user'", account).Scan(&c.Account)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return unknownAccount(account)
+		}
+		if err != nil {
+			return err
+		}
+		if c, secret, err = createCredential(ctx, tx, c); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, audit.Entry{Kind: audit.CreateToken, Detail: map[string]any{
+			"account": account, "token": c.ID, "kind": string(kind), "title": title}})
+	})
+	return c, secret, err
+}
+
+// Tokens lists the credentials of an account of one kind, the newest first.
+func (s *Store) Tokens(ctx context.Context, account string, kind CredentialKind) ([]Credential, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT c.id, c.account_id, c.kind, c.title, c.repository_patterns, c.actions, c.created_at, c.expires_at, c.last_used_at
+		FROM credentials c JOIN accounts a ON a.id = c.account_id
+		WHERE a.name = $1 AND c.kind = $2 ORDER BY c.created_at DESC, c.id LIMIT $3`, account, string(kind), 2*maxCredentials)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Credential, err error) {
+		err = row.Scan(&c.ID, &c.Account, &c.Kind, &c.Title, &c.Limits.Repositories, &c.Limits.Actions, &c.Created, &c.Expires, &c.LastUsed)
+		return c, err
+	})
+}
+
+// RevokeToken revokes a credential of an account. Error: 404.
+func (s *Store) RevokeToken(ctx context.Context, account string, id uuid.UUID) error {
+	return s.change(ctx, "revoking a token of "+account, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, "DELETE FROM credentials c USING accounts a WHERE a.id = c.account_id AND a.name = $1 AND c.id = $2", account, id)
+		if err == nil && tag.RowsAffected() == 0 {
+			return unknown("account %s has no token %s", short(account), id)
+		}
+		if err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, audit.Entry{Kind: audit.RevokeToken, Detail: map[string]any{"account": account, "token": id}})
+	})
+}
+
+// credentialOf finds the credential with a secret, and its account. ok is false if there is
+// none or it has expired.
+func (s *Store) credentialOf(ctx context.Context, secret string) (c Credential, account string, ok bool, err error) {
+	err = s.db.Pool.QueryRow(ctx, `
+		SELECT c.id, c.account_id, c.kind, c.title, c.repository_patterns, c.actions, c.created_at, c.expires_at, c.last_used_at, a.name
+		FROM credentials c JOIN accounts a ON a.id = c.account_id
+		WHERE c.secret_hash = $1 AND (c.expires_at IS NULL OR c.expires_at > now())`, secretHash(secret)).
+		Scan(&c.ID, &c.Account, &c.Kind, &c.Title, &c.Limits.Repositories, &c.Limits.Actions, &c.Created, &c.Expires, &c.LastUsed, &account)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return c, "", false, nil
+	}
+	return c, account, err == nil, err
+}
+
+// DeleteExpired deletes up to n expired credentials. `more` says whether there may be others.
+func (s *Store) DeleteExpired(ctx context.Context, n int) (more bool, err error) {
+	tag, err := s.db.Pool.Exec(ctx, `
+		DELETE FROM credentials WHERE id IN (
+			SELECT id FROM credentials WHERE expires_at < now() - interval '30 days'
+			ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED)`, n)
+	return err == nil && tag.RowsAffected() == int64(n), err
+}

@@ -1,0 +1,44 @@
+package auth
+
+import (
+	"github.com/purser-registry/purser/internal/auth/token"
+)
+
+// Principal is who sends a request. It doesn't change, so goroutines share it.
+type Principal struct {
+	ID        int64  // of the account; 0: nobody is logged in
+	Name      string // of the account, "" if ID is 0
+	Robot     bool
+	Superuser bool // an administrator of the registry
+
+	limits Limits // of the robot or the credential
+	token  *token.Claims
+	// session is the id of the browser's session, "" if there is none.
+	session string
+	open    bool
+	// password says that the client has sent the account's password.
+	password bool
+}
+
+// Everyone is the principal of all requests to a registry without access control, where
+// everybody may do everything. Nobody is the principal of requests without credentials.
+var (
+	Everyone = &Principal{open: true}
+	Nobody   = &Principal{}
+)
+
+// LoggedIn says whether the client has an account.
+func (p *Principal) LoggedIn() bool { return p.ID != 0 }
+
+// IsOpen says whether the registry has no access control.
+func (p *Principal) IsOpen() bool { return p.open }
+
+// Session returns the id of the browser's session, "" if the client has sent other credentials.
+func (p *Principal) Session() string { return p.session }
+
+// Limits returns what the robot or the token of the client is limited to.
+func (p *Principal) Limits() Limits { return p.limits }
+
+// MayRefresh says whether the client may get a refresh token: a person who has sent a password
+// may, and a token can't be made into another one that lasts longer.
+func (p *Principal) MayRefresh() bool { return p.ID != 0 && !p.Robot && p.password }

@@ -1,0 +1,155 @@
+package auth
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// rightsAge is how long a cached right, account or secret is used. A change by another
+	// process takes effect after that at the latest.
+	rightsAge = 10 * time.Second
+	// rightsMax limits the number of entries of each cache.
+	rightsMax = 50_000
+)
+
+// rightKey identifies a cached right.
+type rightKey struct {
+	account  int64 // 0: nobody
+	resource Resource
+}
+
+// right is what an account may do in a resource.
+type right struct {
+	role Role
+	// public says whether the resource is a repository that is public.
+	public bool
+}
+
+// right returns what an account may do in a namespace or a repository, from the cache or by one
+// query.
+func (c *Control) right(ctx context.Context, account int64, r Resource) (right, error) {
+	return cached(c, c.rights, rightKey{account, r}, func() (right, error) { return c.Store.readRight(ctx, account, r, c.opt.PublicByDefault) })
+}
+
+// readRight reads a right from the database. A resource that doesn't exist has the rights of
+// its namespace; a repository that doesn't exist isn't public.
+func (s *Store) readRight(ctx context.Context, account int64, r Resource, publicByDefault bool) (found right, err error) {
+	var role int
+	err = s.db.Pool.QueryRow(ctx, `
+		WITH place AS MATERIALIZED (
+			SELECT n.id AS namespace, r.id AS repository, r.is_public
+			FROM (SELECT) one
+			LEFT JOIN LATERAL (SELECT id FROM top_level_namespaces WHERE name = $2 OFFSET 0) n ON true
+			LEFT JOIN LATERAL (SELECT id, is_public FROM repositories
+				WHERE path = $3 AND top_level_namespace_id = n.id OFFSET 0) r ON true
+		), mine AS MATERIALIZED (
+			SELECT team_id FROM teammembers WHERE account_id = $1
+		)
+		SELECT COALESCE(p.repository IS NOT NULL AND COALESCE(p.is_public, $4), false),
+			COALESCE((SELECT max(array_position(ARRAY['reader', 'writer', 'maintainer', 'administrator'], role)) FROM (
+				SELECT role FROM grants
+				WHERE account_id = $1 AND top_level_namespace_id = p.namespace
+					AND (repository_id IS NULL OR repository_id = p.repository)
+				UNION ALL
+				SELECT g.role FROM mine m CROSS JOIN LATERAL (
+					SELECT role FROM grants
+					WHERE team_id = m.team_id AND top_level_namespace_id = p.namespace
+						AND (repository_id IS NULL OR repository_id = p.repository) OFFSET 0) g
+				UNION ALL
+				SELECT t.role FROM mine m CROSS JOIN LATERAL (
+					SELECT role FROM teams WHERE id = m.team_id AND top_level_namespace_id = p.namespace OFFSET 0) t
+			) roles), 0)
+		FROM place p`, account, r.Namespace, r.Repository, publicByDefault).Scan(&found.public, &role)
+	found.role = Role(role) //nolint:gosec // an index into roleNames
+	return found, err
+}
+
+// Readable says which repositories a list may show.
+type Readable struct {
+	All    bool // every repository; the other fields are then unset
+	Public bool // public ones
+	// PublicByDefault says whether a repository without a visibility of its own is public.
+	PublicByDefault bool
+	// Namespaces and Repositories are the ids of namespaces and single repositories in which
+	// the principal has a role.
+	Namespaces, Repositories []int64
+	// Patterns are POSIX regular expressions, of which a repository's path must match one. Nil:
+	// no such limit.
+	Patterns []string
+}
+
+// Readable returns which repositories the principal may see in lists.
+func (c *Control) Readable(ctx context.Context, p *Principal) (Readable, error) {
+	switch {
+	case p.open:
+		return Readable{All: true}, nil
+	case !p.limits.Allow(ActionPull, Registry):
+		return Readable{}, nil
+	case p.Superuser && p.limits.Repositories == nil:
+		return Readable{All: true}, nil
+	}
+	r := Readable{Public: p.ID != 0 || c.opt.AnonymousPull, PublicByDefault: c.opt.PublicByDefault}
+	if p.limits.Repositories != nil {
+		r.Patterns = []string{}
+		for _, pattern := range p.limits.Repositories {
+			r.Patterns = append(r.Patterns, patternRegexp(pattern))
+		}
+	}
+	switch {
+	case p.ID == 0:
+		return r, nil
+	case p.Superuser:
+		return Readable{All: true, Patterns: r.Patterns}, nil
+	}
+	err := c.db.Pool.QueryRow(ctx, `
+		WITH mine AS MATERIALIZED (
+			SELECT team_id FROM teammembers WHERE account_id = $1
+		), found AS MATERIALIZED (
+			SELECT top_level_namespace_id, repository_id FROM grants WHERE account_id = $1
+			UNION
+			SELECT g.top_level_namespace_id, g.repository_id FROM mine m CROSS JOIN LATERAL (
+				SELECT top_level_namespace_id, repository_id FROM grants WHERE team_id = m.team_id OFFSET 0) g
+			UNION
+			SELECT t.top_level_namespace_id, NULL FROM mine m CROSS JOIN LATERAL (
+				SELECT top_level_namespace_id FROM teams WHERE id = m.team_id AND role IS NOT NULL OFFSET 0) t
+		)
+		SELECT COALESCE(array_agg(DISTINCT top_level_namespace_id) FILTER (WHERE repository_id IS NULL), '{}'),
+			COALESCE(array_agg(DISTINCT repository_id) FILTER (WHERE repository_id IS NOT NULL), '{}')
+		FROM found`, p.ID).Scan(&r.Namespaces, &r.Repositories)
+	return r, err
+}
+
+// Namespaces returns the names of up to n namespaces in which an account has a role of its own
+// or through a team, in the order of their names, with the greatest role that it has in the
+// whole namespace (NoRole if it has roles in single repositories only).
+func (s *Store) Namespaces(ctx context.Context, account int64, n int) (names []string, roles []Role, err error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		WITH mine AS MATERIALIZED (
+			SELECT team_id FROM teammembers WHERE account_id = $1
+		), found AS MATERIALIZED (
+			SELECT top_level_namespace_id, CASE WHEN repository_id IS NULL THEN role END AS role FROM grants WHERE account_id = $1
+			UNION ALL
+			SELECT g.top_level_namespace_id, g.role FROM mine m CROSS JOIN LATERAL (
+				SELECT top_level_namespace_id, CASE WHEN repository_id IS NULL THEN role END AS role FROM grants
+				WHERE team_id = m.team_id OFFSET 0) g
+			UNION ALL
+			SELECT t.top_level_namespace_id, t.role FROM mine m CROSS JOIN LATERAL (
+				SELECT top_level_namespace_id, role FROM teams WHERE id = m.team_id OFFSET 0) t
+		)
+		SELECT n.name, COALESCE(max(array_position(ARRAY['reader', 'writer', 'maintainer', 'administrator'], f.role)), 0)
+		FROM found f JOIN top_level_namespaces n ON n.id = f.top_level_namespace_id
+		GROUP BY n.name ORDER BY n.name LIMIT $2`, account, n)
+	if err != nil {
+		return nil, nil, err
+	}
+	for rows.Next() {
+		var name string
+		var role int
+		if err := rows.Scan(&name, &role); err != nil {
+			return nil, nil, err
+		}
+		names, roles = append(names, name), append(roles, Role(role)) //nolint:gosec // an index into roleNames
+	}
+	return names, roles, rows.Err()
+}

@@ -1,0 +1,235 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// maxRobots is how many robots a namespace may have.
+const maxRobots = 10_000
+
+// CreateRobot creates a robot with its first secret, which isn't stored and can't be read
+// again. `short` is its name in the namespace. `expires` is when the secret ends, nil: never.
+// Errors: 404 if the namespace doesn't exist, 409 if the robot exists, 400 for invalid values.
+func (s *Store) CreateRobot(ctx context.Context, namespace, short, description string, l Limits, expires *time.Time) (a Account, secret string, err error) {
+	if err := checkShortName("robot", short); err != nil {
+		return a, "", err
+	}
+	if err := l.Check(); err != nil {
+		return a, "", invalid("%v", err)
+	}
+	name := namespace + "+" + short
+	err = s.change(ctx, "creating robot "+name, func(tx pgx.Tx) error {
+		id, err := namespaceID(ctx, tx, namespace)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			INSERT INTO accounts (name, kind, top_level_namespace_id, description, repository_patterns, actions)
+			SELECT @name, 'robot', @id, @description, @patterns, @actions
+			WHERE (SELECT count(*) FROM (SELECT FROM accounts WHERE top_level_namespace_id = @id LIMIT @most) robots) < @most
+			ON CONFLICT DO NOTHING
+			RETURNING id, name, kind, @namespace::text, source, subject, email, description, superuser, disabled_at,
+				repository_patterns, actions, created_at, last_used_at, password_hash`,
+			db.Args{"name": name, "id": id, "description": description, "patterns": l.Repositories, "actions": l.Actions,
+				"namespace": namespace, "most": maxRobots})
+		if err != nil {
+			return err
+		}
+		a, err = pgx.CollectExactlyOneRow(rows, scanAccount)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return exists("there is a robot %s already, or the namespace has %d robots", name, maxRobots)
+		}
+		if err != nil {
+			return err
+		}
+		if _, secret, err = createCredential(ctx, tx, Credential{Account: a.ID, Kind: RobotSecret, Expires: expires}); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, robotEntry(audit.CreateRobot, name, map[string]any{
+			"description": description, "repositories": l.Repositories, "actions": l.Actions}))
+	})
+	return a, secret, err
+}
+
+func robotEntry(kind audit.Kind, name string, detail map[string]any) audit.Entry {
+	namespace, _, _ := strings.Cut(name, "+")
+	if detail == nil {
+		detail = map[string]any{}
+	}
+	detail["robot"] = name
+	return audit.Entry{Kind: kind, Namespace: namespace, Detail: detail}
+}
+
+func unknownRobot(name string) error { return unknown("there is no robot %s", short(name)) }
+
+// lockRobot returns the id of the robot `name`, and locks its row until the transaction ends.
+func lockRobot(ctx context.Context, tx pgx.Tx, name string) (id int64, err error) {
+	err = tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 AND kind = 'robot' FOR UPDATE", name).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = unknownRobot(name)
+	}
+	return id, err
+}
+
+// Robots lists the robots of a namespace in the order of their names.
+func (s *Store) Robots(ctx context.Context, namespace string) ([]Account, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT a.id, a.name, a.kind, n.name, a.source, a.subject, a.email, a.description, a.superuser, a.disabled_at,
+			a.repository_patterns, a.actions, a.created_at, a.last_used_at, a.password_hash
+		FROM top_level_namespaces n JOIN accounts a ON a.top_level_namespace_id = n.id
+		WHERE n.name = $1 ORDER BY a.name LIMIT $2`, namespace, maxRobots)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scanAccount)
+}
+
+// DeleteRobot deletes a robot with its secrets and grants. Error: 404.
+func (s *Store) DeleteRobot(ctx context.Context, name string) error {
+	return s.change(ctx, "deleting robot "+name, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, "DELETE FROM accounts WHERE name = $1 AND kind = 'robot'", name)
+		if err == nil && tag.RowsAffected() == 0 {
+			return unknownRobot(name)
+		}
+		if err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, robotEntry(audit.DeleteRobot, name, nil))
+	})
+}
+
+// RotateRobot gives a robot a new secret. Its other secrets stay valid for `overlap`, so that
+// clients can change over; 0 ends them at once. `expires` is when the new secret ends, nil:
+// never. Error: 404.
+func (s *Store) RotateRobot(ctx context.Context, name string, overlap time.Duration, expires *time.Time) (secret string, err error) {
+	err = s.change(ctx, "rotating the secret of robot "+name, func(tx pgx.Tx) error {
+		id, err := lockRobot(ctx, tx, name)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `
+			UPDATE credentials SET expires_at = LEAST(COALESCE(expires_at, 'infinity'), now() + $2::interval)
+			WHERE account_id = $1 AND kind IN ('robot', 'federated')`, id, overlap)
+		if err != nil {
+			return err
+		}
+		if _, secret, err = createCredential(ctx, tx, Credential{Account: id, Kind: RobotSecret, Expires: expires}); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, robotEntry(audit.RegenerateRobotToken, name, map[string]any{"overlap": overlap.String()}))
+	})
+	return secret, err
+}
+
+// ChangeRobot changes a robot's limits and description, and whether it is disabled. Nil stays
+// as it is. Error: 404.
+func (s *Store) ChangeRobot(ctx context.Context, name string, l *Limits, description *string, disabled *bool) error {
+	var limits Limits
+	if l != nil {
+		limits = *l
+	}
+	if err := limits.Check(); err != nil {
+		return invalid("%v", err)
+	}
+	return s.change(ctx, "changing robot "+name, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			UPDATE accounts SET
+				repository_patterns = CASE WHEN @limits THEN @patterns ELSE repository_patterns END,
+				actions = CASE WHEN @limits THEN @actions ELSE actions END,
+				description = COALESCE(@description, description),
+				disabled_at = CASE WHEN @disabled::boolean IS NULL THEN disabled_at WHEN @disabled THEN COALESCE(disabled_at, now()) END
+			WHERE name = @name AND kind = 'robot'`,
+			db.Args{"name": name, "limits": l != nil, "patterns": limits.Repositories, "actions": limits.Actions,
+				"description": description, "disabled": disabled})
+		if err == nil && tag.RowsAffected() == 0 {
+			return unknownRobot(name)
+		}
+		if err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, robotEntry(audit.ChangeUser, name, map[string]any{
+			"repositories": limits.Repositories, "actions": limits.Actions, "disabled": disabled}))
+	})
+}
+
+// Federation is a rule that lets a token of another issuer log in as a robot.
+type Federation struct {
+	ID               uuid.UUID
+	Issuer, Audience string
+	// Claims are names of claims with the patterns that their values must match.
+	Claims  map[string]string
+	Created time.Time
+}
+
+// maxFederations is how many rules a robot may have.
+const maxFederations = 50
+
+// Federations lists the rules of a robot. Error: 404.
+func (s *Store) Federations(ctx context.Context, robot string) (list []Federation, err error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT f.id, f.issuer, f.audience, f.claims, f.created_at
+		FROM accounts a JOIN robotfederations f ON f.account_id = a.id
+		WHERE a.name = $1 ORDER BY f.created_at, f.id LIMIT $2`, robot, maxFederations)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f Federation, err error) {
+		err = row.Scan(&f.ID, &f.Issuer, &f.Audience, &f.Claims, &f.Created)
+		return f, err
+	})
+}
+
+// SetFederations replaces the rules of a robot. The caller must have checked them. Errors: 404,
+// 400 if there are too many.
+func (s *Store) SetFederations(ctx context.Context, robot string, list []Federation) error {
+	if len(list) > maxFederations {
+		return invalid("a robot may have %d rules of federation, not %d", maxFederations, len(list))
+	}
+	return s.change(ctx, "changing the federation of robot "+robot, func(tx pgx.Tx) error {
+		id, err := lockRobot(ctx, tx, robot)
+		if err != nil {
+			return err
+		}
+		// Credentials that clients got by the old rules end with them.
+		_, err = tx.Exec(ctx, `
+			WITH ended AS (DELETE FROM credentials WHERE account_id = $1 AND kind = 'federated')
+			DELETE FROM robotfederations WHERE account_id = $1`, id)
+		if err != nil {
+			return err
+		}
+		kind := audit.DeleteRobotFederation
+		for _, f := range list {
+			kind = audit.CreateRobotFederation
+			_, err := tx.Exec(ctx, "INSERT INTO robotfederations (id, account_id, issuer, audience, claims) VALUES ($1, $2, $3, $4, $5)",
+				uuid.New(), id, f.Issuer, f.Audience, f.Claims)
+			if err != nil {
+				return err
+			}
+		}
+		return audit.Append(ctx, tx, robotEntry(kind, robot, map[string]any{"rules": len(list)}))
+	})
+}
+
+// CreateFederatedToken makes a credential of a robot that ends at `expires`. Error: 404.
+func (s *Store) CreateFederatedToken(ctx context.Context, robot, title string, expires time.Time) (secret string, err error) {
+	err = s.change(ctx, "making a token for robot "+robot, func(tx pgx.Tx) error {
+		id, err := lockRobot(ctx, tx, robot)
+		if err != nil {
+			return err
+		}
+		if _, secret, err = createCredential(ctx, tx, Credential{Account: id, Kind: FederatedToken, Title: title, Expires: &expires}); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, robotEntry(audit.ExchangeFederatedToken, robot, map[string]any{"subject": title}))
+	})
+	return secret, err
+}

@@ -1,0 +1,345 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// Team is a group of accounts in a namespace.
+type Team struct {
+	ID          int64
+	Namespace   string
+	Name        string
+	Role        Role // of its members in the namespace
+	Description string
+	Members     int
+	Synced      bool // a group of OpenID Connect or LDAP decides who its members are
+}
+
+// TeamGroup is a group at a provider whose members become members of a team when they log in.
+type TeamGroup struct {
+	Source string // SourceOIDC or SourceLDAP
+	Name   string
+}
+
+const maxTeams, maxMembers = 1000, 10_000
+
+// Teams lists the teams of a namespace in the order of their names. For an unknown namespace
+// the list is empty.
+func (s *Store) Teams(ctx context.Context, namespace string) ([]Team, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT t.id, n.name, t.name, t.role, t.description,
+			(SELECT count(*) FROM teammembers WHERE team_id = t.id)::int,
+			EXISTS (SELECT FROM teamgroups WHERE team_id = t.id)
+		FROM top_level_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
+		WHERE n.name = $1 ORDER BY t.name LIMIT $2`, namespace, maxTeams)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Team, err error) {
+		var role *string
+		if err = row.Scan(&t.ID, &t.Namespace, &t.Name, &role, &t.Description, &t.Members, &t.Synced); err == nil && role != nil {
+			t.Role, err = ParseRole(*role)
+		}
+		return t, err
+	})
+}
+
+// PutTeam creates a team, or changes its role and description. `created` says which. Errors:
+// 404 if the namespace doesn't exist, 400 for an invalid name.
+func (s *Store) PutTeam(ctx context.Context, namespace, name string, role Role, description string) (created bool, err error) {
+	if err := checkShortName("team", name); err != nil {
+		return false, err
+	}
+	err = s.change(ctx, "changing team "+name, func(tx pgx.Tx) error {
+		id, err := namespaceID(ctx, tx, namespace)
+		if err != nil {
+			return err
+		}
+		err = tx.QueryRow(ctx, `
+			INSERT INTO teams (top_level_namespace_id, name, role, description) VALUES (@id, @name, @role, @description)
+			ON CONFLICT (top_level_namespace_id, name) DO UPDATE SET role = @role, description = @description
+			RETURNING xmax = 0`, db.Args{"id": id, "name": name, "role": orNull(role.String()), "description": description}).Scan(&created)
+		if err != nil {
+			return err
+		}
+		kind := audit.ChangeTeamRole
+		if created {
+			kind = audit.CreateTeam
+		}
+		return audit.Append(ctx, tx, teamEntry(kind, namespace, name, map[string]any{"role": role.String()}))
+	})
+	return created, err
+}
+
+func teamEntry(kind audit.Kind, namespace, team string, detail map[string]any) audit.Entry {
+	if detail == nil {
+		detail = map[string]any{}
+	}
+	detail["team"] = team
+	return audit.Entry{Kind: kind, Namespace: namespace, Detail: detail}
+}
+
+// DeleteTeam deletes a team with its grants. Error: 404.
+func (s *Store) DeleteTeam(ctx context.Context, namespace, name string) error {
+	return s.change(ctx, "deleting team "+name, func(tx pgx.Tx) error {
+		id, err := lockTeam(ctx, tx, namespace, name)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "DELETE FROM teams WHERE id = $1", id); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, teamEntry(audit.DeleteTeam, namespace, name, nil))
+	})
+}
+
+func unknownTeam(namespace, name string) error {
+	return unknown("namespace %s has no team %s", short(namespace), short(name))
+}
+
+func lockTeam(ctx context.Context, tx pgx.Tx, namespace, name string) (id int64, err error) {
+	err = tx.QueryRow(ctx, `
+		SELECT t.id FROM top_level_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
+		WHERE n.name = $1 AND t.name = $2 FOR UPDATE OF t`, namespace, name).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = unknownTeam(namespace, name)
+	}
+	return id, err
+}
+
+// Member is a member of a team.
+type Member struct {
+	Account string
+	Robot   bool
+	Synced  bool // by a group of OpenID Connect or LDAP
+}
+
+// Members lists the members of a team in the order of their names. Error: 404.
+func (s *Store) Members(ctx context.Context, namespace, team string) ([]Member, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT a.name, a.kind = 'robot', m.synced
+		FROM top_level_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
+		JOIN teammembers m ON m.team_id = t.id JOIN accounts a ON a.id = m.account_id
+		WHERE n.name = $1 AND t.name = $2 ORDER BY a.name LIMIT $3`, namespace, team, maxMembers)
+	if err != nil {
+		return nil, err
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Member])
+	if err != nil || len(list) > 0 {
+		return list, err
+	}
+	var found bool
+	err = s.db.Pool.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM top_level_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
+			WHERE n.name = $1 AND t.name = $2)`, namespace, team).Scan(&found)
+	if err == nil && !found {
+		err = unknownTeam(namespace, team)
+	}
+	return list, err
+}
+
+// AddMember makes an account a member of a team. A robot can be a member only of teams of its
+// own namespace. Error: 404, 400.
+func (s *Store) AddMember(ctx context.Context, namespace, team, account string) error {
+	return s.change(ctx, "adding a member to team "+team, func(tx pgx.Tx) error {
+		id, err := lockTeam(ctx, tx, namespace, team)
+		if err != nil {
+			return err
+		}
+		member, err := grantee(ctx, tx, namespace, account)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `
+			INSERT INTO teammembers (team_id, account_id) VALUES ($1, $2)
+			ON CONFLICT (team_id, account_id) DO UPDATE SET synced = false`, id, member)
+		if err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, teamEntry(audit.AddTeamMember, namespace, team, map[string]any{"member": account}))
+	})
+}
+
+// grantee returns the id of an account that is to get a role or a membership in a namespace. A
+// robot must belong to the namespace.
+func grantee(ctx context.Context, tx pgx.Tx, namespace, account string) (id int64, err error) {
+	var of *string
+	err = tx.QueryRow(ctx, `
+		SELECT a.id, n.name FROM accounts a LEFT JOIN top_level_namespaces n ON n.id = a.top_level_namespace_id
+		WHERE a.name = $1 FOR KEY SHARE OF a`, account).Scan(&id, &of)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, unknownAccount(account)
+	case err == nil && of != nil && *of != namespace:
+		return 0, invalid("robot %s belongs to namespace %s and can get rights only there", account, *of)
+	}
+	return id, err
+}
+
+// RemoveMember ends an account's membership in a team. Error: 404.
+func (s *Store) RemoveMember(ctx context.Context, namespace, team, account string) error {
+	return s.change(ctx, "removing a member of team "+team, func(tx pgx.Tx) error {
+		id, err := lockTeam(ctx, tx, namespace, team)
+		if err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, "DELETE FROM teammembers m USING accounts a WHERE a.id = m.account_id AND m.team_id = $1 AND a.name = $2", id, account)
+		if err == nil && tag.RowsAffected() == 0 {
+			return unknown("%s is not a member of team %s", short(account), team)
+		}
+		if err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, teamEntry(audit.RemoveTeamMember, namespace, team, map[string]any{"member": account}))
+	})
+}
+
+// TeamGroups lists the groups whose members become members of a team. Error: none for an
+// unknown team; the list is empty.
+func (s *Store) TeamGroups(ctx context.Context, namespace, team string) ([]TeamGroup, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT g.source, g.group_name
+		FROM top_level_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id JOIN teamgroups g ON g.team_id = t.id
+		WHERE n.name = $1 AND t.name = $2 ORDER BY g.source, g.group_name`, namespace, team)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[TeamGroup])
+}
+
+// SetTeamGroups replaces the groups whose members become members of a team. Memberships by
+// groups end; accounts get them again when they log in. Error: 404.
+func (s *Store) SetTeamGroups(ctx context.Context, namespace, team string, groups []TeamGroup) error {
+	for _, g := range groups {
+		if g.Source != SourceOIDC && g.Source != SourceLDAP || g.Name == "" || len(g.Name) > 1024 {
+			return invalid("a group needs a name and the source %s or %s", SourceOIDC, SourceLDAP)
+		}
+	}
+	return s.change(ctx, "changing the groups of team "+team, func(tx pgx.Tx) error {
+		id, err := lockTeam(ctx, tx, namespace, team)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `
+			WITH members AS (DELETE FROM teammembers WHERE team_id = $1 AND synced)
+			DELETE FROM teamgroups WHERE team_id = $1`, id)
+		if err != nil {
+			return err
+		}
+		kind := audit.DisableTeamSync
+		for _, g := range groups {
+			kind = audit.EnableTeamSync
+			if _, err := tx.Exec(ctx, "INSERT INTO teamgroups (team_id, source, group_name) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", id, g.Source, g.Name); err != nil {
+				return err
+			}
+		}
+		return audit.Append(ctx, tx, teamEntry(kind, namespace, team, map[string]any{"groups": len(groups)}))
+	})
+}
+
+// syncTeams makes an account a member of exactly those synced teams whose groups it is in.
+func syncTeams(ctx context.Context, tx pgx.Tx, account int64, source string, groups []string) error {
+	_, err := tx.Exec(ctx, `
+		WITH wanted AS MATERIALIZED (
+			SELECT DISTINCT team_id FROM teamgroups WHERE source = $2 AND group_name = ANY($3::text[])
+		), gone AS (
+			DELETE FROM teammembers WHERE account_id = $1 AND synced AND team_id NOT IN (SELECT team_id FROM wanted)
+		)
+		INSERT INTO teammembers (team_id, account_id, synced)
+		SELECT team_id, $1, true FROM wanted ORDER BY team_id ON CONFLICT DO NOTHING`, account, source, groups)
+	return err
+}
+
+// Grant is a role of an account or a team in a namespace or a repository.
+type Grant struct {
+	Resource Resource
+	Account  string // "" for a team
+	Robot    bool
+	Team     string // "" for an account
+	Role     Role
+	Created  time.Time
+}
+
+// Grants lists the grants in a namespace or a repository: of a namespace, those in the whole
+// namespace.
+func (s *Store) Grants(ctx context.Context, r Resource) ([]Grant, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT COALESCE(a.name, ''), COALESCE(a.kind = 'robot', false), COALESCE(t.name, ''), g.role, g.created_at
+		FROM top_level_namespaces n
+		LEFT JOIN repositories r ON r.path = $2 AND r.top_level_namespace_id = n.id
+		JOIN grants g ON g.top_level_namespace_id = n.id AND g.repository_id IS NOT DISTINCT FROM r.id
+		LEFT JOIN accounts a ON a.id = g.account_id LEFT JOIN teams t ON t.id = g.team_id
+		WHERE n.name = $1 AND ($2 = '' OR r.id IS NOT NULL)
+		ORDER BY t.name, a.name`, r.Namespace, r.Repository)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Grant, err error) {
+		g.Resource = r
+		var role string
+		if err = row.Scan(&g.Account, &g.Robot, &g.Team, &role, &g.Created); err == nil {
+			g.Role, err = ParseRole(role)
+		}
+		return g, err
+	})
+}
+
+// SetGrant gives an account or a team (exactly one is not "") a role in a resource, instead of
+// the role that it has there. NoRole takes the role away. Errors: 404 if something is unknown,
+// or the role to be taken away isn't there; 400 for a robot of another namespace.
+func (s *Store) SetGrant(ctx context.Context, r Resource, account, team string, role Role) error {
+	return s.change(ctx, "changing a role", func(tx pgx.Tx) error {
+		namespace, repository, err := place(ctx, tx, r)
+		if err != nil {
+			return err
+		}
+		var accountID, teamID *int64
+		if team != "" {
+			id, err := lockTeam(ctx, tx, r.Namespace, team)
+			if err != nil {
+				return err
+			}
+			teamID = &id
+		} else {
+			id, err := grantee(ctx, tx, r.Namespace, account)
+			if err != nil {
+				return err
+			}
+			accountID = &id
+		}
+		entry := audit.Entry{Kind: audit.ChangePermission, Namespace: r.Namespace, Repository: r.Repository,
+			Detail: map[string]any{"account": account, "team": team, "role": role.String()}}
+		if role == NoRole {
+			entry.Kind = audit.DeletePermission
+			tag, err := tx.Exec(ctx, `
+				DELETE FROM grants WHERE top_level_namespace_id = $1 AND repository_id IS NOT DISTINCT FROM $2
+					AND account_id IS NOT DISTINCT FROM $3 AND team_id IS NOT DISTINCT FROM $4`, namespace, repository, accountID, teamID)
+			if err == nil && tag.RowsAffected() == 0 {
+				return unknown("%s has no role of its own there", short(account+team))
+			}
+			if err != nil {
+				return err
+			}
+			return audit.Append(ctx, tx, entry)
+		}
+		var created bool
+		err = tx.QueryRow(ctx, `
+			INSERT INTO grants (top_level_namespace_id, repository_id, account_id, team_id, role) VALUES ($1, $2, $3, $4, $5)
+			ON CONFLICT (top_level_namespace_id, repository_id, account_id, team_id) DO UPDATE SET role = excluded.role
+			RETURNING xmax = 0`, namespace, repository, accountID, teamID, role.String()).Scan(&created)
+		if err != nil {
+			return err
+		}
+		if created {
+			entry.Kind = audit.AddPermission
+		}
+		return audit.Append(ctx, tx, entry)
+	})
+}

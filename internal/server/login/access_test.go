@@ -1,0 +1,57 @@
+package login_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+// closed starts a registry with access control, an administrator root and the accounts of
+// `roles` with a role in the namespace acme, which has the repository acme/app with the tag v1.
+func closed(t *testing.T, roles map[string]auth.Role, change ...func(*auth.Options)) *servertest.Registry {
+	t.Helper()
+	access := &auth.Options{AnonymousPull: true}
+	for _, f := range change {
+		f(access)
+	}
+	r := servertest.Setup(t, func(o *servertest.Options) { o.Access = access })
+	r.AddAccount(t, "root", true)
+	root := r.With(servertest.As("root"))
+	root.Put(t, "acme/app", "v1", root.Simple(t, "acme/app", 1, nil))
+	for name, role := range roles {
+		r.AddAccount(t, name, false)
+		if role != auth.NoRole {
+			r.Grant(t, "acme", name, role)
+		}
+	}
+	return r
+}
+
+// TestTokenFlow: a client without a token is told where to get one, gets one with what its
+// account may do, and pulls with it.
+func TestTokenFlow(t *testing.T) {
+	t.Parallel()
+	r := closed(t, map[string]auth.Role{"reader": auth.Reader, "stranger": auth.NoRole})
+	const manifest = "/v2/acme/app/manifests/v1"
+	base := strings.TrimSuffix(r.URL, "/")
+	r.Do(t, "GET", "/v2/", "").Want(t, 401, oci.Unauthorized, "Www-Authenticate", `Bearer realm="`+base+`/token",service="purser"`)
+	r.Do(t, "GET", manifest, "").Want(t, 401, oci.Unauthorized,
+		"Www-Authenticate", `Bearer realm="`+base+`/token",service="purser",scope="repository:acme/app:pull"`)
+	token := r.Token(t, servertest.As("reader"), "repository:acme/app:pull,push")
+	r.Do(t, "GET", "/v2/", "", servertest.Bearer(token)...).Want(t, 200, "")
+	r.Do(t, "GET", manifest, "", servertest.Bearer(token)...).Want(t, 200, "")
+	r.Do(t, "PUT", "/v2/acme/app/manifests/v2", "{}", servertest.Bearer(token)...).Want(t, 403, oci.Denied)
+	r.Do(t, "DELETE", manifest, "", servertest.Bearer(token)...).Want(t, 401, oci.Unauthorized)
+	none := r.Token(t, servertest.As("stranger"), "repository:acme/app:pull")
+	r.Do(t, "GET", manifest, "", servertest.Bearer(none)...).Want(t, 403, oci.Denied)
+	anonymous := r.Token(t, nil, "repository:acme/app:pull")
+	r.Do(t, "GET", manifest, "", servertest.Bearer(anonymous)...).Want(t, 401, oci.Unauthorized)
+	r.Do(t, "GET", manifest, "", servertest.As("reader")...).Want(t, 200, "")
+	r.Do(t, "GET", manifest, "", servertest.As("stranger")...).Want(t, 403, oci.Denied)
+	r.Do(t, "GET", manifest, "", servertest.Basic("reader", "wrong")...).Want(t, 401, oci.Unauthorized)
+	r.Do(t, "GET", "/token", "", servertest.Basic("reader", "wrong")...).WantStatus(t, 401)
+	r.Do(t, "GET", "/token", "", servertest.Basic("nobody", "wrong")...).WantStatus(t, 401)
+}
