@@ -19,8 +19,8 @@ import (
 )
 
 // special are the networks that contain no public server, from IANA's registries of
-// special-purpose addresses and of multicast addresses. If several networks contain an
-// address, the first of them gives the reason for refusing the address.
+// special-purpose addresses and of multicast addresses, and one address of a cloud. If several
+// networks contain an address, the first of them gives the reason for refusing the address.
 var special = []struct {
 	prefix netip.Prefix
 	why    string
@@ -29,6 +29,8 @@ var special = []struct {
 	{netip.MustParsePrefix("10.0.0.0/8"), "private"},
 	{netip.MustParsePrefix("100.64.0.0/10"), "of a carrier's NAT"},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
+	// Azure gives each machine this address of its host, which tells secrets of the machine.
+	{netip.MustParsePrefix("168.63.129.16/32"), "of Azure's host"},
 	{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},
 	{netip.MustParsePrefix("172.16.0.0/12"), "private"},
 	{netip.MustParsePrefix("192.0.0.0/24"), "reserved"},

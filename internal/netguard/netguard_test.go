@@ -21,6 +21,8 @@ func TestAddresses(t *testing.T) {
 		{"192.168.0.1", "private"}, {"192.168.255.255", "private"},
 		{"100.64.0.0", "carrier"}, {"100.127.255.255", "carrier"},
 		{"169.254.169.254", "link-local"}, {"fe80::1", "link-local"}, {"febf::1", "link-local"}, {"fe80::1%eth0", "link-local"},
+		{"168.63.129.16", "Azure"}, {"::ffff:168.63.129.16", "Azure"}, {"168.63.129.15", ""}, {"168.63.129.17", ""},
+		{"100.100.100.200", "carrier"}, {"fd20:ce::254", "unique local"}, {"192.0.0.192", "reserved"}, // of other clouds
 		{"192.0.0.8", "reserved"}, {"192.0.2.1", "documentation"}, {"198.51.100.1", "documentation"}, {"203.0.113.1", "documentation"},
 		{"192.88.99.1", "6to4"}, {"198.18.0.1", "benchmarks"}, {"198.19.255.255", "benchmarks"},
 		{"224.0.0.1", "multicast"}, {"239.255.255.255", "multicast"}, {"240.0.0.1", "reserved"}, {"255.255.255.255", "reserved"},

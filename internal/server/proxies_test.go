@@ -33,6 +33,42 @@ func TestLimitsBehindProxies(t *testing.T) {
 	r.Do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::2]:80"`).Want(t, 429, oci.TooManyRequests) // in the same /64 network
 }
 
+// TestForgedHeaders: a client that isn't a trusted proxy sends the headers of proxies. They must
+// change neither the client whose limits apply, nor the URLs in answers, nor the check of a
+// page's origin, nor the log.
+func TestForgedHeaders(t *testing.T) {
+	t.Parallel()
+	for what, networks := range map[string][]netip.Prefix{
+		"no proxies": nil, "others": {netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("198.51.100.0/24")},
+	} {
+		r := setup(t, func(o *servertest.Options) {
+			o.Server.Proxies = limit.NewProxies(networks, limit.AnyForwarded)
+			o.Server.ExternalURL = "https://registry.example.com"
+			o.Distribution.ClientUploads = 1
+		})
+		const begin = "/v2/a/blobs/uploads/"
+		location, _, _ := r.under(t, "", "POST", begin, "", "X-Forwarded-For", "198.51.100.1", "X-Forwarded-Proto", "https",
+			"X-Forwarded-Host", "registry.example.com", "Forwarded", "for=198.51.100.1;host=registry.example.com;proto=https")
+		if !strings.HasPrefix(location, begin) {
+			t.Errorf("%s: the upload is at %s", what, location)
+		}
+		for _, forged := range [][]string{
+			{"X-Forwarded-For", "198.51.100.2"}, {"X-Forwarded-For", "10.0.0.1"}, {"Forwarded", "for=198.51.100.3"}, {"X-Real-Ip", "198.51.100.4"},
+			{"X-Client-Ip", "198.51.100.5"}, {"True-Client-Ip", "198.51.100.6"}, {"Cf-Connecting-Ip", "198.51.100.7"},
+		} {
+			r.Do(t, "POST", begin, "", forged...).Want(t, 429, oci.TooManyRequests)
+		}
+		r.Do(t, "POST", begin, "", "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site", "X-Forwarded-Host", "evil.example",
+			"X-Forwarded-Proto", "https", "Forwarded", "host=evil.example;proto=https").Want(t, 403, oci.Denied)
+		eventually(t, "nine lines", func() bool { return len(r.Log.Records(t, "request")) >= 9 })
+		for _, line := range r.Log.Records(t, "request") {
+			if remote, _ := line["remote"].(string); !strings.HasPrefix(remote, "127.0.0.1:") || line["proxy"] != nil {
+				t.Errorf("%s: an address is believed: %v", what, line)
+			}
+		}
+	}
+}
+
 // TestHeadersThatDisagree: a trusted proxy sends both X-Forwarded-For and Forwarded, and they
 // name different clients. The server must believe neither header. It must log one warning,
 // which names the setting that tells the server which header to use.
