@@ -71,11 +71,11 @@ func TestAddressInUseIsRefused(t *testing.T) {
 	refused(t, code, out, r.host, "--addr")
 }
 
-func TestListeningToTheWorldNeedsAFlag(t *testing.T) {
+func TestListeningToTheWorldWithoutLogInsNeedsAFlag(t *testing.T) {
 	beginOwn(t)
 	dir := newDir(t)
 	for _, addr := range []string{"0.0.0.0:0", ":0", "[::]:0"} {
-		code, out := purser(t, nil, "serve", "--data-dir", dir, "--addr", addr, "--debug-addr", "127.0.0.1:0")
+		code, out := purser(t, []string{"PURSER_AUTH_ENABLED=false"}, "serve", "--data-dir", dir, "--addr", addr, "--debug-addr", "127.0.0.1:0")
 		refused(t, code, out, "allow_anonymous")
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {

@@ -40,6 +40,7 @@ type Config struct {
 	Redis            Redis
 	Autoprune        Autoprune
 	Webhooks         Webhooks
+	Auth             Auth
 	Cache            Cache
 
 	sources map[string]string // where each key's value comes from; a missing key has its default
@@ -222,6 +223,7 @@ func (c *Config) derive() {
 	c.DataDir = absolute(c.DataDir)
 	c.deriveTimes()
 	c.deriveLimits()
+	c.deriveAuth()
 	c.HTTP.deriveProfiles(c.isSet("http.profile_addr"))
 	if !c.isSet("database.stats") {
 		c.Database.Stats = c.Database.Main

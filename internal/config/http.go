@@ -32,10 +32,14 @@ type HTTP struct {
 	BodyMemoryWait       time.Duration
 	MaxConnections       int
 	MaxClientConnections int
-	MinBodyRate          int64 // bytes per second
-	MinBodyRateWindow    time.Duration
-	AnswerIdleTimeout    time.Duration
-	AllowedHosts         []string // accepted host names; "*.example.com" and "*" are allowed too
+	// MaxClientRequestRate and MaxAccountRequestRate limit the requests per second of one
+	// address and of one account.
+	MaxClientRequestRate  int
+	MaxAccountRequestRate int
+	MinBodyRate           int64 // bytes per second
+	MinBodyRateWindow     time.Duration
+	AnswerIdleTimeout     time.Duration
+	AllowedHosts          []string // accepted host names; "*.example.com" and "*" are allowed too
 	// TrustedProxies are the networks of proxies from which the registry accepts the
 	// client's address. A proxy names the client in the header that ForwardedHeader
 	// selects (auto, x-forwarded-for or forwarded), or, if ProxyProtocol is set, at the
@@ -118,7 +122,7 @@ func (c *Config) validateHTTP(report reporter) {
 }
 
 // validateAddresses reports an error in two cases: other machines can reach the registry,
-// which needs no log-in, and http.allow_anonymous isn't set; or they can reach the
+// auth.enabled is false, and http.allow_anonymous isn't set; or they can reach the
 // profiles, and http.allow_profiles isn't set. Other machines may always reach metrics and
 // health, since these disclose nothing about the registry's content.
 func (c *Config) validateAddresses(report reporter) {
@@ -128,8 +132,8 @@ func (c *Config) validateAddresses(report reporter) {
 		consent   bool
 		why       string
 	}{
-		{"http.addr", h.Addr, h.AllowAnonymous, "nobody needs to log in; listen on a loopback address such as 127.0.0.1, " +
-			"behind a proxy that asks who it is, or set http.allow_anonymous: true (serve --allow-anonymous)"},
+		{"http.addr", h.Addr, c.Auth.Enabled || h.AllowAnonymous, "nobody needs to log in; remove auth.enabled: false, listen on a loopback address " +
+			"such as 127.0.0.1, behind a proxy that asks who it is, or set http.allow_anonymous: true (serve --allow-anonymous)"},
 		{"http.debug_addr", h.DebugAddr, true, ""},
 		{"http.profile_addr", h.ProfileAddr, h.AllowProfiles, "profiles show what is in memory, passwords too; listen on a loopback " +
 			"address such as 127.0.0.1 and reach it through a tunnel (ssh -L, kubectl port-forward), or set http.allow_profiles: true"},

@@ -65,6 +65,10 @@ storage:
   s3: {bucket: images, access_key: AK, secret_key: hunter2}
 autoprune:
   webhook: {url: 'https://h/hunter2', secret: hunter2}
+auth:
+  initial_password: hunter2
+  oidc: {issuer: 'https://h', client_id: c, client_secret: hunter2}
+  ldap: {url: 'ldaps://h', bind_dn: cn=x, bind_password: hunter2}
 `)
 	if string(c.Storage.S3.SecretKey) != "hunter2" || !strings.Contains(string(c.Database.Main), "hunter2") {
 		t.Fatalf("the values themselves are lost: %v", c)
@@ -107,6 +111,13 @@ func TestProblemsHoldNoSecrets(t *testing.T) {
 		"autoprune: {webhook: {secret: hunter2}}",
 		"autoprune: {webhook: {url: 'https://u:hunter2@h'}}",
 		"autoprune: {webhook: {url: 'https://h:port%zz/hunter2'}}",
+		"auth: {enabled: true, initial_password: hunter2}",
+		"auth: {initial_password: hunter2hunter2}",
+		"auth: {oidc: {client_secret: hunter2}}",
+		"auth: {enabled: true, oidc: {client_id: c, issuer: 'https://u:hunter2@h'}}",
+		"auth: {ldap: {bind_password: hunter2}}",
+		"auth: {enabled: true, ldap: {url: 'ldaps://h', user_base: dc=x, bind_password: hunter2}}",
+		"auth: {enabled: true, ldap: {url: 'ldaps://u:hunter2@h', user_base: dc=x}}",
 	} {
 		c, err := load(t, text)
 		err = errors.Join(err, c.Validate())

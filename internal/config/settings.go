@@ -90,6 +90,12 @@ var settings = append([]setting{
 	{key: "http.max_client_connections", def: "4000", field: func(c *Config) field {
 		return intField{&c.HTTP.MaxClientConnections, 0, math.MaxInt32}
 	}},
+	{key: "http.max_client_request_rate", def: "0", field: func(c *Config) field {
+		return intField{&c.HTTP.MaxClientRequestRate, 0, math.MaxInt32}
+	}},
+	{key: "http.max_account_request_rate", def: "0", field: func(c *Config) field {
+		return intField{&c.HTTP.MaxAccountRequestRate, 0, math.MaxInt32}
+	}},
 	{key: "http.min_body_rate", def: "512", field: func(c *Config) field { return sizeField{&c.HTTP.MinBodyRate} }},
 	{key: "http.min_body_rate_window", def: "2m", field: func(c *Config) field {
 		return durationField{&c.HTTP.MinBodyRateWindow, time.Second, maxDuration}
@@ -164,7 +170,7 @@ var settings = append([]setting{
 	{key: "gc.review_after", def: formatDuration(events.DefaultDelay), field: func(c *Config) field {
 		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
 	}},
-}, slices.Concat(eventSettings(), looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings, hookSettings)...)
+}, slices.Concat(eventSettings(), looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings, hookSettings, authSettings)...)
 
 // looseSettings are the settings of loose foreign keys.
 var looseSettings = []setting{

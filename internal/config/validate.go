@@ -21,6 +21,7 @@ func (c *Config) Validate() error {
 	}
 	c.validatePaths(report)
 	c.validateHTTP(report)
+	c.validateAuth(report)
 	c.validateLimits(report)
 	c.validateDatabase(report)
 	c.validateS3(report)
@@ -40,6 +41,8 @@ func (c *Config) validatePaths(report func(key, format string, args ...any)) {
 		{"http.tls.cert", c.HTTP.TLS.Cert},
 		{"http.tls.key", c.HTTP.TLS.Key},
 		{"http.tls.acme.ca_file", c.HTTP.TLS.ACME.CAFile},
+		{"auth.htpasswd", c.Auth.Htpasswd},
+		{"auth.ldap.ca_file", c.Auth.LDAP.CAFile},
 	} {
 		if strings.HasPrefix(p.path, "~") && c.isSet(p.key) {
 			report(p.key, "%q: only a shell knows what ~ is; write the whole path", p.path)
