@@ -24,6 +24,7 @@ type HTTP struct {
 	AllowAnonymous  bool
 	DrainTimeout    time.Duration
 	MaxRequestTime  time.Duration
+	HeaderTimeout   time.Duration // for TLS's handshake, and for the header of a request
 	BodyIdleTimeout time.Duration
 	// The following settings limit what clients may use of the server's resources. 0 means
 	// no limit.

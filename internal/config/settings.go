@@ -67,6 +67,9 @@ var settings = append([]setting{
 	{key: "http.max_request_time", def: "2h", derived: "2h, or uploads.max_age where that is shorter", field: func(c *Config) field {
 		return durationField{&c.HTTP.MaxRequestTime, time.Second, maxDuration}
 	}},
+	{key: "http.header_timeout", def: "30s", field: func(c *Config) field {
+		return durationField{&c.HTTP.HeaderTimeout, time.Second, time.Hour}
+	}},
 	{key: "http.body_idle_timeout", def: "60s", derived: "60s, or http.max_request_time where that is shorter", field: func(c *Config) field {
 		return durationField{&c.HTTP.BodyIdleTimeout, time.Second, maxDuration}
 	}},

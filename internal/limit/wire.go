@@ -35,6 +35,9 @@ type wire struct {
 	proxied   bool // the connection begins with a PROXY protocol header instead
 	length    bool // the header has a Content-Length
 	coding    bool // the header has a Transfer-Encoding
+	last      byte // the last byte of the current line
+	bare      bool // a line of the header ends with LF alone
+	folded    bool // a line of the header continues the one before it
 }
 
 // keepLine is how many bytes at the beginning of a header line are kept, enough for the names
@@ -51,6 +54,7 @@ func (w *wire) next() {
 	defer w.mu.Unlock()
 	w.answering, w.line, w.lines, w.target = false, w.line[:0], 0, ""
 	w.ended, w.begun, w.proxied, w.length, w.coding = false, false, false, false, false
+	w.last, w.bare, w.folded = 0, false, false
 }
 
 // read parses bytes that net/http has read from the connection.
@@ -67,6 +71,9 @@ func (w *wire) read(p []byte) {
 			most = firstLine
 		}
 		w.line = append(w.line, piece[:min(len(piece), most-min(most, len(w.line)))]...)
+		if len(piece) > 0 {
+			w.last = piece[len(piece)-1]
+		}
 		if whole {
 			w.endLine()
 		}
@@ -78,6 +85,8 @@ func (w *wire) endLine() {
 	line := strings.TrimSuffix(string(w.line), "\r")
 	w.line = w.line[:0]
 	w.lines++
+	w.bare = w.bare || w.last != '\r'
+	w.last = 0
 	if w.lines == 1 {
 		// The first byte of the line may be missing, since net/http may have read it ahead
 		// while it wrote the previous answer. Therefore only the end of the line is checked.
@@ -90,6 +99,7 @@ func (w *wire) endLine() {
 		w.ended, w.line = true, nil
 		return
 	}
+	w.folded = w.folded || line[0] == ' ' || line[0] == '\t'
 	name, _, _ := strings.Cut(line, ":")
 	switch strings.ToLower(strings.TrimSpace(name)) {
 	case "content-length":
@@ -205,11 +215,17 @@ func (l *Listener) ConnContext(ctx context.Context, nc net.Conn) context.Context
 	return ctx
 }
 
-// Begin must be called before a handler handles the request. It returns an error if the
-// request has both a Content-Length and a Transfer-Encoding: then its end is ambiguous, and a
-// proxy between client and registry could take a part of the body for another request (RFC
-// 9112, section 6.1). It also returns an error if a request with a Transfer-Encoding was sent
-// before the answer to the previous request, because then its header wasn't parsed completely.
+// Begin must be called before a handler handles the request. It returns an error for requests
+// of which a proxy between client and registry could see another end or another beginning, so
+// that it takes a part of one request for another (RFC 9112, section 11.2):
+//
+//   - a request with both a Content-Length and a Transfer-Encoding, or with a Transfer-Encoding
+//     in HTTP/1.0, which net/http ignores (section 6.1),
+//   - a request with a header line that continues the one before (section 5.2), or that ends
+//     with LF alone (section 2.2), in which some proxies see one header where net/http sees two,
+//   - a request with a Transfer-Encoding, or of HTTP/1.0, that was sent before the answer to the
+//     one before it, because then its header wasn't parsed completely.
+//
 // The caller must refuse the request and close its connection.
 func Begin(r *http.Request) error {
 	c, ok := r.Context().Value(connKey{}).(*conn)
@@ -220,11 +236,28 @@ func Begin(r *http.Request) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.answering = true
-	switch {
+	old := r.ProtoMinor == 0
+	switch seen := w.ended && w.begun; {
 	case w.length && w.coding:
 		return errors.New("a request has either Content-Length or Transfer-Encoding, never both")
-	case len(r.TransferEncoding) > 0 && !(w.ended && w.begun):
+	case w.coding && old:
+		return errors.New("a request of HTTP/1.0 can't have a Transfer-Encoding")
+	case w.folded:
+		return errors.New("a line of the header begins with a space or a tab")
+	case w.bare:
+		return errors.New("a line of the header ends with LF, and not with CR and LF")
+	case len(r.TransferEncoding) > 0 && !seen:
 		return errors.New("a request with Transfer-Encoding can't be sent before the answer to the one before it")
+	case old && !seen:
+		return errors.New("a request of HTTP/1.0 can't be sent before the answer to the one before it")
 	}
 	return nil
+}
+
+// IsLast says whether the connection must be closed after the answer to the request. On a
+// connection with TLS, Begin doesn't see whether a request has both a Content-Length and a
+// Transfer-Encoding, or a Transfer-Encoding in HTTP/1.0. After such a request the connection
+// must be closed (RFC 9112, section 6.1), so it is closed after every request that could be one.
+func IsLast(r *http.Request) bool {
+	return r.TLS != nil && r.ProtoMajor == 1 && (len(r.TransferEncoding) > 0 || r.ProtoMinor == 0)
 }

@@ -185,6 +185,63 @@ func TestContentLikeAnAnswer(t *testing.T) {
 	}
 }
 
+// A client sends requests whose beginning or end a proxy could see elsewhere, also after another
+// request on the connection. The test expects that they are refused and their connections
+// closed, so that what follows is never read as a request.
+func TestAmbiguousRequests(t *testing.T) {
+	t.Parallel()
+	addr := bare(t)
+	const good = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+	const hidden = "GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+	for _, text := range []string{
+		"POST / HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"GET / HTTP/1.1\nHost: x\n\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nX: y\nContent-Length: 0\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\n\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("y", 100) + "\nY: z\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nX: y\r\n z\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nX: y\r\n\tContent-Length: 3\r\n\r\n",
+	} {
+		for _, before := range []string{"", good} {
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := bufio.NewReader(c)
+			if before != "" { // answered before the next one is sent
+				if _, err := io.WriteString(c, before); err != nil {
+					t.Fatal(err)
+				}
+				if body, err := readBody(in); err != nil || body != "hello" {
+					t.Fatalf("%q, %v", body, err)
+				}
+			}
+			if _, err := io.WriteString(c, text+hidden); err != nil {
+				t.Fatal(err)
+			}
+			rest, err := io.ReadAll(in)
+			if err != nil || !strings.HasPrefix(string(rest[len("HTTP/1.1"):]), " 400 ") || strings.Count(string(rest), "Content-Length: ") != 1 || !strings.Contains(string(rest), "refused") {
+				t.Errorf("%.80q: %q, %v", text, rest, err)
+			}
+			c.Close() //nolint:errcheck // the server has closed it
+		}
+	}
+	const old = "GET / HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\n\r\n"
+	answers, bodies := exchange(t, addr, old+old, 2)
+	if answers[0].StatusCode != 200 || answers[1].StatusCode != 400 || !strings.HasPrefix(bodies[1], "refused") {
+		t.Errorf("two requests of HTTP/1.0 that are sent together: %d, %d %q", answers[0].StatusCode, answers[1].StatusCode, bodies[1])
+	}
+}
+
+func readBody(in *bufio.Reader) (string, error) {
+	a, err := http.ReadResponse(in, nil)
+	if err != nil {
+		return "", err
+	}
+	body, err := io.ReadAll(a.Body)
+	return string(body), err
+}
+
 // A client sends requests with both Content-Length and Transfer-Encoding, in pieces of
 // different sizes. The test expects that they are refused and their connections closed.
 func TestTwoLengths(t *testing.T) {

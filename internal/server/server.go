@@ -166,6 +166,9 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 		s.Fail(w, r, oci.Errorf(oci.Unsupported, "%v", err).WithStatus(http.StatusBadRequest))
 		return
 	}
+	if limit.IsLast(r) {
+		w.Header().Set("Connection", "close")
+	}
 	client := Observed(r.Context()).Client
 	if err := s.admit(client); err != nil {
 		s.Fail(w, r, err)

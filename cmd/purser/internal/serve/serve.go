@@ -40,7 +40,7 @@ import (
 )
 
 const (
-	headerTimeout  = 30 * time.Second
+	headerTimeout  = 30 * time.Second // of the listeners for metrics, health and profiles
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 64 << 10
 )
@@ -379,7 +379,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *site, socks *socket
 		Handler: handler,
 		// There is no read timeout for a whole request, since the upload of a large blob
 		// takes long. Instead, the handler ends a request whose body stalls.
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ReadHeaderTimeout: cfg.HTTP.HeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	if socks.cert != nil {
