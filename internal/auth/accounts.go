@@ -147,6 +147,12 @@ func (s *Store) CreateAccount(ctx context.Context, n NewAccount) (a Account, err
 	return a, err
 }
 
+// HasAccounts says whether the registry has any account.
+func (s *Store) HasAccounts(ctx context.Context) (found bool, err error) {
+	err = s.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM accounts)").Scan(&found)
+	return found, err
+}
+
 // CreateFirstAdministrator creates an administrator of the registry if no account exists. It
 // returns false if there is an account. If several replicas call it at once, one of them
 // creates the account.

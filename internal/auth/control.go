@@ -18,6 +18,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth/token"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // Options configure a Control.
@@ -43,7 +44,8 @@ type Options struct {
 	// NewNamespace is called with the name of each new person, to create the namespace of that
 	// name. It returns false if the namespace exists. Nil: people get no namespace of their own.
 	NewNamespace func(ctx context.Context, name string) (made bool, err error)
-	Log          *slog.Logger // default slog.Default()
+	Log          *slog.Logger    // default slog.Default()
+	Worker       *worker.Metrics // nil: none
 }
 
 // Control finds out who sends a request, and decides what that client may do.
@@ -106,6 +108,14 @@ func cached[K comparable, V any](c *Control, cache *otter.Cache[K, entry[V]], ke
 		cache.Set(key, e)
 	}
 	return e.value, err
+}
+
+// Run deletes expired credentials until ctx ends.
+func (c *Control) Run(ctx context.Context) error {
+	return worker.New(worker.Options{
+		Name: "credentials", Log: c.log, Metrics: c.opt.Worker,
+		Batch: func(ctx context.Context) (bool, error) { return c.DeleteExpired(ctx, 1000) },
+	}).Run(ctx)
 }
 
 // Sessions returns the sessions of browsers, nil if there are none.

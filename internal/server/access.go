@@ -82,13 +82,24 @@ func (s *Server) Readable(ctx context.Context) (auth.Readable, error) {
 // Auth returns the access control, nil if everybody may do everything.
 func (s *Server) Auth() *auth.Control { return s.opt.Auth }
 
-// service returns the name of the registry in registry tokens: the host of its external URL,
-// else "purser".
-func (s *Server) service() string {
-	if s.external == nil {
+// service returns the name of the registry in registry tokens.
+func (s *Server) service() string { return serviceOf(s.external) }
+
+// ServiceName returns the name of a registry in registry tokens: the host of its external URL,
+// or "purser" if it has none.
+func ServiceName(externalURL string) string {
+	e, err := parseExternal(externalURL)
+	if err != nil {
+		e = nil
+	}
+	return serviceOf(e)
+}
+
+func serviceOf(e *external) string {
+	if e == nil {
 		return "purser"
 	}
-	return s.external.host
+	return e.host
 }
 
 // Challenge is what a client needs to log in.

@@ -40,7 +40,7 @@ func TestAnnounceExternalURL(t *testing.T) {
 	}
 	defer socks.close()
 	var out bytes.Buffer
-	if err := announce(&out, cfg, socks); err != nil {
+	if err := announce(&out, cfg, socks, access{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"  registry  http://127.0.0.1:", "  external  https://registry.example.com\n", "docker push registry.example.com/alpine\n"} {

@@ -23,6 +23,7 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/backend"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -34,6 +35,7 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/distribution"
+	"github.com/purser-registry/purser/internal/server/login"
 	"github.com/purser-registry/purser/internal/server/management"
 	"github.com/purser-registry/purser/internal/storeid"
 	"github.com/purser-registry/purser/internal/worker"
@@ -146,7 +148,8 @@ func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 
 	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, readinessCheck{name: "storage", run: store.Check},
 		readinessCheck{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
-	if err := announce(out, cfg, socks); err != nil {
+	warnPlain(cfg, socks, log)
+	if err := announce(out, cfg, socks, handler.access); err != nil {
 		return err
 	}
 	return serve(ctx, cfg, handler, socks, limits, background, ready, log)
@@ -207,11 +210,16 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if err != nil {
 		return nil, nil, err
 	}
-	front, err := p.front(cfg)
+	hasher := password.NewHasher(password.HasherOptions{Metrics: p.metrics})
+	access, err := openAccess(ctx, cfg, c, p, hasher)
 	if err != nil {
 		return nil, nil, err
 	}
-	handler, err := p.mount(cfg, front, management.Options{
+	front, err := p.front(cfg, access)
+	if err != nil {
+		return nil, nil, err
+	}
+	handler, err := p.mount(cfg, front, access, management.Options{
 		Catalog: c, Autoprune: pruner, Webhooks: notices, Pulls: statistics,
 		LooseKeys: &management.LooseKeys{Database: &p.keys.Databases[0], Worker: keys},
 		GC:        gc.CollectOptions{Collector: garbage},
@@ -238,13 +246,13 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if cfg.Autoprune.Enabled {
 		workers = append(workers, pruner.Run)
 	}
-	return handler, append(slices.Concat(workers, p.pulls.workers, plannerWorkers(p)), notices.Run, c.Listen), nil
+	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, c.Listen), nil
 }
 
 // mount makes the OCI API and the management API, and mounts them on `front`. The caller
 // sets the fields of `o` that hold the catalog and the workers; mount sets the other
 // fields.
-func (p dependencies) mount(cfg *config.Config, front *server.Server, o management.Options) (*site, error) {
+func (p dependencies) mount(cfg *config.Config, front *server.Server, access access, o management.Options) (*site, error) {
 	o.Server, o.Log, o.Audit, o.System = front, p.log, audit.New(p.db), p.system(cfg)
 	o.Store = blob.Mark(p.store, backend.StoreTrouble(cfg.Storage))
 	o.Recorder, o.PullStats, o.RedisPulls = p.pulls.recorder, p.pulls.sync, p.pulls.flush
@@ -265,7 +273,16 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, o manageme
 	}
 	front.Mount(oci.Mount())
 	front.Mount(operators.Mount())
-	return &site{front, oci, operators}, nil
+	if access.control != nil {
+		logins, err := login.New(login.Options{Server: front, RefreshAge: cfg.Auth.RefreshAge, Log: p.log})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range logins.Mounts() {
+			front.Mount(m)
+		}
+	}
+	return &site{front, oci, operators, access}, nil
 }
 
 // site is the registry's HTTP server with the OCI API and the management API.
@@ -273,6 +290,7 @@ type site struct {
 	*server.Server
 	oci        *distribution.API
 	management *management.API
+	access     access
 }
 
 // close cancels the garbage collections, checks and runs of loose foreign keys that
@@ -286,11 +304,11 @@ func (s *site) close() error {
 }
 
 // front makes the server on which the APIs are mounted.
-func (p dependencies) front(cfg *config.Config) (*server.Server, error) {
+func (p dependencies) front(cfg *config.Config, access access) (*server.Server, error) {
 	return server.New(server.Options{
 		Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics, Tracing: p.tracing,
 		Limits: p.limits.server(), BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime,
-		Proxies: proxies(cfg.HTTP), Hosts: p.hosts, Origins: origins(cfg.HTTP), ExternalURL: cfg.HTTP.ExternalURL,
+		Proxies: proxies(cfg.HTTP), Hosts: p.hosts, Origins: origins(cfg.HTTP), ExternalURL: cfg.HTTP.ExternalURL, Auth: access.control,
 	})
 }
 
@@ -439,7 +457,7 @@ func drain(srv *http.Server, timeout time.Duration, log *slog.Logger) {
 }
 
 // announce prints that the registry is ready, and how to use it.
-func announce(out io.Writer, cfg *config.Config, socks *sockets) error {
+func announce(out io.Writer, cfg *config.Config, socks *sockets, access access) error {
 	scheme, host := "http://", reachable(socks.registry)
 	if socks.cert != nil {
 		scheme = "https://"
@@ -458,6 +476,7 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets) error {
 	for _, place := range places(cfg) {
 		text += "  data      " + place + "\n"
 	}
+	text += access.text(host)
 	text += fmt.Sprintf("  push      docker pull alpine && docker tag alpine %[1]s/alpine && docker push %[1]s/alpine\n", host)
 	if _, err := io.WriteString(out, text); err != nil {
 		return fmt.Errorf("telling that the registry is ready: %w", err)

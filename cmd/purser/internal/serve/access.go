@@ -1,0 +1,174 @@
+package serve
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/auth/identity"
+	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/auth/session"
+	"github.com/purser-registry/purser/internal/auth/throttle"
+	"github.com/purser-registry/purser/internal/auth/token"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// access is the registry's access control with the workers that it needs. If access control is
+// off, `control` is nil.
+type access struct {
+	control *auth.Control
+	oidc    *identity.Provider // nil: none
+	workers []func(context.Context) error
+	// firstPassword is the generated password of the administrator that was created at this
+	// start, "" if none was.
+	firstPassword string
+	firstAdmin    string // its name, "" if none was created
+}
+
+// warnPlain warns if passwords cross the network without TLS: other machines reach the registry,
+// and neither the registry nor, as far as it is configured, a proxy before it uses TLS.
+func warnPlain(cfg *config.Config, socks *sockets, log *slog.Logger) {
+	if cfg.Auth.Enabled && socks.cert == nil && !isLoopback(socks.registry) && len(cfg.HTTP.TrustedProxies) == 0 &&
+		!strings.HasPrefix(cfg.HTTP.ExternalURL, "https://") {
+		log.Warn("passwords and tokens cross the network unencrypted: set http.tls.cert and http.tls.key or http.tls.acme.hosts, or put a proxy with TLS in front and set http.external_url")
+	}
+}
+
+// openAccess makes the access control, and at the first start the first administrator.
+func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p dependencies, hasher *password.Hasher) (a access, err error) {
+	if !cfg.Auth.Enabled {
+		return a, nil
+	}
+	o := auth.Options{
+		DB: p.db, Passwords: hasher, Verified: password.NewCache(password.CacheOptions{}),
+		AnonymousPull: cfg.Auth.AnonymousPull, PublicByDefault: cfg.Auth.DefaultVisibility == catalog.Public,
+		Log: p.log, Worker: p.loops,
+		Failures: throttle.NewFailures(throttle.FailuresOptions{DB: p.db, Log: p.log, Metrics: p.metrics,
+			AccountBurst: cfg.Auth.Login.AccountFailures, AddressBurst: cfg.Auth.Login.AddressFailures}),
+	}
+	if o.Tokens, err = token.NewKeys(token.Options{DB: p.db, Issuer: "purser", Service: server.ServiceName(cfg.HTTP.ExternalURL),
+		TTL: cfg.Auth.TokenTTL, Log: p.log, Metrics: p.loops}); err != nil {
+		return a, err
+	}
+	if o.Sessions, err = session.NewSessions(session.Options{DB: p.db, Idle: cfg.Auth.SessionIdle, MaxAge: cfg.Auth.SessionMaxAge,
+		ExternalURL: cfg.HTTP.ExternalURL, Log: p.log, Worker: p.loops}); err != nil {
+		return a, err
+	}
+	a.workers = append(a.workers, o.Tokens.Run, o.Sessions.Run)
+	if cfg.Auth.Htpasswd != "" {
+		if o.Htpasswd, err = password.OpenFile(cfg.Auth.Htpasswd, password.FileOptions{Log: p.log, Metrics: p.loops}); err != nil {
+			return a, fmt.Errorf("auth.htpasswd: %w", err)
+		}
+		a.workers = append(a.workers, o.Htpasswd.Run)
+	}
+	if err := a.openProviders(cfg.Auth, &o); err != nil {
+		return a, err
+	}
+	if cfg.Auth.PersonalNamespaces {
+		o.NewNamespace = func(ctx context.Context, name string) (bool, error) { return newNamespace(ctx, c, name) }
+	}
+	if a.control, err = auth.New(o); err != nil {
+		return a, err
+	}
+	a.workers = append(a.workers, a.control.Run)
+	return a, a.createFirst(ctx, cfg.Auth)
+}
+
+// openProviders makes what asks other providers for the identities of people and pipelines.
+func (a *access) openProviders(cfg config.Auth, o *auth.Options) (err error) {
+	if l := cfg.LDAP; l.URL != "" {
+		o.Directory, err = identity.NewDirectory(identity.DirectoryOptions{
+			URL: l.URL, StartTLS: l.StartTLS, CAFile: l.CAFile, BindDN: l.BindDN, BindPassword: string(l.BindPassword),
+			UserBase: l.UserBase, UserFilter: l.UserFilter, NameAttribute: l.NameAttribute, EmailAttribute: l.EmailAttribute,
+			GroupBase: l.GroupBase, GroupFilter: l.GroupFilter, GroupAttribute: l.GroupAttribute, MemberOfAttribute: l.MemberOfAttribute,
+			AdminGroups: l.AdminGroups, RequiredGroups: l.RequiredGroups, AllowPlain: l.AllowPlain, Timeout: l.Timeout,
+		})
+		if err != nil {
+			return fmt.Errorf("auth.ldap: %w", err)
+		}
+		if len(l.AdminGroups) > 0 {
+			o.SuperusersOf = append(o.SuperusersOf, auth.SourceLDAP)
+		}
+	}
+	if i := cfg.OIDC; i.Issuer != "" {
+		a.oidc, err = identity.NewProvider(identity.ProviderOptions{
+			Issuer: i.Issuer, ClientID: i.ClientID, ClientSecret: string(i.ClientSecret), Scopes: i.Scopes,
+			UsernameClaim: i.UsernameClaim, EmailClaim: i.EmailClaim, GroupsClaim: i.GroupsClaim,
+			AdminGroups: i.AdminGroups, RequiredGroups: i.RequiredGroups,
+		})
+		if err != nil {
+			return fmt.Errorf("auth.oidc: %w", err)
+		}
+		if len(i.AdminGroups) > 0 {
+			o.SuperusersOf = append(o.SuperusersOf, auth.SourceOIDC)
+		}
+	}
+	if cfg.Federation.Enabled {
+		roots, err := x509.SystemCertPool()
+		if err != nil {
+			return fmt.Errorf("reading the system's certificate authorities: %w", err)
+		}
+		o.Federation = identity.NewVerifier(identity.VerifierOptions{AllowPrivate: cfg.Federation.AllowPrivate, RootCAs: roots})
+	}
+	return nil
+}
+
+// createFirst creates the first administrator if the registry has no account.
+func (a *access) createFirst(ctx context.Context, cfg config.Auth) error {
+	name, pass := cfg.InitialAdmin, string(cfg.InitialPassword)
+	if pass == "" {
+		pass = password.Generate()
+	}
+	any, err := a.control.HasAccounts(ctx)
+	if err != nil || any {
+		return err
+	}
+	hash, err := a.control.Passwords().Hash(ctx, pass)
+	if err != nil {
+		return err
+	}
+	made, err := a.control.CreateFirstAdministrator(ctx, name, hash)
+	if err != nil || !made {
+		return err
+	}
+	if a.firstAdmin = name; cfg.InitialPassword == "" {
+		a.firstPassword = pass
+	}
+	return nil
+}
+
+// text returns the lines about access that the registry prints when it is ready. `host` is the
+// registry's host for a client.
+func (a access) text(host string) string {
+	switch {
+	case a.control == nil:
+		return "  access    open: everybody who reaches this address may do everything (auth.enabled: true asks who it is)\n"
+	case a.firstPassword != "":
+		return fmt.Sprintf("  log in    docker login %s --username %s\n            with the password %s\n            It is shown this once. Change it with \"purser user password %[2]s\".\n",
+			host, a.firstAdmin, a.firstPassword)
+	case a.firstAdmin != "":
+		return fmt.Sprintf("  log in    docker login %s --username %s, with the password of auth.initial_password\n", host, a.firstAdmin)
+	}
+	return fmt.Sprintf("  log in    docker login %s\n", host)
+}
+
+// newNamespace creates a namespace. It returns false if there is one of that name, or if the
+// name can't be a namespace's.
+func newNamespace(ctx context.Context, c *catalog.Catalog, name string) (bool, error) {
+	if oci.ValidateName(name) != nil {
+		return false, nil
+	}
+	err := c.CreateNamespace(ctx, name)
+	if e, ok := errors.AsType[*oci.Error](err); ok && e.HTTPStatus() == http.StatusBadRequest {
+		return false, nil
+	}
+	return err == nil, err
+}
