@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -67,7 +68,7 @@ func (s *Store) readRight(ctx context.Context, account int64, r Resource, public
 
 // Readable says which repositories a list may show.
 type Readable struct {
-	All    bool // every repository; the other fields are then unset
+	All    bool // every repository that Patterns allow
 	Public bool // public ones
 	// PublicByDefault says whether a repository without a visibility of its own is public.
 	PublicByDefault bool
@@ -81,12 +82,20 @@ type Readable struct {
 
 // Readable returns which repositories the principal may see in lists.
 func (c *Control) Readable(ctx context.Context, p *Principal) (Readable, error) {
+	superuser := p.Superuser
 	switch {
 	case p.open:
 		return Readable{All: true}, nil
 	case !p.limits.Allow(ActionPull, Registry):
 		return Readable{}, nil
-	case p.Superuser && p.limits.Repositories == nil:
+	case p.token != nil && p.ID != 0: // tokens don't say who administers the registry
+		a, err := c.accountByID(ctx, p.ID)
+		if err != nil && !errors.Is(err, ErrUnknown) {
+			return Readable{}, err
+		}
+		superuser = a.Superuser && !a.Disabled
+	}
+	if superuser && p.limits.Repositories == nil {
 		return Readable{All: true}, nil
 	}
 	r := Readable{Public: p.ID != 0 || c.opt.AnonymousPull, PublicByDefault: c.opt.PublicByDefault}
@@ -99,7 +108,7 @@ func (c *Control) Readable(ctx context.Context, p *Principal) (Readable, error) 
 	switch {
 	case p.ID == 0:
 		return r, nil
-	case p.Superuser:
+	case superuser:
 		return Readable{All: true, Patterns: r.Patterns}, nil
 	}
 	err := c.db.Pool.QueryRow(ctx, `
