@@ -147,7 +147,11 @@ func (c *Control) bySecret(ctx context.Context, name, secret string) (*Principal
 	case found.Kind == RefreshToken, name != found.account && !isTokenName(name), found.Expires != nil && !found.Expires.After(time.Now()):
 		return nil, wrongCredentials
 	}
-	return c.enter(ctx, found.account, found.Limits, found.Credential.ID)
+	p, err := c.enter(ctx, found.account, found.Limits, found.Credential.ID)
+	if err == nil {
+		p.expires = found.Expires
+	}
+	return p, err
 }
 
 func isTokenName(name string) bool {

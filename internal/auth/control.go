@@ -127,6 +127,18 @@ func (c *Control) Tokens() *token.Keys { return c.opt.Tokens }
 // Passwords returns the hasher of passwords.
 func (c *Control) Passwords() *password.Hasher { return c.opt.Passwords }
 
+// CheckFederation returns an error, whose text is for the client, unless a rule of federation is
+// valid and safe.
+func (c *Control) CheckFederation(r identity.Rule) error {
+	if c.opt.Federation == nil {
+		return r.Check()
+	}
+	return c.opt.Federation.CheckRule(r)
+}
+
+// PublicByDefault says whether a repository without a visibility of its own is public.
+func (c *Control) PublicByDefault() bool { return c.opt.PublicByDefault }
+
 // denied is the error for a client that is logged in and may not do what it asks for. It says
 // nothing about what exists.
 func denied(p *Principal, a Access, r Resource) error {

@@ -33,6 +33,36 @@ func (l Limits) Allow(a Action, r Resource) bool {
 	return r.Repository != "" && slices.ContainsFunc(l.Repositories, func(p string) bool { return matchPattern(p, r.Repository) })
 }
 
+// Within says whether these limits allow nothing that the limits `of` don't allow. It returns
+// true only if that is certain, see covers.
+func (l Limits) Within(of Limits) bool {
+	if of.Actions != nil && (l.Actions == nil || slices.ContainsFunc(l.Actions, func(a Action) bool { return !slices.Contains(of.Actions, a) })) {
+		return false
+	}
+	if of.Repositories == nil {
+		return true
+	}
+	return l.Repositories != nil && !slices.ContainsFunc(l.Repositories, func(p string) bool {
+		return !slices.ContainsFunc(of.Repositories, func(wider string) bool { return covers(wider, p) })
+	})
+}
+
+// covers says whether a pattern certainly matches every path that another pattern `p` matches. A
+// star of `p` stands for any characters but a slash. If `wider` matches `p` with some other
+// character in the star's place, then a star of `wider` has matched it, and would match what the
+// star stands for too. For a double star in `p` that isn't so: there, covers compares `p` only
+// with patterns such as acme/**.
+func covers(wider, p string) bool {
+	if p == wider {
+		return true
+	}
+	if strings.Contains(p, "**") {
+		beginning, ok := strings.CutSuffix(wider, "**")
+		return ok && !strings.Contains(beginning, "*") && strings.HasPrefix(p, beginning)
+	}
+	return matchPattern(wider, strings.ReplaceAll(p, "*", "\x00"))
+}
+
 // Check returns an error that names the first invalid pattern or action.
 func (l Limits) Check() error {
 	for _, p := range l.Repositories {

@@ -1,6 +1,8 @@
 package auth
 
 import (
+	"time"
+
 	"github.com/purser-registry/purser/internal/auth/token"
 )
 
@@ -11,8 +13,9 @@ type Principal struct {
 	Robot     bool
 	Superuser bool // an administrator of the registry
 
-	limits Limits // of the robot or the credential
-	token  *token.Claims
+	limits  Limits     // of the robot or the credential
+	expires *time.Time // of the credential; nil: never
+	token   *token.Claims
 	// session is the id of the browser's session, "" if there is none.
 	session string
 	open    bool
@@ -38,6 +41,10 @@ func (p *Principal) Session() string { return p.session }
 
 // Limits returns what the robot or the token of the client is limited to.
 func (p *Principal) Limits() Limits { return p.limits }
+
+// Expires returns when the secret or token of the client ends, nil if it doesn't or if the client
+// has sent other credentials.
+func (p *Principal) Expires() *time.Time { return p.expires }
 
 // MayRefresh says whether the client may get a refresh token: a person who has sent a password
 // may, and a token can't be made into another one that lasts longer.

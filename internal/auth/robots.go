@@ -130,12 +130,23 @@ func (s *Store) RotateRobot(ctx context.Context, name string, overlap time.Durat
 	return secret, err
 }
 
-// ChangeRobot changes a robot's limits and description, and whether it is disabled. Nil stays
-// as it is. Error: 404.
-func (s *Store) ChangeRobot(ctx context.Context, name string, l *Limits, description *string, disabled *bool) error {
+// RobotChange changes a robot. Nil fields stay as they are; a pointer to a nil slice takes the
+// limit away.
+type RobotChange struct {
+	Description  *string
+	Disabled     *bool
+	Repositories *[]string
+	Actions      *[]Action
+}
+
+// ChangeRobot changes a robot. Errors: 404, 400 for invalid limits.
+func (s *Store) ChangeRobot(ctx context.Context, name string, c RobotChange) error {
 	var limits Limits
-	if l != nil {
-		limits = *l
+	if c.Repositories != nil {
+		limits.Repositories = *c.Repositories
+	}
+	if c.Actions != nil {
+		limits.Actions = *c.Actions
 	}
 	if err := limits.Check(); err != nil {
 		return invalid("%v", err)
@@ -143,21 +154,30 @@ func (s *Store) ChangeRobot(ctx context.Context, name string, l *Limits, descrip
 	return s.change(ctx, "changing robot "+name, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
 			UPDATE accounts SET
-				repository_patterns = CASE WHEN @limits THEN @patterns ELSE repository_patterns END,
-				actions = CASE WHEN @limits THEN @actions ELSE actions END,
+				repository_patterns = CASE WHEN @narrow THEN @patterns ELSE repository_patterns END,
+				actions = CASE WHEN @restrict THEN @actions ELSE actions END,
 				description = COALESCE(@description, description),
 				disabled_at = CASE WHEN @disabled::boolean IS NULL THEN disabled_at WHEN @disabled THEN COALESCE(disabled_at, now()) END
 			WHERE name = @name AND kind = 'robot'`,
-			db.Args{"name": name, "limits": l != nil, "patterns": limits.Repositories, "actions": limits.Actions,
-				"description": description, "disabled": disabled})
+			db.Args{"name": name, "narrow": c.Repositories != nil, "patterns": limits.Repositories, "restrict": c.Actions != nil,
+				"actions": limits.Actions, "description": c.Description, "disabled": c.Disabled})
 		if err == nil && tag.RowsAffected() == 0 {
 			return unknownRobot(name)
 		}
 		if err != nil {
 			return err
 		}
-		return audit.Append(ctx, tx, robotEntry(audit.ChangeUser, name, map[string]any{
-			"repositories": limits.Repositories, "actions": limits.Actions, "disabled": disabled}))
+		detail := map[string]any{}
+		if c.Repositories != nil {
+			detail["repositories"] = limits.Repositories
+		}
+		if c.Actions != nil {
+			detail["actions"] = limits.Actions
+		}
+		if c.Disabled != nil {
+			detail["disabled"] = *c.Disabled
+		}
+		return audit.Append(ctx, tx, robotEntry(audit.ChangeUser, name, detail))
 	})
 }
 

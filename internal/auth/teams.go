@@ -51,9 +51,10 @@ func (s *Store) Teams(ctx context.Context, namespace string) ([]Team, error) {
 	})
 }
 
-// PutTeam creates a team, or changes its role and description. `created` says which. Errors:
-// 404 if the namespace doesn't exist, 400 for an invalid name.
-func (s *Store) PutTeam(ctx context.Context, namespace, name string, role Role, description string) (created bool, err error) {
+// PutTeam creates a team, or changes its role and description. `created` says which. A nil
+// description stays as it is. Errors: 404 if the namespace doesn't exist, 400 for an invalid
+// name.
+func (s *Store) PutTeam(ctx context.Context, namespace, name string, role Role, description *string) (created bool, err error) {
 	if err := checkShortName("team", name); err != nil {
 		return false, err
 	}
@@ -63,8 +64,8 @@ func (s *Store) PutTeam(ctx context.Context, namespace, name string, role Role, 
 			return err
 		}
 		err = tx.QueryRow(ctx, `
-			INSERT INTO teams (top_level_namespace_id, name, role, description) VALUES (@id, @name, @role, @description)
-			ON CONFLICT (top_level_namespace_id, name) DO UPDATE SET role = @role, description = @description
+			INSERT INTO teams (top_level_namespace_id, name, role, description) VALUES (@id, @name, @role, COALESCE(@description, ''))
+			ON CONFLICT (top_level_namespace_id, name) DO UPDATE SET role = @role, description = COALESCE(@description, teams.description)
 			RETURNING xmax = 0`, db.Args{"id": id, "name": name, "role": orNull(role.String()), "description": description}).Scan(&created)
 		if err != nil {
 			return err
@@ -265,13 +266,18 @@ type Grant struct {
 	Team     string // "" for an account
 	Role     Role
 	Created  time.Time
+	// Member says whether the account is in a team of the namespace, or a robot of it.
+	Member bool
 }
 
 // Grants lists the grants in a namespace or a repository: of a namespace, those in the whole
 // namespace.
 func (s *Store) Grants(ctx context.Context, r Resource) ([]Grant, error) {
 	rows, err := s.db.Pool.Query(ctx, `
-		SELECT COALESCE(a.name, ''), COALESCE(a.kind = 'robot', false), COALESCE(t.name, ''), g.role, g.created_at
+		SELECT COALESCE(a.name, ''), COALESCE(a.kind = 'robot', false), COALESCE(t.name, ''), g.role, g.created_at,
+			COALESCE(a.top_level_namespace_id = n.id, false) OR EXISTS (
+				SELECT FROM teammembers m JOIN teams mt ON mt.id = m.team_id
+				WHERE m.account_id = g.account_id AND mt.top_level_namespace_id = n.id)
 		FROM top_level_namespaces n
 		LEFT JOIN repositories r ON r.path = $2 AND r.top_level_namespace_id = n.id
 		JOIN grants g ON g.top_level_namespace_id = n.id AND g.repository_id IS NOT DISTINCT FROM r.id
@@ -284,7 +290,7 @@ func (s *Store) Grants(ctx context.Context, r Resource) ([]Grant, error) {
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Grant, err error) {
 		g.Resource = r
 		var role string
-		if err = row.Scan(&g.Account, &g.Robot, &g.Team, &role, &g.Created); err == nil {
+		if err = row.Scan(&g.Account, &g.Robot, &g.Team, &role, &g.Created, &g.Member); err == nil {
 			g.Role, err = ParseRole(role)
 		}
 		return g, err

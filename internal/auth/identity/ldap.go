@@ -413,6 +413,19 @@ func (d *Directory) memberOf(dns []string) (groups []string) {
 	return groups
 }
 
+// GroupName returns the name of the group with a DN: the value of the DN's first part. A text
+// that isn't a DN is a name itself.
+func GroupName(text string) (string, error) {
+	if !strings.Contains(text, "=") {
+		return text, nil
+	}
+	dn, err := ldap.ParseDN(text)
+	if err != nil || len(dn.RDNs) == 0 || len(dn.RDNs[0].Attributes) != 1 {
+		return "", fmt.Errorf("%s isn't the DN of a group, such as cn=developers,ou=groups,dc=example,dc=com", excerpt(text))
+	}
+	return dn.RDNs[0].Attributes[0].Value, nil
+}
+
 // searchGroups returns the names of a user's groups. It returns an error if there are more than
 // maxGroups: without some of the groups, the user's rights would be wrong.
 func (d *Directory) searchGroups(ctx context.Context, service *directoryConn, dn, name string) (groups []string, err error) {

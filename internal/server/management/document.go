@@ -13,23 +13,33 @@ var tags = []*huma.Tag{
 	{Name: "manifest", Description: "What manifests consist of, and what refers to them"},
 	{Name: "namespace", Description: "Namespaces, which are Quay's organizations: the first parts of repositories' names"},
 	{Name: "pullstatistics", Description: "Statistics of pulls"},
+	{Name: "permission", Description: "Roles of accounts and teams in repositories and namespaces"},
 	{Name: "repository", Description: "Repositories"},
+	{Name: "robot", Description: "Robots, which are accounts for programs, and the tokens of other issuers that log in as them"},
 	{Name: "system", Description: "The health of the registry"},
 	{Name: "tag", Description: "Tags"},
 	{Name: "tagprotection", Description: "Rules that keep tags as they are"},
+	{Name: "team", Description: "Teams of namespaces, and the people who have rights there"},
+	{Name: "token", Description: "Personal tokens and log-ins of the client's account"},
+	{Name: "user", Description: "People's accounts"},
 	{Name: "webhook", Description: "Webhooks, which are told of pushes, pulls, deletions and garbage collection in a namespace"},
 }
 
-// securitySchemes are the ways in which clients will authenticate when the registry has
-// accounts. It has none yet, so any client that reaches the registry may do everything.
+// securitySchemes are the ways in which clients authenticate.
 var securitySchemes = map[string]*huma.SecurityScheme{
 	"basic": {Type: "http", Scheme: "basic",
-		Description: "Name and password of an account. There are no accounts yet, and the registry ignores it"},
+		Description: "Name and password of an account, or its name and a personal token. For a robot: its name and its secret. " +
+			"A registry without access control ignores it"},
 	"bearer": {Type: "http", Scheme: "bearer",
-		Description: "A token of an account. There are no accounts yet, and the registry ignores it"},
+		Description: "A personal token, or the secret of a robot. A registry without access control ignores it"},
+	"session": {Type: "apiKey", In: "cookie", Name: "__Host-purser_session",
+		Description: "The log-in of a browser. A registry without access control ignores it"},
 }
 
-// optionalSecurity says in the OpenAPI document that a client may send a request without
-// authentication: the first of the alternatives that it lists is empty (OpenAPI 3.1, "Security
-// Requirement Object").
-var optionalSecurity = []map[string][]string{{}, {"basic": {}}, {"bearer": {}}}
+// requiredSecurity says in the OpenAPI document that a client must authenticate in one of these
+// ways. optionalSecurity says that it needn't, as far as public repositories are concerned: the
+// first of the alternatives is empty (OpenAPI 3.1, "Security Requirement Object").
+var (
+	requiredSecurity = []map[string][]string{{"basic": {}}, {"bearer": {}}, {"session": {}}}
+	optionalSecurity = append([]map[string][]string{{}}, requiredSecurity...)
+)

@@ -34,6 +34,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -91,6 +92,11 @@ type Options struct {
 	// RedisPulls adds the pulls that Redis has counted to the statistics in the database. Nil:
 	// the registry doesn't use Redis.
 	RedisPulls *pullstats.FlushWorker
+	// Accounts keeps accounts, robots, teams and roles, and Passwords hashes passwords of new
+	// accounts. If the server has access control, the API uses those of the access control
+	// instead. Nil: the API has no operations on them.
+	Accounts  *auth.Store
+	Passwords *password.Hasher
 	// LooseKeys gives access to the loose foreign keys. Nil: the API has no operations on
 	// them.
 	LooseKeys *LooseKeys
@@ -175,6 +181,7 @@ func New(o Options) (*API, error) {
 	a.addProtection()
 	a.addWebhooks()
 	a.addPulls()
+	a.addAccess()
 	return a, nil
 }
 
@@ -204,8 +211,12 @@ func add[I, O any](a *API, access auth.Access, op huma.Operation, handle func(ct
 	}
 	op.Metadata = map[string]any{accessKey: access}
 	op.Extensions = map[string]any{"x-access": access.String()}
-	if access != auth.Anyone {
+	switch access {
+	case auth.Anyone:
+	case auth.List, auth.Pull:
 		op.Security = optionalSecurity
+	default:
+		op.Security = requiredSecurity
 	}
 	op.Errors = append(op.Errors, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
 		http.StatusServiceUnavailable)

@@ -266,10 +266,21 @@ func (op apiOperation) check(path string) (wrong []string) {
 	if op.OperationID == "" || op.Summary == "" || len(op.Tags) == 0 {
 		add("identifier %q, summary %q, tags %q", op.OperationID, op.Summary, op.Tags)
 	}
-	// Authentication must be optional, since there are no accounts yet. In the document, an
-	// empty first alternative in Security means optional.
-	if op.Access != "any" && (len(op.Security) < 2 || len(op.Security[0]) != 0) {
-		add("security %v, want one that is optional", op.Security)
+	// An empty first alternative means that a client needn't authenticate: it must be there for
+	// operations on public repositories only.
+	switch anonymous := len(op.Security) > 0 && len(op.Security[0]) == 0; op.Access {
+	case "any":
+		if len(op.Security) > 0 {
+			add("security %v, want none", op.Security)
+		}
+	case "list", "pull":
+		if !anonymous || len(op.Security) < 4 {
+			add("security %v, want one that is optional", op.Security)
+		}
+	default:
+		if anonymous || len(op.Security) < 3 {
+			add("security %v, want one that is required", op.Security)
+		}
 	}
 	want := []string{"400", "401", "403", "500", "503"}
 	if strings.Contains(path, "{") {
@@ -333,7 +344,7 @@ func TestAPIDocument(t *testing.T) {
 			}
 			for _, alternative := range op.Security {
 				for scheme := range alternative {
-					if d.Components.SecuritySchemes[scheme].Type != "http" {
+					if d.Components.SecuritySchemes[scheme].Type == "" {
 						t.Errorf("%s: the security scheme %s isn't declared", what, scheme)
 					}
 				}

@@ -94,32 +94,6 @@ func (a *API) addVisibility() {
 	})
 }
 
-// quayUser is Quay's description of the client's user.
-type quayUser struct {
-	Anonymous          bool       `json:"anonymous" doc:"Whether nobody is logged in: true as long as there are no accounts"`
-	Username           string     `json:"username" doc:"The namespace that the routes below /user are about" example:"library"`
-	Verified           bool       `json:"verified" doc:"Always true"`
-	CanCreateRepo      bool       `json:"can_create_repo" doc:"Always true"`
-	PreferredNamespace bool       `json:"preferred_namespace" doc:"Always true"`
-	Organizations      []struct{} `json:"organizations" nullable:"false" doc:"Always empty: namespaces have no owners. GET /organization lists them"`
-	Logins             []struct{} `json:"logins" nullable:"false" doc:"Always empty"`
-}
-
-// addUser adds Quay's route that describes the user. Quay's clients call this route to find out
-// whether they are logged in.
-func (a *API) addUser() {
-	type output struct{ Body quayUser }
-	add(a, auth.Anyone, huma.Operation{
-		OperationID: "getLoggedInUser", Method: http.MethodGet, Path: "/user", Tags: []string{"system"},
-		Summary: "Get the account of the request", Description: "As long as there are no accounts, nobody is logged in. Requests without an account have the namespace " + anonymousNamespace + ".",
-	}, func(context.Context, *struct{}) (*output, error) {
-		return &output{quayUser{
-			Anonymous: true, Username: anonymousNamespace, Verified: true, CanCreateRepo: true, PreferredNamespace: true,
-			Organizations: []struct{}{}, Logins: []struct{}{},
-		}}, nil
-	})
-}
-
 // newStar is the body of a request to give a repository a star.
 type newStar struct {
 	_          struct{} `additionalProperties:"true"`

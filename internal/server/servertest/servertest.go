@@ -17,6 +17,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
@@ -132,6 +133,9 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	}
 	o.Management.Server, o.Management.Catalog, o.Management.Store = r.Handler, o.Catalog, store
 	o.Management.Log, o.Management.Recorder = o.Log, o.Recorder
+	if o.Access == nil {
+		o.Management.Accounts, o.Management.Passwords = auth.NewStore(r.DB), password.NewHasher(password.HasherOptions{})
+	}
 	if r.Management, err = management.New(o.Management); err != nil {
 		t.Fatal(err)
 	}
