@@ -1,0 +1,280 @@
+package e2e
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// accountPassword is the password of all people's accounts in closed registries, and
+// robotSecret the secret of the robot acme+ci.
+const (
+	accountPassword = "correct horse battery staple"
+	robotSecret     = "purser_robot_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
+)
+
+// startClosed starts a registry with access control. It has an administrator, admin; in the
+// namespace acme a writer, a reader and the robot ci, which is a writer; and an account stranger
+// without a role. The database is used directly for the accounts.
+func startClosed(t *testing.T) *registry {
+	t.Helper()
+	beginOwn(t)
+	dsn := dbtest.EmptyDSN(t)
+	r := startRegistry(t, options{env: append(storages["filesystem"](t), "PURSER_DATABASE_MAIN="+dsn,
+		"PURSER_AUTH_ENABLED=true", "PURSER_AUTH_INITIAL_PASSWORD="+accountPassword)})
+	db := openPool(t, dsn)
+	mustExec(t, db, `INSERT INTO top_level_namespaces (name) VALUES ('acme'), ('open')`)
+	for _, name := range []string{"writer", "reader", "stranger"} {
+		mustExec(t, db, `INSERT INTO accounts (name, kind, password_hash)
+			SELECT $1, 'user', password_hash FROM accounts WHERE name = 'admin'`, name)
+	}
+	mustExec(t, db, `INSERT INTO accounts (name, kind, top_level_namespace_id)
+		SELECT 'acme+ci', 'robot', id FROM top_level_namespaces WHERE name = 'acme'`)
+	hash := sha256.Sum256([]byte(robotSecret))
+	mustExec(t, db, `INSERT INTO credentials (id, account_id, kind, secret_hash)
+		SELECT $1, id, 'robot', $2 FROM accounts WHERE name = 'acme+ci'`, uuid.New(), hash[:])
+	for name, role := range map[string]string{"writer": "writer", "acme+ci": "writer", "reader": "reader"} {
+		mustExec(t, db, `INSERT INTO grants (top_level_namespace_id, account_id, role)
+			SELECT n.id, a.id, $2 FROM top_level_namespaces n, accounts a WHERE n.name = 'acme' AND a.name = $1`, name, role)
+	}
+	return r
+}
+
+// publish lets everybody pull from a repository.
+func publish(t *testing.T, r *registry, repo string) {
+	t.Helper()
+	mustExec(t, openPool(t, setting(r, "PURSER_DATABASE_MAIN")), `UPDATE repositories SET is_public = true WHERE path = $1`, repo)
+}
+
+// accessClient is a client that can log in. Its functions return what it says if it fails.
+type accessClient struct {
+	login func(name, password string) error // nil: it only sends what it was given with the requests
+	push  func(repo, tag string) error
+	pull  func(repo, tag string) error
+	tags  func(repo string) ([]string, error) // nil: it can't list tags
+	// copies copies v1 from one repository to another, and mounts its layers. Nil: it can't.
+	copies func(from, to string) error
+	// lateLogin says that the client doesn't check a password when it logs in.
+	lateLogin bool
+}
+
+// accessClients has, by name, a function that returns a new client, which isn't logged in. It
+// pushes the image in the OCI layout `dir`, under the tag v1 there.
+var accessClients = map[string]func(t *testing.T, r *registry, dir string) accessClient{
+	"crane":   craneAccess,
+	"skopeo":  skopeoAccess,
+	"podman":  podmanAccess,
+	"regctl":  regctlAccess,
+	"oras-go": orasAccess,
+}
+
+// run returns a function's error only.
+func (c *client) run(args ...string) error {
+	_, err := c.Try("", args...)
+	return err
+}
+
+func craneAccess(t *testing.T, r *registry, dir string) accessClient {
+	crane := toolClient(t, "crane")
+	return accessClient{
+		lateLogin: true,
+		login:     func(name, pass string) error { return crane.run("auth", "login", r.host, "-u", name, "-p", pass) },
+		push:      func(repo, tag string) error { return crane.run("push", dir, r.Ref(repo, tag)) },
+		pull:      func(repo, tag string) error { return crane.run("pull", r.Ref(repo, tag), newDir(t)+"/pulled") },
+		tags: func(repo string) ([]string, error) {
+			out, err := crane.Try("", "ls", r.host+"/"+repo)
+			return lines(out), err
+		},
+		copies: func(from, to string) error { return crane.run("copy", r.Ref(from, "v1"), r.Ref(to, "v1")) },
+	}
+}
+
+func skopeoAccess(t *testing.T, r *registry, dir string) accessClient {
+	skopeo := skopeo(t)
+	docker := func(repo, tag string) string { return "docker://" + r.Ref(repo, tag) }
+	return accessClient{
+		login: func(name, pass string) error {
+			return skopeo.run("login", "--tls-verify=false", "-u", name, "-p", pass, r.host)
+		},
+		push: func(repo, tag string) error {
+			return skopeo.run("copy", "--dest-tls-verify=false", "oci:"+dir+":v1", docker(repo, tag))
+		},
+		pull: func(repo, tag string) error {
+			return skopeo.run("copy", "--src-tls-verify=false", docker(repo, tag), "oci:"+newDir(t)+"/pulled:v1")
+		},
+		tags: func(repo string) ([]string, error) {
+			out, err := skopeo.Try("", "list-tags", "--tls-verify=false", "docker://"+r.host+"/"+repo)
+			_, list, _ := strings.Cut(out, "[")
+			return lines(strings.NewReplacer(`"`, "", ",", "", "]", "", "}", "").Replace(list)), err
+		},
+		copies: func(from, to string) error {
+			return skopeo.run("copy", "--src-tls-verify=false", "--dest-tls-verify=false", docker(from, "v1"), docker(to, "v1"))
+		},
+	}
+}
+
+func podmanAccess(t *testing.T, r *registry, dir string) accessClient {
+	podman := podman(t)
+	return accessClient{
+		login: func(name, pass string) error {
+			return podman.run("login", "--tls-verify=false", "-u", name, "-p", pass, r.host)
+		},
+		push: func(repo, tag string) error {
+			id, err := podman.Try("", "pull", "--quiet", "oci:"+dir+":v1")
+			if err != nil {
+				return err
+			}
+			return podman.run("push", "--tls-verify=false", id, r.Ref(repo, tag))
+		},
+		pull: func(repo, tag string) error { return podman.run("pull", "--tls-verify=false", r.Ref(repo, tag)) },
+	}
+}
+
+func regctlAccess(t *testing.T, r *registry, dir string) accessClient {
+	regctl := regctl(t, r)
+	return accessClient{
+		login: func(name, pass string) error { return regctl.run("registry", "login", r.host, "-u", name, "-p", pass) },
+		push: func(repo, tag string) error {
+			return regctl.run("image", "copy", "ocidir://"+dir+":v1", r.Ref(repo, tag))
+		},
+		pull: func(repo, tag string) error {
+			return regctl.run("image", "copy", r.Ref(repo, tag), "ocidir://"+newDir(t)+"/pulled:v1")
+		},
+		tags: func(repo string) ([]string, error) {
+			out, err := regctl.Try("", "tag", "ls", r.host+"/"+repo)
+			return lines(out), err
+		},
+		copies: func(from, to string) error { return regctl.run("image", "copy", r.Ref(from, "v1"), r.Ref(to, "v1")) },
+	}
+}
+
+// eachAccessClient runs a test with each client against one registry. The test gets a function
+// that makes a client, which isn't logged in.
+func eachAccessClient(t *testing.T, test func(t *testing.T, r *registry, name string, newClient func() accessClient)) {
+	r := startClosed(t)
+	dir := writeImage(t, newImage(t, 2, 16<<10), "v1")
+	for name, make := range accessClients {
+		t.Run(name, func(t *testing.T) {
+			test(t, r, name, func() accessClient { return make(t, r, dir) })
+		})
+	}
+}
+
+// TestClientsLogIn: a client logs in with a password or with a robot's secret, and pushes, pulls,
+// lists tags and copies between repositories.
+func TestClientsLogIn(t *testing.T) {
+	eachAccessClient(t, func(t *testing.T, r *registry, name string, newClient func() accessClient) {
+		for i, account := range []string{"writer", "acme+ci", "$token"} {
+			c, repo, secret := newClient(), fmt.Sprintf("acme/%s-%d", name, i), robotSecret
+			if i == 0 {
+				secret = accountPassword
+			}
+			wants(t, account+" logs in", c.login(account, secret))
+			wants(t, account+" pushes", c.push(repo, "v1"))
+			wants(t, account+" pulls", c.pull(repo, "v1"))
+			if c.tags != nil {
+				if got, err := c.tags(repo); err != nil || !slices.Equal(got, []string{"v1"}) {
+					t.Errorf("tags of %s: %q (%v), want v1", repo, got, err)
+				}
+			}
+			if c.copies == nil {
+				continue
+			}
+			wants(t, account+" copies", c.copies(repo, "acme/copies/"+repo))
+			wants(t, account+" pulls the copy", c.pull("acme/copies/"+repo, "v1"))
+			eventually(t, 10*time.Second, func() error { return r.mounted("acme/copies/" + repo) })
+		}
+	})
+}
+
+// wants fails the test if what a client did failed.
+func wants(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// fails reports an error unless a client failed with a message that contains one of `texts`.
+func fails(t *testing.T, what string, err error, texts ...string) {
+	t.Helper()
+	switch {
+	case err == nil:
+		t.Errorf("%s: it worked, and shouldn't", what)
+	case !slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(err.Error()), text) }):
+		t.Errorf("%s: the client said %v, want one of %q", what, err, texts)
+	}
+}
+
+// mounted returns an error unless the log has a request that mounted a blob in a repository. The
+// clients here never send a blob in a POST, so an answer with 201 to one says that.
+func (r *registry) mounted(repo string) error {
+	if line := fmt.Sprintf(`"method":"POST","path":"/v2/%s/blobs/uploads/","status":201`, repo); !strings.Contains(r.p.out.String(), line) {
+		return fmt.Errorf("the log has no mount in %s", repo)
+	}
+	return nil
+}
+
+// notLoggedIn is what clients say if the registry answers 401.
+var notLoggedIn = []string{"unauthorized", "authentication required", "401", "invalid username/password"}
+
+// TestClientsAreRefused: clients say that they aren't logged in, that the password is wrong, or
+// that the account may not push.
+func TestClientsAreRefused(t *testing.T) {
+	eachAccessClient(t, func(t *testing.T, _ *registry, name string, newClient func() accessClient) {
+		writer, repo := newClient(), "acme/"+name
+		wants(t, "writer logs in", writer.login("writer", accountPassword))
+		wants(t, "writer pushes", writer.push(repo, "v1"))
+
+		nobody := newClient()
+		fails(t, "a push without credentials", nobody.push(repo, "v2"), notLoggedIn...)
+		fails(t, "a pull without credentials", nobody.pull(repo, "v1"), notLoggedIn...)
+
+		wrong := newClient()
+		err := wrong.login("writer", "wrong password")
+		if wrong.lateLogin {
+			wants(t, "logging in without a check", err)
+			err = wrong.push(repo, "v2")
+		}
+		fails(t, "a wrong password", err, notLoggedIn...)
+
+		reader := newClient()
+		wants(t, "reader logs in", reader.login("reader", accountPassword))
+		wants(t, "reader pulls", reader.pull(repo, "v1"))
+		fails(t, "a reader's push", reader.push(repo, "v2"), "denied", "403", "may not do this")
+
+		stranger := newClient()
+		wants(t, "stranger logs in", stranger.login("stranger", accountPassword))
+		for _, repo := range []string{repo, "acme/unknown"} {
+			fails(t, "a stranger's pull of "+repo, stranger.pull(repo, "v1"), "denied", "403", "may not do this")
+		}
+		fails(t, "a stranger's push", stranger.push(repo, "v2"), "denied", "403", "may not do this")
+	})
+}
+
+// TestClientsPullWithoutAccount: everybody pulls from a public repository, and nobody but its
+// writers pushes.
+func TestClientsPullWithoutAccount(t *testing.T) {
+	eachAccessClient(t, func(t *testing.T, r *registry, name string, newClient func() accessClient) {
+		admin, repo := newClient(), "open/"+name
+		wants(t, "admin logs in", admin.login("admin", accountPassword))
+		wants(t, "admin pushes", admin.push(repo, "v1"))
+		publish(t, r, repo)
+		nobody := newClient()
+		// The registry may use what it knows of the repository for some seconds.
+		eventually(t, 30*time.Second, func() error { return nobody.pull(repo, "v1") })
+		if nobody.tags != nil {
+			if got, err := nobody.tags(repo); err != nil || !slices.Equal(got, []string{"v1"}) {
+				t.Errorf("tags of %s without credentials: %q (%v), want v1", repo, got, err)
+			}
+		}
+		fails(t, "a push without credentials", nobody.push(repo, "v2"), notLoggedIn...)
+	})
+}
