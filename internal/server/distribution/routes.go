@@ -69,6 +69,23 @@ var routes = []route{
 	}},
 }
 
+// Operation is an HTTP method at a path, and the access that it needs.
+type Operation struct {
+	Method  string
+	Pattern string // of the path, with {name} for a repository and {ref} for the last part
+	Access  auth.Access
+}
+
+// Operations lists all operations of the OCI API.
+func Operations() (list []Operation) {
+	for _, rt := range routes {
+		for _, m := range rt.methods {
+			list = append(list, Operation{m.name, rt.pattern, m.access})
+		}
+	}
+	return list
+}
+
 // match returns the first route whose pattern matches the path, with the texts for {name} and
 // {ref}. It matches the fixed parts of a pattern from the path's end, so that a repository's
 // name may itself contain words such as "manifests".
