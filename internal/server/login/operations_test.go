@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/auth/throttle"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -129,7 +130,7 @@ func serve(ctx context.Context, r *servertest.Registry, q *http.Request) *httpte
 }
 
 // whole starts a registry with access control whose management API has all its operations.
-func whole(t *testing.T, access *auth.Options) *servertest.Registry {
+func whole(t *testing.T, access *auth.Options, change ...func(*throttle.FailuresOptions)) *servertest.Registry {
 	t.Helper()
 	dsn := dbtest.DSN(t)
 	d, err := db.Open(t.Context(), db.Options{DSN: dsn})
@@ -137,6 +138,11 @@ func whole(t *testing.T, access *auth.Options) *servertest.Registry {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.Close)
+	failures := throttle.FailuresOptions{DB: d}
+	for _, f := range change {
+		f(&failures)
+	}
+	access.Failures = throttle.NewFailures(failures)
 	r := servertest.NewReplica(t, dsn, t.TempDir(), func(o *servertest.Options) {
 		o.Access = access
 		if o.Management.Webhooks, err = webhook.New(webhook.Options{DB: d, Log: o.Log}); err != nil {

@@ -87,9 +87,10 @@ type rule struct {
 var rules = []rule{
 	{"GET", `^/(openapi\.(json|yaml)|error/\{error_type\}|user|)$`, []string{"any"}},
 	{"GET", `^/(organization|repository)$`, []string{"list"}},
-	{"GET", `^/organization/\{orgname\}$`, []string{"list", "pull"}},
+	{"GET", `^/organization/\{orgname\}$`, []string{"pull"}},
 	{".*", `/starred(/|$)`, []string{"login", "pull"}},
-	{"POST", `^/(organization|repository)$`, []string{"login"}},
+	{"POST", `^/organization$`, []string{"login", "operate"}},
+	{"POST", `^/repository$`, []string{"login", "push"}},
 	{"PUT", `^/repository/\{repository\}/tag/\{tag\}$`, []string{"push"}},
 	{"DELETE", `^/repository/\{repository\}(/tag/\{tag\})?$`, []string{"delete"}},
 	{"POST", `/tag/\{tag\}/restore$`, []string{"maintain", "delete"}},

@@ -166,7 +166,7 @@ func (a *API) addNamespace() {
 		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
 	}
 	type output struct{ Body catalog.NamespaceDetails }
-	add(a, auth.List, huma.Operation{
+	add(a, auth.Pull, huma.Operation{
 		OperationID: "getNamespace", Method: http.MethodGet, Path: "/organization/{orgname}", Tags: []string{"namespace"},
 		Summary: "Describe a namespace",
 		Description: "size.bytes is the size of all blobs in its repositories, each counted once; size.own_bytes is the size of those " +

@@ -1,0 +1,263 @@
+package login_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/auth/throttle"
+	"github.com/purser-registry/purser/internal/auth/token"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+// pair starts two replicas with access control on one database and store. The tokens of each
+// have the options that `change` sets.
+func pair(t *testing.T, change func(*token.Options)) (list [2]*servertest.Registry, keys [2]*token.Keys) {
+	t.Helper()
+	dsn, dir := dbtest.DSN(t), t.TempDir()
+	for i := range list {
+		d, err := db.Open(t.Context(), db.Options{DSN: dsn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(d.Close)
+		o := token.Options{DB: d, Issuer: "purser", Service: "purser", Log: slog.New(slog.DiscardHandler)}
+		if change != nil {
+			change(&o)
+		}
+		if keys[i], err = token.NewKeys(o); err != nil {
+			t.Fatal(err)
+		}
+		list[i] = servertest.NewReplica(t, dsn, dir, func(o *servertest.Options) {
+			o.Access = &auth.Options{AnonymousPull: true, Tokens: keys[i]}
+		})
+		list[i].Listen(t)
+	}
+	person(t, list[0], "root", true)
+	root := list[0].With(secret("root"))
+	root.Put(t, "acme/app", "v1", root.Simple(t, "acme/app", 1, nil))
+	person(t, list[0], "reader", false)
+	list[0].Grant(t, "acme", "reader", auth.Reader)
+	return list, keys
+}
+
+const (
+	pullPath  = "/v2/acme/app/manifests/v1"
+	pullScope = "repository:acme/app:pull"
+)
+
+// TestReplicasShareTokens: a replica accepts the tokens of the other.
+func TestReplicasShareTokens(t *testing.T) {
+	t.Parallel()
+	r, _ := pair(t, nil)
+	for i := range r {
+		token := servertest.Bearer(r[i].Token(t, secret("reader"), pullScope))
+		for j := range r {
+			r[j].Do(t, "GET", pullPath, "", token...).WantStatus(t, 200)
+			r[j].Do(t, "DELETE", pullPath, "", token...).WantStatus(t, 401)
+		}
+	}
+}
+
+// TestRevokedRightsEnd: the end of a right ends the credentials at once on the replica that
+// made the change, within 10 s on others, and tokens that were issued before when they expire.
+func TestRevokedRightsEnd(t *testing.T) {
+	t.Parallel()
+	var ahead atomic.Int64
+	r, _ := pair(t, func(o *token.Options) {
+		o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	})
+	names := []string{"revoked", "disabled", "deleted"}
+	cookies, tokens, personal := map[string][]string{}, map[string][]string{}, map[string][]string{}
+	for _, name := range names {
+		a := person(t, r[0], name, false)
+		r[0].Grant(t, "acme", name, auth.Reader)
+		cookie, err := r[0].Auth.Sessions().Create(t.Context(), a.ID, "192.0.2.1", "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, err := r[0].Auth.CreateToken(t.Context(), name, auth.PersonalToken, "test", auth.Limits{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cookies[name], personal[name] = []string{"Cookie", "purser_session=" + cookie}, servertest.Bearer(text)
+		tokens[name] = servertest.Bearer(r[0].Token(t, secret(name), pullScope))
+	}
+	const managed = "/api/v1/repository/acme/app/tag"
+	may := func(r *servertest.Registry, name string) (list []bool) {
+		list = append(list, r.Do(t, "GET", pullPath, "", secret(name)...).StatusCode == 200)
+		list = append(list, r.Do(t, "GET", pullPath, "", personal[name]...).StatusCode == 200)
+		return append(list, r.Do(t, "GET", managed, "", cookies[name]...).StatusCode == 200)
+	}
+	const all, none = "[true true true]", "[false false false]"
+	for _, name := range names {
+		for i := range r {
+			if got := fmt.Sprint(may(r[i], name)); got != all {
+				t.Fatalf("%s at %d before the change: %s", name, i, got)
+			}
+		}
+	}
+	began := time.Now()
+	if err := r[0].Auth.SetGrant(t.Context(), auth.OfNamespace("acme"), "revoked", "", auth.NoRole); err != nil {
+		t.Fatal(err)
+	}
+	yes := true
+	if err := r[0].Auth.ChangeAccount(t.Context(), "disabled", auth.AccountChange{Disabled: &yes}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r[0].Auth.DeleteAccount(t.Context(), "deleted"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if got := fmt.Sprint(may(r[0], name)); got != none {
+			t.Errorf("%s on the replica of the change: %s", name, got)
+		}
+		r[0].Do(t, "GET", pullPath, "", tokens[name]...).WantStatus(t, 200) // until it expires
+		servertest.Eventually(t, name+" on the other replica", func() bool { return fmt.Sprint(may(r[1], name)) == none })
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %v until the other replica knew", took)
+	}
+	ahead.Store(int64(6*time.Minute + time.Second)) // the lifetime of a token, and the difference of clocks
+	for _, name := range names {
+		for i := range r {
+			r[i].Do(t, "GET", pullPath, "", tokens[name]...).WantStatus(t, 401)
+		}
+	}
+}
+
+// TestRotationUnderLoad: while keys are replaced again and again, no valid token is refused,
+// whichever replica has issued it.
+func TestRotationUnderLoad(t *testing.T) {
+	t.Parallel()
+	r, keys := pair(t, func(o *token.Options) { o.Lead = 400 * time.Millisecond })
+	ctx, cancel := context.WithCancel(t.Context())
+	var running, load sync.WaitGroup
+	for _, k := range keys {
+		running.Go(func() { k.Run(ctx) }) //nolint:errcheck // it ends with the test
+	}
+	defer running.Wait()
+	defer cancel()
+	stop := make(chan struct{})
+	var pulls atomic.Int64
+	var seen sync.Map
+	for i := range r {
+		load.Go(func() {
+			for done := false; !done; {
+				select {
+				case <-stop:
+					done = true
+				default:
+				}
+				raw := r[i].Token(t, secret("reader"), pullScope)
+				seen.Store(raw[:80], true) // the key is in the header
+				for j := range r {
+					if a := r[j].Do(t, "GET", pullPath, "", servertest.Bearer(raw)...); a.StatusCode != 200 {
+						t.Errorf("a token of replica %d at %d: %d %s", i, j, a.StatusCode, a.Content)
+					}
+					pulls.Add(1)
+				}
+			}
+		})
+	}
+	signers := func() (n int) {
+		seen.Range(func(any, any) bool { n++; return true })
+		return n
+	}
+	for i := range 3 {
+		before := signers()
+		if err := keys[i%2].RotateNow(t.Context()); err != nil {
+			t.Error(err)
+		}
+		servertest.Eventually(t, "another key signs", func() bool { return signers() > before })
+	}
+	close(stop)
+	load.Wait()
+	if pulls.Load() < 20 {
+		t.Errorf("%d pulls", pulls.Load())
+	}
+}
+
+// guessing starts a registry whose checks of passwords are counted.
+func guessing(t *testing.T) (r *servertest.Registry, checked func() int) {
+	t.Helper()
+	hashes := prometheus.NewRegistry()
+	r = whole(t, &auth.Options{Passwords: password.NewHasher(password.HasherOptions{Metrics: hashes, Workers: 2, Queue: 2000})},
+		func(o *throttle.FailuresOptions) { o.AccountEvery, o.AddressEvery = time.Hour, time.Hour })
+	for i := range 100 {
+		person(t, r, "user"+strconv.Itoa(i), false)
+	}
+	return r, func() (n int) {
+		t.Helper()
+		families, err := hashes.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				n += int(m.GetHistogram().GetSampleCount()) //nolint:gosec // a small number
+			}
+		}
+		return n
+	}
+}
+
+// guess sends n concurrent requests with wrong passwords and returns how many were answered
+// with each status.
+func guess(t *testing.T, r *servertest.Registry, n int, of func(i int) (name, address string)) map[int]int {
+	t.Helper()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	statuses := map[int]int{}
+	for i := range n {
+		wg.Go(func() {
+			name, address := of(i)
+			path := []string{"/v2/", "/token", "/api/v1/organization"}[i%3]
+			q := operation{method: "GET"}.request(path, append(servertest.Basic(name, "guess"+strconv.Itoa(i)),
+				"X-Forwarded-For", address, "X-Real-IP", address, "Forwarded", "for="+address)...)
+			q.RemoteAddr = address + ":1234"
+			if i%2 == 1 { // a header that isn't from a proxy names no client
+				q.Header.Set("X-Forwarded-For", "198.51.100."+strconv.Itoa(i%250))
+			}
+			code := serve(t.Context(), r, q).Code
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[code]++
+		})
+	}
+	wg.Wait()
+	return statuses
+}
+
+// TestGuessesAreHeldToTheirRate: of a thousand guesses at once, only as many passwords are
+// checked as the account and the address may try, whatever headers name as the address.
+func TestGuessesAreHeldToTheirRate(t *testing.T) {
+	t.Parallel()
+	t.Run("one account from many addresses", func(t *testing.T) {
+		t.Parallel()
+		r, checked := guessing(t)
+		got := guess(t, r, 1000, func(i int) (string, string) { return "user0", fmt.Sprintf("192.0.%d.%d", i/250, i%250) })
+		if n := checked(); n != 10 || got[401] != 10 || got[429] != 990 {
+			t.Errorf("%d passwords were checked, answers %v", n, got)
+		}
+	})
+	t.Run("many accounts from one address", func(t *testing.T) {
+		t.Parallel()
+		r, checked := guessing(t)
+		got := guess(t, r, 1000, func(i int) (string, string) { return "user" + strconv.Itoa(i%200), "192.0.2.1" })
+		if n := checked(); n != 50 || got[401] != 50 || got[429] != 950 {
+			t.Errorf("%d passwords were checked, answers %v", n, got)
+		}
+	})
+}
