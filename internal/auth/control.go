@@ -118,6 +118,13 @@ func (c *Control) Run(ctx context.Context) error {
 	}).Run(ctx)
 }
 
+// Forget empties the caches. Call it after a change that other packages have made: of a
+// repository's visibility, or the deletion of a repository or a namespace.
+func (c *Control) Forget() { c.changed() }
+
+// PublicByDefault says whether a repository without a visibility of its own is public.
+func (c *Control) PublicByDefault() bool { return c.opt.PublicByDefault }
+
 // Sessions returns the sessions of browsers, nil if there are none.
 func (c *Control) Sessions() *session.Sessions { return c.opt.Sessions }
 

@@ -139,7 +139,7 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	var d RunDetails
 	key, err := uuid.Parse(id)
 	if err != nil {
-		return d, runUnknown(id)
+		return d, RunUnknown(id)
 	}
 	rows, err := p.db.Pool.Query(ctx, `
 		SELECT id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
@@ -149,7 +149,7 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 		d.RunSummary, err = pgx.CollectExactlyOneRow(rows, scanRun)
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		return d, runUnknown(id)
+		return d, RunUnknown(id)
 	}
 	if err != nil {
 		return d, fmt.Errorf("looking for a run of auto-pruning: %w", err)
@@ -166,7 +166,8 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	return d, nil
 }
 
-func runUnknown(id string) error {
+// RunUnknown returns the client's error for a run that doesn't exist.
+func RunUnknown(id string) error {
 	return notFound("there is no run of auto-pruning that is called %q: old runs are deleted; list those that are left", id).
 		WithDetail(map[string]string{"run": id})
 }

@@ -12,12 +12,16 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TagOption changes what DeleteTag does.
+// TagOption changes what DeleteTag, PointTag or RestoreTag does.
 type TagOption int
 
-// OverrideProtection makes DeleteTag delete a tag even if a rule protects it. The caller has
-// checked that the client may override rules.
-const OverrideProtection TagOption = 1
+const (
+	// OverrideProtection makes DeleteTag delete a tag even if a rule protects it. The caller
+	// has checked that the client may override rules.
+	OverrideProtection TagOption = 1
+	// KeepTag makes PointTag and RestoreTag refuse to move a tag to another manifest.
+	KeepTag TagOption = 2
+)
 
 // DeleteTag deletes a tag; a trigger queues the manifest to which the tag pointed for review.
 // Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED with status 409 for a protected tag.

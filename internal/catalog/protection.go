@@ -176,11 +176,15 @@ func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 		WithDetail(map[string]string{"name": path, "tag": tag, "rule": r.ID.String(), "pattern": r.Pattern.String()})
 }
 
-// moveRefused returns the error for a client whose put would have moved a protected tag to
-// manifest d. It returns nil if none of the protected tags points to another manifest any more.
-// OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
-func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, tags []string, d oci.Digest) error {
+// moveRefused returns the error for a client whose put would have moved a protected tag, or with
+// p.KeepTags any tag, to another manifest. It returns nil if none of these tags points to
+// another manifest any more. OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see
+// "Plans" in package db.
+func (c *Catalog) moveRefused(ctx context.Context, r repository, p NewManifest, tags []string) error {
 	rules := c.rules()
+	if !p.KeepTags {
+		tags = rules.protected(r, tags)
+	}
 	var tag string
 	err := c.db.Pool.QueryRow(ctx, `
 		SELECT want.name FROM unnest($3::text[]) AS want (name)
@@ -191,14 +195,19 @@ func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, ta
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id OFFSET 0) m
 		WHERE m.digest <> $4 ORDER BY want.name LIMIT 1`,
-		r.namespace, r.id, rules.protected(r, tags), d.Bytes()).Scan(&tag)
+		r.namespace, r.id, tags, p.Digest.Bytes()).Scan(&tag)
 	switch {
 	case isNoRows(err):
 		return nil
 	case err != nil:
 		return fmt.Errorf("looking for the protected tag: %w", err)
 	}
-	return rules.of(r, tag).refusal(path, tag, "moved to another manifest", "push under another tag")
+	if rule := rules.of(r, tag); rule != nil {
+		return rule.refusal(p.Repository, tag, "moved to another manifest", "push under another tag")
+	}
+	return oci.Errorf(oci.Denied, "tag %s of %s exists, and these credentials may not move tags to other manifests: "+
+		"push under another tag, or use credentials with the action overwrite", tag, p.Repository).
+		WithDetail(map[string]string{"name": p.Repository, "tag": tag})
 }
 
 // ProtectionIn reads the current rules and returns those that apply in the namespace or in any

@@ -23,6 +23,8 @@ type NewManifest struct {
 	Payload    []byte        // stored unchanged
 	Tags       []string      // valid tags that are to point to it; may be empty
 	Condition  Condition     // its Tag is the only one of Tags, or ""
+	// KeepTags refuses the manifest if one of Tags points to another manifest.
+	KeepTags bool
 }
 
 // PutManifest stores a manifest with its references and tags in one transaction, which takes
@@ -32,7 +34,8 @@ type NewManifest struct {
 // exists already, PutManifest leaves its row unchanged and only points the tags to it. If
 // there are no tags either, it promises the client that the manifest stays for the review
 // delay. The error is DENIED with status 409 if a protected tag points to another manifest,
-// and DENIED with status 412 if the request's precondition (p.Condition) doesn't hold.
+// DENIED with status 403 if any tag does and p.KeepTags is set, and DENIED with status 412 if
+// the request's precondition (p.Condition) doesn't hold.
 //
 // The statements lock rows in one fixed order: repository, blobs, links of blobs to the
 // repository, children, tags, and rows of the review queue last. Each statement checks that
@@ -58,7 +61,7 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 	w.answer = func(ctx context.Context, r repository, why refusal) error {
 		switch why {
 		case tagProtected:
-			return c.moveRefused(ctx, r, p.Repository, rows.tags, p.Digest)
+			return c.moveRefused(ctx, r, p, rows.tags)
 		case conditionFails:
 			return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest)
 		case blobsMissing, childMissing:
@@ -210,9 +213,13 @@ func (c *Catalog) putExisting(ctx context.Context, r repository, p NewManifest, 
 // common. Both point tags to a manifest.
 func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows manifestColumns) db.SharedArgs {
 	rules := c.rules()
+	protected := rules.protected(r, rows.tags)
+	if p.KeepTags {
+		protected = rows.tags
+	}
 	return db.SharedArgs(audit.Args(ctx, db.Args{
 		"namespace": r.namespace, "repository": r.id, "path": p.Repository, "digest": rows.digest, "tags": rows.tags,
-		"rules": rules.version, "protected": rules.protected(r, rows.tags), "condition_tag": p.Condition.Tag,
+		"rules": rules.version, "protected": protected, "condition_tag": p.Condition.Tag,
 		"if_match": p.Condition.IfMatch.arg(), "if_no_match": p.Condition.IfNoMatch.arg(),
 	}))
 }

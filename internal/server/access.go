@@ -71,6 +71,11 @@ func (s *Server) MayRead(ctx context.Context, repository string) bool {
 	return s.opt.Auth == nil || o.authErr == nil && s.opt.Auth.MayRead(ctx, o.Principal, repository)
 }
 
+// MayOverwrite says whether the client may move tags of a repository in which it may push.
+func (s *Server) MayOverwrite(ctx context.Context, repository string) bool {
+	return s.opt.Auth == nil || s.opt.Auth.MayOverwrite(Observed(ctx).Principal, repository)
+}
+
 // Readable returns which repositories lists may show to the client.
 func (s *Server) Readable(ctx context.Context) (auth.Readable, error) {
 	if s.opt.Auth == nil {

@@ -100,7 +100,7 @@ func (a *API) putManifest(c *call) error {
 		return err
 	}
 	defer done()
-	p := catalog.NewManifest{Repository: c.name, Payload: payload}
+	p := catalog.NewManifest{Repository: c.name, Payload: payload, KeepTags: !a.server.MayOverwrite(c.r.Context(), c.name)}
 	if p.Digest, p.Tags, err = c.manifestTarget(payload); err != nil {
 		return err
 	}

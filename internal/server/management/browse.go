@@ -150,7 +150,7 @@ func (newNamespace) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schem
 func (a *API) addNamespace() {
 	type createInput struct{ Body newNamespace }
 	type createOutput struct{ Body string }
-	add(a, auth.LoggedIn, huma.Operation{
+	add(a, auth.Operate, huma.Operation{
 		OperationID: "createNamespace", Method: http.MethodPost, Path: "/organization", Tags: []string{"namespace"},
 		Summary:       "Create a namespace",
 		Description:   "The first push below a name creates its namespace too; create one here to give it policies before.",

@@ -179,12 +179,8 @@ func (a *API) addRepository() {
 		Warning []string `header:"Warning" doc:"A warning that private has no effect, as 299 - \"…\""`
 		Body    createdRepository
 	}
-	// The API checks a client's access before it reads the body, and only the body has the
-	// repository's name. The check therefore can't ask whether the client may push to this
-	// repository, which would suffice to create it by a push. The operation needs
-	// auth.LoggedIn instead.
-	add(a, auth.LoggedIn, huma.Operation{
-		OperationID: "createRepo", Method: http.MethodPost, Path: "/repository", Tags: []string{"repository"},
+	add(a, auth.Ping, huma.Operation{
+		OperationID: "createRepo", Method: http.MethodPost, Path: "/repository", Tags: []string{"repository"}, Extensions: checked(auth.Push),
 		Summary:       "Create a repository",
 		Description:   "Creates an empty repository. The first push creates its repository too; create one here to give it policies before.",
 		DefaultStatus: http.StatusCreated,
@@ -192,6 +188,9 @@ func (a *API) addRepository() {
 	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
 		path, err := in.Body.path()
 		if err != nil {
+			return nil, err
+		}
+		if err := a.server.Authorize(ctx, auth.Push, auth.OfRepository(path)); err != nil {
 			return nil, err
 		}
 		namespace, name, _ := strings.Cut(path, "/")

@@ -322,10 +322,23 @@ func (a *API) addTag() {
 	a.addTagChanges()
 }
 
-// changeTag moves a tag, sets its expiration, or both.
+// tagOptions returns the options for a client that points a tag to a manifest.
+func (a *API) tagOptions(ctx context.Context, repository string) []catalog.TagOption {
+	if a.server.MayOverwrite(ctx, repository) {
+		return nil
+	}
+	return []catalog.TagOption{catalog.KeepTag}
+}
+
+// changeTag moves a tag, sets its expiration, or both. A client that may not move tags may not
+// set an expiration either, since that deletes the tag.
 func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) error {
+	options := a.tagOptions(ctx, tag.Repository)
 	var expires time.Time
 	if change.Expiration != nil {
+		if len(options) > 0 {
+			return oci.Errorf(oci.Denied, "these credentials may not have a tag of %s deleted: use credentials with the action overwrite", tag.Repository)
+		}
 		var err error
 		if expires, err = change.Expiration.time(); err != nil {
 			return err
@@ -336,7 +349,7 @@ func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) erro
 		if err != nil {
 			return server.Refusal(http.StatusBadRequest, "manifest_digest: %v", err)
 		}
-		if err := a.catalog.PointTag(ctx, tag.Repository, tag.Tag, d); err != nil {
+		if err := a.catalog.PointTag(ctx, tag.Repository, tag.Tag, d, options...); err != nil {
 			return err
 		}
 	}

@@ -200,6 +200,10 @@ func (a *API) Close(ctx context.Context) {
 
 const accessKey = "access"
 
+// checked is the Extensions of an operation that is registered with the access auth.Ping because
+// its path doesn't say what it concerns. Its handler asks for this access then.
+func checked(access auth.Access) map[string]any { return map[string]any{"x-access": access.String()} }
+
 // add registers an operation at a path below apiRoot, with the access that it requires. The
 // handler of the operation returns its errors instead of writing them. op.Errors lists only the
 // statuses that are particular to this operation; add adds those that all operations have.
@@ -210,7 +214,9 @@ func add[I, O any](a *API, access auth.Access, op huma.Operation, handle func(ct
 		access = auth.Operate // a role in the whole registry
 	}
 	op.Metadata = map[string]any{accessKey: access}
-	op.Extensions = map[string]any{"x-access": access.String()}
+	if op.Extensions == nil {
+		op.Extensions = map[string]any{"x-access": access.String()}
+	}
 	switch access {
 	case auth.Anyone:
 	case auth.List, auth.Pull:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // pruneState is the state of auto-pruning in a namespace.
@@ -102,10 +103,18 @@ func (a *API) addPruneRuns() {
 			Next string                 `json:"next,omitempty" doc:"Where to go on. Absent on the last page"`
 		}
 	}
-	add(a, auth.Maintain, huma.Operation{
-		OperationID: "listAutoPruneRuns", Method: http.MethodGet, Path: "/autoprune/runs", Tags: tags,
-		Summary: "List runs of auto-pruning, newest first",
+	add(a, auth.Ping, huma.Operation{
+		OperationID: "listAutoPruneRuns", Method: http.MethodGet, Path: "/autoprune/runs", Tags: tags, Extensions: checked(auth.Maintain),
+		Summary:     "List runs of auto-pruning, newest first",
+		Description: "Needs the access maintain in the namespace; without one, the access operate.",
 	}, func(ctx context.Context, in *listInput) (*listOutput, error) {
+		access, of := auth.Operate, auth.Registry
+		if in.Namespace != "" {
+			access, of = auth.Maintain, auth.OfNamespace(in.Namespace)
+		}
+		if err := a.server.Authorize(ctx, access, of); err != nil {
+			return nil, err
+		}
 		list, next, err := prune.Runs(ctx, in.Namespace, in.Cursor, min(in.Limit, 500))
 		out := new(listOutput)
 		out.Body.Runs, out.Body.Next = list, next
@@ -119,12 +128,12 @@ func (a *API) addPruneRuns() {
 		Run string `path:"run" doc:"Identifier of the run"`
 	}
 	type output struct{ Body autoprune.RunDetails }
-	add(a, auth.Maintain, huma.Operation{
-		OperationID: "getAutoPruneRun", Method: http.MethodGet, Path: "/autoprune/runs/{run}", Tags: tags,
+	add(a, auth.Ping, huma.Operation{
+		OperationID: "getAutoPruneRun", Method: http.MethodGet, Path: "/autoprune/runs/{run}", Tags: tags, Extensions: checked(auth.Maintain),
 		Summary: "Get a run of auto-pruning", Description: "The tags that it deleted are in the audit log, under the run.",
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*output, error) {
-		d, err := prune.GetRun(ctx, in.Run)
+		d, err := a.pruneRun(ctx, in.Run)
 		return &output{d}, err
 	})
 
@@ -133,15 +142,35 @@ func (a *API) addPruneRuns() {
 		Cursor string `query:"cursor" doc:"Where to go on: next of the answer before"`
 	}
 	type undoOutput struct{ Body autoprune.Undone }
-	add(a, auth.Maintain, huma.Operation{
-		OperationID: "undoAutoPruneRun", Method: http.MethodPost, Path: "/autoprune/runs/{run}/undo", Tags: tags,
+	add(a, auth.Ping, huma.Operation{
+		OperationID: "undoAutoPruneRun", Method: http.MethodPost, Path: "/autoprune/runs/{run}/undo", Tags: tags, Extensions: checked(auth.Maintain),
 		Summary: "Restore the tags that a run has deleted",
 		Description: "Restores the tags whose manifests garbage collection hasn't deleted yet, with their former times. Tags that were " +
 			"made since stay as they are. The policies that deleted the tags don't delete them again until the policies are " +
 			"saved again. A large run takes several requests: next says where to go on.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, func(ctx context.Context, in *undoInput) (*undoOutput, error) {
+		if _, err := a.pruneRun(ctx, in.Run); err != nil {
+			return nil, err
+		}
 		done, err := prune.Undo(ctx, in.Run, in.Cursor, undoTime)
 		return &undoOutput{done}, err
 	})
+}
+
+// pruneRun returns a run of a namespace in which the client has the access maintain. The error
+// for another run is the same as for a run that doesn't exist.
+func (a *API) pruneRun(ctx context.Context, id string) (autoprune.RunDetails, error) {
+	d, err := a.opt.Autoprune.GetRun(ctx, id)
+	if err != nil {
+		return d, err
+	}
+	err = a.server.Authorize(ctx, auth.Maintain, auth.OfNamespace(d.Namespace))
+	if oci.CodeOf(err) == oci.Denied {
+		err = autoprune.RunUnknown(id)
+	}
+	if err != nil {
+		return autoprune.RunDetails{}, err
+	}
+	return d, nil
 }

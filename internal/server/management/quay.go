@@ -116,6 +116,9 @@ func (a *API) addStars() {
 		Errors:      []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
 		path := strings.TrimSuffix(in.Body.Namespace+"/"+in.Body.Repository, "/")
+		if err := a.server.Authorize(ctx, auth.Pull, auth.OfRepository(path)); err != nil {
+			return nil, err
+		}
 		return &createOutput{star{in.Body.Namespace, in.Body.Repository}}, a.catalog.SetStar(ctx, path, true)
 	})
 	type listInput struct {
@@ -136,10 +139,15 @@ func (a *API) addStars() {
 	type input struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
 	}
-	add(a, auth.LoggedIn, huma.Operation{
+	// The access to the repository comes first, so that checkName tells nobody else whether the
+	// repository exists.
+	add(a, auth.Pull, huma.Operation{
 		OperationID: "deleteStar", Method: http.MethodDelete, Path: "/user/starred/{repository}", Tags: []string{"repository"},
 		Summary: "Take a repository's star away", DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*struct{}, error) {
+		if err := a.server.Authorize(ctx, auth.LoggedIn, auth.OfRepository(in.Repository)); err != nil {
+			return nil, err
+		}
 		return nil, a.catalog.SetStar(ctx, in.Repository, false)
 	})
 }

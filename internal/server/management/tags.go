@@ -36,6 +36,6 @@ func (a *API) addTags() {
 		if err := server.CheckTag(in.Tag); err != nil {
 			return nil, err
 		}
-		return new(output), a.catalog.RestoreTag(ctx, in.Repository, in.Tag, in.Body.ManifestDigest)
+		return new(output), a.catalog.RestoreTag(ctx, in.Repository, in.Tag, in.Body.ManifestDigest, a.tagOptions(ctx, in.Repository)...)
 	})
 }
