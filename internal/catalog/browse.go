@@ -78,19 +78,18 @@ type NamespaceInfo struct {
 	Repositories Count     `json:"repositories"` // counted up to 1000
 }
 
-// Namespaces lists up to n namespaces whose names come after the name `after`, in byte order.
-// `next` is the value of `after` for the next page, "" if there is no next page. The query for
+// Namespaces lists up to n namespaces whose names come after the name `after`, in byte order. It
+// lists the namespaces in which the viewer has a role or may read a repository, and counts the
+// repositories that the viewer may read. `next` is the value of `after` for the next page, "" if there is no next page. The query for
 // a page reads a bounded number of names, so with f.Contains the page may have fewer than n
 // namespaces although there is a next page.
-func (c *Catalog) Namespaces(ctx context.Context, f NameFilter, after string, n int) (list []NamespaceInfo, next string, err error) {
+func (c *Catalog) Namespaces(ctx context.Context, v Viewer, f NameFilter, after string, n int) (list []NamespaceInfo, next string, err error) {
 	limit := bound(0, n, f.Contains == "")
-	rows, err := c.db.Pool.Query(ctx, `
-		SELECT name FROM top_level_namespaces WHERE name > $1 AND name >= $2 AND name < $3
-		ORDER BY name LIMIT $4`, after, f.Prefix, f.Prefix+afterNames, limit)
-	if err != nil {
-		return nil, "", fmt.Errorf("listing namespaces: %w", err)
+	find, count := c.readableNamespaces, c.countReadable
+	if v.unlimited() {
+		find, count = c.allNamespaces, c.countAll
 	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	names, err := find(ctx, v, f, after, limit)
 	if err != nil {
 		return nil, "", fmt.Errorf("listing namespaces: %w", err)
 	}
@@ -98,27 +97,42 @@ func (c *Catalog) Namespaces(ctx context.Context, f NameFilter, after string, n 
 	if last != nil {
 		next = *last
 	}
-	rows, err = c.db.Pool.Query(ctx, `
+	if list, err = count(ctx, v, page); err != nil {
+		return nil, "", fmt.Errorf("listing namespaces: %w", err)
+	}
+	return list, next, nil
+}
+
+func (c *Catalog) allNamespaces(ctx context.Context, _ Viewer, f NameFilter, after string, limit int) ([]string, error) {
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT name FROM top_level_namespaces WHERE name > $1 AND name >= $2 AND name < $3
+		ORDER BY name LIMIT $4`, after, f.Prefix, f.Prefix+afterNames, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+func (c *Catalog) countAll(ctx context.Context, _ Viewer, names []string) ([]NamespaceInfo, error) {
+	rows, err := c.db.Pool.Query(ctx, `
 		SELECT n.name, n.created_at, (
 			SELECT count(*) FROM (
 				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id
 				ORDER BY r.id LIMIT $2) counted) -- ordered as an index is, else the planner may read the table
 		FROM unnest($1::text[]) WITH ORDINALITY AS want (name, nth)
 		JOIN top_level_namespaces n ON n.name = want.name
-		ORDER BY want.nth`, page, browseCount+1)
+		ORDER BY want.nth`, names, browseCount+1)
 	if err != nil {
-		return nil, "", fmt.Errorf("listing namespaces: %w", err)
+		return nil, err
 	}
-	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (i NamespaceInfo, err error) {
-		var repositories int64
-		err = row.Scan(&i.Name, &i.CreatedAt, &repositories)
-		i.CreatedAt, i.Repositories = i.CreatedAt.UTC(), upTo(repositories)
-		return i, err
-	})
-	if err != nil {
-		return nil, "", fmt.Errorf("listing namespaces: %w", err)
-	}
-	return list, next, nil
+	return pgx.CollectRows(rows, scanNamespace)
+}
+
+func scanNamespace(row pgx.CollectableRow) (i NamespaceInfo, err error) {
+	var repositories int64
+	err = row.Scan(&i.Name, &i.CreatedAt, &repositories)
+	i.CreatedAt, i.Repositories = i.CreatedAt.UTC(), upTo(repositories)
+	return i, err
 }
 
 // Size is the amount of content in a repository or a namespace.
@@ -144,21 +158,25 @@ type NamespaceDetails struct {
 	Size         Size      `json:"size"`
 }
 
-// DescribeNamespace returns the details of a namespace. Error: NAME_UNKNOWN. OFFSET 0 in its
-// SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
-func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d NamespaceDetails, err error) {
-	d.Name = name
-	var id int64
-	err = c.db.Pool.QueryRow(ctx, `
-		SELECT id, created_at, (SELECT count(*) FROM repositories r WHERE r.top_level_namespace_id = n.id)
-		FROM top_level_namespaces n WHERE name = $1`, name).Scan(&id, &d.CreatedAt, &d.Repositories)
-	switch {
-	case isNoRows(err):
-		return d, namespaceUnknown(name)
-	case err != nil:
+// DescribeNamespace returns the details of a namespace, of which it counts the repositories that
+// the viewer may read. Error: NAME_UNKNOWN, also if the namespace is hidden from the viewer.
+// OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
+func (c *Catalog) DescribeNamespace(ctx context.Context, v Viewer, name string) (d NamespaceDetails, err error) {
+	n, err := c.namespaceFor(ctx, v, name)
+	if err != nil {
+		return d, err
+	}
+	d.Name, d.CreatedAt = name, n.created.UTC()
+	if !n.whole {
+		if err := c.describeReadable(ctx, v, n.id, &d); err != nil {
+			return d, fmt.Errorf("describing namespace %s: %w", name, err)
+		}
+		return d, nil
+	}
+	err = c.db.Pool.QueryRow(ctx, "SELECT count(*) FROM repositories WHERE top_level_namespace_id = $1", n.id).Scan(&d.Repositories)
+	if err != nil {
 		return d, fmt.Errorf("describing namespace %s: %w", name, err)
 	}
-	d.CreatedAt = d.CreatedAt.UTC()
 	// If several repositories of the namespace have links to the same blob, the query reads
 	// all these links, and counts the blob once.
 	d.Size, err = c.size(ctx, `
@@ -173,7 +191,7 @@ func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d Namespa
 			WHERE o.blob_digest = l.blob_digest AND o.top_level_namespace_id <> $1)), 0), 9223372036854775807)::bigint,
 			(SELECT count(*) FROM links) < $2
 		FROM (SELECT DISTINCT blob_digest FROM links) l
-		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`, id, browseBlobs+1)
+		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`, n.id, browseBlobs+1)
 	if err != nil {
 		return d, fmt.Errorf("adding up the blobs of namespace %s: %w", name, err)
 	}

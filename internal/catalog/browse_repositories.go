@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // RepositoryInfo is a repository in a list.
@@ -20,11 +20,10 @@ type RepositoryInfo struct {
 	CreatedAt time.Time `json:"created_at"`
 	// PushedAt is the time of the latest push to any of the repository's existing tags, nil if
 	// the repository has no tags.
-	PushedAt *time.Time `json:"pushed_at"`
-	Tags     Count      `json:"tags"` // counted up to 1000
-	// Visibility is the visibility that a client has set, see SetVisibility.
-	Visibility string `json:"visibility"`
-	Starred    bool   `json:"starred"`
+	PushedAt   *time.Time `json:"pushed_at"`
+	Tags       Count      `json:"tags"`       // counted up to 1000
+	Visibility string     `json:"visibility"` // Public or Private
+	Starred    bool       `json:"starred"`
 }
 
 // RepositoryQuery asks for a page of repositories.
@@ -48,32 +47,37 @@ type RepositoryPlace struct {
 // foundRepository is a repository that a query found for a page of a list of repositories.
 type foundRepository struct {
 	RepositoryPlace
-	Visibility string
-	Starred    bool
+	IsPublic bool
+	Starred  bool
 }
 
 func (q RepositoryQuery) takes(r foundRepository) bool {
-	return q.selects(r.Path) && (q.Visibility == "" || q.Visibility == r.Visibility) && (!q.Starred || r.Starred)
+	return q.selects(r.Path) && (q.Visibility == "" || q.Visibility == visibility(r.IsPublic)) && (!q.Starred || r.Starred)
 }
 
-// BrowseRepositories lists repositories, one page at a time. `next` is the value of q.After
-// for the next page, nil if there is no next page. The query for a page reads a bounded number
-// of names. So with Contains, Visibility or Starred, or with Prefix in the order of creation,
-// a page may have fewer than Limit repositories although there is a next page. Error:
-// NAME_UNKNOWN if q.Namespace doesn't exist.
-func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (list []RepositoryInfo, next *RepositoryPlace, err error) {
+// BrowseRepositories lists the repositories that the viewer may read, one page at a time. `next`
+// is the value of q.After for the next page, nil if there is no next page. The query for a page
+// reads a bounded number of names. So with Contains, Visibility or Starred, or with Prefix in
+// the order of creation, a page may have fewer than Limit repositories although there is a next
+// page. Error: NAME_UNKNOWN if q.Namespace doesn't exist, or is hidden from the viewer.
+func (c *Catalog) BrowseRepositories(ctx context.Context, v Viewer, q RepositoryQuery) (list []RepositoryInfo, next *RepositoryPlace, err error) {
 	limit := bound(0, q.Limit, q.Contains == "" && q.Visibility == "" && !q.Starred && (!q.ByCreation || q.Prefix == ""))
-	find := c.repositoriesByName
-	if q.ByCreation {
-		find = c.repositoriesByCreation
-	}
-	var namespace int64
+	var namespace foundNamespace
 	if q.Namespace != "" {
-		if namespace, err = c.namespaceID(ctx, q.Namespace); err != nil {
+		if namespace, err = c.namespaceFor(ctx, v, q.Namespace); err != nil {
 			return nil, nil, err
 		}
 	}
-	found, err := find(ctx, q, namespace, limit)
+	find := c.readableByName
+	switch all := namespace.whole || v.unlimited(); {
+	case all && q.ByCreation:
+		find = c.repositoriesByCreation
+	case all:
+		find = c.repositoriesByName
+	case q.ByCreation:
+		find = c.readableByCreation
+	}
+	found, err := find(ctx, v, q, namespace.id, limit)
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing repositories: %w", err)
 	}
@@ -91,7 +95,7 @@ func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (li
 // repositories of a namespace "a" are the repository "a", if it exists, and those whose names
 // begin with "a/"; each half of the UNION finds one of these two groups. OFFSET 0 in its SQL
 // makes PostgreSQL look rows up by an index: see "Plans" in package db.
-func (c *Catalog) repositoriesByName(ctx context.Context, q RepositoryQuery, _ int64, limit int) ([]foundRepository, error) {
+func (c *Catalog) repositoriesByName(ctx context.Context, v Viewer, q RepositoryQuery, _ int64, limit int) ([]foundRepository, error) {
 	from, to := q.Prefix, q.Prefix+afterNames
 	if q.Namespace != "" {
 		from, to = max(from, q.Namespace+"/"), min(to, q.Namespace+"0") // 0 comes after /
@@ -104,20 +108,23 @@ func (c *Catalog) repositoriesByName(ctx context.Context, q RepositoryQuery, _ i
 		after = q.After.Path
 	}
 	rows, err := c.db.Pool.Query(ctx, fmt.Sprintf(`
-		SELECT path, id, visibility, starred_at IS NOT NULL FROM (
-			(SELECT path, id, top_level_namespace_id FROM live_repositories WHERE path = $1 AND path %[1]s $2)
+		SELECT path, f.id, COALESCE(s.is_public, @public_by_default), CASE WHEN @account::bigint = 0 THEN s.starred_at IS NOT NULL
+			ELSE f.id IN (SELECT repository_id FROM stars WHERE account_id = @account) END
+		FROM (
+			(SELECT path, id FROM live_repositories WHERE path = @namespace AND path %[1]s @after)
 			UNION ALL
-			(SELECT path, id, top_level_namespace_id FROM live_repositories WHERE path %[1]s $2 AND path >= $3 AND path < $4
-			 ORDER BY path %[2]s LIMIT $5)) both_kinds
-		CROSS JOIN LATERAL (SELECT visibility, starred_at FROM repositories s WHERE s.id = both_kinds.id OFFSET 0) s
-		ORDER BY path %[2]s LIMIT $5`, compare, order), q.Namespace, after, from, to, limit)
+			(SELECT path, id FROM live_repositories WHERE path %[1]s @after AND path >= @from AND path < @to
+			 ORDER BY path %[2]s LIMIT @limit)) f
+		CROSS JOIN LATERAL (SELECT is_public, starred_at FROM repositories WHERE id = f.id OFFSET 0) s
+		ORDER BY path %[2]s LIMIT @limit`, compare, order),
+		v.args(db.SharedArgs{"namespace": q.Namespace, "after": after, "from": from, "to": to, "limit": limit}))
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[foundRepository])
 }
 
-func (c *Catalog) repositoriesByCreation(ctx context.Context, q RepositoryQuery, namespace int64, limit int) ([]foundRepository, error) {
+func (c *Catalog) repositoriesByCreation(ctx context.Context, v Viewer, q RepositoryQuery, namespace int64, limit int) ([]foundRepository, error) {
 	compare, order, after := ">", "ASC", int64(0)
 	if q.Descending {
 		compare, order, after = "<", "DESC", math.MaxInt64
@@ -125,15 +132,16 @@ func (c *Catalog) repositoriesByCreation(ctx context.Context, q RepositoryQuery,
 	if q.After != nil {
 		after = q.After.ID
 	}
-	args, where := []any{after, limit}, ""
+	where := ""
 	if q.Namespace != "" {
-		args, where = append(args, namespace), "AND top_level_namespace_id = $3"
+		where = "AND top_level_namespace_id = @namespace"
 	}
-	rows, err := c.db.Pool.Query(ctx, fmt.Sprintf(
-		`SELECT path, f.id, visibility, starred_at IS NOT NULL
-		FROM (SELECT path, id FROM live_repositories WHERE id %s $1 %s ORDER BY id %s LIMIT $2) f
-		CROSS JOIN LATERAL (SELECT visibility, starred_at FROM repositories s WHERE s.id = f.id OFFSET 0) s
-		ORDER BY f.id %[3]s`, compare, where, order), args...)
+	rows, err := c.db.Pool.Query(ctx, fmt.Sprintf(`
+		SELECT path, f.id, COALESCE(s.is_public, @public_by_default), CASE WHEN @account::bigint = 0 THEN s.starred_at IS NOT NULL
+			ELSE f.id IN (SELECT repository_id FROM stars WHERE account_id = @account) END
+		FROM (SELECT path, id FROM live_repositories WHERE id %s @after %s ORDER BY id %s LIMIT @limit) f
+		CROSS JOIN LATERAL (SELECT is_public, starred_at FROM repositories WHERE id = f.id OFFSET 0) s
+		ORDER BY f.id %[3]s`, compare, where, order), v.args(db.SharedArgs{"after": after, "namespace": namespace, "limit": limit}))
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +176,7 @@ func (c *Catalog) repositoryInfos(ctx context.Context, places []foundRepository)
 		err = row.Scan(&i.ID, &i.Path, &i.CreatedAt, &tags, &i.PushedAt)
 		i.CreatedAt, i.PushedAt, i.Tags = i.CreatedAt.UTC(), utc(i.PushedAt), upTo(tags)
 		place := slices.IndexFunc(places, func(f foundRepository) bool { return f.ID == i.ID })
-		i.Visibility, i.Starred = places[place].Visibility, places[place].Starred
+		i.Visibility, i.Starred = visibility(places[place].IsPublic), places[place].Starred
 		return i, err
 	})
 }
@@ -183,44 +191,47 @@ func utc(t *time.Time) *time.Time {
 
 // RepositoryDetails describes one repository.
 type RepositoryDetails struct {
-	ID        int64      `json:"-"`
-	Namespace string     `json:"-"`
-	Path      string     `json:"path"`
-	CreatedAt time.Time  `json:"created_at"`
-	PushedAt  *time.Time `json:"pushed_at"`
-	Tags      int64      `json:"tags"`
-	Manifests int64      `json:"manifests"`
-	Size      Size       `json:"size"`
-	// Visibility is the visibility that a client has set, see SetVisibility.
-	Visibility string `json:"visibility"`
-	Starred    bool   `json:"starred"`
+	ID         int64      `json:"-"`
+	Namespace  string     `json:"-"`
+	Path       string     `json:"path"`
+	CreatedAt  time.Time  `json:"created_at"`
+	PushedAt   *time.Time `json:"pushed_at"`
+	Tags       int64      `json:"tags"`
+	Manifests  int64      `json:"manifests"`
+	Size       Size       `json:"size"`
+	Visibility string     `json:"visibility"` // Public or Private
+	Starred    bool       `json:"starred"`
 }
 
-// DescribeRepository returns the details of a repository. Error: NAME_UNKNOWN.
-func (c *Catalog) DescribeRepository(ctx context.Context, path string) (d RepositoryDetails, err error) {
+// DescribeRepository returns the details of a repository, which the viewer may read. Error:
+// NAME_UNKNOWN.
+func (c *Catalog) DescribeRepository(ctx context.Context, v Viewer, path string) (d RepositoryDetails, err error) {
 	d.Path = path
 	d.Namespace, _, _ = strings.Cut(path, "/")
 	var namespace int64
+	var public bool
 	err = c.db.Pool.QueryRow(ctx, `
 		SELECT r.top_level_namespace_id, r.id, r.created_at, p.pushed,
 			(SELECT count(*) FROM tags
 			 WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id),
 			(SELECT count(*) FROM manifests
 			 WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id),
-			s.visibility, s.starred_at IS NOT NULL
+			COALESCE(s.is_public, $2), CASE WHEN $3::bigint = 0 THEN s.starred_at IS NOT NULL
+				ELSE EXISTS (SELECT FROM stars WHERE account_id = $3 AND repository_id = r.id) END
 		FROM live_repositories r CROSS JOIN LATERAL (SELECT * FROM repositories WHERE id = r.id OFFSET 0) s
 		LEFT JOIN LATERAL (
 			SELECT COALESCE(updated_at, created_at) AS pushed FROM tags
 			WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
 			ORDER BY COALESCE(updated_at, created_at) DESC, name DESC LIMIT 1) p ON true
-		WHERE r.path = $1`, path).Scan(&namespace, &d.ID, &d.CreatedAt, &d.PushedAt, &d.Tags, &d.Manifests, &d.Visibility, &d.Starred)
+		WHERE r.path = $1`, path, v.PublicByDefault, v.Account).
+		Scan(&namespace, &d.ID, &d.CreatedAt, &d.PushedAt, &d.Tags, &d.Manifests, &public, &d.Starred)
 	switch {
 	case isNoRows(err):
 		return d, nameUnknown(path)
 	case err != nil:
 		return d, fmt.Errorf("describing repository %s: %w", path, err)
 	}
-	d.CreatedAt, d.PushedAt = d.CreatedAt.UTC(), utc(d.PushedAt)
+	d.CreatedAt, d.PushedAt, d.Visibility = d.CreatedAt.UTC(), utc(d.PushedAt), visibility(public)
 	d.Size, err = c.size(ctx, `
 		WITH links AS MATERIALIZED (
 			SELECT blob_digest FROM repository_blobs
@@ -236,17 +247,4 @@ func (c *Catalog) DescribeRepository(ctx context.Context, path string) (d Reposi
 		return d, fmt.Errorf("adding up the blobs of repository %s: %w", path, err)
 	}
 	return d, nil
-}
-
-// namespaceID returns the id of a namespace. Error: NAME_UNKNOWN.
-func (c *Catalog) namespaceID(ctx context.Context, name string) (id int64, err error) {
-	err = c.db.Pool.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1", name).Scan(&id)
-	switch {
-	case isNoRows(err):
-		return 0, oci.Errorf(oci.NameUnknown, "namespace %s is not known to this registry", name).
-			WithDetail(map[string]string{"name": name})
-	case err != nil:
-		return 0, fmt.Errorf("looking for namespace %s: %w", name, err)
-	}
-	return id, nil
 }

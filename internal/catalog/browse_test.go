@@ -328,7 +328,7 @@ func TestBrowseRepositories(t *testing.T) {
 			}
 			got, first := []string{}, q
 			for {
-				list, next, err := s.BrowseRepositories(t.Context(), q)
+				list, next, err := s.BrowseRepositories(t.Context(), catalog.Everyone, q)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -346,7 +346,7 @@ func TestBrowseRepositories(t *testing.T) {
 				t.Fatalf("%+v:\n%q\nwant\n%q", first, got, want)
 			}
 		}
-		if _, _, err := s.BrowseRepositories(t.Context(), catalog.RepositoryQuery{Namespace: "none", Limit: 1}); oci.CodeOf(err) != oci.NameUnknown {
+		if _, _, err := s.BrowseRepositories(t.Context(), catalog.Everyone, catalog.RepositoryQuery{Namespace: "none", Limit: 1}); oci.CodeOf(err) != oci.NameUnknown {
 			t.Errorf("a namespace that isn't there: %v", err)
 		}
 	})
@@ -385,7 +385,7 @@ func TestNamespaces(t *testing.T) {
 		{n: 1, f: catalog.NameFilter{Contains: "p"}, want: "app=2 >app"},
 		{n: 1, f: catalog.NameFilter{Contains: "p"}, after: "app", want: "apple=0"},
 	} {
-		list, next, err := s.Namespaces(t.Context(), tc.f, tc.after, tc.n)
+		list, next, err := s.Namespaces(t.Context(), catalog.Everyone, tc.f, tc.after, tc.n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -416,7 +416,7 @@ func TestSizes(t *testing.T) {
 		}
 		config := s.Push(t, "acme/app", "config")
 		s.Put(t, "acme/app", catalogtest.Image(t, config, nil, nil), "v1", "v2")
-		r, err := s.DescribeRepository(t.Context(), "acme/app")
+		r, err := s.DescribeRepository(t.Context(), catalog.Everyone, "acme/app")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -424,7 +424,7 @@ func TestSizes(t *testing.T) {
 		if r.Size != want || r.Tags != 2 || r.Manifests != 1 || r.PushedAt == nil || r.Namespace != "acme" {
 			t.Errorf("%+v, want %+v", r, want)
 		}
-		n, err := s.DescribeNamespace(t.Context(), "acme")
+		n, err := s.DescribeNamespace(t.Context(), catalog.Everyone, "acme")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -432,13 +432,13 @@ func TestSizes(t *testing.T) {
 		if n.Size != want || n.Repositories != 2 {
 			t.Errorf("%+v, want %+v", n, want)
 		}
-		if r, err = s.DescribeRepository(t.Context(), "else"); err != nil || r.Size.OwnBytes != 0 || r.Size.Bytes != 13 || r.PushedAt != nil {
+		if r, err = s.DescribeRepository(t.Context(), catalog.Everyone, "else"); err != nil || r.Size.OwnBytes != 0 || r.Size.Bytes != 13 || r.PushedAt != nil {
 			t.Errorf("%+v %v", r, err)
 		}
-		if _, err := s.DescribeRepository(t.Context(), "none"); oci.CodeOf(err) != oci.NameUnknown {
+		if _, err := s.DescribeRepository(t.Context(), catalog.Everyone, "none"); oci.CodeOf(err) != oci.NameUnknown {
 			t.Errorf("a repository that isn't there: %v", err)
 		}
-		if _, err := s.DescribeNamespace(t.Context(), "none"); oci.CodeOf(err) != oci.NameUnknown {
+		if _, err := s.DescribeNamespace(t.Context(), catalog.Everyone, "none"); oci.CodeOf(err) != oci.NameUnknown {
 			t.Errorf("a namespace that isn't there: %v", err)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/loosefk"
@@ -37,7 +38,7 @@ func (b bundle) gone(t *testing.T, path string, img oci.Digest) {
 	if list, _, err := b.Referrers(ctx, path, img, "", 0, 10); err != nil || len(list) != 0 {
 		t.Errorf("referrers in %s: %v, %v", path, list, err)
 	}
-	list, _, err := b.Repositories(ctx, "", 100)
+	list, _, err := b.Repositories(ctx, catalog.Everyone, "", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,7 @@ func (b bundle) gone(t *testing.T, path string, img oci.Digest) {
 			t.Errorf("%s is listed", path)
 		}
 	}
-	if sources, err := b.Sources(ctx, layer, 10); err != nil || len(sources) != 0 {
+	if sources, err := b.Sources(ctx, catalog.Everyone, layer, 10); err != nil || len(sources) != 0 {
 		t.Errorf("%s can be mounted from: %v, %v", path, sources, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -40,13 +41,20 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 	return tags, false, nil
 }
 
-// Repositories lists up to n repositories whose names come after the name `last`, in byte
-// order. `more` says whether there are further repositories.
-func (c *Catalog) Repositories(ctx context.Context, last string, n int) (paths []string, more bool, err error) {
-	rows, err := c.db.Pool.Query(ctx,
-		"SELECT path FROM live_repositories WHERE path > $1 ORDER BY path LIMIT $2", last, n+1)
-	if err == nil {
-		paths, err = pgx.CollectRows(rows, pgx.RowTo[string])
+// Repositories lists up to n repositories that the viewer may read and whose names come after
+// the name `last`, in byte order. `more` says whether there are further repositories.
+func (c *Catalog) Repositories(ctx context.Context, v Viewer, last string, n int) (paths []string, more bool, err error) {
+	if v.unlimited() {
+		var rows pgx.Rows
+		if rows, err = c.db.Pool.Query(ctx, "SELECT path FROM live_repositories WHERE path > $1 ORDER BY path LIMIT $2", last, n+1); err == nil {
+			paths, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+	} else {
+		var found []foundRepository
+		found, err = c.readableByName(ctx, v, RepositoryQuery{After: &RepositoryPlace{Path: last}}, 0, n+1)
+		for _, r := range found {
+			paths = append(paths, r.Path)
+		}
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("listing repositories: %w", err)
@@ -141,9 +149,57 @@ func referrerAnnotations(m *oci.Manifest) ([]byte, error) {
 	return nil, nil
 }
 
-// Sources lists up to n repositories that have a blob, for a mount request without a source
-// repository.
-func (c *Catalog) Sources(ctx context.Context, d oci.Digest, n int) ([]string, error) {
+// sourcesScan is the number of a blob's links that are read to find public repositories that
+// have the blob.
+const sourcesScan = 10_000
+
+// Sources lists up to n repositories that the viewer may read and that have a blob, for a mount
+// request without a source repository. For a blob that is linked to more than sourcesScan
+// repositories, a public repository among the others is missing, and so is any repository for a
+// viewer who may read all that match a pattern. OFFSET 0 in its SQL makes PostgreSQL look rows
+// up by an index: see "Plans" in package db.
+func (c *Catalog) Sources(ctx context.Context, v Viewer, d oci.Digest, n int) ([]string, error) {
+	if v.unlimited() {
+		return c.allSources(ctx, d, n)
+	}
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT path FROM (
+			(SELECT r.id, r.path FROM unnest(@namespaces::bigint[]) AS own (id)
+			CROSS JOIN LATERAL (
+				SELECT r.id, r.path FROM (
+					SELECT repository_id FROM repository_blobs
+					WHERE blob_digest = @digest AND top_level_namespace_id = own.id ORDER BY repository_id OFFSET 0) l
+				CROSS JOIN LATERAL (SELECT id, path FROM live_repositories WHERE id = l.repository_id OFFSET 0) r
+				WHERE @patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[])
+				LIMIT @limit) r
+			LIMIT @limit)
+			UNION
+			(SELECT r.id, r.path FROM unnest(@repositories::bigint[]) AS own (id)
+			CROSS JOIN LATERAL (SELECT * FROM live_repositories WHERE id = own.id OFFSET 0) r
+			CROSS JOIN LATERAL (
+				SELECT FROM repository_blobs
+				WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id AND blob_digest = @digest OFFSET 0) l
+			WHERE @patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[])
+			LIMIT @limit)
+			UNION
+			(SELECT r.id, r.path FROM (
+				SELECT repository_id FROM repository_blobs
+				WHERE blob_digest = @digest AND (@all OR @public) ORDER BY repository_id LIMIT @scan) l
+			CROSS JOIN LATERAL (SELECT * FROM live_repositories WHERE id = l.repository_id OFFSET 0) r
+			WHERE (@all OR COALESCE(r.is_public, @public_by_default)) AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
+			LIMIT @limit)) found
+		ORDER BY id LIMIT @limit`, v.args(db.SharedArgs{"digest": d.Bytes(), "limit": n, "scan": sourcesScan}))
+	if err != nil {
+		return nil, fmt.Errorf("looking for repositories with blob %s: %w", d, err)
+	}
+	paths, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("looking for repositories with blob %s: %w", d, err)
+	}
+	return paths, nil
+}
+
+func (c *Catalog) allSources(ctx context.Context, d oci.Digest, n int) ([]string, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT r.path FROM repository_blobs rb JOIN live_repositories r ON r.id = rb.repository_id
 		WHERE rb.blob_digest = $1 ORDER BY rb.repository_id LIMIT $2`, d.Bytes(), n)

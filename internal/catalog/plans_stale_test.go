@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -100,7 +101,7 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 	run("blob", 100, func(b bundle, i int) error { return second(b.Blob(ctx, path, blob(i+1))) })
 	run("promised blob", 100, func(b bundle, i int) error { return second(b.PromiseBlobExists(ctx, path, blob(i+1))) })
 	run("mounted blob", 100, func(b bundle, i int) error { return second(b.Mount(ctx, "acme/small1", path, blob(i+1))) })
-	run("sources of a blob", 100, func(b bundle, i int) error { return second(b.Sources(ctx, blob(i+1), 10)) })
+	run("sources of a blob", 100, func(b bundle, i int) error { return second(b.Sources(ctx, catalog.Everyone, blob(i+1), 10)) })
 	run("explained manifest", 600, func(b bundle, i int) error { return second(b.ExplainManifest(ctx, path, manifest(i+1))) })
 	run("explained blob", 200, func(b bundle, i int) error { return second(b.ExplainBlob(ctx, blob(i+1))) })
 	run("described manifest", 600, func(b bundle, i int) error { return second(b.DescribeManifest(ctx, path, manifest(i+1))) })

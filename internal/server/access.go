@@ -8,6 +8,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -76,12 +77,24 @@ func (s *Server) MayOverwrite(ctx context.Context, repository string) bool {
 	return s.opt.Auth == nil || s.opt.Auth.MayOverwrite(Observed(ctx).Principal, repository)
 }
 
-// Readable returns which repositories lists may show to the client.
-func (s *Server) Readable(ctx context.Context) (auth.Readable, error) {
+// Viewer returns what lists and descriptions show to the client.
+func (s *Server) Viewer(ctx context.Context) (catalog.Viewer, error) {
 	if s.opt.Auth == nil {
-		return auth.Readable{All: true}, nil
+		return catalog.Everyone, nil
 	}
-	return s.opt.Auth.Readable(ctx, Observed(ctx).Principal)
+	p := Observed(ctx).Principal
+	r, err := s.opt.Auth.Readable(ctx, p)
+	return catalog.Viewer{
+		All: r.All, Public: r.Public, PublicByDefault: s.opt.Auth.PublicByDefault(),
+		Namespaces: r.Namespaces, Repositories: r.Repositories, Patterns: r.Patterns, Account: p.ID,
+	}, err
+}
+
+// Forget makes access control forget what it has cached about repositories and namespaces.
+func (s *Server) Forget() {
+	if s.opt.Auth != nil {
+		s.opt.Auth.Forget()
+	}
 }
 
 // Auth returns the access control, nil if everybody may do everything.

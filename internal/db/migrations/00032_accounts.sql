@@ -14,6 +14,16 @@ SET LOCAL lock_timeout = '10s';
 -- of them. The column visibility is kept for replicas of the first release during an upgrade.
 ALTER TABLE repositories ADD COLUMN is_public boolean;
 UPDATE repositories SET is_public = false WHERE visibility = 'private';
+
+CREATE OR REPLACE VIEW live_repositories AS
+SELECT r.top_level_namespace_id, r.id, r.path, r.created_at, r.is_public
+FROM repositories r JOIN top_level_namespaces n ON n.id = r.top_level_namespace_id;
+
+-- With these indexes, a list for a client who may read few repositories reads only these.
+CREATE INDEX repositories_namespace_path_idx ON repositories (top_level_namespace_id, path);
+CREATE INDEX repositories_public_path_idx ON repositories (path) WHERE is_public;
+CREATE INDEX repositories_public_id_idx ON repositories (id) WHERE is_public;
+CREATE INDEX repositories_public_namespace_idx ON repositories (top_level_namespace_id, id) WHERE is_public;
 COMMENT ON COLUMN repositories.is_public IS 'whether everybody may pull; NULL: as auth.default_visibility says';
 COMMENT ON COLUMN repositories.visibility IS 'of the first release, which had no access control; see is_public';
 
@@ -121,6 +131,15 @@ CREATE INDEX grants_team_id_idx ON grants (team_id, top_level_namespace_id) WHER
 CREATE INDEX grants_repository_id_idx ON grants (repository_id) WHERE repository_id IS NOT NULL;
 COMMENT ON TABLE grants IS 'roles of accounts and teams in a namespace or a repository';
 COMMENT ON COLUMN grants.repository_id IS 'NULL: the role is in the whole namespace';
+
+CREATE TABLE stars (
+    account_id    bigint NOT NULL REFERENCES accounts ON DELETE CASCADE,
+    repository_id bigint NOT NULL REFERENCES repositories ON DELETE CASCADE,
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (account_id, repository_id)
+);
+CREATE INDEX stars_repository_id_idx ON stars (repository_id);
+COMMENT ON TABLE stars IS 'repositories to which accounts have given a star; repositories.starred_at is the star of whoever is not logged in';
 
 CREATE TABLE tokenkeys (
     id          text COLLATE "C" PRIMARY KEY,

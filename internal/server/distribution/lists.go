@@ -83,13 +83,17 @@ func tagList(name string, tags []string) []byte {
 	return append(b, "]}"...)
 }
 
-// listRepositories lists the registry's repositories.
+// listRepositories lists the registry's repositories that the client may read.
 func (a *API) listRepositories(c *call) error {
 	n, last, err := c.page(maxRepositoryPage)
 	if err != nil {
 		return err
 	}
-	paths, more, err := a.catalog.Repositories(c.r.Context(), last, n)
+	viewer, err := a.server.Viewer(c.r.Context())
+	if err != nil {
+		return err
+	}
+	paths, more, err := a.catalog.Repositories(c.r.Context(), viewer, last, n)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,11 @@ func (a *API) mount(c *call, digest, from string) (bool, error) {
 	}
 	sources := []string{from}
 	if from == "" {
-		if sources, err = a.catalog.Sources(c.r.Context(), d, maxSources); err != nil {
+		viewer, err := a.server.Viewer(c.r.Context())
+		if err != nil {
+			return false, err
+		}
+		if sources, err = a.catalog.Sources(c.r.Context(), viewer, d, maxSources); err != nil {
 			return false, err
 		}
 	} else if err := oci.ValidateName(from); err != nil {

@@ -112,8 +112,9 @@ func (a *API) addNamespaces() {
 	type listOutput struct{ Body namespaceList }
 	add(a, auth.List, huma.Operation{
 		OperationID: "listNamespaces", Method: http.MethodGet, Path: "/organization", Tags: []string{"namespace"},
-		Summary:     "List namespaces",
-		Description: "In the order of their names. Repositories are counted up to 1000 each; exact says whether that is all.",
+		Summary: "List namespaces",
+		Description: "Lists the namespaces in which one has a role or may pull from a repository, in the order of their names. The repositories from " +
+			"which one may pull are counted up to 1000 each; exact says whether that is all.",
 	}, func(ctx context.Context, in *listInput) (*listOutput, error) {
 		f, err := in.filter()
 		if err != nil {
@@ -123,7 +124,11 @@ func (a *API) addNamespaces() {
 		if _, err := parseCursor(in.NextPage, "namespace", &after); err != nil {
 			return nil, err
 		}
-		found, next, err := a.catalog.Namespaces(ctx, f, after, min(in.Limit, 100))
+		viewer, err := a.server.Viewer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		found, next, err := a.catalog.Namespaces(ctx, viewer, f, after, min(in.Limit, 100))
 		if err != nil {
 			return nil, err
 		}
@@ -169,14 +174,18 @@ func (a *API) addNamespace() {
 	add(a, auth.Pull, huma.Operation{
 		OperationID: "getNamespace", Method: http.MethodGet, Path: "/organization/{orgname}", Tags: []string{"namespace"},
 		Summary: "Describe a namespace",
-		Description: "size.bytes is the size of all blobs in its repositories, each counted once; size.own_bytes is the size of those " +
+		Description: "size.bytes is the size of all blobs in its repositories from which one may pull, each counted once; size.own_bytes is the size of those " +
 			"that no other namespace has. Of more than 50,000 links to blobs only the first are counted, and size.exact is false.",
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*output, error) {
 		if err := checkNamespace("orgname", in.Namespace); err != nil {
 			return nil, err
 		}
-		d, err := a.catalog.DescribeNamespace(ctx, in.Namespace)
+		viewer, err := a.server.Viewer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		d, err := a.catalog.DescribeNamespace(ctx, viewer, in.Namespace)
 		return &output{d}, err
 	})
 }

@@ -20,9 +20,9 @@ type QuayRepository struct {
 	Namespace   string  `json:"namespace" doc:"The first part of its name" example:"library"`
 	Name        string  `json:"name" doc:"The name after the namespace; empty if there is nothing more" example:"alpine"`
 	Description *string `json:"description" doc:"Always null"`
-	IsPublic    bool    `json:"is_public" doc:"Whether anybody may pull: true as long as nobody logs in, whatever visibility says"`
-	Visibility  string  `json:"visibility" enum:"public,private" doc:"The visibility that was set. private has no effect as long as there are no accounts"`
-	IsStarred   bool    `json:"is_starred" doc:"Whether the repository has a star. As long as there are no accounts, all requests share one star"`
+	IsPublic    bool    `json:"is_public" doc:"Whether everybody may pull: true without access control, whatever visibility says"`
+	Visibility  string  `json:"visibility" enum:"public,private" doc:"The visibility that was set, or the registry's default. It has no effect without access control"`
+	IsStarred   bool    `json:"is_starred" doc:"Whether the account of the request has given the repository a star. All requests without an account share one star"`
 	Kind        string  `json:"kind" enum:"image"`
 	State       string  `json:"state" enum:"NORMAL"`
 	Repository  string  `json:"repository" doc:"The repository's whole name" example:"library/alpine"`
@@ -31,10 +31,10 @@ type QuayRepository struct {
 	PushedAt  *time.Time `json:"pushed_at" doc:"When an existing tag was last made, moved or pushed again; null: there is no tag"`
 }
 
-func quayRepositoryOf(path string, created time.Time, pushed *time.Time, visibility string, starred bool) QuayRepository {
+func (a *API) quayRepositoryOf(path string, created time.Time, pushed *time.Time, visibility string, starred bool) QuayRepository {
 	namespace, name, _ := strings.Cut(path, "/")
 	return QuayRepository{
-		Namespace: namespace, Name: name, IsPublic: true, Kind: "image", State: "NORMAL", Repository: path,
+		Namespace: namespace, Name: name, IsPublic: a.server.Auth() == nil || visibility == catalog.Public, Kind: "image", State: "NORMAL", Repository: path,
 		CreatedAt: created, PushedAt: pushed, Visibility: visibility, IsStarred: starred,
 	}
 }
@@ -97,13 +97,17 @@ func (a *API) repositories(ctx context.Context, in *repositoryListInput) (out re
 	if err != nil {
 		return out, err
 	}
-	found, next, err := a.catalog.BrowseRepositories(ctx, q)
+	viewer, err := a.server.Viewer(ctx)
+	if err != nil {
+		return out, err
+	}
+	found, next, err := a.catalog.BrowseRepositories(ctx, viewer, q)
 	if err != nil {
 		return out, err
 	}
 	out.Repositories = make([]listedRepository, 0, len(found))
 	for _, r := range found {
-		item := listedRepository{QuayRepository: quayRepositoryOf(r.Path, r.CreatedAt, r.PushedAt, r.Visibility, r.Starred), Tags: r.Tags}
+		item := listedRepository{QuayRepository: a.quayRepositoryOf(r.Path, r.CreatedAt, r.PushedAt, r.Visibility, r.Starred), Tags: r.Tags}
 		if in.LastModified && r.PushedAt != nil {
 			seconds := r.PushedAt.Unix()
 			item.LastModified = &seconds
@@ -121,7 +125,7 @@ func (a *API) addRepositoryList() {
 	add(a, auth.List, huma.Operation{
 		OperationID: "listRepos", Method: http.MethodGet, Path: "/repository", Tags: []string{"repository"},
 		Summary: "List repositories", Errors: []int{http.StatusNotFound},
-		Description: "Lists the repositories of a namespace, or all. Tags are counted up to 1000 each; exact says whether that is all.",
+		Description: "Lists the repositories of a namespace, or all, from which one may pull. Tags are counted up to 1000 each; exact says whether that is all.",
 	}, func(ctx context.Context, in *repositoryListInput) (*output, error) {
 		out, err := a.repositories(ctx, in)
 		return &output{out}, err
@@ -132,7 +136,7 @@ func (a *API) addRepositoryList() {
 type newRepository struct {
 	Repository  string `json:"repository" minLength:"1" maxLength:"255" doc:"Its name below the namespace, or its whole name without one" example:"alpine"`
 	Namespace   string `json:"namespace,omitempty" maxLength:"255" example:"library"`
-	Visibility  string `json:"visibility,omitempty" enum:"public,private" doc:"Default public. private is stored, and has no effect as long as there are no accounts"`
+	Visibility  string `json:"visibility,omitempty" enum:"public,private" doc:"Default: the registry's, which is public without access control. public needs the access admin if it isn't the default. private has no effect without access control"`
 	Starred     bool   `json:"starred,omitempty" doc:"True: the repository gets a star"`
 	Description string `json:"description,omitempty" doc:"Quay's clients send it; the registry ignores it"`
 	Kind        string `json:"repo_kind,omitempty" enum:"image"`
@@ -168,6 +172,30 @@ func (b newRepository) path() (string, error) {
 	return path, nil
 }
 
+// create creates a repository with what its body says. It returns warnings for the client.
+func (a *API) create(ctx context.Context, path string, body newRepository) (warnings []string, err error) {
+	control := a.server.Auth()
+	if control != nil && body.Visibility == catalog.Public && !control.PublicByDefault() {
+		// Whoever may only push doesn't publish.
+		if err := a.server.Authorize(ctx, auth.Administer, auth.OfRepository(path)); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.catalog.CreateRepository(ctx, path); err != nil {
+		return nil, err
+	}
+	// Without access control public is the default, and isn't stored: such a repository must
+	// not stay public when access control is switched on.
+	if body.Visibility == catalog.Private || body.Visibility != "" && control != nil {
+		warnings, err = a.setVisibility(ctx, path, body.Visibility)
+	}
+	a.server.Forget() // whether the repository is public
+	if err == nil && body.Starred {
+		err = a.catalog.SetStar(ctx, server.Observed(ctx).Principal.ID, path, true)
+	}
+	return warnings, err
+}
+
 func (a *API) addRepository() {
 	type createInput struct{ Body newRepository }
 	type createdRepository struct {
@@ -176,7 +204,7 @@ func (a *API) addRepository() {
 		Kind      string `json:"kind" enum:"image"`
 	}
 	type createOutput struct {
-		Warning []string `header:"Warning" doc:"A warning that private has no effect, as 299 - \"…\""`
+		Warning []string `header:"Warning" doc:"Without access control: a warning that private has no effect, as 299 - \"…\""`
 		Body    createdRepository
 	}
 	add(a, auth.Ping, huma.Operation{
@@ -194,15 +222,8 @@ func (a *API) addRepository() {
 			return nil, err
 		}
 		namespace, name, _ := strings.Cut(path, "/")
-		err = a.catalog.CreateRepository(ctx, path)
 		out := &createOutput{Body: createdRepository{namespace, name, "image"}}
-		if err == nil && in.Body.Visibility == catalog.Private {
-			out.Warning = warningHeaders([]string{warnPrivate})
-			err = a.catalog.SetVisibility(ctx, path, catalog.Private)
-		}
-		if err == nil && in.Body.Starred {
-			err = a.catalog.SetStar(ctx, path, true)
-		}
+		out.Warning, err = a.create(ctx, path, in.Body)
 		return out, err
 	})
 	type input struct {
@@ -215,12 +236,16 @@ func (a *API) addRepository() {
 		Description: "size.bytes is the size of all its blobs, which other repositories may have too; size.own_bytes is the size of " +
 			"those that no other repository has: the space that deleting the repository frees.",
 	}, func(ctx context.Context, in *input) (*output, error) {
-		d, err := a.catalog.DescribeRepository(ctx, in.Repository)
+		viewer, err := a.server.Viewer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		d, err := a.catalog.DescribeRepository(ctx, viewer, in.Repository)
 		if err != nil {
 			return nil, err
 		}
 		return &output{describedRepository{
-			QuayRepository: quayRepositoryOf(d.Path, d.CreatedAt, d.PushedAt, d.Visibility, d.Starred),
+			QuayRepository: a.quayRepositoryOf(d.Path, d.CreatedAt, d.PushedAt, d.Visibility, d.Starred),
 			Tags:           d.Tags, Manifests: d.Manifests, Size: d.Size,
 		}}, nil
 	})

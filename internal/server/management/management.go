@@ -303,6 +303,8 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 		err = a.checkName(r, access, repository)
 	case named && oci.ValidateName(repository) != nil:
 		err = oci.Errorf(oci.NameInvalid, "%v", oci.ValidateName(repository))
+	case access == auth.List: // the answer shows only what the client may read
+		err = a.server.Authorize(r.Context(), access, auth.Registry)
 	default:
 		err = a.server.Authorize(r.Context(), access, resource(r.Context(), rt.pattern, values))
 	}

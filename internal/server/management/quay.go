@@ -55,14 +55,14 @@ func (a *API) addUserPolicies() {
 	}](a, "/user/autoprunepolicy", "User", "the namespace of the client's account, which is "+anonymousNamespace+" if nobody is logged in")
 }
 
-// warnPrivate is the warning for a client that sets a repository's visibility to private, which
-// doesn't restrict pulls yet.
-const warnPrivate = "the registry has no accounts yet: whoever reaches it may pull from this repository"
+// warnPrivate is the warning for a client that sets a repository's visibility to private in a
+// registry without access control.
+const warnPrivate = "access control is off: whoever reaches the registry may pull from this repository"
 
 // newVisibility is the body of a request to change a repository's visibility.
 type newVisibility struct {
 	_          struct{} `additionalProperties:"true"`
-	Visibility string   `json:"visibility" enum:"public,private" doc:"private is stored, and has no effect as long as there are no accounts"`
+	Visibility string   `json:"visibility" enum:"public,private" doc:"private has no effect without access control"`
 }
 
 type quaySuccess struct {
@@ -76,22 +76,28 @@ func (a *API) addVisibility() {
 		Body       newVisibility
 	}
 	type output struct {
-		Warning []string `header:"Warning" doc:"A warning that private has no effect, as 299 - \"…\""`
+		Warning []string `header:"Warning" doc:"Without access control: a warning that private has no effect, as 299 - \"…\""`
 		Body    quaySuccess
 	}
 	add(a, auth.Administer, huma.Operation{
 		OperationID: "changeRepoVisibility", Method: http.MethodPost, Path: "/repository/{repository}/changevisibility",
-		Tags: []string{"repository"}, Summary: "Set whether a repository is meant to be public",
-		Description: "The value is stored and returned as visibility. As long as there are no accounts, everybody who reaches the " +
-			"registry may pull, and is_public says so.",
+		Tags: []string{"repository"}, Summary: "Set whether everybody may pull from a repository",
+		Description: "From a private repository only accounts with a role in it may pull. Without access control the value is only stored and " +
+			"returned as visibility: everybody who reaches the registry may pull, and is_public says so.",
 		Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *input) (*output, error) {
-		out := &output{Body: quaySuccess{true}}
-		if in.Body.Visibility == catalog.Private {
-			out.Warning = warningHeaders([]string{warnPrivate})
-		}
-		return out, a.catalog.SetVisibility(ctx, in.Repository, in.Body.Visibility)
+		warnings, err := a.setVisibility(ctx, in.Repository, in.Body.Visibility)
+		return &output{warnings, quaySuccess{true}}, err
 	})
+}
+
+// setVisibility sets a repository's visibility. It returns warnings for the client.
+func (a *API) setVisibility(ctx context.Context, path, visibility string) (warnings []string, err error) {
+	if visibility == catalog.Private && a.server.Auth() == nil {
+		warnings = warningHeaders([]string{warnPrivate})
+	}
+	defer a.server.Forget()
+	return warnings, a.catalog.SetVisibility(ctx, path, visibility)
 }
 
 // newStar is the body of a request to give a repository a star.
@@ -112,14 +118,14 @@ func (a *API) addStars() {
 	add(a, auth.LoggedIn, huma.Operation{
 		OperationID: "createStar", Method: http.MethodPost, Path: "/user/starred", Tags: []string{"repository"},
 		Summary: "Give a repository a star", DefaultStatus: http.StatusCreated,
-		Description: "As long as there are no accounts, all requests share one star. GET /repository?starred=true lists the repositories that have it.",
+		Description: "Each account has stars of its own; all requests without an account share one. GET /repository?starred=true lists the repositories that have a star.",
 		Errors:      []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
 		path := strings.TrimSuffix(in.Body.Namespace+"/"+in.Body.Repository, "/")
 		if err := a.server.Authorize(ctx, auth.Pull, auth.OfRepository(path)); err != nil {
 			return nil, err
 		}
-		return &createOutput{star{in.Body.Namespace, in.Body.Repository}}, a.catalog.SetStar(ctx, path, true)
+		return &createOutput{star{in.Body.Namespace, in.Body.Repository}}, a.catalog.SetStar(ctx, server.Observed(ctx).Principal.ID, path, true)
 	})
 	type listInput struct {
 		Limit    int    `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
@@ -148,6 +154,6 @@ func (a *API) addStars() {
 		if err := a.server.Authorize(ctx, auth.LoggedIn, auth.OfRepository(in.Repository)); err != nil {
 			return nil, err
 		}
-		return nil, a.catalog.SetStar(ctx, in.Repository, false)
+		return nil, a.catalog.SetStar(ctx, server.Observed(ctx).Principal.ID, in.Repository, false)
 	})
 }

@@ -20,6 +20,7 @@ func (a *API) addRepositories() {
 			"behind is removed in the background; garbage collection then frees its blobs.",
 		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *repository) (*struct{}, error) {
+		defer a.server.Forget() // roles and the visibility, which another repository of this name won't have
 		return nil, a.catalog.DeleteRepository(ctx, in.Repository)
 	})
 	type namespace struct {
@@ -31,6 +32,7 @@ func (a *API) addRepositories() {
 		Description:   "Deletes a namespace with all its repositories, as deleteRepository does one.",
 		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *namespace) (*struct{}, error) {
+		defer a.server.Forget()
 		return nil, a.catalog.DeleteNamespace(ctx, in.Namespace)
 	})
 }

@@ -2,179 +2,280 @@ package management_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/autoprune"
-	"github.com/purser-registry/purser/internal/db"
-	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// clients are accounts of a registry with access control. They send requests with their
-// passwords.
-type clients struct {
-	*registry
-	root, maintainer, writer, reader, stranger, nobody *registry
-}
-
-// closedClients starts a registry with access control and auto-pruning, an administrator, and accounts
-// with roles in the namespace acme, which has the repository acme/team/app.
-func closedClients(t *testing.T, change ...func(*auth.Options)) clients {
+// lists returns the names in the client's lists of repositories, which must agree, and those of
+// its namespaces with the numbers of their repositories.
+func (r *registry) lists(t *testing.T) (repositories, namespaces string) {
 	t.Helper()
-	access := &auth.Options{AnonymousPull: true}
-	for _, f := range change {
-		f(access)
+	var catalog struct{ Repositories []string }
+	r.Do(t, "GET", "/v2/_catalog", "").Into(t, 200, &catalog)
+	// The pages of one entry must contain the same.
+	var paged []string
+	for path := "/v2/_catalog?n=1"; path != ""; {
+		var page struct{ Repositories []string }
+		a := r.Do(t, "GET", path, "").Into(t, 200, &page)
+		paged, path = append(paged, page.Repositories...), a.Next(t)
 	}
-	r := onDatabase(t, func(o *servertest.Options, d *db.DB) {
-		var err error
-		if o.Management.Autoprune, err = autoprune.New(autoprune.Options{DB: d, Catalog: o.Catalog, Log: o.Log}); err != nil {
-			t.Fatal(err)
-		}
-		o.Access = access
-	})
-	as := func(name string) *registry { return &registry{r.With(servertest.As(name))} }
-	r.AddAccount(t, "root", true)
-	c := clients{r, as("root"), as("maintainer"), as("writer"), as("reader"), as("stranger"), r}
-	c.root.Put(t, "acme/team/app", "v1", c.root.Simple(t, "acme/team/app", 1, nil))
-	for name, role := range map[string]auth.Role{"maintainer": auth.Maintainer, "writer": auth.Writer, "reader": auth.Reader, "stranger": auth.NoRole} {
-		r.AddAccount(t, name, false)
-		if role != auth.NoRole {
-			r.Grant(t, "acme", name, role)
-		}
+	if !slices.Equal(paged, catalog.Repositories) {
+		t.Errorf("the catalog has %q, its pages %q", catalog.Repositories, paged)
 	}
-	return c
-}
-
-// sameRefusal checks that two answers are the same error, apart from the words that differ in
-// their requests.
-func sameRefusal(t *testing.T, a, b answer, words ...string) {
-	t.Helper()
-	one, two := strings.NewReplacer(words...).Replace(string(a.Content)), string(b.Content)
-	if a.StatusCode != b.StatusCode || a.StatusCode < 400 || one != two {
-		t.Errorf("%s: %d %s, but %s: %d %s", a.Request.URL, a.StatusCode, a.Content, b.Request.URL, b.StatusCode, b.Content)
-	}
-}
-
-// TestRunsOfNamespace: maintainers of a namespace see and undo its runs of auto-pruning. For
-// others, such a run is like one that doesn't exist, and only administrators of the registry
-// see the runs of all namespaces.
-func TestRunsOfNamespace(t *testing.T) {
-	t.Parallel()
-	c := closedClients(t)
-	run, none := uuid.NewString(), uuid.NewString()
-	_, err := c.DB.Pool.Exec(t.Context(), `
-		INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at)
-		SELECT $1, id, name, 'success', now(), now() FROM top_level_namespaces WHERE name = 'acme'`, run)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, who := range []*registry{c.root, c.maintainer} {
-		var list struct{ Runs []struct{ ID string } }
-		who.Manage(t, "GET", "/autoprune/runs?namespace=acme", "").Into(t, 200, &list)
-		if len(list.Runs) != 1 || list.Runs[0].ID != run {
-			t.Errorf("%+v", list)
-		}
-		who.Manage(t, "GET", "/autoprune/runs/"+run, "").WantStatus(t, 200)
-		who.Manage(t, "POST", "/autoprune/runs/"+run+"/undo", "").WantStatus(t, 200)
-	}
-	c.root.Manage(t, "GET", "/autoprune/runs", "").WantStatus(t, 200)
-	for _, who := range []*registry{c.writer, c.stranger} {
-		who.Manage(t, "GET", "/autoprune/runs", "").WantStatus(t, 403)
-		sameRefusal(t, who.Manage(t, "GET", "/autoprune/runs?namespace=acme", ""), who.Manage(t, "GET", "/autoprune/runs?namespace=none", ""), "acme", "none")
-		sameRefusal(t, who.Manage(t, "GET", "/autoprune/runs/"+run, ""), who.Manage(t, "GET", "/autoprune/runs/"+none, ""), run, none)
-		sameRefusal(t, who.Manage(t, "POST", "/autoprune/runs/"+run+"/undo", ""), who.Manage(t, "POST", "/autoprune/runs/"+none+"/undo", ""), run, none)
-		who.Manage(t, "GET", "/autoprune/runs/"+run, "").Refused(t, 404, "not_found", run)
-	}
-	c.maintainer.Manage(t, "GET", "/autoprune/runs", "").WantStatus(t, 403)
-	c.nobody.Manage(t, "GET", "/autoprune/runs/"+run, "").WantStatus(t, 401)
-}
-
-// TestCreateInClosedRegistry: only administrators of the registry create namespaces, and only
-// writers create repositories.
-func TestCreateInClosedRegistry(t *testing.T) {
-	t.Parallel()
-	c := closedClients(t)
-	c.maintainer.Manage(t, "POST", "/organization/", `{"name":"zoo"}`).WantStatus(t, 403)
-	c.nobody.Manage(t, "POST", "/organization/", `{"name":"zoo"}`).WantStatus(t, 401)
-	c.root.Manage(t, "POST", "/organization/", `{"name":"zoo"}`).WantStatus(t, 201)
-	const fresh, old = `{"repository":"acme/new"}`, `{"repository":"acme/team/app"}`
-	for _, who := range []*registry{c.reader, c.stranger} {
-		sameRefusal(t, who.Manage(t, "POST", "/repository", old), who.Manage(t, "POST", "/repository", fresh), "acme/team/app", "acme/new")
-		who.Manage(t, "POST", "/repository", fresh).WantStatus(t, 403)
-	}
-	c.nobody.Manage(t, "POST", "/repository", fresh).WantStatus(t, 401)
-	c.writer.Manage(t, "POST", "/repository", fresh).WantStatus(t, 201)
-	c.writer.Manage(t, "POST", "/repository", `{"repository":"else/new"}`).WantStatus(t, 403)
-	pusher := c.robot(t, "pusher", auth.Limits{Actions: []auth.Action{auth.ActionPush}})
-	pusher.Manage(t, "POST", "/repository", `{"repository":"acme/pushed"}`).WantStatus(t, 201)
-}
-
-// robot creates a robot of the namespace acme with the role of a maintainer and the limits, and
-// returns the registry as the robot uses it.
-func (c clients) robot(t *testing.T, name string, l auth.Limits) *registry {
-	t.Helper()
-	a, secret, err := c.Auth.CreateRobot(t.Context(), "acme", name, "", l, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Grant(t, "acme", a.Name, auth.Maintainer)
-	return &registry{c.With(servertest.Basic(a.Name, secret))}
-}
-
-// TestPushWithoutOverwriting: a robot may push but not move tags. It may create tags, and push
-// again what a tag points to already; nothing that it sends moves a tag or deletes one.
-func TestPushWithoutOverwriting(t *testing.T) {
-	t.Parallel()
-	c := closedClients(t)
-	robot := c.robot(t, "ci", auth.Limits{Actions: []auth.Action{auth.ActionPull, auth.ActionPush, auth.ActionMaintain}})
-	const path = "acme/team/app"
-	one := robot.Simple(t, path, 1, nil)
-	two := robot.Simple(t, path, 2, nil)
-	robot.Put(t, path, "v2", two)
-	robot.Put(t, path, "v2", two)
-	robot.Put(t, path, "v1", one) // as closed did
-	contentType := []string{"Content-Type", oci.MediaTypeImageManifest}
-	robot.Do(t, "PUT", "/v2/"+path+"/manifests/v1", two, contentType...).Want(t, 403, oci.Denied)
-	robot.Do(t, "PUT", "/v2/"+path+"/manifests/v1", robot.Simple(t, path, 3, nil), contentType...).Want(t, 403, oci.Denied)
-	robot.Do(t, "PUT", "/v2/"+path+"/manifests/"+digest(two).String()+"?tag=v1&tag=v3", two, contentType...).Want(t, 403, oci.Denied)
-	robot.Do(t, "GET", "/v2/"+path+"/manifests/v3", "").Want(t, 404, oci.ManifestUnknown)
-	move := fmt.Sprintf(`{"manifest_digest":%q}`, digest(two))
-	robot.Manage(t, "PUT", "/repository/"+path+"/tag/v1", move).Refused(t, 403, "insufficient_scope", "may not move tags")
-	robot.Manage(t, "PUT", "/repository/"+path+"/tag/v2", `{"expiration":4102444800}`).Refused(t, 403, "insufficient_scope", "overwrite")
-	robot.Manage(t, "POST", "/repository/"+path+"/tag/v1/restore", move).Refused(t, 403, "insufficient_scope", "may not move tags")
-	robot.Do(t, "GET", "/v2/"+path+"/manifests/v1", "").Want(t, 200, "", "Docker-Content-Digest", digest(one).String())
-	for _, made := range []string{"/tag/v4", "/tag/v4"} {
-		robot.Manage(t, "PUT", "/repository/"+path+made, move).WantStatus(t, 201)
-	}
-	robot.Manage(t, "POST", "/repository/"+path+"/tag/v5/restore", move).WantStatus(t, 200)
-	token := robot.Token(t, nil, "repository:"+path+":pull,push")
-	robot.Do(t, "PUT", "/v2/"+path+"/manifests/v1", two, append(contentType, servertest.Bearer(token)...)...).Want(t, 403, oci.Denied)
-	c.writer.Do(t, "PUT", "/v2/"+path+"/manifests/v1", two, contentType...).Want(t, 201, "")
-}
-
-// TestNamesTellNothing: a client that may not read a repository sends requests about it, and
-// about one that doesn't exist. Both answers must be the same, whatever the operation.
-func TestNamesTellNothing(t *testing.T) {
-	t.Parallel()
-	c := closedClients(t)
-	for _, who := range []*registry{c.stranger, c.nobody} {
-		for _, request := range []string{
-			"GET /repository/NAME", "DELETE /repository/NAME", "PATCH /repository/NAME", "GET /repository/NAME/tag", "GET /repository/NAME/tag/v1",
-			"PATCH /repository/NAME/tag/v1", "POST /repository/NAME/changevisibility", "GET /repository/NAME/logs", "GET /repository/NAME/autoprunepolicy",
-			"DELETE /user/starred/NAME", "GET /repository/NAME/tagprotection",
-		} {
-			method, path, _ := strings.Cut(request, " ")
-			for _, slash := range []string{"/", "%2F"} {
-				have, lack := strings.ReplaceAll("acme/team/app", "/", slash), strings.ReplaceAll("acme/team/off", "/", slash)
-				sameRefusal(t, who.Manage(t, method, strings.Replace(path, "NAME", have, 1), ""),
-					who.Manage(t, method, strings.Replace(path, "NAME", lack, 1), ""), "acme/team/app", "acme/team/off", "acme%2Fteam%2Fapp", "acme%2Fteam%2Foff")
+	for _, sort := range []string{"name", "-name", "created", "-created"} {
+		var found []string
+		for next := ""; ; {
+			var page struct {
+				Repositories []struct{ Repository string }
+				NextPage     string `json:"next_page"`
+			}
+			r.Manage(t, "GET", "/repository?limit=2&sort="+sort+"&next_page="+next, "").Into(t, 200, &page)
+			for _, one := range page.Repositories {
+				found = append(found, one.Repository)
+			}
+			if next = page.NextPage; next == "" {
+				break
 			}
 		}
-		sameRefusal(t, who.Manage(t, "POST", "/user/starred", `{"namespace":"acme","repository":"team/app"}`),
-			who.Manage(t, "POST", "/user/starred", `{"namespace":"acme","repository":"team/off"}`), "acme/team/app", "acme/team/off")
+		if slices.Sort(found); !slices.Equal(found, catalog.Repositories) {
+			t.Errorf("the catalog has %q, the list by %s %q", catalog.Repositories, sort, found)
+		}
+	}
+	var list struct {
+		Namespaces []struct {
+			Name         string
+			Repositories struct{ Count int }
+		}
+	}
+	r.Manage(t, "GET", "/organization", "").Into(t, 200, &list)
+	var names []string
+	for _, n := range list.Namespaces {
+		names = append(names, fmt.Sprint(n.Name, ":", n.Repositories.Count))
+		var one struct{ Repositories int }
+		r.Manage(t, "GET", "/organization/"+n.Name, "").Into(t, 200, &one)
+		if one.Repositories != n.Repositories.Count {
+			t.Errorf("namespace %s: %d repositories, in the list %d", n.Name, one.Repositories, n.Repositories.Count)
+		}
+	}
+	return strings.Join(catalog.Repositories, " "), strings.Join(names, " ")
+}
+
+// TestListsShowReadable: accounts, robots and tokens with different rights list repositories and
+// namespaces. Each list must have just what the client may read.
+func TestListsShowReadable(t *testing.T) {
+	t.Parallel()
+	for _, byDefault := range []bool{false, true} {
+		t.Run(fmt.Sprintf("public by default %v", byDefault), func(t *testing.T) {
+			t.Parallel()
+			c := closedClients(t, func(o *auth.Options) { o.PublicByDefault = byDefault })
+			for _, path := range []string{"acme", "acme-x/a", "acme/b", "beta/one", "beta/public", "beta/two", "gamma/a"} {
+				c.root.Manage(t, "POST", "/repository", `{"repository":"`+path+`"}`).WantStatus(t, 201)
+			}
+			c.root.Manage(t, "POST", "/organization", `{"name":"empty"}`).WantStatus(t, 201)
+			c.root.Manage(t, "POST", "/repository/beta/public/changevisibility", `{"visibility":"public"}`).WantStatus(t, 200)
+			c.root.Manage(t, "POST", "/repository/beta/two/changevisibility", `{"visibility":"private"}`).WantStatus(t, 200)
+			c.Grant(t, "beta/two", "stranger", auth.Reader)
+			c.Grant(t, "empty", "writer", auth.Reader)
+			limited := c.robot(t, "limited", auth.Limits{Repositories: []string{"acme/*", "beta/**"}})
+			silent := c.robot(t, "silent", auth.Limits{Actions: []auth.Action{auth.ActionPush}})
+			_, secret, err := c.Auth.CreateToken(t.Context(), "root", auth.PersonalToken, "", auth.Limits{Repositories: []string{"beta/*"}}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			part := &registry{c.With(servertest.Basic("root", secret))}
+			const all, allNames = "acme acme-x/a acme/b acme/team/app beta/one beta/public beta/two gamma/a", "acme:3 acme-x:1 beta:3 empty:0 gamma:1"
+			type shown struct {
+				who                      *registry
+				repositories, namespaces string
+			}
+			rows := map[string]shown{
+				"root":          {c.root, all, allNames},
+				"reader":        {c.reader, "acme acme/b acme/team/app beta/public", "acme:3 beta:1"},
+				"writer":        {c.writer, "acme acme/b acme/team/app beta/public", "acme:3 beta:1 empty:0"},
+				"stranger":      {c.stranger, "beta/public beta/two", "beta:2"},
+				"nobody":        {c.nobody, "beta/public", "beta:1"},
+				"limited robot": {limited, "acme/b beta/public", "acme:1 beta:1"},
+				"limited root":  {part, "beta/one beta/public beta/two", "beta:3"},
+			}
+			if byDefault {
+				const most = "acme acme-x/a acme/b acme/team/app beta/one beta/public gamma/a"
+				for _, name := range []string{"reader", "nobody"} {
+					rows[name] = shown{rows[name].who, most, "acme:3 acme-x:1 beta:2 gamma:1"}
+				}
+				rows["writer"] = shown{c.writer, most, "acme:3 acme-x:1 beta:2 empty:0 gamma:1"}
+				rows["stranger"] = shown{c.stranger, all, "acme:3 acme-x:1 beta:3 gamma:1"}
+				rows["limited robot"] = shown{limited, "acme/b beta/one beta/public", "acme:1 beta:2"}
+			}
+			for name, want := range rows {
+				t.Run(name, func(t *testing.T) {
+					if repositories, namespaces := want.who.lists(t); repositories != want.repositories || namespaces != want.namespaces {
+						t.Errorf("%q, %q; want %q, %q", repositories, namespaces, want.repositories, want.namespaces)
+					}
+				})
+			}
+			silent.Manage(t, "GET", "/repository", "").WantStatus(t, 403)
+			if !byDefault {
+				for _, path := range []string{"/organization/%s", "/repository?namespace=%s", "/repository?sort=created&namespace=%s"} {
+					sameRefusal(t, c.stranger.Manage(t, "GET", fmt.Sprintf(path, "gamma"), ""), c.stranger.Manage(t, "GET", fmt.Sprintf(path, "nomma"), ""), "gamma", "nomma")
+				}
+			}
+			for _, sort := range []string{"name", "-created"} {
+				var in struct{ Repositories []struct{ Repository string } }
+				c.stranger.Manage(t, "GET", "/repository?namespace=beta&visibility=private&sort="+sort, "").Into(t, 200, &in)
+				if len(in.Repositories) != 1 || in.Repositories[0].Repository != "beta/two" {
+					t.Errorf("private repositories of beta: %+v", in)
+				}
+			}
+			bearer := servertest.Bearer(c.stranger.Token(t, nil, "registry:catalog:*"))
+			var catalog struct{ Repositories []string }
+			c.Do(t, "GET", "/v2/_catalog", "", bearer...).Into(t, 200, &catalog)
+			if got := strings.Join(catalog.Repositories, " "); got != rows["stranger"].repositories {
+				t.Errorf("with a registry token: %q", got)
+			}
+		})
+	}
+}
+
+// TestVisibilityInClosedRegistry: a repository's visibility takes effect at once, and answers
+// show it. Whoever may only push doesn't publish.
+func TestVisibilityInClosedRegistry(t *testing.T) {
+	t.Parallel()
+	c := closedClients(t)
+	c.Grant(t, "acme", "maintainer", auth.Administrator)
+	const manifest = "/v2/acme/team/app/manifests/v1"
+	for range 2 {
+		for _, visibility := range []string{"private", "public"} {
+			public, status := visibility == "public", 401
+			if public {
+				status = 200
+			}
+			a := c.maintainer.Manage(t, "POST", "/repository/acme/team/app/changevisibility", `{"visibility":"`+visibility+`"}`).WantStatus(t, 200)
+			if a.Header.Get("Warning") != "" {
+				t.Errorf("Warning %q", a.Header.Get("Warning"))
+			}
+			c.nobody.Do(t, "GET", manifest, "").WantStatus(t, status)
+			var told struct {
+				Visibility string
+				IsPublic   bool `json:"is_public"`
+			}
+			if c.reader.Manage(t, "GET", "/repository/acme/team/app", "").Into(t, 200, &told); told.Visibility != visibility || told.IsPublic != public {
+				t.Errorf("%s: %+v", visibility, told)
+			}
+		}
+	}
+	c.writer.Manage(t, "POST", "/repository/acme/team/app/changevisibility", `{"visibility":"private"}`).WantStatus(t, 403)
+	c.writer.Manage(t, "POST", "/repository", `{"repository":"acme/p","visibility":"public"}`).WantStatus(t, 403)
+	c.maintainer.Manage(t, "GET", "/repository/acme/p", "").WantStatus(t, 404)
+	c.writer.Manage(t, "POST", "/repository", `{"repository":"acme/p","visibility":"private"}`).WantStatus(t, 201)
+	c.maintainer.Manage(t, "POST", "/repository", `{"repository":"acme/q","visibility":"public","starred":true}`).WantStatus(t, 201)
+	c.nobody.Manage(t, "GET", "/repository/acme/q", "").WantStatus(t, 200)
+	c.nobody.Manage(t, "GET", "/repository/acme/p", "").WantStatus(t, 401)
+	// A repository of the same name isn't public because the deleted one was.
+	c.maintainer.Manage(t, "DELETE", "/repository/acme/q", "").WantStatus(t, 204)
+	c.maintainer.Manage(t, "POST", "/repository", `{"repository":"acme/q"}`).WantStatus(t, 201)
+	c.nobody.Manage(t, "GET", "/repository/acme/q", "").WantStatus(t, 401)
+}
+
+// TestStarsOfAccounts: each account has stars of its own, of repositories that it may read.
+func TestStarsOfAccounts(t *testing.T) {
+	t.Parallel()
+	c := closedClients(t)
+	starred := func(who *registry) string {
+		t.Helper()
+		var names []string
+		for _, sort := range []string{"name", "created"} {
+			var list struct {
+				Repositories []struct {
+					Repository string
+					IsStarred  bool `json:"is_starred"`
+				}
+			}
+			who.Manage(t, "GET", "/repository?starred=true&sort="+sort, "").Into(t, 200, &list)
+			for _, one := range list.Repositories {
+				if !one.IsStarred {
+					t.Errorf("%+v", one)
+				}
+				names = append(names, one.Repository)
+			}
+			var told struct {
+				IsStarred bool `json:"is_starred"`
+			}
+			if who.Manage(t, "GET", "/repository/acme/team/app", "").Into(t, 200, &told); told.IsStarred != (len(list.Repositories) > 0) {
+				t.Errorf("the list has %+v, the repository %+v", list, told)
+			}
+		}
+		return strings.Join(names, " ")
+	}
+	const star = `{"namespace":"acme","repository":"team/app"}`
+	c.reader.Manage(t, "POST", "/user/starred", star).WantStatus(t, 201)
+	c.reader.Manage(t, "POST", "/user/starred", star).WantStatus(t, 201)
+	c.root.Manage(t, "POST", "/user/starred", star).WantStatus(t, 201)
+	c.nobody.Manage(t, "POST", "/user/starred", star).WantStatus(t, 401)
+	c.stranger.Manage(t, "POST", "/user/starred", star).WantStatus(t, 403)
+	both := "acme/team/app acme/team/app"
+	if a, b, d := starred(c.reader), starred(c.root), starred(c.writer); a != both || b != both || d != "" {
+		t.Errorf("stars of reader %q, root %q, writer %q", a, b, d)
+	}
+	c.root.Manage(t, "DELETE", "/user/starred/acme/team/app", "").WantStatus(t, 204)
+	if a, b := starred(c.reader), starred(c.root); a != both || b != "" {
+		t.Errorf("stars of reader %q, root %q", a, b)
+	}
+	if err := c.Auth.DeleteAccount(t.Context(), "reader"); err != nil {
+		t.Fatal(err)
+	}
+	c.root.Manage(t, "DELETE", "/repository/acme/team/app", "").WantStatus(t, 204)
+}
+
+// TestDiscoveryReadsOnly: a client mounts a blob without naming a source. The registry must find
+// the blob only in repositories from which the client may pull.
+func TestDiscoveryReadsOnly(t *testing.T) {
+	t.Parallel()
+	c := closedClients(t)
+	c.AddAccount(t, "other", false)
+	other := &registry{c.With(servertest.As("other"))}
+	c.root.Manage(t, "POST", "/organization", `{"name":"beta"}`).WantStatus(t, 201)
+	c.Grant(t, "beta", "other", auth.Writer)
+	secret := c.root.Push(t, "acme/team/app", "secret")
+	n := 0
+	mount := func(who *registry, headers ...string) int {
+		t.Helper()
+		n++
+		return who.Do(t, "POST", fmt.Sprintf("/v2/beta/into%d/blobs/uploads/?mount=%s", n, secret), "", headers...).StatusCode
+	}
+	if got := mount(other); got != 202 {
+		t.Errorf("a blob of an unreadable repository: %d", got)
+	}
+	c.Grant(t, "beta", "reader", auth.Writer)
+	if got := mount(c.reader); got != 201 {
+		t.Errorf("a blob of a readable namespace: %d", got)
+	}
+	c.root.Manage(t, "DELETE", fmt.Sprintf("/repository/beta/into%d", n), "").WantStatus(t, 204)
+	// A registry token that doesn't contain the source can't mount from it.
+	narrow := servertest.Bearer(c.reader.Token(t, nil, fmt.Sprintf("repository:beta/into%d:pull,push", n+1)))
+	if got := mount(c.registry, narrow...); got != 202 {
+		t.Errorf("with a token without the source: %d", got)
+	}
+	wide := servertest.Bearer(c.reader.Token(t, nil, fmt.Sprintf("repository:beta/into%d:pull,push", n+1), "repository:acme/team/app:pull"))
+	if got := mount(c.registry, wide...); got != 201 {
+		t.Errorf("with a token with the source: %d", got)
+	}
+	c.root.Manage(t, "DELETE", fmt.Sprintf("/repository/beta/into%d", n), "").WantStatus(t, 204)
+	c.Grant(t, "acme/team/app", "other", auth.Reader)
+	if got := mount(other); got != 201 {
+		t.Errorf("a blob of a readable repository: %d", got)
+	}
+	c.root.Manage(t, "DELETE", fmt.Sprintf("/repository/beta/into%d", n), "").WantStatus(t, 204)
+	c.Grant(t, "acme/team/app", "other", auth.NoRole)
+	if got := mount(other); got != 202 {
+		t.Errorf("after the role was taken away: %d", got)
+	}
+	c.root.Manage(t, "POST", "/repository/acme/team/app/changevisibility", `{"visibility":"public"}`).WantStatus(t, 200)
+	narrow = servertest.Bearer(other.Token(t, nil, fmt.Sprintf("repository:beta/into%d:pull,push", n+1)))
+	if got := mount(c.registry, narrow...); got != 201 {
+		t.Errorf("a blob of a public repository: %d", got)
 	}
 }

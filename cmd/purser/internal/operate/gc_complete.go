@@ -39,7 +39,7 @@ func completeExplainable(src *command.Source, cmd *cobra.Command, args []string,
 		return nil, goesOn
 	}
 	defer d.Close()
-	list, _, err := catalog.New(catalog.Options{DB: d, CacheOff: true, Log: log}).BrowseRepositories(ctx, catalog.RepositoryQuery{NameFilter: catalog.NameFilter{Prefix: word}, Limit: 100})
+	list, _, err := catalog.New(catalog.Options{DB: d, CacheOff: true, Log: log}).BrowseRepositories(ctx, catalog.Everyone, catalog.RepositoryQuery{NameFilter: catalog.NameFilter{Prefix: word}, Limit: 100})
 	if err != nil {
 		return nil, goesOn
 	}
