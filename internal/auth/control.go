@@ -143,9 +143,6 @@ func (c *Control) CheckFederation(r identity.Rule) error {
 	return c.opt.Federation.CheckRule(r)
 }
 
-// PublicByDefault says whether a repository without a visibility of its own is public.
-func (c *Control) PublicByDefault() bool { return c.opt.PublicByDefault }
-
 // denied is the error for a client that is logged in and may not do what it asks for. It says
 // nothing about what exists.
 func denied(p *Principal, a Access, r Resource) error {
