@@ -10,7 +10,6 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -29,11 +28,13 @@ const (
 // Client calls the management API of a registry, which may run on another machine. Making a
 // Client sends no request.
 type Client struct {
-	server *url.URL
-	http   *http.Client
+	server      *url.URL
+	http        *http.Client
+	credentials Credentials
 }
 
-// NewClient makes a client of the registry at a URL.
+// NewClient makes a client of the registry at a URL. The client sends no credentials; see
+// Client.With.
 func NewClient(server *url.URL) *Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
@@ -55,7 +56,7 @@ func ParseServer(text string) (*url.URL, error) {
 			host = h
 		}
 		full = "https://" + text
-		if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil && addr.IsLoopback() || host == "localhost" {
+		if isLoopback(strings.Trim(host, "[]")) {
 			full = "http://" + text
 		}
 	}
@@ -152,6 +153,9 @@ func (c *Client) Open(ctx context.Context, method, path string, query url.Values
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	if err := c.authorize(req); err != nil {
+		return nil, err
+	}
 	res, err := c.http.Do(req)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
@@ -182,6 +186,9 @@ type UnreachableError struct{ error }
 // Unwrap returns the error with its cause.
 func (e *UnreachableError) Unwrap() error { return e.error }
 
+// Server returns the registry's URL, which the caller must not change.
+func (c *Client) Server() *url.URL { return c.server }
+
 // Name returns the registry's URL for people.
 func (c *Client) Name() string { return c.server.Redacted() }
 
@@ -210,6 +217,9 @@ func (c *Client) refused(res *http.Response) error {
 		return fmt.Errorf("%s answers %s, and not as a Purser registry does: is it one, and of this version?", c.server.Redacted(), res.Status)
 	}
 	e.Status = res.StatusCode
+	if e.Status == http.StatusUnauthorized {
+		e.Detail += c.logIn()
+	}
 	return e
 }
 

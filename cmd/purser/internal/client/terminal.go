@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// addServer adds the flag --server to a command and its subcommands.
+// addServer adds the flags --server and --insecure to a command and its subcommands.
 func addServer(cmd *cobra.Command) *cobra.Command {
-	cmd.PersistentFlags().String("server", "", "ask the registry at this `URL` (default: $"+api.ServerVariable+", else "+api.DefaultServer+")")
+	command.AddClientFlags(cmd.PersistentFlags())
 	return cmd
 }
 

@@ -27,6 +27,9 @@ type Source struct {
 	file    string
 }
 
+// clientVariables are environment variables that Source.Client reads. They aren't settings.
+var clientVariables = []string{api.ServerVariable, api.TokenVariable, api.TokenFileVariable}
+
 // settingFlags are the command-line flags that set a setting; `key` is the setting's key.
 var settingFlags = []struct{ name, key string }{
 	{"data-dir", "data_dir"},
@@ -59,7 +62,8 @@ func (s *Source) Load(cmd *cobra.Command) (*config.Config, error) {
 		_, file, _ = strings.Cut(s.Environ[i], "=")
 	}
 	environ := slices.DeleteFunc(slices.Clone(s.Environ), func(entry string) bool {
-		return isFile(entry) || strings.HasPrefix(entry, api.ServerVariable+"=") // not a setting: method client reads it
+		name, _, _ := strings.Cut(entry, "=")
+		return isFile(entry) || slices.Contains(clientVariables, name)
 	})
 	cfg, err := config.Load(file, environ)
 	if errors.Is(err, fs.ErrNotExist) && cmd.Flags().Changed("config") {
@@ -88,25 +92,6 @@ func ofFlag(err error) bool {
 		}
 	}
 	return false
-}
-
-// Client makes the API client for `cmd`. The registry's URL is the flag --server, else the
-// environment variable PURSER_SERVER, else api.DefaultServer.
-func (s *Source) Client(cmd *cobra.Command) (*api.Client, error) {
-	text, from := api.DefaultServer, ""
-	for _, entry := range s.Environ {
-		if value, ok := strings.CutPrefix(entry, api.ServerVariable+"="); ok && value != "" {
-			text, from = value, api.ServerVariable
-		}
-	}
-	if flag := cmd.Flags().Lookup("server"); flag != nil && flag.Changed {
-		text, from = flag.Value.String(), "--server"
-	}
-	server, err := api.ParseServer(text)
-	if err != nil {
-		return nil, Usagef("%s: %w", from, err)
-	}
-	return api.NewClient(server), nil
 }
 
 // DefaultPolicy parses the setting autoprune.default_policy. It returns nil if the setting

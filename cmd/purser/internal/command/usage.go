@@ -1,6 +1,11 @@
-// Package command has what all commands of purser share: reading the configuration, usage
-// errors and exit codes, output as text or JSON, logging, and the display of progress. It
-// contains no command except version.
+// Package command has what all commands of purser share: reading the configuration, the
+// client of the management API with the user's credentials, usage errors and exit codes, output
+// as text or JSON, logging, and the display of progress. It contains no command except version.
+//
+// A token can get into no other hands by this package: no flag and no argument takes one, so none
+// is in the list of processes. The file of log-ins can be read only by its owner. A token is sent
+// only to the registry for which it was stored, or which the command names, and never
+// unencrypted to another machine unless the user allows that. No error has the text of a token.
 package command
 
 import (

@@ -30,6 +30,7 @@ func gcExplainCommand(src *command.Source) *cobra.Command {
 		return completeExplainable(src, cmd, args, word)
 	}
 	out := command.AddFormat(cmd)
+	command.AddInsecure(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		path, digest, err := parseExplainable(args[0])
 		if err != nil {

@@ -17,6 +17,7 @@ func gcRetryCommand(src *command.Source) *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	out := command.AddFormat(cmd)
+	command.AddInsecure(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return withGC(src, cmd, func(ctx context.Context, g gcAccess) error {
 			retried, err := g.retry(ctx)

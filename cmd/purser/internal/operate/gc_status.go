@@ -27,6 +27,7 @@ func gcStatusCommand(src *command.Source) *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	out := command.AddFormat(cmd)
+	command.AddInsecure(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return withGC(src, cmd, func(ctx context.Context, g gcAccess) error {
 			s, err := g.status(ctx)

@@ -1,0 +1,118 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/purser-registry/purser/internal/api"
+)
+
+// AddClientFlags adds the flags that say which registry a command asks, and how.
+func AddClientFlags(flags *pflag.FlagSet) {
+	flags.String("server", "", "ask the registry at this `URL` (default: $"+api.ServerVariable+", else "+api.DefaultServer+")")
+	AddInsecure(flags)
+}
+
+// AddInsecure adds the flag --insecure.
+func AddInsecure(flags *pflag.FlagSet) {
+	flags.Bool(api.InsecureFlag, false, "send credentials over plain http to another machine too, where others may read them")
+}
+
+// Server returns a client for `cmd` that sends no credentials. The registry's URL is `arg`
+// unless it is "", else the flag --server, else the environment variable PURSER_SERVER, else
+// api.DefaultServer.
+func (s *Source) Server(cmd *cobra.Command, arg string) (*api.Client, error) {
+	text, from := api.DefaultServer, ""
+	if value := s.variable(api.ServerVariable); value != "" {
+		text, from = value, api.ServerVariable
+	}
+	if flag := cmd.Flags().Lookup("server"); flag != nil && flag.Changed {
+		text, from = flag.Value.String(), "--server"
+	}
+	if arg != "" {
+		text, from = arg, "SERVER"
+	}
+	server, err := api.ParseServer(text)
+	if err != nil {
+		return nil, Usagef("%s: %w", from, err)
+	}
+	return api.NewClient(server), nil
+}
+
+// Insecure says whether --insecure is given.
+func Insecure(cmd *cobra.Command) bool {
+	on, err := cmd.Flags().GetBool(api.InsecureFlag)
+	return err == nil && on
+}
+
+// Client makes the API client for `cmd`, for the registry that Server returns. The client sends
+// the token of PURSER_TOKEN, else of PURSER_TOKEN_FILE, else of the user's log-in to that
+// registry, else none.
+func (s *Source) Client(cmd *cobra.Command) (*api.Client, error) {
+	c, err := s.Server(cmd, "")
+	if err != nil {
+		return nil, err
+	}
+	token, from, err := s.token()
+	if err == nil && token == "" {
+		token, from, err = s.storedToken(api.ServerKey(c.Server()))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.With(api.Credentials{Token: token, From: from, Insecure: Insecure(cmd)}), nil
+}
+
+// maxToken limits the length of a token, in bytes.
+const maxToken = 64 << 10
+
+// token returns the token that the environment has, "" if it has none, and the variable that
+// has it.
+func (s *Source) token() (token, from string, err error) {
+	from = api.TokenVariable
+	token = s.variable(from)
+	if token == "" {
+		from = api.TokenFileVariable
+		path := s.variable(from)
+		if path == "" {
+			return "", "", nil
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return "", "", Usagef("%s: %w", from, err)
+		}
+		defer f.Close() //nolint:errcheck // only read
+		raw, err := io.ReadAll(io.LimitReader(f, maxToken))
+		if err != nil {
+			return "", "", Usagef("%s: %w", from, err)
+		}
+		if token = string(raw); strings.TrimSpace(token) == "" {
+			return "", "", Usagef("%s: %s is empty", from, path)
+		}
+	}
+	token = strings.TrimSpace(token)
+	for _, c := range []byte(token) {
+		if c <= ' ' || c >= 0x7f {
+			return "", "", Usagef("%s: a token has only visible ASCII characters, and no spaces", from) // without the token
+		}
+	}
+	return token, "$" + from, nil
+}
+
+// storedToken returns the token of the user's log-in to a registry, "" if there is none.
+func (s *Source) storedToken(server string) (token, from string, err error) {
+	logins, err := s.Logins()
+	if err != nil {
+		return "", "", nil // without a home there are no log-ins
+	}
+	login, ok, err := logins.Of(server)
+	if err != nil || !ok {
+		return "", "", err
+	}
+	return login.Token, fmt.Sprintf("account %s in %s", login.Name, logins.Path()), nil
+}
