@@ -44,7 +44,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 func newRoot(environ []string) *cobra.Command {
 	src := &command.Source{Environ: environ}
 	root := command.NewRoot(src, slices.Concat(
-		[]*cobra.Command{serve.Command(src), command.VersionCommand()}, operate.Commands(src), client.Commands(src))...)
+		[]*cobra.Command{serve.Command(src), command.VersionCommand()}, operate.Commands(src), client.Commands(src, operate.RecoverCommand(src)))...)
 	client.Complete(src, root)
 	completeFlags(root)
 	return root

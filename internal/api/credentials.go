@@ -45,9 +45,8 @@ func (c *Client) authorize(req *http.Request) error {
 	if k.Token == "" && k.Name == "" && c.server.User == nil {
 		return nil
 	}
-	if c.server.Scheme != "https" && !isLoopback(c.server.Hostname()) && !k.Insecure {
-		return fmt.Errorf("the registry at %s would get your credentials unencrypted, so nothing was sent: "+
-			"use https, or allow it with --%s", c.server.Redacted(), InsecureFlag)
+	if err := c.CheckPlain(k.Insecure); err != nil {
+		return err
 	}
 	switch {
 	case k.Token != "":
@@ -56,6 +55,16 @@ func (c *Client) authorize(req *http.Request) error {
 		req.SetBasicAuth(k.Name, k.Password)
 	}
 	return nil
+}
+
+// CheckPlain returns an error if credentials would cross the network unencrypted and that isn't
+// allowed.
+func (c *Client) CheckPlain(allowed bool) error {
+	if allowed || c.server.Scheme == "https" || isLoopback(c.server.Hostname()) {
+		return nil
+	}
+	return fmt.Errorf("the registry at %s would get your credentials unencrypted, so nothing was sent: "+
+		"use https, or allow it with --%s", c.server.Redacted(), InsecureFlag)
 }
 
 // isLoopback says whether a host is this machine.

@@ -1,7 +1,10 @@
 // Package client has the commands that are clients of the management API. They show and
 // change a registry's namespaces, repositories, tags, policies, pruning, pull statistics,
-// protection rules and webhooks, and show its audit log. They need the registry's URL, but
-// no configuration.
+// protection rules, webhooks, accounts, robots, teams and roles, and show its audit log. They
+// need the registry's URL, but no configuration.
+//
+// Commands take passwords from the terminal or from standard input, and print a new secret once
+// to standard output. So no secret is in the list of processes, and none is in an error.
 package client
 
 import (
@@ -10,10 +13,12 @@ import (
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
-// Commands returns the commands of this package.
-func Commands(src *command.Source) []*cobra.Command {
+// Commands returns the commands of this package. `ofUser` become subcommands of the command
+// "user".
+func Commands(src *command.Source, ofUser ...*cobra.Command) []*cobra.Command {
 	return []*cobra.Command{
 		namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), protectionCommand(src),
 		policyCommand(src), pruneCommand(src), pullsCommand(src), webhookCommand(src),
+		loginCommand(src), logoutCommand(src), userCommand(src, ofUser...), robotCommand(src), tokenCommand(src), teamCommand(src), grantCommand(src),
 	}
 }

@@ -35,6 +35,14 @@ var completions = map[string][]completer{
 	"webhook list": {namespaces}, "webhook create": {namespaces}, "webhook show": {namespaces, webhooks, deliveries},
 	"webhook update": {namespaces, webhooks}, "webhook delete": {namespaces, webhooks}, "webhook test": {namespaces, webhooks},
 	"webhook deliveries": {namespaces, webhooks}, "webhook redeliver": {namespaces, webhooks, deliveries},
+	"repo visibility": {repositoryNames, words("public", "private")},
+	"robot list":      {namespaces}, "robot create": {namespaces}, "robot show": {robots}, "robot rotate": {robots}, "robot limit": {robots},
+	"robot enable": {robots}, "robot disable": {robots}, "robot delete": {robots}, "robot federate": {robots},
+	"user show": {users}, "user password": {users}, "user enable": {users}, "user disable": {users}, "user delete": {users}, "user admin": {users, onOff},
+	"token revoke": {tokens},
+	"team list":    {namespaces}, "team create": {namespaces}, "team delete": {namespaces, teams}, "team members": {namespaces, teams},
+	"team add": {namespaces, teams, users}, "team remove": {namespaces, teams, members}, "team groups": {namespaces, teams},
+	"grant list": {targets}, "grant set": {targets, words(roles...)}, "grant remove": {targets},
 	"prune show": {pruneRuns}, "prune undo": {pruneRuns}, "prune defaults": {namespaces, onOff},
 }
 

@@ -15,7 +15,7 @@ import (
 
 func repoCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("repo", "Look at repositories, create and delete them",
-		repoListCommand(src), repoShowCommand(src), repoCreateCommand(src), repoDeleteCommand(src)))
+		repoListCommand(src), repoShowCommand(src), repoCreateCommand(src), repoDeleteCommand(src), repoVisibilityCommand(src)))
 }
 
 // repositoryView is a repository of a list, in the API's format.
@@ -122,4 +122,20 @@ func repoDeleteCommand(src *command.Source) *cobra.Command {
 		return say(cmd, "Deleted repository %s.\n", args[0])
 	})
 	return cmd
+}
+
+func repoVisibilityCommand(src *command.Source) *cobra.Command {
+	return &cobra.Command{
+		Use: "visibility REPOSITORY public|private", Short: "Say whether everybody may pull from a repository", Args: cobra.ExactArgs(2),
+		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+			if err := checkArg("public|private", args[1], checkChoice(catalog.Public, catalog.Private)); err != nil {
+				return err
+			}
+			body := map[string]string{"visibility": args[1]}
+			if err := c.Post(cmd.Context(), api.Path("repository", args[0], "changevisibility"), body, nil); err != nil {
+				return err
+			}
+			return say(cmd, "Repository %s is %s now.\n", args[0], args[1])
+		}),
+	}
 }

@@ -1,0 +1,196 @@
+package client
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/api"
+)
+
+func teamCommand(src *command.Source) *cobra.Command {
+	return addServer(command.Group("team", "Manage teams: groups of accounts that have roles in a namespace",
+		teamListCommand(src), teamCreateCommand(src), teamDeleteCommand(src), teamMembersCommand(src),
+		teamAddCommand(src), teamRemoveCommand(src), teamGroupsCommand(src)))
+}
+
+func teamPath(args []string) string { return api.Path("organization", args[0], "team", args[1]) }
+
+func teamListCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the teams of a namespace", Args: cobra.ExactArgs(1)}
+	format := command.AddFormat(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		var out struct {
+			Teams map[string]api.TeamView `json:"teams"`
+		}
+		if err := c.Get(cmd.Context(), api.Path("organization", args[0]), nil, &out); err != nil {
+			return err
+		}
+		list := []api.TeamView{}
+		for _, name := range slices.Sorted(maps.Keys(out.Teams)) {
+			list = append(list, out.Teams[name])
+		}
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, t := range list {
+				members := strconv.Itoa(t.MemberCount)
+				if t.IsSynced {
+					members += " by groups"
+				}
+				rows[i] = []string{t.Name, roleName(t.Role), members, t.Description}
+			}
+			return table(w, []string{"TEAM", "ROLE", "MEMBERS", "DESCRIPTION"}, rows, false)
+		})
+	})
+	return cmd
+}
+
+func teamCreateCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "create NAMESPACE TEAM", Short: "Create a team, or change its role", Args: cobra.ExactArgs(2),
+		Example: "  purser team create acme developers --role writer",
+	}
+	role := ""
+	textFlag(cmd, &role, "role", "", "its members have this `ROLE` in the namespace: "+strings.Join(roles, ", ")+" (default: none)", checkRole)
+	var description string
+	cmd.Flags().StringVar(&description, "description", "", "`TEXT` for people")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		body := api.TeamRequest{Role: role}
+		if role == "" {
+			body.Role = "member"
+		}
+		if cmd.Flags().Changed("description") {
+			body.Description = &description
+		}
+		var t api.TeamView
+		if err := c.Put(cmd.Context(), teamPath(args), body, &t); err != nil {
+			return err
+		}
+		done := "Changed"
+		if t.NewTeam {
+			done = "Created"
+		}
+		return say(cmd, "%s team %s of %s.\n", done, printable(args[1]), printable(args[0]))
+	})
+	return cmd
+}
+
+func teamDeleteCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "delete NAMESPACE TEAM", Short: "Delete a team: its members lose the roles that they have by it", Args: cobra.ExactArgs(2)}
+	yes := addYes(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		if err := confirm(cmd, *yes, "Delete team %s of %s? Its members lose the roles that they have by it.", printable(args[1]), printable(args[0])); err != nil {
+			return err
+		}
+		if err := c.Delete(cmd.Context(), teamPath(args), nil); err != nil {
+			return err
+		}
+		return say(cmd, "Deleted team %s of %s.\n", printable(args[1]), printable(args[0]))
+	})
+	return cmd
+}
+
+func teamMembersCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "members NAMESPACE TEAM", Short: "List the members of a team", Args: cobra.ExactArgs(2)}
+	format := command.AddFormat(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		var out struct {
+			Members []api.MemberView `json:"members"`
+		}
+		if err := c.Get(cmd.Context(), teamPath(args)+"/members", nil, &out); err != nil {
+			return err
+		}
+		return format.Print(cmd.OutOrStdout(), out.Members, func(w io.Writer) error {
+			rows := make([][]string, len(out.Members))
+			for i, m := range out.Members {
+				kind, by := "user", "added"
+				if m.IsRobot {
+					kind = "robot"
+				}
+				if m.Synced {
+					by = "a group"
+				}
+				rows[i] = []string{m.Name, kind, by}
+			}
+			return table(w, []string{"NAME", "KIND", "BY"}, rows, false)
+		})
+	})
+	return cmd
+}
+
+func teamAddCommand(src *command.Source) *cobra.Command {
+	return &cobra.Command{
+		Use: "add NAMESPACE TEAM ACCOUNT…", Short: "Make accounts members of a team", Args: cobra.MinimumNArgs(3),
+		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+			for _, name := range args[2:] {
+				if err := c.Put(cmd.Context(), teamPath(args)+api.Path("members", name), nil, nil); err != nil {
+					return err
+				}
+				if err := say(cmd, "Added %s to team %s of %s.\n", printable(name), printable(args[1]), printable(args[0])); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+}
+
+func teamRemoveCommand(src *command.Source) *cobra.Command {
+	return &cobra.Command{
+		Use: "remove NAMESPACE TEAM ACCOUNT…", Short: "Remove members from a team", Args: cobra.MinimumNArgs(3),
+		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+			for _, name := range args[2:] {
+				if err := c.Delete(cmd.Context(), teamPath(args)+api.Path("members", name), nil); err != nil {
+					return err
+				}
+				if err := say(cmd, "Removed %s from team %s of %s.\n", printable(name), printable(args[1]), printable(args[0])); err != nil {
+					return err
+				}
+			}
+			return nil
+		}),
+	}
+}
+
+func teamGroupsCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "groups NAMESPACE TEAM", Short: "Let groups of OpenID Connect or LDAP decide who is in a team", Args: cobra.ExactArgs(2),
+		Long: "Replace the groups of a team. A person who is in one of them becomes a member of the team at the next\n" +
+			"log-in. The flags may be repeated, since the names of groups may contain commas. With --none, no\n" +
+			"group decides.",
+		Example: "  purser team groups acme developers --oidc developers",
+	}
+	oidc := cmd.Flags().StringArray("oidc", nil, "`GROUP` of OpenID Connect")
+	ldap := cmd.Flags().StringArray("ldap", nil, "`GROUP` of LDAP: its DN or its name")
+	none := cmd.Flags().Bool("none", false, "no group")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		var groups []api.TeamGroup
+		for _, name := range *oidc {
+			groups = append(groups, api.TeamGroup{Source: "oidc", Name: name})
+		}
+		for _, name := range *ldap {
+			groups = append(groups, api.TeamGroup{Source: "ldap", Name: name})
+		}
+		path := teamPath(args) + "/syncing"
+		switch {
+		case *none == (groups != nil):
+			return command.Usagef("name groups with --oidc and --ldap, or give --none")
+		case *none:
+			if err := c.Delete(cmd.Context(), path, nil); err != nil {
+				return err
+			}
+		default:
+			if err := c.Post(cmd.Context(), path, api.TeamSync{Groups: groups}, nil); err != nil {
+				return err
+			}
+		}
+		return say(cmd, "%s\n", fmt.Sprintf("Team %s of %s has %s now.", printable(args[1]), printable(args[0]), command.Count(int64(len(groups)), "group")))
+	})
+	return cmd
+}

@@ -1,0 +1,85 @@
+package client
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/api"
+)
+
+// tokensPath is the API's path of the user's own tokens.
+const tokensPath = "/user/apptoken"
+
+func tokenCommand(src *command.Source) *cobra.Command {
+	cmd := command.Group("token", "Manage your personal tokens, which stand in for your password",
+		tokenListCommand(src), tokenCreateCommand(src), tokenRevokeCommand(src))
+	return addServer(cmd)
+}
+
+func tokenListCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List your tokens, the newest first", Args: cobra.NoArgs}
+	format := command.AddFormat(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
+		var out struct {
+			Tokens []api.TokenView `json:"tokens"`
+		}
+		if err := c.Get(cmd.Context(), tokensPath, nil, &out); err != nil {
+			return err
+		}
+		return format.Print(cmd.OutOrStdout(), out.Tokens, func(w io.Writer) error {
+			rows := make([][]string, len(out.Tokens))
+			for i, t := range out.Tokens {
+				rows[i] = []string{t.UUID, t.Title, limited(t.Repositories), limited(t.Actions), ends(t.ExpiresAt), clock(t.LastUsedAt)}
+			}
+			return table(w, []string{"UUID", "TITLE", "REPOSITORIES", "ACTIONS", "ENDS", "LAST USED"}, rows, false)
+		})
+	})
+	return cmd
+}
+
+func tokenCreateCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "create TITLE", Short: "Make a token, and print it", Args: cobra.ExactArgs(1),
+		Long:    "Make a personal token, which is printed once. It may do what you may, as far as its limits allow.",
+		Example: "  purser token create \"backup of acme\" --repositories 'acme/**' --actions pull --expires 90d",
+	}
+	format, limits, expires := command.AddFormat(cmd), addLimits(cmd), addExpiry(cmd, "it ends")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		var made api.TokenAnswer
+		n := api.NewToken{Title: args[0], Repositories: limits.repositories, Actions: limits.actions, ExpiresAt: *expires}
+		if err := c.Post(cmd.Context(), tokensPath, n, &made); err != nil {
+			return err
+		}
+		return printSecret(cmd, format, made.Token, "Created token %s.\nThe token, which isn't told again: %s\n", made.Token.UUID, made.Token.Code)
+	})
+	return cmd
+}
+
+func tokenRevokeCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "revoke UUID", Short: "Revoke a token: nobody can use it any longer", Args: cobra.ExactArgs(1)}
+	yes := addYes(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		if err := checkArg("UUID", args[0], checkUUID); err != nil {
+			return err
+		}
+		path, title := tokensPath+api.Path(args[0]), ""
+		if !*yes {
+			var t api.TokenAnswer
+			if err := c.Get(cmd.Context(), path, nil, &t); err != nil {
+				return err
+			}
+			title = t.Token.Title
+		}
+		if err := confirm(cmd, *yes, "Revoke token %s (%s)? That can't be undone.", args[0], printable(title)); err != nil {
+			return err
+		}
+		if err := c.Delete(cmd.Context(), path, nil); err != nil {
+			return fmt.Errorf("revoking the token: %w", err)
+		}
+		return say(cmd, "Revoked token %s.\n", args[0])
+	})
+	return cmd
+}

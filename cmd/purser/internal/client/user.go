@@ -1,0 +1,262 @@
+package client
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/auth/password"
+)
+
+// ownPath is the API's path of the user's own account.
+const ownPath = "/user"
+
+// userView is the user's own account in the API's format.
+type userView struct {
+	Anonymous   bool   `json:"anonymous"`
+	Username    string `json:"username"`
+	Email       string `json:"email,omitempty"`
+	Superuser   bool   `json:"super_user"`
+	HasPassword bool   `json:"has_password_set"`
+	Robot       bool   `json:"robot"`
+}
+
+// userCommand makes the command "user". `more` are subcommands that don't use the API.
+func userCommand(src *command.Source, more ...*cobra.Command) *cobra.Command {
+	cmd := command.Group("user", "Manage people's accounts", more...)
+	for _, c := range []*cobra.Command{
+		userListCommand(src), userCreateCommand(src), userShowCommand(src), userPasswordCommand(src), userDeleteCommand(src), userAdminCommand(src),
+		userEnableCommand(src, "enable", "Let people log in with an account again", true),
+		userEnableCommand(src, "disable", "Let nobody log in with an account, and end its log-ins", false),
+	} {
+		cmd.AddCommand(addServer(c))
+	}
+	cmd.Long = "Manage people's accounts. Except for \"user show\" and \"user password\" without a name, which are about\n" +
+		"your own account, these commands need an administrator of the registry."
+	return cmd
+}
+
+func userPath(name string) string { return api.Path("superuser", "users", name) }
+
+func userListCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List people's accounts", Args: cobra.NoArgs}
+	format, limit := command.AddFormat(cmd), addLimit(cmd)
+	var contains string
+	cmd.Flags().StringVar(&contains, "contains", "", "only names that hold `TEXT`")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
+		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]api.UserView, string, error) {
+			var page struct {
+				Users    []api.UserView `json:"users"`
+				NextPage string         `json:"next_page"`
+			}
+			err := c.Get(cmd.Context(), api.Path("superuser", "users"), parameters("contains", contains, "next_page", cursor, "limit", strconv.Itoa(n)), &page)
+			return page.Users, page.NextPage, err
+		})
+		if err != nil {
+			return err
+		}
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, u := range list {
+				rows[i] = []string{u.Username, u.Email, userState(u), u.Source, clock(&u.CreatedAt), clock(u.LastUsedAt)}
+			}
+			return table(w, []string{"NAME", "EMAIL", "STATE", "SOURCE", "CREATED", "LAST USED"}, rows, more)
+		})
+	})
+	return cmd
+}
+
+func userState(u api.UserView) string {
+	state := "enabled"
+	if !u.Enabled {
+		state = "disabled"
+	}
+	if u.Superuser {
+		state += ", administrator"
+	}
+	return state
+}
+
+func userCreateCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "create NAME", Short: "Create an account, and print its password", Args: cobra.ExactArgs(1),
+		Long:    "Create an account. Without --password-stdin the registry makes a password, which is printed once.",
+		Example: "  purser user create alice --email alice@example.com",
+	}
+	format, input := command.AddFormat(cmd), addPasswordStdin(cmd)
+	n := api.NewUser{}
+	cmd.Flags().StringVar(&n.Email, "email", "", "the person's `ADDRESS`")
+	cmd.Flags().BoolVar(&n.Superuser, "admin", false, "make it an administrator of the registry")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		n.Username = args[0]
+		if input.stdin {
+			var err error
+			if n.Password, err = input.readNew(cmd); err != nil {
+				return err
+			}
+		}
+		var made api.UserMade
+		if err := c.Post(cmd.Context(), api.Path("superuser", "users"), n, &made); err != nil {
+			return err
+		}
+		text := fmt.Sprintf("Created account %s.\n", printable(made.Username))
+		if made.Password != "" {
+			text += fmt.Sprintf("Its password, which isn't told again: %s\n", made.Password)
+		}
+		return printSecret(cmd, format, made, "%s", text)
+	})
+	return cmd
+}
+
+func userShowCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "show [NAME]", Short: "Show an account; without NAME, your own", Args: cobra.MaximumNArgs(1)}
+	format := command.AddFormat(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		if len(args) == 0 {
+			return showOwn(cmd, c, format)
+		}
+		var u api.UserView
+		if err := c.Get(cmd.Context(), userPath(args[0]), nil, &u); err != nil {
+			return err
+		}
+		return format.Print(cmd.OutOrStdout(), u, func(w io.Writer) error {
+			return fields(w, "name", u.Username, "email", u.Email, "state", userState(u), "source", u.Source,
+				"password", map[bool]string{true: "kept by the registry"}[u.HasPassword], "created", clock(&u.CreatedAt), "last used", clock(u.LastUsedAt))
+		})
+	})
+	return cmd
+}
+
+func showOwn(cmd *cobra.Command, c *api.Client, format *command.Format) error {
+	var u userView
+	if err := c.Get(cmd.Context(), ownPath, nil, &u); err != nil {
+		return err
+	}
+	return format.Print(cmd.OutOrStdout(), u, func(w io.Writer) error {
+		if u.Anonymous {
+			_, err := fmt.Fprintf(w, "The registry at %s is open: nobody needs to log in.\n", c.Name())
+			return err
+		}
+		kind := "a person's account"
+		switch {
+		case u.Robot:
+			kind = "a robot"
+		case u.Superuser:
+			kind = "an administrator of the registry"
+		}
+		return fields(w, "name", u.Username, "email", u.Email, "is", kind)
+	})
+}
+
+func userPasswordCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "password [NAME]", Short: "Change the password of your account, or of another one", Args: cobra.MaximumNArgs(1),
+		Long: "Change a password, which ends the account's log-ins of browsers. Without NAME, or with your own, it is\n" +
+			"that of your account: the command asks for the old and the new password, or reads them with\n" +
+			"--password-stdin as two lines. The password of another account, which only an administrator of the\n" +
+			"registry changes, is made up and printed once, or read with --password-stdin.",
+	}
+	format, input := command.AddFormat(cmd), addPasswordStdin(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		var own userView
+		if err := c.Get(cmd.Context(), ownPath, nil, &own); err != nil {
+			return err
+		}
+		if len(args) == 0 || !own.Anonymous && args[0] == own.Username {
+			return changeOwnPassword(cmd, c, input)
+		}
+		made := api.UserMade{Username: args[0]}
+		next := password.Generate()
+		if input.stdin {
+			var err error
+			if next, err = input.readNew(cmd); err != nil {
+				return err
+			}
+		} else {
+			made.Password = next
+		}
+		var u api.UserView
+		if err := c.Put(cmd.Context(), userPath(args[0]), api.UserChange{Password: &next}, &u); err != nil {
+			return err
+		}
+		made.Email, made.Superuser = u.Email, u.Superuser
+		text := fmt.Sprintf("Changed the password of %s.\n", printable(args[0]))
+		if made.Password != "" {
+			text += fmt.Sprintf("The new one, which isn't told again: %s\n", made.Password)
+		}
+		return printSecret(cmd, format, made, "%s", text)
+	})
+	return cmd
+}
+
+// changeOwnPassword changes the password of the user's own account.
+func changeOwnPassword(cmd *cobra.Command, c *api.Client, input *passwordInput) error {
+	var old, next string
+	text, err := input.read(cmd, "Old password: ")
+	if err != nil {
+		return err
+	}
+	if input.stdin {
+		var found bool
+		if old, next, found = strings.Cut(text, "\n"); !found {
+			return command.Usagef("give the old password on the first line of standard input, and the new one on the second")
+		}
+		old = strings.TrimSuffix(old, "\r")
+	} else if next, err = input.readNew(cmd); err != nil {
+		return err
+	} else {
+		old = text
+	}
+	if err := c.Put(cmd.Context(), ownPath, api.OwnChange{CurrentPassword: old, Password: &next}, nil); err != nil {
+		return err
+	}
+	return say(cmd, "Changed your password.\n")
+}
+
+func userEnableCommand(src *command.Source, name, short string, enabled bool) *cobra.Command {
+	return &cobra.Command{
+		Use: name + " NAME", Short: short, Args: cobra.ExactArgs(1),
+		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+			if err := c.Put(cmd.Context(), userPath(args[0]), api.UserChange{Enabled: &enabled}, nil); err != nil {
+				return err
+			}
+			return say(cmd, "Account %s is %sd now.\n", printable(args[0]), name)
+		}),
+	}
+}
+
+func userAdminCommand(src *command.Source) *cobra.Command {
+	return &cobra.Command{
+		Use: "admin NAME on|off", Short: "Make an account an administrator of the registry, or no longer", Args: cobra.ExactArgs(2),
+		RunE: withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+			if err := checkArg("on|off", args[1], checkChoice("on", "off")); err != nil {
+				return err
+			}
+			on := args[1] == "on"
+			if err := c.Put(cmd.Context(), userPath(args[0]), api.UserChange{Superuser: &on}, nil); err != nil {
+				return err
+			}
+			return say(cmd, "Account %s is %s administrator of the registry now.\n", printable(args[0]), map[bool]string{true: "an", false: "no"}[on])
+		}),
+	}
+}
+
+func userDeleteCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "delete NAME", Short: "Delete an account with its roles, tokens and log-ins", Args: cobra.ExactArgs(1)}
+	yes := addYes(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		if err := confirm(cmd, *yes, "Delete account %s with its roles and tokens? That can't be undone.", printable(args[0])); err != nil {
+			return err
+		}
+		if err := c.Delete(cmd.Context(), userPath(args[0]), nil); err != nil {
+			return err
+		}
+		return say(cmd, "Deleted account %s.\n", printable(args[0]))
+	})
+	return cmd
+}
