@@ -111,7 +111,7 @@ func (c *Control) bySession(r *http.Request, from From) (*Principal, error) {
 		return Nobody, err
 	}
 	a, err := c.accountByID(r.Context(), s.Account)
-	if errors.Is(err, ErrUnknown) || err == nil && a.Disabled {
+	if errors.Is(err, ErrUnknown) || err == nil && c.shut(a) {
 		return Nobody, nil
 	}
 	if err != nil {
@@ -197,7 +197,7 @@ func (c *Control) enter(ctx context.Context, name string, l Limits, credential u
 		return nil, wrongCredentials
 	case err != nil:
 		return nil, err
-	case a.Disabled || a.Source == SourceHtpasswd && !c.inHtpasswd(name):
+	case c.shut(a):
 		return nil, wrongCredentials
 	}
 	if a.LastUsed == nil || time.Since(*a.LastUsed) > lastUsedAge {
@@ -214,6 +214,12 @@ func (c *Control) enter(ctx context.Context, name string, l Limits, credential u
 
 // lastUsedAge is how exact the last use of an account and a credential is.
 const lastUsedAge = 5 * time.Minute
+
+// shut says whether nobody may use an account, whatever the credentials: it is disabled, or it
+// isn't in the htpasswd file any more.
+func (c *Control) shut(a Account) bool {
+	return a.Disabled || a.Source == SourceHtpasswd && !c.inHtpasswd(a.Name)
+}
 
 func (c *Control) inHtpasswd(name string) bool {
 	if c.opt.Htpasswd == nil {
@@ -259,7 +265,11 @@ func (c *Control) Login(ctx context.Context, name, pass, address string) (*Princ
 	if err != nil {
 		return nil, err
 	}
-	ok, err := c.opt.Verified.Do(ctx, name, pass, how.hash, func(ctx context.Context) (bool, error) {
+	var last time.Time
+	if how.federated != nil {
+		last = how.federated.expires
+	}
+	ok, err := c.opt.Verified.DoUntil(ctx, name, pass, how.hash, last, func(ctx context.Context) (bool, error) {
 		return c.attempt(ctx, name, address, how)
 	})
 	switch {
@@ -270,7 +280,7 @@ func (c *Control) Login(ctx context.Context, name, pass, address string) (*Princ
 	}
 	p, err := c.enter(ctx, name, Limits{}, uuid.Nil)
 	if err == nil {
-		p.password = true
+		p.password, p.federated = how.federated == nil, how.federated
 	}
 	return p, err
 }
@@ -280,13 +290,16 @@ type checker struct {
 	hash string // of the password; results are cached as long as it is the same
 	// check returns false if the password is wrong.
 	check func(ctx context.Context) (bool, error)
+	// federated is what a token of another issuer says, if it comes in place of a password. It
+	// counts once check has returned true for the token.
+	federated *federated
 }
 
 // checkerOf returns how the password of an account is checked: by the source of the account,
 // or, if there is no account yet, by the htpasswd file or the directory. The check of an
 // unknown name takes as long as that of a known one.
 func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, error) {
-	if isRobotName(name) && c.opt.Federation != nil && strings.Count(pass, ".") == 2 {
+	if isRobotName(name) && c.opt.Federation != nil && identity.IsToken(pass) {
 		return c.federationChecker(ctx, name, pass)
 	}
 	a, err := c.account(ctx, name)
@@ -305,14 +318,16 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 	}
 	switch {
 	case source == SourceLDAP && c.opt.Directory != nil:
-		return checker{SourceLDAP, func(ctx context.Context) (bool, error) { return c.checkDirectory(ctx, name, pass) }}, nil
+		return checker{hash: fmt.Sprintf("LDAP %d %q", a.ID, a.Subject), check: func(ctx context.Context) (bool, error) {
+			return c.checkDirectory(ctx, name, pass)
+		}}, nil
 	case source == SourceHtpasswd && c.opt.Htpasswd != nil:
 		hash, _ = c.opt.Htpasswd.Lookup(name)
-		return checker{hash, func(ctx context.Context) (bool, error) { return c.checkHtpasswd(ctx, name, pass, hash) }}, nil
+		return checker{hash: hash, check: func(ctx context.Context) (bool, error) { return c.checkHtpasswd(ctx, name, pass, hash) }}, nil
 	case source == SourceLocal && hash == "" && c.opt.Htpasswd != nil && err != nil:
 		hash = c.opt.Htpasswd.Decoy()
 	}
-	return checker{hash, func(ctx context.Context) (bool, error) { return c.checkPassword(ctx, pass, hash) }}, nil
+	return checker{hash: hash, check: func(ctx context.Context) (bool, error) { return c.checkPassword(ctx, pass, hash) }}, nil
 }
 
 // attempt runs the check unless there were too many failed attempts for the account or from
@@ -369,7 +384,10 @@ func (c *Control) checkDirectory(ctx context.Context, name, pass string) (bool, 
 	case err != nil:
 		return false, oci.Errorf(oci.Unavailable, "the directory that checks passwords is not available now: try again").WithCause(err)
 	}
-	_, err = c.Provision(ctx, i)
+	a, err := c.Provision(ctx, i)
+	if err == nil && a.Name != name { // the account `name` may be somebody else's
+		err = exists("the directory's %s has the account %s, from before the name changed: ask the registry's administrator", name, a.Name)
+	}
 	return err == nil, err
 }
 
@@ -379,28 +397,4 @@ func (c *Control) logFailure(ctx context.Context, name string) {
 	if err != nil {
 		c.log.WarnContext(ctx, "writing a failed log-in to the audit log", "error", err)
 	}
-}
-
-// federationChecker returns how a token of another issuer is checked that a client sends as
-// the password of a robot: by the robot's rules.
-func (c *Control) federationChecker(ctx context.Context, robot, raw string) (checker, error) {
-	rules, err := c.Federations(ctx, robot)
-	if err != nil {
-		return checker{}, err
-	}
-	list := make([]identity.Rule, len(rules))
-	for i, f := range rules {
-		list[i] = identity.Rule{Issuer: f.Issuer, Audience: f.Audience, Claims: f.Claims}
-	}
-	return checker{fmt.Sprint(list), func(ctx context.Context) (bool, error) {
-		_, _, err := c.opt.Federation.Match(ctx, raw, list)
-		switch {
-		case errors.Is(err, identity.ErrRefused):
-			c.log.InfoContext(ctx, "a robot's token of another issuer is refused", "robot", robot, "error", err)
-			return false, nil
-		case err != nil:
-			return false, oci.Errorf(oci.Unavailable, "the issuer of the token can't be asked for its keys now: try again").WithCause(err)
-		}
-		return true, nil
-	}}, nil
 }

@@ -88,7 +88,12 @@ func New(o Options) (*Control, error) {
 		accountsBy:  newCache[int64, Account](),
 		credentials: newCache[[32]byte, owned](),
 	}
-	c.Store = &Store{db: o.DB, changed: func() { c.generation.Add(1) }}
+	c.Store = &Store{db: o.DB, changed: func() {
+		c.generation.Add(1)
+		if o.Sessions != nil {
+			o.Sessions.Forget()
+		}
+	}}
 	return c, nil
 }
 

@@ -66,9 +66,14 @@ type Credential struct {
 	LastUsed *time.Time // nil: never
 }
 
-// maxCredentials is how many credentials of a kind an account may have. Of refresh tokens, the
-// oldest go.
-const maxCredentials = 100
+const (
+	// maxCredentials is how many credentials of a kind an account may have. Of refresh tokens,
+	// the oldest go.
+	maxCredentials = 100
+	// maxFederated is the same for federated tokens, of which each job of a pipeline gets one.
+	// The oldest go too; they have expired first.
+	maxFederated = 2000
+)
 
 // createCredential stores a new secret for an account, and returns it.
 func createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential, string, error) {
@@ -77,6 +82,10 @@ func createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential,
 	}
 	if len(c.Title) > 255 {
 		return c, "", invalid("the title has more than 255 bytes")
+	}
+	most := maxCredentials
+	if c.Kind == FederatedToken {
+		most = maxFederated
 	}
 	secret := newSecret(c.Kind)
 	c.ID = uuid.New()
@@ -93,11 +102,11 @@ func createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential,
 			DELETE FROM credentials WHERE id IN (SELECT id FROM oldest)
 		)
 		SELECT count(*) FROM credentials WHERE account_id = @account AND kind = @kind AND id NOT IN (SELECT id FROM oldest)`,
-		db.Args{"account": c.Account, "kind": string(c.Kind), "keep": maxCredentials - 1}).Scan(&count)
+		db.Args{"account": c.Account, "kind": string(c.Kind), "keep": most - 1}).Scan(&count)
 	if err != nil {
 		return c, "", err
 	}
-	if count >= maxCredentials {
+	if count >= most {
 		return c, "", invalid("the account has %d of these already: revoke some first", count)
 	}
 	err = tx.QueryRow(ctx, `

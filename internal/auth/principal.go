@@ -21,6 +21,15 @@ type Principal struct {
 	open    bool
 	// password says that the client has sent the account's password.
 	password bool
+	// federated is the token of another issuer by which a robot has logged in, nil if it has
+	// sent something else.
+	federated *federated
+}
+
+// federated is what a verified token of another issuer says.
+type federated struct {
+	subject string
+	expires time.Time
 }
 
 // Everyone is the principal of all requests to a registry without access control, where
@@ -49,3 +58,12 @@ func (p *Principal) Expires() *time.Time { return p.expires }
 // MayRefresh says whether the client may get a refresh token: a person who has sent a password
 // may, and a token can't be made into another one that lasts longer.
 func (p *Principal) MayRefresh() bool { return p.ID != 0 && !p.Robot && p.password }
+
+// Federated returns the claim sub and the end of the token of another issuer by which a robot
+// has logged in. ok is false if the client has sent something else.
+func (p *Principal) Federated() (subject string, expires time.Time, ok bool) {
+	if p.federated == nil {
+		return "", time.Time{}, false
+	}
+	return p.federated.subject, p.federated.expires, true
+}

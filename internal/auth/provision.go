@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth/identity"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // Provision returns the account of a person whom another source has identified. It creates the
@@ -18,50 +19,44 @@ import (
 // teams by groups, and, for Options.SuperusersOf, whether the person administers the registry.
 //
 // An account of the same name but with another identity isn't taken over: the error, with
-// status 409, says so.
+// status 409, says so. A person whose name has changed keeps the account with the old name.
 func (c *Control) Provision(ctx context.Context, i identity.Identity) (a Account, err error) {
 	if err := CheckAccountName(i.Name); err != nil {
 		return a, err
 	}
-	created := false
-	err = c.change(ctx, "creating account "+i.Name, func(tx pgx.Tx) error {
-		created = false
-		var name string
+	// Most log-ins change nothing. The caches are then kept.
+	created, changed := false, false
+	err = c.db.Tx(ctx, func(tx pgx.Tx) (err error) {
 		var id int64
-		err := tx.QueryRow(ctx, "SELECT id, name FROM accounts WHERE source = $1 AND subject = $2 FOR UPDATE", i.Source, i.Subject).Scan(&id, &name)
-		switch {
-		case errors.Is(err, pgx.ErrNoRows):
-			created = true
-			err = tx.QueryRow(ctx, `
-				INSERT INTO accounts (name, kind, source, subject, email) VALUES (@name, 'user', @source, @subject, @email)
-				ON CONFLICT DO NOTHING RETURNING id`,
-				db.Args{"name": i.Name, "source": i.Source, "subject": i.Subject, "email": orNull(i.Email)}).Scan(&id)
-			if errors.Is(err, pgx.ErrNoRows) {
-				return exists("there is an account %s already, with another identity: ask the registry's administrator", i.Name)
-			}
-			name = i.Name
-		case err == nil:
-			_, err = tx.Exec(ctx, "UPDATE accounts SET email = $2 WHERE id = $1 AND email IS DISTINCT FROM $2", id, orNull(i.Email))
+		if id, a.Name, created, err = findOrCreate(ctx, tx, i); err != nil {
+			return err
 		}
+		superusers := slices.Contains(c.opt.SuperusersOf, i.Source)
+		tag, err := tx.Exec(ctx, `
+			UPDATE accounts SET email = $2, superuser = CASE WHEN $3 THEN $4 ELSE superuser END
+			WHERE id = $1 AND (email IS DISTINCT FROM $2 OR $3 AND superuser <> $4)`, id, orNull(i.Email), superusers, i.Superuser)
 		if err != nil {
 			return err
 		}
-		if slices.Contains(c.opt.SuperusersOf, i.Source) {
-			if _, err := tx.Exec(ctx, "UPDATE accounts SET superuser = $2 WHERE id = $1 AND superuser <> $2", id, i.Superuser); err != nil {
-				return err
-			}
-		}
+		changed = created || tag.RowsAffected() > 0
 		if i.Source != SourceHtpasswd {
-			if err := syncTeams(ctx, tx, id, i.Source, i.Groups); err != nil {
+			synced, err := syncTeams(ctx, tx, id, i.Source, i.Groups)
+			if err != nil {
 				return err
 			}
+			changed = changed || synced
 		}
-		a.Name = name
 		if !created {
 			return nil
 		}
-		return audit.Append(ctx, tx, audit.Entry{Kind: audit.CreateUser, Detail: map[string]any{"account": name, "source": i.Source}})
+		return audit.Append(ctx, tx, audit.Entry{Kind: audit.CreateUser, Detail: map[string]any{"account": a.Name, "source": i.Source}})
 	})
+	if changed || err != nil {
+		c.changed()
+	}
+	if _, ok := errors.AsType[*oci.Error](err); err != nil && !ok {
+		err = fmt.Errorf("creating account %s: %w", i.Name, err)
+	}
 	if err != nil {
 		return a, err
 	}
@@ -71,6 +66,29 @@ func (c *Control) Provision(ctx context.Context, i identity.Identity) (a Account
 		}
 	}
 	return c.Store.Account(ctx, a.Name)
+}
+
+// findOrCreate returns the account of an identity. `created` says whether it is new. The account's
+// row is locked until the transaction ends.
+func findOrCreate(ctx context.Context, tx pgx.Tx, i identity.Identity) (id int64, name string, created bool, err error) {
+	find := func() error {
+		return tx.QueryRow(ctx, "SELECT id, name FROM accounts WHERE source = $1 AND subject = $2 FOR UPDATE", i.Source, i.Subject).Scan(&id, &name)
+	}
+	if err := find(); !errors.Is(err, pgx.ErrNoRows) {
+		return id, name, false, err
+	}
+	err = tx.QueryRow(ctx, `
+		INSERT INTO accounts (name, kind, source, subject, email) VALUES (@name, 'user', @source, @subject, @email)
+		ON CONFLICT DO NOTHING RETURNING id, name`,
+		db.Args{"name": i.Name, "source": i.Source, "subject": i.Subject, "email": orNull(i.Email)}).Scan(&id, &name)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return id, name, err == nil, err
+	}
+	// Another log-in of the same person may have created the account meanwhile.
+	if err := find(); !errors.Is(err, pgx.ErrNoRows) {
+		return id, name, false, err
+	}
+	return 0, "", false, exists("there is an account %s already, with another identity: ask the registry's administrator", i.Name)
 }
 
 // GiveNamespace creates the namespace with the name of a person's account, of which the account

@@ -246,16 +246,21 @@ func (s *Store) SetTeamGroups(ctx context.Context, namespace, team string, group
 }
 
 // syncTeams makes an account a member of exactly those synced teams whose groups it is in.
-func syncTeams(ctx context.Context, tx pgx.Tx, account int64, source string, groups []string) error {
-	_, err := tx.Exec(ctx, `
+// `changed` says whether it wasn't before.
+func syncTeams(ctx context.Context, tx pgx.Tx, account int64, source string, groups []string) (changed bool, err error) {
+	err = tx.QueryRow(ctx, `
 		WITH wanted AS MATERIALIZED (
 			SELECT DISTINCT team_id FROM teamgroups WHERE source = $2 AND group_name = ANY($3::text[])
 		), gone AS (
 			DELETE FROM teammembers WHERE account_id = $1 AND synced AND team_id NOT IN (SELECT team_id FROM wanted)
+			RETURNING team_id
+		), new AS (
+			INSERT INTO teammembers (team_id, account_id, synced)
+			SELECT team_id, $1, true FROM wanted ORDER BY team_id ON CONFLICT DO NOTHING
+			RETURNING team_id
 		)
-		INSERT INTO teammembers (team_id, account_id, synced)
-		SELECT team_id, $1, true FROM wanted ORDER BY team_id ON CONFLICT DO NOTHING`, account, source, groups)
-	return err
+		SELECT EXISTS (SELECT FROM gone UNION ALL SELECT FROM new)`, account, source, groups).Scan(&changed)
+	return changed, err
 }
 
 // Grant is a role of an account or a team in a namespace or a repository.

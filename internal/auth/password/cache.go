@@ -85,11 +85,16 @@ func (c *Cache) has(k checkKey) bool {
 }
 
 // Put caches a check that has succeeded.
-func (c *Cache) Put(name, password, hash string) { c.put(c.key(name, password, hash)) }
+func (c *Cache) Put(name, password, hash string) { c.put(c.key(name, password, hash), time.Time{}) }
 
-func (c *Cache) put(k checkKey) {
+// put caches a check for the TTL, but not beyond `last` unless that is zero.
+func (c *Cache) put(k checkKey, last time.Time) {
+	until := time.Now().Add(c.ttl)
+	if !last.IsZero() && last.Before(until) {
+		until = last
+	}
 	if c.ttl > 0 {
-		c.until.Set(k, time.Now().Add(c.ttl))
+		c.until.Set(k, until)
 	}
 }
 
@@ -100,6 +105,12 @@ func (c *Cache) put(k checkKey) {
 // If the context of the caller that runs `check` ends, and `check` therefore fails, one of the
 // others runs it again.
 func (c *Cache) Do(ctx context.Context, name, password, hash string, check func(ctx context.Context) (bool, error)) (bool, error) {
+	return c.DoUntil(ctx, name, password, hash, time.Time{}, check)
+}
+
+// DoUntil is Do for a token that ends at `last` and is sent in place of a password. A result
+// isn't used after that time. A zero `last` is no time.
+func (c *Cache) DoUntil(ctx context.Context, name, password, hash string, last time.Time, check func(ctx context.Context) (bool, error)) (bool, error) {
 	k := c.key(name, password, hash)
 	for !c.has(k) {
 		c.mu.Lock()
@@ -110,7 +121,7 @@ func (c *Cache) Do(ctx context.Context, name, password, hash string, check func(
 		}
 		c.mu.Unlock()
 		if !other {
-			return c.lead(ctx, k, r, check)
+			return c.lead(ctx, k, r, last, check)
 		}
 		select {
 		case <-r.done:
@@ -128,7 +139,7 @@ func (c *Cache) Do(ctx context.Context, name, password, hash string, check func(
 var errPanicked = errors.New("the check of the password has failed; try again")
 
 // lead runs a check that others may wait for.
-func (c *Cache) lead(ctx context.Context, k checkKey, r *runningCheck, check func(ctx context.Context) (bool, error)) (bool, error) {
+func (c *Cache) lead(ctx context.Context, k checkKey, r *runningCheck, last time.Time, check func(ctx context.Context) (bool, error)) (bool, error) {
 	defer func() {
 		c.mu.Lock()
 		delete(c.running, k)
@@ -138,7 +149,7 @@ func (c *Cache) lead(ctx context.Context, k checkKey, r *runningCheck, check fun
 	ok, err := check(ctx)
 	r.ok, r.err, r.abandoned = ok && err == nil, err, err != nil && ctx.Err() != nil
 	if r.ok {
-		c.put(k)
+		c.put(k, last)
 	}
 	return r.ok, r.err
 }

@@ -42,6 +42,37 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// TestDoUntil: the check of a token isn't used after the token's end, although the TTL is longer.
+func TestDoUntil(t *testing.T) {
+	t.Parallel()
+	c := NewCache(CacheOptions{}) // outside of the bubble, because of the library's goroutines
+	synctest.Test(t, func(t *testing.T) {
+		checks := 0
+		end := time.Now().Add(10 * time.Second)
+		do := func() {
+			ok, err := c.DoUntil(t.Context(), "robot", "token", "rules", end, func(context.Context) (bool, error) {
+				checks++
+				return true, nil
+			})
+			if !ok || err != nil {
+				t.Errorf("%v, %v", ok, err)
+			}
+		}
+		do()
+		time.Sleep(9 * time.Second)
+		if do(); checks != 1 {
+			t.Errorf("%d checks before the end", checks)
+		}
+		time.Sleep(time.Second)
+		if do(); checks != 2 {
+			t.Errorf("%d checks at the end", checks)
+		}
+		if do(); checks != 3 {
+			t.Errorf("%d checks after the end", checks)
+		}
+	})
+}
+
 func TestCacheExpires(t *testing.T) {
 	t.Parallel()
 	c := NewCache(CacheOptions{}) // outside of the bubble, because of the library's goroutines

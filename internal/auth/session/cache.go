@@ -67,6 +67,14 @@ func (c *cache) makeRoom() {
 	}
 }
 
+// clear removes all sessions.
+func (c *cache) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removals++
+	clear(c.sessions)
+}
+
 // remove removes the sessions for which `ended` returns true.
 func (c *cache) remove(ended func(Session) bool) {
 	c.mu.Lock()

@@ -273,6 +273,10 @@ func (s *Sessions) RevokeAll(ctx context.Context, account int64, but ...uuid.UUI
 	return tag.RowsAffected(), nil
 }
 
+// Forget empties the cache. Call it after sessions were deleted in another way than by the
+// methods here: then Find doesn't return them in this process any more.
+func (s *Sessions) Forget() { s.cache.clear() }
+
 // List returns the sessions of an account that haven't ended, newest first.
 func (s *Sessions) List(ctx context.Context, account int64) ([]Session, error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
