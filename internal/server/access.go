@@ -120,6 +120,15 @@ func serviceOf(e *external) string {
 	return e.host
 }
 
+// PublicBase returns the scheme and host under which browsers reach the registry: those of the
+// external URL, else those of the request with this context.
+func (s *Server) PublicBase(ctx context.Context) string {
+	if s.external != nil {
+		return s.external.url
+	}
+	return Observed(ctx).absoluteBase
+}
+
 // Challenge is what a client needs to log in.
 type Challenge struct {
 	Base     string // scheme and host of the registry, as the client reaches it

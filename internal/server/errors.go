@@ -31,17 +31,7 @@ func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) {
 		o.cut = r.Context().Err() == nil && (ofStore || errors.Is(err, io.ErrUnexpectedEOF)) // otherwise the client hung up
 		panic(http.ErrAbortHandler)
 	}
-	switch e.HTTPStatus() {
-	case http.StatusServiceUnavailable:
-		w.Header().Set("Retry-After", "2")
-	case http.StatusTooManyRequests:
-		w.Header().Set("Retry-After", "10")
-	case http.StatusRequestTimeout: // the client would send the rest of the body as slowly
-		w.Header().Set("Connection", "close")
-	}
-	if e.RetryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
-	}
+	SetRetry(w.Header(), e)
 	body := s.mounted(r).MarshalError(e)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -49,6 +39,22 @@ func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(e.HTTPStatus())
 	if r.Method != http.MethodHead {
 		w.Write(body) //nolint:errcheck // the client is gone, and knows
+	}
+}
+
+// SetRetry sets the header fields of an answer with the error that say when and how the client
+// may try again.
+func SetRetry(h http.Header, e *oci.Error) {
+	switch e.HTTPStatus() {
+	case http.StatusServiceUnavailable:
+		h.Set("Retry-After", "2")
+	case http.StatusTooManyRequests:
+		h.Set("Retry-After", "10")
+	case http.StatusRequestTimeout: // the client would send the rest of the body as slowly
+		h.Set("Connection", "close")
+	}
+	if e.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
 	}
 }
 

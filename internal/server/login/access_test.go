@@ -11,13 +11,14 @@ import (
 
 // closed starts a registry with access control, an administrator root and the accounts of
 // `roles` with a role in the namespace acme, which has the repository acme/app with the tag v1.
-func closed(t *testing.T, roles map[string]auth.Role, change ...func(*auth.Options)) *servertest.Registry {
+func closed(t *testing.T, roles map[string]auth.Role, change ...func(*servertest.Options)) *servertest.Registry {
 	t.Helper()
-	access := &auth.Options{AnonymousPull: true}
-	for _, f := range change {
-		f(access)
-	}
-	r := servertest.Setup(t, func(o *servertest.Options) { o.Access = access })
+	r := servertest.Setup(t, func(o *servertest.Options) {
+		o.Access = &auth.Options{AnonymousPull: true}
+		for _, f := range change {
+			f(o)
+		}
+	})
 	r.AddAccount(t, "root", true)
 	root := r.With(servertest.As("root"))
 	root.Put(t, "acme/app", "v1", root.Simple(t, "acme/app", 1, nil))

@@ -1,7 +1,6 @@
 package login
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/url"
@@ -47,8 +46,7 @@ func (a *API) answerToken(w http.ResponseWriter, r *http.Request) error {
 		o.Method = r.Method
 		q, err = a.post(w, r)
 	default:
-		w.Header().Set("Allow", "GET, HEAD, POST")
-		return oci.Errorf(oci.Unsupported, "%s is not possible at /token, but GET and POST", r.Method)
+		return methodError(w, r, "GET, HEAD, POST")
 	}
 	if err != nil {
 		return err
@@ -96,9 +94,30 @@ func (a *API) post(w http.ResponseWriter, r *http.Request) (q request, err error
 
 // form reads a body of the type application/x-www-form-urlencoded.
 func (a *API) form(w http.ResponseWriter, r *http.Request) (url.Values, error) {
-	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); !strings.EqualFold(strings.TrimSpace(kind), "application/x-www-form-urlencoded") {
-		return nil, server.Refusal(http.StatusUnsupportedMediaType, "the Content-Type should be application/x-www-form-urlencoded")
+	if contentType(r) != formType {
+		return nil, server.Refusal(http.StatusUnsupportedMediaType, "the Content-Type should be %s", formType)
 	}
+	body, err := a.body(w, r)
+	if err != nil {
+		return nil, err
+	}
+	form, err := url.ParseQuery(string(body))
+	if err != nil {
+		return nil, server.Refusal(http.StatusBadRequest, "the form can't be read")
+	}
+	return form, nil
+}
+
+const formType, jsonType = "application/x-www-form-urlencoded", "application/json"
+
+// contentType returns the type of a request's body, without parameters.
+func contentType(r *http.Request) string {
+	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(kind))
+}
+
+// body reads a request's body.
+func (a *API) body(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	in := a.server.Body(w, r)
 	body := in.Hold(maxForm+1, 1)
 	if err := in.LostError(); err != nil {
@@ -107,11 +126,7 @@ func (a *API) form(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	if len(body) > maxForm {
 		return nil, server.Refusal(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", maxForm)
 	}
-	form, err := url.ParseQuery(string(body))
-	if err != nil {
-		return nil, server.Refusal(http.StatusBadRequest, "the form can't be read")
-	}
-	return form, nil
+	return body, nil
 }
 
 // answer is the body of an answer with a token. Clients read either token or access_token.
@@ -146,13 +161,7 @@ func (a *API) issue(w http.ResponseWriter, r *http.Request, q request, asked []t
 		scopes = append(scopes, s.Type+":"+s.Name+":"+strings.Join(s.Actions, ","))
 	}
 	out.Scope = strings.Join(slices.Sorted(slices.Values(scopes)), " ")
-	body, err := json.Marshal(out)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, err = w.Write(body)
-	return err
+	return writeJSON(w, out)
 }
 
 // title returns the title of a refresh token: the beginning of the client's name for itself.

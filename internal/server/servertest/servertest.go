@@ -64,6 +64,7 @@ type Options struct {
 	Server       server.Options
 	Distribution distribution.Options
 	Management   management.Options
+	Login        login.Options
 }
 
 // Setup starts a registry with its own database and store, and waits until the registry uses
@@ -144,7 +145,8 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	if o.Access == nil {
 		return
 	}
-	logins, err := login.New(login.Options{Server: r.Handler, Log: o.Log})
+	o.Login.Server, o.Login.Log = r.Handler, o.Log
+	logins, err := login.New(o.Login)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -275,7 +275,7 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, access acc
 	front.Mount(oci.Mount())
 	front.Mount(operators.Mount())
 	if access.control != nil {
-		logins, err := login.New(login.Options{Server: front, RefreshAge: cfg.Auth.RefreshAge, Log: p.log})
+		logins, err := login.New(login.Options{Server: front, OIDC: access.oidc, RefreshAge: cfg.Auth.RefreshAge, Log: p.log})
 		if err != nil {
 			return nil, err
 		}
