@@ -1,0 +1,229 @@
+package login_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/auth/identity"
+	"github.com/purser-registry/purser/internal/auth/identity/identitytest"
+	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+func directory(t *testing.T, s *identitytest.LDAP) *identity.Directory {
+	t.Helper()
+	d, err := identity.NewDirectory(identity.DirectoryOptions{URL: s.URL, BindDN: identitytest.ServiceDN, BindPassword: identitytest.ServicePassword,
+		UserBase: identitytest.UserBase, GroupBase: identitytest.GroupBase})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
+}
+
+// unremembered lets each request check its password.
+func unremembered() *password.Cache { return password.NewCache(password.CacheOptions{TTL: -1}) }
+
+// TestLDAP: a person of the directory logs in with the directory's password, gets roles by
+// groups, and loses them at the next log-in without the group.
+func TestLDAP(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	group := s.AddGroup(t, "developers", s.AddUser(t, "carl", "carl's secret"))
+	r := closed(t, nil, func(o *servertest.Options) { o.Access.Directory, o.Access.Verified = directory(t, s), unremembered() })
+	if _, err := r.Auth.PutTeam(t.Context(), "acme", "developers", auth.Writer, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Auth.SetTeamGroups(t.Context(), "acme", "developers", []auth.TeamGroup{{Source: auth.SourceLDAP, Name: "developers"}}); err != nil {
+		t.Fatal(err)
+	}
+	const manifest = "/v2/acme/app/manifests/v1"
+	carl := servertest.Basic("carl", "carl's secret")
+	r.Do(t, "GET", manifest, "", carl...).Want(t, 200, "")
+	r.Do(t, "GET", manifest, "", servertest.Basic("Carl", "carl's secret")...).Want(t, 200, "")
+	token := r.Token(t, carl, "repository:acme/app:pull,push")
+	r.Do(t, "POST", "/v2/acme/app/blobs/uploads/", "", servertest.Bearer(token)...).Want(t, 202, "")
+	cookie := logIn(t, r, "carl", "carl's secret")
+	if got := who(t, r, cookie...); got != "carl" {
+		t.Errorf("the session is %q's", got)
+	}
+	for _, wrong := range []string{"", "wrong", "*"} {
+		r.Do(t, "GET", manifest, "", servertest.Basic("carl", wrong)...).Want(t, 401, oci.Unauthorized)
+	}
+	s.Set(t, group, "member", identitytest.ServiceDN)
+	r.Do(t, "GET", manifest, "", carl...).Want(t, 403, oci.Denied)
+	if a := r.Do(t, "GET", "/api/v1/repository/acme/app/tag", "", cookie...); a.StatusCode != 403 {
+		t.Errorf("the session still has the role: %d", a.StatusCode)
+	}
+	s.Stop()
+	r.Do(t, "GET", manifest, "", carl...).Want(t, 503, oci.Unavailable)
+}
+
+// TestRenamedPerson: a person of the directory who gets the name that another person's account
+// has doesn't get into that account.
+func TestRenamedPerson(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	add := func(cn, uid string) string {
+		dn := "cn=" + cn + "," + identitytest.UserBase
+		s.Add(t, dn, "objectClass: inetOrgPerson", "uid: "+uid, "sn: "+cn, "userPassword: password of "+cn)
+		return dn
+	}
+	dora, carl := add("dora", "dora"), add("carl", "carl")
+	r := closed(t, nil, func(o *servertest.Options) { o.Access.Directory, o.Access.Verified = directory(t, s), unremembered() })
+	r.Do(t, "GET", "/auth/session", "", servertest.Basic("dora", "password of dora")...).WantStatus(t, 200)
+	r.Do(t, "GET", "/auth/session", "", servertest.Basic("carl", "password of carl")...).WantStatus(t, 200)
+	s.Delete(t, dora)
+	s.Set(t, carl, "uid", "dora")
+	a := r.Do(t, "GET", "/v2/", "", servertest.Basic("dora", "password of carl")...).WantStatus(t, 409)
+	if !strings.Contains(string(a.Content), "has the account carl") {
+		t.Errorf("the answer is %s", a.Content)
+	}
+}
+
+// htpasswd writes a file with names and passwords, in turn.
+func htpasswd(t *testing.T, path string, pairs ...string) {
+	t.Helper()
+	var b strings.Builder
+	for i := 0; i < len(pairs); i += 2 {
+		hash, err := bcrypt.GenerateFromPassword([]byte(pairs[i+1]), bcrypt.MinCost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%s:%s\n", pairs[i], hash)
+	}
+	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openFile(t *testing.T, pairs ...string) (*password.File, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "htpasswd")
+	htpasswd(t, path, pairs...)
+	f, err := password.OpenFile(path, password.FileOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, path
+}
+
+// TestHtpasswd: accounts of the file log in, and end with their sessions and tokens when they
+// leave the file.
+func TestHtpasswd(t *testing.T) {
+	t.Parallel()
+	file, path := openFile(t, "hal", "old", "ida", "ida's")
+	r := closed(t, nil, func(o *servertest.Options) { o.Access.Htpasswd = file })
+	servertest.Background(t, file.Run)
+	hal := servertest.Basic("hal", "old")
+	r.Do(t, "GET", "/v2/", "", hal...).Want(t, 200, "")
+	r.Do(t, "GET", "/v2/", "", servertest.Basic("hal", "new")...).Want(t, 401, oci.Unauthorized)
+	cookie := logIn(t, r, "hal", "old")
+	_, personal, err := r.Auth.CreateToken(t.Context(), "hal", auth.PersonalToken, "laptop", auth.Limits{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	works := func(headers ...string) bool { return who(t, r, headers...) == "hal" }
+	htpasswd(t, path, "hal", "new", "ida", "ida's")
+	servertest.Eventually(t, "the new password", func() bool {
+		return r.Do(t, "GET", "/auth/session", "", servertest.Basic("hal", "new")...).StatusCode == 200
+	})
+	r.Do(t, "GET", "/v2/", "", hal...).Want(t, 401, oci.Unauthorized)
+	if !works(cookie...) || !works(servertest.Bearer(personal)...) {
+		t.Error("the session or the token ends with the password")
+	}
+	htpasswd(t, path, "ida", "ida's")
+	servertest.Eventually(t, "the removal", func() bool {
+		return r.Do(t, "GET", "/auth/session", "", servertest.Basic("hal", "new")...).StatusCode == 401
+	})
+	if works(cookie...) {
+		t.Error("the session outlives the account")
+	}
+	r.Do(t, "GET", "/v2/", "", servertest.Bearer(personal)...).Want(t, 401, oci.Unauthorized)
+}
+
+// TestCollidingNames: people of several sources with one name don't get into each other's
+// account, in whatever order they come. A name belongs to the source that came first.
+func TestCollidingNames(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	file, _ := openFile(t, "ann", "password of htpasswd", "bob", "password of htpasswd")
+	names := []string{"ann", "bob", "cleo", "dan"} // the latter two aren't in the file
+	for _, name := range names {
+		s.AddUser(t, name, "password of ldap")
+	}
+	r := closed(t, nil, func(o *servertest.Options) {
+		o.Access.Directory, o.Access.Verified, o.Access.Htpasswd = directory(t, s), unremembered(), file
+	})
+	hash, err := r.Auth.Passwords().Hash(t.Context(), "password of local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// enter logs in with what a source knows, and returns the account, "" if that is refused.
+	enter := func(ctx context.Context, name, source string) (account int64) {
+		if source == auth.SourceOIDC {
+			a, err := r.Auth.Provision(ctx, identity.Identity{Source: source, Subject: "https://id.example " + name, Name: name})
+			if err == nil {
+				account = a.ID
+			}
+			return account
+		}
+		p, err := r.Auth.Login(ctx, name, "password of "+source, "192.0.2.1")
+		if err == nil {
+			account = p.ID
+		}
+		return account
+	}
+	sources := []string{auth.SourceLocal, auth.SourceHtpasswd, auth.SourceLDAP, auth.SourceOIDC}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test
+	entered := 0
+	for range 60 {
+		// Wrong passwords are limited, which isn't what this tests.
+		if _, err := r.DB.Pool.Exec(t.Context(), "DELETE FROM loginfailures"); err != nil {
+			t.Fatal(err)
+		}
+		name := names[random.IntN(len(names))]
+		switch random.IntN(4) {
+		case 0:
+			r.Auth.DeleteAccount(t.Context(), name) //nolint:errcheck // there may be none
+		case 1:
+			r.Auth.CreateAccount(t.Context(), auth.NewAccount{Name: name, PasswordHash: hash}) //nolint:errcheck // there may be one
+		}
+		before, _ := r.Auth.Account(t.Context(), name)
+		accounts := make([]int64, len(sources))
+		var all sync.WaitGroup
+		for i, source := range sources {
+			if random.IntN(3) > 0 {
+				all.Go(func() { accounts[i] = enter(t.Context(), name, source) })
+			}
+		}
+		all.Wait()
+		after, _ := r.Auth.Account(t.Context(), name)
+		if before.ID != 0 && (after.ID != before.ID || after.Source != before.Source) {
+			t.Fatalf("%s of %s became %s of %s", before.Name, before.Source, after.Name, after.Source)
+		}
+		for i, account := range accounts {
+			if account == 0 {
+				continue
+			}
+			if entered++; account != after.ID || sources[i] != after.Source {
+				t.Fatalf("%s of %s got into the account of %s", name, sources[i], after.Source)
+			}
+		}
+	}
+	if entered < 10 {
+		t.Errorf("only %d log-ins succeeded", entered)
+	}
+}
