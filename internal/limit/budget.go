@@ -31,13 +31,18 @@ type BudgetOptions struct {
 // most three quarters of the total. The last quarter is reserved for bodies that are read
 // completely into memory, so that uploads of blobs can't block the push of the manifest
 // that refers to them.
+//
+// A lease with an account (Lease.Account) counts for its client and for its account, and the
+// account may hold as much as one client may. Every byte counts once in the total. So an
+// account gets no more by using many addresses, and others' shares stay as they are.
 type Budget struct {
 	o BudgetOptions
 
-	mu      sync.Mutex
-	used    int64
-	clients map[string]int64
-	waiters []*waiter // in order of arrival
+	mu       sync.Mutex
+	used     int64
+	clients  map[string]int64
+	accounts map[string]int64
+	waiters  []*waiter // in order of arrival
 }
 
 type waiter struct {
@@ -53,18 +58,18 @@ func NewBudget(o BudgetOptions) *Budget {
 	if o.Metrics != nil {
 		o.Metrics.total.Set(float64(o.Total))
 	}
-	return &Budget{o: o, clients: map[string]int64{}}
+	return &Budget{o: o, clients: map[string]int64{}, accounts: map[string]int64{}}
 }
 
 // FullError says that a request didn't get memory within the time for which it may wait.
 type FullError struct {
-	Client bool // the client itself uses all that one client may
+	Client bool // the client or account itself uses all that one may
 }
 
 // Error returns the text for the log.
 func (e *FullError) Error() string {
 	if e.Client {
-		return "this client's requests have as much memory as one client may have"
+		return "the requests of this client or account have as much memory as one may have"
 	}
 	return "requests have all the memory that they may have"
 }
@@ -78,18 +83,22 @@ func (b *Budget) total(stream bool) int64 {
 	return b.o.Total
 }
 
-// fits returns AllFull if less than n bytes of the total are free, ClientFull if the client
-// would exceed its share with n more bytes, else NotFull. The caller holds the lock b.mu.
-func (b *Budget) fits(client string, n int64, stream bool) Full {
+// full returns the limit that n more bytes of the lease would exceed: BodyMemory if less than n
+// bytes of the total are free, ClientBodyMemory or AccountBodyMemory if the client or account
+// would exceed its share, else "". The caller holds the lock b.mu.
+func (b *Budget) full(l *Lease, n int64, stream bool) string {
 	free := b.total(stream) - b.used - n
 	if free < 0 {
-		return AllFull
+		return BodyMemory
 	}
 	share := int64(b.o.Share)
-	if (b.clients[client]+n)*(100-share) > free*share {
-		return ClientFull
+	if (b.clients[l.client]+n)*(100-share) > free*share {
+		return ClientBodyMemory
 	}
-	return NotFull
+	if l.account != "" && (b.accounts[l.account]+n)*(100-share) > free*share {
+		return AccountBodyMemory
+	}
+	return ""
 }
 
 // change adds n to the number of bytes that the lease holds; n may be negative. The caller
@@ -97,11 +106,19 @@ func (b *Budget) fits(client string, n int64, stream bool) Full {
 func (b *Budget) change(l *Lease, n int64) {
 	l.held += n
 	b.used += n
-	if b.clients[l.client] += n; b.clients[l.client] <= 0 {
-		delete(b.clients, l.client)
+	count(b.clients, l.client, n)
+	if l.account != "" {
+		count(b.accounts, l.account, n)
 	}
 	if b.o.Metrics != nil {
 		b.o.Metrics.used.Set(float64(b.used))
+	}
+}
+
+// count adds n to the number of the key. Keys whose number is 0 aren't kept.
+func count(numbers map[string]int64, key string, n int64) {
+	if numbers[key] += n; numbers[key] <= 0 {
+		delete(numbers, key)
 	}
 }
 
@@ -109,7 +126,7 @@ func (b *Budget) change(l *Lease, n int64) {
 // each request for which enough is free. The caller holds the lock b.mu.
 func (b *Budget) grant() {
 	b.waiters = slices.DeleteFunc(b.waiters, func(w *waiter) bool {
-		if b.fits(w.lease.client, w.n, w.stream) != NotFull {
+		if b.full(w.lease, w.n, w.stream) != "" {
 			return false
 		}
 		b.change(w.lease, w.n)
@@ -128,9 +145,10 @@ func (b *Budget) tellWaiting() {
 // Lease is the memory that one request has taken from a Budget. A nil Lease counts nothing and
 // sets no limit. Only one goroutine at a time may use it.
 type Lease struct {
-	b      *Budget
-	client string
-	held   int64
+	b       *Budget
+	client  string
+	account string // "": none
+	held    int64
 	// expected is how many bytes the request's body will have, -1 if unknown.
 	expected int64
 }
@@ -142,6 +160,14 @@ func (b *Budget) Lease(client string) *Lease {
 		return nil
 	}
 	return &Lease{b: b, client: client, expected: -1}
+}
+
+// Account says that an account has sent the request: the lease's memory counts for the account
+// too. The account "" means none. Call it at most once, before the lease takes memory.
+func (l *Lease) Account(name string) {
+	if l != nil {
+		l.account = name
+	}
 }
 
 // Expect tells the lease how many bytes the request will stream. Code that allocates buffers
@@ -189,7 +215,7 @@ func (l *Lease) TryStream(n int64) bool {
 	}
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
-	if l.b.fits(l.client, n, true) != NotFull {
+	if l.b.full(l, n, true) != "" {
 		return false
 	}
 	l.b.change(l, n)
@@ -201,8 +227,8 @@ func (l *Lease) take(ctx context.Context, n int64, stream bool, wait time.Durati
 	n = min(n, b.total(stream)/100*int64(b.o.Share))
 	w := &waiter{lease: l, n: n, stream: stream, ready: make(chan struct{})}
 	b.mu.Lock()
-	full := b.fits(l.client, n, stream)
-	if full == NotFull {
+	full := b.full(l, n, stream)
+	if full == "" {
 		b.change(l, n)
 		b.mu.Unlock()
 		return n, nil
@@ -217,7 +243,7 @@ func (l *Lease) take(ctx context.Context, n int64, stream bool, wait time.Durati
 	case <-w.ready:
 		return n, nil
 	case <-timer.C:
-		err = &FullError{Client: full == ClientFull}
+		err = &FullError{Client: full != BodyMemory}
 	case <-ctx.Done():
 		err = fmt.Errorf("waiting for memory: %w", context.Cause(ctx))
 	}
@@ -229,11 +255,7 @@ func (l *Lease) take(ctx context.Context, n int64, stream bool, wait time.Durati
 	}
 	b.waiters = slices.Delete(b.waiters, i, i+1)
 	b.tellWaiting()
-	if full == ClientFull {
-		b.o.Metrics.Refused(ClientBodyMemory)
-	} else {
-		b.o.Metrics.Refused(BodyMemory)
-	}
+	b.o.Metrics.Refused(full)
 	return 0, err
 }
 

@@ -89,6 +89,34 @@ func TestBudgetIsShared(t *testing.T) {
 	}
 }
 
+// An account takes as much memory as one client may have, from two addresses. The test expects
+// that it gets no more from a third address, and that other accounts and clients without an
+// account get their shares, also at the same addresses.
+func TestBudgetOfAccounts(t *testing.T) {
+	t.Parallel()
+	b := limit.NewBudget(limit.BudgetOptions{Total: 1000})
+	lease := func(client, account string) *limit.Lease {
+		l := b.Lease(client)
+		l.Account(account)
+		return l
+	}
+	one, two, three := lease("a", "ann"), lease("b", "ann"), lease("c", "ann")
+	if err := errors.Join(take(t, one, 300), take(t, two, 200)); err != nil {
+		t.Fatal(err)
+	}
+	full, ok := errors.AsType[*limit.FullError](take(t, three, 1))
+	if !ok || !full.Client || three.TryStream(1) {
+		t.Errorf("beyond the account's share: %v", full)
+	}
+	if err := errors.Join(take(t, lease("c", "bob"), 200), take(t, lease("d", ""), 100), take(t, lease("e", ""), 50)); err != nil {
+		t.Errorf("others: %v", err)
+	}
+	one.Close()
+	if err := take(t, three, 1); err != nil {
+		t.Errorf("after something was given back: %v", err)
+	}
+}
+
 // Requests wait for memory. The test expects that they get it in the order of their arrival,
 // and that no memory is lost if a request stops waiting at the moment when it is granted
 // memory.

@@ -12,10 +12,15 @@ const (
 	ClientConnections = "client_connections"
 	Requests          = "requests"
 	ClientRequests    = "client_requests"
+	AccountRequests   = "account_requests"
+	ClientRate        = "client_rate"
+	AccountRate       = "account_rate"
 	Uploads           = "uploads"
 	ClientUploads     = "client_uploads"
+	AccountUploads    = "account_uploads"
 	BodyMemory        = "body_memory"
 	ClientBodyMemory  = "client_body_memory"
+	AccountBodyMemory = "account_body_memory"
 	BodyRate          = "body_rate"
 	AnswerIdle        = "answer_idle"
 )
@@ -53,8 +58,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}),
 	}
 	for _, name := range []string{
-		Connections, ClientConnections, Requests, ClientRequests, Uploads, ClientUploads,
-		BodyMemory, ClientBodyMemory, BodyRate, AnswerIdle,
+		Connections, ClientConnections, Requests, ClientRequests, AccountRequests, ClientRate, AccountRate,
+		Uploads, ClientUploads, AccountUploads, BodyMemory, ClientBodyMemory, AccountBodyMemory, BodyRate, AnswerIdle,
 	} {
 		m.refused.WithLabelValues(name)
 	}

@@ -8,18 +8,23 @@ import (
 	"os"
 	"time"
 
+	"github.com/purser-registry/purser/internal/auth/throttle"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
 // Limits bound the resources that clients may use. For each limit, 0 means that there is no
-// limit.
+// limit. An account may use as much memory and have as many requests as one client, from
+// whatever addresses.
 type Limits struct {
 	Memory limit.BudgetOptions // for bodies in memory; its Metrics are replaced by those below
 	// Requests limits how many requests are handled at the same time, and ClientRequests how
 	// many of them may come from one client. Limits on connections don't suffice, since an
 	// HTTP/2 connection carries many requests.
 	Requests, ClientRequests int
+	// ClientRate limits the rate of requests of each client, and AccountRate that of each
+	// account. Nil: no limit.
+	ClientRate, AccountRate *throttle.Rates
 	// MinBodyRate is the minimum rate, in bytes per second, at which a client must send a body.
 	// The server counts only the time that it spends waiting for bytes of the body. Whenever
 	// that time reaches MinBodyRateWindow, the server checks the rate and counts anew.
@@ -39,9 +44,14 @@ const (
 	drainTime = 2 * time.Second
 )
 
-// admit counts the request as being handled. It returns an error if this client, or all clients
-// together, already have as many requests in progress as Limits allow.
+// admit counts the request as being handled, until the caller calls s.requests.Done. It returns
+// an error if the client sends requests too fast, or if this client, or all clients together,
+// already have as many requests in progress as Limits allow.
 func (s *Server) admit(client string) error {
+	if wait := s.opt.Limits.ClientRate.Allow(client); wait > 0 {
+		s.opt.Limits.Metrics.Refused(limit.ClientRate)
+		return tooFast("your address", wait)
+	}
 	switch s.requests.Add(client) {
 	case limit.ClientFull:
 		s.opt.Limits.Metrics.Refused(limit.ClientRequests)
@@ -52,6 +62,32 @@ func (s *Server) admit(client string) error {
 	case limit.NotFull:
 	}
 	return nil
+}
+
+// admitAccount does for the account that is logged in what admit does for the client. It does
+// nothing if nobody is logged in. If there is no error, the caller must call `done` when the
+// request is answered.
+func (s *Server) admitAccount(o *Observation) (done func(), err error) {
+	account := o.Account()
+	if account == "" {
+		return func() {}, nil
+	}
+	if wait := s.opt.Limits.AccountRate.Allow(account); wait > 0 {
+		s.opt.Limits.Metrics.Refused(limit.AccountRate)
+		return nil, tooFast("the account "+account, wait)
+	}
+	if s.accounts.Add(account) != limit.NotFull {
+		s.opt.Limits.Metrics.Refused(limit.AccountRequests)
+		return nil, oci.Errorf(oci.Unavailable, "there are too many requests of the account %s: try again in a moment", account)
+	}
+	o.Lease.Account(account)
+	return func() { s.accounts.Done(account) }, nil
+}
+
+// tooFast is the error for a client or account that may send its next request after `wait`.
+func tooFast(whose string, wait time.Duration) error {
+	return oci.Errorf(oci.TooManyRequests, "requests of %s come too fast: try again in %s", whose, max(wait.Round(time.Second), time.Second)).
+		WithRetryAfter(wait)
 }
 
 // pace measures the rate at which the bytes of a body arrive. It counts only the time that the

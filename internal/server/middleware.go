@@ -89,6 +89,14 @@ func (o *Observation) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
+// Account returns the name of the account that is logged in, "" if none is.
+func (o *Observation) Account() string {
+	if o.Principal == nil || !o.Principal.LoggedIn() {
+		return ""
+	}
+	return o.Principal.Name
+}
+
 // Unwrap returns the wrapped writer, for http.ResponseController.
 func (o *Observation) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 

@@ -13,7 +13,7 @@
 //   - Each route names the access that a client needs. The server denies requests to a route
 //     that names no access.
 //   - The memory for the bodies and answers of all requests counts in one budget. Each request
-//     counts in the limits of its client.
+//     counts in the limits of its client and, if the client is logged in, of its account.
 package server
 
 import (
@@ -98,9 +98,11 @@ type Server struct {
 	metrics *metrics
 	// budget is the memory for the bodies and answers of all requests. requests counts the
 	// requests that are being answered, in total and for each client; admit compares these
-	// numbers with the limits.
+	// numbers with the limits. accounts counts the same requests for each account that is
+	// logged in; admitAccount compares these numbers with the limit per client.
 	budget    *limit.Budget
 	requests  *limit.Counter
+	accounts  *limit.Counter
 	origin    *http.CrossOriginProtection
 	handler   http.Handler
 	external  *external
@@ -121,6 +123,7 @@ func New(o Options) (*Server, error) {
 	o.Limits.Memory.Metrics = o.Limits.Metrics
 	s.budget = limit.NewBudget(o.Limits.Memory)
 	s.requests = limit.NewCounter(o.Limits.Requests, o.Limits.ClientRequests)
+	s.accounts = limit.NewCounter(0, o.Limits.ClientRequests)
 	for _, origin := range o.Origins {
 		if err := s.origin.AddTrustedOrigin(origin); err != nil {
 			return nil, fmt.Errorf("server: %w", err)
@@ -156,8 +159,9 @@ func (s *Server) MaxRequest() time.Duration { return s.opt.MaxRequest }
 func (s *Server) ExternalURL() string { return s.opt.ExternalURL }
 
 // dispatch passes a request to the interface that answers it. It refuses the request with an
-// error if its headers are malformed (limit.Begin), the client has too many requests (admit),
-// or a page of another site sent it (checkSite).
+// error if its headers are malformed (limit.Begin), the client has too many requests (admit), a
+// page of another site sent it (checkSite), or the account that is logged in has too many
+// requests (admitAccount).
 func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	mounted := s.mounted(r)
 	maps.Copy(w.Header(), mounted.Header)
@@ -169,21 +173,27 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	if limit.IsLast(r) {
 		w.Header().Set("Connection", "close")
 	}
-	client := Observed(r.Context()).Client
-	if err := s.admit(client); err != nil {
+	o := Observed(r.Context())
+	if err := s.admit(o.Client); err != nil {
 		s.Fail(w, r, err)
 		return
 	}
-	defer s.requests.Done(client)
+	defer s.requests.Done(o.Client)
 	switch err := s.checkSite(r); {
 	case err != nil:
 		s.Fail(w, r, err)
 	case mounted.Handler == nil:
 		s.Fail(w, r, NothingAt(r))
 	default:
-		o := Observed(r.Context())
 		o.mounted, o.absoluteBase = mounted, s.absolute(r, o)
-		mounted.Handler.ServeHTTP(w, s.authenticate(r))
+		r = s.authenticate(r)
+		done, err := s.admitAccount(o)
+		if err != nil {
+			s.Fail(w, r, err)
+			return
+		}
+		defer done()
+		mounted.Handler.ServeHTTP(w, r)
 	}
 }
 

@@ -49,8 +49,8 @@ type Options struct {
 	// it after that. Default 24 h.
 	UploadMaxAge time.Duration
 	// Uploads limits how many uploads may be open at once, and ClientUploads how many of them
-	// one client may have. An upload is open from its start until it is finished or cancelled.
-	// 0: no limit.
+	// one client, or one account, may have. An upload is open from its start until it is
+	// finished or cancelled. 0: no limit.
 	Uploads, ClientUploads int
 	LimitMetrics           *limit.Metrics // counts refusals. Nil: none
 	// Recorder records each pull of a manifest. Nil: pulls aren't recorded.

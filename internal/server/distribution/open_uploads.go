@@ -12,75 +12,105 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// openUploads counts, for each client, the open uploads: those that were begun in this process
-// and neither finished nor cancelled. Nothing tells this process when another process finishes
-// such an upload, or when the reaper deletes it. Therefore, when a client reaches a limit,
-// openUploads asks the database which of the counted uploads still have a row in the table
-// uploads, and stops counting the others.
+// openUploads counts, for each client and each account, the open uploads: those that were begun
+// in this process and neither finished nor cancelled. Nothing tells this process when another
+// process finishes such an upload, or when the reaper deletes it. Therefore, when a limit is
+// reached, openUploads asks the database which of the counted uploads still have a row in the
+// table uploads, and stops counting the others.
 type openUploads struct {
 	catalog            *catalog.Catalog
-	most, mostOfClient int // 0: no limit
+	most, mostOfClient int // 0: no limit; an account may have as many as a client
 	metrics            *limit.Metrics
 
 	mu      sync.Mutex
-	client  map[uuid.UUID]string
-	counts  map[string]int
-	checked map[string]time.Time // when a client's rows were last looked for; "" for all clients'
+	by      map[uuid.UUID]uploader
+	counts  map[whose]int       // without everybody's, which is len(by)
+	checked map[whose]time.Time // when the rows of these uploads were last looked for
+}
+
+// uploader is who begins an upload.
+type uploader struct{ client, account string } // account "": nobody is logged in
+
+// whose names the uploads that are counted together: those of a client, of an account, or of
+// everybody.
+type whose struct {
+	kind byte // 'c' client, 'a' account
+	name string
+}
+
+var everybody whose
+
+func (u uploader) asClient() whose  { return whose{'c', u.client} }
+func (u uploader) asAccount() whose { return whose{'a', u.account} }
+
+// countsFor says whether the uploads of u are counted for w.
+func (u uploader) countsFor(w whose) bool {
+	return w == everybody || w == u.asClient() || u.account != "" && w == u.asAccount()
 }
 
 // checkUploadsEvery is the shortest time between two database queries that look for the rows of
-// the same client's uploads.
+// the uploads of the same client or account, or of everybody.
 const checkUploadsEvery = 10 * time.Second
 
 func newOpenUploads(o Options) *openUploads {
 	return &openUploads{catalog: o.Catalog, most: o.Uploads, mostOfClient: o.ClientUploads, metrics: o.LimitMetrics,
-		client: map[uuid.UUID]string{}, counts: map[string]int{}, checked: map[string]time.Time{}}
+		by: map[uuid.UUID]uploader{}, counts: map[whose]int{}, checked: map[whose]time.Time{}}
 }
 
-// admit returns an error if this client, or all clients together, already have as many open
-// uploads as the limits allow.
-func (o *openUploads) admit(ctx context.Context, client string) error {
-	full := o.full(client)
-	if full == limit.NotFull {
-		return nil
+// admit returns an error if this client, its account, or all clients together, already have as
+// many open uploads as the limits allow.
+func (o *openUploads) admit(ctx context.Context, by uploader) error {
+	if full, err := o.stillFull(ctx, by.asClient()); full || err != nil {
+		return o.refused(limit.ClientUploads, err, oci.Errorf(oci.TooManyRequests,
+			"%d uploads from your address are unfinished: finish or cancel some, or wait until they expire", o.mostOfClient))
 	}
-	whose := client
-	if full == limit.AllFull {
-		whose = ""
+	if by.account != "" {
+		if full, err := o.stillFull(ctx, by.asAccount()); full || err != nil {
+			return o.refused(limit.AccountUploads, err, oci.Errorf(oci.TooManyRequests,
+				"%d uploads of the account %s are unfinished: finish or cancel some, or wait until they expire", o.mostOfClient, by.account))
+		}
 	}
-	if err := o.check(ctx, whose); err != nil {
-		return err
-	}
-	switch o.full(client) {
-	case limit.ClientFull:
-		o.metrics.Refused(limit.ClientUploads)
-		return oci.Errorf(oci.TooManyRequests, "%d uploads from your address are unfinished: finish or cancel some, or wait until they expire", o.mostOfClient)
-	case limit.AllFull:
-		o.metrics.Refused(limit.Uploads)
-		return oci.Errorf(oci.Unavailable, "there are too many unfinished uploads: try again later")
-	case limit.NotFull:
+	if full, err := o.stillFull(ctx, everybody); full || err != nil {
+		return o.refused(limit.Uploads, err, oci.Errorf(oci.Unavailable, "there are too many unfinished uploads: try again later"))
 	}
 	return nil
 }
 
-func (o *openUploads) full(client string) limit.Full {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case o.mostOfClient > 0 && o.counts[client] >= o.mostOfClient:
-		return limit.ClientFull
-	case o.most > 0 && len(o.client) >= o.most:
-		return limit.AllFull
+// refused returns `err`, which says why the limit couldn't be checked. If it is nil, refused
+// counts a refusal because of the limit and returns `refusal`.
+func (o *openUploads) refused(name string, err error, refusal *oci.Error) error {
+	if err != nil {
+		return err
 	}
-	return limit.NotFull
+	o.metrics.Refused(name)
+	return refusal
 }
 
-// check asks the database which of the client's counted uploads still have a row in the table
-// uploads, and stops counting the uploads that have none. If `client` is "", it does so for the
-// uploads of all clients. It does nothing if it last asked for the same `client` less than
-// checkUploadsEvery ago.
-func (o *openUploads) check(ctx context.Context, client string) error {
-	ids, due := o.due(client)
+// stillFull says whether the limit of `w` is reached, after check if need be.
+func (o *openUploads) stillFull(ctx context.Context, w whose) (bool, error) {
+	if !o.full(w) {
+		return false, nil
+	}
+	if err := o.check(ctx, w); err != nil {
+		return false, err
+	}
+	return o.full(w), nil
+}
+
+func (o *openUploads) full(w whose) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if w == everybody {
+		return o.most > 0 && len(o.by) >= o.most
+	}
+	return o.mostOfClient > 0 && o.counts[w] >= o.mostOfClient
+}
+
+// check asks the database which of the counted uploads of `w` still have a row in the table
+// uploads, and stops counting the uploads that have none. It does nothing if it last asked for
+// the same `w` less than checkUploadsEvery ago.
+func (o *openUploads) check(ctx context.Context, w whose) error {
+	ids, due := o.due(w)
 	if !due {
 		return nil
 	}
@@ -100,18 +130,17 @@ func (o *openUploads) check(ctx context.Context, client string) error {
 	return nil
 }
 
-// due returns the counted uploads of the client whose rows check should look for; the client ""
-// means all clients. It returns false if check has looked for them less than checkUploadsEvery
-// ago.
-func (o *openUploads) due(client string) (ids []uuid.UUID, due bool) {
+// due returns the counted uploads of `w` whose rows check should look for. It returns false if
+// check has looked for them less than checkUploadsEvery ago.
+func (o *openUploads) due(w whose) (ids []uuid.UUID, due bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if time.Since(o.checked[client]) < checkUploadsEvery {
+	if time.Since(o.checked[w]) < checkUploadsEvery {
 		return nil, false
 	}
-	o.checked[client] = time.Now()
-	for id, c := range o.client {
-		if client == "" || c == client {
+	o.checked[w] = time.Now()
+	for id, by := range o.by {
+		if by.countsFor(w) {
 			ids = append(ids, id)
 		}
 	}
@@ -119,14 +148,17 @@ func (o *openUploads) due(client string) (ids []uuid.UUID, due bool) {
 }
 
 // begin counts an upload.
-func (o *openUploads) begin(client string, id uuid.UUID) {
+func (o *openUploads) begin(by uploader, id uuid.UUID) {
 	if o.most <= 0 && o.mostOfClient <= 0 {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.client[id] = client
-	o.counts[client]++
+	o.by[id] = by
+	o.counts[by.asClient()]++
+	if by.account != "" {
+		o.counts[by.asAccount()]++
+	}
 }
 
 // end stops counting an upload that is finished, cancelled or deleted by the reaper. It does
@@ -134,13 +166,21 @@ func (o *openUploads) begin(client string, id uuid.UUID) {
 func (o *openUploads) end(id uuid.UUID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	client, ok := o.client[id]
+	by, ok := o.by[id]
 	if !ok {
 		return
 	}
-	delete(o.client, id)
-	if o.counts[client]--; o.counts[client] <= 0 {
-		delete(o.counts, client)
-		delete(o.checked, client)
+	delete(o.by, id)
+	o.countLess(by.asClient())
+	if by.account != "" {
+		o.countLess(by.asAccount())
+	}
+}
+
+// countLess counts one upload less for `w`. The caller holds mu.
+func (o *openUploads) countLess(w whose) {
+	if o.counts[w]--; o.counts[w] <= 0 {
+		delete(o.counts, w)
+		delete(o.checked, w)
 	}
 }

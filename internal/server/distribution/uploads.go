@@ -46,15 +46,16 @@ func (a *API) startUpload(c *call) error {
 	if c.names, err = a.uploads.names.of(c.r.Context(), c.name); err != nil {
 		return err
 	}
-	client := server.Observed(c.r.Context()).Client
-	if err := a.unfinished.admit(c.r.Context(), client); err != nil {
+	o := server.Observed(c.r.Context())
+	by := uploader{o.Client, o.Account()}
+	if err := a.unfinished.admit(c.r.Context(), by); err != nil {
 		return err
 	}
 	u, err := a.uploads.start(c.r.Context())
 	if err != nil {
 		return err
 	}
-	a.unfinished.begin(client, u.ID)
+	a.unfinished.begin(by, u.ID)
 	u.Repository, u.Algorithm = c.name, algorithm
 	if algorithm != oci.SHA256 {
 		if u, err = a.catalog.SaveUpload(c.r.Context(), u); err != nil {

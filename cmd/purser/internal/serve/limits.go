@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/purser-registry/purser/internal/auth/throttle"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/server"
@@ -103,6 +104,8 @@ func (l *limits) server() server.Limits {
 	return server.Limits{
 		Memory:   limit.BudgetOptions{Total: h.BodyMemory, Share: h.BodyMemoryShare, Wait: h.BodyMemoryWait},
 		Requests: l.connections, ClientRequests: l.ofClient,
+		ClientRate:  throttle.NewRates(throttle.RatesOptions{PerSecond: float64(h.MaxClientRequestRate)}),
+		AccountRate: throttle.NewRates(throttle.RatesOptions{PerSecond: float64(h.MaxAccountRequestRate)}),
 		MinBodyRate: h.MinBodyRate, MinBodyRateWindow: h.MinBodyRateWindow,
 		AnswerIdleTimeout: h.AnswerIdleTimeout, Metrics: l.metrics,
 	}
