@@ -48,6 +48,9 @@ func (p *Principal) IsOpen() bool { return p.open }
 // Session returns the id of the browser's session, "" if the client has sent other credentials.
 func (p *Principal) Session() string { return p.session }
 
+// HasToken says whether the client has sent a registry token.
+func (p *Principal) HasToken() bool { return p != nil && p.token != nil }
+
 // Limits returns what the robot or the token of the client is limited to.
 func (p *Principal) Limits() Limits { return p.limits }
 

@@ -47,7 +47,8 @@ func (s *Server) Authorize(ctx context.Context, a auth.Access, resource auth.Res
 	}
 	if e, ok := errors.AsType[*oci.Error](err); ok && e.HTTPStatus() == http.StatusUnauthorized && o.mounted != nil && o.mounted.Challenge != nil {
 		o.Header().Set("WWW-Authenticate", o.mounted.Challenge(Challenge{
-			Base: o.absoluteBase, Service: s.service(), Access: a, Resource: resource, Invalid: o.authErr != nil}))
+			Base: o.absoluteBase, Service: s.service(), Access: a, Resource: resource,
+			Invalid: o.authErr != nil, Insufficient: o.authErr == nil && o.Principal.HasToken()}))
 	}
 	return err
 }
@@ -136,6 +137,10 @@ type Challenge struct {
 	Access   auth.Access
 	Resource auth.Resource
 	Invalid  bool // the client has sent credentials, and they are wrong or have expired
+	// Insufficient says that the client has sent a valid registry token, which doesn't allow the
+	// access. By this, Docker and containerd tell the user that a log-in is needed, and stop
+	// repeating the request.
+	Insufficient bool
 }
 
 // Basic returns a challenge for HTTP Basic authentication (RFC 7617).
@@ -148,8 +153,11 @@ func (c Challenge) Bearer() string {
 	if scope := c.scope(); scope != "" {
 		text += `,scope="` + scope + `"`
 	}
-	if c.Invalid {
+	switch {
+	case c.Invalid:
 		text += `,error="invalid_token"`
+	case c.Insufficient:
+		text += `,error="insufficient_scope"`
 	}
 	return text
 }

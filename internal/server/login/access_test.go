@@ -45,11 +45,15 @@ func TestTokenFlow(t *testing.T) {
 	r.Do(t, "GET", "/v2/", "", servertest.Bearer(token)...).Want(t, 200, "")
 	r.Do(t, "GET", manifest, "", servertest.Bearer(token)...).Want(t, 200, "")
 	r.Do(t, "PUT", "/v2/acme/app/manifests/v2", "{}", servertest.Bearer(token)...).Want(t, 403, oci.Denied)
-	r.Do(t, "DELETE", manifest, "", servertest.Bearer(token)...).Want(t, 401, oci.Unauthorized)
+	r.Do(t, "DELETE", manifest, "", servertest.Bearer(token)...).Want(t, 401, oci.Unauthorized,
+		"Www-Authenticate", `Bearer realm="`+base+`/token",service="purser",scope="repository:acme/app:delete",error="insufficient_scope"`)
 	none := r.Token(t, servertest.As("stranger"), "repository:acme/app:pull")
 	r.Do(t, "GET", manifest, "", servertest.Bearer(none)...).Want(t, 403, oci.Denied)
 	anonymous := r.Token(t, nil, "repository:acme/app:pull")
-	r.Do(t, "GET", manifest, "", servertest.Bearer(anonymous)...).Want(t, 401, oci.Unauthorized)
+	r.Do(t, "GET", manifest, "", servertest.Bearer(anonymous)...).Want(t, 401, oci.Unauthorized,
+		"Www-Authenticate", `Bearer realm="`+base+`/token",service="purser",scope="repository:acme/app:pull",error="insufficient_scope"`)
+	r.Do(t, "GET", manifest, "", servertest.Bearer("wrong")...).Want(t, 401, oci.Unauthorized,
+		"Www-Authenticate", `Bearer realm="`+base+`/token",service="purser",scope="repository:acme/app:pull",error="invalid_token"`)
 	r.Do(t, "GET", manifest, "", servertest.As("reader")...).Want(t, 200, "")
 	r.Do(t, "GET", manifest, "", servertest.As("stranger")...).Want(t, 403, oci.Denied)
 	r.Do(t, "GET", manifest, "", servertest.Basic("reader", "wrong")...).Want(t, 401, oci.Unauthorized)
