@@ -3,9 +3,11 @@
 package e2e
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestHelm(t *testing.T) {
@@ -30,6 +32,46 @@ func TestHelm(t *testing.T) {
 	if out := helm.Run("show", "chart", "oci://"+r.host+"/charts/demo", "--plain-http"); !strings.Contains(out, "name: demo") {
 		t.Errorf("helm show chart of the newest version: %s", out)
 	}
+}
+
+// TestHelmLogsIn: helm logs in with a password and a robot's secret, pushes, pulls and lists
+// versions, and says why it is refused.
+func TestHelmLogsIn(t *testing.T) {
+	r, dir := startClosed(t), newDir(t)
+	chart, newHelm := filepath.Join(dir, "demo-1.2.3.tgz"), func() *client { return toolClient(t, "helm") }
+	login := func(helm *client, name, secret string) error {
+		return helm.run("registry", "login", r.host, "--plain-http", "-u", name, "-p", secret)
+	}
+	push := func(helm *client, to string) error {
+		return helm.run("push", chart, "oci://"+r.host+"/"+to, "--plain-http")
+	}
+	pull := func(helm *client, from string) error {
+		return helm.run("pull", "oci://"+r.host+"/"+from+"/demo", "--version", "1.2.3", "--plain-http", "--destination", newDir(t))
+	}
+	nobody := newHelm()
+	nobody.Run("create", filepath.Join(dir, "demo"))
+	nobody.Run("package", filepath.Join(dir, "demo"), "--version", "1.2.3", "--destination", dir)
+	for i, account := range []string{"writer", "acme+ci", "$token"} {
+		helm, secret, to := newHelm(), robotSecret, fmt.Sprintf("acme/charts-%d", i)
+		if i == 0 {
+			secret = accountPassword
+		}
+		wants(t, account+" logs in", login(helm, account, secret))
+		wants(t, account+" pushes", push(helm, to))
+		wants(t, account+" pulls", pull(helm, to))
+		if out := helm.Run("show", "chart", "oci://"+r.host+"/"+to+"/demo", "--plain-http"); !strings.Contains(out, "version: 1.2.3") {
+			t.Errorf("helm show chart of the newest version: %s", out)
+		}
+	}
+	fails(t, "a push without credentials", push(nobody, "acme/charts-0"), notLoggedIn...)
+	fails(t, "a pull without credentials", pull(nobody, "acme/charts-0"), notLoggedIn...)
+	fails(t, "a wrong password", login(newHelm(), "writer", "wrong password"), notLoggedIn...)
+	reader := newHelm()
+	wants(t, "reader logs in", login(reader, "reader", accountPassword))
+	wants(t, "reader pulls", pull(reader, "acme/charts-0"))
+	fails(t, "a reader's push", push(reader, "acme/charts-0"), "reader may not do this")
+	publish(t, r, "acme/charts-0/demo")
+	eventually(t, 30*time.Second, func() error { return pull(nobody, "acme/charts-0") })
 }
 
 func TestCosign(t *testing.T) {
