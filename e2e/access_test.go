@@ -1,53 +1,56 @@
 package e2e
 
 import (
-	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// accountPassword is the password of all people's accounts in closed registries, and
-// robotSecret the secret of the robot acme+ci.
-const (
-	accountPassword = "correct horse battery staple"
-	robotSecret     = "purser_robot_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG"
-)
+// accountPassword is the password of all people's accounts in closed registries.
+const accountPassword = "correct horse battery staple"
 
-// startClosed starts a registry with access control. It has an administrator, admin; in the
-// namespace acme a writer, a reader and the robot ci, which is a writer; and an account stranger
-// without a role. The database is used directly for the accounts.
-func startClosed(t *testing.T) *registry {
+// startClosed starts a registry with access control, and returns it with the secret of a robot.
+// The registry has an administrator, admin; in the namespace acme a writer, a reader and the
+// robot ci, which is a writer; and an account stranger without a role.
+func startClosed(t *testing.T) (r *registry, robotSecret string) {
 	t.Helper()
 	beginOwn(t)
-	dsn := dbtest.EmptyDSN(t)
-	r := startRegistry(t, options{env: append(storages["filesystem"](t), "PURSER_DATABASE_MAIN="+dsn,
+	r = startRegistry(t, options{env: append(storages["filesystem"](t), "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t),
 		"PURSER_AUTH_ENABLED=true", "PURSER_AUTH_INITIAL_PASSWORD="+accountPassword)})
-	db := openPool(t, dsn)
-	mustExec(t, db, `INSERT INTO top_level_namespaces (name) VALUES ('acme'), ('open')`)
+	r.administer(t, "POST", "/organization", `{"name":"acme"}`, http.StatusCreated)
 	for _, name := range []string{"writer", "reader", "stranger"} {
-		mustExec(t, db, `INSERT INTO accounts (name, kind, password_hash)
-			SELECT $1, 'user', password_hash FROM accounts WHERE name = 'admin'`, name)
+		r.administer(t, "POST", "/superuser/users/", fmt.Sprintf(`{"username":%q,"password":%q}`, name, accountPassword), http.StatusOK)
 	}
-	mustExec(t, db, `INSERT INTO accounts (name, kind, top_level_namespace_id)
-		SELECT 'acme+ci', 'robot', id FROM top_level_namespaces WHERE name = 'acme'`)
-	hash := sha256.Sum256([]byte(robotSecret))
-	mustExec(t, db, `INSERT INTO credentials (id, account_id, kind, secret_hash)
-		SELECT $1, id, 'robot', $2 FROM accounts WHERE name = 'acme+ci'`, uuid.New(), hash[:])
+	var robot struct{ Token string }
+	if err := json.Unmarshal(r.administer(t, "PUT", "/organization/acme/robots/ci", "{}", http.StatusCreated), &robot); err != nil {
+		t.Fatal(err)
+	}
 	for name, role := range map[string]string{"writer": "writer", "acme+ci": "writer", "reader": "reader"} {
-		mustExec(t, db, `INSERT INTO grants (top_level_namespace_id, account_id, role)
-			SELECT n.id, a.id, $2 FROM top_level_namespaces n, accounts a WHERE n.name = 'acme' AND a.name = $1`, name, role)
+		r.administer(t, "PUT", "/organization/acme/permissions/user/"+name, fmt.Sprintf(`{"role":%q}`, role), http.StatusOK)
 	}
-	return r
+	return r, robot.Token
 }
 
-// publish lets everybody pull from a repository.
+// administer sends a request to the management API as admin, and returns the answer's body.
+func (r *registry) administer(t *testing.T, method, path, body string, want int) []byte {
+	t.Helper()
+	credentials := base64.StdEncoding.EncodeToString([]byte("admin:" + accountPassword))
+	res, err := r.API().do(t.Context(), request{method: method, path: "/api/v1" + path, body: []byte(body), want: want,
+		header: map[string]string{"Content-Type": "application/json", "Authorization": "Basic " + credentials}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.body
+}
+
+// publish lets everybody pull from a repository. It uses the database directly.
 func publish(t *testing.T, r *registry, repo string) {
 	t.Helper()
 	mustExec(t, openPool(t, setting(r, "PURSER_DATABASE_MAIN")), `UPDATE repositories SET is_public = true WHERE path = $1`, repo)
@@ -157,12 +160,12 @@ func regctlAccess(t *testing.T, r *registry, dir string) accessClient {
 
 // eachAccessClient runs a test with each client against one registry. The test gets a function
 // that makes a client, which isn't logged in.
-func eachAccessClient(t *testing.T, test func(t *testing.T, r *registry, name string, newClient func() accessClient)) {
-	r := startClosed(t)
+func eachAccessClient(t *testing.T, test func(t *testing.T, r *registry, robotSecret, name string, newClient func() accessClient)) {
+	r, robotSecret := startClosed(t)
 	dir := writeImage(t, newImage(t, 2, 16<<10), "v1")
-	for name, make := range accessClients {
+	for name, start := range accessClients {
 		t.Run(name, func(t *testing.T) {
-			test(t, r, name, func() accessClient { return make(t, r, dir) })
+			test(t, r, robotSecret, name, func() accessClient { return start(t, r, dir) })
 		})
 	}
 }
@@ -170,7 +173,7 @@ func eachAccessClient(t *testing.T, test func(t *testing.T, r *registry, name st
 // TestClientsLogIn: a client logs in with a password or with a robot's secret, and pushes, pulls,
 // lists tags and copies between repositories.
 func TestClientsLogIn(t *testing.T) {
-	eachAccessClient(t, func(t *testing.T, r *registry, name string, newClient func() accessClient) {
+	eachAccessClient(t, func(t *testing.T, r *registry, robotSecret, name string, newClient func() accessClient) {
 		for i, account := range []string{"writer", "acme+ci", "$token"} {
 			c, repo, secret := newClient(), fmt.Sprintf("acme/%s-%d", name, i), robotSecret
 			if i == 0 {
@@ -228,7 +231,7 @@ var notLoggedIn = []string{"unauthorized", "authentication required", "401", "in
 // TestClientsAreRefused: clients say that they aren't logged in, that the password is wrong, or
 // that the account may not push.
 func TestClientsAreRefused(t *testing.T) {
-	eachAccessClient(t, func(t *testing.T, _ *registry, name string, newClient func() accessClient) {
+	eachAccessClient(t, func(t *testing.T, _ *registry, _, name string, newClient func() accessClient) {
 		writer, repo := newClient(), "acme/"+name
 		wants(t, "writer logs in", writer.login("writer", accountPassword))
 		wants(t, "writer pushes", writer.push(repo, "v1"))
@@ -262,7 +265,7 @@ func TestClientsAreRefused(t *testing.T) {
 // TestClientsPullWithoutAccount: everybody pulls from a public repository, and nobody but its
 // writers pushes.
 func TestClientsPullWithoutAccount(t *testing.T) {
-	eachAccessClient(t, func(t *testing.T, r *registry, name string, newClient func() accessClient) {
+	eachAccessClient(t, func(t *testing.T, r *registry, _, name string, newClient func() accessClient) {
 		admin, repo := newClient(), "open/"+name
 		wants(t, "admin logs in", admin.login("admin", accountPassword))
 		wants(t, "admin pushes", admin.push(repo, "v1"))

@@ -37,7 +37,8 @@ func TestHelm(t *testing.T) {
 // TestHelmLogsIn: helm logs in with a password and a robot's secret, pushes, pulls and lists
 // versions, and says why it is refused.
 func TestHelmLogsIn(t *testing.T) {
-	r, dir := startClosed(t), newDir(t)
+	r, robotSecret := startClosed(t)
+	dir := newDir(t)
 	chart, newHelm := filepath.Join(dir, "demo-1.2.3.tgz"), func() *client { return toolClient(t, "helm") }
 	login := func(helm *client, name, secret string) error {
 		return helm.run("registry", "login", r.host, "--plain-http", "-u", name, "-p", secret)
