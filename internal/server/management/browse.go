@@ -149,7 +149,7 @@ type newNamespace struct {
 
 // TransformSchema adds the read-only members of a namespace.
 func (newNamespace) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "created_at", "repositories", "size")
+	return readOnly(s, "created_at", "repositories", "size", "is_admin", "teams", "ordered_teams")
 }
 
 func (a *API) addNamespace() {
@@ -170,7 +170,7 @@ func (a *API) addNamespace() {
 	type input struct {
 		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
 	}
-	type output struct{ Body catalog.NamespaceDetails }
+	type output struct{ Body namespaceDetails }
 	add(a, auth.Pull, huma.Operation{
 		OperationID: "getNamespace", Method: http.MethodGet, Path: "/organization/{orgname}", Tags: []string{"namespace"},
 		Summary: "Describe a namespace",
@@ -186,6 +186,13 @@ func (a *API) addNamespace() {
 			return nil, err
 		}
 		d, err := a.catalog.DescribeNamespace(ctx, viewer, in.Namespace)
-		return &output{d}, err
+		if err != nil {
+			return nil, err
+		}
+		out := namespaceDetails{NamespaceDetails: d}
+		if a.opt.Accounts != nil && a.may(ctx, auth.Administer, auth.OfNamespace(in.Namespace)) {
+			err = a.listTeams(ctx, &out)
+		}
+		return &output{out}, err
 	})
 }

@@ -21,7 +21,8 @@ func TestAPIPage(t *testing.T) {
 	if policy := a.Header.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") {
 		t.Errorf("Content-Security-Policy: %q", policy)
 	}
-	if found := regexp.MustCompile(`<script|src=|url\(|@import|https?://`).FindString(strings.ReplaceAll(page, "http://127.0.0.1:5000", "")); found != "" {
+	examples := strings.NewReplacer("http://127.0.0.1:5000", "", "https://token.actions.githubusercontent.com", "")
+	if found := regexp.MustCompile(`<script|src=|url\(|@import|https?://`).FindString(examples.Replace(page)); found != "" {
 		t.Errorf("the page has %q", found)
 	}
 	var doc struct {

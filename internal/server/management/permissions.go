@@ -4,13 +4,16 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/server"
 )
 
 // UserOf and TeamOf are the parts of a path that name who has a role. RoleBody is the body of a
-// request to give one. They are exported because huma finds parameters only in exported types.
+// request to give one, which is a RoleForm. They are exported because huma finds parameters and
+// makes schemas only of exported types.
 type (
 	UserOf struct {
 		User string `path:"username" doc:"Name of the account: a person's or a robot's" example:"alice"`
@@ -18,8 +21,14 @@ type (
 	TeamOf struct {
 		Team string `path:"teamname" doc:"Name of the team" example:"developers"`
 	}
-	RoleBody struct{ Body api.PermissionRequest }
+	RoleBody struct{ Body RoleForm }
+	RoleForm struct{ api.PermissionRequest }
 )
+
+// TransformSchema adds the read-only members of a role.
+func (RoleForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, "name", "is_robot", "is_org_member", "created_at", "avatar")
+}
 
 func (s ScopeOfRepository) resource() auth.Resource { return auth.OfRepository(s.Repository) }
 func (s ScopeOfNamespace) resource() auth.Resource  { return auth.OfNamespace(s.Namespace) }

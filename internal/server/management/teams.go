@@ -10,6 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/identity"
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -47,6 +48,25 @@ func viewTeam(t auth.Team) api.TeamView {
 	return api.TeamView{
 		Name: t.Name, Description: t.Description, Role: teamRoles[t.Role], CanView: true, MemberCount: t.Members, IsSynced: t.Synced,
 	}
+}
+
+// namespaceDetails is a namespace, for its administrators with its teams.
+type namespaceDetails struct {
+	catalog.NamespaceDetails
+	IsAdmin      bool                    `json:"is_admin,omitempty" doc:"Whether the client administers the namespace"`
+	Teams        map[string]api.TeamView `json:"teams,omitempty" doc:"Its teams by their names, for its administrators"`
+	OrderedTeams []string                `json:"ordered_teams,omitempty" doc:"The names of its teams in their order, for its administrators"`
+}
+
+// listTeams adds the teams of a namespace to its description.
+func (a *API) listTeams(ctx context.Context, out *namespaceDetails) error {
+	found, err := a.opt.Accounts.Teams(ctx, out.Name)
+	out.IsAdmin, out.Teams = true, map[string]api.TeamView{}
+	for _, t := range found {
+		out.Teams[t.Name] = viewTeam(t)
+		out.OrderedTeams = append(out.OrderedTeams, t.Name)
+	}
+	return err
 }
 
 // TeamForm is the body of a request to create or change a team. It is exported because huma makes

@@ -197,6 +197,13 @@ func (l *LogBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
+// Contains says whether the log contains the text.
+func (l *LogBuffer) Contains(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return bytes.Contains(l.b.Bytes(), []byte(text))
+}
+
 // Records returns the log records with the given message, decoded from JSON.
 func (l *LogBuffer) Records(t testing.TB, message string) []map[string]any {
 	t.Helper()
