@@ -85,6 +85,7 @@ type teamOutput struct{ Body api.TeamView }
 // addTeams adds Quay's routes for the teams of a namespace.
 func (a *API) addTeams() {
 	const path = "/organization/{orgname}/team/{teamname}"
+	a.addTeamList()
 	type putInput struct {
 		TeamItem
 		Body TeamForm
@@ -303,4 +304,25 @@ func allBelow(paths []string) []string {
 		names[i] = below(path)
 	}
 	return names
+}
+
+// addTeamList adds the operation that lists teams. Quay lists them in the answer about a
+// namespace; here, that answer is also for clients that may only read.
+func (a *API) addTeamList() {
+	type teamList struct {
+		Teams []api.TeamView `json:"teams" nullable:"false" doc:"In the order of their names"`
+	}
+	type output struct{ Body teamList }
+	add(a, auth.Administer, accessOperation("team", "listOrganizationTeams", http.MethodGet, "/organization/{orgname}/team", "List the teams of a namespace"),
+		func(ctx context.Context, in *ScopeOfNamespace) (*output, error) {
+			if err := a.opt.Accounts.CheckNamespace(ctx, in.Namespace); err != nil {
+				return nil, err
+			}
+			found, err := a.opt.Accounts.Teams(ctx, in.Namespace)
+			out := teamList{[]api.TeamView{}}
+			for _, t := range found {
+				out.Teams = append(out.Teams, viewTeam(t))
+			}
+			return &output{out}, err
+		})
 }

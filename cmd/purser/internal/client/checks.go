@@ -88,6 +88,26 @@ func (v listFlag) Set(text string) error {
 	return nil
 }
 
+// repeatedText is a flag that may be given several times, each time with one text that isn't
+// empty. It implements pflag.Value.
+type repeatedText struct{ p *[]string }
+
+func (v repeatedText) String() string {
+	if v.p == nil { // pflag calls it on the zero value
+		return ""
+	}
+	return strings.Join(*v.p, " ")
+}
+func (v repeatedText) Type() string { return "string" }
+
+func (v repeatedText) Set(text string) error {
+	if err := notEmpty(text); err != nil {
+		return err
+	}
+	*v.p = append(*v.p, text)
+	return nil
+}
+
 func checkKind(text string) error {
 	var kinds []string
 	for _, k := range audit.Kinds() {

@@ -64,11 +64,11 @@ func tokens(ctx context.Context, c *api.Client, _ []string, word string) (list [
 
 // teams completes the teams of the namespace in the first argument.
 func teams(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
-	var page struct{ Teams map[string]api.TeamView }
-	if c.Get(ctx, api.Path("organization", args[0]), nil, &page) == nil {
-		for name := range page.Teams {
-			if strings.HasPrefix(name, word) {
-				list = append(list, name)
+	var page struct{ Teams []api.TeamView }
+	if c.Get(ctx, api.Path("organization", args[0], "team"), nil, &page) == nil {
+		for _, t := range page.Teams {
+			if strings.HasPrefix(t.Name, word) {
+				list = append(list, t.Name)
 			}
 		}
 	}

@@ -3,8 +3,6 @@ package client
 import (
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -27,15 +25,12 @@ func teamListCommand(src *command.Source) *cobra.Command {
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var out struct {
-			Teams map[string]api.TeamView `json:"teams"`
+			Teams []api.TeamView `json:"teams"`
 		}
-		if err := c.Get(cmd.Context(), api.Path("organization", args[0]), nil, &out); err != nil {
+		if err := c.Get(cmd.Context(), api.Path("organization", args[0], "team"), nil, &out); err != nil {
 			return err
 		}
-		list := []api.TeamView{}
-		for _, name := range slices.Sorted(maps.Keys(out.Teams)) {
-			list = append(list, out.Teams[name])
-		}
+		list := out.Teams
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, t := range list {
@@ -166,15 +161,16 @@ func teamGroupsCommand(src *command.Source) *cobra.Command {
 			"group decides.",
 		Example: "  purser team groups acme developers --oidc developers",
 	}
-	oidc := cmd.Flags().StringArray("oidc", nil, "`GROUP` of OpenID Connect")
-	ldap := cmd.Flags().StringArray("ldap", nil, "`GROUP` of LDAP: its DN or its name")
+	var oidc, ldap []string
+	cmd.Flags().Var(repeatedText{&oidc}, "oidc", "`GROUP` of OpenID Connect")
+	cmd.Flags().Var(repeatedText{&ldap}, "ldap", "`GROUP` of LDAP: its DN or its name")
 	none := cmd.Flags().Bool("none", false, "no group")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var groups []api.TeamGroup
-		for _, name := range *oidc {
+		for _, name := range oidc {
 			groups = append(groups, api.TeamGroup{Source: "oidc", Name: name})
 		}
-		for _, name := range *ldap {
+		for _, name := range ldap {
 			groups = append(groups, api.TeamGroup{Source: "ldap", Name: name})
 		}
 		path := teamPath(args) + "/syncing"

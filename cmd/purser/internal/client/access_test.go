@@ -1,0 +1,327 @@
+package client
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// office is a registry with access control, its administrator "root", and a user of the command
+// line with a home of his own.
+type office struct {
+	t       *testing.T
+	r       *servertest.Registry
+	environ []string
+	file    string // the log-ins
+}
+
+func newOffice(t *testing.T) *office {
+	t.Helper()
+	r := servertest.Setup(t, func(o *servertest.Options) { o.Access = &auth.Options{} })
+	r.AddAccount(t, "root", true)
+	a := r.Do(t, http.MethodPost, "/api/v1/organization", `{"name": "acme"}`, append(servertest.As("root"), "Content-Type", "application/json")...)
+	if a.StatusCode != http.StatusCreated {
+		t.Fatalf("creating the namespace: %d %s", a.StatusCode, a.Content)
+	}
+	dir := t.TempDir()
+	return &office{t, r, []string{"XDG_CONFIG_HOME=" + dir, "PURSER_SERVER=" + r.URL}, filepath.Join(dir, "purser", "credentials.json")}
+}
+
+// purser runs a command line with this standard input.
+func (o *office) purser(stdin string, args ...string) (code int, stdout, stderr string) {
+	o.t.Helper()
+	var out, errOut bytes.Buffer
+	src := &command.Source{Environ: o.environ}
+	root := command.NewRoot(src, Commands(src)...)
+	Complete(src, root)
+	root.SetIn(strings.NewReader(stdin))
+	code = command.Execute(o.t.Context(), root, args, &out, &errOut)
+	return code, out.String(), errOut.String()
+}
+
+func (o *office) ok(stdin string, args ...string) string {
+	o.t.Helper()
+	code, stdout, stderr := o.purser(stdin, args...)
+	if code != 0 || stderr != "" {
+		o.t.Fatalf("purser %q: exit code %d\n%s%s", args, code, stdout, stderr)
+	}
+	return stdout
+}
+
+func (o *office) fails(want string, code int, stdin string, args ...string) {
+	o.t.Helper()
+	got, stdout, stderr := o.purser(stdin, args...)
+	if got != code || !strings.Contains(stderr, want) || stdout != "" {
+		o.t.Errorf("purser %q: exit code %d\n%s%s\nwant %d, %q", args, got, stdout, stderr, code, want)
+	}
+	if strings.TrimSpace(stdin) != "" && strings.Contains(stderr, strings.TrimSpace(stdin)) {
+		o.t.Errorf("purser %q prints the secret that it was given: %s", args, stderr)
+	}
+}
+
+// login logs the user in.
+func (o *office) login(name string) {
+	o.t.Helper()
+	o.ok(servertest.PasswordOf(name)+"\n", "login", "--username", name, "--password-stdin")
+}
+
+// stored returns the log-ins in the file.
+func (o *office) stored() map[string]command.Login {
+	o.t.Helper()
+	raw, err := os.ReadFile(o.file)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	var content struct{ Servers map[string]command.Login }
+	if err := json.Unmarshal(raw, &content); err != nil {
+		o.t.Fatal(err)
+	}
+	if strings.Contains(string(raw), "password-of-") {
+		o.t.Error("the file contains a password")
+	}
+	return content.Servers
+}
+
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.fails("purser login "+o.r.URL, 3, "", "namespace", "create", "tools")
+	o.fails("--password-stdin", 2, "", "login", "--username", "root")
+	o.fails("--username", 2, "", "login", "--password-stdin")
+	o.fails("the password is empty", 2, "\n", "login", "--username", "root", "--password-stdin")
+	o.fails("", 3, "a-wrong-password\n", "login", "--username", "root", "--password-stdin")
+	if _, err := os.Stat(o.file); err == nil {
+		t.Fatal("a failed log-in stores something")
+	}
+	if text := o.ok(servertest.PasswordOf("root")+"\r\n", "login", o.r.URL, "--username", "root", "--password-stdin"); !strings.Contains(text, " as root. The log-in ends on ") {
+		t.Errorf("it prints %q", text)
+	}
+	info, err := os.Stat(o.file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v: want mode 0600", info.Mode(), err)
+	}
+	first := o.stored()[o.r.URL]
+	if first.Name != "root" || !strings.HasPrefix(first.Token, "purser_pat_") || first.TokenID == "" || first.Expires == nil {
+		t.Errorf("stored: %+v", first)
+	}
+	o.ok("", "namespace", "create", "tools")
+	if text := o.ok("", "token", "list"); !strings.Contains(text, first.TokenID) || !strings.Contains(text, "purser CLI on ") {
+		t.Errorf("tokens:\n%s", text)
+	}
+	// Another log-in replaces the token, and revokes the one before.
+	o.login("root")
+	second := o.stored()[o.r.URL]
+	bearer := func(token string, status int) {
+		t.Helper()
+		if a := o.r.Do(t, http.MethodGet, "/api/v1/user/apptoken", "", servertest.Bearer(token)...); a.StatusCode != status {
+			t.Errorf("the token's answer is %d, want %d", a.StatusCode, status)
+		}
+	}
+	bearer(first.Token, 401)
+	bearer(second.Token, 200)
+	if text := o.ok("", "logout"); text != "Logged out of "+o.r.URL+".\n" {
+		t.Errorf("it prints %q", text)
+	}
+	bearer(second.Token, 401)
+	if len(o.stored()) != 0 {
+		t.Errorf("after logout: %v", o.stored())
+	}
+	if text := o.ok("", "logout"); !strings.Contains(text, "not logged in") {
+		t.Errorf("a second logout prints %q", text)
+	}
+	o.fails("purser login "+o.r.URL, 3, "", "user", "list")
+}
+
+// TestLoginWithSecret: a personal token or a robot's secret in place of the password is stored
+// as it is.
+func TestLoginWithSecret(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	secret := secretIn(t, o.ok("", "robot", "create", "acme+ci", "--role", "administrator"), "purser_robot_")
+	token := secretIn(t, o.ok("", "token", "create", "laptop"), "purser_pat_")
+	o.ok("", "logout")
+	for name, secret := range map[string]string{"acme+ci": secret, "root": token} {
+		o.ok(secret, "login", "--username", name, "--password-stdin")
+		if got := o.stored()[o.r.URL]; got.Name != name || got.Token != secret || got.TokenID != "" {
+			t.Errorf("stored: %+v", got)
+		}
+		if text := o.ok("", "user", "show"); !strings.Contains(text, name) {
+			t.Errorf("I am\n%s", text)
+		}
+		o.ok("", "logout")
+		o.environ = append(o.environ, "PURSER_TOKEN="+secret)
+		o.ok("", "robot", "list", "acme")
+		o.environ = o.environ[:2]
+	}
+}
+
+// secretIn returns the secret in a text, which must contain it once.
+func secretIn(t *testing.T, text, prefix string) string {
+	t.Helper()
+	found := regexp.MustCompile(prefix+`[0-9A-Za-z]{30,}`).FindAllString(text, -1)
+	if len(found) != 1 {
+		t.Fatalf("%d secrets in %q, want one", len(found), text)
+	}
+	return found[0]
+}
+
+func TestLoginToOpenRegistry(t *testing.T) {
+	t.Parallel()
+	r := servertest.Setup(t)
+	dir := t.TempDir()
+	o := &office{t, r, []string{"XDG_CONFIG_HOME=" + dir}, filepath.Join(dir, "purser", "credentials.json")}
+	if text := o.ok("", "login", r.URL); !strings.Contains(text, " is open: ") {
+		t.Errorf("it prints %q", text)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("it stores %v, %v", entries, err)
+	}
+	o.fails("unencrypted", 1, "the-password", "login", "http://registry.invalid", "--username", "somebody", "--password-stdin")
+}
+
+func TestUserCommands(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	made := o.ok("", "user", "create", "alice", "--email", "alice@example.com")
+	pass := regexp.MustCompile(`told again: (\S+)\n`).FindStringSubmatch(made)[1]
+	o.fails("there is an account alice already", 3, "", "user", "create", "alice")
+	if text := o.ok("the-new-password\n", "user", "create", "bob", "--password-stdin", "--admin", "-o", "json"); strings.Contains(text, "the-new-password") || !strings.Contains(text, `"super_user": true`) {
+		t.Errorf("it prints %s", text)
+	}
+	if text := o.ok("", "user", "list"); !strings.Contains(text, "alice@example.com  enabled ") || !strings.Contains(text, "enabled, administrator") {
+		t.Errorf("users:\n%s", text)
+	}
+	o.ok("", "user", "disable", "alice")
+	o.fails("", 3, pass, "login", "--username", "alice", "--password-stdin")
+	o.ok("", "user", "enable", "alice")
+	o.ok("", "user", "admin", "bob", "off")
+	if text := o.ok("", "user", "show", "bob"); strings.Contains(text, "administrator") {
+		t.Errorf("bob:\n%s", text)
+	}
+	var changed struct{ Password string }
+	if err := json.Unmarshal([]byte(o.ok("", "user", "password", "alice", "-o", "json")), &changed); err != nil || changed.Password == "" || changed.Password == pass {
+		t.Errorf("the new password is %+v, %v", changed, err)
+	}
+	alice := &office{t, o.r, []string{"XDG_CONFIG_HOME=" + t.TempDir(), "PURSER_SERVER=" + o.r.URL}, ""}
+	alice.ok(changed.Password, "login", "--username", "alice", "--password-stdin")
+	alice.fails("", 3, "", "user", "list")
+	alice.fails("current_password", 3, "wrong-password\nthe-own-password\n", "user", "password", "--password-stdin")
+	alice.fails("on the second", 2, "only-one-line\n", "user", "password", "--password-stdin")
+	alice.ok(changed.Password+"\nthe-own-password\n", "user", "password", "alice", "--password-stdin")
+	alice.ok("the-own-password", "login", "--username", "alice", "--password-stdin")
+	o.fails("add --yes", 3, "", "user", "delete", "alice")
+	o.ok("", "user", "delete", "alice", "--yes")
+	o.fails("alice", 3, "", "user", "show", "alice")
+	o.fails("administrator", 3, "", "user", "disable", "root")
+}
+
+func TestRobotCommands(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	text := o.ok("", "robot", "create", "acme", "ci", "--role", "writer", "--repositories", "acme/app,acme/tools/**", "--actions", "pull,push", "--expires", "90d")
+	secret := secretIn(t, text, "purser_robot_")
+	if !strings.Contains(text, "docker login "+strings.TrimPrefix(o.r.URL, "http://")+" --username acme+ci --password-stdin\n") {
+		t.Errorf("it prints\n%s", text)
+	}
+	show := o.ok("", "robot", "show", "acme+ci")
+	for _, want := range []string{"acme/app,acme/tools/**", "pull,push", "writer"} {
+		if !strings.Contains(show, want) {
+			t.Errorf("no %q in\n%s", want, show)
+		}
+	}
+	if strings.Contains(show+o.ok("", "robot", "show", "acme", "ci", "-o", "json"), secret) {
+		t.Error("show prints the secret again")
+	}
+	o.ok("", "robot", "limit", "acme+ci", "--actions", "pull", "--all-repositories")
+	if list := o.ok("", "robot", "list", "acme"); !strings.Contains(list, "acme+ci  enabled  all           pull ") {
+		t.Errorf("robots:\n%s", list)
+	}
+	works := func(secret string, status int) {
+		t.Helper()
+		if a := o.r.Do(t, http.MethodGet, "/api/v1/user", "", servertest.Basic("acme+ci", secret)...); a.StatusCode != status {
+			t.Errorf("logging in is answered with %d, want %d", a.StatusCode, status)
+		}
+	}
+	var rotated struct{ Token string }
+	if err := json.Unmarshal([]byte(o.ok("", "robot", "rotate", "acme+ci", "--overlap", "1h", "-o", "json")), &rotated); err != nil {
+		t.Fatal(err)
+	}
+	works(secret, 200)
+	works(rotated.Token, 200)
+	last := secretIn(t, o.ok("", "robot", "rotate", "acme+ci"), "purser_robot_")
+	works(rotated.Token, 401)
+	works(last, 200)
+	o.ok("", "robot", "disable", "acme+ci")
+	works(last, 401)
+	o.ok("", "robot", "enable", "acme+ci")
+	for _, args := range []string{"create acme", "create acme+ci extra", "show acme/app+ci", "limit acme+ci", "rotate acme+ci --overlap 1000h", "federate acme+ci",
+		"create acme+x --role owner", "create acme+x --actions fly", "create acme+x --repositories Acme", "create acme+x --expires 2020-01-01", "create acme+x --expires 3x"} {
+		o.fails("", 2, "", append([]string{"robot"}, strings.Fields(args)...)...)
+	}
+	o.fails("add --yes", 3, "", "robot", "delete", "acme+ci")
+	o.ok("", "robot", "delete", "acme+ci", "-y")
+	works(last, 401)
+}
+
+func TestTeamAndGrantCommands(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.r.AddAccount(t, "alice", false)
+	o.login("root")
+	o.ok("", "repo", "create", "acme/app")
+	if text := o.ok("", "team", "create", "acme", "dev", "--role", "writer", "--description", "writes"); text != "Created team dev of acme.\n" {
+		t.Errorf("it prints %q", text)
+	}
+	o.ok("", "team", "add", "acme", "dev", "alice", "root")
+	o.ok("", "team", "remove", "acme", "dev", "root")
+	if list := o.ok("", "team", "list", "acme"); !strings.Contains(list, "dev   writer  1        writes") {
+		t.Errorf("teams:\n%s", list)
+	}
+	if list := o.ok("", "team", "members", "acme", "dev"); !strings.Contains(list, "alice  user  added") || strings.Contains(list, "root") {
+		t.Errorf("members:\n%s", list)
+	}
+	o.ok("", "robot", "create", "acme+ci")
+	o.ok("", "grant", "set", "acme/app", "maintainer", "--user", "alice")
+	o.ok("", "grant", "set", "acme/app", "reader", "--robot", "ci")
+	o.ok("", "grant", "set", "acme/app", "administrator", "--team", "dev")
+	var grants []grantView
+	if err := json.Unmarshal([]byte(o.ok("", "grant", "list", "acme/app", "-o", "json")), &grants); err != nil {
+		t.Fatal(err)
+	}
+	if want := []grantView{{"robot", "acme+ci", "reader"}, {"user", "alice", "maintainer"}, {"team", "dev", "administrator"}}; !slices.Equal(grants, want) {
+		t.Errorf("grants: %v, want %v", grants, want)
+	}
+	o.ok("", "grant", "remove", "acme/app", "--robot", "acme+ci")
+	o.fails("", 3, "", "grant", "remove", "acme/app", "--robot", "acme+ci")
+	o.fails("name one of", 2, "", "grant", "set", "acme", "reader")
+	o.fails("name one of", 2, "", "grant", "set", "acme", "reader", "--user", "a", "--team", "b")
+	o.fails("ROLE", 2, "", "grant", "set", "acme", "owner", "--user", "alice")
+	o.ok("", "grant", "set", "acme", "reader", "--user", "alice")
+	if text := o.ok("", "repo", "visibility", "acme/app", "public"); text != "Repository acme/app is public now.\n" {
+		t.Errorf("it prints %q", text)
+	}
+	o.fails("", 2, "", "repo", "visibility", "acme/app", "open")
+	for line, want := range map[string]string{"team members acme ": "dev", "user show al": "alice", "robot show acme+": "acme+ci", "robot show ac": "acme+", "team remove acme dev ": "alice"} {
+		if _, list, _ := o.purser("", append([]string{"__completeNoDesc"}, strings.Split(line, " ")...)...); !slices.Contains(strings.Split(list, "\n"), want) {
+			t.Errorf("%s is completed with %q, want %q", line, list, want)
+		}
+	}
+	o.fails("add --yes", 3, "", "team", "delete", "acme", "dev")
+	o.ok("", "team", "delete", "acme", "dev", "--yes")
+}
