@@ -200,15 +200,7 @@ func (c *Control) enter(ctx context.Context, name string, l Limits, credential u
 	case c.shut(a):
 		return nil, wrongCredentials
 	}
-	if a.LastUsed == nil || time.Since(*a.LastUsed) > lastUsedAge {
-		var id any
-		if credential != uuid.Nil {
-			id = credential
-		}
-		if err := c.used(ctx, a.ID, id); err != nil {
-			c.log.WarnContext(ctx, "storing when an account was used", "account", name, "error", err)
-		}
-	}
+	c.noteUse(ctx, a, credential)
 	return principal(a, l), nil
 }
 
@@ -219,6 +211,29 @@ const lastUsedAge = 5 * time.Minute
 // isn't in the htpasswd file any more.
 func (c *Control) shut(a Account) bool {
 	return a.Disabled || a.Source == SourceHtpasswd && !c.inHtpasswd(a.Name)
+}
+
+// use identifies what was used: an account, by a credential of its own or by its password.
+type use struct {
+	account    int64
+	credential uuid.UUID
+}
+
+// noteUse stores when an account and a credential were used, unless this process has done so
+// lately. Of many requests at once, one stores it.
+func (c *Control) noteUse(ctx context.Context, a Account, credential uuid.UUID) {
+	key, now := use{a.ID, credential}, time.Now()
+	if last, ok := c.uses.GetIfPresent(key); ok && now.Sub(last) < lastUsedAge {
+		return
+	}
+	c.uses.Set(key, now)
+	var id any
+	if credential != uuid.Nil {
+		id = credential
+	}
+	if err := c.used(ctx, a.ID, id); err != nil {
+		c.log.WarnContext(ctx, "storing when an account was used", "account", a.Name, "error", err)
+	}
 }
 
 func (c *Control) inHtpasswd(name string) bool {

@@ -61,6 +61,8 @@ type Control struct {
 	accounts    *otter.Cache[string, entry[Account]]
 	accountsBy  *otter.Cache[int64, entry[Account]]
 	credentials *otter.Cache[[32]byte, entry[owned]]
+	// uses has when this process last stored that something was used.
+	uses *otter.Cache[use, time.Time]
 }
 
 // owned is a credential with the name of its account.
@@ -87,6 +89,7 @@ func New(o Options) (*Control, error) {
 		accounts:    newCache[string, Account](),
 		accountsBy:  newCache[int64, Account](),
 		credentials: newCache[[32]byte, owned](),
+		uses:        otter.Must(&otter.Options[use, time.Time]{MaximumSize: rightsMax}),
 	}
 	c.Store = &Store{db: o.DB, changed: func() {
 		c.generation.Add(1)
