@@ -112,6 +112,7 @@ var layers = map[string]rule{
 	"bench":            {layer: 8},
 	"bench/meter":      {only: true},
 	"bench/registries": {only: true, also: []string{"bench/meter"}},
+	"bench/auth":       {only: true, also: []string{"bench/meter"}},
 	"bench/idle":       {only: true},
 	"bench/gc":         {layer: 7},
 	"bench/prune":      {layer: 7},

@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/purser-registry/purser/bench/auth"
 	"github.com/purser-registry/purser/bench/gc"
 	"github.com/purser-registry/purser/bench/idle"
 	"github.com/purser-registry/purser/bench/loosefk"
@@ -37,6 +38,7 @@ var scenarios = []struct {
 	{"prune", "auto-pruning, and pulls and pushes beside it", prune.Run},
 	{"pulls", "counting pulls in Redis and from the audit log", pulls.Run},
 	{"loosefk", "loose foreign keys, beside plain batched deletes", loosefk.Run},
+	{"auth", "pulls with and without access control, and beside log-ins", auth.Run},
 	{"idle", "CPU time and wake-ups of a server without requests", idle.Run},
 }
 
