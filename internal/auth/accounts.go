@@ -147,15 +147,15 @@ func (s *Store) CreateAccount(ctx context.Context, n NewAccount) (a Account, err
 	return a, err
 }
 
-// HasAccounts says whether the registry has any account.
-func (s *Store) HasAccounts(ctx context.Context) (found bool, err error) {
-	err = s.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM accounts)").Scan(&found)
+// HasAdministrator says whether the registry has an administrator.
+func (s *Store) HasAdministrator(ctx context.Context) (found bool, err error) {
+	err = s.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM accounts WHERE superuser)").Scan(&found)
 	return found, err
 }
 
-// CreateFirstAdministrator creates an administrator of the registry if no account exists. It
-// returns false if there is an account. If several replicas call it at once, one of them
-// creates the account.
+// CreateFirstAdministrator creates an administrator of the registry if there is none. It returns
+// false if there is one, or if another account has the name. If several replicas call it at once,
+// one of them creates the account.
 func (s *Store) CreateFirstAdministrator(ctx context.Context, name, passwordHash string) (made bool, err error) {
 	err = s.change(ctx, "creating the first administrator", func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE"); err != nil {
@@ -163,7 +163,8 @@ func (s *Store) CreateFirstAdministrator(ctx context.Context, name, passwordHash
 		}
 		tag, err := tx.Exec(ctx, `
 			INSERT INTO accounts (name, kind, superuser, password_hash)
-			SELECT $1, 'user', true, $2 WHERE NOT EXISTS (SELECT FROM accounts)`, name, passwordHash)
+			SELECT $1, 'user', true, $2 WHERE NOT EXISTS (SELECT FROM accounts WHERE superuser)
+			ON CONFLICT DO NOTHING`, name, passwordHash)
 		if made = err == nil && tag.RowsAffected() == 1; !made {
 			return err
 		}
@@ -205,8 +206,10 @@ func (s *Store) ChangeAccount(ctx context.Context, name string, c AccountChange)
 				return err
 			}
 		}
-		if err := requireAdministrator(ctx, tx); err != nil {
-			return err
+		if c.Superuser != nil && !*c.Superuser || c.Disabled != nil && *c.Disabled {
+			if err := requireAdministrator(ctx, tx); err != nil {
+				return err
+			}
 		}
 		return audit.Append(ctx, tx, c.entries(name)...)
 	})

@@ -349,7 +349,11 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 // the address. The attempt counts as failed before the check begins, so that many attempts at
 // once don't all pass; a success takes it back.
 func (c *Control) attempt(ctx context.Context, name, address string, how checker) (bool, error) {
-	attempt, wait, err := c.opt.Failures.Reserve(ctx, name, address)
+	account := name
+	if how.federated != nil { // nobody guesses a signed token, so guesses for robots don't count
+		account = ""
+	}
+	attempt, wait, err := c.opt.Failures.Reserve(ctx, account, address)
 	switch {
 	case err != nil:
 		return false, err

@@ -14,8 +14,8 @@ const (
 	NoRole        Role = iota
 	Reader             // pulls, and sees what is there
 	Writer             // pushes and moves tags too
-	Maintainer         // deletes and restores, and manages policies, protection and webhooks too
-	Administrator      // manages members, robots, visibility and settings too
+	Maintainer         // deletes and restores, and manages policies and protection too
+	Administrator      // manages members, robots, webhooks, visibility and settings too
 )
 
 var roleNames = [...]string{"", "reader", "writer", "maintainer", "administrator"}
@@ -54,7 +54,7 @@ const (
 	Pull       // a reader, or anyone if the repository is public
 	Push       // a writer
 	Delete     // a maintainer, who deletes tags, manifests and blobs
-	Maintain   // a maintainer, who manages policies, protection and webhooks
+	Maintain   // a maintainer, who manages policies and protection
 	Administer // an administrator of the repository or the namespace
 	Operate    // an administrator of the registry
 )

@@ -32,8 +32,8 @@ func cookieOf(t *testing.T, a servertest.Answer) *http.Cookie {
 	return nil
 }
 
-// who returns the account that the headers log in as, "" for nobody.
-func who(t *testing.T, r *servertest.Registry, headers ...string) string {
+// accountOf returns the account that the headers log in as, "" for nobody.
+func accountOf(t *testing.T, r *servertest.Registry, headers ...string) string {
 	t.Helper()
 	var out struct{ Account *struct{ Name string } }
 	r.Do(t, "GET", "/auth/session", "", headers...).Into(t, 200, &out)
@@ -69,16 +69,16 @@ func TestSession(t *testing.T) {
 		t.Errorf("the cookie is %v", c)
 	}
 	first := []string{"Cookie", sessionCookie + "=" + c.Value}
-	if got := who(t, r, first...); got != "ann" {
+	if got := accountOf(t, r, first...); got != "ann" {
 		t.Errorf("the session is %q's", got)
 	}
-	if got := who(t, r, "Cookie", sessionCookie+"="+made); got != "" {
+	if got := accountOf(t, r, "Cookie", sessionCookie+"="+made); got != "" {
 		t.Errorf("a secret of the browser's own is %q's session", got)
 	}
 	r.Do(t, "GET", "/api/v1/repository?namespace=acme", "", first...).WantStatus(t, 200)
 	r.Do(t, "GET", "/v2/", "", first...).Want(t, 401, oci.Unauthorized) // it is for clients with tokens
 	second := logIn(t, r, "ann", "password-of-ann", first...)
-	if got := who(t, r, first...); got != "" {
+	if got := accountOf(t, r, first...); got != "" {
 		t.Errorf("the session before the log-in is %q's", got)
 	}
 	if page := r.Do(t, "GET", "/auth/login", "", second...); !strings.Contains(string(page.Content), "<strong>ann</strong>") {
@@ -88,7 +88,7 @@ func TestSession(t *testing.T) {
 	if c := cookieOf(t, out); c.Value != "" || c.MaxAge >= 0 {
 		t.Errorf("the log-out sets %v", c)
 	}
-	if got := who(t, r, second...); got != "" {
+	if got := accountOf(t, r, second...); got != "" {
 		t.Errorf("after the log-out the session is %q's", got)
 	}
 	r.Do(t, "POST", "/auth/logout", "").WantStatus(t, 204)
@@ -161,7 +161,7 @@ func TestCrossSite(t *testing.T) {
 		}
 		r.Do(t, "GET", "/auth/logout", "", all...).WantStatus(t, 405)
 	}
-	if got := who(t, r, cookie...); got != "root" {
+	if got := accountOf(t, r, cookie...); got != "root" {
 		t.Errorf("the session is %q's", got)
 	}
 }
@@ -195,13 +195,13 @@ func TestEndedLogIns(t *testing.T) {
 				return r.Do(t, "POST", "/token", refresh, "Content-Type", "application/x-www-form-urlencoded")
 			}
 			post().WantStatus(t, 200)
-			if got := who(t, r, cookie...); got != "ann" {
+			if got := accountOf(t, r, cookie...); got != "ann" {
 				t.Fatalf("the session is %q's", got)
 			}
 			if err := end(r); err != nil {
 				t.Fatal(err)
 			}
-			if got := who(t, r, cookie...); got != "" {
+			if got := accountOf(t, r, cookie...); got != "" {
 				t.Errorf("the session is still %q's", got)
 			}
 			post().WantStatus(t, 401)

@@ -117,7 +117,7 @@ func TestSecretsAsBearer(t *testing.T) {
 	}
 	r.Grant(t, "acme", "acme+ci", auth.Reader)
 	for secret, name := range map[string]string{personal: "ann", robot: "acme+ci"} {
-		if got := who(t, r, servertest.Bearer(secret)...); got != name {
+		if got := accountOf(t, r, servertest.Bearer(secret)...); got != name {
 			t.Errorf("the secret is %q's", got)
 		}
 		r.Do(t, "GET", "/v2/", "", servertest.Bearer(secret)...).Want(t, 200, "")

@@ -152,7 +152,7 @@ func TestOIDCRefused(t *testing.T) {
 		}
 	}
 	done := r.Do(t, "GET", back, "", "Cookie", mine).WantStatus(t, 303)
-	if got := who(t, r, "Cookie", sessionCookie+"="+cookieOf(t, done).Value); got != "eve" {
+	if got := accountOf(t, r, "Cookie", sessionCookie+"="+cookieOf(t, done).Value); got != "eve" {
 		t.Errorf("the log-in is %q's", got)
 	}
 	r.Do(t, "GET", back, "", "Cookie", mine).WantStatus(t, 403) // the provider takes a code once

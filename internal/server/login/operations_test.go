@@ -18,7 +18,6 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
-	"github.com/purser-registry/purser/internal/server/distribution"
 	"github.com/purser-registry/purser/internal/server/servertest"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -36,7 +35,7 @@ func (o operation) String() string { return o.method + " " + o.pattern }
 // those of the management API from its OpenAPI document.
 func operations(t *testing.T, r *servertest.Registry) (list []operation) {
 	t.Helper()
-	for _, o := range distribution.Operations() {
+	for _, o := range r.Distribution.Operations() {
 		list = append(list, operation{o.Method, o.Pattern, o.Access.String(), false})
 	}
 	var document struct {

@@ -9,7 +9,8 @@ import (
 // who is a client as the documented rules of access control see it. The rules in this file are
 // written again for the tests: nothing here calls package auth.
 type who struct {
-	account   bool   // it is logged in
+	account   bool // it is logged in
+	robot     bool
 	anonymous bool   // it has a registry token, without being logged in
 	superuser bool   // it administers the registry
 	role      string // "" for none
@@ -74,6 +75,16 @@ func (w who) may(access string, p place) bool {
 	return here && slices.Index(roles, w.role) >= slices.Index(roles, need.role)
 }
 
+// refuses says whether the handler of an operation refuses a client that has its access: nobody
+// has an account to describe, and robots have no personal tokens and no sessions.
+func (w who) refuses(method, pattern string) bool {
+	if method != "GET" {
+		return false
+	}
+	return pattern == "/api/v1/user" && !w.account ||
+		w.robot && regexp.MustCompile(`^/api/v1/user/(apptoken|sessions)`).MatchString(pattern)
+}
+
 // rule says which accesses an operation may need, by its method and path.
 type rule struct {
 	method, path string // regular expressions
@@ -91,6 +102,7 @@ var rules = []rule{
 	{".*", `/starred(/|$)`, []string{"login", "pull"}},
 	{"POST", `^/organization$`, []string{"login", "operate"}},
 	{"POST", `^/repository$`, []string{"login", "push"}},
+	{".*", `^/autoprune/runs?(/|$)`, []string{"maintain", "operate"}},
 	{"PUT", `^/repository/\{repository\}/tag/\{tag\}$`, []string{"push"}},
 	{"DELETE", `^/repository/\{repository\}(/tag/\{tag\})?$`, []string{"delete"}},
 	{"POST", `/tag/\{tag\}/restore$`, []string{"maintain", "delete"}},
@@ -100,7 +112,7 @@ var rules = []rule{
 	{"DELETE", `^/organization/\{orgname\}$`, []string{"admin"}},
 	{"GET", `^/repository/\{repository\}`, []string{"pull", "maintain", "admin"}},
 	{".*", `^/(repository/\{repository\}|organization/\{orgname\})`, []string{"maintain", "admin", "operate"}},
-	{".*", `^/user/`, []string{"login", "maintain", "admin"}},
+	{".*", `^/user(/|$)`, []string{"login", "maintain", "admin"}},
 	{".*", ``, []string{"operate"}},
 }
 

@@ -54,7 +54,7 @@ func TestLDAP(t *testing.T) {
 	token := r.Token(t, carl, "repository:acme/app:pull,push")
 	r.Do(t, "POST", "/v2/acme/app/blobs/uploads/", "", servertest.Bearer(token)...).Want(t, 202, "")
 	cookie := logIn(t, r, "carl", "carl's secret")
-	if got := who(t, r, cookie...); got != "carl" {
+	if got := accountOf(t, r, cookie...); got != "carl" {
 		t.Errorf("the session is %q's", got)
 	}
 	for _, wrong := range []string{"", "wrong", "*"} {
@@ -133,7 +133,7 @@ func TestHtpasswd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	works := func(headers ...string) bool { return who(t, r, headers...) == "hal" }
+	works := func(headers ...string) bool { return accountOf(t, r, headers...) == "hal" }
 	htpasswd(t, path, "hal", "new", "ida", "ida's")
 	servertest.Eventually(t, "the new password", func() bool {
 		return r.Do(t, "GET", "/auth/session", "", servertest.Basic("hal", "new")...).StatusCode == 200

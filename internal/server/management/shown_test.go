@@ -71,7 +71,7 @@ func TestListsShowReadable(t *testing.T) {
 	for _, byDefault := range []bool{false, true} {
 		t.Run(fmt.Sprintf("public by default %v", byDefault), func(t *testing.T) {
 			t.Parallel()
-			c := closedClients(t, func(o *auth.Options) { o.PublicByDefault = byDefault })
+			c := restricted(t, func(o *auth.Options) { o.PublicByDefault = byDefault })
 			for _, path := range []string{"acme", "acme-x/a", "acme/b", "beta/one", "beta/public", "beta/two", "gamma/a"} {
 				c.root.Manage(t, "POST", "/repository", `{"repository":"`+path+`"}`).WantStatus(t, 201)
 			}
@@ -144,7 +144,7 @@ func TestListsShowReadable(t *testing.T) {
 // show it. Whoever may only push doesn't publish.
 func TestVisibilityInClosedRegistry(t *testing.T) {
 	t.Parallel()
-	c := closedClients(t)
+	c := restricted(t)
 	c.Grant(t, "acme", "maintainer", auth.Administrator)
 	const manifest = "/v2/acme/team/app/manifests/v1"
 	for range 2 {
@@ -183,7 +183,7 @@ func TestVisibilityInClosedRegistry(t *testing.T) {
 // TestStarsOfAccounts: each account has stars of its own, of repositories that it may read.
 func TestStarsOfAccounts(t *testing.T) {
 	t.Parallel()
-	c := closedClients(t)
+	c := restricted(t)
 	starred := func(who *registry) string {
 		t.Helper()
 		var names []string
@@ -234,7 +234,7 @@ func TestStarsOfAccounts(t *testing.T) {
 // the blob only in repositories from which the client may pull.
 func TestDiscoveryReadsOnly(t *testing.T) {
 	t.Parallel()
-	c := closedClients(t)
+	c := restricted(t)
 	c.AddAccount(t, "other", false)
 	other := &registry{c.With(servertest.As("other"))}
 	c.root.Manage(t, "POST", "/organization", `{"name":"beta"}`).WantStatus(t, 201)

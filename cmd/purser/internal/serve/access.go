@@ -121,13 +121,13 @@ func (a *access) openProviders(cfg config.Auth, o *auth.Options) (err error) {
 	return nil
 }
 
-// createFirst creates the first administrator if the registry has no account.
+// createFirst creates the first administrator if the registry has none.
 func (a *access) createFirst(ctx context.Context, cfg config.Auth) error {
 	name, pass := cfg.InitialAdmin, string(cfg.InitialPassword)
 	if pass == "" {
 		pass = password.Generate()
 	}
-	any, err := a.control.HasAccounts(ctx)
+	any, err := a.control.HasAdministrator(ctx)
 	if err != nil || any {
 		return err
 	}

@@ -21,9 +21,9 @@ type clients struct {
 	root, maintainer, writer, reader, stranger, nobody *registry
 }
 
-// closedClients starts a registry with access control and auto-pruning, an administrator, and accounts
+// restricted starts a registry with access control and auto-pruning, an administrator, and accounts
 // with roles in the namespace acme, which has the repository acme/team/app.
-func closedClients(t *testing.T, change ...func(*auth.Options)) clients {
+func restricted(t *testing.T, change ...func(*auth.Options)) clients {
 	t.Helper()
 	access := &auth.Options{AnonymousPull: true}
 	for _, f := range change {
@@ -64,7 +64,7 @@ func sameRefusal(t *testing.T, a, b answer, words ...string) {
 // see the runs of all namespaces.
 func TestRunsOfNamespace(t *testing.T) {
 	t.Parallel()
-	c := closedClients(t)
+	c := restricted(t)
 	run, none := uuid.NewString(), uuid.NewString()
 	_, err := c.DB.Pool.Exec(t.Context(), `
 		INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at)
@@ -93,11 +93,11 @@ func TestRunsOfNamespace(t *testing.T) {
 	c.nobody.Manage(t, "GET", "/autoprune/runs/"+run, "").WantStatus(t, 401)
 }
 
-// TestCreateInClosedRegistry: only administrators of the registry create namespaces, and only
+// TestCreateInRestricted: only administrators of the registry create namespaces, and only
 // writers create repositories.
-func TestCreateInClosedRegistry(t *testing.T) {
+func TestCreateInRestricted(t *testing.T) {
 	t.Parallel()
-	c := closedClients(t)
+	c := restricted(t)
 	c.maintainer.Manage(t, "POST", "/organization/", `{"name":"zoo"}`).WantStatus(t, 403)
 	c.nobody.Manage(t, "POST", "/organization/", `{"name":"zoo"}`).WantStatus(t, 401)
 	c.root.Manage(t, "POST", "/organization/", `{"name":"zoo"}`).WantStatus(t, 201)
@@ -129,14 +129,14 @@ func (c clients) robot(t *testing.T, name string, l auth.Limits) *registry {
 // again what a tag points to already; nothing that it sends moves a tag or deletes one.
 func TestPushWithoutOverwriting(t *testing.T) {
 	t.Parallel()
-	c := closedClients(t)
+	c := restricted(t)
 	robot := c.robot(t, "ci", auth.Limits{Actions: []auth.Action{auth.ActionPull, auth.ActionPush, auth.ActionMaintain}})
 	const path = "acme/team/app"
 	one := robot.Simple(t, path, 1, nil)
 	two := robot.Simple(t, path, 2, nil)
 	robot.Put(t, path, "v2", two)
 	robot.Put(t, path, "v2", two)
-	robot.Put(t, path, "v1", one) // as closed did
+	robot.Put(t, path, "v1", one) // as restricted did
 	contentType := []string{"Content-Type", oci.MediaTypeImageManifest}
 	robot.Do(t, "PUT", "/v2/"+path+"/manifests/v1", two, contentType...).Want(t, 403, oci.Denied)
 	robot.Do(t, "PUT", "/v2/"+path+"/manifests/v1", robot.Simple(t, path, 3, nil), contentType...).Want(t, 403, oci.Denied)
@@ -160,7 +160,7 @@ func TestPushWithoutOverwriting(t *testing.T) {
 // about one that doesn't exist. Both answers must be the same, whatever the operation.
 func TestNamesTellNothing(t *testing.T) {
 	t.Parallel()
-	c := closedClients(t)
+	c := restricted(t)
 	for _, who := range []*registry{c.stranger, c.nobody} {
 		for _, request := range []string{
 			"GET /repository/NAME", "DELETE /repository/NAME", "PATCH /repository/NAME", "GET /repository/NAME/tag", "GET /repository/NAME/tag/v1",
