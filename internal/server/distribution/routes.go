@@ -77,7 +77,7 @@ type Operation struct {
 }
 
 // Operations lists all operations of the OCI API.
-func Operations() (list []Operation) {
+func (a *API) Operations() (list []Operation) {
 	for _, rt := range routes {
 		for _, m := range rt.methods {
 			list = append(list, Operation{m.name, rt.pattern, m.access})

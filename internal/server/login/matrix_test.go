@@ -257,8 +257,8 @@ func (m *matrix) check(o operation, c client, p place) {
 func TestPublicByDefault(t *testing.T) {
 	t.Parallel()
 	for _, anonymous := range []bool{true, false} {
-		r := closed(t, map[string]auth.Role{"stranger": auth.NoRole}, func(o *auth.Options) {
-			o.PublicByDefault, o.AnonymousPull = true, anonymous
+		r := closed(t, map[string]auth.Role{"stranger": auth.NoRole}, func(o *servertest.Options) {
+			o.Access.PublicByDefault, o.Access.AnonymousPull = true, anonymous
 		})
 		root := r.With(servertest.As("root"))
 		root.Put(t, "acme/private", "v1", root.Simple(t, "acme/private", 1, nil))

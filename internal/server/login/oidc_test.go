@@ -63,7 +63,7 @@ func read(t *testing.T, a *http.Response) (*url.URL, int, string) {
 func TestOIDC(t *testing.T) {
 	t.Parallel()
 	p, r := withProvider(t)
-	if _, err := r.Auth.PutTeam(t.Context(), "acme", "staff", auth.Writer, ""); err != nil {
+	if _, err := r.Auth.PutTeam(t.Context(), "acme", "staff", auth.Writer, nil); err != nil {
 		t.Fatal(err)
 	}
 	groups := func(names ...string) {

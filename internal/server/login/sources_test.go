@@ -41,7 +41,7 @@ func TestLDAP(t *testing.T) {
 	s := identitytest.StartLDAP(t)
 	group := s.AddGroup(t, "developers", s.AddUser(t, "carl", "carl's secret"))
 	r := closed(t, nil, func(o *servertest.Options) { o.Access.Directory, o.Access.Verified = directory(t, s), unremembered() })
-	if _, err := r.Auth.PutTeam(t.Context(), "acme", "developers", auth.Writer, ""); err != nil {
+	if _, err := r.Auth.PutTeam(t.Context(), "acme", "developers", auth.Writer, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Auth.SetTeamGroups(t.Context(), "acme", "developers", []auth.TeamGroup{{Source: auth.SourceLDAP, Name: "developers"}}); err != nil {

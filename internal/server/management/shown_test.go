@@ -56,7 +56,11 @@ func (r *registry) lists(t *testing.T) (repositories, namespaces string) {
 	for _, n := range list.Namespaces {
 		names = append(names, fmt.Sprint(n.Name, ":", n.Repositories.Count))
 		var one struct{ Repositories int }
-		r.Manage(t, "GET", "/organization/"+n.Name, "").Into(t, 200, &one)
+		a := r.Manage(t, "GET", "/organization/"+n.Name, "")
+		if a.StatusCode == 401 || a.StatusCode == 403 {
+			continue // the list shows a namespace with a public repository; its description needs a role
+		}
+		a.Into(t, 200, &one)
 		if one.Repositories != n.Repositories.Count {
 			t.Errorf("namespace %s: %d repositories, in the list %d", n.Name, one.Repositories, n.Repositories.Count)
 		}
