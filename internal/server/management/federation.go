@@ -20,7 +20,7 @@ type federationOutput struct {
 // robot. I is an input without a body, F the input with rules.
 func addFederation[I oneRobot, F interface {
 	oneRobot
-	rules() []api.FederationRule
+	federationRules
 }](a *API, texts robotRoutes) {
 	path := texts.path + "/{robot_shortname}/federation"
 	add(a, auth.Administer, accessOperation("robot", "get"+texts.name+"RobotFederation", http.MethodGet, path, "List the rules by which other issuers' tokens log in as a robot of "+texts.of),

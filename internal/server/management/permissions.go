@@ -41,15 +41,18 @@ func (b RoleBody) role() string { return b.Body.Role }
 type (
 	// located is an input that names a repository or a namespace.
 	located interface{ resource() auth.Resource }
+	// grantee is an input that names an account or a team, and roleGiver one that names a role.
+	grantee   interface{ grantee() (account, team string) }
+	roleGiver interface{ role() string }
 	// granted is an input that names a role of somebody in a repository or a namespace.
 	granted interface {
 		located
-		grantee() (account, team string)
+		grantee
 	}
 	// granting is a granted with a new role.
 	granting interface {
 		granted
-		role() string
+		roleGiver
 	}
 )
 

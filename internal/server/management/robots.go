@@ -30,10 +30,19 @@ func (r RobotItem) short() string      { return r.Robot }
 
 type (
 	robotScope interface{ of() string }
+	robotShort interface{ short() string }
 	oneRobot   interface {
-		of() string
-		short() string
+		robotScope
+		robotShort
 	}
+	// The other interfaces have what the inputs of single operations add.
+	robotForm         interface{ form() api.NewRobot }
+	robotChange       interface{ change() api.RobotChange }
+	robotRegeneration interface {
+		regeneration() api.RobotRegeneration
+	}
+	federationRules interface{ rules() []api.FederationRule }
+	robotQuery      interface{ most() int }
 )
 
 func robotName(in oneRobot) string { return in.of() + "+" + in.short() }
@@ -241,8 +250,8 @@ type robotsOutput struct{ Body robotList }
 
 // addRobotList adds the operation that lists robots.
 func addRobotList[L interface {
-	of() string
-	most() int
+	robotScope
+	robotQuery
 }](a *API, texts robotRoutes) {
 	op := accessOperation("robot", "get"+texts.name+"Robots", http.MethodGet, texts.path, "List the robots of "+texts.of)
 	add(a, auth.Administer, op, func(ctx context.Context, in *L) (*robotsOutput, error) {
@@ -268,10 +277,10 @@ type robotOutput struct{ Body api.RobotView }
 // without a body, C that with a new robot, U that with a change.
 func addRobot[I oneRobot, C interface {
 	oneRobot
-	form() api.NewRobot
+	robotForm
 }, U interface {
 	oneRobot
-	change() api.RobotChange
+	robotChange
 }](a *API, texts robotRoutes) {
 	path := texts.path + "/{robot_shortname}"
 	add(a, auth.Administer, accessOperation("robot", "get"+texts.name+"Robot", http.MethodGet, path, "Get a robot of "+texts.of),
@@ -354,7 +363,7 @@ func (a *API) changeRobot(ctx context.Context, name string, form api.RobotChange
 // is an input without a body, R the input for a new secret.
 func addRobotSecrets[I oneRobot, R interface {
 	oneRobot
-	regeneration() api.RobotRegeneration
+	robotRegeneration
 }](a *API, texts robotRoutes) {
 	path := texts.path + "/{robot_shortname}"
 	again := accessOperation("robot", "regenerate"+texts.name+"RobotToken", http.MethodPost, path+"/regenerate", "Give a robot of "+texts.of+" a new secret")
