@@ -34,7 +34,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"version":                 {0, "purser"},
 		"--version":               {0, "purser"},
-		"serv":                    {2, `did you mean "purser serve"?`},
+		"serv":                    {2, `did you mean "purser serve" or "purser user"?`},
 		"gc statu":                {2, `did you mean "purser gc status"?`},
 		"loosefk statu":           {2, `did you mean "purser loosefk status"?`},
 		"nothing-like-it":         {2, `unknown command "nothing-like-it" for "purser"`},

@@ -219,6 +219,7 @@ func (c *Control) allows(ctx context.Context, p *Principal, a Access, r Resource
 		return p.ID != 0 || c.opt.AnonymousPull, nil
 	case Operate:
 		return false, nil
+	case Anyone, Pull, Push, Delete, Maintain, Administer:
 	}
 	if p.ID == 0 && (a != Pull || !c.opt.AnonymousPull) || r.Namespace == "" {
 		return false, nil
@@ -236,6 +237,7 @@ func (c *Control) tokenAllows(p *Principal, a Access, r Resource) bool {
 		return p.token.AllowsCatalog()
 	case Pull, Push, Delete:
 		return r.Repository != "" && p.token.Allows(r.Repository, tokenActions[a])
+	case Anyone, LoggedIn, Maintain, Administer, Operate: // registry tokens are for the OCI API alone
 	}
 	return false
 }

@@ -109,6 +109,7 @@ func (a Access) action() Action {
 		return ActionAdminister
 	case Operate:
 		return ActionOperate
+	case Anyone, Ping:
 	}
 	return ""
 }
