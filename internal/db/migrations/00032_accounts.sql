@@ -47,7 +47,7 @@ CREATE TABLE accounts (
     CHECK (kind = 'user' OR NOT superuser)
 );
 CREATE UNIQUE INDEX accounts_source_subject_idx ON accounts (source, subject) WHERE subject IS NOT NULL;
-CREATE INDEX accounts_top_level_namespace_id_idx ON accounts (top_level_namespace_id, name) WHERE top_level_namespace_id IS NOT NULL;
+CREATE INDEX accounts_top_level_namespace_id_idx ON accounts (top_level_namespace_id, name);
 COMMENT ON TABLE accounts IS 'people and robots';
 COMMENT ON COLUMN accounts.name IS 'of a robot: namespace+name';
 COMMENT ON COLUMN accounts.top_level_namespace_id IS 'of a robot: the namespace that it belongs to';
@@ -128,7 +128,7 @@ CREATE TABLE grants (
 );
 CREATE INDEX grants_account_id_idx ON grants (account_id, top_level_namespace_id) WHERE account_id IS NOT NULL;
 CREATE INDEX grants_team_id_idx ON grants (team_id, top_level_namespace_id) WHERE team_id IS NOT NULL;
-CREATE INDEX grants_repository_id_idx ON grants (repository_id) WHERE repository_id IS NOT NULL;
+CREATE INDEX grants_repository_id_idx ON grants (repository_id);
 COMMENT ON TABLE grants IS 'roles of accounts and teams in a namespace or a repository';
 COMMENT ON COLUMN grants.repository_id IS 'NULL: the role is in the whole namespace';
 
