@@ -308,6 +308,8 @@ type checker struct {
 	// federated is what a token of another issuer says, if it comes in place of a password. It
 	// counts once check has returned true for the token.
 	federated *federated
+	// account is the name, if there is an account or an entry of the htpasswd file of that name.
+	account string
 }
 
 // checkerOf returns how the password of an account is checked: by the source of the account,
@@ -318,14 +320,14 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 		return c.federationChecker(ctx, name, pass)
 	}
 	a, err := c.account(ctx, name)
-	source, hash := a.Source, a.passwordHash
+	source, hash, known := a.Source, a.passwordHash, name
 	switch {
 	case errors.Is(err, ErrUnknown) && c.inHtpasswd(name):
 		source = SourceHtpasswd
 	case errors.Is(err, ErrUnknown) && c.opt.Directory != nil && !isRobotName(name):
-		source = SourceLDAP
+		source, known = SourceLDAP, ""
 	case errors.Is(err, ErrUnknown):
-		source = SourceLocal
+		source, known = SourceLocal, ""
 	case err != nil:
 		return checker{}, err
 	case a.Robot: // robots have secrets, no passwords
@@ -333,16 +335,16 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 	}
 	switch {
 	case source == SourceLDAP && c.opt.Directory != nil:
-		return checker{hash: fmt.Sprintf("LDAP %d %q", a.ID, a.Subject), check: func(ctx context.Context) (bool, error) {
+		return checker{account: known, hash: fmt.Sprintf("LDAP %d %q", a.ID, a.Subject), check: func(ctx context.Context) (bool, error) {
 			return c.checkDirectory(ctx, name, pass)
 		}}, nil
 	case source == SourceHtpasswd && c.opt.Htpasswd != nil:
 		hash, _ = c.opt.Htpasswd.Lookup(name)
-		return checker{hash: hash, check: func(ctx context.Context) (bool, error) { return c.checkHtpasswd(ctx, name, pass, hash) }}, nil
+		return checker{account: known, hash: hash, check: func(ctx context.Context) (bool, error) { return c.checkHtpasswd(ctx, name, pass, hash) }}, nil
 	case source == SourceLocal && hash == "" && c.opt.Htpasswd != nil && err != nil:
 		hash = c.opt.Htpasswd.Decoy()
 	}
-	return checker{hash: hash, check: func(ctx context.Context) (bool, error) { return c.checkPassword(ctx, pass, hash) }}, nil
+	return checker{account: known, hash: hash, check: func(ctx context.Context) (bool, error) { return c.checkPassword(ctx, pass, hash) }}, nil
 }
 
 // attempt runs the check unless there were too many failed attempts for the account or from
@@ -366,7 +368,7 @@ func (c *Control) attempt(ctx context.Context, name, address string, how checker
 	case err != nil: // it couldn't be checked
 		finish = attempt.Cancel
 	case !ok:
-		c.logFailure(ctx, name)
+		c.logFailure(ctx, how.account)
 		return false, nil
 	}
 	if e := finish(context.WithoutCancel(ctx)); e != nil {
@@ -410,9 +412,15 @@ func (c *Control) checkDirectory(ctx context.Context, name, pass string) (bool, 
 	return err == nil, err
 }
 
-// logFailure writes an entry of a failed log-in. The limit on failures bounds their number.
-func (c *Control) logFailure(ctx context.Context, name string) {
-	err := audit.Append(ctx, c.db.Pool, audit.Entry{Kind: audit.LoginFailure, Detail: map[string]any{"account": short(name)}})
+// logFailure writes an entry of a failed log-in. The limit on failures bounds their number. An
+// unknown name, for which `account` is "", isn't written: it may be a password that was typed in
+// the wrong place.
+func (c *Control) logFailure(ctx context.Context, account string) {
+	detail := map[string]any{}
+	if account != "" {
+		detail["account"] = account
+	}
+	err := audit.Append(ctx, c.db.Pool, audit.Entry{Kind: audit.LoginFailure, Detail: detail})
 	if err != nil {
 		c.log.WarnContext(ctx, "writing a failed log-in to the audit log", "error", err)
 	}

@@ -67,8 +67,8 @@ type Credential struct {
 }
 
 const (
-	// maxCredentials is how many credentials of a kind an account may have. Of refresh tokens,
-	// the oldest go.
+	// maxCredentials is how many valid credentials of a kind an account may have. Of refresh
+	// tokens, the oldest go.
 	maxCredentials = 100
 	// maxFederated is the same for federated tokens, of which each job of a pipeline gets one.
 	// The oldest go too; they have expired first.
@@ -101,7 +101,8 @@ func createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential,
 		), gone AS (
 			DELETE FROM credentials WHERE id IN (SELECT id FROM oldest)
 		)
-		SELECT count(*) FROM credentials WHERE account_id = @account AND kind = @kind AND id NOT IN (SELECT id FROM oldest)`,
+		SELECT count(*) FROM credentials
+		WHERE account_id = @account AND kind = @kind AND id NOT IN (SELECT id FROM oldest) AND (kind IN ('refresh', 'federated') OR expires_at IS NULL OR expires_at >= now())`,
 		db.Args{"account": c.Account, "kind": string(c.Kind), "keep": most - 1}).Scan(&count)
 	if err != nil {
 		return c, "", err

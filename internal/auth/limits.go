@@ -11,7 +11,7 @@ import (
 // Limits narrow what a robot or a token may do: it may do only what its account's roles and its
 // limits both allow.
 type Limits struct {
-	// Repositories are patterns of paths, see ParsePattern. Nil: all repositories.
+	// Repositories are patterns of paths, see checkPattern. Nil: all repositories.
 	Repositories []string `json:"repositories,omitempty"`
 	// Actions are the allowed actions. Nil: all actions.
 	Actions []Action `json:"actions,omitempty"`

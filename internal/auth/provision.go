@@ -15,8 +15,9 @@ import (
 )
 
 // Provision returns the account of a person whom another source has identified. It creates the
-// account at the first log-in. At each log-in it updates the e-mail address, the memberships in
-// teams by groups, and, for Options.SuperusersOf, whether the person administers the registry.
+// account at the first log-in. At each log-in it updates the memberships in teams by groups, the
+// e-mail address if the source has one, and, for Options.SuperusersOf, whether the person
+// administers the registry.
 //
 // An account of the same name but with another identity isn't taken over: the error, with
 // status 409, says so. A person whose name has changed keeps the account with the old name.
@@ -31,14 +32,11 @@ func (c *Control) Provision(ctx context.Context, i identity.Identity) (a Account
 		if id, a.Name, created, err = findOrCreate(ctx, tx, i); err != nil {
 			return err
 		}
-		superusers := slices.Contains(c.opt.SuperusersOf, i.Source)
-		tag, err := tx.Exec(ctx, `
-			UPDATE accounts SET email = $2, superuser = CASE WHEN $3 THEN $4 ELSE superuser END
-			WHERE id = $1 AND (email IS DISTINCT FROM $2 OR $3 AND superuser <> $4)`, id, orNull(i.Email), superusers, i.Superuser)
+		updated, err := c.update(ctx, tx, id, a.Name, i)
 		if err != nil {
 			return err
 		}
-		changed = created || tag.RowsAffected() > 0
+		changed = created || updated
 		if i.Source != SourceHtpasswd {
 			synced, err := syncTeams(ctx, tx, id, i.Source, i.Groups)
 			if err != nil {
@@ -66,6 +64,22 @@ func (c *Control) Provision(ctx context.Context, i identity.Identity) (a Account
 		}
 	}
 	return c.Store.Account(ctx, a.Name)
+}
+
+// update gives an account the e-mail address and the right to administer the registry that the
+// source of its identity says. Both stay as they are where the source doesn't say.
+func (c *Control) update(ctx context.Context, tx pgx.Tx, id int64, name string, i identity.Identity) (changed bool, err error) {
+	tag, err := tx.Exec(ctx, "UPDATE accounts SET email = $2 WHERE id = $1 AND email IS DISTINCT FROM $2 AND $2 <> ''", id, i.Email)
+	if err != nil || !slices.Contains(c.opt.SuperusersOf, i.Source) {
+		return err == nil && tag.RowsAffected() > 0, err
+	}
+	changed = tag.RowsAffected() > 0
+	tag, err = tx.Exec(ctx, "UPDATE accounts SET superuser = $2 WHERE id = $1 AND superuser <> $2", id, i.Superuser)
+	if err != nil || tag.RowsAffected() == 0 {
+		return changed, err
+	}
+	return true, audit.Append(ctx, tx, audit.Entry{Kind: audit.ChangeUser, Detail: map[string]any{
+		"account": name, "superuser": i.Superuser, "source": i.Source}})
 }
 
 // findOrCreate returns the account of an identity. `created` says whether it is new. The account's

@@ -28,6 +28,9 @@ type TeamGroup struct {
 	Name   string
 }
 
+// maxTeams is how many teams a namespace may have, and maxMembers how many members a team may
+// have. Requests at the same moment, and members by groups, may exceed them a little; the lists
+// then end there.
 const maxTeams, maxMembers = 1000, 10_000
 
 // Teams lists the teams of a namespace in the order of their names. For an unknown namespace
@@ -70,6 +73,11 @@ func (s *Store) PutTeam(ctx context.Context, namespace, name string, role Role, 
 		if err != nil {
 			return err
 		}
+		if created {
+			if err := checkCount(ctx, tx, "SELECT count(*) FROM teams WHERE top_level_namespace_id = $1", id, maxTeams, "namespace "+namespace, "teams"); err != nil {
+				return err
+			}
+		}
 		kind := audit.ChangeTeamRole
 		if created {
 			kind = audit.CreateTeam
@@ -77,6 +85,18 @@ func (s *Store) PutTeam(ctx context.Context, namespace, name string, role Role, 
 		return audit.Append(ctx, tx, teamEntry(kind, namespace, name, map[string]any{"role": role.String()}))
 	})
 	return created, err
+}
+
+// checkCount returns an error, with status 400, if a query counts more than `most` rows.
+func checkCount(ctx context.Context, tx pgx.Tx, query string, id int64, most int, of, what string) error {
+	var n int
+	if err := tx.QueryRow(ctx, query, id).Scan(&n); err != nil {
+		return err
+	}
+	if n > most {
+		return invalid("%s has %d %s already, which is the most", short(of), most, what)
+	}
+	return nil
 }
 
 func teamEntry(kind audit.Kind, namespace, team string, detail map[string]any) audit.Entry {
@@ -162,6 +182,9 @@ func (s *Store) AddMember(ctx context.Context, namespace, team, account string) 
 			INSERT INTO teammembers (team_id, account_id) VALUES ($1, $2)
 			ON CONFLICT (team_id, account_id) DO UPDATE SET synced = false`, id, member)
 		if err != nil {
+			return err
+		}
+		if err := checkCount(ctx, tx, "SELECT count(*) FROM teammembers WHERE team_id = $1", id, maxMembers, "team "+team, "members"); err != nil {
 			return err
 		}
 		return audit.Append(ctx, tx, teamEntry(audit.AddTeamMember, namespace, team, map[string]any{"member": account}))

@@ -9,6 +9,32 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
+// TestTeamsAreLimited: a namespace or a team that is full takes no more teams or members, and
+// those that it has can still be changed.
+func TestTeamsAreLimited(t *testing.T) {
+	t.Parallel()
+	r := closed(t)
+	admin := r.as("admin")
+	if _, err := r.DB.Pool.Exec(t.Context(), `
+		INSERT INTO teams (top_level_namespace_id, name, description)
+		SELECT id, 't' || n, '' FROM top_level_namespaces, generate_series(1, 999) n WHERE name = 'acme'`); err != nil {
+		t.Fatal(err)
+	}
+	admin.Manage(t, "PUT", "/organization/acme/team/last", `{"role":"reader"}`).WantStatus(t, 200)
+	admin.Manage(t, "PUT", "/organization/acme/team/onemore", `{"role":"reader"}`).Refused(t, 400, "invalid_request", "1000 teams")
+	admin.Manage(t, "PUT", "/organization/acme/team/last", `{"role":"writer"}`).WantStatus(t, 200)
+
+	if _, err := r.DB.Pool.Exec(t.Context(), `
+		WITH people AS (
+			INSERT INTO accounts (name, kind, source) SELECT 'p' || n, 'user', 'local' FROM generate_series(1, 10000) n RETURNING id
+		)
+		INSERT INTO teammembers (team_id, account_id) SELECT t.id, p.id FROM teams t, people p WHERE t.name = 'last'`); err != nil {
+		t.Fatal(err)
+	}
+	admin.Manage(t, "PUT", "/organization/acme/team/last/members/stranger", "").Refused(t, 400, "invalid_request", "10000 members")
+	admin.Manage(t, "PUT", "/organization/acme/team/last/members/p7", "").WantStatus(t, 200)
+}
+
 // TestTeams: an administrator of a namespace makes a team, whose members get its role in the
 // namespace and lose it with the team.
 func TestTeams(t *testing.T) {
