@@ -10,9 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -456,50 +454,3 @@ func drain(srv *http.Server, timeout time.Duration, log *slog.Logger) {
 		srv.Close() //nolint:errcheck // nothing is left to do about it
 	}
 }
-
-// announce prints that the registry is ready, and how to use it.
-func announce(out io.Writer, cfg *config.Config, socks *sockets, access access) error {
-	scheme, host := "http://", reachable(socks.registry)
-	if socks.cert != nil {
-		scheme = "https://"
-	}
-	text := "Purser is ready.\n  registry  " + scheme + host + "\n"
-	if external := cfg.HTTP.ExternalURL; external != "" {
-		text += "  external  " + external + "\n"
-		_, host, _ = strings.Cut(external, "://")
-	}
-	if socks.debug != nil {
-		text += "  debug     http://" + reachable(socks.debug) + "\n"
-	}
-	if socks.profiles != nil {
-		text += "  profiles  http://" + reachable(socks.profiles) + "\n"
-	}
-	for _, place := range places(cfg) {
-		text += "  data      " + place + "\n"
-	}
-	text += access.text(host)
-	text += fmt.Sprintf("  push      docker pull alpine && docker tag alpine %[1]s/alpine && docker push %[1]s/alpine\n", host)
-	if _, err := io.WriteString(out, text); err != nil {
-		return fmt.Errorf("telling that the registry is ready: %w", err)
-	}
-	return nil
-}
-
-// places lists where the registry keeps its data. With the built-in PostgreSQL this is the
-// data directory, and the blobs' directory or bucket unless the blobs are in the default
-// place below the data directory. With a configured database it is only the blobs' directory
-// or bucket, since the operator knows the database.
-func places(cfg *config.Config) []string {
-	var list []string
-	if cfg.Database.Main == "" {
-		list = append(list, cfg.DataDir)
-	}
-	switch s := cfg.Storage; {
-	case s.UsesS3(), len(list) == 0 || s.Filesystem.Path != blobsDir(cfg):
-		list = append(list, backend.StorePlace(s))
-	}
-	return list
-}
-
-// blobsDir returns the default directory of blobs.
-func blobsDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "blobs") }
