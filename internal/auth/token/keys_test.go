@@ -116,7 +116,7 @@ func TestAllows(t *testing.T) { // not parallel, as it counts allocations
 	if !c.AllowsCatalog() || (&Claims{Access: []Access{repository("catalog", "*")}}).AllowsCatalog() {
 		t.Error("only registry:catalog:* allows the catalog")
 	}
-	// What a client asked for by "*" and got isn't refused.
+	// A client asked for all actions and got one of them: that one isn't refused.
 	c = Claims{Access: []Access{repository("a", "pull")}, Refused: []Access{repository("a", "*")}}
 	if c.WasRefused("a", "pull") || !c.WasRefused("a", "push") {
 		t.Error("a granted action counts as refused, or another doesn't")

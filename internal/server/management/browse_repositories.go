@@ -176,7 +176,7 @@ func (b newRepository) path() (string, error) {
 func (a *API) create(ctx context.Context, path string, body newRepository) (warnings []string, err error) {
 	control := a.server.Auth()
 	if control != nil && body.Visibility == catalog.Public && !control.PublicByDefault() {
-		// Whoever may only push doesn't publish.
+		// The right to push isn't enough to make a repository public.
 		if err := a.server.Authorize(ctx, auth.Administer, auth.OfRepository(path)); err != nil {
 			return nil, err
 		}

@@ -145,7 +145,7 @@ func TestListsShowReadable(t *testing.T) {
 }
 
 // TestVisibilityInClosedRegistry: a repository's visibility takes effect at once, and answers
-// show it. Whoever may only push doesn't publish.
+// show it. The right to push isn't enough to make a repository public.
 func TestVisibilityInClosedRegistry(t *testing.T) {
 	t.Parallel()
 	c := restricted(t)
