@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 
 	"github.com/purser-registry/purser/internal/acme"
 	"github.com/purser-registry/purser/internal/acme/acmetest"
@@ -27,17 +25,7 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// TestMain runs the tests, and then fails if a goroutine is left.
-func TestMain(m *testing.M) {
-	code := dbtest.Run(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { dbtest.MainWithoutLeaks(m) }
 
 func must(t testing.TB, err error) {
 	t.Helper()

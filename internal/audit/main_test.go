@@ -2,32 +2,18 @@ package audit
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.uber.org/goleak"
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// TestMain runs the tests and stops their PostgreSQL server. Then it fails if goroutines
-// are still running.
-func TestMain(m *testing.M) {
-	code := dbtest.Run(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { dbtest.MainWithoutLeaks(m) }
 
 func must(t testing.TB, err error) {
 	t.Helper()

@@ -3,36 +3,22 @@ package webhook
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestMain runs the tests, and then fails if a goroutine is left after the end of all tests
-// and of the database server.
-func TestMain(m *testing.M) {
-	code := dbtest.Run(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { dbtest.MainWithoutLeaks(m) }
 
 func must(t testing.TB, err error) {
 	t.Helper()

@@ -1,31 +1,16 @@
 package session
 
 import (
-	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestMain runs the tests and stops their PostgreSQL server. Then it fails if goroutines are
-// still running.
-func TestMain(m *testing.M) {
-	code := dbtest.Run(m)
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { dbtest.MainWithoutLeaks(m) }
 
 func must(t testing.TB, err error) {
 	t.Helper()

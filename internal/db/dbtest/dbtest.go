@@ -11,9 +11,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db"
@@ -27,6 +30,18 @@ var (
 // Main runs a package's tests, stops the PostgreSQL server if a test has started one, and
 // exits.
 func Main(m *testing.M) { pgtest.Main(m) }
+
+// MainWithoutLeaks is like Main, and fails if goroutines are still running after the tests.
+func MainWithoutLeaks(m *testing.M) {
+	code := Run(m)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
 
 // Run is like Main, but returns the exit code instead of exiting, for a TestMain that has more
 // to do.
