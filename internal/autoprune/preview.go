@@ -18,6 +18,9 @@ type PreviewOptions struct {
 	Limit int
 	// Within limits how long Preview looks at repositories. Default 1 min.
 	Within time.Duration
+	// HideBytes leaves out Preview.Bytes, which tells whether other repositories have the same
+	// blobs.
+	HideBytes bool
 }
 
 // Preview says what a run would do.
@@ -27,7 +30,7 @@ type Preview struct {
 	Repositories int64               `json:"repositories" doc:"Repositories that were looked at"`
 	Tags         int64               `json:"tags" doc:"Tags that were looked at"`
 	Deleted      int64               `json:"tags_deleted" doc:"Tags that would be deleted"`
-	Bytes        int64               `json:"bytes_freed" doc:"Bytes of blobs that nothing would use any more; garbage collection frees them after its delay"`
+	Bytes        *int64              `json:"bytes_freed,omitempty" doc:"Bytes of blobs that nothing would use any more; garbage collection frees them after its delay. Absent for a client that may not pull from every repository"`
 	Reasons      map[Code]int64      `json:"reasons" doc:"Number of tags that would be deleted or stay, by reason"`
 	Per          []PreviewRepository `json:"per_repository" nullable:"false" doc:"Repositories in which tags would be deleted: the first 1000"`
 	Going        []PreviewTag        `json:"going" nullable:"false" doc:"The first tags that would be deleted"`
@@ -109,8 +112,12 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	if err := v.all(ctx, t, found); err != nil {
 		return nil, err
 	}
-	if v.out.Bytes, err = p.unusedBytes(ctx, v.targets, v.manifests); err != nil {
-		return nil, err
+	if !o.HideBytes {
+		bytes, err := p.unusedBytes(ctx, v.targets, v.manifests)
+		if err != nil {
+			return nil, err
+		}
+		v.out.Bytes = &bytes
 	}
 	for i := range v.out.Policies {
 		v.out.Policies[i].Notice = v.notices[v.out.Policies[i].ID]

@@ -50,11 +50,11 @@ func TestPreviewEqualsRun(t *testing.T) {
 		if !slices.Equal(going, gone) || int(preview.Deleted) != len(gone) {
 			t.Errorf("seed %d: were to go (%d):\n%q\ndid go:\n%q", seed, preview.Deleted, going, gone)
 		}
-		if now := l.bytes(); before-now != preview.Bytes {
-			t.Errorf("seed %d: %d bytes were to be freed, and can be %d", seed, preview.Bytes, before-now)
+		if now := l.bytes(); before-now != *preview.Bytes {
+			t.Errorf("seed %d: %d bytes were to be freed, and can be %d", seed, *preview.Bytes, before-now)
 		}
 		r.consistent()
-		deleted, freed = deleted+len(gone), freed+preview.Bytes
+		deleted, freed = deleted+len(gone), freed+*preview.Bytes
 	}
 	if deleted < 100 || freed < 1000 || attached < 10 {
 		t.Errorf("too little happened: %d tags, %d bytes, %d attached tags", deleted, freed, attached)

@@ -86,7 +86,7 @@ type NamespaceInfo struct {
 func (c *Catalog) Namespaces(ctx context.Context, v Viewer, f NameFilter, after string, n int) (list []NamespaceInfo, next string, err error) {
 	limit := bound(0, n, f.Contains == "")
 	find, count := c.readableNamespaces, c.countReadable
-	if v.unlimited() {
+	if v.Unlimited() {
 		find, count = c.allNamespaces, c.countAll
 	}
 	names, err := find(ctx, v, f, after, limit)
@@ -142,8 +142,10 @@ type Size struct {
 	// Bytes is the size of these blobs, each counted once.
 	Bytes int64 `json:"bytes"`
 	// OwnBytes is the size of those blobs that aren't linked to any other repository or
-	// namespace. Deleting this repository or namespace would free this space.
-	OwnBytes int64 `json:"own_bytes"`
+	// namespace. Deleting this repository or namespace would free this space. It is nil for a
+	// viewer who may not read every repository: whoever uploads a blob would otherwise see by
+	// this number whether a hidden repository has the blob too.
+	OwnBytes *int64 `json:"own_bytes,omitempty"`
 	// Exact is false if the repository, or all repositories of the namespace together, have
 	// more than 50,000 links to blobs. Only the blobs of 50,001 of these links were counted
 	// then, so the numbers may be too low.
@@ -186,12 +188,13 @@ func (c *Catalog) DescribeNamespace(ctx context.Context, v Viewer, name string) 
 				SELECT blob_digest FROM repository_blobs
 				WHERE repository_id = r.id AND top_level_namespace_id = $1 OFFSET 0) l
 			WHERE r.top_level_namespace_id = $1 LIMIT $2)
-		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint, LEAST(COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
-			SELECT FROM repository_blobs o
-			WHERE o.blob_digest = l.blob_digest AND o.top_level_namespace_id <> $1)), 0), 9223372036854775807)::bigint,
+		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint,
+			CASE WHEN $3 THEN LEAST(COALESCE(sum(b.size) FILTER (WHERE $3 AND NOT EXISTS (
+				SELECT FROM repository_blobs o
+				WHERE o.blob_digest = l.blob_digest AND o.top_level_namespace_id <> $1)), 0), 9223372036854775807)::bigint END,
 			(SELECT count(*) FROM links) < $2
 		FROM (SELECT DISTINCT blob_digest FROM links) l
-		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`, n.id, browseBlobs+1)
+		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`, n.id, browseBlobs+1, v.Unlimited())
 	if err != nil {
 		return d, fmt.Errorf("adding up the blobs of namespace %s: %w", name, err)
 	}

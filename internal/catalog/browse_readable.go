@@ -196,7 +196,7 @@ func (c *Catalog) countReadable(ctx context.Context, v Viewer, names []string) (
 }
 
 // describeReadable sets the number of the repositories in the namespace that the viewer may
-// read, and their size.
+// read, and their size without OwnBytes.
 func (c *Catalog) describeReadable(ctx context.Context, v Viewer, namespace int64, d *NamespaceDetails) error {
 	return c.db.Pool.QueryRow(ctx, `
 		WITH readable AS MATERIALIZED (
@@ -222,12 +222,9 @@ func (c *Catalog) describeReadable(ctx context.Context, v Viewer, namespace int6
 				WHERE repository_id = r.id AND top_level_namespace_id = @namespace OFFSET 0) l
 			LIMIT @most)
 		SELECT (SELECT count(*) FROM readable), count(*), LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint,
-			LEAST(COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
-				SELECT FROM repository_blobs o
-				WHERE o.blob_digest = l.blob_digest AND o.top_level_namespace_id <> @namespace)), 0), 9223372036854775807)::bigint,
 			(SELECT count(*) FROM links) < @most
 		FROM (SELECT DISTINCT blob_digest FROM links) l
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`,
 		v.args(db.SharedArgs{"namespace": namespace, "most": browseBlobs + 1})).
-		Scan(&d.Repositories, &d.Size.Blobs, &d.Size.Bytes, &d.Size.OwnBytes, &d.Size.Exact)
+		Scan(&d.Repositories, &d.Size.Blobs, &d.Size.Bytes, &d.Size.Exact)
 }

@@ -69,7 +69,7 @@ func (c *Catalog) BrowseRepositories(ctx context.Context, v Viewer, q Repository
 		}
 	}
 	find := c.readableByName
-	switch all := namespace.whole || v.unlimited(); {
+	switch all := namespace.whole || v.Unlimited(); {
 	case all && q.ByCreation:
 		find = c.repositoriesByCreation
 	case all:
@@ -236,13 +236,14 @@ func (c *Catalog) DescribeRepository(ctx context.Context, v Viewer, path string)
 		WITH links AS MATERIALIZED (
 			SELECT blob_digest FROM repository_blobs
 			WHERE repository_id = $2 AND top_level_namespace_id = $1 LIMIT $3)
-		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint, LEAST(COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
-			SELECT FROM repository_blobs o
-			WHERE o.blob_digest = l.blob_digest AND o.repository_id <> $2)), 0), 9223372036854775807)::bigint,
+		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint,
+			CASE WHEN $4 THEN LEAST(COALESCE(sum(b.size) FILTER (WHERE $4 AND NOT EXISTS (
+				SELECT FROM repository_blobs o
+				WHERE o.blob_digest = l.blob_digest AND o.repository_id <> $2)), 0), 9223372036854775807)::bigint END,
 			count(*) < $3
 		FROM links l
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`,
-		namespace, d.ID, browseBlobs+1)
+		namespace, d.ID, browseBlobs+1, v.Unlimited())
 	if err != nil {
 		return d, fmt.Errorf("adding up the blobs of repository %s: %w", path, err)
 	}

@@ -44,7 +44,7 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 // Repositories lists up to n repositories that the viewer may read and whose names come after
 // the name `last`, in byte order. `more` says whether there are further repositories.
 func (c *Catalog) Repositories(ctx context.Context, v Viewer, last string, n int) (paths []string, more bool, err error) {
-	if v.unlimited() {
+	if v.Unlimited() {
 		var rows pgx.Rows
 		if rows, err = c.db.Pool.Query(ctx, "SELECT path FROM live_repositories WHERE path > $1 ORDER BY path LIMIT $2", last, n+1); err == nil {
 			paths, err = pgx.CollectRows(rows, pgx.RowTo[string])
@@ -159,7 +159,7 @@ const sourcesScan = 10_000
 // viewer who may read all that match a pattern. OFFSET 0 in its SQL makes PostgreSQL look rows
 // up by an index: see "Plans" in package db.
 func (c *Catalog) Sources(ctx context.Context, v Viewer, d oci.Digest, n int) ([]string, error) {
-	if v.unlimited() {
+	if v.Unlimited() {
 		return c.allSources(ctx, d, n)
 	}
 	rows, err := c.db.Pool.Query(ctx, `

@@ -32,8 +32,8 @@ type Viewer struct {
 // control, and an operator who works on the database.
 var Everyone = Viewer{All: true, PublicByDefault: true}
 
-// unlimited says whether the viewer may read every repository.
-func (v Viewer) unlimited() bool { return v.All && v.Patterns == nil }
+// Unlimited says whether the viewer may read every repository.
+func (v Viewer) Unlimited() bool { return v.All && v.Patterns == nil }
 
 // args returns the arguments by which a statement selects what the viewer may read, and `more`.
 // Of these only patterns may be NULL.

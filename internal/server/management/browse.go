@@ -175,7 +175,7 @@ func (a *API) addNamespace() {
 		OperationID: "getNamespace", Method: http.MethodGet, Path: "/organization/{orgname}", Tags: []string{"namespace"},
 		Summary: "Describe a namespace",
 		Description: "size.bytes is the size of all blobs in its repositories from which one may pull, each counted once; size.own_bytes is the size of those " +
-			"that no other namespace has. Of more than 50,000 links to blobs only the first are counted, and size.exact is false.",
+			"that no other namespace has, and is absent for a client that may not pull from every repository of the registry. Of more than 50,000 links to blobs only the first are counted, and size.exact is false.",
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*output, error) {
 		if err := checkNamespace("orgname", in.Namespace); err != nil {

@@ -234,7 +234,8 @@ func (a *API) addRepository() {
 		OperationID: "getRepo", Method: http.MethodGet, Path: "/repository/{repository}", Tags: []string{"repository"},
 		Summary: "Describe a repository", Errors: []int{http.StatusNotFound},
 		Description: "size.bytes is the size of all its blobs, which other repositories may have too; size.own_bytes is the size of " +
-			"those that no other repository has: the space that deleting the repository frees.",
+			"those that no other repository has: the space that deleting the repository frees. It is absent for a client that may not pull from every " +
+			"repository of the registry.",
 	}, func(ctx context.Context, in *input) (*output, error) {
 		viewer, err := a.server.Viewer(ctx)
 		if err != nil {

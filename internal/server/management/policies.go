@@ -296,6 +296,11 @@ func (a *API) addPreviews() {
 			}
 			o.Policy = &policy
 		}
+		viewer, err := a.server.Viewer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		o.HideBytes = !viewer.Unlimited()
 		p, err := a.opt.Autoprune.Preview(ctx, t, o)
 		return &output{p}, err
 	}

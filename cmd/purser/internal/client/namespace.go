@@ -87,9 +87,13 @@ func atLeast(n catalog.Count) string {
 // sizes formats, for a repository or namespace, the size of all its blobs (`all`), and the
 // size of the blobs that nothing else uses (`own`).
 func sizes(s catalog.Size) (all, own string) {
-	all, own = command.Size(s.Bytes)+" in "+command.Count(s.Blobs, "blob"), command.Size(s.OwnBytes)
+	atLeast := ""
 	if !s.Exact {
-		all, own = "at least "+all, "at least "+own
+		atLeast = "at least "
+	}
+	all, own = atLeast+command.Size(s.Bytes)+" in "+command.Count(s.Blobs, "blob"), "only shown to those who may pull everything"
+	if s.OwnBytes != nil {
+		own = atLeast + command.Size(*s.OwnBytes)
 	}
 	return all, own
 }

@@ -118,8 +118,11 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 	if !p.Complete {
 		fmt.Fprintln(w, "The preview ran out of time before it had looked at everything.") //nolint:errcheck // an error shows up in the last write
 	}
-	_, err := fmt.Fprintf(w, "%s of %s in %s would be deleted. Garbage collection would then free %s.\n",
-		humanize.Comma(p.Deleted), command.Count(p.Tags, "tag"), repositories(p.Repositories), command.Size(p.Bytes))
+	freed := ""
+	if p.Bytes != nil {
+		freed = " Garbage collection would then free " + command.Size(*p.Bytes) + "."
+	}
+	_, err := fmt.Fprintf(w, "%s of %s in %s would be deleted.%s\n", humanize.Comma(p.Deleted), command.Count(p.Tags, "tag"), repositories(p.Repositories), freed)
 	return err
 }
 
