@@ -47,7 +47,51 @@
 //
 // # Rates
 //
-// Rates limits requests in this process alone, for a bounded number of clients.
+// Rates limits the rate of requests of each key, which is an account or an address, for a bounded
+// number of keys. Each replica keeps a bucket for each key and decides by this bucket alone, so a
+// request never waits for the database. Each request that is admitted adds 1 to the level of its
+// key's bucket, the level falls at the rate of the limit, and a request is refused if the level
+// would exceed the burst. Refused requests add nothing.
+//
+// Replicas share the levels in the table requestrates, which has one row per key. While there are
+// requests, each replica makes an exchange about once a second: one statement adds the requests
+// that this replica has admitted since its last exchange, for the keys that had any, and returns
+// the levels that result. The replica continues with these levels. PostgreSQL carries the exchange
+// even if Redis is configured: each registry has PostgreSQL, a second way would have to be just as
+// correct, and the cost is one statement per second and replica. A replica that is alone exchanges
+// too, since it can't know whether another one has just started. The row has the time at which
+// the bucket will be empty; after that time any replica may delete the row.
+//
+// How much a client can get by using all of n replicas: let r be the rate, b the burst and i the
+// time between two exchanges of a replica, which is at most 1.1 s and the duration of an exchange.
+// In any time T it gets at most
+//
+//	r·T + n·(b + r·i)
+//
+// requests: one burst and one interval's requests for each replica, once and not again and again,
+// because the levels remember them. With the default burst of five seconds and two replicas, that
+// is what the rate allows in T and 13 seconds more, while one replica alone allows T and 5 seconds.
+// The reasons, where p is b + r·i:
+//
+//   - The requests that one replica adds in one exchange are at most p, since its own bucket has
+//     admitted them in at most the time i.
+//   - If a replica makes two exchanges, and other replicas add x in between, the shared level is at
+//     most p + x after the second. Either the replica's own level, which began with the shared
+//     level of the first and is b at most, has fallen no more than the shared one; or the shared
+//     level has fallen to 0, and there is only x and what the second exchange has added.
+//   - So the shared level never exceeds n·p. Look at the exchanges before a moment, back to the
+//     last one by a replica that also made a later one, and let these two be u and v. The
+//     exchanges between them, and those after v, are by different replicas, none by that of v, so
+//     they are at most n-1 together. The level is at most p and what those between have added after
+//     v, and each exchange after v adds at most p.
+//   - The shared level falls by at most r·T in the time T. What was admitted in that time has
+//     raised it, or would if all replicas made an exchange now. So it is at most r·T + n·p.
+//
+// If the database doesn't answer, each replica goes on with its own buckets, so a client can get
+// the rate once per replica. The loop of the exchange logs the failures and tries again, after
+// 10 s at the latest; the metric purser_worker_batches_total counts them. When the database
+// answers again, each replica adds at most a burst of what it has admitted meanwhile. After a crash
+// of PostgreSQL the table is empty, and the levels begin anew.
 package throttle
 
 import (
@@ -198,6 +242,9 @@ func (f *Failures) clean(ctx context.Context) {
 	}
 }
 
+// subjectSize is the size in bytes of the key of a row.
+const subjectSize = 17
+
 // subject returns the key of a row: its kind and a hash. The lengths are a part of the hashed
 // text, so different names have different texts.
 func subject(kind byte, names ...string) []byte {
@@ -206,7 +253,7 @@ func subject(kind byte, names ...string) []byte {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(name))))
 		h.Write([]byte(name))
 	}
-	return append([]byte{kind}, h.Sum(nil)[:16]...)
+	return append([]byte{kind}, h.Sum(nil)[:subjectSize-1]...)
 }
 
 // Address returns the text under which a client's IP address is counted: an IPv4 address as it

@@ -10,9 +10,11 @@ import (
 
 	"github.com/purser-registry/purser/internal/auth/throttle"
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/management"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 const (
@@ -31,8 +33,10 @@ type limits struct {
 	cfg         *config.Config
 	connections int // in total, 0: no limit
 	ofClient    int
-	metrics     *limit.Metrics
-	log         *slog.Logger
+	// clientRate and accountRate limit the rates of requests at all replicas; shareRates sets them.
+	clientRate, accountRate *throttle.Rates
+	metrics                 *limit.Metrics
+	log                     *slog.Logger
 }
 
 func newLimits(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*limits, error) {
@@ -98,14 +102,22 @@ func (l *limits) apply(srv *http.Server, s *sockets) {
 	srv.HTTP2 = &http.HTTP2Config{WriteByteTimeout: l.cfg.HTTP.AnswerIdleTimeout}
 }
 
+// shareRates makes the limits on rates of requests, which all replicas share in the database.
+// Their methods Run must run in the background.
+func (l *limits) shareRates(d *db.DB, loops *worker.Metrics) {
+	o := throttle.RatesOptions{Of: throttle.OfAddresses, PerSecond: float64(l.cfg.HTTP.MaxClientRequestRate), DB: d, Log: l.log, Metrics: loops}
+	l.clientRate = throttle.NewRates(o)
+	o.Of, o.PerSecond = throttle.OfAccounts, float64(l.cfg.HTTP.MaxAccountRequestRate)
+	l.accountRate = throttle.NewRates(o)
+}
+
 // server returns the limits on requests, for the options of server.New.
 func (l *limits) server() server.Limits {
 	h := l.cfg.HTTP
 	return server.Limits{
 		Memory:   limit.BudgetOptions{Total: h.BodyMemory, Share: h.BodyMemoryShare, Wait: h.BodyMemoryWait},
 		Requests: l.connections, ClientRequests: l.ofClient,
-		ClientRate:  throttle.NewRates(throttle.RatesOptions{PerSecond: float64(h.MaxClientRequestRate)}),
-		AccountRate: throttle.NewRates(throttle.RatesOptions{PerSecond: float64(h.MaxAccountRequestRate)}),
+		ClientRate: l.clientRate, AccountRate: l.accountRate,
 		MinBodyRate: h.MinBodyRate, MinBodyRateWindow: h.MinBodyRateWindow,
 		AnswerIdleTimeout: h.AnswerIdleTimeout, Metrics: l.metrics,
 	}

@@ -130,6 +130,7 @@ func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 		return err
 	}
 	loops := worker.NewMetrics(reg)
+	limits.shareRates(pools.metadata, loops)
 	p := dependencies{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits}
 	if p.pulls, err = openPulls(cfg, p, loops); err != nil {
 		return err
@@ -245,7 +246,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if cfg.Autoprune.Enabled {
 		workers = append(workers, pruner.Run)
 	}
-	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, c.Listen), nil
+	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, c.Listen, p.limits.clientRate.Run, p.limits.accountRate.Run), nil
 }
 
 // mount makes the OCI API and the management API, and mounts them on `front`. The caller
