@@ -187,12 +187,20 @@ func (c *Control) Authorize(ctx context.Context, p *Principal, a Access, r Resou
 	switch {
 	case err != nil || ok:
 		return err
-	case p.token != nil && !(p.ID != 0 && p.token.WasRefused(r.Repository, tokenActions[a])):
+	case p.token != nil && !(p.ID != 0 && wasRefused(p.token, a, r)):
 		return unauthorized() // a token with another scope may do
 	case p.ID == 0:
 		return unauthorized()
 	}
 	return denied(p, a, r)
+}
+
+// wasRefused says whether the client has asked for the access when it got the token, in vain.
+func wasRefused(t *token.Claims, a Access, r Resource) bool {
+	if a == List {
+		return t.CatalogWasRefused()
+	}
+	return t.WasRefused(r.Repository, tokenActions[a])
 }
 
 // tokenActions are the names of accesses in registry tokens.

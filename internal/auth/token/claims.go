@@ -44,6 +44,12 @@ func (c *Claims) WasRefused(repository, action string) bool {
 		(has(c.Refused, typeRepository, repository, action) || has(c.Refused, typeRepository, repository, allActions))
 }
 
+// CatalogWasRefused says whether the client has asked for the list of the registry's repositories
+// when it got the token, and the token doesn't allow that.
+func (c *Claims) CatalogWasRefused() bool {
+	return !c.AllowsCatalog() && has(c.Refused, typeRegistry, catalogName, allActions)
+}
+
 func has(list []Access, kind, name, action string) bool {
 	for i := range list {
 		if a := &list[i]; a.Name == name && a.Type == kind && slices.Contains(a.Actions, action) {

@@ -60,3 +60,39 @@ func TestTokenFlow(t *testing.T) {
 	r.Do(t, "GET", "/token", "", servertest.Basic("reader", "wrong")...).WantStatus(t, 401)
 	r.Do(t, "GET", "/token", "", servertest.Basic("nobody", "wrong")...).WantStatus(t, 401)
 }
+
+// TestCatalogRefused: a client that asked for a token for the catalog in vain is told so, and one
+// that hasn't asked is told to. Nobody without an account is told anything but to log in.
+func TestCatalogRefused(t *testing.T) {
+	t.Parallel()
+	r := closed(t, map[string]auth.Role{"reader": auth.Reader})
+	_, secret, err := r.Auth.CreateRobot(t.Context(), "acme", "pusher", "", auth.Limits{Actions: []auth.Action{auth.ActionPush}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pusher := servertest.Basic("acme+pusher", secret)
+	const catalog, other = "registry:catalog:*", "repository:acme/app:push"
+	ask := "Bearer realm=\"" + strings.TrimSuffix(r.URL, "/") + "/token\",service=\"purser\",scope=\"registry:catalog:*\",error=\"insufficient_scope\""
+	get := func(credentials []string, scopes ...string) servertest.Answer {
+		return r.Do(t, "GET", "/v2/_catalog", "", servertest.Bearer(r.Token(t, credentials, scopes...))...)
+	}
+	get(pusher, catalog).Want(t, 403, oci.Denied)
+	get(pusher, other, catalog).Want(t, 403, oci.Denied)
+	get(pusher, other).Want(t, 401, oci.Unauthorized, "Www-Authenticate", ask)
+	get(pusher, "repository:catalog:*").Want(t, 401, oci.Unauthorized, "Www-Authenticate", ask)
+	r.Do(t, "GET", "/v2/_catalog", "", pusher...).Want(t, 403, oci.Denied)
+	get(servertest.As("reader"), other).Want(t, 401, oci.Unauthorized, "Www-Authenticate", ask)
+	get(servertest.As("reader"), catalog).WantStatus(t, 200)
+	get(nil, other).Want(t, 401, oci.Unauthorized, "Www-Authenticate", ask)
+	get(nil, catalog).WantStatus(t, 200)
+}
+
+// TestCatalogWithoutAnonymousPull: a registry that serves nobody without an account answers an
+// anonymous request for the catalog in the same way as one for a repository.
+func TestCatalogWithoutAnonymousPull(t *testing.T) {
+	t.Parallel()
+	r := closed(t, nil, func(o *servertest.Options) { o.Access.AnonymousPull = false })
+	for _, path := range []string{"/v2/_catalog", "/v2/acme/app/manifests/v1", "/token?scope=registry:catalog:*", "/token?scope=repository:acme/app:pull"} {
+		r.Do(t, "GET", path, "").WantStatus(t, 401)
+	}
+}

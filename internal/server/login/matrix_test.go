@@ -229,7 +229,7 @@ func (m *matrix) check(o operation, c client, p place) {
 	case !ok:
 		want = 401
 	case w.may(access, p) && !w.refuses(o.method, o.pattern):
-	case w.account && !(c.credential == "token" && o.access == "list"):
+	case w.account:
 		want = 403
 	default: // another registry token might do
 		want = 401
