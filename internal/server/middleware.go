@@ -228,12 +228,13 @@ func (s *Server) logRequest(o *Observation, r *http.Request, took time.Duration,
 	if o.proxy != "" && ClientPort(remote) == 0 { // the proxy doesn't name the client's port
 		remote = ClientAddress(remote)
 	}
-	attrs := [14]slog.Attr{
+	attrs := [15]slog.Attr{
 		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Int("status", o.status),
 		slog.Int64("sent", o.sent), slog.Int64("received", o.read), slog.Duration("took", took),
 		slog.String("remote", remote), slog.String("agent", r.UserAgent()), slog.String("request_id", o.ID),
+		slog.String("account", o.Account()),
 	}
-	list := attrs[:9]
+	list := attrs[:10]
 	if o.proxy != "" {
 		list = append(list, slog.String("proxy", o.proxy))
 	}
