@@ -38,7 +38,7 @@ func (c *Control) Provision(ctx context.Context, i identity.Identity) (a Account
 		}
 		changed = created || updated
 		if i.Source != SourceHtpasswd {
-			synced, err := syncTeams(ctx, tx, id, i.Source, i.Groups)
+			synced, err := syncTeams(ctx, tx, id, a.Name, i.Source, i.Groups)
 			if err != nil {
 				return err
 			}

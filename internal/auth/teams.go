@@ -268,10 +268,10 @@ func (s *Store) SetTeamGroups(ctx context.Context, namespace, team string, group
 	})
 }
 
-// syncTeams makes an account a member of exactly those synced teams whose groups it is in.
-// `changed` says whether it wasn't before.
-func syncTeams(ctx context.Context, tx pgx.Tx, account int64, source string, groups []string) (changed bool, err error) {
-	err = tx.QueryRow(ctx, `
+// syncTeams makes an account a member of exactly those synced teams whose groups it is in, and
+// writes an audit entry of each change. `changed` says whether there was one.
+func syncTeams(ctx context.Context, tx pgx.Tx, account int64, name, source string, groups []string) (changed bool, err error) {
+	rows, err := tx.Query(ctx, `
 		WITH wanted AS MATERIALIZED (
 			SELECT DISTINCT team_id FROM teamgroups WHERE source = $2 AND group_name = ANY($3::text[])
 		), gone AS (
@@ -282,8 +282,28 @@ func syncTeams(ctx context.Context, tx pgx.Tx, account int64, source string, gro
 			SELECT team_id, $1, true FROM wanted ORDER BY team_id ON CONFLICT DO NOTHING
 			RETURNING team_id
 		)
-		SELECT EXISTS (SELECT FROM gone UNION ALL SELECT FROM new)`, account, source, groups).Scan(&changed)
-	return changed, err
+		SELECT c.added, n.name, t.name
+		FROM (SELECT team_id, false AS added FROM gone UNION ALL SELECT team_id, true FROM new) c
+		CROSS JOIN LATERAL (SELECT top_level_namespace_id, name FROM teams WHERE id = c.team_id OFFSET 0) t
+		CROSS JOIN LATERAL (SELECT name FROM top_level_namespaces WHERE id = t.top_level_namespace_id OFFSET 0) n
+		ORDER BY n.name, t.name`, account, source, groups)
+	if err != nil {
+		return false, err
+	}
+	entries, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (audit.Entry, error) {
+		var added bool
+		var namespace, team string
+		err := row.Scan(&added, &namespace, &team)
+		kind := audit.RemoveTeamMember
+		if added {
+			kind = audit.AddTeamMember
+		}
+		return teamEntry(kind, namespace, team, map[string]any{"member": name, "source": source}), err
+	})
+	if err != nil {
+		return false, err
+	}
+	return len(entries) > 0, audit.Append(ctx, tx, entries...)
 }
 
 // Grant is a role of an account or a team in a namespace or a repository.

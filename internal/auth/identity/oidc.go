@@ -216,7 +216,8 @@ func (p *Provider) Begin(ctx context.Context, redirectURL string) (Attempt, erro
 
 // Finish ends a log-in: query is the query with which the browser came to redirectURL, which is
 // the one that Begin got. An error wraps ErrRefused, and says why in words for the person, or
-// ErrUnavailable.
+// ErrUnavailable. If the provider has identified a person who may not log in, Finish returns the
+// subject with the error, and the name if it is valid.
 func (p *Provider) Finish(ctx context.Context, a Attempt, redirectURL string, query url.Values) (Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, finishLimit)
 	defer cancel()
@@ -250,5 +251,9 @@ func (p *Provider) Finish(ctx context.Context, a Attempt, redirectURL string, qu
 	if err != nil {
 		return Identity{}, err
 	}
-	return p.identity(person)
+	i, err := p.identity(person)
+	if err != nil {
+		i = Identity{Source: SourceOIDC, Subject: person.subject, Name: i.Name}
+	}
+	return i, err
 }

@@ -16,7 +16,8 @@ func (w person) find(name string) (value any, among map[string]any, ok bool) {
 	return nil, nil, false
 }
 
-// identity makes the identity from what the provider says.
+// identity makes the identity from what the provider says. With an error it returns the name, if
+// that is valid.
 func (p *Provider) identity(w person) (Identity, error) {
 	i := Identity{Source: SourceOIDC, Subject: w.subject}
 	var err error
@@ -30,11 +31,11 @@ func (p *Provider) identity(w person) (Identity, error) {
 		}
 	}
 	if i.Groups, err = p.groups(w); err != nil {
-		return Identity{}, err
+		return i, err
 	}
 	in := func(group string) bool { return slices.Contains(i.Groups, group) }
 	if len(p.o.RequiredGroups) > 0 && !slices.ContainsFunc(p.o.RequiredGroups, in) {
-		return Identity{}, refused("%s is in none of the groups that may log in; ask an administrator of the registry", i.Name)
+		return i, refused("%s is in none of the groups that may log in; ask an administrator of the registry", i.Name)
 	}
 	i.Superuser = slices.ContainsFunc(p.o.AdminGroups, in)
 	return i, nil

@@ -57,14 +57,17 @@ func (a *API) finishOIDC(w http.ResponseWriter, r *http.Request) error {
 	}
 	who, err := a.oidc.Finish(r.Context(), attempt.attempt(), attempt.Redirect, r.URL.Query())
 	if err != nil {
-		return providerError(err)
-	}
-	account, err := a.control.Provision(r.Context(), who)
-	if err != nil {
+		err = providerError(err)
+		a.control.RecordRefusal(r.Context(), who, err)
 		return err
 	}
-	if account.Disabled {
-		return oci.Errorf(oci.Denied, "the account %s is disabled: ask the registry's administrator", account.Name)
+	account, err := a.control.Provision(r.Context(), who)
+	if err == nil && account.Disabled {
+		err = oci.Errorf(oci.Denied, "the account %s is disabled: ask the registry's administrator", account.Name)
+	}
+	if err != nil {
+		a.control.RecordRefusal(r.Context(), who, err)
+		return err
 	}
 	if err := a.control.OpenSession(w, r, account.Name, "oidc"); err != nil {
 		return err

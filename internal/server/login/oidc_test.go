@@ -16,14 +16,18 @@ import (
 )
 
 // withProvider starts a provider, and a registry at which its users log in.
-func withProvider(t *testing.T) (*identitytest.Provider, *servertest.Registry) {
+func withProvider(t *testing.T, change ...func(*identity.ProviderOptions)) (*identitytest.Provider, *servertest.Registry) {
 	t.Helper()
 	p := identitytest.OIDC(t)
 	r := closed(t, nil, func(o *servertest.Options) {
 		var err error
 		o.Access.SuperusersOf = []string{auth.SourceOIDC}
-		o.Login.OIDC, err = identity.NewProvider(identity.ProviderOptions{Issuer: p.Issuer, ClientID: p.ClientID,
-			ClientSecret: p.ClientSecret, AdminGroups: []string{"registry-admins"}})
+		options := identity.ProviderOptions{Issuer: p.Issuer, ClientID: p.ClientID,
+			ClientSecret: p.ClientSecret, AdminGroups: []string{"registry-admins"}}
+		for _, f := range change {
+			f(&options)
+		}
+		o.Login.OIDC, err = identity.NewProvider(options)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,12 +125,19 @@ func TestOIDCRefused(t *testing.T) {
 	if at, status, _ := visit(t, p, nil, start, "bob"); at.Path != "/auth/login" || status != 200 {
 		t.Errorf("bob arrives at %s, %d", at, status)
 	}
+	if list := entries(t, r, "login_failure"); len(list) != 1 || !strings.Contains(list[0], `"account": "alice"`) || !strings.Contains(list[0], "another identity") ||
+		!strings.Contains(list[0], `"source": "oidc"`) {
+		t.Errorf("entries of refused log-ins: %q", list)
+	}
 	disabled := true
 	if err := r.Auth.ChangeAccount(t.Context(), "bob", auth.AccountChange{Disabled: &disabled}); err != nil {
 		t.Fatal(err)
 	}
 	if _, status, body := visit(t, p, nil, start, "bob"); status != 403 || !strings.Contains(body, "bob is disabled") {
 		t.Errorf("a disabled account: %d\n%s", status, body)
+	}
+	if list := entries(t, r, "login_failure"); len(list) != 2 || !strings.Contains(list[1], "bob is disabled") {
+		t.Errorf("entries of refused log-ins: %q", list)
 	}
 	begin := func() (authorize, cookie string) {
 		a := r.Do(t, "GET", "/auth/oidc/login", "").WantStatus(t, 303)
@@ -158,5 +169,22 @@ func TestOIDCRefused(t *testing.T) {
 	r.Do(t, "GET", back, "", "Cookie", mine).WantStatus(t, 403) // the provider takes a code once
 	if a := r.Do(t, "GET", "/auth/oidc/callback?error=access_denied&state=x", "", "Cookie", victims); a.StatusCode != 403 {
 		t.Errorf("an answer with another state: %d", a.StatusCode)
+	}
+	if list := entries(t, r, "login_failure"); len(list) != 2 {
+		t.Errorf("log-ins that identified nobody have entries: %q", list)
+	}
+}
+
+// TestOIDCRequiredGroups: the provider identifies a person who is in none of the required groups.
+// The audit log must have the refusal with the person's name.
+func TestOIDCRequiredGroups(t *testing.T) {
+	t.Parallel()
+	p, r := withProvider(t, func(o *identity.ProviderOptions) { o.RequiredGroups = []string{"nobody-is-in-it"} })
+	if _, status, body := visit(t, p, nil, r.URL+"/auth/oidc/login", "bob"); status != 403 || !strings.Contains(body, "none of the groups") {
+		t.Errorf("%d\n%s", status, body)
+	}
+	list := entries(t, r, "login_failure")
+	if len(list) != 1 || !strings.Contains(list[0], `"account": "bob"`) || !strings.Contains(list[0], "none of the groups") || !strings.Contains(list[0], `"subject": "`+p.Issuer) {
+		t.Errorf("entries of refused log-ins: %q", list)
 	}
 }
