@@ -17,7 +17,7 @@ import (
 // before it writes an object. It returns the claimed upload.
 func (b bundle) begun(t *testing.T, path string) catalog.Upload {
 	t.Helper()
-	list, err := b.StartUploads(t.Context(), 1)
+	list, err := b.StartUploads(t.Context(), catalog.StartOptions{N: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -48,34 +50,113 @@ const NoTicket = -1
 // upload is complete.
 const MaxTail = 64 << 10
 
-// StartUploads inserts the rows of n new uploads. For each upload it reserves one object
+// StartOptions are the options of StartUploads.
+type StartOptions struct {
+	N int // how many uploads to start
+	// Client and Account are who starts the uploads. Their open uploads are counted together
+	// with those of the same client, and of the same account. "": not counted.
+	Client, Account string
+	// MostOfOne limits the open uploads of a client, and those of an account. Most limits the
+	// open uploads of all. 0: no limit.
+	MostOfOne, Most int
+	// Drop has ids of unused uploads, which StartUploads deletes first (see DropUploads).
+	Drop []uuid.UUID
+}
+
+// StartUploads inserts the rows of up to o.N new uploads. For each upload it reserves one object
 // number for the caller, so that the caller can write the first object without claiming the
 // upload. The uploads belong to no repository until their state is first saved. A process
 // calls StartUploads ahead of need, for several rows in one commit, so that a client that
 // starts an upload waits for no commit. Rows that stay unused are deleted like abandoned
 // uploads (ReapUploads).
-func (c *Catalog) StartUploads(ctx context.Context, n int) ([]Upload, error) {
-	list := make([]Upload, n)
-	ids, keys := make([]uuid.UUID, n), make([]string, n)
+//
+// If a limit is reached, StartUploads starts no upload and returns an UploadLimitError. Each row counts from its insertion
+// until it is deleted, because the upload was finished or cancelled or has expired, on whatever
+// replica. So that uploads that are made ahead don't use up a limit, StartUploads starts no more
+// than a 32nd of the uploads that the limits still allow, but at least one.
+//
+// The limits of clients and accounts hold exactly. A transaction locks the client and then the
+// account, by advisory locks, before it counts rows, and keeps the locks until its own rows are
+// committed. So all that insert rows of the same client or account see each other's, and the
+// order of the locks prevents deadlocks. The limit of all may be exceeded by uploads that are
+// started at the same time.
+func (c *Catalog) StartUploads(ctx context.Context, o StartOptions) ([]Upload, error) {
+	list := make([]Upload, o.N)
+	ids, keys := make([]uuid.UUID, o.N), make([]string, o.N)
 	for i := range list {
 		ids[i], keys[i] = uuid.New(), blob.NewBase()
 		list[i] = Upload{ID: ids[i], StorageKey: keys[i], Algorithm: oci.SHA256, Ticket: 0, StartedAt: time.Now()}
 	}
-	_, err := c.db.Pool.Exec(ctx, `
-		INSERT INTO uploads (id, repository, storage_key, algorithm, numbers)
-		SELECT id, '', storage_key, 'sha256', 1 FROM unnest($1::uuid[], $2::text[]) AS u (id, storage_key)`, ids, keys)
-	if err != nil {
+	b := new(batch)
+	if len(o.Drop) > 0 {
+		b.exec("DELETE FROM uploads WHERE id = ANY ($1) AND attempt = 0 AND repository = ''", o.Drop)
+	}
+	if o.MostOfOne > 0 && o.Client != "" { // 1886745445 and 1886745446 are key spaces of advisory locks
+		b.exec("SELECT pg_advisory_xact_lock(1886745445, hashtext($1))", o.Client)
+	}
+	if o.MostOfOne > 0 && o.Account != "" {
+		b.exec("SELECT pg_advisory_xact_lock(1886745446, hashtext($1))", o.Account)
+	}
+	var made, ofClient, ofAccount, ofAll int
+	b.row([]any{&made, &ofClient, &ofAccount, &ofAll}, `
+		WITH present AS MATERIALIZED (
+			SELECT (SELECT count(*) FROM (SELECT FROM uploads WHERE client = @client AND status = 1 LIMIT @most_of_one) c) AS of_client,
+				(SELECT count(*) FROM (SELECT FROM uploads WHERE account = @account AND status = 1 LIMIT @most_of_one) a) AS of_account,
+				(SELECT count(*) FROM (SELECT FROM uploads LIMIT @most) u) AS of_all
+		), room AS MATERIALIZED (
+			SELECT LEAST(@most_of_one - GREATEST(of_client, of_account), @most - of_all) AS n FROM present
+		), made AS (
+			INSERT INTO uploads (id, repository, storage_key, algorithm, numbers, client, account)
+			SELECT u.id, '', u.storage_key, 'sha256', 1, @client, @account
+			FROM unnest(@ids::uuid[], @keys::text[]) WITH ORDINALITY AS u (id, storage_key, i), room
+			WHERE room.n > 0 AND (i = 1 OR i <= room.n / 32)
+			RETURNING id
+		)
+		SELECT (SELECT count(*) FROM made), of_client, of_account, of_all FROM present`, db.Args{
+		"ids": ids, "keys": keys, "client": nameOrNull(o.Client), "account": nameOrNull(o.Account),
+		"most_of_one": limitOf(o.MostOfOne), "most": limitOf(o.Most)})
+	if err := b.send(ctx, c.db.Pool); err != nil {
 		return nil, fmt.Errorf("starting uploads: %w", err)
 	}
-	return list, nil
+	switch {
+	case made > 0:
+		return list[:made], nil
+	case ofClient >= o.MostOfOne && o.MostOfOne > 0:
+		return nil, &UploadLimitError{limit.ClientUploads}
+	case ofAccount >= o.MostOfOne && o.MostOfOne > 0:
+		return nil, &UploadLimitError{limit.AccountUploads}
+	}
+	return nil, &UploadLimitError{limit.Uploads}
 }
 
-// DropUploads deletes unused rows that StartUploads made.
-func (c *Catalog) DropUploads(ctx context.Context, list []Upload) error {
-	ids := make([]uuid.UUID, len(list))
-	for i, u := range list {
-		ids[i] = u.ID
+// nameOrNull returns nil (NULL) for "".
+func nameOrNull(name string) *string {
+	if name == "" {
+		return nil
 	}
+	return &name
+}
+
+// UploadLimitError says that no upload was started, because a limit on open uploads is reached.
+type UploadLimitError struct {
+	Limit string // limit.ClientUploads, limit.AccountUploads or limit.Uploads
+}
+
+func (e *UploadLimitError) Error() string {
+	return "too many uploads are open: the limit " + e.Limit + " is reached"
+}
+
+// limitOf returns the number for a limit in a statement: n, or if there is no limit the highest
+// number.
+func limitOf(n int) int64 {
+	if n <= 0 {
+		return math.MaxInt32
+	}
+	return int64(n)
+}
+
+// DropUploads deletes the rows of uploads that StartUploads made and no client got.
+func (c *Catalog) DropUploads(ctx context.Context, ids []uuid.UUID) error {
 	_, err := c.db.Pool.Exec(ctx, "DELETE FROM uploads WHERE id = ANY ($1) AND attempt = 0 AND repository = ''", ids)
 	if err != nil {
 		return fmt.Errorf("dropping unused uploads: %w", err)
@@ -287,19 +368,6 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 		d.Bytes(), key, u.Size)
 	b.linkBlob(r, d)
 	return b.send(ctx, c.db.Pool)
-}
-
-// OpenUploads returns those of the given `ids` whose uploads can still be continued.
-func (c *Catalog) OpenUploads(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
-	rows, err := c.db.Pool.Query(ctx, "SELECT id FROM uploads WHERE id = ANY ($1) AND status = 1", ids)
-	if err != nil {
-		return nil, fmt.Errorf("looking for open uploads: %w", err)
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
-		return nil, fmt.Errorf("looking for open uploads: %w", err)
-	}
-	return list, nil
 }
 
 // CancelUpload deletes the upload's row and records the upload's objects for deletion from the

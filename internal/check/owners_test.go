@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/check"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -35,7 +36,7 @@ func (b bundle) key(t *testing.T, d oci.Digest) string {
 // begun starts an upload and returns its base, the prefix of its objects' keys.
 func (b bundle) begun(t *testing.T) string {
 	t.Helper()
-	list, err := b.StartUploads(t.Context(), 1)
+	list, err := b.StartUploads(t.Context(), catalog.StartOptions{N: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,7 @@ func (b *storeBundle) sweeper() *gc.Sweeper {
 // upload starts an upload and stores an object of it.
 func (b *storeBundle) upload() catalog.Upload {
 	b.t.Helper()
-	list, err := b.catalog.StartUploads(b.t.Context(), 1)
+	list, err := b.catalog.StartUploads(b.t.Context(), catalog.StartOptions{N: 1})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func (b *storeBundle) doom(n int) []string {
 // begun starts an upload, writes content to one of its objects, and returns the object's
 // key.
 func (b *storeBundle) begun(ctx context.Context, content string) (u catalog.Upload, key string, err error) {
-	list, err := b.catalog.StartUploads(ctx, 1)
+	list, err := b.catalog.StartUploads(ctx, catalog.StartOptions{N: 1})
 	if err != nil {
 		return u, "", err
 	}

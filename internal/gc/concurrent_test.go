@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -272,7 +273,7 @@ func (s *storm) kill(ctx context.Context) error {
 // push stores a blob and records the storage key of its object.
 func (s *storm) push(ctx context.Context, b bundle, path, content string) (oci.Digest, error) {
 	d := oci.Compute(oci.SHA256, []byte(content))
-	list, err := b.StartUploads(ctx, 1)
+	list, err := b.StartUploads(ctx, catalog.StartOptions{N: 1})
 	if err != nil {
 		return d, err
 	}

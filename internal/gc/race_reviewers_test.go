@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
@@ -299,7 +300,7 @@ func TestRaceOneOwner(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.Push(t, "r", "layer")
-	list, err := b.StartUploads(t.Context(), 1)
+	list, err := b.StartUploads(t.Context(), catalog.StartOptions{N: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

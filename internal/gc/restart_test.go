@@ -120,7 +120,7 @@ type pusher struct {
 // upload stores a blob and commits it.
 func (p *pusher) upload(ctx context.Context, content string) (d oci.Digest, err error) {
 	d = oci.Compute(oci.SHA256, []byte(content))
-	list, err := p.b.catalog.StartUploads(ctx, 1)
+	list, err := p.b.catalog.StartUploads(ctx, catalog.StartOptions{N: 1})
 	if err != nil {
 		return d, err
 	}

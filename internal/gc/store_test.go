@@ -217,7 +217,7 @@ func (f faulty) DeleteUpload(ctx context.Context, base, keep string) error {
 // upload starts an upload, stores an object of 10 bytes for it, and returns the upload.
 func (b *storeBundle) upload() catalog.Upload {
 	b.t.Helper()
-	list, err := b.catalog.StartUploads(b.t.Context(), 1)
+	list, err := b.catalog.StartUploads(b.t.Context(), catalog.StartOptions{N: 1})
 	if err != nil {
 		b.t.Fatal(err)
 	}

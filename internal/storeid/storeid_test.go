@@ -63,7 +63,7 @@ func (b *bundle) on(store blob.Store, place string) *storeid.Store {
 // push stores content as an object in store, and makes it a blob of the database.
 func (b *bundle) push(store blob.Store, content string) (oci.Digest, string) {
 	b.t.Helper()
-	list, err := b.catalog.StartUploads(b.t.Context(), 1)
+	list, err := b.catalog.StartUploads(b.t.Context(), catalog.StartOptions{N: 1})
 	if err != nil {
 		b.t.Fatal(err)
 	}

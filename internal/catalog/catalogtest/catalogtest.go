@@ -118,7 +118,7 @@ func (b Bundle) Push(t *testing.T, path, content string) oci.Digest {
 
 func (b Bundle) TryPush(ctx context.Context, path, content string) (oci.Digest, error) {
 	d := oci.Compute(oci.SHA256, []byte(content))
-	list, err := b.StartUploads(ctx, 1)
+	list, err := b.StartUploads(ctx, catalog.StartOptions{N: 1})
 	if err != nil {
 		return d, err
 	}

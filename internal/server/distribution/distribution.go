@@ -49,8 +49,8 @@ type Options struct {
 	// it after that. Default 24 h.
 	UploadMaxAge time.Duration
 	// Uploads limits how many uploads may be open at once, and ClientUploads how many of them
-	// one client, or one account, may have. An upload is open from its start until it is
-	// finished or cancelled. 0: no limit.
+	// one client, or one account, may have, at all processes on the database together. An
+	// upload is open from its start until it is finished or cancelled. 0: no limit.
 	Uploads, ClientUploads int
 	LimitMetrics           *limit.Metrics // counts refusals. Nil: none
 	// Recorder records each pull of a manifest. Nil: pulls aren't recorded.
@@ -59,14 +59,12 @@ type Options struct {
 
 // API is the OCI Distribution API.
 type API struct {
-	opt     Options
-	server  *server.Server
-	catalog *catalog.Catalog
-	store   blob.Store
-	log     *slog.Logger
-	uploads *uploads
-	// unfinished counts open uploads.
-	unfinished *openUploads
+	opt        Options
+	server     *server.Server
+	catalog    *catalog.Catalog
+	store      blob.Store
+	log        *slog.Logger
+	uploads    *uploads
 	heavyTurns chan struct{} // has one element for each large manifest that is being handled
 	// redirected maps storage keys to the time at which the method redirect last saw that the
 	// store has the object with this key. redirect itself ignores entries older than
@@ -96,8 +94,7 @@ func New(o Options) (*API, error) {
 	}
 	return &API{
 		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log,
-		uploads: newUploads(o.Catalog, o.UploadMaxAge), unfinished: newOpenUploads(o),
-		heavyTurns: make(chan struct{}, maxHeavy),
+		uploads: newUploads(o), heavyTurns: make(chan struct{}, maxHeavy),
 		redirected: otter.Must(&otter.Options[string, time.Time]{MaximumSize: redirectedMax}),
 	}, nil
 }

@@ -2,22 +2,28 @@ package distribution
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 const (
-	// uploadsAhead is how many rows of uploads are inserted in one transaction. One of the
-	// uploads is for the request that needs an upload now. The others are kept for later
-	// requests, which then start an upload without a transaction.
+	// uploadsAhead is how many rows of uploads are inserted in one transaction at most. One of
+	// the uploads is for the request that needs an upload now. The others are kept for later
+	// requests of the same uploader, which then start an upload without a transaction.
 	uploadsAhead = 16
 	// aheadMaxAge is the greatest age at which a client may get an upload that was made in
 	// advance; see AheadAge.
 	aheadMaxAge = 5 * time.Minute
+	// maxPools limits for how many uploaders uploads are kept.
+	maxPools = 4096
 	// maxRemembered limits how many rows of uploads a process remembers. If a row was
 	// forgotten, the next request on the upload reads the row from the database.
 	maxRemembered = 4096
@@ -36,19 +42,43 @@ func AheadAge(maxAge time.Duration) time.Duration { return min(aheadMaxAge, maxA
 // whose rows this process was the last to save, as far as it knows. A request that gets an
 // upload removes it from `ahead` or `known`, so no two requests get the same upload. If another
 // process has changed the row since, the request's next write to the row fails.
+//
+// The limits on open uploads are checked when rows are inserted (catalog.StartUploads), so an
+// upload that was made in advance has passed them already.
 type uploads struct {
 	catalog *catalog.Catalog
 	names   *uploadNames
+	limits  uploadLimits
 
 	aheadAge time.Duration
 
-	mu    sync.Mutex
-	ahead []catalog.Upload
-	known map[uuid.UUID]remembered
-	bytes int // of the tails in known
+	mu      sync.Mutex
+	ahead   map[uploader]*pool
+	swept   time.Time   // when expired uploads were last removed from ahead
+	expired []uuid.UUID // rows of uploads that were removed from ahead and given to no client
+	known   map[uuid.UUID]remembered
+	bytes   int // of the tails in known
+}
+
+// uploader is who begins an upload. If the open uploads of clients and accounts aren't limited,
+// all share the uploader that has no names.
+type uploader struct{ client, account string } // account "": nobody is logged in
+
+// pool has the uploads that were made in advance for an uploader.
+type pool struct {
+	list []catalog.Upload
+	// next is how many rows are inserted next time: at first one, then twice as many each time,
+	// since most uploaders start few uploads.
+	next int
 	// making makes sure that only one request at a time makes uploads in advance: the channel
 	// has a buffer of one element, which this request fills.
 	making chan struct{}
+}
+
+// uploadLimits are the limits on open uploads of all processes.
+type uploadLimits struct {
+	most, mostOfOne int // 0: no limit; mostOfOne is for each client and each account
+	metrics         *limit.Metrics
 }
 
 // remembered is an upload with the time at which the method remember stored it. From this time
@@ -58,47 +88,134 @@ type remembered struct {
 	since time.Time
 }
 
-func newUploads(c *catalog.Catalog, maxAge time.Duration) *uploads {
-	return &uploads{catalog: c, names: &uploadNames{catalog: c}, aheadAge: AheadAge(maxAge),
-		known: map[uuid.UUID]remembered{}, making: make(chan struct{}, 1)}
+func newUploads(o Options) *uploads {
+	return &uploads{
+		catalog: o.Catalog, names: &uploadNames{catalog: o.Catalog}, aheadAge: AheadAge(o.UploadMaxAge),
+		limits: uploadLimits{o.Uploads, o.ClientUploads, o.LimitMetrics},
+		ahead:  map[uploader]*pool{}, known: map[uuid.UUID]remembered{},
+	}
 }
 
-// start returns an upload that was made in advance. If none is left, start makes uploadsAhead
-// new uploads and returns one of them.
-func (m *uploads) start(ctx context.Context) (catalog.Upload, error) {
-	if u, ok := m.take(); ok {
+// start returns an upload that was made in advance for this uploader. If none is left, start
+// makes new uploads and returns one of them. Error: TOOMANYREQUESTS or UNAVAILABLE if a limit
+// on open uploads is reached.
+func (m *uploads) start(ctx context.Context, by uploader) (catalog.Upload, error) {
+	if m.limits.mostOfOne <= 0 {
+		by = uploader{}
+	}
+	p, u, ok := m.take(by)
+	if ok {
 		return u, nil
 	}
 	select {
-	case m.making <- struct{}{}:
-		defer func() { <-m.making }()
+	case p.making <- struct{}{}:
+		defer func() { <-p.making }()
 	case <-ctx.Done():
 		return catalog.Upload{}, ctx.Err()
 	}
-	if u, ok := m.take(); ok { // another request has made some meanwhile
+	if _, u, ok = m.take(by); ok { // another request has made some meanwhile
 		return u, nil
 	}
-	list, err := m.catalog.StartUploads(ctx, uploadsAhead)
+	return m.make(ctx, by, p.next)
+}
+
+// make inserts the rows of uploads into the database, returns one of the uploads, and keeps the
+// others for the uploader. The same transaction deletes rows of uploads that no client got in
+// time.
+func (m *uploads) make(ctx context.Context, by uploader, n int) (catalog.Upload, error) {
+	m.mu.Lock()
+	expired := m.expired
+	m.expired = nil
+	m.mu.Unlock()
+	list, err := m.catalog.StartUploads(ctx, catalog.StartOptions{
+		N: n, Client: by.client, Account: by.account, MostOfOne: m.limits.mostOfOne, Most: m.limits.most, Drop: expired,
+	})
+	if full, ok := errors.AsType[*catalog.UploadLimitError](err); ok {
+		return catalog.Upload{}, m.limits.refuse(full.Limit, by)
+	}
 	if err != nil {
 		return catalog.Upload{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ahead = append(m.ahead, list[1:]...)
+	p := m.pool(by)
+	p.list = append(p.list, list[1:]...)
+	p.next = min(2*n, uploadsAhead)
 	return list[0], nil
 }
 
-func (m *uploads) take() (catalog.Upload, bool) {
+// refuse returns the client's error if the limit `full` is reached.
+func (l uploadLimits) refuse(full string, by uploader) error {
+	l.metrics.Refused(full)
+	switch full {
+	case limit.ClientUploads:
+		return oci.Errorf(oci.TooManyRequests,
+			"%d uploads from your address are unfinished: finish or cancel some, or wait until they expire", l.mostOfOne)
+	case limit.AccountUploads:
+		return oci.Errorf(oci.TooManyRequests,
+			"%d uploads of the account %s are unfinished: finish or cancel some, or wait until they expire", l.mostOfOne, by.account)
+	}
+	return oci.Errorf(oci.Unavailable, "there are too many unfinished uploads: try again later")
+}
+
+// take returns an upload that was made in advance for this uploader, if there is one. It also
+// returns the uploader's pool.
+func (m *uploads) take(by uploader) (*pool, catalog.Upload, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for len(m.ahead) > 0 {
-		u := m.ahead[len(m.ahead)-1]
-		m.ahead = m.ahead[:len(m.ahead)-1]
+	m.sweep()
+	p := m.pool(by)
+	for len(p.list) > 0 {
+		u := p.list[len(p.list)-1]
+		p.list = p.list[:len(p.list)-1]
 		if time.Since(u.StartedAt) < m.aheadAge {
-			return u, true
+			return p, u, true
 		}
+		m.expired = append(m.expired, u.ID)
 	}
-	return catalog.Upload{}, false
+	return p, catalog.Upload{}, false
+}
+
+// pool returns the uploader's pool. The caller holds mu.
+func (m *uploads) pool(by uploader) *pool {
+	p := m.ahead[by]
+	if p == nil {
+		p = &pool{next: 1, making: make(chan struct{}, 1)}
+		m.ahead[by] = p
+	}
+	return p
+}
+
+// sweep removes expired uploads, and the pools that are empty then: about once in each aheadAge,
+// and whenever there are too many pools, then with all that they have. The caller holds mu.
+func (m *uploads) sweep() {
+	age := m.aheadAge
+	if len(m.ahead) >= maxPools {
+		age = 0
+	} else if time.Since(m.swept) < age {
+		return
+	}
+	m.swept = time.Now()
+	for by := range m.ahead {
+		m.expire(by, age)
+	}
+}
+
+// expire removes the uploads of an uploader that are older than `age`, and its pool if it is
+// empty then. A request that is just making uploads for the uploader puts them in a new pool. The
+// caller holds mu.
+func (m *uploads) expire(by uploader, age time.Duration) {
+	p := m.ahead[by]
+	p.list = slices.DeleteFunc(p.list, func(u catalog.Upload) bool {
+		if time.Since(u.StartedAt) < age {
+			return false
+		}
+		m.expired = append(m.expired, u.ID)
+		return true
+	})
+	if len(p.list) == 0 {
+		delete(m.ahead, by)
+	}
 }
 
 // remember keeps a copy of an upload's row in memory, for the next request on this upload.
@@ -140,12 +257,16 @@ func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 // Close deletes the uploads that were made in advance and that no client got. Without this call
 // the reaper would delete them later.
 func (a *API) Close(ctx context.Context) error {
-	a.uploads.mu.Lock()
-	list := a.uploads.ahead
-	a.uploads.ahead = nil
-	a.uploads.mu.Unlock()
-	if len(list) == 0 {
+	m := a.uploads
+	m.mu.Lock()
+	for by := range m.ahead {
+		m.expire(by, 0)
+	}
+	ids := m.expired
+	m.expired = nil
+	m.mu.Unlock()
+	if len(ids) == 0 {
 		return nil
 	}
-	return a.catalog.DropUploads(ctx, list)
+	return a.catalog.DropUploads(ctx, ids)
 }

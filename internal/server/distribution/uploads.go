@@ -47,15 +47,10 @@ func (a *API) startUpload(c *call) error {
 		return err
 	}
 	o := server.Observed(c.r.Context())
-	by := uploader{o.Client, o.Account()}
-	if err := a.unfinished.admit(c.r.Context(), by); err != nil {
-		return err
-	}
-	u, err := a.uploads.start(c.r.Context())
+	u, err := a.uploads.start(c.r.Context(), uploader{o.Client, o.Account()})
 	if err != nil {
 		return err
 	}
-	a.unfinished.begin(by, u.ID)
 	u.Repository, u.Algorithm = c.name, algorithm
 	if algorithm != oci.SHA256 {
 		if u, err = a.catalog.SaveUpload(c.r.Context(), u); err != nil {
@@ -223,9 +218,6 @@ func (a *API) complete(c *call, d oci.Digest) error {
 	if err := a.commit(c, d); err != nil {
 		return err
 	}
-	if id, err := a.uploadID(c); err == nil {
-		a.unfinished.end(id)
-	}
 	c.Header().Set("Docker-Content-Digest", d.String())
 	c.created("/v2/" + c.name + "/blobs/" + d.String())
 	return nil
@@ -240,7 +232,6 @@ func (a *API) cancelUpload(c *call) error {
 	if err := a.catalog.CancelUpload(c.r.Context(), c.name, id); err != nil {
 		return err
 	}
-	a.unfinished.end(id)
 	c.WriteHeader(http.StatusNoContent)
 	return nil
 }

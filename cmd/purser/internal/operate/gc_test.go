@@ -64,7 +64,7 @@ func newGarbage(t *testing.T) *garbage {
 // push stores a blob in library/app.
 func (g *garbage) push(content string) oci.Digest {
 	g.t.Helper()
-	list, err := g.catalog.StartUploads(g.t.Context(), 1)
+	list, err := g.catalog.StartUploads(g.t.Context(), catalog.StartOptions{N: 1})
 	if err != nil {
 		g.t.Fatal(err)
 	}
