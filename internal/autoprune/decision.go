@@ -32,6 +32,12 @@ const (
 	ImageStays     Code = "image_stays"     // an attached tag whose image isn't going
 	ImageAwaited   Code = "image_awaited"   // removeOrphans: the image isn't there, but the tag is young
 
+	KeptNewest  Code = "kept_newest"  // a keep rule: among the newest tags
+	KeptVersion Code = "kept_version" // a keep rule: its version
+	KeptUsed    Code = "kept_used"    // a keep rule: pushed or used within its age
+	KeptPattern Code = "kept_pattern" // a keep rule: its pattern matches
+	KeptUnknown Code = "kept_unknown" // a keep rule: it isn't known whether the tag was used
+
 	PolicyUnreadable Code = "policy_unreadable" // a policy that might take it can't be read
 )
 
@@ -49,7 +55,8 @@ type Decision struct {
 	Policies PolicySet
 }
 
-// Notice says why a policy selects no tag at all.
+// Notice says why a policy selects no tag at all, or why its keep rules keep more tags than
+// they should.
 type Notice struct {
 	Policy int // index in Rules.Policies
 	Text   string
@@ -92,6 +99,8 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 		return fmt.Sprintf("last used at %s, no more than %s ago", stamp(t.used()), r.policy.age)
 	case NoStatistics:
 		return r.rests
+	case KeptNewest, KeptVersion, KeptUsed, KeptPattern, KeptUnknown:
+		return v.keptReason(&t)
 	case PolicyUnreadable:
 		return fmt.Sprintf("policy %s selects nothing: %s", r.id, r.rests)
 	case ImageStays:

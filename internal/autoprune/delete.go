@@ -64,16 +64,20 @@ func (v *repositoryRun) deleteTags(ctx context.Context, verdict *Verdict, part [
 	return v.inTx(ctx, func(deletionTx) ([]candidate, error) { return part, nil })
 }
 
-// lookAgain drops the tags that were used since they were judged.
+// lookAgain drops the tags that were used since they were judged, and that the verdict
+// therefore keeps. It asks for the last use of those tags that a last_pulled policy selects
+// or that a keep rule usedWithin may keep.
 func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []candidate) ([]candidate, error) {
 	if v.slice.p.opt.Used == nil {
 		return part, nil
 	}
 	var asked []*Tag
 	for i := range part {
-		for place := range part[i].decision.Policies.All() {
-			if !part[i].tag.attached() && v.saved[place].Policy.Method() == LastPulled {
-				asked = append(asked, &part[i].tag)
+		g := &part[i]
+		for place := range v.saved {
+			p := &v.saved[place].Policy
+			if !g.tag.attached() && (p.method == LastPulled && g.decision.Policies.Has(place) || p.keepsUsed() && p.Considers(g.Name)) {
+				asked = append(asked, &g.tag)
 				break
 			}
 		}

@@ -12,7 +12,11 @@
 //     don't count the tags that it might select. If a policy can't be read, policies by
 //     number select nothing, because the unreadable policy might have to select tags before
 //     policies by number count.
-//   - A protected tag is never deleted, even if a policy selects it.
+//   - A protected tag is never deleted, even if a policy selects it. Neither is a tag that a
+//     keep rule of any of the policies keeps. A keep rule, a protection rule and an undo only
+//     take tags away from those that are deleted: tags are counted so that none of the three
+//     makes a policy delete a tag that it would otherwise keep. A policy that can't be read
+//     and may have keep rules stops all others.
 //   - A tag is never deleted because statistics are missing. A last_pulled policy selects
 //     nothing, and the verdict says why, unless pull statistics cover the policy's whole
 //     age.

@@ -3,6 +3,8 @@ package autoprune
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -28,6 +30,8 @@ type Verdict struct {
 	pulls         PullRecord
 	gone          map[int64]PolicySet
 	hasCandidates bool // some tag may be deleted
+	groups        int  // number of groups of all keep rules
+	overflow      bool // there are more than maxGroups
 }
 
 // rule is a policy prepared for a repository.
@@ -53,6 +57,10 @@ type rule struct {
 	// policy is known to be a number_of_tags policy itself, so it selects nothing before
 	// the other number_of_tags policies count.
 	unreadable, mayCount bool
+	// keepers are the policy's keep rules. countsKept says that at least one of them counts
+	// tags or versions.
+	keepers    []keeper
+	countsKept bool
 }
 
 // counts returns whether this is a number_of_tags policy. Such policies count the tags that
@@ -65,7 +73,8 @@ func (r *rule) counts() bool { return r.policy.method == NumberOfTags }
 // the caller can cause.
 //
 // Memory while Evaluate runs: 45 bytes and the name for each tag that a number_of_tags
-// policy keeps; about 60 bytes for each attached tag; about 100 bytes for each image that
+// policy or a keep rule keeps because it is among the newest; about 250 bytes for each
+// version that a keep rule keeps; about 200 bytes for each group of a keep rule; about 60 bytes for each attached tag; about 100 bytes for each image that
 // has attached tags and for each index above such an image; nothing for other tags. The
 // verdict keeps about 30 bytes for each image that has attached tags and loses its last
 // tag.
@@ -90,19 +99,26 @@ func Evaluate(rules Rules, repository Repository) (*Verdict, error) {
 func newVerdict(rules Rules) *Verdict {
 	v := &Verdict{protection: rules.Protection, pulls: rules.Pulls}
 	var last []int
-	unreadable := ""
+	unreadable, mayKeep := -1, -1
 	for i, applied := range rules.Policies {
 		r := rule{
 			policy: applied.Policy, id: applied.ID,
 			cutoff:  rules.Now.Add(-applied.Policy.age.Duration()),
 			orphans: rules.Now.Add(-orphanAge),
+			keepers: newKeepers(applied.Policy, rules.Now, rules.Pulls),
+		}
+		for i := range r.keepers {
+			r.countsKept = r.countsKept || r.keepers[i].counts()
 		}
 		switch {
 		case applied.Problem != "":
 			r.unreadable, r.mayCount = true, applied.Counts
 			r.rests, r.restCode = unreadableText+applied.Problem, PolicyUnreadable
 			if !r.mayCount {
-				unreadable = applied.ID
+				unreadable = i
+			}
+			if applied.MayKeep {
+				mayKeep = i
 			}
 		case r.policy.method == LastPulled:
 			r.rests, r.restCode = rules.Pulls.problem(r.policy.age, r.cutoff), NoStatistics
@@ -115,10 +131,16 @@ func newVerdict(rules Rules) *Verdict {
 		}
 	}
 	v.order = append(v.order, last...)
-	if unreadable != "" {
+	if unreadable >= 0 {
 		for _, i := range last {
-			v.rules[i].rests = fmt.Sprintf("it counts what remains after other policies, and policy %s can't be read", unreadable)
+			v.rules[i].rests = fmt.Sprintf("it counts what remains after other policies, and policy %s can't be read", v.rules[unreadable].id)
 			v.rules[i].restCode = PolicyUnreadable
+		}
+	}
+	for i := range v.rules {
+		if r := &v.rules[i]; mayKeep >= 0 && !r.unreadable {
+			r.rests = fmt.Sprintf("policy %s can't be read and may keep any tag", v.rules[mayKeep].id)
+			r.restCode = PolicyUnreadable
 		}
 	}
 	return v
@@ -141,8 +163,8 @@ func (p PullRecord) problem(age Age, cutoff time.Time) string {
 	return ""
 }
 
-// survey reads all tags. It finds the oldest tag that each number_of_tags policy keeps, and
-// returns the attached tags.
+// survey reads all tags. It finds the oldest tag that each number_of_tags policy and each
+// keep rule keeps, and returns the attached tags.
 func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 	counters := make([]newest, len(v.rules))
 	for i := range v.rules {
@@ -161,6 +183,10 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 			continue
 		}
 		v.count(counters, &t)
+		v.countKept(&t)
+	}
+	for k := range v.keepers() {
+		k.settle()
 	}
 	for i := range v.rules {
 		r := &v.rules[i]
@@ -282,6 +308,11 @@ func (v *Verdict) Decide(t Tag) Decision {
 	if d.Policy < 0 && unreadable >= 0 {
 		d.Code, d.Policy = PolicyUnreadable, unreadable
 	}
+	if d.Delete {
+		if k, policy, code := v.kept(&t); k != nil {
+			return Decision{Code: code, Policy: policy}
+		}
+	}
 	return d
 }
 
@@ -370,13 +401,17 @@ func (v *Verdict) protectedBy(tag string) string {
 	}
 }
 
-// Notices returns the policies that can't be applied now and therefore select no tag,
-// each with the reason.
+// Notices returns at most one notice for each policy: why the policy can't be applied now
+// and therefore selects no tag, and why its keep rules keep more tags than they should.
 func (v *Verdict) Notices() []Notice {
 	var notices []Notice
 	for i := range v.rules {
-		if v.rules[i].rests != "" {
-			notices = append(notices, Notice{Policy: i, Text: v.rules[i].rests})
+		texts := v.keptNotices(i)
+		if rests := v.rules[i].rests; rests != "" {
+			texts = slices.Insert(texts, 0, rests)
+		}
+		if len(texts) > 0 {
+			notices = append(notices, Notice{Policy: i, Text: strings.Join(texts, "; ")})
 		}
 	}
 	return notices

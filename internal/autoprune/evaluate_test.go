@@ -47,17 +47,18 @@ func signature(of int64, age time.Duration, change ...func(*autoprune.Tag)) auto
 
 // rules returns rules with the given policies, each written as method:value:pattern, and
 // with pull statistics that began three years ago. A value may end in "+orphans"; a pattern
-// with "!" selects the tags that don't match; the methods "?" and "?number" are policies
-// that can't be read.
+// with "!" selects the tags that don't match; the methods "?", "?number" and "?keep" are
+// policies that can't be read. After " keep " a policy may have keep rules, as JSON.
 func rules(t rapid.TB, policies ...string) autoprune.Rules {
 	t.Helper()
 	r := autoprune.Rules{Now: now, Pulls: autoprune.PullRecord{Since: ago(3 * 365 * day)}}
 	for i, short := range policies {
+		short, keep, _ := strings.Cut(short, " keep ")
 		method, rest, _ := strings.Cut(short, ":")
 		value, pattern, filtered := strings.Cut(rest, ":")
 		value, orphans := strings.CutSuffix(value, "+orphans")
 		if strings.HasPrefix(method, "?") {
-			r.Policies = append(r.Policies, autoprune.Applied{ID: fmt.Sprint(i), Problem: "it is from the future", Counts: method == "?number"})
+			r.Policies = append(r.Policies, autoprune.Applied{ID: fmt.Sprint(i), Problem: "it is from the future", Counts: method == "?number", MayKeep: method == "?keep"})
 			continue
 		}
 		if method != "number_of_tags" {
@@ -68,6 +69,9 @@ func rules(t rapid.TB, policies ...string) autoprune.Rules {
 			matches := !strings.HasPrefix(pattern, "!")
 			text = fmt.Sprintf(`{"method": %q, "value": %s, "tagPattern": %q, "tagPatternMatches": %v, "removeOrphans": %v}`,
 				method, value, strings.TrimPrefix(pattern, "!"), matches, orphans)
+		}
+		if keep != "" {
+			text = strings.TrimSuffix(text, "}") + `, "keep": ` + keep + "}"
 		}
 		r.Policies = append(r.Policies, autoprune.Applied{ID: fmt.Sprint(i), Scope: autoprune.NamespaceScope, Policy: policy(t, text)})
 	}

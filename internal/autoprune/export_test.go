@@ -17,6 +17,9 @@ type (
 
 var ErrBusy = errBusy
 
+// SetMaxGroups changes how many groups the keep rules of a repository may have.
+func SetMaxGroups(n int) { maxGroups = n }
+
 // Work does one time slice of the worker.
 func (p *Pruner) Work(ctx context.Context) (more bool, err error) { return p.work(ctx) }
 

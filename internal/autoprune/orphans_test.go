@@ -139,20 +139,27 @@ func TestAgeFirstThenNumber(t *testing.T) {
 }
 
 // TestUnreadablePoliciesAreSkipped: a namespace and the registry's defaults have policies
-// that this version can't read. A run must report them. It must apply the policies by age
-// beside them, and must not apply policies by number, which depend on the unreadable
-// policy.
+// that this version can't read. A run must report them. It must not apply policies by number
+// beside them, which depend on the unreadable policy. It must apply the policies by age,
+// unless the unreadable policy may have keep rules.
 func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 	t.Parallel()
 	for name, stored := range map[string]string{
-		"a newer method":    `{"method": "by_magic", "olderThan": "1d"}`,
-		"a newer member":    `{"method": "creation_date", "olderThan": "1d", "onlyOnSundays": true}`,
-		"no JSON":           `{"method": `,
-		"a bad pattern":     `{"method": "creation_date", "olderThan": "1d", "tagPattern": "("}`,
-		"nothing":           ``,
-		"something else":    `7`,
-		"an old expression": `{"method": "creation_date", "olderThan": "1d", "tagPattern": "(?=a)", "tagPatternSearch": true}`,
+		"a newer method":                 `{"method": "by_magic", "olderThan": "1d"}`,
+		"a newer member, may keep":       `{"method": "creation_date", "olderThan": "1d", "onlyOnSundays": true}`,
+		"no JSON, may keep":              `{"method": `,
+		"a bad pattern":                  `{"method": "creation_date", "olderThan": "1d", "tagPattern": "("}`,
+		"nothing, may keep":              ``,
+		"something else, may keep":       `7`,
+		"an old expression":              `{"method": "creation_date", "olderThan": "1d", "tagPattern": "(?=a)", "tagPatternSearch": true}`,
+		"a newer keep rule, may keep":    `{"method": "creation_date", "olderThan": "1d", "keep": [{"everything": true}]}`,
+		"a member in capitals, may keep": `{"method": "creation_date", "olderThan": "1d", "KEEP": [{"newest": 1}]}`,
+		"a method twice, may keep":       `{"method": "creation_date", "method": "creation_date", "olderThan": "1d"}`,
 	} {
+		deleted, left := int64(1), []string{"v1", "v2", "v3"}
+		if strings.HasSuffix(name, "may keep") {
+			deleted, left = 0, []string{"pr-1", "v1", "v2", "v3"}
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
@@ -170,13 +177,13 @@ func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 			r.exec("INSERT INTO defaultautoprunepolicy (uuid, policy) VALUES ('d', $1)", stored)
 			preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "bad"}, autoprune.PreviewOptions{})
 			r.must(err)
-			if preview.Deleted != 1 || preview.Reasons[autoprune.PolicyUnreadable] != 3 {
+			if preview.Deleted != deleted || preview.Reasons[autoprune.PolicyUnreadable] != 4-deleted {
 				t.Errorf("the preview: %+v", preview)
 			}
 			r.run()
 			for _, target := range []catalog.Repository{bad, plain} {
-				if got, want := r.tags(target), []string{"v1", "v2", "v3"}; !slices.Equal(got, want) {
-					t.Errorf("tags of %s: %v, want %v", target.Path, got, want)
+				if got := r.tags(target); !slices.Equal(got, left) {
+					t.Errorf("tags of %s: %v, want %v", target.Path, got, left)
 				}
 			}
 			runs, _, err := r.pruner.Runs(t.Context(), "bad", "", 1)

@@ -28,9 +28,19 @@ const (
 )
 
 var (
-	policyFields = []string{fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches, fieldOrphans}
-	storedFields = append(slices.Clone(policyFields), fieldSearch)
+	// fieldsWithoutKeep are the fields that say which tags a policy selects. A stored policy
+	// with these fields alone keeps no tag (see Saved.MayKeep).
+	fieldsWithoutKeep = []string{fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches, fieldOrphans}
+	policyFields      = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldKeep)}
+	storedFields      = members{of: "a policy", fields: policyFields.fields, also: []string{fieldSearch}}
 )
+
+// members are the names that the fields of a JSON object may have. Error messages name
+// `fields`, and not `also`.
+type members struct {
+	of           string // the object, for messages
+	fields, also []string
+}
 
 // FieldError says which field of a policy's JSON is wrong, and why. Its text is meant for
 // the author of the policy.
@@ -63,13 +73,17 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //     if it looks at the other tags. Left out or null: true. False needs a tagPattern.
 //   - removeOrphans: true for a policy that also deletes orphans, see
 //     [Policy.RemovesOrphans]. Left out or null: false.
+//   - keep: an array of at most [MaxKeeps] keep rules, see [KeepForm]. Left out or null:
+//     none.
 //
 // Fields that are named in `readOnly` may be present with any value and are ignored, so
 // that a client can send back a policy that it has read from the API. ParsePolicy refuses
 // everything else: other fields, a field that is given twice or written in another case, a
 // field of another method, and text after the object. Every error is a [*FieldError].
 func ParsePolicy(data []byte, readOnly ...string) (Policy, error) {
-	fields, err := readFields(data, slices.Concat(policyFields, readOnly))
+	known := policyFields
+	known.also = readOnly
+	fields, err := readFields(data, known)
 	if err != nil {
 		return Policy{}, err
 	}
@@ -105,7 +119,7 @@ func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oc
 	if err != nil {
 		return Policy{}, err
 	}
-	if p.pattern, err = readPattern(fields[fieldPattern], parsePattern); err != nil {
+	if p.pattern, err = readPattern(fieldPattern, fields[fieldPattern], parsePattern); err != nil {
 		return Policy{}, err
 	}
 	matches, err := readFlag(fieldMatches, fields[fieldMatches], true)
@@ -119,6 +133,9 @@ func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oc
 	if p.exclude && p.pattern.IsZero() {
 		return Policy{}, fieldErrorf(fieldMatches, "false needs a tagPattern")
 	}
+	if p.keep, err = readKeeps(fields[fieldKeep]); err != nil {
+		return Policy{}, err
+	}
 	return p, nil
 }
 
@@ -126,7 +143,7 @@ func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oc
 // token by token, because encoding/json ignores the case of names and, of two members with
 // one name, silently uses the last. It returns an error if a name isn't in `known` or is
 // given twice.
-func readFields(data []byte, known []string) (map[string]json.RawMessage, error) {
+func readFields(data []byte, known members) (map[string]json.RawMessage, error) {
 	if err := checkDocument(data); err != nil {
 		return nil, err
 	}
@@ -191,20 +208,20 @@ func malformed(err error) error {
 }
 
 // checkName refuses a name that no field has.
-func checkName(name string, known []string) error {
-	if slices.Contains(known, name) {
+func checkName(name string, known members) error {
+	if slices.Contains(known.fields, name) || slices.Contains(known.also, name) {
 		return nil
 	}
 	shown := name
 	if len(shown) > 80 {
 		shown = strings.ToValidUTF8(shown[:80], "") + "…"
 	}
-	for _, field := range policyFields {
+	for _, field := range known.fields {
 		if strings.EqualFold(name, field) {
 			return fieldErrorf(shown, "it must be written %s", field)
 		}
 	}
-	return fieldErrorf(shown, "unknown field; a policy has %s", strings.Join(policyFields, ", "))
+	return fieldErrorf(shown, "unknown field; %s has %s", known.of, strings.Join(known.fields, ", "))
 }
 
 func readMethod(raw json.RawMessage) (Method, error) {
@@ -248,6 +265,10 @@ func readAge(fields map[string]json.RawMessage, m Method) (Age, error) {
 	if err != nil {
 		return Age{}, err
 	}
+	return readAgeOf(name, raw)
+}
+
+func readAgeOf(name string, raw json.RawMessage) (Age, error) {
 	text, err := readText(name, raw)
 	if err != nil {
 		return Age{}, err
@@ -264,6 +285,11 @@ func readNumber(fields map[string]json.RawMessage) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	return readWhole(name, raw, MaxNumTags)
+}
+
+// readWhole reads a whole number from 1 to `limit`.
+func readWhole(name string, raw json.RawMessage, limit int) (int, error) {
 	text := string(raw)
 	switch {
 	case typeName(raw) != "a number":
@@ -274,23 +300,23 @@ func readNumber(fields map[string]json.RawMessage) (int, error) {
 		return 0, fieldErrorf(name, "%.40s must be at least 1", text)
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n > MaxNumTags {
-		return 0, fieldErrorf(name, "%.40s is too large; at most %d is allowed", text, MaxNumTags)
+	if err != nil || n > limit {
+		return 0, fieldErrorf(name, "%.40s is too large; at most %d is allowed", text, limit)
 	}
 	return n, nil
 }
 
-func readPattern(raw json.RawMessage, parse func(string) (oci.TagPattern, error)) (oci.TagPattern, error) {
+func readPattern(field string, raw json.RawMessage, parse func(string) (oci.TagPattern, error)) (oci.TagPattern, error) {
 	if raw == nil || string(raw) == "null" {
 		return oci.TagPattern{}, nil
 	}
-	text, err := readText(fieldPattern, raw)
+	text, err := readText(field, raw)
 	if err != nil {
 		return oci.TagPattern{}, err
 	}
 	pattern, err := parse(text)
 	if err != nil {
-		return oci.TagPattern{}, fieldErrorf(fieldPattern, "%v", err)
+		return oci.TagPattern{}, fieldErrorf(field, "%v", err)
 	}
 	return pattern, nil
 }

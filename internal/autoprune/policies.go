@@ -29,9 +29,9 @@ type Saved struct {
 	// Problem says why this version of the program can't read the stored policy, which a
 	// newer version or a person with psql wrote. Policy is then the zero value, and Stored
 	// is the text from the database. Counts says that the unreadable policy is certainly a
-	// number_of_tags policy (see Applied).
+	// number_of_tags policy, and MayKeep that it may have keep rules (see Applied).
 	Problem, Stored string
-	Counts          bool
+	Counts, MayKeep bool
 }
 
 // owner is the namespace or repository to which a policy belongs. A transaction that adds a
@@ -137,11 +137,18 @@ func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
 func (s *Saved) read(text string) {
 	policy, err := parseStored([]byte(text))
 	if err == nil {
-		s.Policy, s.Problem, s.Stored, s.Counts = policy, "", "", false
+		s.Policy, s.Problem, s.Stored, s.Counts, s.MayKeep = policy, "", "", false, false
 		return
 	}
 	s.Policy, s.Problem, s.Stored = Policy{}, err.Error(), text
-	s.Counts = countsTags([]byte(text))
+	s.Counts, s.MayKeep = countsTags([]byte(text)), mayKeep([]byte(text))
+}
+
+// mayKeep returns whether a policy that can't be read may have keep rules. Even a field that
+// this version doesn't know may be a newer version's way to keep tags.
+func mayKeep(stored []byte) bool {
+	_, err := readFields(stored, members{fields: fieldsWithoutKeep, also: []string{fieldSearch}})
+	return err != nil
 }
 
 // countsTags returns whether a policy that can't be read is certainly a number_of_tags

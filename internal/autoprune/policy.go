@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -34,6 +35,7 @@ type Policy struct {
 	pattern oci.TagPattern
 	exclude bool // the pattern names the tags that aren't selected
 	orphans bool // orphans are deleted, see RemovesOrphans
+	keep    []keepRule
 }
 
 // Method returns how the policy selects, "" for the zero value.
@@ -72,15 +74,16 @@ func (p Policy) Considers(tag string) bool {
 	return p.pattern.IsZero() || p.pattern.Match(tag) != p.exclude
 }
 
-// Equal returns whether both policies have the same method, pattern, number and removal of
-// orphans, and ages of the same length (2w equals 14d).
+// Equal returns whether both policies have the same method, pattern, number, removal of
+// orphans and keep rules, and ages of the same length (2w equals 14d).
 func (p Policy) Equal(other Policy) bool {
 	return p.method == other.method &&
 		p.age.Duration() == other.age.Duration() &&
 		p.number == other.number &&
 		p.pattern.String() == other.pattern.String() &&
 		p.exclude == other.exclude &&
-		p.orphans == other.orphans
+		p.orphans == other.orphans &&
+		slices.EqualFunc(p.keep, other.keep, keepRule.equal)
 }
 
 // String describes the policy for people, such as
@@ -100,28 +103,33 @@ func (p Policy) String() string {
 	}
 	switch {
 	case p.pattern.IsZero():
-		return text
 	case p.exclude:
-		return fmt.Sprintf("%s, tags that don't match %q", text, p.pattern)
+		text = fmt.Sprintf("%s, tags that don't match %q", text, p.pattern)
+	default:
+		text = fmt.Sprintf("%s, tags that match %q", text, p.pattern)
 	}
-	return fmt.Sprintf("%s, tags that match %q", text, p.pattern)
+	for i, k := range p.keep {
+		text += []string{", but keep ", ", "}[min(i, 1)] + k.form().String()
+	}
+	return text
 }
 
 // policyJSON is the JSON form of a policy. Only the form in the database has
 // TagPatternSearch.
 type policyJSON struct {
-	Method            Method `json:"method"`
-	OlderThan         string `json:"olderThan,omitempty"`
-	NumTags           int    `json:"numTags,omitempty"`
-	TagPattern        string `json:"tagPattern,omitempty"`
-	TagPatternMatches *bool  `json:"tagPatternMatches,omitempty"`
-	RemoveOrphans     bool   `json:"removeOrphans,omitempty"`
-	TagPatternSearch  bool   `json:"tagPatternSearch,omitempty"`
+	Method            Method     `json:"method"`
+	OlderThan         string     `json:"olderThan,omitempty"`
+	NumTags           int        `json:"numTags,omitempty"`
+	TagPattern        string     `json:"tagPattern,omitempty"`
+	TagPatternMatches *bool      `json:"tagPatternMatches,omitempty"`
+	RemoveOrphans     bool       `json:"removeOrphans,omitempty"`
+	Keep              []KeepForm `json:"keep,omitempty"`
+	TagPatternSearch  bool       `json:"tagPatternSearch,omitempty"`
 }
 
 // MarshalJSON writes the policy in the one form that the API returns: with olderThan or
 // numTags, never value; with tagPatternMatches if there is a tagPattern; with removeOrphans
-// if it is true. [ParsePolicy] can read the result. The zero value is an error.
+// if it is true; with keep if there are keep rules. [ParsePolicy] can read the result. The zero value is an error.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	form, err := p.form()
 	if err != nil {
@@ -150,6 +158,7 @@ func (p Policy) form() (policyJSON, error) {
 	}
 	form := policyJSON{
 		Method: p.method, OlderThan: p.age.String(), NumTags: p.number, TagPattern: p.pattern.String(), RemoveOrphans: p.orphans,
+		Keep: p.Keep(),
 	}
 	if !p.pattern.IsZero() {
 		matches := !p.exclude

@@ -62,7 +62,7 @@ type PreviewPolicy struct {
 	Repository string `json:"repository,omitempty" doc:"Name of the repository, if the policy is a repository's"`
 	// Policy is nil when it can't be read: Notice says why.
 	Policy   *Policy  `json:"policy,omitempty" doc:"Absent when this version can't read the policy: see notice"`
-	Notice   string   `json:"notice,omitempty" doc:"Why the policy could select nothing"`
+	Notice   string   `json:"notice,omitempty" doc:"Why the policy could select nothing, or why its keep rules keep more tags"`
 	Warnings []string `json:"warnings,omitempty" doc:"Unintended tags that the policy's pattern may select"`
 }
 

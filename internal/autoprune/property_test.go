@@ -51,7 +51,23 @@ func drawScene(t *rapid.T) scene {
 	return s
 }
 
+// drawPolicy draws a policy of which half have keep rules.
 func drawPolicy() *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		text := drawPlainPolicy().Draw(t, "policy")
+		switch keep := drawKeeps(t); {
+		case keep == "" && text == "?":
+			return rapid.SampledFrom([]string{"?", "?keep"}).Draw(t, "unreadable")
+		case keep == "" || strings.HasPrefix(text, "?"):
+			return text
+		default:
+			return text + " keep " + keep
+		}
+	})
+}
+
+// drawPlainPolicy draws a policy without keep rules.
+func drawPlainPolicy() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		text := fmt.Sprintf("%s:%dh", rapid.SampledFrom([]string{"creation_date", "last_pulled"}).Draw(t, "method"), rapid.IntRange(1, 60).Draw(t, "age"))
 		if rapid.Bool().Draw(t, "by number") {
@@ -74,6 +90,9 @@ func drawName() *rapid.Generator[string] {
 		if rapid.IntRange(0, 2).Draw(t, "kind") == 0 {
 			of := rapid.SampledFrom([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, missing, missing + 1}).Draw(t, "image")
 			return attachedName(of, rapid.SampledFrom([]string{"", ".sig", ".att", ".sbom"}).Draw(t, "suffix"))
+		}
+		if rapid.IntRange(0, 2).Draw(t, "version") == 0 {
+			return drawVersion(t)
 		}
 		return rapid.SampledFrom([]string{"v", "pr-", "x"}).Draw(t, "prefix") + fmt.Sprint(rapid.IntRange(1, 15).Draw(t, "suffix"))
 	})
@@ -192,6 +211,8 @@ func (s scene) rests(i int) bool {
 	switch {
 	case p.Problem != "":
 		return true
+	case slices.ContainsFunc(s.rules.Policies, func(other autoprune.Applied) bool { return other.MayKeep }):
+		return true
 	case p.Policy.Method() == autoprune.LastPulled:
 		return !s.rules.Pulls.Since.Before(s.cutoff(i)) || s.rules.Pulls.Behind > time.Hour
 	case s.counts(i):
@@ -239,7 +260,9 @@ func (s scene) expected() map[string]autoprune.PolicySet {
 	taken := map[string]autoprune.PolicySet{}
 	for i := range s.rules.Policies {
 		for _, one := range s.selected(i) {
-			taken[one.Name] |= autoprune.PolicySetOf(i)
+			if !s.kept(one) {
+				taken[one.Name] |= autoprune.PolicySetOf(i)
+			}
 		}
 	}
 	for changed := true; changed; {
@@ -356,7 +379,7 @@ func TestPoliciesAddUp(t *testing.T) {
 		s := drawScene(t)
 		before := s.taken(t)
 		more, place := s, len(s.rules.Policies)
-		more.rules.Policies = slices.Concat(s.rules.Policies, rules(t, drawPolicy().Draw(t, "one more")).Policies)
+		more.rules.Policies = slices.Concat(s.rules.Policies, rules(t, drawPlainPolicy().Draw(t, "one more")).Policies)
 		after := more.taken(t)
 		added := more.rules.Policies[place]
 		for _, one := range s.tags {
@@ -385,7 +408,11 @@ func TestLessIsKnown(t *testing.T) {
 		less := s
 		less.rules.Policies = slices.Clone(s.rules.Policies)
 		if i := rapid.IntRange(-1, len(s.rules.Policies)-1).Draw(t, "unreadable"); i >= 0 {
-			less.rules.Policies[i] = autoprune.Applied{Problem: "it is from the future", Counts: s.counts(i) && !s.rules.Policies[i].Policy.RemovesOrphans()}
+			less.rules.Policies[i] = autoprune.Applied{
+				Problem: "it is from the future",
+				Counts:  s.counts(i) && !s.rules.Policies[i].Policy.RemovesOrphans(),
+				MayKeep: s.rules.Policies[i].MayKeep || len(s.rules.Policies[i].Policy.Keep()) > 0,
+			}
 		} else {
 			less.rules.Pulls = autoprune.PullRecord{}
 		}

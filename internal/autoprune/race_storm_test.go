@@ -22,7 +22,7 @@ import (
 
 // witness is SQL that creates triggers. In each transaction that deletes a tag by policies,
 // the triggers check that these policies exist, that they select the tag as it was before
-// the deletion, and that no rule protects it. The triggers also record each deletion, so
+// the deletion, that no rule protects it, and that no policy's keep rule keeps it. The triggers also record each deletion, so
 // that the test can compare the deletions with the audit entries. They write violations to
 // the table `wrong`.
 const witness = `
@@ -56,6 +56,18 @@ const witness = `
 			AND COALESCE(r.namespace_id, namespace) = namespace AND COALESCE(r.repository_id, NEW.repository_id) = NEW.repository_id) THEN
 			INSERT INTO wrong VALUES (format('%s is protected and was deleted', NEW.tag));
 		END IF;
+		INSERT INTO wrong SELECT format('%s is kept by %s and was deleted', NEW.tag, k) FROM (
+				SELECT policy::jsonb AS q FROM namespaceautoprunepolicy WHERE namespace_id = namespace
+				UNION ALL
+				SELECT policy::jsonb FROM repositoryautoprunepolicy WHERE repository_id = NEW.repository_id
+				UNION ALL
+				SELECT policy::jsonb FROM defaultautoprunepolicy
+				WHERE NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = namespace)
+					AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = namespace)) applying
+			CROSS JOIN LATERAL jsonb_array_elements(q -> 'keep') k
+			WHERE NEW.tag ~ COALESCE(q ->> 'tagPattern', '') AND (NEW.tag ~ (k ->> 'tagPattern') OR (
+				SELECT count(DISTINCT tag) FROM pushes u WHERE u.repository_id = NEW.repository_id AND u.tag <> NEW.tag
+					AND u.pushed >= was AND u.tag ~ COALESCE(q ->> 'tagPattern', '')) < (k ->> 'newest')::bigint);
 		FOR id IN SELECT jsonb_array_elements_text(NEW.detail -> 'policies') LOOP
 			p := (
 				SELECT policy::jsonb FROM namespaceautoprunepolicy WHERE uuid = id AND namespace_id = namespace
@@ -103,6 +115,8 @@ var (
 		`{"method": "creation_date", "olderThan": "1h"}`,
 		`{"method": "creation_date", "olderThan": "4h"}`,
 		`{"method": "creation_date", "olderThan": "2h", "tagPattern": "b.*"}`,
+		`{"method": "creation_date", "olderThan": "1h", "keep": [{"tagPattern": "^a[0-3]"}, {"newest": 1}]}`,
+		`{"method": "number_of_tags", "numTags": 2, "tagPattern": "b.*", "keep": [{"newest": 4}]}`,
 	}
 )
 
@@ -393,7 +407,7 @@ func (s *storm) verifyRest() {
 	tags, err := pgx.CollectRows(rows, pgx.RowToStructByPos[rest])
 	s.must(err)
 	now := value[time.Time](s.registry, "SELECT now()")
-	counts := make(map[string]int64) // by repository and policy
+	counts, newer := make(map[string]int64), make(map[string]int64) // by repository and policy
 	for _, one := range tags {
 		namespace, _, _ := strings.Cut(one.Path, "/")
 		target, err := s.catalog.FindRepository(s.t.Context(), one.Path)
@@ -406,6 +420,13 @@ func (s *storm) verifyRest() {
 		policies := s.policies(namespace, one.Path)
 		old := func(p plainPolicy) bool { return p.Age > 0 && one.Pushed.Before(now.Add(-p.Age)) && p.selects(one.Tag) }
 		first := slices.ContainsFunc(policies, old) // restored by an undo, so number policies don't count it
+		kept := false
+		for _, p := range policies {
+			kept = kept || p.keeps(one.Tag, newer[one.Path+p.ID])
+			if p.selects(one.Tag) && !slices.Contains(one.Exempt, p.ID) {
+				newer[one.Path+p.ID]++
+			}
+		}
 		for _, p := range policies {
 			if slices.Contains(one.Exempt, p.ID) || !p.selects(one.Tag) {
 				continue
@@ -413,6 +434,9 @@ func (s *storm) verifyRest() {
 			key := one.Path + p.ID
 			if !first {
 				counts[key]++
+			}
+			if kept {
+				continue
 			}
 			if p.Number > 0 && counts[key] > p.Number {
 				s.t.Errorf("%s:%s is left, and isn't among the newest %d", one.Path, one.Tag, p.Number)
@@ -428,6 +452,15 @@ type plainPolicy struct {
 	ID, Pattern string
 	Number      int64
 	Age         time.Duration
+	Keep        []autoprune.KeepForm
+}
+
+// keeps returns whether a keep rule of the policy keeps a tag. `newer` is how many newer
+// tags the policy considers.
+func (p plainPolicy) keeps(tag string, newer int64) bool {
+	return p.selects(tag) && slices.ContainsFunc(p.Keep, func(k autoprune.KeepForm) bool {
+		return k.TagPattern != "" && regexp.MustCompile(k.TagPattern).MatchString(tag) || newer < int64(k.Newest)
+	})
 }
 
 func (p plainPolicy) selects(tag string) bool {
@@ -438,7 +471,7 @@ func (s *storm) policies(namespace, path string) []plainPolicy {
 	s.t.Helper()
 	rows, err := s.db.Pool.Query(s.t.Context(), `
 		SELECT p.uuid, COALESCE(policy::jsonb ->> 'tagPattern', ''), COALESCE((policy::jsonb ->> 'numTags')::bigint, 0),
-			COALESCE((policy::jsonb ->> 'olderThan')::interval, '0')
+			COALESCE((policy::jsonb ->> 'olderThan')::interval, '0'), COALESCE(policy::jsonb -> 'keep', '[]')
 		FROM top_level_namespaces n CROSS JOIN LATERAL (
 			SELECT uuid, policy FROM namespaceautoprunepolicy WHERE namespace_id = n.id
 			UNION ALL

@@ -45,9 +45,10 @@ type Applied struct {
 	// zero value and selects nothing. Counts says that the unreadable policy is certainly a
 	// number_of_tags policy. Any other unreadable policy might have to select tags before
 	// number_of_tags policies count; therefore the repository's number_of_tags policies
-	// then select nothing.
-	Problem string
-	Counts  bool
+	// then select nothing. MayKeep says that the unreadable policy may have keep rules; no
+	// policy then selects any tag.
+	Problem         string
+	Counts, MayKeep bool
 }
 
 // Combine returns the policies that apply to a repository. They are the repository's own

@@ -129,7 +129,7 @@ func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 func applied(scope Scope, list []Saved) []Applied {
 	out := make([]Applied, len(list))
 	for i, s := range list {
-		out[i] = Applied{ID: s.ID, Scope: scope, Policy: s.Policy, Everywhere: s.Setting, Problem: s.Problem, Counts: s.Counts}
+		out[i] = Applied{ID: s.ID, Scope: scope, Policy: s.Policy, Everywhere: s.Setting, Problem: s.Problem, Counts: s.Counts, MayKeep: s.MayKeep}
 	}
 	return out
 }

@@ -34,8 +34,9 @@ type RunSummary struct {
 	Failed       int64      `json:"repositories_failed"`
 	Restored     int64      `json:"tags_restored" doc:"Tags that were restored since"`
 	Error        string     `json:"error,omitempty"`
-	// Notices says for policies, by their uuids, why they selected nothing.
-	Notices map[string]string `json:"notices,omitempty" doc:"Why policies, by their uuids, could select nothing"`
+	// Notices says for policies, by their uuids, why they selected nothing, or why their keep
+	// rules kept more tags than they should.
+	Notices map[string]string `json:"notices,omitempty" doc:"Why policies, by their uuids, could select nothing, or why their keep rules kept more tags"`
 }
 
 // RunRepository says what a run did in a repository.

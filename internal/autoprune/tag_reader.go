@@ -195,8 +195,8 @@ func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error 
 	return nil
 }
 
-// fillUses sets the last-used times of those tags on the page that a last_pulled policy
-// considers.
+// fillUses sets the last-used times of those tags on the page that a last_pulled policy or
+// a keep rule usedWithin considers, and that were pushed before its age.
 func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 	if r.p.opt.Used == nil {
 		return nil
@@ -206,8 +206,8 @@ func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 		if err := r.pace(ctx, i); err != nil {
 			return err
 		}
-		for _, s := range r.saved {
-			if s.Policy.Method() == LastPulled && s.Policy.Considers(page[i].Name) {
+		for p := range r.saved {
+			if policy := &r.saved[p].Policy; policy.readsUse(page[i].Pushed, r.s.Now) && policy.Considers(page[i].Name) {
 				asked = append(asked, &page[i].tag)
 				break
 			}

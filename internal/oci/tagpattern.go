@@ -129,6 +129,28 @@ func checkSize(expression string) error {
 // Match returns whether the pattern matches the tag's name or a part of it.
 func (p TagPattern) Match(tag string) bool { return p.re != nil && p.re.MatchString(tag) }
 
+// Groups returns how many pairs of parentheses in the pattern capture.
+func (p TagPattern) Groups() int {
+	if p.re == nil {
+		return 0
+	}
+	return p.re.NumSubexp()
+}
+
+// Group returns what the pattern's parentheses capture in the tag's name, in their order,
+// each followed by a 0 byte, which no name contains. Parentheses that take no part in the
+// match capture the empty text. ok is false if the pattern doesn't match.
+func (p TagPattern) Group(tag string) (key string, ok bool) {
+	if p.re == nil {
+		return "", false
+	}
+	found := p.re.FindStringSubmatch(tag)
+	if found == nil {
+		return "", false
+	}
+	return strings.Join(append(found[1:], ""), "\x00"), true
+}
+
 // String returns the pattern as its author wrote it, without spaces around it; "" for the zero
 // value.
 func (p TagPattern) String() string { return p.text }

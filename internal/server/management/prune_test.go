@@ -110,6 +110,7 @@ func TestAPIRefusesBadPolicies(t *testing.T) {
 		`{"method": "creation_date", "olderThan": "2w", "numTags": 1}`:                                     "^numTags: ",
 		`{"method": "creation_date", "olderThan": "2w", "tagPattern": "("}`:                                "^tagPattern: ",
 		`{"method": "creation_date", "olderThan": "2w", "tagPattern": ""}`:                                 "^tagPattern: ",
+		`{"method": "creation_date", "olderThan": "2w", "keep": [{"newest": 1}, {"usedWithin": 3}]}`:       `^keep\[1\]\.usedWithin: `,
 		`{"method": "creation_date", "olderThan": "2w", "tagPatternMatches": false}`:                       "^tagPatternMatches: ",
 		`{"method": "creation_date", "olderThan": "2w", "tags": "v.*"}`:                                    "tags",
 		`{"method": "creation_date", "olderThan": "2w", "tagPattern": "` + strings.Repeat("a", 257) + `"}`: "^tagPattern: .*257.*256",

@@ -20,6 +20,8 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 			`{"method": "number_of_tags", "value": 10, "tagPattern": "v", "tagPatternMatches": false}`,
 			`{"method": "creation_date", "olderThan": "2w", "removeOrphans": true}`,
 			`{"method": "last_pulled", "olderThan": "90d"}`,
+			`{"method": "number_of_tags", "value": 10, "keep": [{"newest": 3, "groupBy": "^(v)"}, {"usedWithin": "30d"}, {"tagPattern": "^r"},
+				{"versions": "newest_patches"}]}`,
 		} {
 			var made, again struct{ UUID string }
 			r.Manage(t, "POST", base, policy).Into(t, 201, &made)

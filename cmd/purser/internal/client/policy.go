@@ -21,8 +21,8 @@ func policyCommand(src *command.Source) *cobra.Command {
 	cmd.Long = "Say which tags auto-pruning deletes. TARGET is a namespace (app) or a repository (app/web);\n" +
 		"add --repo for a repository whose name has no slash. With --defaults in place of a target: the\n" +
 		"policies of all namespaces that have none of their own. Of the policies that apply to a repository\n" +
-		"those by age and last use come first; those by number count the remaining tags. See what a policy does\n" +
-		"beforehand with \"purser prune preview\"."
+		"those by age and last use come first; those by number count the remaining tags. What a --keep flag of any\n" +
+		"of them keeps, none deletes. See what a policy does beforehand with \"purser prune preview\"."
 	return addServer(cmd)
 }
 
@@ -44,6 +44,9 @@ func (p policyView) tags() (text string) {
 	}
 	if p.Setting != "" {
 		text += ", in every namespace (" + p.Setting + ")"
+	}
+	if keeps := keepsText(p.Keep); keeps != "" {
+		text += ", but keep " + keeps
 	}
 	return text
 }
@@ -126,6 +129,12 @@ func policyListCommand(src *command.Source) *cobra.Command {
 // policyFlags are the flags that describe a policy: either as JSON in one flag, or with a
 // flag for each member.
 type policyFlags struct {
+	policyValues
+	keep keepFlags
+}
+
+// policyValues are the values of the flags, except for those of keep rules.
+type policyValues struct {
 	json, method, olderThan, pattern string
 	numTags                          int
 	not, orphans                     bool
@@ -141,11 +150,12 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	textFlag(cmd, &f.pattern, "pattern", "", "only tags in whose names this `REGEXP` is found; anchor it, as in '^v[0-9]+$'", checkPattern)
 	flags.BoolVar(&f.not, "not-matching", false, "only tags in whose names the pattern isn't found")
 	flags.BoolVar(&f.orphans, "remove-orphans", false, "also attached tags, such as signatures, that are a day old and whose image isn't in their repository")
+	f.keep.add(cmd)
 	return f
 }
 
 // given says whether any policy flag was given.
-func (f *policyFlags) given() bool { return *f != policyFlags{} }
+func (f *policyFlags) given() bool { return f.policyValues != policyValues{} || f.keep.given() }
 
 // checkPolicy checks a policy's JSON.
 func checkPolicy(text string) error {
@@ -160,7 +170,7 @@ func checkPolicy(text string) error {
 func (f *policyFlags) check() error {
 	byNumber := f.method == string(autoprune.NumberOfTags)
 	switch {
-	case f.json != "" && (*f != policyFlags{json: f.json}):
+	case f.json != "" && (f.policyValues != policyValues{json: f.json} || f.keep.given()):
 		return command.Usagef("--policy has all of it: leave the other flags out")
 	case f.json != "":
 		return nil
@@ -176,6 +186,8 @@ func (f *policyFlags) check() error {
 		return command.Usagef("--method %s needs --older-than AGE, such as 2w", f.method)
 	case f.numTags == 0 && f.olderThan == "":
 		return command.Usagef("say which tags to delete: --older-than AGE, --num-tags N, or --policy JSON")
+	case f.keep.groupBy != "" && f.keep.newest == 0:
+		return command.Usagef("--keep-group needs --keep-newest N")
 	case f.not && f.pattern == "":
 		return command.Usagef("--not-matching needs --pattern REGEXP")
 	}
@@ -209,6 +221,9 @@ func (f *policyFlags) body() (json.RawMessage, error) {
 	if f.orphans {
 		members["removeOrphans"] = true
 	}
+	if rules := f.keep.rules(); len(rules) > 0 {
+		members["keep"] = rules
+	}
 	return json.Marshal(members)
 }
 
@@ -216,7 +231,8 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create TARGET", Short: "Create a policy", Args: cobra.ArbitraryArgs,
 		Example: "  purser policy create app --num-tags 100\n  purser policy create app/web --older-than 2w --pattern '^pr-'\n" +
-			"  purser policy create --defaults --method last_pulled --older-than 90d",
+			"  purser policy create --defaults --method last_pulled --older-than 90d\n" +
+			"  purser policy create app --older-than 90d --keep-newest 10 --keep-versions releases",
 	}
 	format, target, flags := command.AddFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {

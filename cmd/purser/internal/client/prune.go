@@ -82,7 +82,7 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 		if policy.Policy != nil {
 			what = policy.Policy.String()
 		}
-		fmt.Fprintf(w, "Policy %s selects nothing: %s.\n", what, policy.Notice) //nolint:errcheck // an error shows up in the last write
+		fmt.Fprintf(w, "Policy %s can't be applied in full: %s.\n", what, policy.Notice) //nolint:errcheck // an error shows up in the last write
 	}
 	lists := []struct {
 		verb string
@@ -320,7 +320,7 @@ func printRun(w io.Writer, r autoprune.RunDetails) error {
 		"restored", humanize.Comma(r.Restored), "error", r.Error)
 	for _, policy := range slices.Sorted(maps.Keys(r.Notices)) {
 		if err == nil {
-			_, err = fmt.Fprintf(w, "Policy %s selected nothing: %s.\n", policy, r.Notices[policy])
+			_, err = fmt.Fprintf(w, "Policy %s couldn't be applied in full: %s.\n", policy, r.Notices[policy])
 		}
 	}
 	if err != nil || len(r.PerRepository) == 0 {

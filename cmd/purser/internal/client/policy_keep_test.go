@@ -1,0 +1,59 @@
+package client
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// TestKeepFlags: the flags of keep rules must become the policy's member keep, and the
+// commands must show it.
+func TestKeepFlags(t *testing.T) {
+	t.Parallel()
+	var body []byte
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method == "POST" {
+			body, _ = io.ReadAll(r.Body)     // the test fails if it isn't complete
+			w.Write([]byte(`{"uuid": "u"}`)) //nolint:errcheck // the test sees it
+			return
+		}
+		json.NewEncoder(w).Encode(policyView{Method: "creation_date", Value: "2w", Keep: []autoprune.KeepForm{{Newest: 3}, {UsedWithin: "30d"}}}) //nolint:errcheck // the test sees it
+	}))
+	t.Cleanup(registry.Close)
+	create := func(args ...string) (int, string) {
+		code, _, stderr := purser(t, append([]string{"policy", "create", "app", "--server", registry.URL, "--older-than", "2w"}, args...)...)
+		return code, stderr
+	}
+	code, stderr := create("--keep-newest", "3", "--keep-group", `^(v\d+),`, "--keep-used", "30d", "--keep-pattern", "^a{1,2}", "--keep-pattern", "b$",
+		"--keep-versions", "releases", "--keep-versions", "newest_patches", "--keep-versions", "newest_prereleases:2")
+	want := `{"keep":[{"newest":3,"groupBy":"^(v\\d+),"},{"usedWithin":"30d"},{"tagPattern":"^a{1,2}"},{"tagPattern":"b$"},` +
+		`{"versions":"releases"},{"newest":1,"versions":"newest_patches"},{"newest":2,"versions":"newest_prereleases"}],` +
+		`"method":"creation_date","olderThan":"2w"}`
+	if code != 0 || strings.TrimSpace(string(body)) != want {
+		t.Errorf("the command ends with %d (%s) and sends\n%s, want\n%s", code, stderr, body, want)
+	}
+	for flags, problem := range map[string]string{
+		"--keep-group (a)":                            "needs --keep-newest",
+		"--keep-newest 0":                             "keep-newest",
+		"--keep-used 3":                               "keep-used",
+		"--keep-pattern (":                            "keep-pattern",
+		"--keep-versions patches":                     "write releases, newest_patches or newest_prereleases",
+		"--keep-versions releases:1":                  "leave the number out",
+		"--keep-versions newest_patches:1001":         "from 1 to 1000",
+		"--keep-newest 1 --policy {\"method\":\"x\"}": "policy",
+	} {
+		if code, stderr := create(strings.Fields(flags)...); code == 0 || !strings.Contains(stderr, problem) {
+			t.Errorf("%s: the command ends with %d: %s", flags, code, stderr)
+		}
+	}
+	code, stdout, _ := purser(t, "policy", "show", "app", "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b", "--server", registry.URL)
+	if code != 0 || !strings.Contains(stdout, "all, but keep the newest 3, tags used within 30d") {
+		t.Errorf("the policy is shown as %s", stdout)
+	}
+}
