@@ -28,7 +28,7 @@ import (
 var version string
 
 func main() {
-	command.Version = version
+	command.Version, command.Main = version, true
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal requests an orderly shutdown. After it, signals have their default
 	// effect again, so that a second signal kills the process.
@@ -44,7 +44,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 func newRoot(environ []string) *cobra.Command {
 	src := &command.Source{Environ: environ}
 	root := command.NewRoot(src, slices.Concat(
-		[]*cobra.Command{serve.Command(src), command.VersionCommand()}, operate.Commands(src), client.Commands(src, operate.RecoverCommand(src)))...)
+		[]*cobra.Command{serve.Command(src), serve.HashCommand(), command.VersionCommand()}, operate.Commands(src), client.Commands(src, operate.RecoverCommand(src)))...)
 	client.Complete(src, root)
 	completeFlags(root)
 	return root

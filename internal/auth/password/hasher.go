@@ -8,7 +8,8 @@
 // The package keeps these rules:
 //
 //   - Log-ins can't starve other requests. Only a few hashes are computed at once, so most
-//     processors stay free. Only a bounded number of log-ins waits for its turn; further ones
+//     processors stay free, and by processes of low priority (see Work), since a hash takes
+//     a processor for tens of milliseconds and 19 MiB of memory. Only a bounded number of log-ins waits for its turn; further ones
 //     get ErrBusy at once. The memory of a hash and its time are bounded too, even if somebody
 //     has planted a stored hash with other parameters.
 //   - The time of a check doesn't say whether an account exists. For an account without a
@@ -27,6 +28,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -50,6 +53,13 @@ type HasherOptions struct {
 	Workers int
 	// Queue is how many callers may wait for their turn. Default 64.
 	Queue int
+	// Command returns a command that calls Work; it runs for each worker and outlives a hash.
+	// Hashes then are computed at low priority, and their memory doesn't make this process
+	// collect garbage. If the command fails, this process computes the hash. Nil: this process
+	// computes all hashes.
+	Command func() *exec.Cmd
+	// Log gets a warning when Command fails. Nil: none.
+	Log *slog.Logger
 	// Metrics registers the metrics. Nil: none.
 	Metrics prometheus.Registerer
 }
@@ -58,6 +68,8 @@ type HasherOptions struct {
 // come, first served. Its methods may be called concurrently.
 type Hasher struct {
 	turns   chan struct{} // has an element for each hash that is being computed
+	free    chan *process // the processes that compute no hash; nil without HasherOptions.Command
+	log     *slog.Logger
 	waiting atomic.Int64
 	queue   int64
 
@@ -66,11 +78,22 @@ type Hasher struct {
 	took    *prometheus.HistogramVec
 }
 
-// NewHasher makes a Hasher. It starts no goroutine.
+// NewHasher makes a Hasher. It starts no goroutine, and a process of HasherOptions.Command only
+// with the first hash: call Close if there is a command.
 func NewHasher(o HasherOptions) *Hasher {
 	factory := promauto.With(o.Metrics)
+	workers := cmp.Or(o.Workers, max(1, runtime.GOMAXPROCS(0)/4))
+	var free chan *process
+	if o.Command != nil {
+		free = make(chan *process, workers)
+		for range workers {
+			free <- &process{command: o.Command}
+		}
+	}
 	return &Hasher{
-		turns: make(chan struct{}, cmp.Or(o.Workers, max(1, runtime.GOMAXPROCS(0)/4))),
+		turns: make(chan struct{}, workers),
+		free:  free,
+		log:   cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		queue: int64(cmp.Or(o.Queue, 64)),
 		length: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_password_queue_length", Help: "Log-ins that wait until a hash can be computed.",
@@ -85,11 +108,22 @@ func NewHasher(o HasherOptions) *Hasher {
 	}
 }
 
+// Close ends the processes of HasherOptions.Command. It waits for hashes that are being
+// computed. Further calls compute their hashes in this process.
+func (h *Hasher) Close() {
+	for range cap(h.free) {
+		p := <-h.free
+		p.stop()
+		p.command = nil
+		defer func() { h.free <- p }()
+	}
+}
+
 // Hash returns an argon2id hash of the password in the PHC string format. It returns ErrBusy if
 // the queue is full, and the context's error if the context ends before it is the caller's
 // turn. The caller has checked the password with Check.
 func (h *Hasher) Hash(ctx context.Context, password string) (phc string, err error) {
-	err = h.run(ctx, "argon2id", func() { phc = newArgon2(password).String() })
+	err = h.run(ctx, "argon2id", func() { phc = h.compute(task{Password: []byte(password)}).Hash })
 	return phc, err
 }
 
@@ -110,11 +144,32 @@ func (h *Hasher) Verify(ctx context.Context, password, hash string) (ok bool, er
 	if strings.HasPrefix(hash, "$2") {
 		algorithm = "bcrypt"
 	}
-	var invalid error
-	if err := h.run(ctx, algorithm, func() { ok, invalid = compare(password, hash) }); err != nil {
+	var r result
+	if err := h.run(ctx, algorithm, func() { r = h.compute(task{Password: []byte(password), Hash: []byte(hash)}) }); err != nil {
 		return false, err
 	}
-	return ok && possible, invalid
+	if r.Invalid {
+		return false, errHash
+	}
+	return r.OK && possible, nil
+}
+
+// compute does a task in a process of its own if there is one. It is the caller's turn.
+func (h *Hasher) compute(t task) result {
+	if h.free == nil {
+		return t.compute()
+	}
+	p := <-h.free
+	defer func() { h.free <- p }()
+	if p.command == nil { // closed
+		return t.compute()
+	}
+	r, err := p.compute(t)
+	if err != nil {
+		h.log.Warn("a process that hashes passwords failed; the hash is computed in this process", "error", err)
+		return t.compute()
+	}
+	return r
 }
 
 // run calls f when it is the caller's turn.

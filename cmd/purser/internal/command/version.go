@@ -13,6 +13,10 @@ import (
 // reads the command line.
 var Version string
 
+// Main says that the running program is purser. It is false in tests, which run commands in the
+// tests' own process.
+var Main bool
+
 // Build describes the source that this program was built from.
 type Build struct {
 	Version  string

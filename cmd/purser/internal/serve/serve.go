@@ -210,7 +210,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if err != nil {
 		return nil, nil, err
 	}
-	hasher := password.NewHasher(password.HasherOptions{Metrics: p.metrics})
+	hasher := openHasher(p)
 	access, err := openAccess(ctx, cfg, c, p, hasher)
 	if err != nil {
 		return nil, nil, err
@@ -282,7 +282,7 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, access acc
 			front.Mount(m)
 		}
 	}
-	return &site{front, oci, operators, access}, nil
+	return &site{front, oci, operators, access, o.Passwords}, nil
 }
 
 // site is the registry's HTTP server with the OCI API and the management API.
@@ -291,15 +291,17 @@ type site struct {
 	oci        *distribution.API
 	management *management.API
 	access     access
+	hasher     *password.Hasher
 }
 
 // close cancels the garbage collections, checks and runs of loose foreign keys that
 // operators have started over the management API, and deletes the uploads that were made in
-// advance. It takes at most two seconds.
+// advance. It takes at most two seconds, and ends the processes that hash passwords.
 func (s *site) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	s.management.Close(ctx)
+	defer s.hasher.Close()
 	return s.oci.Close(ctx)
 }
 
