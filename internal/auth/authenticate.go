@@ -15,6 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth/identity"
 	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/auth/throttle"
 	"github.com/purser-registry/purser/internal/auth/token"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -280,11 +281,11 @@ func (c *Control) Login(ctx context.Context, name, pass, address string) (*Princ
 	if err != nil {
 		return nil, err
 	}
-	var last time.Time
+	what := password.Login{Name: name, Password: pass, Address: throttle.Address(address), Hash: how.hash}
 	if how.federated != nil {
-		last = how.federated.expires
+		what.Until = how.federated.expires
 	}
-	ok, err := c.opt.Verified.DoUntil(ctx, name, pass, how.hash, last, func(ctx context.Context) (bool, error) {
+	ok, err := c.opt.Verified.Do(ctx, what, func(ctx context.Context) (bool, error) {
 		return c.attempt(ctx, name, address, how)
 	})
 	switch {
@@ -360,7 +361,8 @@ func (c *Control) attempt(ctx context.Context, name, address string, how checker
 	case err != nil:
 		return false, err
 	case wait > 0:
-		return false, oci.Errorf(oci.TooManyRequests, "there were too many failed log-ins: try again in %s", max(wait.Round(time.Second), time.Second)).WithRetryAfter(wait)
+		return false, oci.Errorf(oci.TooManyRequests, "there were too many failed log-ins: try again in %s", max(wait.Round(time.Second), time.Second)).
+			WithRetryAfter(wait).WithCause(password.ErrRefused)
 	}
 	ok, err := how.check(ctx)
 	finish := attempt.Succeeded

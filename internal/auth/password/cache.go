@@ -27,15 +27,32 @@ type CacheOptions struct {
 type Cache struct {
 	ttl    time.Duration
 	secret [sha256.Size]byte
-	// until maps a check to the time at which it expires. The library could expire entries by
+	// until maps the key of a Login to the time at which it expires. The library could expire entries by
 	// itself, but for that its goroutine would wake the process every second.
 	until *otter.Cache[checkKey, time.Time]
 
 	mu      sync.Mutex
 	running map[checkKey]*runningCheck
+	// guesses is how many checks without a cached result run now for a name and an address, and
+	// guessed the time until which one of them that failed counts. See Do.
+	guesses map[checkKey]int
+	guessed *otter.Cache[checkKey, time.Time]
 }
 
-// checkKey identifies a check: name, password and hash. It is an HMAC with a random key.
+// Login is what somebody sends to log in, and what it is checked against.
+type Login struct {
+	Name, Password string
+	// Address is the client's address.
+	Address string
+	// Hash is the stored hash. If a directory checks passwords, it is what identifies the
+	// account there.
+	Hash string
+	// Until is when a token ends that was sent in place of a password. A result isn't used
+	// after that time. Zero: no such time.
+	Until time.Time
+}
+
+// checkKey identifies a Login, or a name with an address. It is an HMAC with a random key.
 type checkKey [sha256.Size]byte
 
 // runningCheck is a check that other callers may wait for. Its results are set before done is
@@ -52,17 +69,19 @@ func NewCache(o CacheOptions) *Cache {
 	c := &Cache{
 		ttl:     cmp.Or(o.TTL, time.Minute),
 		until:   otter.Must(&otter.Options[checkKey, time.Time]{MaximumSize: cmp.Or(o.Size, 10_000)}),
+		guessed: otter.Must(&otter.Options[checkKey, time.Time]{MaximumSize: cmp.Or(o.Size, 10_000)}),
 		running: map[checkKey]*runningCheck{},
+		guesses: map[checkKey]int{},
 	}
 	_, _ = rand.Read(c.secret[:]) // never fails
 	return c
 }
 
-// key returns the key of a check. The lengths are a part of the text, so different checks have
-// different texts.
-func (c *Cache) key(name, password, hash string) (k checkKey) {
+// key returns the key of some texts. The lengths are a part of the hashed text, so different
+// lists of texts have different keys.
+func (c *Cache) key(texts ...string) (k checkKey) {
 	mac := hmac.New(sha256.New, c.secret[:])
-	for _, s := range []string{name, password, hash} {
+	for _, s := range texts {
 		var length [8]byte
 		binary.BigEndian.PutUint64(length[:], uint64(len(s)))
 		mac.Write(length[:])
@@ -72,20 +91,20 @@ func (c *Cache) key(name, password, hash string) (k checkKey) {
 	return k
 }
 
-// Get says whether this password was checked successfully, with this name and this stored hash,
-// within the TTL. False says nothing about the password. If a directory checks the passwords,
-// the caller passes in place of the hash what identifies the account there.
-func (c *Cache) Get(name, password, hash string) bool {
-	return c.has(c.key(name, password, hash))
+// has says whether a check is cached, and nobody guesses the password of its name from its
+// address (`place`).
+func (c *Cache) has(k, place checkKey) bool {
+	now := time.Now()
+	if until, ok := c.until.GetIfPresent(k); !ok || !now.Before(until) {
+		return false
+	}
+	if until, ok := c.guessed.GetIfPresent(place); ok && now.Before(until) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.guesses[place] == 0
 }
-
-func (c *Cache) has(k checkKey) bool {
-	until, ok := c.until.GetIfPresent(k)
-	return ok && time.Now().Before(until)
-}
-
-// Put caches a check that has succeeded.
-func (c *Cache) Put(name, password, hash string) { c.put(c.key(name, password, hash), time.Time{}) }
 
 // put caches a check for the TTL, but not beyond `last` unless that is zero.
 func (c *Cache) put(k checkKey, last time.Time) {
@@ -99,29 +118,29 @@ func (c *Cache) put(k checkKey, last time.Time) {
 }
 
 // Do returns true if the cache has the check. Otherwise it calls `check`, and caches its result
-// if that is true. Callers with the same name, password and hash at the same time share one
-// call of `check` and its result: a hundred jobs that begin with one robot's password cost one
-// hash, and count as one log-in. Equal guesses that share a result tell no more than one guess.
-// If the context of the caller that runs `check` ends, and `check` therefore fails, one of the
-// others runs it again.
-func (c *Cache) Do(ctx context.Context, name, password, hash string, check func(ctx context.Context) (bool, error)) (bool, error) {
-	return c.DoUntil(ctx, name, password, hash, time.Time{}, check)
-}
-
-// DoUntil is Do for a token that ends at `last` and is sent in place of a password. A result
-// isn't used after that time. A zero `last` is no time.
-func (c *Cache) DoUntil(ctx context.Context, name, password, hash string, last time.Time, check func(ctx context.Context) (bool, error)) (bool, error) {
-	k := c.key(name, password, hash)
-	for !c.has(k) {
+// if that is true. Callers with the same check at the same time share one call of `check` and
+// its result: a hundred jobs that begin with one robot's password cost one hash, and count as
+// one log-in. Equal guesses that share a result tell no more than one guess. If the context of
+// the caller that runs `check` ends, and `check` therefore fails, one of the others runs it
+// again.
+//
+// The limit on failed log-ins doesn't count what the cache answers. So that a guess can't be
+// answered by it, Do doesn't use cached results of another address, nor any for a name and an
+// address from where another password is being checked, or was wrong or refused within the TTL.
+func (c *Cache) Do(ctx context.Context, what Login, check func(ctx context.Context) (bool, error)) (bool, error) {
+	k := c.key(what.Name, what.Password, what.Hash, what.Address)
+	place := c.key(what.Name, what.Address)
+	for !c.has(k, place) {
 		c.mu.Lock()
 		r, other := c.running[k]
 		if !other {
 			r = &runningCheck{done: make(chan struct{}), err: errPanicked}
 			c.running[k] = r
+			c.guesses[place]++
 		}
 		c.mu.Unlock()
 		if !other {
-			return c.lead(ctx, k, r, last, check)
+			return c.lead(ctx, k, place, r, what.Until, check)
 		}
 		select {
 		case <-r.done:
@@ -135,14 +154,23 @@ func (c *Cache) DoUntil(ctx context.Context, name, password, hash string, last t
 	return true, nil
 }
 
+// ErrRefused is the error of a check that was refused because of earlier wrong passwords.
+var ErrRefused = errors.New("too many log-ins have failed")
+
 // errPanicked is what callers get that waited for a check whose function has panicked.
 var errPanicked = errors.New("the check of the password has failed; try again")
 
 // lead runs a check that others may wait for.
-func (c *Cache) lead(ctx context.Context, k checkKey, r *runningCheck, last time.Time, check func(ctx context.Context) (bool, error)) (bool, error) {
+func (c *Cache) lead(ctx context.Context, k, place checkKey, r *runningCheck, last time.Time, check func(ctx context.Context) (bool, error)) (bool, error) {
 	defer func() {
+		if wrong := !r.ok && (r.err == nil || errors.Is(r.err, ErrRefused)); wrong && c.ttl > 0 {
+			c.guessed.Set(place, time.Now().Add(c.ttl))
+		}
 		c.mu.Lock()
 		delete(c.running, k)
+		if c.guesses[place]--; c.guesses[place] == 0 {
+			delete(c.guesses, place)
+		}
 		c.mu.Unlock()
 		close(r.done)
 	}()

@@ -9,48 +9,73 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/maypok86/otter/v2"
 )
+
+// ann is a log-in.
+var ann = Login{Name: "ann", Password: "secret", Hash: "hash", Address: "192.0.2.1"}
+
+// succeed and fail are checks.
+func succeed(context.Context) (bool, error) { return true, nil }
+func fail(context.Context) (bool, error)    { return false, nil }
+
+// cached says whether the cache answers for a log-in. If it doesn't, the password counts as one
+// that couldn't be checked.
+func (c *Cache) cached(l Login) bool {
+	ok, _ := c.Do(context.Background(), l, func(context.Context) (bool, error) { return false, errPanicked })
+	return ok
+}
+
+// put makes the cache answer for a log-in.
+func put(t *testing.T, c *Cache, l Login) {
+	t.Helper()
+	if ok, err := c.Do(t.Context(), l, succeed); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+}
 
 func TestCache(t *testing.T) {
 	t.Parallel()
 	c := NewCache(CacheOptions{})
-	c.Put("ann", "secret", "hash")
+	put(t, c, ann)
 	for _, tt := range []struct {
-		name, password, hash string
-		want                 bool
+		name, password, hash, address string
+		want                          bool
 	}{
-		{"ann", "secret", "hash", true},
-		{"ann", "secret", "hash2", false},
-		{"ann", "Secret", "hash", false},
-		{"bob", "secret", "hash", false},
-		{"annsecret", "", "hash", false},
-		{"an", "nsecret", "hash", false},
-		{"ann", "secrethash", "", false},
-		{"", "", "", false},
+		{"ann", "secret", "hash", ann.Address, true},
+		{"ann", "secret", "hash", "192.0.2.2", false},
+		{"ann", "secret", "hash2", ann.Address, false},
+		{"ann", "Secret", "hash", ann.Address, false},
+		{"bob", "secret", "hash", ann.Address, false},
+		{"annsecret", "", "hash", ann.Address, false},
+		{"an", "nsecret", "hash", ann.Address, false},
+		{"ann", "secrethash", "", ann.Address, false},
+		{"", "", "", ann.Address, false},
 	} {
-		if got := c.Get(tt.name, tt.password, tt.hash); got != tt.want {
-			t.Errorf("Get(%q, %q, %q) = %v", tt.name, tt.password, tt.hash, got)
+		if got := c.cached(Login{Name: tt.name, Password: tt.password, Hash: tt.hash, Address: tt.address}); got != tt.want {
+			t.Errorf("%+v: %v", tt, got)
 		}
 	}
 	if NewCache(CacheOptions{}).key("ann", "secret", "hash") == c.key("ann", "secret", "hash") {
 		t.Error("two caches have the same key")
 	}
 	off := NewCache(CacheOptions{TTL: -1})
-	off.Put("ann", "secret", "hash")
-	if off.Get("ann", "secret", "hash") {
+	put(t, off, ann)
+	if off.cached(ann) {
 		t.Error("a cache that is off has an entry")
 	}
 }
 
-// TestDoUntil: the check of a token isn't used after the token's end, although the TTL is longer.
-func TestDoUntil(t *testing.T) {
+// TestUntil: the check of a token isn't used after the token's end, although the TTL is longer.
+func TestUntil(t *testing.T) {
 	t.Parallel()
 	c := NewCache(CacheOptions{}) // outside of the bubble, because of the library's goroutines
 	synctest.Test(t, func(t *testing.T) {
 		checks := 0
 		end := time.Now().Add(10 * time.Second)
 		do := func() {
-			ok, err := c.DoUntil(t.Context(), "robot", "token", "rules", end, func(context.Context) (bool, error) {
+			ok, err := c.Do(t.Context(), Login{Name: "robot", Password: "token", Hash: "rules", Until: end}, func(context.Context) (bool, error) {
 				checks++
 				return true, nil
 			})
@@ -77,13 +102,13 @@ func TestCacheExpires(t *testing.T) {
 	t.Parallel()
 	c := NewCache(CacheOptions{}) // outside of the bubble, because of the library's goroutines
 	synctest.Test(t, func(t *testing.T) {
-		c.Put("ann", "secret", "hash")
+		put(t, c, ann)
 		time.Sleep(59 * time.Second)
-		if !c.Get("ann", "secret", "hash") {
+		if !c.cached(ann) {
 			t.Error("the entry is gone after 59 s")
 		}
 		time.Sleep(time.Second)
-		if c.Get("ann", "secret", "hash") {
+		if c.cached(ann) {
 			t.Error("the entry is there after a minute")
 		}
 	})
@@ -93,11 +118,17 @@ func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	c := NewCache(CacheOptions{Size: 100})
 	for n := range 10_000 {
-		c.Put(fmt.Sprint("user", n), "secret", "hash")
+		put(t, c, Login{Name: fmt.Sprint("user", n)})
+		_, _ = c.Do(t.Context(), Login{Name: fmt.Sprint("guessed", n)}, fail)
 	}
-	c.until.CleanUp()
-	if n := c.until.EstimatedSize(); n > 100 {
-		t.Errorf("the cache has %d entries, want at most 100", n)
+	for _, entries := range []*otter.Cache[checkKey, time.Time]{c.until, c.guessed} {
+		entries.CleanUp()
+		if n := entries.EstimatedSize(); n > 100 {
+			t.Errorf("the cache has %d entries, want at most 100", n)
+		}
+	}
+	if n := len(c.guesses) + len(c.running); n > 0 {
+		t.Errorf("%d checks are left", n)
 	}
 }
 
@@ -110,12 +141,12 @@ func TestDoCachesSuccessOnly(t *testing.T) {
 		ok    bool
 		err   error
 		calls int
-	}{{false, nil, 1}, {false, away, 2}, {true, away, 3}, {true, nil, 4}, {false, nil, 4}, {false, away, 4}} {
-		ok, err := c.Do(t.Context(), "ann", "secret", "hash", func(context.Context) (bool, error) {
+	}{{false, away, 1}, {true, away, 2}, {true, nil, 3}, {false, nil, 3}, {false, away, 3}} {
+		ok, err := c.Do(t.Context(), ann, func(context.Context) (bool, error) {
 			calls++
 			return tt.ok, tt.err
 		})
-		want := n >= 3
+		want := n >= 2
 		if ok != want || !want && !errors.Is(err, tt.err) || calls != tt.calls {
 			t.Errorf("call %d: %v, %v after %d checks, want %v after %d", n, ok, err, calls, want, tt.calls)
 		}
@@ -137,7 +168,7 @@ func TestDoSharesEqualChecks(t *testing.T) {
 					if n == 100 {
 						password = "other"
 					}
-					ok, err := c.Do(t.Context(), "ann", password, "hash", func(context.Context) (bool, error) {
+					ok, err := c.Do(t.Context(), Login{Name: "ann", Password: password, Hash: "hash"}, func(context.Context) (bool, error) {
 						calls.Add(1)
 						<-gate
 						return outcome, nil
@@ -169,7 +200,7 @@ func TestDoOutlivesItsFirstCaller(t *testing.T) {
 		impatient, cancelImpatient := context.WithCancel(t.Context())
 		firstErr, impatientErr, second := make(chan error, 1), make(chan error, 1), make(chan bool, 1)
 		go func() {
-			_, err := c.Do(first, "ann", "secret", "hash", func(ctx context.Context) (bool, error) {
+			_, err := c.Do(first, ann, func(ctx context.Context) (bool, error) {
 				<-ctx.Done()
 				return false, fmt.Errorf("checking: %w", ctx.Err())
 			})
@@ -177,11 +208,11 @@ func TestDoOutlivesItsFirstCaller(t *testing.T) {
 		}()
 		synctest.Wait()
 		go func() {
-			_, err := c.Do(impatient, "ann", "secret", "hash", nil)
+			_, err := c.Do(impatient, ann, nil)
 			impatientErr <- err
 		}()
 		go func() {
-			ok, err := c.Do(t.Context(), "ann", "secret", "hash", func(context.Context) (bool, error) { return true, nil })
+			ok, err := c.Do(t.Context(), ann, succeed)
 			second <- ok && err == nil
 		}()
 		synctest.Wait()
@@ -204,10 +235,52 @@ func TestDoSurvivesAPanic(t *testing.T) {
 	c := NewCache(CacheOptions{})
 	func() {
 		defer func() { _ = recover() }()
-		_, _ = c.Do(t.Context(), "ann", "secret", "hash", func(context.Context) (bool, error) { panic("test") })
+		_, _ = c.Do(t.Context(), ann, func(context.Context) (bool, error) { panic("test") })
 	}()
-	ok, err := c.Do(t.Context(), "ann", "secret", "hash", func(context.Context) (bool, error) { return true, nil })
+	ok, err := c.Do(t.Context(), ann, succeed)
 	if !ok || err != nil {
 		t.Errorf("after a panic: %v, %v", ok, err)
 	}
+}
+
+// TestGuessesGetNoCachedAnswer: ann's password is cached. While somebody guesses it at ann's
+// address, and for the TTL after a wrong or refused guess, each log-in there must be checked, the
+// right one too: else it would pass the limit on failed log-ins. Elsewhere the cache answers.
+func TestGuessesGetNoCachedAnswer(t *testing.T) {
+	t.Parallel()
+	c := NewCache(CacheOptions{})
+	home, bob := ann, ann
+	home.Address, bob.Name = "192.0.2.7", "bob"
+	guess := ann
+	guess.Password = "guess"
+	busy := fmt.Errorf("busy: %w", ErrRefused)
+	synctest.Test(t, func(t *testing.T) {
+		for _, outcome := range []error{nil, busy, errors.New("the directory is away")} {
+			for _, l := range []Login{ann, home, bob} {
+				put(t, c, l)
+			}
+			gate, done := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = c.Do(t.Context(), guess, func(context.Context) (bool, error) { <-gate; return false, outcome })
+			}()
+			synctest.Wait()
+			if c.cached(ann) {
+				t.Error("the cache answers while a guess is being checked")
+			}
+			if !c.cached(home) || !c.cached(bob) {
+				t.Error("a guess elsewhere makes the cache useless")
+			}
+			close(gate)
+			<-done
+			if wrong := outcome == nil || outcome == busy; c.cached(ann) == wrong { //nolint:errorlint // one of the two above
+				t.Errorf("after a guess with the result %v, the cache answers: %v", outcome, !wrong)
+			}
+			time.Sleep(time.Minute)
+			put(t, c, ann)
+			if !c.cached(ann) {
+				t.Error("a minute after the guess, the cache doesn't answer")
+			}
+		}
+	})
 }

@@ -252,6 +252,33 @@ func TestGuessesAreHeldToTheirRate(t *testing.T) {
 			t.Errorf("%d passwords were checked, answers %v", n, got)
 		}
 	})
+	t.Run("an account that has just logged in", func(t *testing.T) {
+		t.Parallel()
+		r, checked := guessing(t)
+		right := func(address string) int {
+			q := operation{method: "GET"}.request("/v2/", secret("user0")...)
+			q.RemoteAddr = address + ":1234"
+			return serve(t.Context(), r, q).Code
+		}
+		if code := right("192.0.2.1"); code != 200 {
+			t.Fatalf("status %d", code)
+		}
+		for range 20 {
+			got := guess(t, r, 10, func(i int) (string, string) { return "user0", "192.0.2.1" })
+			if got[401]+got[429] != 10 {
+				t.Errorf("answers %v", got)
+			}
+		}
+		if n := checked(); n != 11 {
+			t.Errorf("%d passwords were checked", n)
+		}
+		if code := right("192.0.2.1"); code != 429 {
+			t.Errorf("the right password after too many wrong ones: status %d", code)
+		}
+		if code := right("192.0.2.2"); code != 200 {
+			t.Errorf("elsewhere: status %d", code)
+		}
+	})
 	t.Run("many accounts from one address", func(t *testing.T) {
 		t.Parallel()
 		r, checked := guessing(t)
