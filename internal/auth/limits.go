@@ -63,8 +63,16 @@ func covers(wider, p string) bool {
 	return matchPattern(wider, strings.ReplaceAll(p, "*", "\x00"))
 }
 
+// maxPatterns is how many patterns a robot or token may have. maxWildcards is how many wildcards,
+// each a star or a double star, a pattern may have: the time to compare a path with a pattern
+// grows with their number.
+const maxPatterns, maxWildcards = 50, 5
+
 // Check returns an error that names the first invalid pattern or action.
 func (l Limits) Check() error {
+	if len(l.Repositories) > maxPatterns {
+		return fmt.Errorf("%d patterns of repositories are more than %d", len(l.Repositories), maxPatterns)
+	}
 	for _, p := range l.Repositories {
 		if err := checkPattern(p); err != nil {
 			return err
@@ -86,6 +94,8 @@ func checkPattern(p string) error {
 	switch {
 	case len(p) > 255:
 		return errors.New("a pattern of repositories has more than 255 characters")
+	case strings.Count(strings.ReplaceAll(p, "**", "*"), "*") > maxWildcards:
+		return fmt.Errorf("%q has more than %d wildcards", p, maxWildcards)
 	case !patternForm.MatchString(p) || strings.Contains(p, "//") || strings.Contains(p, "***"):
 		return fmt.Errorf("%q is no pattern of repositories; write a path such as acme/app, acme/* for all just below acme, or acme/** for all below acme", p)
 	}
@@ -129,11 +139,16 @@ func isDouble(pattern string, i int) bool {
 	return i > 0 && pattern[i-1] == '*' || i+1 < len(pattern) && pattern[i+1] == '*'
 }
 
-// patternRegexp returns a POSIX regular expression for the paths that a pattern matches, for
-// PostgreSQL.
-func patternRegexp(pattern string) string {
+// patternsRegexp returns a regular expression of PostgreSQL for the paths that one of the patterns
+// matches. It is one for all of them, since PostgreSQL keeps 32 compiled ones at most: of more,
+// it would compile each again for each row.
+func patternsRegexp(patterns []string) string {
 	const double, single = "\x00", "\x01"
-	p := strings.ReplaceAll(strings.ReplaceAll(pattern, "**", double), "*", single)
-	p = regexp.QuoteMeta(p)
-	return "^" + strings.ReplaceAll(strings.ReplaceAll(p, double, ".*"), single, "[^/]*") + "$"
+	list := make([]string, len(patterns))
+	for i, p := range patterns {
+		p = strings.ReplaceAll(strings.ReplaceAll(p, "**", double), "*", single)
+		p = regexp.QuoteMeta(p)
+		list[i] = strings.ReplaceAll(strings.ReplaceAll(p, double, ".*"), single, "[^/]*")
+	}
+	return "^(?:" + strings.Join(list, "|") + ")$"
 }

@@ -101,8 +101,8 @@ func (c *Control) Readable(ctx context.Context, p *Principal) (Readable, error) 
 	r := Readable{Public: p.ID != 0 || c.opt.AnonymousPull, PublicByDefault: c.opt.PublicByDefault}
 	if p.limits.Repositories != nil {
 		r.Patterns = []string{}
-		for _, pattern := range p.limits.Repositories {
-			r.Patterns = append(r.Patterns, patternRegexp(pattern))
+		if len(p.limits.Repositories) > 0 {
+			r.Patterns = append(r.Patterns, patternsRegexp(p.limits.Repositories))
 		}
 	}
 	switch {

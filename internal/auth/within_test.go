@@ -1,6 +1,11 @@
 package auth
 
-import "testing"
+import (
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"testing"
+)
 
 // TestWithin: new limits are compared with those of the client that asks for them. Limits that
 // allow anything more must never count as within.
@@ -37,5 +42,56 @@ func TestWithin(t *testing.T) {
 		if got := c.l.Within(c.of); got != c.want {
 			t.Errorf("%v within %v: %v, want %v", c.l, c.of, got, c.want)
 		}
+	}
+}
+
+// TestLimitsAreBounded: the time to compare a path with limits must not grow without bound.
+func TestLimitsAreBounded(t *testing.T) {
+	t.Parallel()
+	many := func(n int) []string { return slices.Repeat([]string{"acme/*"}, n) }
+	for _, c := range []struct {
+		patterns []string
+		ok       bool
+	}{
+		{many(50), true},
+		{many(51), false},
+		{[]string{"*a*b*c*d*"}, true},
+		{[]string{"**a**b**c**d**"}, true},
+		{[]string{"*a*b*c*d*e*"}, false},
+		{[]string{"a", "**a*b*c*d*e*"}, false},
+	} {
+		if err := (Limits{Repositories: c.patterns}).Check(); (err == nil) != c.ok {
+			t.Errorf("%d patterns, the last %s: %v", len(c.patterns), c.patterns[len(c.patterns)-1], err)
+		}
+	}
+}
+
+// TestPatternsRegexp: the expression that lists use must match the paths that the patterns match.
+func TestPatternsRegexp(t *testing.T) {
+	t.Parallel()
+	some := func(list string, n int) string {
+		text := make([]byte, rand.N(n)+1)
+		for i := range text {
+			text[i] = list[rand.N(len(list))]
+		}
+		return string(text)
+	}
+	matched := 0
+	for range 20_000 {
+		patterns := []string{some("ab*/.", 5), some("ab*/.", 5)}
+		if (Limits{Repositories: patterns}).Check() != nil {
+			continue
+		}
+		path := some("ab/.", 6)
+		want := matchPattern(patterns[0], path) || matchPattern(patterns[1], path)
+		if got := regexp.MustCompile(patternsRegexp(patterns)).MatchString(path); got != want {
+			t.Errorf("%q of %q: %v, want %v", path, patterns, got, want)
+		}
+		if want {
+			matched++
+		}
+	}
+	if matched < 100 {
+		t.Errorf("only %d paths matched", matched)
 	}
 }
