@@ -38,6 +38,9 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -108,6 +111,23 @@ func checkShortName(what, name string) error {
 
 // short returns the beginning of a text from a client, for an error.
 func short(s string) string { return fmt.Sprintf("%.80s", s) }
+
+// checkText returns an error, with status 400, for a text that people write for people and that a
+// terminal or a page couldn't show as it is.
+func checkText(what, text string, longest int) error {
+	switch {
+	case len(text) > longest:
+		return invalid("the %s has more than %d bytes", what, longest)
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool {
+		return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
+	}):
+		return invalid("the %s has control characters", what)
+	}
+	return nil
+}
+
+// maxTitle and maxDescription are the longest texts of that kind, in bytes.
+const maxTitle, maxDescription = 255, 10_000
 
 // namespaceID returns the id of a namespace. It locks the namespace against deletion until the
 // transaction ends.

@@ -346,12 +346,13 @@ func meaning(want token.Access, action string) (a Access, r Resource, ok bool) {
 
 // IssueToken makes a registry token with what the principal has of what a client asks for. It
 // is valid until `expires`.
-func (c *Control) IssueToken(ctx context.Context, p *Principal, asked []token.Access) (raw string, expires time.Time, err error) {
+func (c *Control) IssueToken(ctx context.Context, p *Principal, asked []token.Access) (raw string, granted []token.Access, expires time.Time, err error) {
 	granted, refused, err := c.Grant(ctx, p, asked)
 	if err != nil {
-		return "", expires, err
+		return "", nil, expires, err
 	}
-	return c.opt.Tokens.Issue(ctx, token.Claims{Account: p.ID, Name: p.Name, Access: granted, Refused: refused, Patterns: p.limits.Repositories})
+	raw, expires, err = c.opt.Tokens.Issue(ctx, token.Claims{Account: p.ID, Name: p.Name, Access: granted, Refused: refused, Patterns: p.limits.Repositories})
+	return raw, granted, expires, err
 }
 
 // requestError returns an error for a malformed Authorization header.

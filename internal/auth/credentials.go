@@ -80,8 +80,8 @@ func createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential,
 	if err := c.Limits.Check(); err != nil {
 		return c, "", invalid("%v", err)
 	}
-	if len(c.Title) > 255 {
-		return c, "", invalid("the title has more than 255 bytes")
+	if err := checkText("title", c.Title, maxTitle); err != nil {
+		return c, "", err
 	}
 	most := maxCredentials
 	if c.Kind == FederatedToken {

@@ -136,16 +136,13 @@ func (s *Store) NamespaceMembers(ctx context.Context, namespace string) ([]Names
 	})
 }
 
-// RoleIn returns the greatest role that an account has in a resource by whatever way. An
-// administrator of the registry is an administrator everywhere. Error: 404 for an unknown
-// account.
+// RoleIn returns the greatest role that an account has in a resource by whatever way, but for the
+// right to administer the registry: administrators of a namespace needn't know who has that.
+// Error: 404 for an unknown account.
 func (s *Store) RoleIn(ctx context.Context, account string, r Resource) (Role, error) {
 	a, err := s.Account(ctx, account)
-	switch {
-	case err != nil:
+	if err != nil {
 		return NoRole, err
-	case a.Superuser:
-		return Administrator, nil
 	}
 	found, err := s.readRight(ctx, a.ID, r, false)
 	return found.role, err

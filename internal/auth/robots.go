@@ -23,6 +23,9 @@ func (s *Store) CreateRobot(ctx context.Context, namespace, short, description s
 	if err := checkShortName("robot", short); err != nil {
 		return a, "", err
 	}
+	if err := checkText("description", description, maxDescription); err != nil {
+		return a, "", err
+	}
 	if err := l.Check(); err != nil {
 		return a, "", invalid("%v", err)
 	}
@@ -150,6 +153,11 @@ func (s *Store) ChangeRobot(ctx context.Context, name string, c RobotChange) err
 	}
 	if err := limits.Check(); err != nil {
 		return invalid("%v", err)
+	}
+	if c.Description != nil {
+		if err := checkText("description", *c.Description, maxDescription); err != nil {
+			return err
+		}
 	}
 	return s.change(ctx, "changing robot "+name, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `

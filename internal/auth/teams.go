@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -60,6 +61,11 @@ func (s *Store) Teams(ctx context.Context, namespace string) ([]Team, error) {
 func (s *Store) PutTeam(ctx context.Context, namespace, name string, role Role, description *string) (created bool, err error) {
 	if err := checkShortName("team", name); err != nil {
 		return false, err
+	}
+	if description != nil {
+		if err := checkText("description", *description, maxDescription); err != nil {
+			return false, err
+		}
 	}
 	err = s.change(ctx, "changing team "+name, func(tx pgx.Tx) error {
 		id, err := namespaceID(ctx, tx, namespace)
@@ -194,15 +200,14 @@ func (s *Store) AddMember(ctx context.Context, namespace, team, account string) 
 // grantee returns the id of an account that is to get a role or a membership in a namespace. A
 // robot must belong to the namespace.
 func grantee(ctx context.Context, tx pgx.Tx, namespace, account string) (id int64, err error) {
-	var of *string
-	err = tx.QueryRow(ctx, `
-		SELECT a.id, n.name FROM accounts a LEFT JOIN top_level_namespaces n ON n.id = a.top_level_namespace_id
-		WHERE a.name = $1 FOR KEY SHARE OF a`, account).Scan(&id, &of)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
+	// The name says to which namespace a robot belongs. The error is the same whether there is
+	// such a robot, since other namespaces needn't know.
+	if of, _, robot := strings.Cut(account, "+"); robot && of != namespace {
+		return 0, invalid("robot %s would belong to namespace %s, and can't get rights in another one", short(account), short(of))
+	}
+	err = tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 FOR KEY SHARE", account).Scan(&id)
+	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, unknownAccount(account)
-	case err == nil && of != nil && *of != namespace:
-		return 0, invalid("robot %s belongs to namespace %s and can get rights only there", account, *of)
 	}
 	return id, err
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/token"
@@ -135,13 +136,13 @@ type answer struct {
 	AccessToken  string    `json:"access_token"`
 	ExpiresIn    int       `json:"expires_in"` // seconds
 	IssuedAt     time.Time `json:"issued_at"`
-	Scope        string    `json:"scope,omitempty"`
+	Scope        string    `json:"scope,omitempty"` // what the token allows, which may be less than was asked for
 	RefreshToken string    `json:"refresh_token,omitempty"`
 }
 
 func (a *API) issue(w http.ResponseWriter, r *http.Request, q request, asked []token.Access) error {
 	now := time.Now()
-	raw, expires, err := a.control.IssueToken(r.Context(), q.principal, asked)
+	raw, granted, expires, err := a.control.IssueToken(r.Context(), q.principal, asked)
 	if errors.Is(err, token.ErrTooLarge) {
 		return server.Refusal(http.StatusBadRequest, "%v", err)
 	}
@@ -157,14 +158,20 @@ func (a *API) issue(w http.ResponseWriter, r *http.Request, q request, asked []t
 		}
 	}
 	var scopes []string
-	for _, s := range asked {
+	for _, s := range granted {
 		scopes = append(scopes, s.Type+":"+s.Name+":"+strings.Join(s.Actions, ","))
 	}
 	out.Scope = strings.Join(slices.Sorted(slices.Values(scopes)), " ")
 	return writeJSON(w, out)
 }
 
-// title returns the title of a refresh token: the beginning of the client's name for itself.
+// title returns the title of a refresh token: the beginning of the client's name for itself,
+// without characters that can't be shown.
 func title(client string) string {
-	return strings.ToValidUTF8(strings.ReplaceAll(client[:min(len(client), 100)], "\x00", ""), "")
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(client[:min(len(client), 100)], ""))
 }

@@ -35,6 +35,56 @@ func TestTeamsAreLimited(t *testing.T) {
 	admin.Manage(t, "PUT", "/organization/acme/team/last/members/p7", "").WantStatus(t, 200)
 }
 
+// TestAdministratorKeepsItsRole: an administrator of a namespace must not lock itself out. Others
+// may take its role away.
+func TestAdministratorKeepsItsRole(t *testing.T) {
+	t.Parallel()
+	r := closed(t)
+	admin, root := r.as("admin"), r.as("root")
+	const own = "/organization/acme/permissions/user/admin"
+	admin.Manage(t, "PUT", own, `{"role":"reader"}`).Refused(t, 409, "invalid_request", "another administrator")
+	admin.Manage(t, "DELETE", own, "").Refused(t, 409, "invalid_request", "another administrator")
+	admin.Manage(t, "PUT", own, `{"role":"admin"}`).WantStatus(t, 200)
+	root.Manage(t, "PUT", own, `{"role":"writer"}`).WantStatus(t, 200)
+	root.Manage(t, "PUT", "/organization/acme/permissions/user/root", `{"role":"admin"}`).WantStatus(t, 200)
+	root.Manage(t, "DELETE", "/organization/acme/permissions/user/root", "").WantStatus(t, 204)
+}
+
+// TestForeignRobots: an answer must not tell whether another namespace has a robot of a name, nor
+// who administers the registry.
+func TestForeignRobots(t *testing.T) {
+	t.Parallel()
+	r := closed(t)
+	admin, root := r.as("admin"), r.as("root")
+	root.Manage(t, "PUT", "/organization/other/robots/ci", "").WantStatus(t, 201)
+	var told []string
+	for _, robot := range []string{"other+ci", "other+no"} {
+		a := admin.Manage(t, "PUT", "/organization/acme/permissions/user/"+robot, `{"role":"reader"}`)
+		a.Refused(t, 400, "invalid_request", "namespace other")
+		told = append(told, strings.ReplaceAll(string(a.Content), robot, "ROBOT"))
+	}
+	if told[0] != told[1] {
+		t.Errorf("%q", told)
+	}
+	admin.Manage(t, "GET", "/repository/acme/app/permissions/user/root/transitive", "").Refused(t, 404, "not_found", "no role")
+}
+
+// TestTextsForPeople: titles and descriptions are shown in terminals, so they have no characters
+// that move the cursor or turn the direction of the text.
+func TestTextsForPeople(t *testing.T) {
+	t.Parallel()
+	r := closed(t)
+	admin := r.as("admin")
+	for _, text := range []string{"\u001b[2J", "\u0000", "\u202egnp.exe", "a\rb"} {
+		body := encode(t, map[string]string{"description": text})
+		admin.Manage(t, "PUT", "/organization/acme/robots/ci", body).Refused(t, 400, "invalid_request", "description")
+		admin.Manage(t, "PUT", "/organization/acme/team/devs", encode(t, map[string]string{"description": text, "role": "reader"})).Refused(t, 400, "invalid_request", "description")
+		admin.Manage(t, "POST", "/user/apptoken", encode(t, map[string]string{"title": text})).Refused(t, 400, "invalid_request", "title")
+	}
+	admin.Manage(t, "PUT", "/organization/acme/robots/ci", encode(t, map[string]string{"description": "For \u202a?\n\tno: déjà vu 🚢"})).WantStatus(t, 400)
+	admin.Manage(t, "PUT", "/organization/acme/robots/ci", encode(t, map[string]string{"description": "First line\n\tdéjà vu 🚢"})).WantStatus(t, 201)
+}
+
 // TestTeams: an administrator of a namespace makes a team, whose members get its role in the
 // namespace and lose it with the team.
 func TestTeams(t *testing.T) {
@@ -167,7 +217,7 @@ func TestPermissions(t *testing.T) {
 	}
 	var role struct{ Permissions []struct{ Role string } }
 	const transitive = "/repository/acme/app/permissions/user/%/transitive"
-	for name, want := range map[string]string{"reader": "read", "maintainer": "maintain", "root": "admin"} {
+	for name, want := range map[string]string{"reader": "read", "maintainer": "maintain"} {
 		admin.Manage(t, "GET", strings.ReplaceAll(transitive, "%", name), "").Into(t, 200, &role)
 		if len(role.Permissions) != 1 || role.Permissions[0].Role != want {
 			t.Errorf("%s: %+v", name, role)

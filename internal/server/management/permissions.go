@@ -2,6 +2,7 @@ package management
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -112,7 +113,7 @@ func (a *API) addPermissions() {
 	}
 	type output struct{ Body roleList }
 	all := accessOperation("permission", "getUserTransitivePermission", http.MethodGet, inRepository+"/user/{username}/transitive", "Get the role that an account has in a repository by whatever way")
-	all.Description = "The greatest of its own roles and those of its teams, in the repository and the namespace. An administrator of the registry is one everywhere. " +
+	all.Description = "The greatest of its own roles and those of its teams, in the repository and the namespace. It doesn't tell whether the account administers the registry. " +
 		"404 if it has none; it may still pull if the repository is public."
 	add(a, auth.Administer, all, func(ctx context.Context, in *input) (*output, error) {
 		if err := a.hasRepository(ctx, in.resource()); err != nil {
@@ -124,6 +125,23 @@ func (a *API) addPermissions() {
 		}
 		return &output{roleList{[]role{{found.Quay()}}}}, err
 	})
+}
+
+// keepsRole returns an error, with status 409, if the client would take its own role as an
+// administrator of a namespace away. Nobody but an administrator of the registry could give it
+// back if there were no other in the namespace.
+func (a *API) keepsRole(ctx context.Context, r auth.Resource, account string, role auth.Role) error {
+	own := account != "" && account == server.Observed(ctx).Principal.Name
+	if !own || r.Repository != "" || role == auth.Administrator || a.may(ctx, auth.Operate, auth.Registry) {
+		return nil
+	}
+	switch g, err := a.opt.Accounts.Grant(ctx, r, account, ""); {
+	case errors.Is(err, auth.ErrUnknown) || err == nil && g.Role != auth.Administrator:
+		return nil
+	case err != nil:
+		return err
+	}
+	return server.Refusal(http.StatusConflict, "an administrator can't take this role from itself: ask another administrator of namespace %s to do it", r.Namespace)
 }
 
 // hasRepository returns an error with status 404 unless the resource exists.
@@ -188,6 +206,9 @@ func addRoles[L located, I granted, P granting](a *API, texts roleRoutes) {
 			return nil, server.Refusal(http.StatusBadRequest, "role: %v", err)
 		}
 		account, team := (*in).grantee()
+		if err := a.keepsRole(ctx, (*in).resource(), account, role); err != nil {
+			return nil, err
+		}
 		if err := a.opt.Accounts.SetGrant(ctx, (*in).resource(), account, team, role); err != nil {
 			return nil, err
 		}
@@ -197,6 +218,9 @@ func addRoles[L located, I granted, P granting](a *API, texts roleRoutes) {
 	add(a, auth.Administer, accessOperation("permission", "delete"+texts.one, http.MethodDelete, path, "Take a role of one of the "+texts.who+" in "+texts.where+" away"),
 		func(ctx context.Context, in *I) (*struct{}, error) {
 			account, team := (*in).grantee()
+			if err := a.keepsRole(ctx, (*in).resource(), account, auth.NoRole); err != nil {
+				return nil, err
+			}
 			return nil, a.opt.Accounts.SetGrant(ctx, (*in).resource(), account, team, auth.NoRole)
 		})
 }
