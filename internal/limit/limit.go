@@ -65,13 +65,12 @@ const (
 )
 
 // Add counts one resource for the client and returns NotFull. If a limit is reached, it counts
-// nothing and returns ClientFull or AllFull. Done reverses a successful Add. The client "" means
-// that the client isn't known yet; then only the limit for all clients applies.
+// nothing and returns ClientFull or AllFull. Done reverses a successful Add.
 func (c *Counter) Add(client string) Full {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.clientFull(client):
+	case c.mostOfClient > 0 && c.clients[client] >= c.mostOfClient:
 		return ClientFull
 	case c.most > 0 && c.all >= c.most:
 		return AllFull
@@ -81,32 +80,11 @@ func (c *Counter) Add(client string) Full {
 	return NotFull
 }
 
-func (c *Counter) clientFull(client string) bool {
-	return client != "" && c.mostOfClient > 0 && c.clients[client] >= c.mostOfClient
-}
-
-// Name moves one resource that was added for the client "" to a client that is now known. If
-// that client's limit is reached, it changes nothing and returns ClientFull.
-func (c *Counter) Name(client string) Full {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.clientFull(client) {
-		return ClientFull
-	}
-	c.take("")
-	c.clients[client]++
-	return NotFull
-}
-
 // Done reverses Add.
 func (c *Counter) Done(client string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all--
-	c.take(client)
-}
-
-func (c *Counter) take(client string) {
 	if c.clients[client]--; c.clients[client] <= 0 {
 		delete(c.clients, client)
 	}

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"crypto/tls"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -33,59 +35,67 @@ type ListenerOptions struct {
 	// with this path. If it is nil, the body has the format of the OCI Distribution
 	// Specification.
 	ErrorBody func(path string, status int, message string) []byte
-	Log       *slog.Logger
-	Metrics   *Metrics
+	// MinBodyRate is the rate, in bytes per second, below which a body is slow. 0: none is.
+	MinBodyRate int64
+	// SlowBodyTime is how long the listener waits for a body's bytes before it may find the body
+	// slow. Default 5 s.
+	SlowBodyTime time.Duration
+	Log          *slog.Logger
+	Metrics      *Metrics
 }
 
-// Listener accepts connections up to its limits. If the limit of a client is reached, it
-// closes that connection of the client that has been idle for longest, and accepts the new
-// one; if the limit for all clients is reached, it chooses among all connections. If none
-// of these connections is idle, it refuses the new one.
+// Listener accepts connections up to its limits. If the limit of a client is reached, a new
+// connection of this client takes the place of the one that has waited longest for the header
+// of a request: the first request's, or that of the next one (an idle connection). If the limit
+// for all clients is reached, the new connection takes the place of another client's too
+// (victim). If no connection waits, the new one is refused. A connection whose client sends the
+// body of a request, or reads an answer, keeps its place, unless the body is slow.
 //
 // An accepted connection embeds a *net.TCPConn, so that package net still uses sendfile to
 // send files.
 type Listener struct {
 	net.Listener
-	o       ListenerOptions
-	counter *Counter
+	o ListenerOptions
 
-	mu     sync.Mutex
-	idle   *list.List // of *conn; the one that has been idle for longest comes first
-	logged time.Time
-	missed int // errors since the last log line
+	mu      sync.Mutex
+	open    int // connections that count
+	waiting int // how many of them wait for the header of a request
+	clients map[string]*client
+	queue   clientQueue
+	bodies  list.List // of *conn, see Progress
+	logged  time.Time
+	missed  int // errors since the last log line
 }
 
 // Listen returns a Listener that enforces limits on l.
 func Listen(l net.Listener, o ListenerOptions) *Listener {
-	return &Listener{Listener: l, o: o, counter: NewCounter(o.Most, o.MostOfClient), idle: list.New()}
+	o.SlowBodyTime = cmp.Or(o.SlowBodyTime, slowBodyTime)
+	return &Listener{Listener: l, o: o, clients: map[string]*client{}}
 }
 
-// conn is an accepted connection; it counts for the limits until it is closed.
+// conn is an accepted connection. It counts for the limits until it is closed, by either side,
+// or gives its place to another one.
 type conn struct {
 	*net.TCPConn
-	l     *Listener
-	once  sync.Once
-	proxy *proxyConn // nil: the connection doesn't begin with a PROXY protocol header
-	wire  wire
+	l        *Listener
+	proxy    *proxyConn // nil: the connection doesn't begin with a PROXY protocol header
+	wire     wire
+	progress Progress
+	cut      atomic.Bool // the connection gave its place to another one, so reads fail
 
 	// l.mu guards the following fields.
-	client string // "": a proxy's connection, of many clients or of one that isn't known yet
-	closed bool
-	idle   *list.Element
+	of      *client
+	gone    bool          // it counts no more
+	waiting *list.Element // in of.waiting while no request is in progress, else nil
+	since   time.Time     // when it began to wait
+	body    *list.Element // in l.bodies, or nil
 }
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
-	c.once.Do(func() {
-		c.l.setIdle(c, false)
-		c.l.mu.Lock()
-		c.closed = true
-		c.l.counter.Done(c.client)
-		c.l.mu.Unlock()
-		if c.l.o.Metrics != nil {
-			c.l.o.Metrics.connections.Dec()
-		}
-	})
+	c.l.mu.Lock()
+	c.l.remove(c)
+	c.l.mu.Unlock()
 	return c.TCPConn.Close()
 }
 
@@ -111,14 +121,15 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if !ok {
 			return c, nil
 		}
-		counted := &conn{TCPConn: tcp, l: l}
+		counted, name := &conn{TCPConn: tcp, l: l}, ""
+		counted.progress.c = counted
 		switch {
 		case !l.o.Proxies.trustedPeer(tcp):
-			counted.client = Client(tcp.RemoteAddr().String())
+			name = Client(tcp.RemoteAddr().String())
 		case l.o.ProxyProtocol:
 			counted.proxy = newProxyConn(tcp)
 		}
-		if l.admit(counted) {
+		if l.admit(counted, name) {
 			return counted, nil
 		}
 	}
@@ -157,22 +168,142 @@ func (l *Listener) report(level slog.Level, reason, text string, err error) {
 	l.logged, l.missed = time.Now(), 0
 }
 
-// admit counts a new connection and returns true. If a limit is reached and no idle connection
-// can be closed, it refuses the new connection and returns false.
-func (l *Listener) admit(c *conn) bool {
-	full := l.counter.Add(c.client)
-	if full != NotFull && l.closeIdle(c.client, full) {
-		full = l.counter.Add(c.client)
+// admit counts a new connection of the client `name` and returns true. If a limit is reached
+// and no other connection can give its place, it refuses the new connection and returns false.
+func (l *Listener) admit(c *conn, name string) bool {
+	full, victim := l.take(c, name)
+	if victim != nil {
+		victim.cutOff()
 	}
 	if full == NotFull {
-		if l.o.Metrics != nil {
-			l.o.Metrics.connections.Inc()
-		}
 		return true
 	}
 	l.refused(c, full)
 	c.TCPConn.Close() //nolint:errcheck // nobody uses it
 	return false
+}
+
+// take counts a new connection of the client `name` and returns NotFull. If it has taken the
+// place of another connection, it returns that one, which the caller must cut off. If it finds
+// no place, it returns the limit that is reached.
+func (l *Listener) take(c *conn, name string) (full Full, victim *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if full := l.full(name); full != NotFull {
+		victim = l.victim(name, full)
+		if victim == nil {
+			return full, nil
+		}
+		l.shed(victim, full)
+	}
+	l.open++
+	l.join(c, name)
+	if l.o.Metrics != nil {
+		l.o.Metrics.connections.Inc()
+	}
+	return NotFull, victim
+}
+
+// full returns the limit that another connection of the client would exceed. The caller holds
+// the lock l.mu.
+func (l *Listener) full(name string) Full {
+	switch {
+	case name != "" && l.o.MostOfClient > 0 && l.clients[name] != nil && l.clients[name].open >= l.o.MostOfClient:
+		return ClientFull
+	case l.o.Most > 0 && l.open >= l.o.Most:
+		return AllFull
+	}
+	return NotFull
+}
+
+// victim returns the connection whose place a new connection of the client `name` takes, nil if
+// there is none. If the client's own limit is reached, it is the client's connection that has
+// waited longest. Otherwise it is the first that exists of the following:
+//
+//   - of the client with the most waiting connections, the one that has waited longest, if the
+//     client has more than a few (fewWaiting),
+//   - the connection that has waited longest of all, if that was longer than `patience`,
+//   - a connection that brings the body of a request slowly,
+//   - the connection that has waited longest of all, if at least half of the connections wait.
+//     If fewer do, most places are taken by requests in progress, and the waiting connections
+//     are new ones that will send their headers soon.
+//
+// The caller holds the lock l.mu.
+func (l *Listener) victim(name string, full Full) *conn {
+	if full == ClientFull {
+		return l.clients[name].longest()
+	}
+	now := time.Now()
+	var longest *conn
+	if len(l.queue) > 0 {
+		first := l.queue[0]
+		longest = first.longest()
+		if first.rank() > first.few || now.Sub(longest.since) > patience {
+			return longest
+		}
+	}
+	if slow := l.slowBody(now); slow != nil {
+		return slow
+	}
+	if 2*l.waiting < l.open {
+		return nil
+	}
+	return longest
+}
+
+// shed ends the count of a connection whose place another one takes. The caller holds the lock
+// l.mu; it must call victim.cutOff after it has released the lock.
+func (l *Listener) shed(victim *conn, full Full) {
+	switch {
+	case victim.waiting == nil:
+		l.o.Metrics.Refused(BodyRate)
+	case full == ClientFull:
+		l.o.Metrics.Refused(ShedClientConnections)
+	default:
+		l.o.Metrics.Refused(ShedConnections)
+	}
+	victim.cut.Store(true)
+	l.remove(victim)
+}
+
+// cutOff shuts a connection down in both directions. Its pending read fails, upon which
+// http.Server closes it. Close would wait until that read has ended.
+func (c *conn) cutOff() {
+	c.TCPConn.CloseRead()  //nolint:errcheck // it may be closed already
+	c.TCPConn.CloseWrite() //nolint:errcheck // likewise
+}
+
+// join counts a connection for the client `name`. The caller holds the lock l.mu.
+func (l *Listener) join(c *conn, name string) {
+	of := l.clients[name]
+	if of == nil {
+		of = &client{name: name, few: fewWaiting(l.o.Most)}
+		l.clients[name] = of
+	}
+	of.open++
+	c.of = of
+}
+
+// part reverses join, and c doesn't wait any more. The caller holds the lock l.mu.
+func (l *Listener) part(c *conn) {
+	l.endWait(c)
+	if c.of.open--; c.of.open == 0 {
+		delete(l.clients, c.of.name)
+	}
+}
+
+// remove ends the count of a connection, if it still counts. The caller holds the lock l.mu.
+func (l *Listener) remove(c *conn) {
+	if c.gone {
+		return
+	}
+	c.gone = true
+	l.unlistBody(c)
+	l.part(c)
+	l.open--
+	if l.o.Metrics != nil {
+		l.o.Metrics.connections.Dec()
+	}
 }
 
 // refused counts a refused connection in the metrics and, without TLS, tells the client why.
@@ -198,46 +329,44 @@ var tooMany = []byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConn
 	"Content-Type: application/json\r\nContent-Length: 78\r\n\r\n" +
 	`{"errors":[{"code":"UNAVAILABLE","message":"there are too many connections"}]}`)
 
-// closeIdle closes the connection that has been idle for longest: among all connections if
-// `full` is AllFull, else among the client's. It returns false if none of these is idle.
-func (l *Listener) closeIdle(client string, full Full) bool {
-	l.mu.Lock()
-	var found *conn
-	for e := l.idle.Front(); e != nil && found == nil; e = e.Next() {
-		if c := e.Value.(*conn); full == AllFull || c.client == client {
-			found = c
-		}
+// setWaiting notes whether a connection waits for the header of a request.
+func (l *Listener) setWaiting(c *conn, waits bool) {
+	var now time.Time
+	if waits {
+		now = time.Now()
 	}
-	l.mu.Unlock()
-	if found == nil {
-		return false
-	}
-	found.Close() //nolint:errcheck // it is idle, so its client loses nothing
-	return true
-}
-
-func (l *Listener) setIdle(c *conn, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case idle && c.idle == nil:
-		c.idle = l.idle.PushBack(c)
-	case !idle && c.idle != nil:
-		l.idle.Remove(c.idle)
-		c.idle = nil
+	case c.gone:
+	case !waits:
+		l.endWait(c)
+	case c.waiting == nil:
+		l.unlistBody(c)
+		l.beginWait(c, now)
 	}
 }
 
-// ConnState must be set as http.Server.ConnState: from it the listener learns which
-// connections are idle.
+// ConnState must be set as http.Server.ConnState: from it the listener learns which connections
+// wait for a request's header. net/http reports StateActive when it has read the whole header,
+// so a connection is new or idle until then. This is so during the TLS handshake too, and on
+// HTTP/2 connections without a request.
 func (l *Listener) ConnState(nc net.Conn, state http.ConnState) {
+	c, ok := unwrap(nc)
+	if !ok {
+		return
+	}
+	l.setWaiting(c, state == http.StateNew || state == http.StateIdle)
+	if state == http.StateIdle {
+		c.wire.next()
+	}
+}
+
+// unwrap returns the Listener's connection of a connection that http.Server uses.
+func unwrap(nc net.Conn) (*conn, bool) {
 	if t, ok := nc.(*tls.Conn); ok {
 		nc = t.NetConn()
 	}
-	if c, ok := nc.(*conn); ok {
-		l.setIdle(c, state == http.StateIdle)
-		if state == http.StateIdle {
-			c.wire.next()
-		}
-	}
+	c, ok := nc.(*conn)
+	return c, ok
 }

@@ -6,7 +6,8 @@ import (
 )
 
 // These are the values of the label "limit" in the metric that counts refused requests and
-// connections.
+// connections. ShedConnections and ShedClientConnections count connections that were accepted and
+// later closed to make room for others; BodyRate also counts those whose bodies were slow.
 const (
 	Connections       = "connections"
 	ClientConnections = "client_connections"
@@ -23,6 +24,9 @@ const (
 	AccountBodyMemory = "account_body_memory"
 	BodyRate          = "body_rate"
 	AnswerIdle        = "answer_idle"
+
+	ShedConnections       = "shed_connections"
+	ShedClientConnections = "shed_client_connections"
 )
 
 // Metrics are the metrics of this package's limits. A nil *Metrics records nothing.
@@ -60,6 +64,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, name := range []string{
 		Connections, ClientConnections, Requests, ClientRequests, AccountRequests, ClientRate, AccountRate,
 		Uploads, ClientUploads, AccountUploads, BodyMemory, ClientBodyMemory, AccountBodyMemory, BodyRate, AnswerIdle,
+		ShedConnections, ShedClientConnections,
 	} {
 		m.refused.WithLabelValues(name)
 	}

@@ -82,6 +82,10 @@ func (c *conn) readHeader() {
 	if err == nil {
 		header, err = proxyproto.Read(x.in)
 	}
+	if err != nil && c.cut.Load() {
+		x.err = errCut
+		return
+	}
 	if err != nil {
 		c.badHeader(err)
 		return
@@ -111,13 +115,13 @@ func (c *conn) badHeader(err error) {
 }
 
 // named counts the connection for the client that the PROXY protocol header names. If the
-// client's limit is reached and none of the client's connections is idle, it refuses the
-// connection.
-func (c *conn) named(client string) {
+// client's limit is reached and none of the client's connections waits for the header of a
+// request, it refuses the connection.
+func (c *conn) named(name string) {
 	l := c.l
-	full := l.name(c, client)
-	if full != NotFull && l.closeIdle(client, full) {
-		full = l.name(c, client)
+	full, victim := l.name(c, name)
+	if victim != nil {
+		victim.cutOff()
 	}
 	if full != NotFull {
 		l.refused(c, full)
@@ -125,17 +129,28 @@ func (c *conn) named(client string) {
 	}
 }
 
-func (l *Listener) name(c *conn, client string) Full {
+// name moves a connection, which was counted for no client, to the client `name`. Its results
+// are those of Listener.take.
+func (l *Listener) name(c *conn, name string) (full Full, victim *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.closed {
-		return NotFull // Close has already uncounted it
+	if c.gone {
+		return NotFull, nil
 	}
-	full := l.counter.Name(client)
-	if full == NotFull {
-		c.client = client
+	if l.full(name) == ClientFull {
+		victim = l.victim(name, ClientFull)
+		if victim == nil {
+			return ClientFull, nil
+		}
+		l.shed(victim, ClientFull)
 	}
-	return full
+	waits := c.waiting != nil
+	l.part(c)
+	l.join(c, name)
+	if waits {
+		l.beginWait(c, c.since)
+	}
+	return NotFull, victim
 }
 
 // turnAway ends a connection after its client was told why. It reads what the client still

@@ -189,7 +189,7 @@ func TestConnectionsBehindProxies(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() }) //nolint:errcheck
-		if _, err := io.WriteString(c, header+"GET / HTTP/1.1\r\n"); err != nil {
+		if _, err := io.WriteString(c, header+"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 		return c

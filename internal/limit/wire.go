@@ -117,6 +117,10 @@ func targetOf(line string) string {
 	return target
 }
 
+// errCut is the error of reading a connection that gave its place to another one. net/http
+// doesn't answer after errors of this type.
+var errCut error = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("the connection was closed to make room for another client's")}
+
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
 	var n int
@@ -125,6 +129,9 @@ func (c *conn) Read(p []byte) (int, error) {
 		n, err = c.readBehindHeader(p)
 	} else {
 		n, err = c.TCPConn.Read(p)
+	}
+	if c.cut.Load() {
+		return 0, errCut
 	}
 	if c.wire.used && n > 0 {
 		c.wire.read(p[:n])
@@ -206,10 +213,10 @@ func (l *Listener) errorText(target, status, message string) []byte {
 type connKey struct{}
 
 // ConnContext must be set as http.Server.ConnContext: it puts the connection into the context
-// of its requests, where Begin finds it.
+// of its requests, where Begin and ProgressOf find it.
 func (l *Listener) ConnContext(ctx context.Context, nc net.Conn) context.Context {
-	if c, ok := nc.(*conn); ok && l.o.Plain {
-		c.wire.used = true
+	if c, ok := unwrap(nc); ok {
+		c.wire.used = l.o.Plain
 		return context.WithValue(ctx, connKey{}, c)
 	}
 	return ctx
@@ -229,7 +236,7 @@ func (l *Listener) ConnContext(ctx context.Context, nc net.Conn) context.Context
 // The caller must refuse the request and close its connection.
 func Begin(r *http.Request) error {
 	c, ok := r.Context().Value(connKey{}).(*conn)
-	if !ok || r.ProtoMajor != 1 {
+	if !ok || !c.wire.used || r.ProtoMajor != 1 {
 		return nil
 	}
 	w := &c.wire

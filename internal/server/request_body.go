@@ -30,6 +30,7 @@ type RequestBody struct {
 	end     time.Time
 	moved   time.Time
 	pace    pace
+	conn    *limit.Progress // of the request's connection
 	metrics *limit.Metrics
 }
 
@@ -41,6 +42,7 @@ func (s *Server) Body(w http.ResponseWriter, r *http.Request) *RequestBody {
 		body: r.Body, ctx: r.Context(), control: http.NewResponseController(w),
 		idle: s.opt.BodyIdleTimeout, end: time.Now().Add(s.opt.MaxRequest),
 		pace:    pace{least: l.MinBodyRate, window: l.MinBodyRateWindow},
+		conn:    limit.ProgressOf(r.Context()),
 		metrics: l.Metrics,
 	}
 }
@@ -92,9 +94,12 @@ func (b *RequestBody) Read(p []byte) (int, error) {
 		b.control.SetReadDeadline(until) //nolint:errcheck // a connection without deadlines, as in tests, just waits
 		b.moved = now
 	}
+	b.conn.Wait(now)
 	n, err := b.body.Read(p)
+	end := time.Now()
+	b.conn.Got(n, end)
 	b.Received += int64(n)
-	if b.pace.tooSlow(n, time.Since(now)) && err == nil {
+	if b.pace.tooSlow(n, end.Sub(now)) && err == nil {
 		b.metrics.Refused(limit.BodyRate)
 		err = oci.Errorf(oci.SizeInvalid, "the body came at less than %d bytes a second over %s", b.pace.least, b.pace.window).
 			WithStatus(http.StatusRequestTimeout)

@@ -165,6 +165,9 @@ func (s *Server) ExternalURL() string { return s.opt.ExternalURL }
 func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	mounted := s.mounted(r)
 	maps.Copy(w.Header(), mounted.Header)
+	progress := limit.ProgressOf(r.Context())
+	progress.Begin()
+	defer progress.End()
 	if err := limit.Begin(r); err != nil {
 		w.Header().Set("Connection", "close")
 		s.Fail(w, r, oci.Errorf(oci.Unsupported, "%v", err).WithStatus(http.StatusBadRequest))

@@ -78,7 +78,7 @@ func (l *limits) bound(s *sockets) {
 	s.bounded = limit.Listen(s.registry, limit.ListenerOptions{
 		Most: l.connections, MostOfClient: l.ofClient, Plain: s.cert == nil, Log: l.log, Metrics: l.metrics,
 		Proxies: proxies(l.cfg.HTTP), ProxyProtocol: l.cfg.HTTP.ProxyProtocol,
-		ErrorBody: management.ErrorBody,
+		ErrorBody: management.ErrorBody, MinBodyRate: l.cfg.HTTP.MinBodyRate,
 	})
 	s.registry = s.bounded
 	for _, p := range []*net.Listener{&s.debug, &s.profiles} {

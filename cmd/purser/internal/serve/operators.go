@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -140,6 +141,9 @@ func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) 
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	if bounded, ok := l.(*limit.Listener); ok {
+		srv.ConnState = bounded.ConnState
 	}
 	done := make(chan struct{})
 	go func() {
