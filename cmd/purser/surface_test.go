@@ -151,6 +151,9 @@ func surfaceOfCommands(c *cobra.Command) []string {
 	c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) { line += " --" + f.Name })
 	lines := []string{line}
 	for _, child := range c.Commands() {
+		if child.Hidden { // only purser itself uses it
+			continue
+		}
 		lines = append(lines, surfaceOfCommands(child)...)
 	}
 	return lines
