@@ -16,19 +16,20 @@ import (
 // PolicyView is an auto-prune policy as answers of the API show it. The members that Quay's API
 // has too come first, then Purser's own.
 type PolicyView struct {
-	UUID              string               `json:"uuid"`
-	Method            string               `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`
-	Value             any                  `json:"value" doc:"The age of creation_date and last_pulled, the number of number_of_tags"`
-	TagPattern        *string              `json:"tagPattern" doc:"Null: all tags"`
-	TagPatternMatches bool                 `json:"tagPatternMatches"`
-	RemoveOrphans     bool                 `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
-	Keep              []autoprune.KeepForm `json:"keep,omitempty" doc:"Keep rules: the tags that stay, whatever policies select them. Absent: none"`
-	Warnings          []string             `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
-	Problem           string               `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
-	Stored            string               `json:"stored,omitempty" doc:"The stored text of a policy with a problem"`
-	Setting           string               `json:"setting,omitempty" doc:"The setting that defines the policy. Such a policy can be changed only there, and applies in every namespace beside the namespace's own policies" example:"autoprune.default_policy"`
-	CreatedAt         time.Time            `json:"created_at"`
-	UpdatedAt         time.Time            `json:"updated_at" doc:"When the policy was last saved"`
+	UUID              string  `json:"uuid"`
+	Method            string  `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`
+	Value             any     `json:"value" doc:"The age of creation_date and last_pulled, the number of number_of_tags"`
+	TagPattern        *string `json:"tagPattern" doc:"Null: all tags"`
+	TagPatternMatches bool    `json:"tagPatternMatches"`
+	RemoveOrphans     bool    `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
+	autoprune.SelectorForm
+	Keep      []autoprune.KeepForm `json:"keep,omitempty" doc:"Keep rules: the tags that stay, whatever policies select them. Absent: none"`
+	Warnings  []string             `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
+	Problem   string               `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
+	Stored    string               `json:"stored,omitempty" doc:"The stored text of a policy with a problem"`
+	Setting   string               `json:"setting,omitempty" doc:"The setting that defines the policy. Such a policy can be changed only there, and applies in every namespace beside the namespace's own policies" example:"autoprune.default_policy"`
+	CreatedAt time.Time            `json:"created_at"`
+	UpdatedAt time.Time            `json:"updated_at" doc:"When the policy was last saved"`
 }
 
 // ProtectionRule is a tag protection rule in answers.

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"testing"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // TestWithin: new limits are compared with those of the client that asks for them. Limits that
@@ -83,7 +85,7 @@ func TestPatternsRegexp(t *testing.T) {
 			continue
 		}
 		path := some("ab/.", 6)
-		want := matchPattern(patterns[0], path) || matchPattern(patterns[1], path)
+		want := oci.MatchPath(patterns[0], path) || oci.MatchPath(patterns[1], path)
 		if got := regexp.MustCompile(patternsRegexp(patterns)).MatchString(path); got != want {
 			t.Errorf("%q of %q: %v, want %v", path, patterns, got, want)
 		}

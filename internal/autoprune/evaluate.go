@@ -32,6 +32,8 @@ type Verdict struct {
 	hasCandidates bool // some tag may be deleted
 	groups        int  // number of groups of all keep rules
 	overflow      bool // there are more than maxGroups
+	// readsManifests says that a policy reads Tag.MediaType, ArtifactType or Size.
+	readsManifests bool
 }
 
 // rule is a policy prepared for a repository.
@@ -107,6 +109,7 @@ func newVerdict(rules Rules) *Verdict {
 			orphans: rules.Now.Add(-orphanAge),
 			keepers: newKeepers(applied.Policy, rules.Now, rules.Pulls),
 		}
+		v.readsManifests = v.readsManifests || r.policy.readsManifests()
 		for i := range r.keepers {
 			r.countsKept = r.countsKept || r.keepers[i].counts()
 		}
@@ -178,6 +181,9 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 		if err := t.validate(); err != nil {
 			return nil, err
 		}
+		if v.readsManifests && t.MediaType == "" {
+			return nil, fmt.Errorf("autoprune: tag %q has no media type", t.Name)
+		}
 		if t.attached() {
 			attached = append(attached, attachedTag{image: t.Image, manifest: t.Manifest, exempt: t.Exempt, protected: v.protected(t.Name)})
 			continue
@@ -209,7 +215,7 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 	for i := range v.rules {
 		r := &v.rules[i]
 		v.hasCandidates = v.hasCandidates || r.rests == "" && r.mayTakeFirst(t)
-		if !r.counts() || t.Exempt.Has(i) || !r.policy.Considers(t.Name) || r.policy.orphans && t.orphan() {
+		if !r.counts() || t.Exempt.Has(i) || !r.policy.considers(t) || r.policy.orphans && t.orphan() {
 			continue
 		}
 		if !known {
@@ -231,7 +237,7 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 func (v *Verdict) takenFirst(t *Tag) bool {
 	for i := range v.rules {
 		r := &v.rules[i]
-		if !r.mayTakeFirst(t) || !r.policy.Considers(t.Name) {
+		if !r.mayTakeFirst(t) || !r.policy.considers(t) {
 			continue
 		}
 		if _, taken := r.judge(t, false); taken || r.rests != "" {
@@ -321,7 +327,7 @@ func (r *rule) judge(t *Tag, exempt bool) (code Code, selected bool) {
 	switch {
 	case r.unreadable:
 		return PolicyUnreadable, false
-	case !r.policy.Considers(t.Name):
+	case !r.policy.considers(t):
 		return NotMatched, false
 	case exempt:
 		return Exempt, false

@@ -48,12 +48,14 @@ func signature(of int64, age time.Duration, change ...func(*autoprune.Tag)) auto
 // rules returns rules with the given policies, each written as method:value:pattern, and
 // with pull statistics that began three years ago. A value may end in "+orphans"; a pattern
 // with "!" selects the tags that don't match; the methods "?", "?number" and "?keep" are
-// policies that can't be read. After " keep " a policy may have keep rules, as JSON.
+// policies that can't be read. After " keep " a policy may have keep rules, as JSON, and
+// before them, after " where ", other members.
 func rules(t rapid.TB, policies ...string) autoprune.Rules {
 	t.Helper()
 	r := autoprune.Rules{Now: now, Pulls: autoprune.PullRecord{Since: ago(3 * 365 * day)}}
 	for i, short := range policies {
 		short, keep, _ := strings.Cut(short, " keep ")
+		short, where, _ := strings.Cut(short, " where ")
 		method, rest, _ := strings.Cut(short, ":")
 		value, pattern, filtered := strings.Cut(rest, ":")
 		value, orphans := strings.CutSuffix(value, "+orphans")
@@ -69,6 +71,9 @@ func rules(t rapid.TB, policies ...string) autoprune.Rules {
 			matches := !strings.HasPrefix(pattern, "!")
 			text = fmt.Sprintf(`{"method": %q, "value": %s, "tagPattern": %q, "tagPatternMatches": %v, "removeOrphans": %v}`,
 				method, value, strings.TrimPrefix(pattern, "!"), matches, orphans)
+		}
+		if where != "" {
+			text = strings.TrimSuffix(text, "}") + ", " + where + "}"
 		}
 		if keep != "" {
 			text = strings.TrimSuffix(text, "}") + `, "keep": ` + keep + "}"

@@ -30,9 +30,12 @@ const (
 var (
 	// fieldsWithoutKeep are the fields that say which tags a policy selects. A stored policy
 	// with these fields alone keeps no tag (see Saved.MayKeep).
-	fieldsWithoutKeep = []string{fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches, fieldOrphans}
-	policyFields      = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldKeep)}
-	storedFields      = members{of: "a policy", fields: policyFields.fields, also: []string{fieldSearch}}
+	fieldsWithoutKeep = []string{
+		fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches, fieldOrphans,
+		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller,
+	}
+	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldKeep)}
+	storedFields = members{of: "a policy", fields: policyFields.fields, also: []string{fieldSearch}}
 )
 
 // members are the names that the fields of a JSON object may have. Error messages name
@@ -73,6 +76,9 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //     if it looks at the other tags. Left out or null: true. False needs a tagPattern.
 //   - removeOrphans: true for a policy that also deletes orphans, see
 //     [Policy.RemovesOrphans]. Left out or null: false.
+//   - repositories, mediaTypes, artifactTypes: arrays of at most 32 patterns; largerThan,
+//     smallerThan: sizes, see [ParseSize]. They say which tags the policy looks at, see
+//     [SelectorForm]. Left out or null: every tag.
 //   - keep: an array of at most [MaxKeeps] keep rules, see [KeepForm]. Left out or null:
 //     none.
 //
@@ -132,6 +138,9 @@ func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oc
 	}
 	if p.exclude && p.pattern.IsZero() {
 		return Policy{}, fieldErrorf(fieldMatches, "false needs a tagPattern")
+	}
+	if p.where, err = readSelectors(fields); err != nil {
+		return Policy{}, err
 	}
 	if p.keep, err = readKeeps(fields[fieldKeep]); err != nil {
 		return Policy{}, err

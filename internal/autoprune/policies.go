@@ -276,6 +276,10 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 			return "", invalid("%s has this policy already, as %s", t, s.ID).WithDetail(map[string]string{"policy": s.ID})
 		}
 	}
+	if t.Scope() == RepositoryScope && policy.where.repositories != nil {
+		return "", invalid("%s: a policy of a repository applies only there; leave it out", fieldRepositories).
+			WithDetail(map[string]string{"field": fieldRepositories})
+	}
 	if except == "" && len(list) >= MaxScopePolicies {
 		return "", invalid("%s has %d policies, and more aren't possible: delete one, or put their patterns together", t, len(list))
 	}

@@ -35,6 +35,7 @@ type Policy struct {
 	pattern oci.TagPattern
 	exclude bool // the pattern names the tags that aren't selected
 	orphans bool // orphans are deleted, see RemovesOrphans
+	where   selectors
 	keep    []keepRule
 }
 
@@ -68,14 +69,14 @@ func (p Policy) RemovesOrphans() bool { return p.orphans }
 // author intends.
 func (p Policy) Warnings() []string { return p.pattern.Warnings() }
 
-// Considers returns whether the policy's pattern selects the tag's name. It doesn't check
-// whether the tag is attached to an image.
+// Considers returns whether the policy's pattern selects the tag's name. It checks neither
+// the policy's other selectors nor whether the tag is attached to an image.
 func (p Policy) Considers(tag string) bool {
 	return p.pattern.IsZero() || p.pattern.Match(tag) != p.exclude
 }
 
 // Equal returns whether both policies have the same method, pattern, number, removal of
-// orphans and keep rules, and ages of the same length (2w equals 14d).
+// orphans, selectors and keep rules, and ages of the same length (2w equals 14d).
 func (p Policy) Equal(other Policy) bool {
 	return p.method == other.method &&
 		p.age.Duration() == other.age.Duration() &&
@@ -83,6 +84,7 @@ func (p Policy) Equal(other Policy) bool {
 		p.pattern.String() == other.pattern.String() &&
 		p.exclude == other.exclude &&
 		p.orphans == other.orphans &&
+		p.where.equal(other.where) &&
 		slices.EqualFunc(p.keep, other.keep, keepRule.equal)
 }
 
@@ -108,6 +110,9 @@ func (p Policy) String() string {
 	default:
 		text = fmt.Sprintf("%s, tags that match %q", text, p.pattern)
 	}
+	if where := p.Selectors().String(); where != "" {
+		text += ", " + where
+	}
 	for i, k := range p.keep {
 		text += []string{", but keep ", ", "}[min(i, 1)] + k.form().String()
 	}
@@ -117,19 +122,20 @@ func (p Policy) String() string {
 // policyJSON is the JSON form of a policy. Only the form in the database has
 // TagPatternSearch.
 type policyJSON struct {
-	Method            Method     `json:"method"`
-	OlderThan         string     `json:"olderThan,omitempty"`
-	NumTags           int        `json:"numTags,omitempty"`
-	TagPattern        string     `json:"tagPattern,omitempty"`
-	TagPatternMatches *bool      `json:"tagPatternMatches,omitempty"`
-	RemoveOrphans     bool       `json:"removeOrphans,omitempty"`
-	Keep              []KeepForm `json:"keep,omitempty"`
-	TagPatternSearch  bool       `json:"tagPatternSearch,omitempty"`
+	Method            Method `json:"method"`
+	OlderThan         string `json:"olderThan,omitempty"`
+	NumTags           int    `json:"numTags,omitempty"`
+	TagPattern        string `json:"tagPattern,omitempty"`
+	TagPatternMatches *bool  `json:"tagPatternMatches,omitempty"`
+	RemoveOrphans     bool   `json:"removeOrphans,omitempty"`
+	SelectorForm
+	Keep             []KeepForm `json:"keep,omitempty"`
+	TagPatternSearch bool       `json:"tagPatternSearch,omitempty"`
 }
 
 // MarshalJSON writes the policy in the one form that the API returns: with olderThan or
 // numTags, never value; with tagPatternMatches if there is a tagPattern; with removeOrphans
-// if it is true; with keep if there are keep rules. [ParsePolicy] can read the result. The zero value is an error.
+// if it is true; with the selectors and keep if there are any. [ParsePolicy] can read the result. The zero value is an error.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	form, err := p.form()
 	if err != nil {
@@ -158,7 +164,7 @@ func (p Policy) form() (policyJSON, error) {
 	}
 	form := policyJSON{
 		Method: p.method, OlderThan: p.age.String(), NumTags: p.number, TagPattern: p.pattern.String(), RemoveOrphans: p.orphans,
-		Keep: p.Keep(),
+		SelectorForm: p.Selectors(), Keep: p.Keep(),
 	}
 	if !p.pattern.IsZero() {
 		matches := !p.exclude

@@ -175,8 +175,11 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
 	rules, saved := v.policies.of(t)
 	if v.o.Policy != nil {
-		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy}}
-		saved = []Saved{{Policy: *v.o.Policy}}
+		rules.Policies, saved = nil, nil
+		if v.o.Policy.appliesIn(t.Path) {
+			rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy}}
+			saved = []Saved{{Policy: *v.o.Policy}}
+		}
 	}
 	for _, a := range rules.Policies {
 		if v.told[a.ID] {

@@ -65,7 +65,7 @@ func versionOf(name string) (v testVersion, ok bool) {
 // kept returns whether a keep rule of a policy keeps a tag.
 func (s scene) kept(one autoprune.Tag) bool {
 	for i, p := range s.rules.Policies {
-		if p.Problem != "" || !p.Policy.Considers(one.Name) {
+		if p.Problem != "" || !s.considers(i, one) {
 			continue
 		}
 		for _, k := range p.Policy.Keep() {

@@ -81,7 +81,8 @@ func drawPlainPolicy() *rapid.Generator[string] {
 		case 2, 3:
 			text += "+orphans"
 		}
-		return text + rapid.SampledFrom([]string{"", ":.*", ":^pr-", ":!^v", ":[a-z]+[0-9]$", ":^(pr-|sha256-)"}).Draw(t, "pattern")
+		return text + rapid.SampledFrom([]string{"", ":.*", ":^pr-", ":!^v", ":[a-z]+[0-9]$", ":^(pr-|sha256-)"}).Draw(t, "pattern") +
+			rapid.SampledFrom([]string{"", "", "", ` where "mediaTypes": ["a"]`, ` where "largerThan": "2"`}).Draw(t, "selectors")
 	})
 }
 
@@ -103,6 +104,7 @@ func drawTag(t *rapid.T, name string) autoprune.Tag {
 		return ago(time.Duration(rapid.IntRange(-1, 70).Draw(t, label)) * time.Hour)
 	}
 	one := autoprune.Tag{Name: name, Created: hours("created"), Manifest: rapid.Int64Range(1, 12).Draw(t, "manifest")}
+	one.MediaType, one.Size = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "media type"), rapid.Int64Range(1, 4).Draw(t, "size")
 	for _, use := range []*time.Time{&one.Pulled, &one.ManifestPulled, &one.Checked} {
 		if rapid.Bool().Draw(t, "used") {
 			*use = hours("use")
@@ -158,8 +160,15 @@ func (s scene) counts(i int) bool {
 // considered returns the tags that policy i may select.
 func (s scene) considered(i int) []autoprune.Tag {
 	return slices.DeleteFunc(slices.Clone(s.tags), func(one autoprune.Tag) bool {
-		return attached(one) || s.protected(one.Name) || one.Exempt.Has(i) || !s.rules.Policies[i].Policy.Considers(one.Name)
+		return attached(one) || s.protected(one.Name) || one.Exempt.Has(i) || !s.considers(i, one)
 	})
+}
+
+// considers returns whether the pattern and the selectors of policy i select a tag.
+func (s scene) considers(i int, one autoprune.Tag) bool {
+	p := s.rules.Policies[i].Policy
+	where := p.Selectors()
+	return p.Considers(one.Name) && (where.MediaTypes == nil || one.MediaType == "a") && (where.LargerThan == "" || one.Size > 2)
 }
 
 // first returns whether policy i selects a tag before policies by number count tags. It
@@ -170,7 +179,7 @@ func (s scene) first(i int, one autoprune.Tag) bool {
 	switch {
 	case p.Problem != "":
 		return !p.Counts
-	case !p.Policy.Considers(one.Name):
+	case !s.considers(i, one):
 		return false
 	case orphan(one) && p.Policy.RemovesOrphans():
 		return one.Created.Before(ago(24 * time.Hour))

@@ -119,6 +119,7 @@ func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 			byID[s.ID] = s
 		}
 	}
+	r.Policies = slices.DeleteFunc(r.Policies, func(a Applied) bool { return !a.Policy.appliesIn(t.Path) })
 	saved := make([]Saved, len(r.Policies))
 	for i, a := range r.Policies {
 		saved[i] = byID[a.ID]

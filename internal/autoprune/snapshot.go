@@ -179,6 +179,37 @@ func (s *snapshot) Manifests(ctx context.Context, digests []oci.DigestPrefix) (m
 	return found, nil
 }
 
+// manifestRow is a manifest with the properties that selectors of policies need.
+type manifestRow struct {
+	ID                      int64
+	MediaType, ArtifactType string
+	Size                    int64
+}
+
+// sizedChildren is how many manifests of an image index are added up for its size.
+const sizedChildren = 1000
+
+// Sizes returns the given manifests with their sizes in bytes, as the management API shows
+// them.
+func (s *snapshot) Sizes(ctx context.Context, manifests []int64) (map[int64]manifestRow, error) {
+	rows, err := s.tx.Query(ctx, `
+		SELECT want.id, m.media_type, COALESCE(m.artifact_type, ''), m.size FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL purser_sized_manifest($1, $2, want.id, $4) m`,
+		s.target.NamespaceID, s.target.ID, manifests, sizedChildren)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	found := make(map[int64]manifestRow, len(manifests))
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[manifestRow])
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	for _, m := range list {
+		found[m.ID] = m
+	}
+	return found, nil
+}
+
 // link says that the manifest Keeper references the manifest Kept and so keeps it from
 // garbage collection. An index keeps the manifests that it lists (its children), and a
 // subject keeps the manifests that name it as their subject (its referrers).

@@ -32,6 +32,11 @@ type Tag struct {
 	// a client last sent a HEAD request for the tag. The zero time means that no such
 	// use is known. Only last_pulled policies read these times.
 	Pulled, ManifestPulled, Checked time.Time
+	// MediaType, ArtifactType and Size (in bytes, with all that the manifest references) are
+	// properties of the tag's manifest. Only policies with selectors read them; then
+	// MediaType must not be empty.
+	MediaType, ArtifactType string
+	Size                    int64
 	// Exempt has the policies that must not select the tag, because an undo has restored
 	// the tag and they haven't been saved since.
 	Exempt PolicySet

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -115,7 +116,7 @@ func (r *tagReader) page(ctx context.Context, last string) ([]candidate, error) 
 	if r.memory = page; err != nil {
 		return nil, err
 	}
-	for _, fill := range []func(context.Context, []candidate) error{r.fillImages, r.fillExemptions, r.fillUses} {
+	for _, fill := range []func(context.Context, []candidate) error{r.fillImages, r.fillExemptions, r.fillManifests, r.fillUses} {
 		if err := fill(ctx, page); err != nil {
 			return nil, err
 		}
@@ -195,6 +196,32 @@ func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error 
 	return nil
 }
 
+// fillManifests sets the media types, artifact types and sizes of the tags on the page, if a
+// policy needs them.
+func (r *tagReader) fillManifests(ctx context.Context, page []candidate) error {
+	if len(page) == 0 || !slices.ContainsFunc(r.saved, func(s Saved) bool { return s.Policy.readsManifests() }) {
+		return nil
+	}
+	ids := make([]int64, len(page))
+	for i := range page {
+		ids[i] = page[i].Manifest
+	}
+	slices.Sort(ids)
+	found, err := r.s.Sizes(ctx, slices.Compact(ids))
+	if err != nil {
+		return err
+	}
+	for i := range page {
+		t := &page[i].tag
+		m, ok := found[page[i].Manifest]
+		if !ok {
+			return fmt.Errorf("tag %s of %s has no manifest", t.Name, r.target.Path)
+		}
+		t.MediaType, t.ArtifactType, t.Size = m.MediaType, m.ArtifactType, m.Size
+	}
+	return nil
+}
+
 // fillUses sets the last-used times of those tags on the page that a last_pulled policy or
 // a keep rule usedWithin considers, and that were pushed before its age.
 func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
@@ -207,7 +234,7 @@ func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 			return err
 		}
 		for p := range r.saved {
-			if policy := &r.saved[p].Policy; policy.readsUse(page[i].Pushed, r.s.Now) && policy.Considers(page[i].Name) {
+			if policy := &r.saved[p].Policy; policy.readsUse(page[i].Pushed, r.s.Now) && policy.considers(&page[i].tag) {
 				asked = append(asked, &page[i].tag)
 				break
 			}

@@ -98,14 +98,15 @@ func (p policyText) parse(id string) (autoprune.Policy, error) {
 // PolicyForm describes a policy in requests. It is exported because huma makes JSON schemas
 // only of exported types.
 type PolicyForm struct {
-	Method            string               `json:"method" enum:"creation_date,number_of_tags,last_pulled" doc:"How tags are selected"`
-	OlderThan         string               `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
-	NumTags           int                  `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
-	Value             any                  `json:"value,omitempty" doc:"Quay's name for olderThan or numTags, in place of it"`
-	TagPattern        *string              `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $. Absent: all tags"`
-	TagPatternMatches *bool                `json:"tagPatternMatches,omitempty" doc:"False: select the tags that don't match the pattern. Default true"`
-	RemoveOrphans     *bool                `json:"removeOrphans,omitempty" doc:"True: also delete attached tags, such as signatures, that the pattern selects, that are a day old, and whose image isn't in the repository. Default false: such tags are treated as any other"`
-	Keep              []autoprune.KeepForm `json:"keep,omitempty" maxItems:"16" doc:"Keep rules: the tags that stay, whatever policies of the repository select them. Only tags that tagPattern selects"`
+	Method            string  `json:"method" enum:"creation_date,number_of_tags,last_pulled" doc:"How tags are selected"`
+	OlderThan         string  `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
+	NumTags           int     `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
+	Value             any     `json:"value,omitempty" doc:"Quay's name for olderThan or numTags, in place of it"`
+	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $. Absent: all tags"`
+	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: select the tags that don't match the pattern. Default true"`
+	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: also delete attached tags, such as signatures, that the pattern selects, that are a day old, and whose image isn't in the repository. Default false: such tags are treated as any other"`
+	autoprune.SelectorForm
+	Keep []autoprune.KeepForm `json:"keep,omitempty" maxItems:"16" doc:"Keep rules: the tags that stay, whatever policies of the repository select them. Only tags that tagPattern selects"`
 }
 
 // TransformSchema adds the read-only members of a policy.
@@ -115,7 +116,7 @@ func (PolicyForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema 
 
 func viewPolicy(s autoprune.Saved) api.PolicyView {
 	v := api.PolicyView{
-		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(), Keep: s.Policy.Keep(),
+		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(), SelectorForm: s.Policy.Selectors(), Keep: s.Policy.Keep(),
 		Warnings: s.Policy.Warnings(), Problem: s.Problem, Stored: s.Stored, CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC(),
 	}
 	if s.Setting {

@@ -22,6 +22,7 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 			`{"method": "last_pulled", "olderThan": "90d"}`,
 			`{"method": "number_of_tags", "value": 10, "keep": [{"newest": 3, "groupBy": "^(v)"}, {"usedWithin": "30d"}, {"tagPattern": "^r"},
 				{"versions": "newest_patches"}]}`,
+			`{"method": "number_of_tags", "value": 11, "mediaTypes": ["*index*"], "artifactTypes": ["a/b"], "largerThan": "1GiB", "smallerThan": "5TB"}`,
 		} {
 			var made, again struct{ UUID string }
 			r.Manage(t, "POST", base, policy).Into(t, 201, &made)

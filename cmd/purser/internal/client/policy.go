@@ -39,6 +39,9 @@ func (p policyView) tags() (text string) {
 	default:
 		text = "that don't match " + *p.TagPattern
 	}
+	if where := p.SelectorForm.String(); where != "" {
+		text += ", " + where
+	}
 	if p.RemoveOrphans {
 		text += ", and orphans after a day"
 	}
@@ -130,7 +133,8 @@ func policyListCommand(src *command.Source) *cobra.Command {
 // flag for each member.
 type policyFlags struct {
 	policyValues
-	keep keepFlags
+	where selectorFlags
+	keep  keepFlags
 }
 
 // policyValues are the values of the flags, except for those of keep rules.
@@ -150,12 +154,15 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	textFlag(cmd, &f.pattern, "pattern", "", "only tags in whose names this `REGEXP` is found; anchor it, as in '^v[0-9]+$'", checkPattern)
 	flags.BoolVar(&f.not, "not-matching", false, "only tags in whose names the pattern isn't found")
 	flags.BoolVar(&f.orphans, "remove-orphans", false, "also attached tags, such as signatures, that are a day old and whose image isn't in their repository")
+	f.where.add(cmd)
 	f.keep.add(cmd)
 	return f
 }
 
 // given says whether any policy flag was given.
-func (f *policyFlags) given() bool { return f.policyValues != policyValues{} || f.keep.given() }
+func (f *policyFlags) given() bool {
+	return f.policyValues != policyValues{} || f.where.given() || f.keep.given()
+}
 
 // checkPolicy checks a policy's JSON.
 func checkPolicy(text string) error {
@@ -170,7 +177,7 @@ func checkPolicy(text string) error {
 func (f *policyFlags) check() error {
 	byNumber := f.method == string(autoprune.NumberOfTags)
 	switch {
-	case f.json != "" && (f.policyValues != policyValues{json: f.json} || f.keep.given()):
+	case f.json != "" && (f.policyValues != policyValues{json: f.json} || f.where.given() || f.keep.given()):
 		return command.Usagef("--policy has all of it: leave the other flags out")
 	case f.json != "":
 		return nil
@@ -200,6 +207,7 @@ func (f *policyFlags) body() (json.RawMessage, error) {
 		return json.RawMessage(f.json), err
 	}
 	members := map[string]any{"method": autoprune.CreationDate}
+	f.where.set(members)
 	switch {
 	case f.method != "":
 		members["method"] = f.method

@@ -87,8 +87,13 @@ type repeatedFlag struct {
 	check func(text string) error
 }
 
-func (v repeatedFlag) String() string { return strings.Join(*v.p, " ") }
-func (v repeatedFlag) Type() string   { return "string" }
+func (v repeatedFlag) String() string {
+	if v.p == nil { // pflag calls it on the zero value
+		return ""
+	}
+	return strings.Join(*v.p, " ")
+}
+func (v repeatedFlag) Type() string { return "string" }
 
 func (v repeatedFlag) Set(text string) error {
 	if err := v.check(text); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
-// TestKeepFlags: the flags of keep rules must become the policy's member keep, and the
-// commands must show it.
-func TestKeepFlags(t *testing.T) {
+// TestPolicyFlags: the flags of selectors and keep rules must become the policy's members,
+// and the commands must show them.
+func TestPolicyFlags(t *testing.T) {
 	t.Parallel()
 	var body []byte
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -23,23 +23,27 @@ func TestKeepFlags(t *testing.T) {
 			w.Write([]byte(`{"uuid": "u"}`)) //nolint:errcheck // the test sees it
 			return
 		}
-		json.NewEncoder(w).Encode(policyView{Method: "creation_date", Value: "2w", Keep: []autoprune.KeepForm{{Newest: 3}, {UsedWithin: "30d"}}}) //nolint:errcheck // the test sees it
+		json.NewEncoder(w).Encode(policyView{Method: "creation_date", Value: "2w", SelectorForm: autoprune.SelectorForm{LargerThan: "1GiB"},
+			Keep: []autoprune.KeepForm{{Newest: 3}, {UsedWithin: "30d"}}}) //nolint:errcheck // the test sees it
 	}))
 	t.Cleanup(registry.Close)
 	create := func(args ...string) (int, string) {
 		code, _, stderr := purser(t, append([]string{"policy", "create", "app", "--server", registry.URL, "--older-than", "2w"}, args...)...)
 		return code, stderr
 	}
-	code, stderr := create("--keep-newest", "3", "--keep-group", `^(v\d+),`, "--keep-used", "30d", "--keep-pattern", "^a{1,2}", "--keep-pattern", "b$",
+	code, stderr := create("--repositories", "app/a,app/b/**", "--media-type", "*index*", "--artifact-type", "a/b", "--larger-than", "1GiB", "--smaller-than", "2TB",
+		"--keep-newest", "3", "--keep-group", `^(v\d+),`, "--keep-used", "30d", "--keep-pattern", "^a{1,2}", "--keep-pattern", "b$",
 		"--keep-versions", "releases", "--keep-versions", "newest_patches", "--keep-versions", "newest_prereleases:2")
-	want := `{"keep":[{"newest":3,"groupBy":"^(v\\d+),"},{"usedWithin":"30d"},{"tagPattern":"^a{1,2}"},{"tagPattern":"b$"},` +
+	want := `{"artifactTypes":["a/b"],"keep":[{"newest":3,"groupBy":"^(v\\d+),"},{"usedWithin":"30d"},{"tagPattern":"^a{1,2}"},{"tagPattern":"b$"},` +
 		`{"versions":"releases"},{"newest":1,"versions":"newest_patches"},{"newest":2,"versions":"newest_prereleases"}],` +
-		`"method":"creation_date","olderThan":"2w"}`
+		`"largerThan":"1GiB","mediaTypes":["*index*"],"method":"creation_date","olderThan":"2w","repositories":["app/a","app/b/**"],"smallerThan":"2TB"}`
 	if code != 0 || strings.TrimSpace(string(body)) != want {
 		t.Errorf("the command ends with %d (%s) and sends\n%s, want\n%s", code, stderr, body, want)
 	}
 	for flags, problem := range map[string]string{
 		"--keep-group (a)":                            "needs --keep-newest",
+		"--larger-than 1.5GiB":                        "no size",
+		"--repositories app//a":                       "no pattern of repositories",
 		"--keep-newest 0":                             "keep-newest",
 		"--keep-used 3":                               "keep-used",
 		"--keep-pattern (":                            "keep-pattern",
@@ -53,7 +57,7 @@ func TestKeepFlags(t *testing.T) {
 		}
 	}
 	code, stdout, _ := purser(t, "policy", "show", "app", "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b", "--server", registry.URL)
-	if code != 0 || !strings.Contains(stdout, "all, but keep the newest 3, tags used within 30d") {
+	if code != 0 || !strings.Contains(stdout, "all, larger than 1GiB, but keep the newest 3, tags used within 30d") {
 		t.Errorf("the policy is shown as %s", stdout)
 	}
 }
