@@ -41,7 +41,7 @@ type settings struct {
 	tags, repositories, keep, namespaces, rate, pushers, batch int
 	quiet, idle                                                time.Duration
 	equal                                                      bool
-	dir                                                        string
+	dir, rules                                                 string
 }
 
 // Run runs this scenario with the flags in args.
@@ -52,6 +52,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flag.IntVar(&s.tags, "tags", 1_000_000, "tags in the namespace")
 	flag.IntVar(&s.repositories, "repositories", 1000, "repositories that they are in")
 	flag.IntVar(&s.keep, "keep", 100, "newest tags that stay in each")
+	flag.StringVar(&s.rules, "rules", "[]", "keep rules of the policy, as JSON; they must keep none but the newest tags")
 	flag.IntVar(&s.namespaces, "namespaces", 10_000, "namespaces with a policy and nothing to do; 0 leaves this out")
 	flag.IntVar(&s.rate, "pulls", 300, "pulls a second beside the pruning; 0: none")
 	flag.IntVar(&s.pushers, "pushers", 0, "connections that push small images to another namespace meanwhile, as fast as they can")
@@ -190,7 +191,7 @@ func (b *bench) pruned(ctx context.Context) error {
 		return err
 	}
 
-	policy, err := autoprune.ParsePolicy(fmt.Appendf(nil, `{"method": "number_of_tags", "numTags": %d}`, b.keep))
+	policy, err := autoprune.ParsePolicy(fmt.Appendf(nil, `{"method": "number_of_tags", "numTags": %d, "keep": %s}`, b.keep, b.rules))
 	if err != nil {
 		return err
 	}

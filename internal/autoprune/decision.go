@@ -23,7 +23,7 @@ const (
 const (
 	Protected      Code = "protected"       // a protection rule matches it
 	NoPolicy       Code = "no_policy"       // no policy applies to the repository
-	NotMatched     Code = "not_matched"     // no policy's pattern selects it
+	NotMatched     Code = "not_matched"     // no policy's pattern and selectors select it
 	Exempt         Code = "exempt"          // an undo restored it
 	Young          Code = "young"           // younger than the age of the policy
 	AmongNewest    Code = "among_newest"    // number_of_tags
@@ -88,7 +88,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case NoPolicy:
 		return "no policy applies"
 	case NotMatched:
-		return "no policy's pattern selects it"
+		return "no policy's pattern and selectors select it"
 	case Exempt:
 		return "restored by an undo, and the policy hasn't been saved since"
 	case Young:
