@@ -35,8 +35,8 @@ type Cache struct {
 	running map[checkKey]*runningCheck
 	// guesses is how many checks without a cached result run now for a name and an address, and
 	// guessed the time until which one of them that failed counts. See Do.
-	guesses map[checkKey]int
-	guessed *otter.Cache[checkKey, time.Time]
+	guesses map[place]int
+	guessed *otter.Cache[place, time.Time]
 }
 
 // Login is what somebody sends to log in, and what it is checked against.
@@ -52,8 +52,11 @@ type Login struct {
 	Until time.Time
 }
 
-// checkKey identifies a Login, or a name with an address. It is an HMAC with a random key.
+// checkKey identifies a Login. It is an HMAC with a random key.
 type checkKey [sha256.Size]byte
+
+// place is where log-ins of a name come from.
+type place struct{ name, address string }
 
 // runningCheck is a check that other callers may wait for. Its results are set before done is
 // closed.
@@ -69,19 +72,19 @@ func NewCache(o CacheOptions) *Cache {
 	c := &Cache{
 		ttl:     cmp.Or(o.TTL, time.Minute),
 		until:   otter.Must(&otter.Options[checkKey, time.Time]{MaximumSize: cmp.Or(o.Size, 10_000)}),
-		guessed: otter.Must(&otter.Options[checkKey, time.Time]{MaximumSize: cmp.Or(o.Size, 10_000)}),
+		guessed: otter.Must(&otter.Options[place, time.Time]{MaximumSize: cmp.Or(o.Size, 10_000)}),
 		running: map[checkKey]*runningCheck{},
-		guesses: map[checkKey]int{},
+		guesses: map[place]int{},
 	}
 	_, _ = rand.Read(c.secret[:]) // never fails
 	return c
 }
 
-// key returns the key of some texts. The lengths are a part of the hashed text, so different
-// lists of texts have different keys.
-func (c *Cache) key(texts ...string) (k checkKey) {
+// key returns the key of a log-in. The lengths are a part of the hashed text, so different
+// log-ins have different keys.
+func (c *Cache) key(l Login) (k checkKey) {
 	mac := hmac.New(sha256.New, c.secret[:])
-	for _, s := range texts {
+	for _, s := range []string{l.Name, l.Password, l.Hash, l.Address} {
 		var length [8]byte
 		binary.BigEndian.PutUint64(length[:], uint64(len(s)))
 		mac.Write(length[:])
@@ -92,18 +95,18 @@ func (c *Cache) key(texts ...string) (k checkKey) {
 }
 
 // has says whether a check is cached, and nobody guesses the password of its name from its
-// address (`place`).
-func (c *Cache) has(k, place checkKey) bool {
+// address.
+func (c *Cache) has(k checkKey, from place) bool {
 	now := time.Now()
 	if until, ok := c.until.GetIfPresent(k); !ok || !now.Before(until) {
 		return false
 	}
-	if until, ok := c.guessed.GetIfPresent(place); ok && now.Before(until) {
+	if until, ok := c.guessed.GetIfPresent(from); ok && now.Before(until) {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.guesses[place] == 0
+	return c.guesses[from] == 0
 }
 
 // put caches a check for the TTL, but not beyond `last` unless that is zero.
@@ -128,19 +131,18 @@ func (c *Cache) put(k checkKey, last time.Time) {
 // answered by it, Do doesn't use cached results of another address, nor any for a name and an
 // address from where another password is being checked, or was wrong or refused within the TTL.
 func (c *Cache) Do(ctx context.Context, what Login, check func(ctx context.Context) (bool, error)) (bool, error) {
-	k := c.key(what.Name, what.Password, what.Hash, what.Address)
-	place := c.key(what.Name, what.Address)
-	for !c.has(k, place) {
+	k, from := c.key(what), place{what.Name, what.Address}
+	for !c.has(k, from) {
 		c.mu.Lock()
 		r, other := c.running[k]
 		if !other {
 			r = &runningCheck{done: make(chan struct{}), err: errPanicked}
 			c.running[k] = r
-			c.guesses[place]++
+			c.guesses[from]++
 		}
 		c.mu.Unlock()
 		if !other {
-			return c.lead(ctx, k, place, r, what.Until, check)
+			return c.lead(ctx, k, from, r, what.Until, check)
 		}
 		select {
 		case <-r.done:
@@ -161,15 +163,15 @@ var ErrRefused = errors.New("too many log-ins have failed")
 var errPanicked = errors.New("the check of the password has failed; try again")
 
 // lead runs a check that others may wait for.
-func (c *Cache) lead(ctx context.Context, k, place checkKey, r *runningCheck, last time.Time, check func(ctx context.Context) (bool, error)) (bool, error) {
+func (c *Cache) lead(ctx context.Context, k checkKey, from place, r *runningCheck, last time.Time, check func(ctx context.Context) (bool, error)) (bool, error) {
 	defer func() {
 		if wrong := !r.ok && (r.err == nil || errors.Is(r.err, ErrRefused)); wrong && c.ttl > 0 {
-			c.guessed.Set(place, time.Now().Add(c.ttl))
+			c.guessed.Set(from, time.Now().Add(c.ttl))
 		}
 		c.mu.Lock()
 		delete(c.running, k)
-		if c.guesses[place]--; c.guesses[place] == 0 {
-			delete(c.guesses, place)
+		if c.guesses[from]--; c.guesses[from] == 0 {
+			delete(c.guesses, from)
 		}
 		c.mu.Unlock()
 		close(r.done)

@@ -26,7 +26,10 @@ func startLow(cmd *exec.Cmd) error {
 			started <- startLow(cmd)
 			return
 		}
-		_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, niceness) // raising it is always allowed
+		// Getpriority returns 20 minus the niceness. A process may always raise its niceness.
+		if priority, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0); err == nil && priority > 20-niceness {
+			_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, niceness)
+		}
 		started <- cmd.Start()
 	}()
 	return <-started
