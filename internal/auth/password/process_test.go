@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"runtime"
@@ -94,15 +93,14 @@ func TestProcessesThatFail(t *testing.T) {
 	var p processes
 	var log bytes.Buffer
 	h := NewHasher(HasherOptions{Workers: 2, Queue: 1000, Log: slog.New(slog.NewTextHandler(&log, nil)), Command: func() *exec.Cmd {
-		switch cmd := p.command(); rand.N(4) {
+		cmd := p.command()
+		switch n := p.started.Load(); n % 4 {
 		case 0:
 			return exec.Command("/nonexistent/program")
 		case 1:
 			return exec.Command("echo", "rubbish")
-		case 2: // it ends in the middle of its first or second task
-			cmd.Env = []string{workVariable + "=" + strconv.Itoa(1+rand.N(2))}
-			return cmd
-		default:
+		default: // it ends in the middle of its second or third task
+			cmd.Env = []string{workVariable + "=" + strconv.FormatInt(n%4, 10)}
 			return cmd
 		}
 	}})
