@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -133,7 +134,7 @@ func readSelectors(fields map[string]json.RawMessage) (s selectors, err error) {
 		name string
 		p    *[]string
 	}{{fieldMediaTypes, &s.mediaTypes}, {fieldArtifactTypes, &s.artifactTypes}} {
-		if *list.p, err = readList(list.name, fields, checkMediaType); err != nil {
+		if *list.p, err = readList(list.name, fields, CheckMediaType); err != nil {
 			return s, err
 		}
 		for i, pattern := range *list.p {
@@ -186,13 +187,17 @@ func readList(name string, fields map[string]json.RawMessage, check func(string)
 	return list, nil
 }
 
-func checkMediaType(pattern string) error {
+// mediaTypePattern has the characters of a media type (RFC 6838, section 4.2), and stars.
+var mediaTypePattern = regexp.MustCompile(`^[A-Za-z0-9!#$&^_.+*/-]+$`)
+
+// CheckMediaType returns an error unless the text is a pattern of media types.
+func CheckMediaType(pattern string) error {
 	switch {
 	case pattern == "":
 		return fmt.Errorf("it is empty")
 	case len(pattern) > maxMediaType:
 		return fmt.Errorf("it has more than %d characters", maxMediaType)
-	case strings.ContainsFunc(pattern, func(c rune) bool { return c <= ' ' || c > '~' }):
+	case !mediaTypePattern.MatchString(pattern):
 		return fmt.Errorf("%.40q has a character that media types don't have", pattern)
 	}
 	return nil

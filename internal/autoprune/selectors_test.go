@@ -39,6 +39,7 @@ func TestParseSelectors(t *testing.T) {
 		{`"repositories": ["a", 1]`, "repositories[1]", "must be a string"},
 		{`"repositories": ["A"]`, "repositories[0]", "no pattern of repositories"},
 		{`"mediaTypes": ["a", ""]`, "mediaTypes[1]", "is empty"},
+		{`"mediaTypes": ["a/b?"]`, "mediaTypes[0]", "media types don't have"},
 		{`"artifactTypes": ["a b"]`, "artifactTypes[0]", "character"},
 		{`"artifactTypes": [` + strings.Repeat(`"a",`, 32) + `"a"]`, "artifactTypes", "at most 32"},
 		{`"largerThan": 5`, "largerThan", "must be a string"},

@@ -262,10 +262,20 @@ func TestLoopOfExchanges(t *testing.T) {
 	reg, log := prometheus.NewRegistry(), new(bytes.Buffer)
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRates(RatesOptions{PerSecond: 1, Burst: 1000, Log: slog.New(slog.NewTextHandler(log, nil)), Metrics: worker.NewMetrics(reg)})
+		var mu sync.Mutex
 		var at []time.Duration
 		var failure error
+		// become sets what exchanges return from now on, and returns the times of those before.
+		become := func(err error) (times []time.Duration) {
+			mu.Lock()
+			defer mu.Unlock()
+			times, at, failure = at, nil, err
+			return times
+		}
 		start := time.Now()
 		r.share = func(_ context.Context, admitted map[string]int) (map[string]float64, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			at = append(at, time.Since(start))
 			return map[string]float64{"ann": float64(admitted["ann"])}, failure
 		}
@@ -285,17 +295,19 @@ func TestLoopOfExchanges(t *testing.T) {
 		time.Sleep(150 * time.Second)
 		send()
 		time.Sleep(time.Hour)
-		if n := len(at); n < 6 || n > 7 || at[0] != 150*time.Second || at[n-1] > 160*time.Second {
-			t.Errorf("exchanges at %v, want the first at 150 s, and one each second for 5 s", at)
+		times := become(errors.New("no answer"))
+		if n := len(times); n < 6 || n > 7 || times[0] != 150*time.Second || times[n-1] > 160*time.Second {
+			t.Errorf("exchanges at %v, want the first at 150 s, and one each second for 5 s", times)
 		}
-		at, failure = nil, errors.New("no answer")
 		send()
-		if n := len(at); n < 2 || n > 4 {
+		if n := len(become(nil)); n < 2 || n > 4 {
 			t.Errorf("%d failed exchanges in 5 s, want 2 to 4", n)
 		}
-		failure = nil
 		time.Sleep(15 * time.Second)
-		if len(r.pending) > 0 {
+		r.mu.Lock()
+		waiting := len(r.pending)
+		r.mu.Unlock()
+		if waiting > 0 {
 			t.Error("requests wait although the database answers")
 		}
 		stop()

@@ -1,8 +1,6 @@
 package client
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/internal/autoprune"
@@ -18,19 +16,13 @@ type selectorFlags struct {
 
 func (f *selectorFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	mediaType := func(text string) error {
-		if text == "" {
-			return errors.New("it is empty")
-		}
-		return nil
-	}
 	size := func(text string) error {
 		_, err := autoprune.ParseSize(text)
 		return err
 	}
 	flags.Var(listFlag{&f.repositories, oci.CheckPathPattern}, "repositories", "only in repositories that match one of these `PATTERNS`, such as acme/web/**; for policies of namespaces and defaults")
-	flags.Var(listFlag{&f.mediaTypes, mediaType}, "media-type", "only tags whose manifests have one of these media `TYPES`; * stands for any characters")
-	flags.Var(listFlag{&f.artifactTypes, mediaType}, "artifact-type", "only tags whose manifests have one of these artifact `TYPES`; * stands for any characters")
+	flags.Var(listFlag{&f.mediaTypes, autoprune.CheckMediaType}, "media-type", "only tags whose manifests have one of these media `TYPES`; * stands for any characters")
+	flags.Var(listFlag{&f.artifactTypes, autoprune.CheckMediaType}, "artifact-type", "only tags whose manifests have one of these artifact `TYPES`; * stands for any characters")
 	textFlag(cmd, &f.larger, "larger-than", "", "only tags of more than this `SIZE`, such as 1GiB", size)
 	textFlag(cmd, &f.smaller, "smaller-than", "", "only tags of less than this `SIZE`, such as 100MB", size)
 }
