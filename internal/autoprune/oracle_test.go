@@ -1,0 +1,397 @@
+package autoprune_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The oracle decides which tags of a repository go, by docs/auto-prune.md alone. It is
+// written as plain loops over lists, and shares no code with package autoprune, so that a
+// mistake there isn't repeated here.
+
+// oracleInput is everything that the oracle's decision depends on.
+type oracleInput struct {
+	now            time.Time
+	repository     string
+	policies       []oraclePolicy
+	refuseDefaults bool // the namespace has switched off the default policies
+	protections    []string
+	tags           []oracleTag
+	manifests      map[string]oracleManifest // manifests of the repository by digest
+	statistics     oracleStatistics
+	maxGroups      int
+}
+
+// oraclePolicy is the JSON of a policy. Its scope is "repository", "namespace", "default",
+// or "setting" for the policy of the configuration.
+type oraclePolicy struct{ scope, text string }
+
+// oracleStatistics says from when until when the pull statistics are complete.
+type oracleStatistics struct{ since, until time.Time }
+
+type oracleTag struct {
+	name, manifest string
+	pushed         time.Time
+	used           time.Time    // zero if the tag was never used
+	unknown        bool         // the last use isn't known for certain
+	exempt         map[int]bool // policies that don't delete the tag again after an undo
+}
+
+type oracleManifest struct {
+	subject                 string
+	children                []string
+	mediaType, artifactType string
+	size                    int64
+}
+
+// oracleFate says what happens to a tag. The documentation doesn't say which of several
+// policies a run names as the reason, so `selected` has all of them.
+type oracleFate struct {
+	goes                bool
+	selected            []string // "age 0", "last use 1", "number 2", "orphan 3": kind and policy
+	kept                []string // "newest 0", "usedWithin 1", …: kind of rule and policy
+	protected, attached bool
+	orphan              bool
+	exempt              bool // a policy would select the tag but for an undo
+	unjudged            bool // a policy by last use can't judge the tag
+}
+
+// oracleRule is a policy as its JSON has it.
+type oracleRule struct {
+	index             int
+	Method            string
+	NumTags           *json.Number
+	OlderThan         *string
+	Value             json.RawMessage
+	TagPattern        *string
+	TagPatternMatches *bool
+	RemoveOrphans     *bool
+	Repositories      []string
+	MediaTypes        []string
+	ArtifactTypes     []string
+	LargerThan        oracleSize
+	SmallerThan       oracleSize
+	Keep              []oracleKeep
+}
+
+type oracleKeep struct {
+	Newest     *int
+	GroupBy    *string
+	UsedWithin *string
+	TagPattern *string
+	Versions   *string
+}
+
+// oracleSize is a size in bytes, 0 if the policy has none.
+type oracleSize int64
+
+func (s *oracleSize) UnmarshalJSON(text []byte) error {
+	units := []struct {
+		name   string
+		factor int64
+	}{
+		{"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
+		{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	}
+	digits := strings.Trim(string(text), `"`)
+	if digits == "null" {
+		return nil
+	}
+	factor := int64(1)
+	for _, u := range units {
+		if before, found := strings.CutSuffix(digits, u.name); found {
+			digits, factor = strings.TrimSpace(before), u.factor
+			break
+		}
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	*s = oracleSize(n * factor)
+	return err
+}
+
+func oracleAge(text string) time.Duration {
+	seconds := map[byte]int64{'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'w': 7 * 86400, 'y': 365 * 86400}
+	last := len(text) - 1
+	n, err := strconv.ParseInt(text[:last], 10, 64)
+	if err != nil || seconds[text[last]] == 0 {
+		panic("age " + text)
+	}
+	return time.Duration(n*seconds[text[last]]) * time.Second
+}
+
+func (r oracleRule) age() time.Duration {
+	if r.OlderThan != nil {
+		return oracleAge(*r.OlderThan)
+	}
+	return oracleAge(strings.Trim(string(r.Value), `"`))
+}
+
+func (r oracleRule) number() int {
+	text := strings.Trim(string(r.Value), `"`)
+	if r.NumTags != nil {
+		text = r.NumTags.String()
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func (r oracleRule) removesOrphans() bool { return r.RemoveOrphans != nil && *r.RemoveOrphans }
+
+// oracleGlob matches a text with a pattern. If `slash` is set, only `**` matches slashes.
+func oracleGlob(pattern, text string, slash bool) bool {
+	if pattern == "" {
+		return text == ""
+	}
+	if pattern[0] != '*' {
+		return text != "" && pattern[0] == text[0] && oracleGlob(pattern[1:], text[1:], slash)
+	}
+	rest := strings.TrimLeft(pattern, "*")
+	across := !slash || len(pattern)-len(rest) > 1
+	for i := 0; i <= len(text); i++ {
+		if oracleGlob(rest, text[i:], slash) {
+			return true
+		}
+		if i < len(text) && text[i] == '/' && !across {
+			return false
+		}
+	}
+	return false
+}
+
+// oracleRules returns the policies that apply to the repository.
+func oracleRules(in oracleInput) (rules []oracleRule) {
+	own := false
+	for _, p := range in.policies {
+		own = own || p.scope == "namespace"
+	}
+	for i, p := range in.policies {
+		if p.scope == "default" && (own || in.refuseDefaults) || p.scope == "setting" && in.refuseDefaults {
+			continue
+		}
+		r := oracleRule{index: i}
+		if err := json.Unmarshal([]byte(p.text), &r); err != nil {
+			panic(p.text + ": " + err.Error())
+		}
+		applies := r.Repositories == nil
+		for _, pattern := range r.Repositories {
+			applies = applies || oracleGlob(pattern, in.repository, true)
+		}
+		if applies {
+			rules = append(rules, r)
+		}
+	}
+	return rules
+}
+
+func oracleFound(pattern, name string) bool {
+	return regexp.MustCompile(strings.TrimSpace(pattern)).MatchString(name)
+}
+
+// looksAt reports whether the policy's pattern and selectors select a tag that isn't attached.
+func (r oracleRule) looksAt(in oracleInput, t oracleTag) bool {
+	if r.TagPattern != nil {
+		wanted := r.TagPatternMatches == nil || *r.TagPatternMatches
+		if oracleFound(*r.TagPattern, t.name) != wanted {
+			return false
+		}
+	}
+	m := in.manifests[t.manifest]
+	is := func(patterns []string, text string) bool {
+		return slices.ContainsFunc(patterns, func(p string) bool {
+			return text != "" && oracleGlob(strings.ToLower(p), strings.ToLower(text), false)
+		})
+	}
+	switch {
+	case r.MediaTypes != nil && !is(r.MediaTypes, m.mediaType):
+		return false
+	case r.ArtifactTypes != nil && !is(r.ArtifactTypes, m.artifactType):
+		return false
+	case r.LargerThan != 0 && m.size <= int64(r.LargerThan):
+		return false
+	case r.SmallerThan != 0 && m.size >= int64(r.SmallerThan):
+		return false
+	}
+	return true
+}
+
+// oracleImages returns the digests of the images that a tag belongs to. A digest that
+// begins with sha512 may be a prefix.
+func oracleImages(in oracleInput, t oracleTag) (images []string) {
+	if s := in.manifests[t.manifest].subject; s != "" {
+		images = append(images, s)
+	}
+	m := regexp.MustCompile(`^(sha256|sha512)-([0-9a-f]{64})(\.sig|\.att|\.sbom)?$`).FindStringSubmatch(t.name)
+	if m != nil && (m[1] == "sha256" || m[3] == "") {
+		images = append(images, m[1]+":"+m[2])
+	}
+	return images
+}
+
+// oraclePresent returns the images of the list that are in the repository.
+func oraclePresent(in oracleInput, images []string) (present []string) {
+	for digest := range in.manifests {
+		for _, image := range images {
+			if digest == image || strings.HasPrefix(image, "sha512:") && strings.HasPrefix(digest, image) {
+				present = append(present, digest)
+			}
+		}
+	}
+	return present
+}
+
+// newer reports whether tag t is newer than tag u.
+func (t oracleTag) newer(u oracleTag) bool {
+	return t.pushed.After(u.pushed) || t.pushed.Equal(u.pushed) && t.name > u.name
+}
+
+// reaches reports whether the pull statistics can tell which tags were used within an age.
+func (s oracleStatistics) reaches(now time.Time, age time.Duration) bool {
+	return !s.since.IsZero() && !s.since.After(now.Add(-age)) && !s.until.Before(now.Add(-time.Hour))
+}
+
+func oracle(in oracleInput) map[string]oracleFate {
+	rules := oracleRules(in)
+	fates := map[string]oracleFate{}
+	var tags []oracleTag
+	for _, t := range in.tags {
+		images := oracleImages(in, t)
+		f := oracleFate{}
+		f.attached = len(oraclePresent(in, images)) > 0
+		f.orphan = len(images) > 0 && !f.attached
+		for _, p := range in.protections {
+			f.protected = f.protected || oracleFound(p, t.name)
+		}
+		if !f.attached {
+			tags = append(tags, t)
+		}
+		fates[t.name] = f
+	}
+	oracleByAge(in, rules, tags, fates)
+	oracleByNumber(in, rules, tags, fates)
+	oracleKeeps(in, rules, tags, fates)
+	for _, t := range tags {
+		f := fates[t.name]
+		f.goes = len(f.selected) > 0 && len(f.kept) == 0 && !f.protected
+		fates[t.name] = f
+	}
+	oracleAttached(in, fates)
+	return fates
+}
+
+// oracleByAge applies the policies by age and by last use, and the removal of orphans.
+func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate) {
+	for _, r := range rules {
+		for _, t := range tags {
+			if !r.looksAt(in, t) {
+				continue
+			}
+			f := fates[t.name]
+			kind, unjudged := "", false
+			if r.removesOrphans() && f.orphan && in.now.Sub(t.pushed) > 24*time.Hour {
+				kind = "orphan"
+			}
+			if r.Method == "creation_date" && in.now.Sub(t.pushed) > r.age() {
+				kind = "age"
+			}
+			if r.Method == "last_pulled" {
+				judges := in.statistics.reaches(in.now, r.age())
+				old := in.now.Sub(t.pushed) > r.age()
+				switch {
+				case !judges:
+					unjudged = old || kind == "orphan"
+					kind = ""
+				case old && t.unknown:
+					unjudged = kind == ""
+				case old && in.now.Sub(t.used) > r.age():
+					kind = "last use"
+				}
+			}
+			switch {
+			case kind != "" && t.exempt[r.index]:
+				f.exempt = f.exempt || r.Method != "number_of_tags"
+			case kind != "":
+				f.selected = append(f.selected, kind+" "+strconv.Itoa(r.index))
+			}
+			f.unjudged = f.unjudged || unjudged
+			fates[t.name] = f
+		}
+	}
+}
+
+// oracleByNumber applies the policies by number to the tags that no other policy selects.
+func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate) {
+	selected := map[string][]string{}
+	for _, r := range rules {
+		if r.Method != "number_of_tags" {
+			continue
+		}
+		var counted []oracleTag
+		for _, t := range tags {
+			f := fates[t.name]
+			if r.looksAt(in, t) && !f.protected && len(f.selected) == 0 && !f.exempt && !f.unjudged &&
+				!t.exempt[r.index] && !(f.orphan && r.removesOrphans()) {
+				counted = append(counted, t)
+			}
+		}
+		for _, t := range counted {
+			newer := 0
+			for _, u := range counted {
+				if u.newer(t) {
+					newer++
+				}
+			}
+			if newer >= r.number() {
+				selected[t.name] = append(selected[t.name], "number "+strconv.Itoa(r.index))
+			}
+		}
+	}
+	for name, by := range selected {
+		f := fates[name]
+		f.selected = append(f.selected, by...)
+		fates[name] = f
+	}
+}
+
+// oracleAttached lets attached tags follow their images. It repeats this, since an
+// attached tag's manifest may have attached tags itself.
+func oracleAttached(in oracleInput, fates map[string]oracleFate) {
+	for again := true; again; {
+		again = false
+		for _, t := range in.tags {
+			f := fates[t.name]
+			if !f.attached || f.goes || f.protected {
+				continue
+			}
+			lost, has := false, false
+			for _, image := range oraclePresent(in, oracleImages(in, t)) {
+				for _, u := range in.tags {
+					if u.manifest == image || oracleContains(in, u.manifest, image, 0) {
+						lost = lost || fates[u.name].goes
+						has = has || !fates[u.name].goes
+					}
+				}
+			}
+			if lost && !has {
+				f.goes, again = true, true
+				fates[t.name] = f
+			}
+		}
+	}
+}
+
+// oracleContains reports whether an index lists an image, itself or through other indexes.
+func oracleContains(in oracleInput, index, image string, depth int) bool {
+	for _, child := range in.manifests[index].children {
+		if child == image || depth < 10 && oracleContains(in, child, image, depth+1) {
+			return true
+		}
+	}
+	return false
+}
