@@ -55,3 +55,6 @@ func Tags(tags []Tag) iter.Seq2[Tag, error] {
 		}
 	}
 }
+
+// AppliesIn returns whether the policy applies in the repository with this path.
+func AppliesIn(p Policy, path string) bool { return p.appliesIn(path) }

@@ -51,7 +51,7 @@ func (k oracleKeep) grouped() bool {
 // is false if the tag has no group.
 func (k oracleKeep) group(name string) (group string, v oracleVersion, ok bool) {
 	if k.GroupBy != nil {
-		m := regexp.MustCompile(strings.TrimSpace(*k.GroupBy)).FindStringSubmatch(name)
+		m := oracleExpression(*k.GroupBy).FindStringSubmatch(name)
 		if m == nil {
 			return "", v, false
 		}
@@ -84,7 +84,7 @@ func (k oracleKeep) keeps(in oracleInput, r oracleRule, tags []oracleTag, fates 
 		switch {
 		case !in.statistics.reaches(in.now, age):
 			return "usedWithin without statistics"
-		case t.unknown || in.now.Sub(t.pushed) <= age || in.now.Sub(t.used) <= age:
+		case in.now.Sub(t.pushed) <= age || in.now.Sub(t.used) <= age:
 			return "usedWithin"
 		}
 		return ""
@@ -180,7 +180,7 @@ func oracleParseVersion(name string) (v oracleVersion, ok bool) {
 // compare returns a number below, equal to or above 0 if v is older than, equal to or newer than w.
 func (v oracleVersion) compare(w oracleVersion) int {
 	for i := range v.numbers {
-		if c := oracleNumbers(v.numbers[i], w.numbers[i]); c != 0 {
+		if c := oracleCompareNumbers(v.numbers[i], w.numbers[i]); c != 0 {
 			return c
 		}
 	}
@@ -196,7 +196,7 @@ func (v oracleVersion) compare(w oracleVersion) int {
 		c := strings.Compare(a, b)
 		switch {
 		case aDigit && bDigit:
-			c = oracleNumbers(a, b)
+			c = oracleCompareNumbers(a, b)
 		case aDigit:
 			c = -1
 		case bDigit:
@@ -209,7 +209,7 @@ func (v oracleVersion) compare(w oracleVersion) int {
 	return len(v.pieces) - len(w.pieces)
 }
 
-func oracleNumbers(a, b string) int {
+func oracleCompareNumbers(a, b string) int {
 	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
 	if len(a) != len(b) {
 		return len(a) - len(b)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -37,7 +38,6 @@ type oracleTag struct {
 	name, manifest string
 	pushed         time.Time
 	used           time.Time    // zero if the tag was never used
-	unknown        bool         // the last use isn't known for certain
 	exempt         map[int]bool // policies that don't delete the tag again after an undo
 }
 
@@ -191,7 +191,18 @@ func oracleRules(in oracleInput) (rules []oracleRule) {
 }
 
 func oracleFound(pattern, name string) bool {
-	return regexp.MustCompile(strings.TrimSpace(pattern)).MatchString(name)
+	return oracleExpression(pattern).MatchString(name)
+}
+
+var oracleExpressions sync.Map // patterns that were compiled before
+
+func oracleExpression(pattern string) *regexp.Regexp {
+	if compiled, ok := oracleExpressions.Load(pattern); ok {
+		return compiled.(*regexp.Regexp)
+	}
+	compiled := regexp.MustCompile(strings.TrimSpace(pattern))
+	oracleExpressions.Store(pattern, compiled)
+	return compiled
 }
 
 // looksAt reports whether the policy's pattern and selectors select a tag that isn't attached.
@@ -221,29 +232,26 @@ func (r oracleRule) looksAt(in oracleInput, t oracleTag) bool {
 	return true
 }
 
-// oracleImages returns the digests of the images that a tag belongs to. A digest that
-// begins with sha512 may be a prefix.
-func oracleImages(in oracleInput, t oracleTag) (images []string) {
-	if s := in.manifests[t.manifest].subject; s != "" {
-		images = append(images, s)
-	}
-	m := regexp.MustCompile(`^(sha256|sha512)-([0-9a-f]{64})(\.sig|\.att|\.sbom)?$`).FindStringSubmatch(t.name)
-	if m != nil && (m[1] == "sha256" || m[3] == "") {
-		images = append(images, m[1]+":"+m[2])
-	}
-	return images
-}
-
-// oraclePresent returns the images of the list that are in the repository.
-func oraclePresent(in oracleInput, images []string) (present []string) {
-	for digest := range in.manifests {
-		for _, image := range images {
-			if digest == image || strings.HasPrefix(image, "sha512:") && strings.HasPrefix(digest, image) {
-				present = append(present, digest)
+// oracleImage returns the digest of the image that a tag belongs to, and whether the
+// repository has the image. The digest is "" if the tag belongs to none. The image in the
+// tag's name, if the repository has it, comes before the subject of the tag's manifest.
+func oracleImage(in oracleInput, t oracleTag) (image string, present bool) {
+	named := ""
+	m := oracleExpression(`^(sha256|sha512)-([0-9a-f]{64})(\.sig|\.att|\.sbom)?$`).FindStringSubmatch(t.name)
+	if m != nil {
+		named = m[1] + ":" + m[2]
+		for digest := range in.manifests {
+			if strings.HasPrefix(digest, named) {
+				return digest, true
 			}
 		}
 	}
-	return present
+	subject := in.manifests[t.manifest].subject
+	_, present = in.manifests[subject]
+	if subject == "" {
+		return named, false
+	}
+	return subject, present
 }
 
 // newer reports whether tag t is newer than tag u.
@@ -253,7 +261,7 @@ func (t oracleTag) newer(u oracleTag) bool {
 
 // reaches reports whether the pull statistics can tell which tags were used within an age.
 func (s oracleStatistics) reaches(now time.Time, age time.Duration) bool {
-	return !s.since.IsZero() && !s.since.After(now.Add(-age)) && !s.until.Before(now.Add(-time.Hour))
+	return !s.since.IsZero() && s.since.Before(now.Add(-age)) && !s.until.Before(now.Add(-time.Hour))
 }
 
 func oracle(in oracleInput) map[string]oracleFate {
@@ -261,10 +269,9 @@ func oracle(in oracleInput) map[string]oracleFate {
 	fates := map[string]oracleFate{}
 	var tags []oracleTag
 	for _, t := range in.tags {
-		images := oracleImages(in, t)
-		f := oracleFate{}
-		f.attached = len(oraclePresent(in, images)) > 0
-		f.orphan = len(images) > 0 && !f.attached
+		image, present := oracleImage(in, t)
+		// A tag that names the digest of its own manifest is a tag of the image.
+		f := oracleFate{attached: present && image != t.manifest, orphan: image != "" && !present}
 		for _, p := range in.protections {
 			f.protected = f.protected || oracleFound(p, t.name)
 		}
@@ -293,29 +300,26 @@ func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 				continue
 			}
 			f := fates[t.name]
-			kind, unjudged := "", false
-			if r.removesOrphans() && f.orphan && in.now.Sub(t.pushed) > 24*time.Hour {
-				kind = "orphan"
-			}
-			if r.Method == "creation_date" && in.now.Sub(t.pushed) > r.age() {
-				kind = "age"
-			}
-			if r.Method == "last_pulled" {
-				judges := in.statistics.reaches(in.now, r.age())
-				old := in.now.Sub(t.pushed) > r.age()
-				switch {
-				case !judges:
-					unjudged = old || kind == "orphan"
-					kind = ""
-				case old && t.unknown:
-					unjudged = kind == ""
-				case old && in.now.Sub(t.used) > r.age():
-					kind = "last use"
+			kind := ""
+			switch {
+			case r.removesOrphans() && f.orphan:
+				if in.now.Sub(t.pushed) > 24*time.Hour {
+					kind = "orphan"
 				}
+			case r.Method == "number_of_tags":
+			case in.now.Sub(t.pushed) <= r.age():
+			case r.Method == "creation_date":
+				kind = "age"
+			case !in.statistics.reaches(in.now, r.age()) || in.now.Sub(t.used) > r.age():
+				kind = "last use"
+			}
+			unjudged := kind != "" && r.Method == "last_pulled" && !in.statistics.reaches(in.now, r.age())
+			if unjudged {
+				kind = ""
 			}
 			switch {
 			case kind != "" && t.exempt[r.index]:
-				f.exempt = f.exempt || r.Method != "number_of_tags"
+				f.exempt = true
 			case kind != "":
 				f.selected = append(f.selected, kind+" "+strconv.Itoa(r.index))
 			}
@@ -332,15 +336,18 @@ func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates 
 		if r.Method != "number_of_tags" {
 			continue
 		}
-		var counted []oracleTag
+		var looked, counted []oracleTag
 		for _, t := range tags {
 			f := fates[t.name]
-			if r.looksAt(in, t) && !f.protected && len(f.selected) == 0 && !f.exempt && !f.unjudged &&
-				!t.exempt[r.index] && !(f.orphan && r.removesOrphans()) {
-				counted = append(counted, t)
+			if r.looksAt(in, t) && !f.protected && !t.exempt[r.index] && !(f.orphan && r.removesOrphans()) {
+				looked = append(looked, t)
+				if len(f.selected) == 0 && !f.exempt && !f.unjudged {
+					counted = append(counted, t)
+				}
 			}
 		}
-		for _, t := range counted {
+		// The policy deletes tags that it doesn't count, too.
+		for _, t := range looked {
 			newer := 0
 			for _, u := range counted {
 				if u.newer(t) {
@@ -369,21 +376,38 @@ func oracleAttached(in oracleInput, fates map[string]oracleFate) {
 			if !f.attached || f.goes || f.protected {
 				continue
 			}
-			lost, has := false, false
-			for _, image := range oraclePresent(in, oracleImages(in, t)) {
-				for _, u := range in.tags {
-					if u.manifest == image || oracleContains(in, u.manifest, image, 0) {
-						lost = lost || fates[u.name].goes
-						has = has || !fates[u.name].goes
-					}
+			image, _ := oracleImage(in, t)
+			takers, has := map[int]bool{}, false
+			for _, u := range in.tags {
+				if u.manifest != image && !oracleContains(in, u.manifest, image, 0) {
+					continue
+				}
+				has = has || !fates[u.name].goes
+				for _, i := range fates[u.name].policies() {
+					takers[i] = true
 				}
 			}
-			if lost && !has {
-				f.goes, again = true, true
-				fates[t.name] = f
+			for i := range takers {
+				if !has && !t.exempt[i] {
+					f.goes, again = true, true
+					f.selected = append(f.selected, "attached "+strconv.Itoa(i))
+				}
 			}
+			fates[t.name] = f
 		}
 	}
+}
+
+// policies returns the policies that select the tag.
+func (f oracleFate) policies() (list []int) {
+	for _, s := range f.selected {
+		i, err := strconv.Atoi(s[strings.LastIndexByte(s, ' ')+1:])
+		if err != nil {
+			panic(err)
+		}
+		list = append(list, i)
+	}
+	return list
 }
 
 // oracleContains reports whether an index lists an image, itself or through other indexes.

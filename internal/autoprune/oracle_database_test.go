@@ -1,0 +1,256 @@
+package autoprune_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// oracleDatabaseKinds are the kinds of tags that the scenes of TestOracleInDatabase must have.
+var oracleDatabaseKinds = []string{
+	"goes: age", "goes: last use", "goes: number", "goes: orphan", "goes: attached",
+	"goes by a policy of default", "goes by a policy of namespace", "goes by a policy of repository",
+	"kept: newest", "kept: newest of group", "kept: usedWithin", "kept: pattern", "kept: releases", "kept: newest_patches",
+	"kept: newest_prereleases", "kept from another policy only", "protected from a policy", "exempt", "exempt attached tag",
+	"no statistics", "attached tag of an image that stays", "orphan that stays",
+}
+
+// oracleDatabase stores scenes in a database, one after the other.
+type oracleDatabase struct {
+	*registry
+	scene  oracleScene
+	target catalog.Repository
+	ids    []string // of the scene's policies
+}
+
+// TestOracleInDatabase stores 60 random scenes in a database. A preview must show what the
+// oracle says, a run must delete exactly these tags, and an undo must restore them. Then the
+// tags are exempt from the policies that deleted them, and preview and run must again do
+// what the oracle says.
+func TestOracleInDatabase(t *testing.T) {
+	t.Parallel()
+	d := &oracleDatabase{}
+	d.registry = setup(t, func(o *autoprune.Options) { o.Pulls, o.Used = d.pulls, d.used })
+	seen := map[string]int{}
+	for seed := range 60 {
+		namespace := fmt.Sprint("scene", seed)
+		d.store(rapid.Custom(func(t *rapid.T) oracleScene { return drawOracleScene(t, namespace) }).Example(seed))
+		before := d.rows()
+		fates := oracle(d.scene.oracleInput)
+		d.scene.count(fates, seen)
+		run := d.prune(fates)
+		d.explain(seed, fates)
+		if run != "" {
+			undone, err := d.pruner.Undo(t.Context(), run, "", time.Minute)
+			d.must(err)
+			if gone := goers(fates); undone.Restored != int64(len(gone)) {
+				t.Fatalf("seed %d: an undo restored %d tags; the run deleted %d", seed, undone.Restored, len(gone))
+			}
+		}
+		if after := d.rows(); !slices.Equal(before, after) {
+			t.Fatalf("seed %d: before the run there were the tags\n%v\nand there are after its undo\n%v", seed, before, after)
+		}
+		d.exempt(fates)
+		fates = oracle(d.scene.oracleInput)
+		d.scene.count(fates, seen)
+		d.prune(fates)
+		d.explain(seed, fates)
+		d.clear()
+	}
+	requireKinds(t, seen, oracleDatabaseKinds)
+}
+
+// explain ends a test that has failed, and says with which scene.
+func (d *oracleDatabase) explain(seed int, fates map[string]oracleFate) {
+	d.t.Helper()
+	if !d.t.Failed() {
+		return
+	}
+	for _, one := range d.scene.tags {
+		d.t.Logf("%s of %.14s, pushed %s ago: %+v", one.name, one.manifest, d.scene.now.Sub(one.pushed), fates[one.name])
+	}
+	d.t.Fatalf("seed %d: policies %v, defaults refused: %v, protections %q, statistics %v",
+		seed, d.scene.policies, d.scene.refuseDefaults, d.scene.protections, d.scene.statistics)
+}
+
+// pulls returns the scene's statistics.
+func (d *oracleDatabase) pulls(context.Context) (autoprune.PullRecord, error) {
+	s := d.scene.statistics
+	return autoprune.PullRecord{Since: s.since, Behind: d.scene.now.Sub(s.until)}, nil
+}
+
+// used sets the scene's times of last use.
+func (d *oracleDatabase) used(_ context.Context, repository int64, tags []*autoprune.Tag) error {
+	for _, tag := range tags {
+		for i, one := range d.scene.tags {
+			if repository == d.target.ID && one.name == tag.Name {
+				*[]*time.Time{&tag.Pulled, &tag.ManifestPulled, &tag.Checked}[i%3] = one.used
+			}
+		}
+	}
+	return nil
+}
+
+// store stores a scene. It moves the scene's times so that the scene's now is the present,
+// and moves pushes and uses half an hour further back: no time may be so close to a policy's
+// age that the time which the test takes matters.
+func (d *oracleDatabase) store(s oracleScene) {
+	d.t.Helper()
+	moved := time.Now().UTC().Truncate(time.Microsecond).Sub(s.now)
+	back := moved - 30*time.Minute
+	s.now, s.statistics.until = s.now.Add(moved), s.statistics.until.Add(moved)
+	if !s.statistics.since.IsZero() {
+		s.statistics.since = s.statistics.since.Add(back)
+	}
+	d.scene, d.target, d.ids = s, d.repository(s.repository), nil
+	manifests := map[string]int64{}
+	for _, digest := range slices.Sorted(maps.Keys(s.manifests)) {
+		m := s.manifests[digest]
+		var subject []byte
+		if m.subject != "" {
+			subject = oracleBytes(m.subject)
+		}
+		d.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type, subject_digest, payload, total_size)
+			VALUES ($1, $2, $3, $4, NULLIF($5, ''), $6, $7, $8)`, d.target.NamespaceID, d.target.ID, oracleBytes(digest), m.mediaType,
+			m.artifactType, subject, bytes.Repeat([]byte{' '}, int(s.own[digest])), s.own[digest])
+		manifests[digest] = value[int64](d.registry, "SELECT id FROM manifests WHERE repository_id = $1 AND digest = $2", d.target.ID, oracleBytes(digest))
+	}
+	for parent, m := range s.manifests {
+		for _, child := range m.children {
+			d.exec(`INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id) VALUES ($1, $2, $3, $4)`,
+				d.target.NamespaceID, d.target.ID, manifests[parent], manifests[child])
+		}
+	}
+	for i := range s.tags {
+		one := &s.tags[i]
+		one.pushed, one.exempt = one.pushed.Add(back), nil
+		if !one.used.IsZero() {
+			one.used = one.used.Add(back)
+		}
+		d.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at) VALUES ($1, $2, $3, $4, $5)`,
+			d.target.NamespaceID, d.target.ID, one.name, manifests[one.manifest], one.pushed)
+	}
+	for _, pattern := range s.protections {
+		d.must(d.protect(catalog.ProtectionScope{Namespace: s.namespace()}, pattern))
+	}
+	d.must(d.pruner.UseDefaults(d.t.Context(), s.namespace(), !s.refuseDefaults))
+	for i := range s.policies {
+		if s.policies[i].scope == "setting" {
+			s.policies[i].scope = "default"
+		}
+		d.ids = append(d.ids, d.policy(s.scope(i), s.policies[i].text))
+	}
+}
+
+func oracleBytes(digest string) []byte {
+	d, err := oci.ParseDigest(digest)
+	if err != nil {
+		panic(err)
+	}
+	return d.Bytes()
+}
+
+func (s oracleScene) namespace() string {
+	namespace, _, _ := bytes.Cut([]byte(s.repository), []byte("/"))
+	return string(namespace)
+}
+
+// scope returns the target of policy i.
+func (s oracleScene) scope(i int) autoprune.Target {
+	switch s.policies[i].scope {
+	case "repository":
+		return autoprune.Target{Repository: s.repository}
+	case "namespace":
+		return autoprune.Target{Namespace: s.namespace()}
+	}
+	return autoprune.Target{}
+}
+
+// rows are the repository's tags with manifests and push times.
+func (d *oracleDatabase) rows() []string {
+	d.t.Helper()
+	return values[string](d.registry, `SELECT format('%s %s %s %s', name, manifest_id, created_at, updated_at) FROM tags
+		WHERE repository_id = $1 ORDER BY name`, d.target.ID)
+}
+
+// goers returns the names of the tags that go, in ascending order.
+func goers(fates map[string]oracleFate) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(fates)) {
+		if fates[name].goes {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// prune makes previews, prunes, and compares the results with the fates. It returns the run
+// that deleted tags, "" if none did.
+func (d *oracleDatabase) prune(fates map[string]oracleFate) (run string) {
+	d.t.Helper()
+	want, left := goers(fates), []string{}
+	for _, name := range d.tags(d.target) {
+		if !fates[name].goes {
+			left = append(left, name)
+		}
+	}
+	for _, target := range []autoprune.Target{{Namespace: d.scene.namespace()}, {Repository: d.scene.repository}} {
+		preview, err := d.pruner.Preview(d.t.Context(), target, autoprune.PreviewOptions{Limit: 10_000})
+		d.must(err)
+		var got []string
+		for _, one := range preview.Going {
+			got = append(got, one.Tag)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			d.t.Errorf("a preview of %v deletes\n%q\nand the oracle\n%q", target, got, want)
+		}
+	}
+	known, _, err := d.pruner.Runs(d.t.Context(), d.scene.namespace(), "", 100)
+	d.must(err)
+	d.ensure()
+	d.run()
+	if got := d.tags(d.target); !slices.Equal(got, left) {
+		d.t.Errorf("a run leaves\n%q\nand the oracle\n%q", got, left)
+	}
+	runs, _, err := d.pruner.Runs(d.t.Context(), d.scene.namespace(), "", 100)
+	d.must(err)
+	deleted := int64(0)
+	for _, r := range runs {
+		if !slices.ContainsFunc(known, func(k autoprune.RunSummary) bool { return k.ID == r.ID }) && r.Deleted > 0 {
+			run, deleted = r.ID, deleted+r.Deleted
+		}
+	}
+	if deleted != int64(len(want)) {
+		d.t.Errorf("runs say that they deleted %d tags, and the oracle deletes %d", deleted, len(want))
+	}
+	return run
+}
+
+// exempt exempts the tags that go from the policies that delete them, as an undo does.
+func (d *oracleDatabase) exempt(fates map[string]oracleFate) {
+	for i := range d.scene.tags {
+		one := &d.scene.tags[i]
+		one.exempt = map[int]bool{}
+		for _, place := range fates[one.name].policies() {
+			one.exempt[place] = fates[one.name].goes
+		}
+	}
+}
+
+// clear deletes the scene's policies, so that they don't apply to the next scene.
+func (d *oracleDatabase) clear() {
+	d.t.Helper()
+	for i, id := range d.ids {
+		d.must(d.pruner.Delete(d.t.Context(), d.scene.scope(i), id))
+	}
+	d.must(d.pruner.UseDefaults(d.t.Context(), d.scene.namespace(), false))
+}
