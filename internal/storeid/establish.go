@@ -33,7 +33,16 @@ func (s *Store) Establish(ctx context.Context) error {
 			}
 			continue // another process chose a new id meanwhile
 		case known.Confirmed || there != "":
-			return s.mismatch(known, there)
+			// Another process may have given both an identity after this process read the
+			// database and before it read the store.
+			again, err := read(ctx, s.opt.DB, s.opt.Lease)
+			if err != nil {
+				return err
+			}
+			if again.ID == known.ID && again.Confirmed == known.Confirmed {
+				return s.mismatch(known, there)
+			}
+			continue
 		case known.ID != "" && known.ID == mine:
 			// The store has no identity, although this process has written one and got no
 			// error.

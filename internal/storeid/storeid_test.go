@@ -186,6 +186,39 @@ func TestFirstStart(t *testing.T) {
 	})
 }
 
+// overtaken is a store whose first Identity lets `other` run first. So what `other` does comes
+// after its caller has read the database.
+type overtaken struct {
+	blob.Store
+	once  *sync.Once
+	other func()
+}
+
+func (o overtaken) Identity(ctx context.Context) (string, error) {
+	o.once.Do(o.other)
+	return o.Store.Identity(ctx)
+}
+
+// At a first start, a process reads the database, which has no identity yet. Before it reads
+// the store, another process gives both an identity. The first process must succeed too.
+func TestFirstStartIsOvertaken(t *testing.T) {
+	t.Parallel()
+	b, store := setup(t), dir(t, t.TempDir())
+	ran := false
+	o := overtaken{store, new(sync.Once), func() {
+		ran = true
+		if err := b.on(store, "here").Establish(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}}
+	if err := b.on(o, "here").Establish(t.Context()); err != nil || !ran {
+		t.Errorf("overtaken by another first start (%v): %v", ran, err)
+	}
+	if k := b.known(); k.ID == "" || k.ID != identity(t, store) {
+		t.Errorf("the database knows %+v, the store %s", k, identity(t, store))
+	}
+}
+
 // Two replicas of one database start at the same time on two different stores, since their
 // volume isn't shared. The test expects that one of them is refused.
 func TestFirstStartOnTwoStores(t *testing.T) {
