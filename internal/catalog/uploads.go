@@ -56,9 +56,9 @@ type StartOptions struct {
 	// Client and Account are who starts the uploads. Their open uploads are counted together
 	// with those of the same client, and of the same account. "": not counted.
 	Client, Account string
-	// MostOfOne limits the open uploads of a client, and those of an account. Most limits the
-	// open uploads of all. 0: no limit.
-	MostOfOne, Most int
+	// MostOfClient limits the open uploads of a client, MostOfAccount those of an account, and
+	// Most those of all. 0: no limit.
+	MostOfClient, MostOfAccount, Most int
 	// Drop has ids of unused uploads, which StartUploads deletes first (see DropUploads).
 	Drop []uuid.UUID
 }
@@ -70,10 +70,11 @@ type StartOptions struct {
 // starts an upload waits for no commit. Rows that stay unused are deleted like abandoned
 // uploads (ReapUploads).
 //
-// If a limit is reached, StartUploads starts no upload and returns an UploadLimitError. Each row counts from its insertion
-// until it is deleted, because the upload was finished or cancelled or has expired, on whatever
-// replica. So that uploads that are made ahead don't use up a limit, StartUploads starts no more
-// than a 32nd of the uploads that the limits still allow, but at least one.
+// If a limit is reached, StartUploads starts no upload and returns an UploadLimitError. Each
+// row counts from its insertion until it is deleted, because the upload was finished or
+// cancelled or has expired, on whatever replica. So that uploads that are made ahead don't use
+// up a limit, StartUploads starts no more than a 32nd of the uploads that the limits still
+// allow, but at least one.
 //
 // The limits of clients and accounts hold exactly. A transaction locks the client and then the
 // account, by advisory locks, before it counts rows, and keeps the locks until its own rows are
@@ -91,20 +92,20 @@ func (c *Catalog) StartUploads(ctx context.Context, o StartOptions) ([]Upload, e
 	if len(o.Drop) > 0 {
 		b.exec("DELETE FROM uploads WHERE id = ANY ($1) AND attempt = 0 AND repository = ''", o.Drop)
 	}
-	if o.MostOfOne > 0 && o.Client != "" { // 1886745445 and 1886745446 are key spaces of advisory locks
+	if o.MostOfClient > 0 && o.Client != "" { // 1886745445 and 1886745446 are key spaces of advisory locks
 		b.exec("SELECT pg_advisory_xact_lock(1886745445, hashtext($1))", o.Client)
 	}
-	if o.MostOfOne > 0 && o.Account != "" {
+	if o.MostOfAccount > 0 && o.Account != "" {
 		b.exec("SELECT pg_advisory_xact_lock(1886745446, hashtext($1))", o.Account)
 	}
 	var made, ofClient, ofAccount, ofAll int
 	b.row([]any{&made, &ofClient, &ofAccount, &ofAll}, `
 		WITH present AS MATERIALIZED (
-			SELECT (SELECT count(*) FROM (SELECT FROM uploads WHERE client = @client AND status = 1 LIMIT @most_of_one) c) AS of_client,
-				(SELECT count(*) FROM (SELECT FROM uploads WHERE account = @account AND status = 1 LIMIT @most_of_one) a) AS of_account,
+			SELECT (SELECT count(*) FROM (SELECT FROM uploads WHERE client = @client AND status = 1 LIMIT @most_of_client) c) AS of_client,
+				(SELECT count(*) FROM (SELECT FROM uploads WHERE account = @account AND status = 1 LIMIT @most_of_account) a) AS of_account,
 				(SELECT count(*) FROM (SELECT FROM uploads LIMIT @most) u) AS of_all
 		), room AS MATERIALIZED (
-			SELECT LEAST(@most_of_one - GREATEST(of_client, of_account), @most - of_all) AS n FROM present
+			SELECT LEAST(@most_of_client - of_client, @most_of_account - of_account, @most - of_all) AS n FROM present
 		), made AS (
 			INSERT INTO uploads (id, repository, storage_key, algorithm, numbers, client, account)
 			SELECT u.id, '', u.storage_key, 'sha256', 1, @client, @account
@@ -114,16 +115,16 @@ func (c *Catalog) StartUploads(ctx context.Context, o StartOptions) ([]Upload, e
 		)
 		SELECT (SELECT count(*) FROM made), of_client, of_account, of_all FROM present`, db.Args{
 		"ids": ids, "keys": keys, "client": nameOrNull(o.Client), "account": nameOrNull(o.Account),
-		"most_of_one": limitOf(o.MostOfOne), "most": limitOf(o.Most)})
+		"most_of_client": limitOf(o.MostOfClient), "most_of_account": limitOf(o.MostOfAccount), "most": limitOf(o.Most)})
 	if err := b.send(ctx, c.db.Pool); err != nil {
 		return nil, fmt.Errorf("starting uploads: %w", err)
 	}
 	switch {
 	case made > 0:
 		return list[:made], nil
-	case ofClient >= o.MostOfOne && o.MostOfOne > 0:
+	case ofClient >= o.MostOfClient && o.MostOfClient > 0:
 		return nil, &UploadLimitError{limit.ClientUploads}
-	case ofAccount >= o.MostOfOne && o.MostOfOne > 0:
+	case ofAccount >= o.MostOfAccount && o.MostOfAccount > 0:
 		return nil, &UploadLimitError{limit.AccountUploads}
 	}
 	return nil, &UploadLimitError{limit.Uploads}

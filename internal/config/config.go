@@ -78,9 +78,10 @@ type Filesystem struct {
 
 // Uploads configures how long and how many uploads may stay unfinished.
 type Uploads struct {
-	MaxAge        time.Duration
-	MaxOpen       int // 0: no limit
-	MaxClientOpen int
+	MaxAge time.Duration
+	// MaxOpen, MaxClientOpen and MaxAccountOpen limit the open uploads of all, of one client
+	// and of one account. 0: no limit.
+	MaxOpen, MaxClientOpen, MaxAccountOpen int
 }
 
 // GC configures garbage collection.

@@ -34,4 +34,7 @@ func (c *Config) validateLimits(report reporter) {
 	if u := c.Uploads; u.MaxOpen > 0 && u.MaxClientOpen > u.MaxOpen && c.isSet("uploads.max_client_open") {
 		report("uploads.max_client_open", "%d is more than uploads.max_open (%d); lower it", u.MaxClientOpen, u.MaxOpen)
 	}
+	if u := c.Uploads; u.MaxOpen > 0 && u.MaxAccountOpen > u.MaxOpen && c.isSet("uploads.max_account_open") {
+		report("uploads.max_account_open", "%d is more than uploads.max_open (%d); lower it", u.MaxAccountOpen, u.MaxOpen)
+	}
 }

@@ -152,6 +152,9 @@ var settings = append([]setting{
 	{key: "uploads.max_client_open", def: "5000", field: func(c *Config) field {
 		return intField{&c.Uploads.MaxClientOpen, 0, math.MaxInt32}
 	}},
+	{key: "uploads.max_account_open", def: "1000", field: func(c *Config) field {
+		return intField{&c.Uploads.MaxAccountOpen, 0, math.MaxInt32}
+	}},
 
 	{key: "manifests.sparse_indexes", def: "false", field: func(c *Config) field { return boolField{&c.Manifests.SparseIndexes} }},
 

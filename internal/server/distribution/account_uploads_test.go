@@ -19,7 +19,7 @@ func TestOpenUploadsOfAnAccount(t *testing.T) {
 	t.Parallel()
 	closed := func(o *servertest.Options) {
 		o.Access = &auth.Options{}
-		o.Distribution.ClientUploads = 2
+		o.Distribution.AccountUploads = 2
 		o.Server.Limits.Metrics = limit.NewMetrics(o.Server.Metrics)
 		o.Server.Proxies = limit.NewProxies([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, limit.AnyForwarded)
 	}
@@ -50,5 +50,31 @@ func TestOpenUploadsOfAnAccount(t *testing.T) {
 	from(r, "bob", "198.51.100.6").StartUpload(t, "acme/app", "")
 	if n := r.Gauge(t, "purser_limit_refused_total"); n != 2 {
 		t.Errorf("%v were counted", n)
+	}
+}
+
+// TestAnAccountLeavesRoomForOthers: an account has as many open uploads as accounts may have,
+// all from one address, whose limit is higher. Another account must still be able to start
+// uploads from this address.
+func TestAnAccountLeavesRoomForOthers(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *servertest.Options) {
+		o.Access = &auth.Options{}
+		o.Distribution.ClientUploads, o.Distribution.AccountUploads = 4, 2
+	})
+	for _, name := range []string{"ann", "bob"} {
+		r.AddAccount(t, name, true)
+	}
+	ann, bob := r.With(servertest.As("ann")), r.With(servertest.As("bob"))
+	for range 2 {
+		ann.StartUpload(t, "acme/app", "")
+	}
+	ann.Do(t, "POST", "/v2/acme/app/blobs/uploads/", "").Want(t, 429, oci.TooManyRequests, "Retry-After", "*")
+	for range 2 {
+		bob.StartUpload(t, "acme/app", "")
+	}
+	a := bob.Do(t, "POST", "/v2/acme/app/blobs/uploads/", "").Want(t, 429, oci.TooManyRequests, "Retry-After", "*")
+	if !strings.Contains(string(a.Content), "uploads from your address") && !strings.Contains(string(a.Content), "account bob") {
+		t.Errorf("the answer is %s", a.Content)
 	}
 }

@@ -48,11 +48,12 @@ type Options struct {
 	// UploadMaxAge is how long an upload that gets no new bytes is kept; the reaper may delete
 	// it after that. Default 24 h.
 	UploadMaxAge time.Duration
-	// Uploads limits how many uploads may be open at once, and ClientUploads how many of them
-	// one client, or one account, may have, at all processes on the database together. An
-	// upload is open from its start until it is finished or cancelled. 0: no limit.
-	Uploads, ClientUploads int
-	LimitMetrics           *limit.Metrics // counts refusals. Nil: none
+	// Uploads limits how many uploads may be open at once at all processes on the database
+	// together. ClientUploads limits how many of them one client may have, and AccountUploads
+	// how many one account may have. An upload is open from its start until it is finished or
+	// cancelled. 0: no limit.
+	Uploads, ClientUploads, AccountUploads int
+	LimitMetrics                           *limit.Metrics // counts refusals. Nil: none
 	// Recorder records each pull of a manifest. Nil: pulls aren't recorded.
 	Recorder *pullstats.Recorder
 }

@@ -18,7 +18,7 @@ import (
 func withUploadLimit(most int) func(o *servertest.Options) {
 	return func(o *servertest.Options) {
 		o.Access = &auth.Options{}
-		o.Distribution.ClientUploads = most
+		o.Distribution.ClientUploads, o.Distribution.AccountUploads = most, most
 		o.Server.Proxies = limit.NewProxies([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, limit.AnyForwarded)
 	}
 }

@@ -60,8 +60,8 @@ type uploads struct {
 	bytes   int // of the tails in known
 }
 
-// uploader is who begins an upload. If the open uploads of clients and accounts aren't limited,
-// all share the uploader that has no names.
+// uploader is who begins an upload. A name whose open uploads aren't limited is left out, so
+// that all such uploaders share one.
 type uploader struct{ client, account string } // account "": nobody is logged in
 
 // pool has the uploads that were made in advance for an uploader.
@@ -77,8 +77,8 @@ type pool struct {
 
 // uploadLimits are the limits on open uploads of all processes.
 type uploadLimits struct {
-	most, mostOfOne int // 0: no limit; mostOfOne is for each client and each account
-	metrics         *limit.Metrics
+	all, client, account int // 0: no limit
+	metrics              *limit.Metrics
 }
 
 // remembered is an upload with the time at which the method remember stored it. From this time
@@ -91,7 +91,7 @@ type remembered struct {
 func newUploads(o Options) *uploads {
 	return &uploads{
 		catalog: o.Catalog, names: &uploadNames{catalog: o.Catalog}, aheadAge: AheadAge(o.UploadMaxAge),
-		limits: uploadLimits{o.Uploads, o.ClientUploads, o.LimitMetrics},
+		limits: uploadLimits{o.Uploads, o.ClientUploads, o.AccountUploads, o.LimitMetrics},
 		ahead:  map[uploader]*pool{}, known: map[uuid.UUID]remembered{},
 	}
 }
@@ -100,8 +100,11 @@ func newUploads(o Options) *uploads {
 // makes new uploads and returns one of them. Error: TOOMANYREQUESTS or UNAVAILABLE if a limit
 // on open uploads is reached.
 func (m *uploads) start(ctx context.Context, by uploader) (catalog.Upload, error) {
-	if m.limits.mostOfOne <= 0 {
-		by = uploader{}
+	if m.limits.client <= 0 {
+		by.client = ""
+	}
+	if m.limits.account <= 0 {
+		by.account = ""
 	}
 	p, u, ok := m.take(by)
 	if ok {
@@ -128,7 +131,8 @@ func (m *uploads) make(ctx context.Context, by uploader, n int) (catalog.Upload,
 	m.expired = nil
 	m.mu.Unlock()
 	list, err := m.catalog.StartUploads(ctx, catalog.StartOptions{
-		N: n, Client: by.client, Account: by.account, MostOfOne: m.limits.mostOfOne, Most: m.limits.most, Drop: expired,
+		N: n, Client: by.client, Account: by.account, Drop: expired,
+		MostOfClient: m.limits.client, MostOfAccount: m.limits.account, Most: m.limits.all,
 	})
 	if full, ok := errors.AsType[*catalog.UploadLimitError](err); ok {
 		return catalog.Upload{}, m.limits.refuse(full.Limit, by)
@@ -150,10 +154,10 @@ func (l uploadLimits) refuse(full string, by uploader) error {
 	switch full {
 	case limit.ClientUploads:
 		return oci.Errorf(oci.TooManyRequests,
-			"%d uploads from your address are unfinished: finish or cancel some, or wait until they expire", l.mostOfOne)
+			"%d uploads from your address are unfinished: finish or cancel some, or wait until they expire", l.client)
 	case limit.AccountUploads:
 		return oci.Errorf(oci.TooManyRequests,
-			"%d uploads of the account %s are unfinished: finish or cancel some, or wait until they expire", l.mostOfOne, by.account)
+			"%d uploads of the account %s are unfinished: finish or cancel some, or wait until they expire", l.account, by.account)
 	}
 	return oci.Errorf(oci.Unavailable, "there are too many unfinished uploads: try again later")
 }

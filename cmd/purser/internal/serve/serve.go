@@ -262,7 +262,8 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, access acc
 		Server: front, Catalog: o.Catalog, Store: o.Store, WrongStore: p.store.Wrong, Log: p.log,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
 		UploadMaxAge: cfg.Uploads.MaxAge, Uploads: cfg.Uploads.MaxOpen, ClientUploads: cfg.Uploads.MaxClientOpen,
-		LimitMetrics: p.limits.metrics, Recorder: p.pulls.recorder,
+		AccountUploads: cfg.Uploads.MaxAccountOpen,
+		LimitMetrics:   p.limits.metrics, Recorder: p.pulls.recorder,
 	})
 	if err != nil {
 		return nil, err
