@@ -11,7 +11,6 @@ package netguard
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -93,8 +92,13 @@ func (g Guard) refused(addr netip.Addr, why string) error {
 	if g.Hint != "" {
 		text += "; " + g.Hint
 	}
-	return errors.New(text)
+	return &RefusedError{text}
 }
+
+// RefusedError says that an address isn't public.
+type RefusedError struct{ text string }
+
+func (e *RefusedError) Error() string { return e.text }
 
 // Control refuses addresses that aren't public, and networks other than TCP. It is a
 // ControlContext of a net.Dialer, which calls it with each IP address that it is about to dial.

@@ -107,7 +107,7 @@ func (s *Sender) call(ctx context.Context, lease uuid.UUID, c claimedCallback) e
 	if err != nil { // not possible for URLs that CheckCallback accepts
 		return fmt.Errorf("sending the callback %s: %w", c.ID, err)
 	}
-	to.client = s.lanes.client
+	to.client, to.discreet = s.lanes.client, true
 	return s.deliver(ctx, lease, &to, c.delivery)
 }
 

@@ -74,11 +74,32 @@ func TestCallbackToPrivateAddress(t *testing.T) {
 	}
 	id := call(t, s, strings.Replace(rec.URL, "127.0.0.1", "localhost", 1)+"/secret-path")
 	start(t, s.Run)
-	eventually(t, "given up", func() bool { return read(t, d, id).GivenUp })
+	eventually(t, "given up", func() bool { return read(t, d, id).GivenUp && strings.Contains(logged.String(), "given up") })
 	text := logged.String()
 	if r := read(t, d, id); len(rec.requests()) != 0 || r.Attempts != 2 || !strings.Contains(r.LastError, "not public") ||
 		strings.Count(text, "given up") != 1 || !strings.Contains(text, id.String()) || strings.Contains(text, "secret-path") {
 		t.Errorf("%+v, %d requests, log: %s", r, len(rec.requests()), text)
+	}
+}
+
+// TestCallbackTellsNoAddress: the URL of one callback has a name that resolves to a private
+// address, and the URL of another has a name that doesn't exist. The stored errors must be
+// equal, since whoever made the callbacks may not learn which names exist inside.
+func TestCallbackTellsNoAddress(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	logged := new(lockedBuffer)
+	s := newSender(t, Options{DB: d, MaxAttempts: 1, Log: slog.New(slog.NewTextHandler(logged, nil))})
+	inside, nowhere := call(t, s, "http://localhost:9/"), call(t, s, "http://nowhere.invalid:9/")
+	start(t, s.Run)
+	eventually(t, "given up", func() bool { return read(t, d, inside).GivenUp && read(t, d, nowhere).GivenUp })
+	eventually(t, "logged", func() bool { return strings.Count(logged.String(), "given up") == 2 })
+	a, b := read(t, d, inside).LastError, read(t, d, nowhere).LastError
+	if a != b || !strings.Contains(a, "allow_private") {
+		t.Errorf("the errors are %q and %q", a, b)
+	}
+	if text := logged.String(); !strings.Contains(text, "loopback, not public") || !strings.Contains(text, "nowhere.invalid") {
+		t.Errorf("the log lacks the reasons: %s", text)
 	}
 }
 

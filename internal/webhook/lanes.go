@@ -135,7 +135,7 @@ func (l *lanes) lane(ctx context.Context, h hook) {
 		l.loop.Wake()
 	}()
 	to, err := newTarget(h.URL, h.Secret, true) // private addresses are refused when they are dialled
-	to.client = l.client
+	to.client, to.discreet = l.client, true
 	for range laneRounds {
 		if err != nil || ctx.Err() != nil {
 			break

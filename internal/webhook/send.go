@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/purser-registry/purser/internal/netguard"
 )
 
 const (
@@ -27,6 +30,10 @@ type target struct {
 	sign   func(id string, at time.Time, body string) string // nil: notices aren't signed
 	scrub  func(string) string                               // removes the secret parts of the URL from a text
 	client *http.Client
+	// discreet says that whoever set the URL may not learn about the registry's network. The
+	// text that they see is then the same for a name that doesn't exist as for one whose
+	// address isn't public. The log has the reason.
+	discreet bool
 }
 
 // newTarget checks a URL and a secret, and returns a target with them. Its errors repeat
@@ -76,6 +83,7 @@ func newClient(o Options, allowPrivate bool) *http.Client {
 // failure says why an attempt failed.
 type failure struct {
 	text    string        // for the log
+	told    string        // for whoever set the URL; "": text
 	excerpt string        // of the answer's body
 	gone    bool          // 410: the receiver wants no more notices
 	after   time.Duration // the least pause, from Retry-After
@@ -85,7 +93,7 @@ func (f *failure) Error() string { return f.text }
 
 // detail returns a description of the failure, which is stored as the notice's last_error.
 func (f *failure) detail() string {
-	text := f.text
+	text := cmp.Or(f.told, f.text)
 	if f.excerpt != "" {
 		text += ": " + f.excerpt
 	}
@@ -153,7 +161,13 @@ func (r *target) failed(err error, timeout time.Duration) *failure {
 			err = fmt.Errorf("it took longer than %v: %w", timeout, err)
 		}
 	}
-	return &failure{text: cut(clean(r.scrub(err.Error())), maxError)}
+	f := &failure{text: cut(clean(r.scrub(err.Error())), maxError)}
+	_, unknown := errors.AsType[*net.DNSError](err)
+	_, refused := errors.AsType[*netguard.RefusedError](err)
+	if r.discreet && (unknown || refused) {
+		f.told = "the URL's host has no address, or its address is not public; " + guard.Hint
+	}
+	return f
 }
 
 // retryAfter returns the pause that the value of a Retry-After header asks for, in seconds

@@ -39,6 +39,7 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
@@ -113,6 +114,7 @@ type API struct {
 	store   blob.Store
 	log     *slog.Logger
 	started time.Time
+	turns   *limit.Turns // of operations that need much processor time
 
 	huma     huma.API
 	routes   []*route // in the order in which they are tried
@@ -130,7 +132,7 @@ func New(o Options) (*API, error) {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.GC.Store, o.GC.Log = o.Store, o.Log
 	a := &API{
-		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log, started: time.Now(),
+		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(),
 		gc:     newRuns[gcReport]("garbage collection", o.Log),
 		checks: newRuns[checkReport]("a check", o.Log),
 		loose:  newRuns[*loosefk.Result]("a run of loose foreign keys", o.Log),
@@ -431,4 +433,15 @@ func (a *API) addDocument() {
 			return &raw{form.contentType, form.of(d)}, nil
 		})
 	}
+}
+
+// turn waits until the request may use much processor time (see limit.Turns). The caller must
+// call done when it has ended.
+func (a *API) turn(ctx context.Context) (done func(), err error) {
+	o := server.Observed(ctx)
+	client := "address " + o.Client
+	if account := o.Account(); account != "" {
+		client = "account " + account
+	}
+	return a.turns.Wait(ctx, client)
 }

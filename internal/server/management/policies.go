@@ -303,6 +303,11 @@ func (a *API) addPreviews() {
 			return nil, err
 		}
 		o.HideBytes = !viewer.Unlimited()
+		done, err := a.turn(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
 		p, err := a.opt.Autoprune.Preview(ctx, t, o)
 		return &output{p}, err
 	}

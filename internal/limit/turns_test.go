@@ -1,0 +1,81 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+)
+
+// TestTurns: one client sends five costly requests, and then another sends one. One request may
+// run at a time, and the other client's must run second.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns(1)
+		ended := make(chan struct{})
+		var order []string
+		request := func(client string) {
+			go func() {
+				done, err := turns.Wait(t.Context(), client)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, client) // the race detector finds two that run at once
+				<-ended
+				done()
+			}()
+			synctest.Wait()
+		}
+		for range 5 {
+			request("many")
+		}
+		request("one")
+		for range 6 {
+			ended <- struct{}{}
+			synctest.Wait()
+		}
+		if len(order) != 6 || order[0] != "many" || order[1] != "one" {
+			t.Errorf("the order was %v", order)
+		}
+		if n := len(turns.clients); n != 0 {
+			t.Errorf("%d clients are still known", n)
+		}
+	})
+}
+
+// TestTurnsGivenUp: requests give up while they wait for the request before them. They must not
+// keep later ones from running.
+func TestTurnsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns(1)
+		done, err := turns.Wait(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, client := range []string{"a", "b"} { // behind a's request; as b's first
+			ctx, cancel := context.WithCancel(t.Context())
+			gaveUp := make(chan error, 1)
+			go func() {
+				_, err := turns.Wait(ctx, client)
+				gaveUp <- err
+			}()
+			synctest.Wait()
+			cancel()
+			if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: error %v", client, err)
+			}
+		}
+		done()
+		for _, client := range []string{"a", "b"} {
+			done, err := turns.Wait(t.Context(), client)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done()
+		}
+		if n := len(turns.clients); n != 0 {
+			t.Errorf("%d clients are still known", n)
+		}
+	})
+}
