@@ -38,12 +38,12 @@
 // to decide which of the pulls belong to earlier HEAD requests. Thus joining pulls into
 // entries doesn't change how many such pairs of HEAD and GET the statistics find.
 //
-// Even a full buffer accepts a pull that can be joined with an entry in it. Then the pull
-// may come later than RecorderOptions.Join after the entry's first pull (but at most
-// MaxSpan later, if the entry is of pulls by digest). Other pulls wait until a written
-// batch leaves the buffer (Recorder.Wait), a second at most. If the database is unreachable, or hasn't answered for a second, no
-// pull waits: a pull that doesn't fit into the buffer is dropped, and the recorder counts
-// it as dropped.
+// Even a full buffer accepts a pull that can be joined with an entry in it. Then the pull may
+// come later than RecorderOptions.Join after the entry's first pull (but at most MaxSpan later,
+// if the entry is of pulls by digest). Other pulls wait until a written batch leaves the buffer
+// (Recorder.Wait), a second at most. If the database is unreachable, or hasn't answered for a
+// second, no pull waits: a pull that doesn't fit into the buffer is dropped, and the recorder
+// counts it as dropped.
 //
 // If PostgreSQL doesn't answer the commit of a batch, the entries may or may not be in the
 // table, and the recorder inserts them again. Therefore each entry gets its time and id

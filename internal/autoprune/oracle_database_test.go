@@ -13,6 +13,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -121,8 +122,10 @@ func (d *oracleDatabase) store(s oracleScene) {
 			subject = oracleBytes(m.subject)
 		}
 		d.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type, subject_digest, payload, total_size)
-			VALUES ($1, $2, $3, $4, NULLIF($5, ''), $6, $7, $8)`, d.target.NamespaceID, d.target.ID, oracleBytes(digest), m.mediaType,
-			m.artifactType, subject, bytes.Repeat([]byte{' '}, int(s.own[digest])), s.own[digest])
+			VALUES (@namespace, @repository, @digest, @media_type, NULLIF(@artifact_type, ''), @subject, @payload, @size)`, db.Args{
+			"namespace": d.target.NamespaceID, "repository": d.target.ID, "digest": oracleBytes(digest), "media_type": m.mediaType,
+			"artifact_type": m.artifactType, "subject": subject, "payload": bytes.Repeat([]byte{' '}, int(s.own[digest])), "size": s.own[digest],
+		})
 		manifests[digest] = value[int64](d.registry, "SELECT id FROM manifests WHERE repository_id = $1 AND digest = $2", d.target.ID, oracleBytes(digest))
 	}
 	for parent, m := range s.manifests {

@@ -134,8 +134,9 @@ type policyJSON struct {
 }
 
 // MarshalJSON writes the policy in the one form that the API returns: with olderThan or
-// numTags, never value; with tagPatternMatches if there is a tagPattern; with removeOrphans
-// if it is true; with the selectors and keep if there are any. [ParsePolicy] can read the result. The zero value is an error.
+// numTags, never value; with tagPatternMatches if there is a tagPattern; with removeOrphans if
+// it is true; with the selectors and keep if there are any. [ParsePolicy] can read the result.
+// The zero value is an error.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	form, err := p.form()
 	if err != nil {

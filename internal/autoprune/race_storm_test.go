@@ -20,11 +20,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// witness is SQL that creates triggers. In each transaction that deletes a tag by policies,
-// the triggers check that these policies exist, that they select the tag as it was before
-// the deletion, that no rule protects it, and that no policy's keep rule keeps it. The triggers also record each deletion, so
-// that the test can compare the deletions with the audit entries. They write violations to
-// the table `wrong`.
+// witness is SQL that creates triggers. In each transaction that deletes a tag by policies, the
+// triggers check that these policies exist, that they select the tag as it was before the
+// deletion, that no rule protects it, and that no policy's keep rule keeps it. The triggers
+// also record each deletion, so that the test can compare the deletions with the audit entries.
+// They write violations to the table `wrong`.
 const witness = `
 	CREATE TABLE wrong (what text);
 	CREATE TABLE deletions (repository_id bigint, tag text, created_at timestamptz, updated_at timestamptz, by text);

@@ -78,11 +78,11 @@ type NamespaceInfo struct {
 	Repositories Count     `json:"repositories"` // counted up to 1000
 }
 
-// Namespaces lists up to n namespaces whose names come after the name `after`, in byte order. It
-// lists the namespaces in which the viewer has a role or may read a repository, and counts the
-// repositories that the viewer may read. `next` is the value of `after` for the next page, "" if there is no next page. The query for
-// a page reads a bounded number of names, so with f.Contains the page may have fewer than n
-// namespaces although there is a next page.
+// Namespaces lists up to n namespaces whose names come after the name `after`, in byte order.
+// It lists the namespaces in which the viewer has a role or may read a repository, and counts
+// the repositories that the viewer may read. `next` is the value of `after` for the next page,
+// "" if there is no next page. The query for a page reads a bounded number of names, so with
+// f.Contains the page may have fewer than n namespaces although there is a next page.
 func (c *Catalog) Namespaces(ctx context.Context, v Viewer, f NameFilter, after string, n int) (list []NamespaceInfo, next string, err error) {
 	limit := bound(0, n, f.Contains == "")
 	find, count := c.readableNamespaces, c.countReadable

@@ -23,8 +23,9 @@ import (
 )
 
 // concurrentTimeVariable is the environment variable that says how long each test runs its
-// concurrent clients and reviewers (see the type storm), by default 3 s. If in that time no manifest or no blob was deleted, or no reviewer's
-// connection was killed, the test continues for up to half a minute.
+// concurrent clients and reviewers (see the type storm), by default 3 s. If in that time no
+// manifest or no blob was deleted, or no reviewer's connection was killed, the test continues
+// for up to half a minute.
 const concurrentTimeVariable = "PURSER_TEST_CONCURRENT"
 
 // TestConcurrentReviewsAtOnce runs clients that send all kinds of requests to two replicas,

@@ -80,13 +80,13 @@ type DirectoryOptions struct {
 //     password, so that the answer takes about as long.
 //  3. The service account reads the user's groups.
 //
-// The name and the password that a client enters reach the directory in two places only. The name
-// becomes part of a filter, in which it is escaped, so that it can only be a value. The password
-// of a bind is never empty: a bind with an empty password succeeds at many directories without
-// proving anything (RFC 4513, section 5.1.2). Names
-// that the directory may take for the same name, although they are written differently, must not
-// evade limits on failed log-ins, which count by name. Therefore Login refuses names with
-// characters beyond printable ASCII, or with needless spaces. Names still may differ in case.
+// The name and the password that a client enters reach the directory in two places only. The
+// name becomes part of a filter, in which it is escaped, so that it can only be a value. The
+// password of a bind is never empty: a bind with an empty password succeeds at many directories
+// without proving anything (RFC 4513, section 5.1.2). Names that the directory may take for the
+// same name, although they are written differently, must not evade limits on failed log-ins,
+// which count by name. Therefore Login refuses names with characters beyond printable ASCII, or
+// with needless spaces. Names still may differ in case.
 //
 // Directory doesn't follow referrals: it would send the password to a server that the
 // configuration doesn't name.

@@ -96,10 +96,10 @@ func (r *Rates) Exchange(ctx context.Context) error {
 	return nil
 }
 
-// shareByDatabase adds numbers of admitted requests to those of all replicas, and returns the levels of
-// the keys' buckets. It also deletes rows whose buckets are empty: twice as many as it may have
-// inserted, so that the table stays small. The rows are inserted and locked in the order of
-// their primary keys, and the deletion skips locked rows, so replicas can't deadlock.
+// shareByDatabase adds numbers of admitted requests to those of all replicas, and returns the
+// levels of the keys' buckets. It also deletes rows whose buckets are empty: twice as many as
+// it may have inserted, so that the table stays small. The rows are inserted and locked in the
+// order of their primary keys, and the deletion skips locked rows, so replicas can't deadlock.
 func (r *Rates) shareByDatabase(ctx context.Context, admitted map[string]int) (map[string]float64, error) {
 	keys := make(map[[subjectSize]byte]string, len(admitted))
 	subjects, seconds := make([][]byte, 0, len(admitted)), make([]float64, 0, len(admitted))

@@ -54,9 +54,9 @@ func (fakeListener) Accept() (net.Conn, error) { return nil, net.ErrClosed }
 
 func (fakeListener) Close() error { return nil }
 
-// TestHostsOfAListener: a listener on loopback answers only to names of this machine and to
-// the names in http.allowed_hosts and http.tls.acme.hosts. A listener that other machines can reach answers to
-// every name, unless http.allowed_hosts is set.
+// TestHostsOfAListener: a listener on loopback answers only to names of this machine and to the
+// names in http.allowed_hosts and http.tls.acme.hosts. A listener that other machines can reach
+// answers to every name, unless http.allowed_hosts is set.
 func TestHostsOfAListener(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -135,8 +135,8 @@ func origins(h config.HTTP) []string {
 	return []string{u.Scheme + "://" + u.Host}
 }
 
-// serveDebug serves `h`, which is no part of the registry's APIs, on the listener `l`. The returned `stop` ends the server and waits
-// until it has ended.
+// serveDebug serves `h`, which is no part of the registry's APIs, on the listener `l`. The
+// returned `stop` ends the server and waits until it has ended.
 func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
