@@ -23,6 +23,7 @@ type PolicyView struct {
 	TagPatternMatches bool    `json:"tagPatternMatches"`
 	RemoveOrphans     bool    `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
 	autoprune.SelectorForm
+	autoprune.SafeguardForm
 	Keep      []autoprune.KeepForm `json:"keep,omitempty" doc:"Keep rules: the tags that stay, whatever policies select them. Absent: none"`
 	Warnings  []string             `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
 	Problem   string               `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`

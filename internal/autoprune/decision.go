@@ -38,6 +38,12 @@ const (
 	KeptPattern Code = "kept_pattern" // a keep rule: its pattern matches
 	KeptUnknown Code = "kept_unknown" // a keep rule: it isn't known whether the tag was used
 
+	KeptFloor Code = "kept_floor" // neverBelow: among the newest tags of the repository
+
+	OutsideWindow Code = "outside_window" // the policy that selects it waits for a window
+	Inactive      Code = "inactive"       // the policies that apply have the mode off or observe
+	Observed      Code = "observed"       // a policy with the mode observe would delete it; only in previews
+
 	PolicyUnreadable Code = "policy_unreadable" // a policy that might take it can't be read
 )
 
@@ -101,6 +107,14 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 		return r.rests
 	case KeptNewest, KeptVersion, KeptUsed, KeptPattern, KeptUnknown:
 		return v.keptReason(&t)
+	case KeptFloor:
+		if f := v.keptByFloor(&t); f != nil {
+			return f.reason()
+		}
+	case OutsideWindow:
+		return "selected by a policy that waits: " + r.waits
+	case Inactive:
+		return "no policy that applies is on"
 	case PolicyUnreadable:
 		return fmt.Sprintf("policy %s selects nothing: %s", r.id, r.rests)
 	case ImageStays:
@@ -123,7 +137,7 @@ func (v *Verdict) ofWhich(r *rule) (text string) {
 	default:
 		text = fmt.Sprintf(" that match %q", r.policy.pattern)
 	}
-	if first := v.order[0]; !v.rules[first].counts() {
+	if first := v.order[0]; !v.rules[first].counts() { // r is in v.order, so it isn't empty
 		text += " and that policies by age leave"
 		if r.policy.pattern.IsZero() {
 			text = " that policies by age leave"

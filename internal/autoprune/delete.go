@@ -188,8 +188,12 @@ func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]c
 		tags = v.uncounted()
 	}
 	err := u.p.deletion(ctx, func(q deletionTx) error {
-		if err := u.p.lockTaskAndPolicies(ctx, q.Tx, u.task); err != nil {
+		at, err := u.p.lockTaskAndPolicies(ctx, q.Tx, u.task)
+		if err != nil {
 			return err
+		}
+		if v.rules.waitBegun(at) {
+			return errOutdated
 		}
 		if err := q.LockRepository(ctx, v.target); err != nil {
 			return err
@@ -297,7 +301,7 @@ func (u *timeSlice) begin(ctx context.Context) error {
 	}
 	told := false
 	err := u.p.deletion(ctx, func(q deletionTx) error {
-		if err := u.p.lockTaskAndPolicies(ctx, q.Tx, u.task); err != nil {
+		if _, err := u.p.lockTaskAndPolicies(ctx, q.Tx, u.task); err != nil {
 			return err
 		}
 		if err := u.makeRun(ctx, q.Tx); err != nil {

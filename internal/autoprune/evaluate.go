@@ -25,7 +25,8 @@ const orphanAge = 24 * time.Hour
 // caller must delete attached tags last, and only those whose image has no tag any more.
 type Verdict struct {
 	rules         []rule
-	order         []int // indexes of rules: policies that count tags come last
+	order         []int    // indexes of rules that aren't inactive: policies that count tags come last
+	floors        [2]floor // of policies that don't and that do remove orphans
 	protection    []Protection
 	pulls         PullRecord
 	gone          map[int64]PolicySet
@@ -59,6 +60,13 @@ type rule struct {
 	// policy is known to be a number_of_tags policy itself, so it selects nothing before
 	// the other number_of_tags policies count.
 	unreadable, mayCount bool
+	// inactive says that the policy selects nothing and doesn't matter for what other
+	// policies select, because of its mode. Its keep rules do matter unless it is off.
+	inactive bool
+	// waits is why the policy deletes nothing of what it selects, "" if it may delete; waitCode
+	// is the code of the reason. Other policies select what they would select if it didn't wait.
+	waits    string
+	waitCode Code
 	// keepers are the policy's keep rules. countsKept says that at least one of them counts
 	// tags or versions.
 	keepers    []keeper
@@ -105,9 +113,15 @@ func newVerdict(rules Rules) *Verdict {
 	for i, applied := range rules.Policies {
 		r := rule{
 			policy: applied.Policy, id: applied.ID,
-			cutoff:  rules.Now.Add(-applied.Policy.age.Duration()),
-			orphans: rules.Now.Add(-orphanAge),
-			keepers: newKeepers(applied.Policy, rules.Now, rules.Pulls),
+			cutoff:   rules.Now.Add(-applied.Policy.age.Duration()),
+			orphans:  rules.Now.Add(-orphanAge),
+			inactive: applied.Policy.guard.mode == Off || applied.Policy.guard.mode == Observe && !rules.Would,
+		}
+		if !rules.Would {
+			r.waitCode, r.waits = applied.waiting(rules.Now)
+		}
+		if applied.Policy.guard.mode != Off {
+			r.keepers = newKeepers(applied.Policy, rules.Now, rules.Pulls)
 		}
 		v.readsManifests = v.readsManifests || r.policy.readsManifests()
 		for i := range r.keepers {
@@ -127,9 +141,14 @@ func newVerdict(rules Rules) *Verdict {
 			r.rests, r.restCode = rules.Pulls.problem(r.policy.age, r.cutoff), NoStatistics
 		}
 		v.rules = append(v.rules, r)
-		if r.counts() {
+		if r.policy.guard.mode != Off {
+			v.addFloor(i)
+		}
+		switch {
+		case r.inactive:
+		case r.counts():
 			last = append(last, i)
-		} else {
+		default:
 			v.order = append(v.order, i)
 		}
 	}
@@ -190,31 +209,36 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 		}
 		v.count(counters, &t)
 		v.countKept(&t)
+		v.countFloors(&t)
 	}
+	v.settleFloors()
 	for k := range v.keepers() {
 		k.settle()
 	}
 	for i := range v.rules {
 		r := &v.rules[i]
-		if !r.counts() || r.rests != "" {
+		if !r.counts() || r.rests != "" || r.inactive {
 			continue
 		}
 		r.oldest, r.full = counters[i].oldest()
-		v.hasCandidates = v.hasCandidates || r.full && counters[i].seen > r.policy.number
+		v.hasCandidates = v.hasCandidates || r.waits == "" && r.full && counters[i].seen > r.policy.number
 	}
 	return attached, nil
 }
 
 // count adds the tag to the counters of those number_of_tags policies whose pattern selects
-// it. It leaves out a tag that another policy deletes, that another policy might delete but
-// can't judge yet, or that another policy would delete if an undo hadn't exempted the tag.
+// it. It leaves out a tag that another policy deletes, that another policy selects while it
+// waits, that another policy might delete but can't judge yet, or that another policy would delete if an undo hadn't exempted the tag.
 // So neither a policy that selects nothing nor an undo makes a number_of_tags policy delete
 // a tag that it would otherwise keep.
 func (v *Verdict) count(counters []newest, t *Tag) {
 	known, remains := false, false
 	for i := range v.rules {
 		r := &v.rules[i]
-		v.hasCandidates = v.hasCandidates || r.rests == "" && r.mayTakeFirst(t)
+		if r.inactive {
+			continue
+		}
+		v.hasCandidates = v.hasCandidates || r.rests == "" && r.waits == "" && r.mayTakeFirst(t)
 		if !r.counts() || t.Exempt.Has(i) || !r.policy.considers(t) || r.policy.orphans && t.orphan() {
 			continue
 		}
@@ -237,7 +261,7 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 func (v *Verdict) takenFirst(t *Tag) bool {
 	for i := range v.rules {
 		r := &v.rules[i]
-		if !r.mayTakeFirst(t) || !r.policy.considers(t) {
+		if r.inactive || !r.mayTakeFirst(t) || !r.policy.considers(t) {
 			continue
 		}
 		if _, taken := r.judge(t, false); taken || r.rests != "" {
@@ -294,7 +318,7 @@ func (v *Verdict) Decide(t Tag) Decision {
 		return v.decideAttached(&t)
 	}
 	d := Decision{Code: NotMatched, Policy: -1}
-	unreadable := -1
+	unreadable, waiting := -1, -1
 	for _, i := range v.order {
 		if v.rules[i].unreadable {
 			unreadable = i
@@ -302,6 +326,10 @@ func (v *Verdict) Decide(t Tag) Decision {
 		}
 		code, selected := v.rules[i].judge(&t, t.Exempt.Has(i))
 		switch {
+		case selected && v.rules[i].waits != "":
+			if waiting < 0 {
+				waiting = i
+			}
 		case selected:
 			if !d.Delete {
 				d.Delete, d.Code, d.Policy = true, code, i
@@ -311,12 +339,20 @@ func (v *Verdict) Decide(t Tag) Decision {
 			d.Code, d.Policy = code, i
 		}
 	}
-	if d.Policy < 0 && unreadable >= 0 {
+	switch {
+	case d.Policy < 0 && unreadable >= 0:
 		d.Code, d.Policy = PolicyUnreadable, unreadable
+	case len(v.order) == 0:
+		d.Code = Inactive
+	case !d.Delete && waiting >= 0:
+		d.Code, d.Policy = v.rules[waiting].waitCode, waiting
 	}
-	if d.Delete {
+	if d.Delete || waiting >= 0 {
 		if k, policy, code := v.kept(&t); k != nil {
 			return Decision{Code: code, Policy: policy}
+		}
+		if f := v.keptByFloor(&t); f != nil {
+			return Decision{Code: KeptFloor, Policy: f.policy}
 		}
 	}
 	return d
@@ -412,9 +448,14 @@ func (v *Verdict) protectedBy(tag string) string {
 func (v *Verdict) Notices() []Notice {
 	var notices []Notice
 	for i := range v.rules {
+		if v.rules[i].policy.guard.mode == Off {
+			continue
+		}
 		texts := v.keptNotices(i)
-		if rests := v.rules[i].rests; rests != "" {
-			texts = slices.Insert(texts, 0, rests)
+		for _, reason := range []string{v.rules[i].waits, v.rules[i].rests} {
+			if reason != "" {
+				texts = slices.Insert(texts, 0, reason)
+			}
 		}
 		if len(texts) > 0 {
 			notices = append(notices, Notice{Policy: i, Text: strings.Join(texts, "; ")})

@@ -19,6 +19,7 @@ var oracleKinds = []string{
 	"kept: releases", "kept: newest_patches", "kept: newest_prereleases", "kept from another policy only",
 	"protected from a policy", "exempt", "exempt attached tag", "no statistics", "attached tag of an image that stays", "orphan that stays",
 	"goes: attached, with an index", "scene without tags", "scene of 38 tags and more", "scene of 5 policies and more",
+	"kept: neverBelow", "waits", "would go", "would go attached", "goes, but not if all policies were on",
 	"selects: mediaTypes", "selects: artifactTypes", "selects: largerThan", "selects: smallerThan", "selects: repositories",
 }
 
@@ -42,6 +43,7 @@ func (s oracleScene) count(fates map[string]oracleFate, seen map[string]int) {
 			"no statistics":                       f.unjudged,
 			"attached tag of an image that stays": f.attached && !f.goes,
 			"orphan that stays":                   f.orphan && !f.goes,
+			"waits":                               f.waits,
 		}
 		for _, selected := range f.selected {
 			if f.goes {
@@ -67,6 +69,22 @@ func (s oracleScene) count(fates map[string]oracleFate, seen map[string]int) {
 		for kind, is := range kinds {
 			scene[kind] = scene[kind] || is
 		}
+	}
+	for kind, is := range scene {
+		if is {
+			seen[kind]++
+		}
+	}
+}
+
+// countWould counts the kinds of tags that would be deleted if no policy observed or waited.
+func (s oracleScene) countWould(fates, would map[string]oracleFate, seen map[string]int) {
+	scene := map[string]bool{}
+	for name, f := range fates {
+		w := would[name]
+		scene["would go"] = scene["would go"] || w.goes && !f.goes
+		scene["would go attached"] = scene["would go attached"] || w.goes && !f.goes && f.attached
+		scene["goes, but not if all policies were on"] = scene["goes, but not if all policies were on"] || f.goes && !w.goes
 	}
 	for kind, is := range scene {
 		if is {
@@ -120,6 +138,9 @@ func compareScenes(t *testing.T, scenes, maxGroups int, kinds []string) {
 			fates := oracle(s.oracleInput)
 			s.compare(t, fates)
 			s.count(fates, seen)
+			s.would = true
+			s.countWould(fates, oracle(s.oracleInput), seen)
+			s.compare(t, oracle(s.oracleInput))
 			done++
 		})
 	}

@@ -23,7 +23,7 @@ var oracleDatabaseKinds = []string{
 	"goes by a policy of default", "goes by a policy of namespace", "goes by a policy of repository",
 	"kept: newest", "kept: newest of group", "kept: usedWithin", "kept: pattern", "kept: releases", "kept: newest_patches",
 	"kept: newest_prereleases", "kept from another policy only", "protected from a policy", "exempt", "exempt attached tag",
-	"no statistics", "attached tag of an image that stays", "orphan that stays",
+	"no statistics", "attached tag of an image that stays", "orphan that stays", "kept: neverBelow", "waits", "would go",
 }
 
 // oracleDatabase stores scenes in a database, one after the other.
@@ -34,7 +34,7 @@ type oracleDatabase struct {
 	ids    []string // of the scene's policies
 }
 
-// TestOracleInDatabase stores 60 random scenes in a database. A preview must show what the
+// TestOracleInDatabase stores 150 random scenes in a database. A preview must show what the
 // oracle says, a run must delete exactly these tags, and an undo must restore them. Then the
 // tags are exempt from the policies that deleted them, and preview and run must again do
 // what the oracle says.
@@ -43,12 +43,15 @@ func TestOracleInDatabase(t *testing.T) {
 	d := &oracleDatabase{}
 	d.registry = setup(t, func(o *autoprune.Options) { o.Pulls, o.Used = d.pulls, d.used })
 	seen := map[string]int{}
-	for seed := range 60 {
+	for seed := range 150 {
 		namespace := fmt.Sprint("scene", seed)
 		d.store(rapid.Custom(func(t *rapid.T) oracleScene { return drawOracleScene(t, namespace) }).Example(seed))
 		before := d.rows()
 		fates := oracle(d.scene.oracleInput)
 		d.scene.count(fates, seen)
+		would := d.scene.oracleInput
+		would.would = true
+		d.scene.countWould(fates, oracle(would), seen)
 		run := d.prune(fates)
 		d.explain(seed, fates)
 		if run != "" {
@@ -151,6 +154,7 @@ func (d *oracleDatabase) store(s oracleScene) {
 		if s.policies[i].scope == "setting" {
 			s.policies[i].scope = "default"
 		}
+		s.policies[i].text = oracleResolve(s.policies[i].drawn, s.now)
 		d.ids = append(d.ids, d.policy(s.scope(i), s.policies[i].text))
 	}
 }
@@ -201,6 +205,9 @@ func goers(fates map[string]oracleFate) (names []string) {
 func (d *oracleDatabase) prune(fates map[string]oracleFate) (run string) {
 	d.t.Helper()
 	want, left := goers(fates), []string{}
+	in := d.scene.oracleInput
+	in.would = true
+	would := slices.DeleteFunc(goers(oracle(in)), func(name string) bool { return fates[name].goes })
 	for _, name := range d.tags(d.target) {
 		if !fates[name].goes {
 			left = append(left, name)
@@ -216,6 +223,13 @@ func (d *oracleDatabase) prune(fates map[string]oracleFate) (run string) {
 		if slices.Sort(got); !slices.Equal(got, want) {
 			d.t.Errorf("a preview of %v deletes\n%q\nand the oracle\n%q", target, got, want)
 		}
+		got = nil
+		for _, one := range preview.Would {
+			got = append(got, one.Tag)
+		}
+		if slices.Sort(got); !slices.Equal(got, would) || preview.WouldDelete != int64(len(would)) {
+			d.t.Errorf("a preview of %v would delete\n%q\nand the oracle\n%q", target, got, would)
+		}
 	}
 	known, _, err := d.pruner.Runs(d.t.Context(), d.scene.namespace(), "", 100)
 	d.must(err)
@@ -230,6 +244,17 @@ func (d *oracleDatabase) prune(fates map[string]oracleFate) (run string) {
 	for _, r := range runs {
 		if !slices.ContainsFunc(known, func(k autoprune.RunSummary) bool { return k.ID == r.ID }) && r.Deleted > 0 {
 			run, deleted = r.ID, deleted+r.Deleted
+		}
+	}
+	if len(runs) > 0 {
+		details, err := d.pruner.GetRun(d.t.Context(), runs[0].ID)
+		d.must(err)
+		var got []string
+		for _, one := range details.Observed {
+			got = append(got, one.Tag)
+		}
+		if slices.Sort(got); !slices.Equal(got, would) || details.Would != int64(len(would)) {
+			d.t.Errorf("a run would have deleted\n%q\nand the oracle\n%q", got, would)
 		}
 	}
 	if deleted != int64(len(want)) {

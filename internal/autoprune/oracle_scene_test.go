@@ -70,6 +70,8 @@ func drawOracleScene(t *rapid.T, namespace string) oracleScene {
 		p, key := drawOraclePolicy(t, namespace)
 		if !slices.Contains(seen, key) {
 			seen = append(seen, key)
+			p.drawn = p.text
+			p.text = oracleResolve(p.drawn, s.now)
 			s.policies = append(s.policies, p)
 		}
 	}
@@ -163,6 +165,7 @@ func drawOraclePolicy(t *rapid.T, namespace string) (p oraclePolicy, key string)
 		}
 		more.WriteString(`, "keep": [` + strings.Join(keeps, ", ") + "]")
 	}
+	more.WriteString(drawOracleSafeguards(t))
 	key = p.scope + method + value + more.String()
 	p.text = fmt.Sprintf(`{"method": %q, %q: %s%s}`, method, draw(t, own, own, "value"), value, more.String())
 	return p, key
@@ -201,7 +204,7 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 	}
 	all := autoprune.Combine(scopes["default"], scopes["namespace"], scopes["repository"], s.refuseDefaults)
 	all = slices.DeleteFunc(all, func(a autoprune.Applied) bool { return !autoprune.AppliesIn(a.Policy, s.repository) })
-	r := autoprune.Rules{Now: s.now, Policies: all, Protection: protect(t, s.protections...)}
+	r := autoprune.Rules{Now: s.now, Would: s.would, Policies: all, Protection: protect(t, s.protections...)}
 	r.Pulls = autoprune.PullRecord{Since: s.statistics.since, Behind: s.now.Sub(s.statistics.until)}
 	var tags []autoprune.Tag
 	for i, one := range s.tags {

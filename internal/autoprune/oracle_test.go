@@ -25,11 +25,13 @@ type oracleInput struct {
 	manifests      map[string]oracleManifest // manifests of the repository by digest
 	statistics     oracleStatistics
 	maxGroups      int
+	would          bool // policies that observe or wait delete tags, too
 }
 
 // oraclePolicy is the JSON of a policy. Its scope is "repository", "namespace", "default",
 // or "setting" for the policy of the configuration.
-type oraclePolicy struct{ scope, text string }
+// drawn is the text before oracleResolve.
+type oraclePolicy struct{ scope, text, drawn string }
 
 // oracleStatistics says from when until when the pull statistics are complete.
 type oracleStatistics struct{ since, until time.Time }
@@ -58,6 +60,7 @@ type oracleFate struct {
 	orphan              bool
 	exempt              bool // a policy would select the tag but for an undo
 	unjudged            bool // a policy by last use can't judge the tag
+	waits               bool // a policy that waits selects the tag
 }
 
 // oracleRule is a policy as its JSON has it.
@@ -75,6 +78,9 @@ type oracleRule struct {
 	ArtifactTypes     []string
 	LargerThan        oracleSize
 	SmallerThan       oracleSize
+	Mode              *string
+	Windows           []oracleWindow
+	NeverBelow        *int
 	Keep              []oracleKeep
 }
 
@@ -183,7 +189,7 @@ func oracleRules(in oracleInput) (rules []oracleRule) {
 		for _, pattern := range r.Repositories {
 			applies = applies || oracleGlob(pattern, in.repository, true)
 		}
-		if applies {
+		if applies && r.mode() != "off" {
 			rules = append(rules, r)
 		}
 	}
@@ -280,9 +286,14 @@ func oracle(in oracleInput) map[string]oracleFate {
 		}
 		fates[t.name] = f
 	}
-	oracleByAge(in, rules, tags, fates)
-	oracleByNumber(in, rules, tags, fates)
+	selecting := rules
+	if !in.would {
+		selecting = slices.DeleteFunc(slices.Clone(rules), func(r oracleRule) bool { return r.mode() == "observe" })
+	}
+	oracleByAge(in, selecting, tags, fates)
+	oracleByNumber(in, selecting, tags, fates)
 	oracleKeeps(in, rules, tags, fates)
+	oracleFloors(rules, tags, fates)
 	for _, t := range tags {
 		f := fates[t.name]
 		f.goes = len(f.selected) > 0 && len(f.kept) == 0 && !f.protected
@@ -320,6 +331,8 @@ func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 			switch {
 			case kind != "" && t.exempt[r.index]:
 				f.exempt = true
+			case kind != "" && r.waits(in.now) && !in.would:
+				f.waits = true
 			case kind != "":
 				f.selected = append(f.selected, kind+" "+strconv.Itoa(r.index))
 			}
@@ -333,7 +346,7 @@ func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate) {
 	selected := map[string][]string{}
 	for _, r := range rules {
-		if r.Method != "number_of_tags" {
+		if r.Method != "number_of_tags" || r.waits(in.now) && !in.would {
 			continue
 		}
 		var looked, counted []oracleTag
@@ -341,7 +354,7 @@ func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates 
 			f := fates[t.name]
 			if r.looksAt(in, t) && !f.protected && !t.exempt[r.index] && !(f.orphan && r.removesOrphans()) {
 				looked = append(looked, t)
-				if len(f.selected) == 0 && !f.exempt && !f.unjudged {
+				if len(f.selected) == 0 && !f.exempt && !f.unjudged && !f.waits {
 					counted = append(counted, t)
 				}
 			}

@@ -28,13 +28,13 @@ const (
 )
 
 var (
-	// fieldsWithoutKeep are the fields that say which tags a policy selects. A stored policy
-	// with these fields alone keeps no tag (see Saved.MayKeep).
+	// fieldsWithoutKeep are the fields that say which tags a policy selects, and when it
+	// deletes them. A stored policy with these fields alone keeps no tag (see Saved.MayKeep).
 	fieldsWithoutKeep = []string{
 		fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches, fieldOrphans,
-		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller,
+		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldMode, fieldWindows,
 	}
-	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldKeep)}
+	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldNeverBelow, fieldKeep)}
 	storedFields = members{of: "a policy", fields: policyFields.fields, also: []string{fieldSearch}}
 )
 
@@ -79,6 +79,11 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - repositories, mediaTypes, artifactTypes: arrays of at most 32 patterns; largerThan,
 //     smallerThan: sizes, see [ParseSize]. They say which tags the policy looks at, see
 //     [SelectorForm]. Left out or null: every tag.
+//   - mode: see [Mode]. Left out or null: on.
+//   - windows: an array of at most [MaxWindows] windows, see [WindowForm], of which one must
+//     be open for the policy to delete tags. Left out or null: it always may.
+//   - neverBelow: how many of the newest tags of each repository stay. Left out or null:
+//     none must.
 //   - keep: an array of at most [MaxKeeps] keep rules, see [KeepForm]. Left out or null:
 //     none.
 //
@@ -140,6 +145,9 @@ func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oc
 		return Policy{}, fieldErrorf(fieldMatches, "false needs a tagPattern")
 	}
 	if p.where, err = readSelectors(fields); err != nil {
+		return Policy{}, err
+	}
+	if p.guard, err = readSafeguards(fields); err != nil {
 		return Policy{}, err
 	}
 	if p.keep, err = readKeeps(fields[fieldKeep]); err != nil {

@@ -36,6 +36,7 @@ type Policy struct {
 	exclude bool // the pattern names the tags that aren't selected
 	orphans bool // orphans are deleted, see RemovesOrphans
 	where   selectors
+	guard   safeguards
 	keep    []keepRule
 }
 
@@ -76,7 +77,7 @@ func (p Policy) Considers(tag string) bool {
 }
 
 // Equal returns whether both policies have the same method, pattern, number, removal of
-// orphans, selectors and keep rules, and ages of the same length (2w equals 14d).
+// orphans, selectors, safeguards and keep rules, and ages of the same length (2w equals 14d).
 func (p Policy) Equal(other Policy) bool {
 	return p.method == other.method &&
 		p.age.Duration() == other.age.Duration() &&
@@ -85,6 +86,7 @@ func (p Policy) Equal(other Policy) bool {
 		p.exclude == other.exclude &&
 		p.orphans == other.orphans &&
 		p.where.equal(other.where) &&
+		p.guard.equal(other.guard) &&
 		slices.EqualFunc(p.keep, other.keep, keepRule.equal)
 }
 
@@ -113,6 +115,9 @@ func (p Policy) String() string {
 	if where := p.Selectors().String(); where != "" {
 		text += ", " + where
 	}
+	if guard := p.Safeguards().String(); guard != "" {
+		text += ", " + guard
+	}
 	for i, k := range p.keep {
 		text += []string{", but keep ", ", "}[min(i, 1)] + k.form().String()
 	}
@@ -129,14 +134,15 @@ type policyJSON struct {
 	TagPatternMatches *bool  `json:"tagPatternMatches,omitempty"`
 	RemoveOrphans     bool   `json:"removeOrphans,omitempty"`
 	SelectorForm
+	SafeguardForm
 	Keep             []KeepForm `json:"keep,omitempty"`
 	TagPatternSearch bool       `json:"tagPatternSearch,omitempty"`
 }
 
 // MarshalJSON writes the policy in the one form that the API returns: with olderThan or
 // numTags, never value; with tagPatternMatches if there is a tagPattern; with removeOrphans if
-// it is true; with the selectors and keep if there are any. [ParsePolicy] can read the result.
-// The zero value is an error.
+// it is true; with the selectors, safeguards and keep if there are any. [ParsePolicy] can read
+// the result. The zero value is an error.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	form, err := p.form()
 	if err != nil {
@@ -165,7 +171,7 @@ func (p Policy) form() (policyJSON, error) {
 	}
 	form := policyJSON{
 		Method: p.method, OlderThan: p.age.String(), NumTags: p.number, TagPattern: p.pattern.String(), RemoveOrphans: p.orphans,
-		SelectorForm: p.Selectors(), Keep: p.Keep(),
+		SelectorForm: p.Selectors(), SafeguardForm: p.Safeguards(), Keep: p.Keep(),
 	}
 	if !p.pattern.IsZero() {
 		matches := !p.exclude

@@ -35,6 +35,8 @@ type Preview struct {
 	Per          []PreviewRepository `json:"per_repository" nullable:"false" doc:"Repositories in which tags would be deleted: the first 1000"`
 	Going        []PreviewTag        `json:"going" nullable:"false" doc:"The first tags that would be deleted"`
 	Staying      []PreviewTag        `json:"staying" nullable:"false" doc:"The first tags that would stay"`
+	WouldDelete  int64               `json:"tags_would_delete" doc:"Tags that a run would delete in addition if no policy observed or waited"`
+	Would        []PreviewTag        `json:"would" nullable:"false" doc:"The first of these tags"`
 	Policies     []PreviewPolicy     `json:"policies" nullable:"false" doc:"The policies that were applied"`
 }
 
@@ -104,7 +106,7 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	v := &previewing{
 		p: p, o: o, policies: l, until: time.Now().Add(o.Within),
 		out: &Preview{
-			Reasons: make(map[Code]int64), Per: []PreviewRepository{}, Going: []PreviewTag{}, Staying: []PreviewTag{},
+			Reasons: make(map[Code]int64), Per: []PreviewRepository{}, Going: []PreviewTag{}, Staying: []PreviewTag{}, Would: []PreviewTag{},
 			Policies: []PreviewPolicy{},
 		},
 		notices: make(map[string]string), told: make(map[string]bool),
@@ -210,6 +212,13 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 		for _, n := range verdict.Notices() {
 			v.notices[saved[n.Policy].ID] = n.Text
 		}
+		var would *Verdict
+		if rules.undecided() {
+			rules.Would = true
+			if would, err = Evaluate(rules, r.repository(ctx)); err != nil {
+				return err
+			}
+		}
 		per := PreviewRepository{Repository: target.Path}
 		u := newUnused(s)
 		for t, err := range r.tags(ctx) {
@@ -217,7 +226,11 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 				return err
 			}
 			d := verdict.Decide(t.tag)
-			v.tell(target, &t, verdict, d, rules.Policies)
+			reason := verdict.Reason(t.tag, d)
+			if would != nil && !d.Delete {
+				d, reason = v.tellWould(target, &t, would, d, reason, rules.Policies)
+			}
+			v.tell(target, &t, d, reason, rules.Policies)
 			u.tag(t.Manifest, d.Delete)
 			if per.Tags++; d.Delete {
 				per.Deleted++
@@ -246,20 +259,39 @@ func (v *previewing) alive(ctx context.Context) error {
 }
 
 // tell adds a tag to the preview.
-func (v *previewing) tell(target catalog.Repository, t *candidate, verdict *Verdict, d Decision, policies []Applied) {
+func (v *previewing) tell(target catalog.Repository, t *candidate, d Decision, reason string, policies []Applied) {
 	v.out.Reasons[d.Code]++
 	list := &v.out.Staying
 	if d.Delete {
 		list = &v.out.Going
 	}
-	if len(*list) >= v.o.Limit {
-		return
+	if len(*list) < v.o.Limit {
+		*list = append(*list, previewTag(target, t, d, reason, policies))
 	}
-	told := PreviewTag{
-		Repository: target.Path, Tag: t.Name, Pushed: t.Pushed, Code: d.Code, Reason: verdict.Reason(t.tag, d),
+}
+
+// tellWould adds a tag that stays, by the decision d, to the tags that would be deleted, if it
+// would. It returns the decision and its reason; if only the mode of a policy keeps the tag,
+// they say so.
+func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *Verdict, d Decision, reason string, policies []Applied) (Decision, string) {
+	w := would.Decide(t.tag)
+	if !w.Delete {
+		return d, reason
 	}
+	why := would.Reason(t.tag, w)
+	if v.out.WouldDelete++; len(v.out.Would) < v.o.Limit {
+		v.out.Would = append(v.out.Would, previewTag(target, t, w, why, policies))
+	}
+	if d.Code != OutsideWindow {
+		d.Code, d.Policy, reason = Observed, w.Policy, "would be deleted by a policy that observes: "+why
+	}
+	return d, reason
+}
+
+func previewTag(target catalog.Repository, t *candidate, d Decision, reason string, policies []Applied) PreviewTag {
+	told := PreviewTag{Repository: target.Path, Tag: t.Name, Pushed: t.Pushed, Code: d.Code, Reason: reason}
 	if d.Policy >= 0 {
 		told.Policy = policies[d.Policy].ID
 	}
-	*list = append(*list, told)
+	return told
 }

@@ -52,13 +52,13 @@ func (u *timeSlice) started() StartedNotice {
 	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []NoticePolicy{}}
 	l := u.policies
 	for _, a := range Combine(applied(DefaultScope, l.defaults), applied(NamespaceScope, l.namespace), nil, l.off) {
-		if a.Problem == "" {
+		if a.Problem == "" && a.Policy.guard.mode == "" {
 			n.Policies = append(n.Policies, NoticePolicy{ID: a.ID, Scope: a.Scope, Policy: a.Policy})
 		}
 	}
 	for id, list := range l.repositories {
 		for _, s := range list {
-			if s.Problem == "" {
+			if s.Problem == "" && s.Policy.guard.mode == "" {
 				n.Policies = append(n.Policies, NoticePolicy{ID: s.ID, Scope: RepositoryScope, Repository: id, Policy: s.Policy})
 			}
 		}
@@ -160,7 +160,9 @@ type run struct {
 	repositories, tags, deleted, failed int64
 	busy                                time.Duration
 	err                                 string
-	announced                           bool // its start was told (EventStarted)
+	announced                           bool  // its start was told (EventStarted)
+	would                               int64 // tags that would be deleted
+	repeats                             bool  // it shares the row of the run before
 }
 
 // addSlice adds the counts of this time slice to the run's row, and returns the row's
@@ -171,20 +173,27 @@ func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*
 	if err != nil {
 		return nil, err
 	}
+	seen, err := u.observed.json()
+	if err != nil {
+		return nil, err
+	}
 	r := new(run)
 	var ended *time.Time
 	err = tx.QueryRow(ctx, `
 		UPDATE autopruneruns r SET repositories = repositories + @repositories, tags = tags + @tags, failed = failed + @failed,
 			error = COALESCE(error, NULLIF(@error::text, '')), busy = busy + @busy::interval,
 			notices = NULLIF(COALESCE(notices, '{}') || @notices::jsonb, '{}'),
+			would = would + @would,
+			observed = NULLIF(jsonb_path_query_array(COALESCE(observed, '[]') || @observed::jsonb, '$[0 to 99]'), '[]'),
 			state = CASE WHEN @finished::text = '' THEN state WHEN failed + @failed > 0 THEN 'failure' ELSE @finished END,
 			ended_at = CASE WHEN @finished <> '' THEN clock_timestamp() END
 		WHERE id = @run
-		RETURNING state, started_at, ended_at, repositories, tags, deleted, failed, busy, COALESCE(error, ''), announced`, db.Args{
+		RETURNING state, started_at, ended_at, repositories, tags, deleted, failed, busy, COALESCE(error, ''), announced, would`, db.Args{
 		"run": u.task.run, "repositories": u.repositories, "tags": u.tags, "failed": u.failed, "error": shorten(u.firstError),
 		"busy": u.busy(), "notices": string(notices), "finished": finished,
+		"would": u.observed.number, "observed": seen,
 	}).
-		Scan(&r.state, &r.started, &ended, &r.repositories, &r.tags, &r.deleted, &r.failed, &r.busy, &r.err, &r.announced)
+		Scan(&r.state, &r.started, &ended, &r.repositories, &r.tags, &r.deleted, &r.failed, &r.busy, &r.err, &r.announced, &r.would)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -221,6 +230,11 @@ func (u *timeSlice) finish(ctx context.Context) error {
 				return err
 			}
 		}
+		if r.would > 0 && !r.repeats {
+			if err := u.auditObserved(ctx, tx); err != nil {
+				return err
+			}
+		}
 		if err := u.p.finishTask(ctx, tx, u.task, r.status()+u.skipped()); err != nil {
 			return err
 		}
@@ -231,6 +245,7 @@ func (u *timeSlice) finish(ctx context.Context) error {
 		return err
 	}
 	u.p.metrics.runs.WithLabelValues(r.state).Inc()
+	u.p.metrics.observed.Add(float64(r.would))
 	if r.deleted > 0 || r.failed > 0 {
 		u.p.log.InfoContext(ctx, "pruned a namespace", "namespace", u.task.name, "run", u.task.run, "state", r.state,
 			"tags", r.tags, "deleted", r.deleted, "repositories", r.repositories, "failed", r.failed, "took", r.busy)
@@ -262,6 +277,9 @@ func (p *Pruner) notified(told bool) {
 // status describes the run's outcome for its task.
 func (r *run) status() string {
 	text := fmt.Sprintf("deleted %d of %d tags, %d repositories, in %s", r.deleted, r.tags, r.repositories, r.busy.Round(time.Millisecond))
+	if r.would > 0 {
+		text += fmt.Sprintf("; %d tags would be deleted", r.would)
+	}
 	if r.state == "failure" {
 		return fmt.Sprintf("failure: %d repositories failed, first %s; %s", r.failed, r.err, text)
 	}
@@ -281,31 +299,37 @@ func (u *timeSlice) skipped() string {
 
 // recordIdle records a run that deleted nothing and in which nothing failed. Consecutive
 // runs of this kind share one row of autopruneruns: if the namespace's newest row there is
-// of this kind and has the same notices, recordIdle counts this run in that row.
+// of this kind and has the same notices and tags that would be deleted, recordIdle counts this run in that row.
 func (u *timeSlice) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {
 		return nil, err
 	}
+	seen, err := u.observed.json()
+	if err != nil {
+		return nil, err
+	}
 	took := u.busy()
 	args := db.SharedArgs{"run": u.task.run, "namespace": u.task.namespace, "name": u.task.name,
-		"repositories": u.repositories, "tags": u.tags, "busy": took, "notices": string(notices)}
+		"repositories": u.repositories, "tags": u.tags, "busy": took, "notices": string(notices),
+		"would": u.observed.number, "observed": seen}
 	done, err := tx.Exec(ctx, `
 		UPDATE autopruneruns SET ended_at = clock_timestamp(), times = times + 1, repositories = @repositories, tags = @tags,
 			busy = busy + @busy::interval
 		WHERE id = (SELECT id FROM autopruneruns WHERE namespace = @name ORDER BY started_at DESC, id DESC LIMIT 1)
 			AND state = 'success' AND deleted = 0 AND failed = 0 AND namespace_id = @namespace
-			AND COALESCE(notices, '{}') = @notices::jsonb`, args)
-	if err == nil && done.RowsAffected() == 0 {
+			AND COALESCE(notices, '{}') = @notices::jsonb AND would = @would AND COALESCE(observed, '[]') = @observed::jsonb`, args)
+	repeats := err == nil && done.RowsAffected() > 0
+	if err == nil && !repeats {
 		_, err = tx.Exec(ctx, `
-			INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at, repositories, tags, busy, notices)
+			INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at, repositories, tags, busy, notices, would, observed)
 			VALUES (@run, @namespace, @name, 'success', clock_timestamp() - @busy::interval, clock_timestamp(),
-				@repositories, @tags, @busy, NULLIF(@notices::jsonb, '{}'))`, args)
+				@repositories, @tags, @busy, NULLIF(@notices::jsonb, '{}'), @would, NULLIF(@observed::jsonb, '[]'))`, args)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("recording a run: %w", err)
 	}
-	return &run{state: "success", repositories: u.repositories, tags: u.tags, busy: took}, nil
+	return &run{state: "success", repositories: u.repositories, tags: u.tags, busy: took, would: u.observed.number, repeats: repeats}, nil
 }
 
 // fail ends a run that can't continue, with the state "failure", and gives up the lease on

@@ -93,6 +93,9 @@ type Rules struct {
 	Policies   []Applied // at most MaxPolicies
 	Protection []Protection
 	Pulls      PullRecord
+	// Would lets the policies with the mode observe delete tags, and policies that wait for
+	// a window. The verdict then says what would be deleted.
+	Would bool
 }
 
 // validate returns an error for rules that are incomplete or too many, which only a mistake

@@ -31,6 +31,7 @@ type RunSummary struct {
 	Repositories int64      `json:"repositories" doc:"Repositories that the run has finished"`
 	Tags         int64      `json:"tags" doc:"Tags that were looked at"`
 	Deleted      int64      `json:"tags_deleted"`
+	Would        int64      `json:"tags_would_delete" doc:"Tags that it would have deleted if no policy observed or waited"`
 	Failed       int64      `json:"repositories_failed"`
 	Restored     int64      `json:"tags_restored" doc:"Tags that were restored since"`
 	Error        string     `json:"error,omitempty"`
@@ -50,7 +51,7 @@ type RunRepository struct {
 func scanRun(row pgx.CollectableRow) (r RunSummary, err error) {
 	var notices []byte
 	err = row.Scan(&r.ID, &r.Namespace, &r.State, &r.Started, &r.Ended, &r.Times, &r.Took, &r.Repositories, &r.Tags,
-		&r.Deleted, &r.Failed, &r.Restored, &r.Error, &notices)
+		&r.Deleted, &r.Would, &r.Failed, &r.Restored, &r.Error, &notices)
 	if err == nil && notices != nil {
 		err = json.Unmarshal(notices, &r.Notices)
 	}
@@ -83,7 +84,7 @@ func (p *Pruner) Runs(ctx context.Context, namespace, cursor string, n int) (lis
 	}
 	rows, err := p.db.Pool.Query(ctx, `
 		SELECT id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
-			repositories, tags, deleted, failed, restored, COALESCE(error, ''), notices
+			repositories, tags, deleted, would, failed, restored, COALESCE(error, ''), notices
 		FROM autopruneruns WHERE `+where+`
 		ORDER BY started_at DESC, id DESC LIMIT $3`, args...)
 	if err == nil {
@@ -132,6 +133,8 @@ type RunDetails struct {
 	// PerRepository has up to 1,000 repositories in which the run deleted tags or failed,
 	// ordered by the number of deleted tags, largest first.
 	PerRepository []RunRepository `json:"per_repository" nullable:"false" doc:"Repositories in which the run deleted tags or failed, most deleted first: the first 1000"`
+	// Observed has up to 100 of the tags that Would counts.
+	Observed []ObservedTag `json:"would" nullable:"false" doc:"The first 100 tags that the run would have deleted if no policy observed or waited"`
 }
 
 // GetRun returns a run, or the error NAME_UNKNOWN with status 404 if there is no such
@@ -144,7 +147,7 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	}
 	rows, err := p.db.Pool.Query(ctx, `
 		SELECT id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
-			repositories, tags, deleted, failed, restored, COALESCE(error, ''), notices
+			repositories, tags, deleted, would, failed, restored, COALESCE(error, ''), notices
 		FROM autopruneruns WHERE id = $1`, key)
 	if err == nil {
 		d.RunSummary, err = pgx.CollectExactlyOneRow(rows, scanRun)
@@ -163,6 +166,10 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	}
 	if err != nil {
 		return d, fmt.Errorf("looking for a run of auto-pruning: %w", err)
+	}
+	err = p.db.Pool.QueryRow(ctx, "SELECT COALESCE(observed, '[]') FROM autopruneruns WHERE id = $1", key).Scan(&d.Observed)
+	if err != nil {
+		return d, fmt.Errorf("looking for what a run of auto-pruning would have deleted: %w", err)
 	}
 	return d, nil
 }

@@ -107,15 +107,15 @@ func (p *Pruner) lockTask(ctx context.Context, tx pgx.Tx, t *task) error {
 // policy either waits for these locks, or has raised the version, and
 // lockTaskAndPolicies then returns errOutdated. So after a change of a policy has
 // committed, no worker deletes by the old policy. If this worker no longer has the
-// lease, it returns errLost.
-func (p *Pruner) lockTaskAndPolicies(ctx context.Context, tx pgx.Tx, t *task) error {
+// lease, it returns errLost. The result `at` is the database's time after it has the locks.
+func (p *Pruner) lockTaskAndPolicies(ctx context.Context, tx pgx.Tx, t *task) (at time.Time, err error) {
 	var now versions
 	b := new(pgx.Batch)
 	b.Queue(`
 		UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() + $3::interval, next_repository = $4
-		WHERE namespace_id = $1 AND lease = $2 RETURNING policies_version`,
+		WHERE namespace_id = $1 AND lease = $2 RETURNING policies_version, clock_timestamp()`,
 		t.namespace, t.lease, p.opt.Lease, t.next).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&now.policies)
+		err := row.Scan(&now.policies, &at)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return errLost
@@ -137,12 +137,12 @@ func (p *Pruner) lockTaskAndPolicies(ctx context.Context, tx pgx.Tx, t *task) er
 		return nil
 	})
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
-		return err
+		return at, err
 	}
 	if now != t.versions {
-		return errOutdated
+		return at, errOutdated
 	}
-	return nil
+	return at, nil
 }
 
 // renew renews the lease while the worker only reads tags. It returns errLost if
@@ -195,7 +195,7 @@ func (p *Pruner) finishTask(ctx context.Context, tx pgx.Tx, t *task, status stri
 func (p *Pruner) dropTaskWithoutPolicies(ctx context.Context, t *task) (dropped bool, err error) {
 	err = p.deletion(ctx, func(q deletionTx) error {
 		dropped = false
-		if err := p.lockTaskAndPolicies(ctx, q.Tx, t); err != nil {
+		if _, err := p.lockTaskAndPolicies(ctx, q.Tx, t); err != nil {
 			return err
 		}
 		done, err := q.Tx.Exec(ctx, `

@@ -28,7 +28,8 @@ type timeSlice struct {
 	repositories, tags, deleted, failed int64
 	firstError                          string
 	notices                             map[string]string // by policy
-	unreadable                          int               // number of policies that can't be read
+	observed                            observed
+	unreadable                          int // number of policies that can't be read
 
 	page, batch []candidate // buffers that are reused for each repository
 }
@@ -230,8 +231,11 @@ func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (
 		u.tags += v.uncounted()
 	}
 	switch {
+	case err == nil && !v.cut:
+		u.observed.add(v.observed)
+		return true, nil
 	case err == nil:
-		return !v.cut, nil
+		return false, nil
 	case errors.Is(err, errGone):
 		u.p.log.InfoContext(ctx, "skipped a repository that was deleted", "repository", target.Path, "run", u.task.run)
 		return true, nil
@@ -252,9 +256,11 @@ type repositoryRun struct {
 	slice        *timeSlice
 	target       catalog.Repository
 	saved        []Saved // the policies of the rules, in the same order
-	pages        int     // number of pages that were read
-	cut          bool    // the time slice ended early: another has to continue in this repository
-	stillReached bool    // attached tags were kept because a tag still reaches their image
+	rules        Rules   // by which the tags are judged
+	observed     observed
+	pages        int  // number of pages that were read
+	cut          bool // the time slice ended early: another has to continue in this repository
+	stillReached bool // attached tags were kept because a tag still reaches their image
 
 	// earlierDeleted is how many tags of this repository earlier time slices of the same run
 	// have deleted. earlierTags is how many of its tags they have added to the number of
@@ -332,10 +338,14 @@ func (v *repositoryRun) step(ctx context.Context) error {
 func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) error {
 	u := v.slice
 	rules.Now = s.Now
+	v.rules = rules
 	r := tagReader{p: u.p, s: s, target: v.target, saved: v.saved, alive: v.alive, step: v.step, memory: u.page}
 	defer func() { u.page = r.memory }()
 	began := u.busy()
 	verdict, err := Evaluate(rules, r.repository(ctx))
+	if err == nil && rules.undecided() {
+		err = v.observe(ctx, &r, rules, verdict)
+	}
 	if errors.Is(err, errSliceOver) {
 		v.cut = true
 		return nil

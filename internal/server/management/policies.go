@@ -106,6 +106,7 @@ type PolicyForm struct {
 	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: select the tags that don't match the pattern. Default true"`
 	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: also delete attached tags, such as signatures, that the pattern selects, that are a day old, and whose image isn't in the repository. Default false: such tags are treated as any other"`
 	autoprune.SelectorForm
+	autoprune.SafeguardForm
 	Keep []autoprune.KeepForm `json:"keep,omitempty" maxItems:"16" doc:"Keep rules: the tags that stay, whatever policies of the repository select them. Only tags that tagPattern selects"`
 }
 
@@ -116,7 +117,8 @@ func (PolicyForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema 
 
 func viewPolicy(s autoprune.Saved) api.PolicyView {
 	v := api.PolicyView{
-		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(), SelectorForm: s.Policy.Selectors(), Keep: s.Policy.Keep(),
+		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(), SelectorForm: s.Policy.Selectors(),
+		SafeguardForm: s.Policy.Safeguards(), Keep: s.Policy.Keep(),
 		Warnings: s.Policy.Warnings(), Problem: s.Problem, Stored: s.Stored, CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC(),
 	}
 	if s.Setting {

@@ -42,6 +42,9 @@ func (p policyView) tags() (text string) {
 	if where := p.SelectorForm.String(); where != "" {
 		text += ", " + where
 	}
+	if guard := (autoprune.SafeguardForm{Windows: p.Windows, NeverBelow: p.NeverBelow}).String(); guard != "" {
+		text += ", " + guard
+	}
 	if p.RemoveOrphans {
 		text += ", and orphans after a day"
 	}
@@ -56,12 +59,12 @@ func (p policyView) tags() (text string) {
 
 func (p policyView) row() []string {
 	if p.Problem != "" {
-		return []string{p.UUID, "unreadable", "", "none: " + p.Problem, clock(&p.UpdatedAt)}
+		return []string{p.UUID, "", "unreadable", "", "none: " + p.Problem, clock(&p.UpdatedAt)}
 	}
-	return []string{p.UUID, p.Method, fmt.Sprint(p.Value), p.tags(), clock(&p.UpdatedAt)}
+	return []string{p.UUID, modeText(p.Mode), p.Method, fmt.Sprint(p.Value), p.tags(), clock(&p.UpdatedAt)}
 }
 
-var policyHeader = []string{"UUID", "METHOD", "VALUE", "TAGS", "SAVED"}
+var policyHeader = []string{"UUID", "MODE", "METHOD", "VALUE", "TAGS", "SAVED"}
 
 // targetFlags are the flags that say how to read a command's argument TARGET. With
 // `repository`, TARGET is a repository even if it has no slash. With `defaults`, there is
@@ -134,10 +137,11 @@ func policyListCommand(src *command.Source) *cobra.Command {
 type policyFlags struct {
 	policyValues
 	where selectorFlags
+	guard safeguardFlags
 	keep  keepFlags
 }
 
-// policyValues are the values of the flags, except for those of keep rules.
+// policyValues are the values of the flags, except for those of selectors, safeguards and keep rules.
 type policyValues struct {
 	json, method, olderThan, pattern string
 	numTags                          int
@@ -155,13 +159,14 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	flags.BoolVar(&f.not, "not-matching", false, "only tags in whose names the pattern isn't found")
 	flags.BoolVar(&f.orphans, "remove-orphans", false, "also attached tags, such as signatures, that are a day old and whose image isn't in their repository")
 	f.where.add(cmd)
+	f.guard.add(cmd)
 	f.keep.add(cmd)
 	return f
 }
 
 // given says whether any policy flag was given.
 func (f *policyFlags) given() bool {
-	return f.policyValues != policyValues{} || f.where.given() || f.keep.given()
+	return f.policyValues != policyValues{} || f.where.given() || f.guard.given() || f.keep.given()
 }
 
 // checkPolicy checks a policy's JSON.
@@ -177,7 +182,7 @@ func checkPolicy(text string) error {
 func (f *policyFlags) check() error {
 	byNumber := f.method == string(autoprune.NumberOfTags)
 	switch {
-	case f.json != "" && (f.policyValues != policyValues{json: f.json} || f.where.given() || f.keep.given()):
+	case f.json != "" && (f.policyValues != policyValues{json: f.json} || f.where.given() || f.guard.given() || f.keep.given()):
 		return command.Usagef("--policy has all of it: leave the other flags out")
 	case f.json != "":
 		return nil
@@ -208,6 +213,7 @@ func (f *policyFlags) body() (json.RawMessage, error) {
 	}
 	members := map[string]any{"method": autoprune.CreationDate}
 	f.where.set(members)
+	f.guard.set(members)
 	switch {
 	case f.method != "":
 		members["method"] = f.method
@@ -240,7 +246,8 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 		Use: "create TARGET", Short: "Create a policy", Args: cobra.ArbitraryArgs,
 		Example: "  purser policy create app --num-tags 100\n  purser policy create app/web --older-than 2w --pattern '^pr-'\n" +
 			"  purser policy create --defaults --method last_pulled --older-than 90d\n" +
-			"  purser policy create app --older-than 90d --keep-newest 10 --keep-versions releases",
+			"  purser policy create app --older-than 90d --keep-newest 10 --keep-versions releases\n" +
+			"  purser policy create app --older-than 90d --mode observe --never-below 5 --window '22:00-06:00 Europe/Berlin'",
 	}
 	format, target, flags := command.AddFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -305,7 +312,7 @@ func policyShowCommand(src *command.Source) *cobra.Command {
 				return fields(w, "uuid", p.UUID, "problem", p.Problem, "stored", p.Stored, "created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
 			}
 			warn(cmd, p.Warnings)
-			return fields(w, "uuid", p.UUID, "method", p.Method, "value", fmt.Sprint(p.Value), "tags", p.tags(),
+			return fields(w, "uuid", p.UUID, "mode", modeText(p.Mode), "method", p.Method, "value", fmt.Sprint(p.Value), "tags", p.tags(),
 				"created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
 		})
 	})

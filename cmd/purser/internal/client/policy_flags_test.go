@@ -24,7 +24,8 @@ func TestPolicyFlags(t *testing.T) {
 			return
 		}
 		json.NewEncoder(w).Encode(policyView{Method: "creation_date", Value: "2w", SelectorForm: autoprune.SelectorForm{LargerThan: "1GiB"},
-			Keep: []autoprune.KeepForm{{Newest: 3}, {UsedWithin: "30d"}}}) //nolint:errcheck // the test sees it
+			SafeguardForm: autoprune.SafeguardForm{Mode: autoprune.Observe, NeverBelow: 5},
+			Keep:          []autoprune.KeepForm{{Newest: 3}, {UsedWithin: "30d"}}}) //nolint:errcheck // the test sees it
 	}))
 	t.Cleanup(registry.Close)
 	create := func(args ...string) (int, string) {
@@ -33,10 +34,12 @@ func TestPolicyFlags(t *testing.T) {
 	}
 	code, stderr := create("--repositories", "app/a,app/b/**", "--media-type", "*index*", "--artifact-type", "a/b", "--larger-than", "1GiB", "--smaller-than", "2TB",
 		"--keep-newest", "3", "--keep-group", `^(v\d+),`, "--keep-used", "30d", "--keep-pattern", "^a{1,2}", "--keep-pattern", "b$",
-		"--keep-versions", "releases", "--keep-versions", "newest_patches", "--keep-versions", "newest_prereleases:2")
+		"--keep-versions", "releases", "--keep-versions", "newest_patches", "--keep-versions", "newest_prereleases:2",
+		"--mode", "observe", "--never-below", "5", "--window", "fri-mon,wed 22:00-06:00 Europe/Berlin", "--window", "01:00-02:00", "--window", "sun")
 	want := `{"artifactTypes":["a/b"],"keep":[{"newest":3,"groupBy":"^(v\\d+),"},{"usedWithin":"30d"},{"tagPattern":"^a{1,2}"},{"tagPattern":"b$"},` +
 		`{"versions":"releases"},{"newest":1,"versions":"newest_patches"},{"newest":2,"versions":"newest_prereleases"}],` +
-		`"largerThan":"1GiB","mediaTypes":["*index*"],"method":"creation_date","olderThan":"2w","repositories":["app/a","app/b/**"],"smallerThan":"2TB"}`
+		`"largerThan":"1GiB","mediaTypes":["*index*"],"method":"creation_date","mode":"observe","neverBelow":5,"olderThan":"2w","repositories":["app/a","app/b/**"],"smallerThan":"2TB",` +
+		`"windows":[{"days":["fri","mon","sat","sun","wed"],"from":"22:00","to":"06:00","zone":"Europe/Berlin"},{"from":"01:00","to":"02:00"},{"days":["sun"]}]}`
 	if code != 0 || strings.TrimSpace(string(body)) != want {
 		t.Errorf("the command ends with %d (%s) and sends\n%s, want\n%s", code, stderr, body, want)
 	}
@@ -44,6 +47,12 @@ func TestPolicyFlags(t *testing.T) {
 		"--keep-group (a)":                            "needs --keep-newest",
 		"--larger-than 1.5GiB":                        "no size",
 		"--repositories app//a":                       "no pattern of repositories",
+		"--mode watch":                                "--mode",
+		"--never-below 0":                             "never-below",
+		"--window monday":                             "is no day",
+		"--window 22:00":                              "to: it is missing",
+		"--window sun,xyz@UTC":                        "is no day",
+		"--window 10:00-11:00@Mars":                   "no time zone",
 		"--keep-newest 0":                             "keep-newest",
 		"--keep-used 3":                               "keep-used",
 		"--keep-pattern (":                            "keep-pattern",
@@ -52,12 +61,16 @@ func TestPolicyFlags(t *testing.T) {
 		"--keep-versions newest_patches:1001":         "from 1 to 1000",
 		"--keep-newest 1 --policy {\"method\":\"x\"}": "policy",
 	} {
-		if code, stderr := create(strings.Fields(flags)...); code == 0 || !strings.Contains(stderr, problem) {
+		words := strings.Fields(flags)
+		for i := range words {
+			words[i] = strings.ReplaceAll(words[i], "@", " ")
+		}
+		if code, stderr := create(words...); code == 0 || !strings.Contains(stderr, problem) {
 			t.Errorf("%s: the command ends with %d: %s", flags, code, stderr)
 		}
 	}
 	code, stdout, _ := purser(t, "policy", "show", "app", "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b", "--server", registry.URL)
-	if code != 0 || !strings.Contains(stdout, "all, larger than 1GiB, but keep the newest 3, tags used within 30d") {
+	if code != 0 || !strings.Contains(stdout, "observe") || !strings.Contains(stdout, "all, larger than 1GiB, never below 5, but keep the newest 3, tags used within 30d") {
 		t.Errorf("the policy is shown as %s", stdout)
 	}
 }

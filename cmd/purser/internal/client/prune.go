@@ -89,6 +89,13 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 		tags []autoprune.PreviewTag
 		of   int64
 	}{{"GOES", p.Going, p.Deleted}}
+	if p.WouldDelete > 0 {
+		lists = append(lists, struct {
+			verb string
+			tags []autoprune.PreviewTag
+			of   int64
+		}{"WOULD GO", p.Would, p.WouldDelete})
+	}
 	if stay {
 		lists = append(lists, struct {
 			verb string
@@ -117,6 +124,9 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 	}
 	if !p.Complete {
 		fmt.Fprintln(w, "The preview ran out of time before it had looked at everything.") //nolint:errcheck // an error shows up in the last write
+	}
+	if p.WouldDelete > 0 {
+		fmt.Fprintf(w, "%s more would go if no policy observed or waited.\n", command.Count(p.WouldDelete, "tag")) //nolint:errcheck // an error shows up in the last write
 	}
 	freed := ""
 	if p.Bytes != nil {
@@ -294,6 +304,14 @@ func printRuns(w io.Writer, list []autoprune.RunSummary, more bool) error {
 	return table(w, []string{"RUN", "NAMESPACE", "STATE", "STARTED", "TOOK", "DELETED", "RESTORED", "ERROR"}, rows, more)
 }
 
+// wouldText returns the number of tags that a run would have deleted; "" for none.
+func wouldText(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return command.Count(n, "tag")
+}
+
 func took(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
 }
@@ -317,11 +335,18 @@ func pruneShowCommand(src *command.Source) *cobra.Command {
 func printRun(w io.Writer, r autoprune.RunDetails) error {
 	err := fields(w, "run", r.ID, "namespace", r.Namespace, "state", r.State, "started", clock(&r.Started), "ended", clock(r.Ended),
 		"took", took(r.Took), "deleted", fmt.Sprintf("%s of %s in %s", humanize.Comma(r.Deleted), command.Count(r.Tags, "tag"), repositories(r.Repositories)),
-		"restored", humanize.Comma(r.Restored), "error", r.Error)
+		"would be deleted", wouldText(r.Would), "restored", humanize.Comma(r.Restored), "error", r.Error)
 	for _, policy := range slices.Sorted(maps.Keys(r.Notices)) {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "Policy %s couldn't be applied in full: %s.\n", policy, r.Notices[policy])
 		}
+	}
+	if err == nil && len(r.Observed) > 0 {
+		rows := make([][]string, len(r.Observed))
+		for i, t := range r.Observed {
+			rows[i] = []string{t.Repository + ":" + t.Tag, t.Policy, t.Reason}
+		}
+		err = table(w, []string{"WOULD GO", "POLICY", "WHY"}, rows, r.Would > int64(len(rows)))
 	}
 	if err != nil || len(r.PerRepository) == 0 {
 		return err

@@ -1,0 +1,128 @@
+package autoprune
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The JSON fields of a policy's safeguards.
+const (
+	fieldMode       = "mode"
+	fieldNeverBelow = "neverBelow"
+	fieldWindows    = "windows"
+)
+
+// Mode says whether a policy deletes tags.
+type Mode string
+
+// The modes.
+const (
+	On      Mode = "on"
+	Observe Mode = "observe" // runs only record what the policy would delete
+	Off     Mode = "off"     // the policy has no effect
+)
+
+// MaxWindows is how many windows a policy may have.
+const MaxWindows = 8
+
+// safeguards limit when and how much a policy deletes. The zero value doesn't limit it.
+type safeguards struct {
+	mode       Mode // Observe, Off or "", which is On
+	windows    []window
+	neverBelow int // 0: no limit
+}
+
+// SafeguardForm are the safeguards of a policy in its JSON.
+type SafeguardForm struct {
+	Mode       Mode         `json:"mode,omitempty" enum:"on,observe,off" doc:"observe: the policy deletes nothing, but runs and previews show what it would delete. off: it has no effect. Default on, which answers leave out"`
+	Windows    []WindowForm `json:"windows,omitempty" maxItems:"8" doc:"The policy deletes tags only while one of these windows of time is open"`
+	NeverBelow int          `json:"neverBelow,omitempty" minimum:"1" maximum:"1000000000" doc:"In each of its repositories, this many of the newest tags stay, whatever policy selects them" example:"5"`
+}
+
+// Safeguards returns the policy's safeguards in the form of its JSON.
+func (p Policy) Safeguards() SafeguardForm {
+	form := SafeguardForm{Mode: p.guard.mode, NeverBelow: p.guard.neverBelow}
+	for _, w := range p.guard.windows {
+		form.Windows = append(form.Windows, w.form())
+	}
+	return form
+}
+
+// String describes the safeguards, such as: mode observe, never below 5. It is "" for none.
+func (f SafeguardForm) String() string {
+	var texts []string
+	if f.Mode != "" {
+		texts = append(texts, "mode "+string(f.Mode))
+	}
+	for i, w := range f.Windows {
+		texts = append(texts, []string{"only ", "or "}[min(i, 1)]+w.String())
+	}
+	if f.NeverBelow > 0 {
+		texts = append(texts, fmt.Sprintf("never below %d", f.NeverBelow))
+	}
+	return strings.Join(texts, ", ")
+}
+
+func (g safeguards) equal(other safeguards) bool {
+	return g.mode == other.mode && g.neverBelow == other.neverBelow && slices.EqualFunc(g.windows, other.windows, window.equal)
+}
+
+func readSafeguards(fields map[string]json.RawMessage) (g safeguards, err error) {
+	if g.mode, err = readMode(fields[fieldMode]); err != nil {
+		return g, err
+	}
+	if g.windows, err = readWindows(fields[fieldWindows]); err != nil {
+		return g, err
+	}
+	if raw := fields[fieldNeverBelow]; raw != nil && string(raw) != "null" {
+		g.neverBelow, err = readWhole(fieldNeverBelow, raw, MaxNumTags)
+	}
+	return g, err
+}
+
+func readMode(raw json.RawMessage) (Mode, error) {
+	if raw == nil || string(raw) == "null" {
+		return "", nil
+	}
+	text, err := readText(fieldMode, raw)
+	if err != nil {
+		return "", err
+	}
+	switch m := Mode(text); m {
+	case On:
+		return "", nil
+	case Observe, Off:
+		return m, nil
+	}
+	return "", fieldErrorf(fieldMode, "%.40q is unknown; modes are %s, %s and %s", text, On, Observe, Off)
+}
+
+// readWindows reads the value of the field windows. An absent value and null are none.
+func readWindows(raw json.RawMessage) ([]window, error) {
+	if raw == nil || string(raw) == "null" {
+		return nil, nil
+	}
+	if raw[0] != '[' {
+		return nil, fieldErrorf(fieldWindows, "it must be an array of windows, not %s", typeName(raw))
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return nil, malformed(err)
+	}
+	switch {
+	case len(list) == 0:
+		return nil, fieldErrorf(fieldWindows, "it is empty, so the policy would never delete anything; leave it out, or use the mode off")
+	case len(list) > MaxWindows:
+		return nil, fieldErrorf(fieldWindows, "it has %d windows and at most %d are allowed", len(list), MaxWindows)
+	}
+	windows := make([]window, len(list))
+	for i, one := range list {
+		var err error
+		if windows[i], err = readWindow(one); err != nil {
+			return nil, within(fmt.Sprintf("%s[%d]", fieldWindows, i), err)
+		}
+	}
+	return windows, nil
+}

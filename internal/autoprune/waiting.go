@@ -1,0 +1,38 @@
+package autoprune
+
+import (
+	"slices"
+	"time"
+)
+
+// waiting returns why the policy, though it is on, deletes nothing at this time of what it
+// selects, as a code and in words; "" if it may delete.
+func (a *Applied) waiting(now time.Time) (Code, string) {
+	if open, next := a.Policy.guard.open(now); !open {
+		text := "it is outside its windows"
+		if !next.IsZero() {
+			text += " until " + next.In(a.Policy.guard.windows[0].zone).Format("2006-01-02 15:04 MST")
+		}
+		return OutsideWindow, text
+	}
+	return "", ""
+}
+
+// waitBegun returns whether a policy that could delete tags when they were judged waits by
+// now.
+func (r *Rules) waitBegun(now time.Time) bool {
+	return slices.ContainsFunc(r.Policies, func(a Applied) bool {
+		_, waited := a.waiting(r.Now)
+		_, waits := a.waiting(now)
+		return a.Policy.guard.mode == "" && waited == "" && waits != ""
+	})
+}
+
+// undecided returns whether a policy observes or waits, so that a run must find out what
+// would be deleted.
+func (r *Rules) undecided() bool {
+	return slices.ContainsFunc(r.Policies, func(a Applied) bool {
+		_, waits := a.waiting(r.Now)
+		return a.Policy.guard.mode == Observe || a.Policy.guard.mode == "" && waits != ""
+	})
+}
