@@ -1,8 +1,8 @@
 package token
 
 import (
-	"crypto/rand"
-	"crypto/sha256"
+	"hash/maphash"
+	"strings"
 	"time"
 
 	"github.com/maypok86/otter/v2"
@@ -10,44 +10,44 @@ import (
 
 // cache keeps the claims of verified tokens. No timer removes entries: get compares their times
 // with the clock, and the least useful entries make room for new ones.
+//
+// An entry's key is a hash of the token with a random seed, which isn't a cryptographic one. So
+// get compares the whole token with the entry's, and two tokens with the same hash only displace
+// each other. The time of this comparison tells nothing about an entry's token: a guess is
+// compared only if its hash is the same, and who doesn't know the seed can't find such a guess.
 type cache struct {
-	secret  [sha256.Size]byte
-	entries *otter.Cache[[sha256.Size]byte, entry]
+	seed    maphash.Seed
+	entries *otter.Cache[uint64, entry]
 }
 
 type entry struct {
+	raw        string // the token
 	claims     *Claims
 	until      time.Time // when the token or its key expires, with the leeway
 	generation uint64    // of the keySet that verified the token
 }
 
 func newCache(size int64) *cache {
-	c := &cache{entries: otter.Must(&otter.Options[[sha256.Size]byte, entry]{
-		MaximumWeight: uint64(size), //nolint:gosec // an option in bytes
-		Weigher:       func(_ [sha256.Size]byte, e entry) uint32 { return e.claims.weight() },
+	return &cache{seed: maphash.MakeSeed(), entries: otter.Must(&otter.Options[uint64, entry]{
+		MaximumWeight: uint64(size),                                                                     //nolint:gosec // an option in bytes
+		Weigher:       func(_ uint64, e entry) uint32 { return uint32(len(e.raw)) + e.claims.weight() }, //nolint:gosec // at most MaxBytes
 	})}
-	rand.Read(c.secret[:]) //nolint:errcheck // it never fails
-	return c
-}
-
-// sum returns the keyed hash of a token. Hashes never leave the process, so putting the secret
-// before the token is as good as an HMAC, in half the time.
-func (c *cache) sum(raw string) [sha256.Size]byte {
-	var buffer [2048]byte // on the stack; longer tokens are rare
-	text := append(buffer[:0], c.secret[:]...)
-	return sha256.Sum256(append(text, raw...))
 }
 
 // get returns nil if there is no usable entry.
-func (c *cache) get(sum [sha256.Size]byte, generation uint64, now time.Time) *Claims {
-	e, ok := c.entries.GetIfPresent(sum)
-	if !ok || e.generation != generation || !now.Before(e.until) {
+func (c *cache) get(raw string, generation uint64, now time.Time) *Claims {
+	e, ok := c.entries.GetIfPresent(maphash.String(c.seed, raw))
+	if !ok || e.generation != generation || !now.Before(e.until) || e.raw != raw {
 		return nil
 	}
 	return e.claims
 }
 
-func (c *cache) put(sum [sha256.Size]byte, e entry) { c.entries.Set(sum, e) }
+// put stores a verified token. It copies `raw`, which may be part of a request's header.
+func (c *cache) put(raw string, e entry) {
+	e.raw = strings.Clone(raw)
+	c.entries.Set(maphash.String(c.seed, raw), e)
+}
 
 // weight returns about how many bytes an entry with the claims takes.
 func (c *Claims) weight() uint32 {

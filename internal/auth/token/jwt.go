@@ -53,8 +53,8 @@ func (k *Keys) Verify(ctx context.Context, raw string) (*Claims, error) {
 	if len(raw) > MaxBytes {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", ErrInvalid, MaxBytes)
 	}
-	set, now, sum := k.set.Load(), k.opt.Now(), k.cache.sum(raw)
-	if c := k.cache.get(sum, set.generation, now); c != nil {
+	set, now := k.set.Load(), k.opt.Now()
+	if c := k.cache.get(raw, set.generation, now); c != nil {
 		return c, nil
 	}
 	c, key, generation, err := k.verify(ctx, raw)
@@ -65,7 +65,7 @@ func (k *Keys) Verify(ctx context.Context, raw string) (*Claims, error) {
 	if key.validUntil.Before(until) {
 		until = key.validUntil
 	}
-	k.cache.put(sum, entry{claims: c, until: until, generation: generation})
+	k.cache.put(raw, entry{claims: c, until: until, generation: generation})
 	return c, nil
 }
 
