@@ -47,10 +47,10 @@ func notMore(t *rapid.T, what string, before, after map[string]autoprune.PolicyS
 	}
 }
 
-// TestSafeguardsOnlyTakeAway adds a safeguard to a policy. A window, a
-// grace period and neverBelow must never make a tag go that would stay without. A policy that observes or is off must have no other
-// effect on what goes than if it didn't exist, except that the keep rules of one that observes
-// keep tags.
+// TestSafeguardsOnlyTakeAway adds a safeguard to a policy. A window, a grace period and
+// neverBelow must never make a tag go that would stay without. A policy that observes or is off
+// must have no other effect on what goes than if it didn't exist, except that the keep rules of
+// one that observes keep tags.
 func TestSafeguardsOnlyTakeAway(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
