@@ -68,6 +68,7 @@ var layers = map[string]rule{
 	"internal/blob/blobtest": {layer: 2, testing: true,
 		also: []string{"internal/blob", "internal/blob/s3"}},
 	"internal/audit":         {layer: 2, also: []string{"internal/db"}},
+	"internal/hold":          {layer: 2, also: []string{"internal/db", "internal/audit"}},
 	"internal/catalog":       {layer: 3},
 	"internal/auth":          {layer: 3, also: []string{"internal/auth/token", "internal/auth/throttle", "internal/auth/session"}},
 	"internal/auth/password": {layer: 2}, // hashes, the htpasswd file, results of checks

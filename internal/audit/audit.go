@@ -102,6 +102,8 @@ const (
 	// ActorExpiration is the actor of deletions of tags that have reached their expiration
 	// date.
 	ActorExpiration = "expiration worker"
+	// ActorHolds is the actor of entries about reporters of holds that are silent.
+	ActorHolds = "hold watcher"
 )
 
 // Entry is one entry of the audit log. A field with its zero value is absent. Texts are cut

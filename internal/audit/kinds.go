@@ -75,8 +75,7 @@ const (
 	DeleteBlob        Kind = "delete_blob"
 	RunAutoprune      Kind = "run_autoprune" // a client asked for a run
 	UndoAutoprune     Kind = "undo_autoprune"
-	AnnounceAutoprune Kind = "announce_autoprune" // a run announced a policy in its grace period
-	ObserveAutoprune  Kind = "observe_autoprune"  // a run found other tags that would be deleted
+	ObserveAutoprune  Kind = "observe_autoprune" // a run found other tags that would be deleted
 	ChangeProtection  Kind = "change_tag_protection"
 	ChangeDefault     Kind = "change_default_autoprune_policy"
 	RunGC             Kind = "run_gc"
@@ -92,6 +91,11 @@ const (
 	RedeliverWebhook  Kind = "redeliver_webhook" // notices were queued to be sent again
 	ChangeUser        Kind = "change_user"
 	RotateKeys        Kind = "rotate_token_keys"
+	// ReportHolds: a reporter changed which digests it holds.
+	ReportHolds        Kind = "report_holds"
+	HoldReporterSilent Kind = "hold_reporter_silent" // no report came for half of the lease
+	HoldReporterEnded  Kind = "hold_reporter_ended"  // the lease is over, so its holds have ended
+	DeleteHoldReporter Kind = "delete_hold_reporter"
 )
 
 // Kinds returns all kinds that this version of Purser writes, those with Quay's names
@@ -110,7 +114,8 @@ var kinds = []Kind{
 	CreateTeam, DeleteTeam, ChangeTeamRole, ChangeTeamDescription, AddTeamMember, RemoveTeamMember,
 	EnableTeamSync, DisableTeamSync, CreateRobotFederation, DeleteRobotFederation, ExchangeFederatedToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
-	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, AnnounceAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
+	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
 	RunGC, RetryGC, RunCheck, AdoptStore, RunLooseKeys, ExportLog, ChangeMaintenance,
 	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys,
+	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter,
 }

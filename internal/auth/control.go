@@ -227,7 +227,7 @@ func (c *Control) allows(ctx context.Context, p *Principal, a Access, r Resource
 		return p.ID != 0 || c.opt.AnonymousPull, nil
 	case Operate:
 		return false, nil
-	case Anyone, Pull, Push, Delete, Maintain, Administer:
+	case Anyone, Pull, Hold, Push, Delete, Maintain, Administer:
 	}
 	if p.ID == 0 && (a != Pull || !c.opt.AnonymousPull) || r.Namespace == "" {
 		return false, nil

@@ -52,6 +52,7 @@ const (
 	List
 	LoggedIn   // an account, whatever its roles
 	Pull       // a reader, or anyone if the repository is public
+	Hold       // a reader, who reports what is deployed; that the repository is public isn't enough
 	Push       // a writer
 	Delete     // a maintainer, who deletes tags, manifests and blobs
 	Maintain   // a maintainer, who manages policies and protection
@@ -59,13 +60,13 @@ const (
 	Operate    // an administrator of the registry
 )
 
-var accessNames = [...]string{"none", "any", "ping", "list", "login", "pull", "push", "delete", "maintain", "admin", "operate"}
+var accessNames = [...]string{"none", "any", "ping", "list", "login", "pull", "hold", "push", "delete", "maintain", "admin", "operate"}
 
 // String returns the access's name in the OpenAPI document.
 func (a Access) String() string { return accessNames[a] }
 
 // needs has the role that each access needs in its repository or namespace.
-var needs = [...]Role{Pull: Reader, Push: Writer, Delete: Maintainer, Maintain: Maintainer, Administer: Administrator}
+var needs = [...]Role{Pull: Reader, Hold: Reader, Push: Writer, Delete: Maintainer, Maintain: Maintainer, Administer: Administrator}
 
 // Role returns the role that the access needs in its repository or namespace. It returns NoRole
 // for accesses that no such role gives.
@@ -81,6 +82,7 @@ type Action string
 
 const (
 	ActionPull       Action = "pull" // and see lists
+	ActionHold       Action = "hold" // report what is deployed
 	ActionPush       Action = "push" // without moving a tag that exists
 	ActionOverwrite  Action = "overwrite"
 	ActionDelete     Action = "delete"
@@ -91,7 +93,7 @@ const (
 
 // Actions lists all actions.
 func Actions() []Action {
-	return []Action{ActionPull, ActionPush, ActionOverwrite, ActionDelete, ActionMaintain, ActionAdminister, ActionOperate}
+	return []Action{ActionPull, ActionHold, ActionPush, ActionOverwrite, ActionDelete, ActionMaintain, ActionAdminister, ActionOperate}
 }
 
 // action returns the action that an access is, "" if every limit allows the access.
@@ -99,6 +101,8 @@ func (a Access) action() Action {
 	switch a {
 	case List, Pull:
 		return ActionPull
+	case Hold:
+		return ActionHold
 	case Push:
 		return ActionPush
 	case Delete:

@@ -40,10 +40,11 @@ const (
 
 	KeptFloor Code = "kept_floor" // neverBelow: among the newest tags of the repository
 
-	InGrace       Code = "in_grace"       // the policy that selects it is in its grace period, or wasn't announced
 	OutsideWindow Code = "outside_window" // the policy that selects it waits for a window
 	Inactive      Code = "inactive"       // the policies that apply have the mode off or observe
 	Observed      Code = "observed"       // a policy with the mode observe would delete it; only in previews
+
+	Held Code = "held" // a reporter holds its manifest: see package hold
 
 	PolicyUnreadable Code = "policy_unreadable" // a policy that might take it can't be read
 )
@@ -92,6 +93,8 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 		return "belongs to an image that isn't in the repository"
 	case Protected:
 		return "protected: " + v.protectedBy(t.Name)
+	case Held:
+		return "deployed: held by " + t.Held
 	case NoPolicy:
 		return "no policy applies"
 	case NotMatched:
@@ -112,7 +115,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 		if f := v.keptByFloor(&t); f != nil {
 			return f.reason()
 		}
-	case InGrace, OutsideWindow:
+	case OutsideWindow:
 		return "selected by a policy that waits: " + r.waits
 	case Inactive:
 		return "no policy that applies is on"

@@ -183,6 +183,7 @@ func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []
 // the rows of this unfinished run and waits for the audit log; there is none.
 func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]candidate, error)) error {
 	u := v.slice
+	var held []candidate
 	var deleted, tags int64
 	if !v.counted {
 		tags = v.uncounted()
@@ -195,10 +196,14 @@ func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]c
 		if v.rules.waitBegun(at) {
 			return errOutdated
 		}
-		if err := q.LockRepository(ctx, v.target); err != nil {
+		holds, err := q.LockRepository(ctx, v.target)
+		if err != nil {
 			return err
 		}
 		list, err := choose(q)
+		if err == nil && holds {
+			list, held, err = q.dropHeld(ctx, v.target, list)
+		}
 		if err != nil || len(list) == 0 {
 			return err
 		}
@@ -225,6 +230,7 @@ func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]c
 	if err != nil {
 		return err
 	}
+	u.countHeld(held...)
 	v.counted = v.counted || deleted > 0
 	u.renewed = time.Now()
 	u.deleted += deleted

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/purser-registry/purser/internal/audit"
@@ -45,17 +46,25 @@ func (p *Pruner) deletion(ctx context.Context, fn func(tx deletionTx) error) err
 // worker prunes nothing in it.
 var errGone = errors.New("the repository is gone")
 
-// LockRepository locks the repository's row against deletion until the transaction ends. It
-// returns errGone if the row doesn't exist.
-func (tx deletionTx) LockRepository(ctx context.Context, t catalog.Repository) error {
-	done, err := tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR KEY SHARE", t.ID)
-	if err != nil {
-		return fmt.Errorf("locking repository %s: %w", t.Path, err)
+// LockRepository locks the repository's row against deletion until the transaction ends, and
+// then takes the lock of deletions (see package hold). It returns whether any holds are in force
+// in the namespace, by a later statement. Its error is errGone if the row doesn't exist.
+func (tx deletionTx) LockRepository(ctx context.Context, t catalog.Repository) (holds bool, err error) {
+	there := false
+	b := new(pgx.Batch)
+	b.Queue("SELECT FROM repositories WHERE id = $1 FOR KEY SHARE", t.ID).Exec(func(tag pgconn.CommandTag) error {
+		there = tag.RowsAffected() > 0
+		return nil
+	})
+	b.Queue("SELECT purser_holds_lock()")
+	b.Queue("SELECT purser_any_holds($1)", t.NamespaceID).QueryRow(func(row pgx.Row) error { return row.Scan(&holds) })
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return false, fmt.Errorf("locking repository %s: %w", t.Path, err)
 	}
-	if done.RowsAffected() == 0 {
-		return errGone
+	if !there {
+		return false, errGone
 	}
-	return nil
+	return holds, nil
 }
 
 // tagBatch is a set of tags of one repository that are to be deleted, with the details for

@@ -302,6 +302,9 @@ func (v *Verdict) followImages(repository Repository, attached []attachedTag) er
 		}
 		g.addTag(t.Manifest, v.Decide(t).Policies)
 	}
+	if err := g.hold(repository.Held); err != nil {
+		return err
+	}
 	v.gone = g.settle()
 	return nil
 }
@@ -315,7 +318,7 @@ func (v *Verdict) Decide(t Tag) Decision {
 		return Decision{Code: Protected, Policy: -1}
 	}
 	if t.attached() {
-		return v.decideAttached(&t)
+		return v.decideAttached(&t).unlessHeld(&t)
 	}
 	d := Decision{Code: NotMatched, Policy: -1}
 	unreadable, waiting := -1, -1
@@ -354,6 +357,15 @@ func (v *Verdict) Decide(t Tag) Decision {
 		if f := v.keptByFloor(&t); f != nil {
 			return Decision{Code: KeptFloor, Policy: f.policy}
 		}
+	}
+	return d.unlessHeld(&t)
+}
+
+// unlessHeld returns the decision that the tag stays, if it would be deleted and is held.
+// Holds come last: they are looked up only for tags that would be deleted otherwise.
+func (d Decision) unlessHeld(t *Tag) Decision {
+	if d.Delete && t.Held != "" {
+		return Decision{Code: Held, Policy: d.Policy}
 	}
 	return d
 }

@@ -34,7 +34,7 @@ func NewExpirer(o ExpirerOptions) (*worker.Loop, error) {
 			ctx = audit.WithSource(ctx, audit.Source{Actor: audit.ActorExpiration})
 			done, err := o.Catalog.ExpireTags(ctx)
 			if done.Deleted+done.Kept > 0 {
-				o.Log.InfoContext(ctx, "tags have expired", "deleted", done.Deleted, "kept_because_protected", done.Kept)
+				o.Log.InfoContext(ctx, "tags have expired", "deleted", done.Deleted, "kept_because_protected", done.Kept, "held", done.Held)
 			}
 			return done.More, err
 		},

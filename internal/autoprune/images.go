@@ -1,5 +1,10 @@
 package autoprune
 
+import (
+	"maps"
+	"slices"
+)
+
 // images finds the images that lose their last tag, and so the attached tags that are
 // deleted with them. It is a graph with reference counts. Its nodes are the images of
 // attached tags and the indexes above them. A manifest's references are its tags and the
@@ -111,6 +116,24 @@ func (g *images) addTag(manifest int64, taken PolicySet) {
 		n.released++
 		n.policies |= taken
 	}
+}
+
+// hold keeps the manifests of the graph that `held` returns: each counts one reference that
+// nothing releases. So what is attached to them stays too.
+func (g *images) hold(held func([]int64) ([]int64, error)) error {
+	if held == nil {
+		return nil
+	}
+	for batch := range slices.Chunk(slices.Sorted(maps.Keys(g.places)), parentsBatch) {
+		found, err := held(batch)
+		if err != nil {
+			return err
+		}
+		for _, manifest := range found {
+			g.addTag(manifest, 0)
+		}
+	}
+	return nil
 }
 
 // settle removes the references of deleted tags from the counts. It returns the images

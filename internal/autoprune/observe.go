@@ -50,16 +50,16 @@ func (v *repositoryRun) observe(ctx context.Context, r *tagReader, rules Rules, 
 	if err != nil {
 		return err
 	}
-	v.observed, v.tallies = observed{}, nil
+	v.observed = observed{}
 	if !would.hasCandidates {
 		return nil
 	}
+	r.verdicts = []*Verdict{would, verdict}
 	for t, err := range r.tags(ctx) {
 		if err != nil {
 			return err
 		}
 		d := would.Decide(t.tag)
-		v.tallyTag(t.Name, d.Policies)
 		if !d.Delete || verdict.Decide(t.tag).Delete {
 			continue
 		}

@@ -51,9 +51,16 @@ type FinishedNotice struct {
 func (u *timeSlice) started() StartedNotice {
 	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []NoticePolicy{}}
 	l := u.policies
-	for _, s := range l.all() {
-		if s.Problem == "" && s.Policy.guard.mode == "" && (s.ActiveFrom == nil || l.announced(s)) {
-			n.Policies = append(n.Policies, l.notice(s))
+	for _, a := range Combine(applied(DefaultScope, l.defaults), applied(NamespaceScope, l.namespace), nil, l.off) {
+		if a.Problem == "" && a.Policy.guard.mode == "" {
+			n.Policies = append(n.Policies, NoticePolicy{ID: a.ID, Scope: a.Scope, Policy: a.Policy})
+		}
+	}
+	for id, list := range l.repositories {
+		for _, s := range list {
+			if s.Problem == "" && s.Policy.guard.mode == "" {
+				n.Policies = append(n.Policies, NoticePolicy{ID: s.ID, Scope: RepositoryScope, Repository: id, Policy: s.Policy})
+			}
 		}
 	}
 	return n
@@ -142,9 +149,6 @@ func (u *timeSlice) pause(ctx context.Context) error {
 		if _, err := u.addSlice(ctx, tx, ""); err != nil {
 			return err
 		}
-		if err := u.storeTallies(ctx, tx); err != nil {
-			return err
-		}
 		return u.p.yieldTask(ctx, tx, u.task)
 	})
 }
@@ -181,13 +185,16 @@ func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*
 			notices = NULLIF(COALESCE(notices, '{}') || @notices::jsonb, '{}'),
 			would = would + @would,
 			observed = NULLIF(jsonb_path_query_array(COALESCE(observed, '[]') || @observed::jsonb, '$[0 to 99]'), '[]'),
+			held = held + @held, held_by = CASE WHEN @held_by::jsonb = '{}' THEN held_by ELSE (
+				SELECT jsonb_object_agg(key, COALESCE((held_by ->> key)::bigint, 0) + COALESCE((@held_by::jsonb ->> key)::bigint, 0))
+				FROM jsonb_object_keys(COALESCE(held_by, '{}') || @held_by::jsonb) AS key) END,
 			state = CASE WHEN @finished::text = '' THEN state WHEN failed + @failed > 0 THEN 'failure' ELSE @finished END,
-			ended_at = CASE WHEN @finished <> '' THEN clock_timestamp() END, tally = CASE WHEN @finished = '' THEN tally END
+			ended_at = CASE WHEN @finished <> '' THEN clock_timestamp() END
 		WHERE id = @run
 		RETURNING state, started_at, ended_at, repositories, tags, deleted, failed, busy, COALESCE(error, ''), announced, would`, db.Args{
 		"run": u.task.run, "repositories": u.repositories, "tags": u.tags, "failed": u.failed, "error": shorten(u.firstError),
 		"busy": u.busy(), "notices": string(notices), "finished": finished,
-		"would": u.observed.number, "observed": seen,
+		"would": u.observed.number, "observed": seen, "held": u.held, "held_by": u.holders(),
 	}).
 		Scan(&r.state, &r.started, &ended, &r.repositories, &r.tags, &r.deleted, &r.failed, &r.busy, &r.err, &r.announced, &r.would)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -234,12 +241,7 @@ func (u *timeSlice) finish(ctx context.Context) error {
 		if err := u.p.finishTask(ctx, tx, u.task, r.status()+u.skipped()); err != nil {
 			return err
 		}
-		announced, err := u.announce(ctx, tx)
-		if err != nil {
-			return err
-		}
 		told, err = u.p.tellEnd(ctx, tx, u.task.run.String(), u.task.name, r)
-		told = told || announced
 		return err
 	})
 	if err != nil {
@@ -313,19 +315,19 @@ func (u *timeSlice) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	took := u.busy()
 	args := db.SharedArgs{"run": u.task.run, "namespace": u.task.namespace, "name": u.task.name,
 		"repositories": u.repositories, "tags": u.tags, "busy": took, "notices": string(notices),
-		"would": u.observed.number, "observed": seen}
+		"would": u.observed.number, "observed": seen, "held": u.held, "held_by": u.holders()}
 	done, err := tx.Exec(ctx, `
 		UPDATE autopruneruns SET ended_at = clock_timestamp(), times = times + 1, repositories = @repositories, tags = @tags,
-			busy = busy + @busy::interval
+			busy = busy + @busy::interval, held = @held, held_by = NULLIF(@held_by::jsonb, '{}')
 		WHERE id = (SELECT id FROM autopruneruns WHERE namespace = @name ORDER BY started_at DESC, id DESC LIMIT 1)
 			AND state = 'success' AND deleted = 0 AND failed = 0 AND namespace_id = @namespace
 			AND COALESCE(notices, '{}') = @notices::jsonb AND would = @would AND COALESCE(observed, '[]') = @observed::jsonb`, args)
 	repeats := err == nil && done.RowsAffected() > 0
 	if err == nil && !repeats {
 		_, err = tx.Exec(ctx, `
-			INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at, repositories, tags, busy, notices, would, observed)
+			INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at, repositories, tags, busy, notices, would, observed, held, held_by)
 			VALUES (@run, @namespace, @name, 'success', clock_timestamp() - @busy::interval, clock_timestamp(),
-				@repositories, @tags, @busy, NULLIF(@notices::jsonb, '{}'), @would, NULLIF(@observed::jsonb, '[]'))`, args)
+				@repositories, @tags, @busy, NULLIF(@notices::jsonb, '{}'), @would, NULLIF(@observed::jsonb, '[]'), @held, NULLIF(@held_by::jsonb, '{}'))`, args)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("recording a run: %w", err)

@@ -33,10 +33,13 @@ type RunSummary struct {
 	Deleted      int64      `json:"tags_deleted"`
 	Would        int64      `json:"tags_would_delete" doc:"Tags that it would have deleted if no policy observed or waited"`
 	Failed       int64      `json:"repositories_failed"`
+	Held         int64      `json:"tags_held" doc:"Tags that policies selected and that stayed because a reporter holds them. A repository that took several time slices may count them more than once"`
 	Restored     int64      `json:"tags_restored" doc:"Tags that were restored since"`
 	Error        string     `json:"error,omitempty"`
 	// Notices says for policies, by their uuids, why they selected nothing, or why their keep
 	// rules kept more tags than they should.
+	// HeldBy says who holds them: the number of these tags by the reporter's name.
+	HeldBy  map[string]int64  `json:"held_by,omitempty" doc:"Number of these tags by the name of a reporter that holds them"`
 	Notices map[string]string `json:"notices,omitempty" doc:"Why policies, by their uuids, could select nothing, or why their keep rules kept more tags"`
 }
 
@@ -49,9 +52,12 @@ type RunRepository struct {
 }
 
 func scanRun(row pgx.CollectableRow) (r RunSummary, err error) {
-	var notices []byte
+	var notices, by []byte
 	err = row.Scan(&r.ID, &r.Namespace, &r.State, &r.Started, &r.Ended, &r.Times, &r.Took, &r.Repositories, &r.Tags,
-		&r.Deleted, &r.Would, &r.Failed, &r.Restored, &r.Error, &notices)
+		&r.Deleted, &r.Would, &r.Failed, &r.Held, &by, &r.Restored, &r.Error, &notices)
+	if err == nil && by != nil {
+		err = json.Unmarshal(by, &r.HeldBy)
+	}
 	if err == nil && notices != nil {
 		err = json.Unmarshal(notices, &r.Notices)
 	}
@@ -84,7 +90,7 @@ func (p *Pruner) Runs(ctx context.Context, namespace, cursor string, n int) (lis
 	}
 	rows, err := p.db.Pool.Query(ctx, `
 		SELECT id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
-			repositories, tags, deleted, would, failed, restored, COALESCE(error, ''), notices
+			repositories, tags, deleted, would, failed, held, held_by, restored, COALESCE(error, ''), notices
 		FROM autopruneruns WHERE `+where+`
 		ORDER BY started_at DESC, id DESC LIMIT $3`, args...)
 	if err == nil {
@@ -147,7 +153,7 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	}
 	rows, err := p.db.Pool.Query(ctx, `
 		SELECT id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
-			repositories, tags, deleted, would, failed, restored, COALESCE(error, ''), notices
+			repositories, tags, deleted, would, failed, held, held_by, restored, COALESCE(error, ''), notices
 		FROM autopruneruns WHERE id = $1`, key)
 	if err == nil {
 		d.RunSummary, err = pgx.CollectExactlyOneRow(rows, scanRun)

@@ -67,6 +67,8 @@ type snapshot struct {
 	Now    time.Time
 	tx     pgx.Tx
 	target catalog.Repository
+	// holds says whether any holds are in force in the namespace.
+	holds bool
 	// subjects says whether any manifest of the repository has a subject. Few repositories
 	// have such manifests; in all other repositories, Tags reads only the table tags.
 	subjects bool
@@ -81,10 +83,10 @@ func readSnapshot(ctx context.Context, pool *pgxpool.Pool, t catalog.Repository,
 		s := &snapshot{tx: tx, target: t}
 		err := tx.QueryRow(ctx, `
 			SELECT now(), EXISTS (SELECT FROM manifests
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest IS NOT NULL),
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest IS NOT NULL), purser_any_holds($1),
 				set_config('idle_in_transaction_session_timeout', '5min', true),
 				(SELECT count(set_config(name, '0', true)) FROM pg_settings WHERE name = 'transaction_timeout') -- only newer servers have this setting`,
-			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects, nil, nil)
+			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects, &s.holds, nil, nil)
 		if err != nil {
 			return fmt.Errorf("reading the tags of %s: %w", t.Path, err)
 		}

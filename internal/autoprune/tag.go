@@ -37,6 +37,9 @@ type Tag struct {
 	// MediaType must not be empty.
 	MediaType, ArtifactType string
 	Size                    int64
+	// Held says who holds the tag's manifest, or the image that the tag belongs to; "" if
+	// nobody does. Then no policy deletes the tag (see package hold).
+	Held string
 	// Exempt has the policies that must not select the tag, because an undo has restored
 	// the tag and they haven't been saved since.
 	Exempt PolicySet
@@ -97,4 +100,7 @@ type Repository struct {
 	// Parents returns the references whose Child is one of the given manifests. Evaluate
 	// passes at most 1,000 manifests in one call. Nil: the repository has no indexes.
 	Parents func(manifests []int64) ([]Reference, error)
+	// Held returns those of the given manifests that are held. Evaluate passes at most 1,000
+	// manifests in one call. Nil: nothing is held.
+	Held func(manifests []int64) ([]int64, error)
 }

@@ -34,6 +34,10 @@ type tagReader struct {
 	// reading the database. That is correct because a snapshot doesn't change.
 	all      []candidate
 	complete bool
+	// verdicts are set after the evaluation. From then on, tags that one of them deletes are
+	// asked for holds, page by page.
+	verdicts []*Verdict
+	asked    bool // the tags in `all` were asked for holds
 }
 
 // repository returns the repository as Evaluate reads it.
@@ -54,6 +58,7 @@ func (r *tagReader) repository(ctx context.Context) Repository {
 			}
 			return list, err
 		},
+		Held: r.heldManifests(ctx),
 	}
 }
 
@@ -72,6 +77,10 @@ func (r *tagReader) tags(ctx context.Context) iter.Seq2[candidate, error] {
 			}
 			if last == "" && len(page) < r.p.opt.Page {
 				r.all, r.complete = page, true
+			}
+			if err := r.fillHolds(ctx, page); err != nil {
+				yield(candidate{}, err)
+				return
 			}
 			r.seen += int64(len(page))
 			for i := range page {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/hold"
 )
 
 // timeSlice is the work that a worker does for one namespace before it takes the next
@@ -26,11 +27,12 @@ type timeSlice struct {
 	visited  bool          // at least one repository was begun
 
 	repositories, tags, deleted, failed int64
+	held                                int64            // tags that stay because they are held
+	heldBy                              map[string]int64 // number of these tags by reporter
 	firstError                          string
 	notices                             map[string]string // by policy
 	observed                            observed
-	tallies                             map[string]*tally // by policy
-	unreadable                          int               // number of policies that can't be read
+	unreadable                          int // number of policies that can't be read
 
 	page, batch []candidate // buffers that are reused for each repository
 }
@@ -95,10 +97,7 @@ func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted i
 	u := &timeSlice{p: p, task: t, policies: l, began: now, slice: now, renewed: now, nested: nested, notices: l.unreadable()}
 	u.unreadable = len(u.notices)
 	p.tellUnreadable(ctx, t, u.notices)
-	done := false
-	if err = u.loadTallies(ctx); err == nil {
-		done, err = u.namespace(ctx)
-	}
+	done, err := u.namespace(ctx)
 	switch {
 	case errors.Is(err, errLost):
 		return u.deleted, err
@@ -237,9 +236,6 @@ func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (
 	switch {
 	case err == nil && !v.cut:
 		u.observed.add(v.observed)
-		for id, y := range v.tallies {
-			u.tallies[id].add(y)
-		}
 		return true, nil
 	case err == nil:
 		return false, nil
@@ -265,10 +261,9 @@ type repositoryRun struct {
 	saved        []Saved // the policies of the rules, in the same order
 	rules        Rules   // by which the tags are judged
 	observed     observed
-	tallies      map[string]tally // by policy
-	pages        int              // number of pages that were read
-	cut          bool             // the time slice ended early: another has to continue in this repository
-	stillReached bool             // attached tags were kept because a tag still reaches their image
+	pages        int  // number of pages that were read
+	cut          bool // the time slice ended early: another has to continue in this repository
+	stillReached bool // attached tags were kept because a tag still reaches their image
 
 	// earlierDeleted is how many tags of this repository earlier time slices of the same run
 	// have deleted. earlierTags is how many of its tags they have added to the number of
@@ -361,6 +356,7 @@ func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) err
 	if err != nil {
 		return err
 	}
+	r.verdicts = []*Verdict{verdict}
 	v.deleting = u.busy()
 	v.judging = v.deleting - began
 	for _, n := range verdict.Notices() {
@@ -400,6 +396,7 @@ type candidate struct {
 	decision Decision
 	reason   string
 	attached bool // it belongs to an image, in the repository or missing
+	holders  []hold.Holder
 }
 
 // each passes the tags that the verdict deletes, and for which `want` returns true, to the
@@ -426,6 +423,9 @@ func (v *repositoryRun) each(ctx context.Context, r *tagReader, verdict *Verdict
 			return err
 		}
 		d := verdict.Decide(t.tag)
+		if d.Code == Held && !v.finishing {
+			v.slice.countHeld(t)
+		}
 		if !d.Delete {
 			continue
 		}

@@ -34,7 +34,8 @@ const (
 	blobsMissing   refusal = "the repository lacks a blob"
 	childMissing   refusal = "the repository lacks a manifest of the index"
 	manifestGone   refusal = "the manifest was deleted meanwhile"
-	manifestHeld   refusal = "the manifest is part of an index"
+	manifestListed refusal = "the manifest is part of an index"
+	manifestHeld   refusal = "a reporter holds the manifest"
 	tagsChanged    refusal = "the manifest got a tag meanwhile"
 	uploadLost     refusal = "another request has continued, finished or cancelled the upload"
 	blobExists     refusal = "the blob exists already"
@@ -96,6 +97,11 @@ func (b *batch) lockRepository(r repository, path string) {
 		      WHERE n.id = $1 AND r.id = $2 AND r.path = $3
 		      FOR KEY SHARE) alive`, r.namespace, r.id, path)
 }
+
+// lockHolds adds the statement that every transaction sends before it deletes tags or manifests:
+// after the locks on namespace and repository, and before all others. A later statement of the
+// batch must look for holds. See the protocol in package hold.
+func (b *batch) lockHolds() { b.exec("SELECT purser_holds_lock()") }
 
 // send runs the batch. If a guard has refused it, send returns the guard's [refusal], even if
 // a later statement has failed with pgx.ErrNoRows, since statements after a refusal return no

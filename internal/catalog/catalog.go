@@ -95,6 +95,7 @@ type Catalog struct {
 	cache *cache
 
 	protection atomic.Pointer[protection] // nil until it was read
+	expiry     expiry
 }
 
 // New makes a catalog. Its caches stay unused until Listen runs.

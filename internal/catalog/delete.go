@@ -19,12 +19,16 @@ const (
 	// OverrideProtection makes DeleteTag delete a tag even if a rule protects it. The caller
 	// has checked that the client may override rules.
 	OverrideProtection TagOption = 1
+	// OverrideHolds makes DeleteTag, DeleteManifest, DeleteRepository and DeleteNamespace delete
+	// what a reporter holds (see package hold).
+	OverrideHolds TagOption = 3
 	// KeepTag makes PointTag and RestoreTag refuse to move a tag to another manifest.
 	KeepTag TagOption = 2
 )
 
 // DeleteTag deletes a tag; a trigger queues the manifest to which the tag pointed for review.
-// Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED with status 409 for a protected tag.
+// Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED with status 409 for a protected tag, and for a
+// tag of a held manifest.
 func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...TagOption) error {
 	return c.DeleteTagIf(ctx, path, tag, Condition{}, options...)
 }
@@ -32,7 +36,10 @@ func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...Ta
 // DeleteTagIf is like DeleteTag, but only deletes the tag if the condition on the tag holds.
 // Otherwise the error is DENIED with status 412.
 func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition Condition, options ...TagOption) error {
-	override := slices.Contains(options, OverrideProtection)
+	d := tagDeletion{
+		path: path, tag: tag, condition: condition,
+		override: slices.Contains(options, OverrideProtection), overrideHolds: slices.Contains(options, OverrideHolds),
+	}
 	var n int64
 	var rule *ProtectionRule
 	err := c.write(ctx, write{
@@ -40,11 +47,13 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 		run: func(ctx context.Context, r repository) (err error) {
 			rules := c.rules()
 			rule = rules.of(r, tag)
-			n, err = c.deleteTag(ctx, r, path, tag, condition, rules.version, rule != nil, override)
+			n, err = c.deleteTag(ctx, r, d, rules.version, rule != nil)
 			return err
 		},
-		answer: func(ctx context.Context, _ repository, why refusal) error {
+		answer: func(ctx context.Context, r repository, why refusal) error {
 			switch why {
+			case manifestHeld:
+				return c.tagHeld(ctx, r, path, tag)
 			case tagProtected:
 				return rule.refusal(path, tag, "deleted", "delete it by the management API with the right to override rules")
 			case conditionFails:
@@ -60,23 +69,35 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 	return err
 }
 
+// tagDeletion is what a client wants to delete, and under which conditions.
+type tagDeletion struct {
+	path, tag               string
+	condition               Condition
+	override, overrideHolds bool
+}
+
 // deleteTag locks the tag's row by one statement. The next statement deletes the locked row
-// unless a protection rule or the request's condition forbids this; then it refuses the batch.
-// deleteTag returns the number of deleted tags, 0 or 1. OFFSET 0 in its SQL makes PostgreSQL
-// look rows up by an index: see "Plans" in package db.
-func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string, condition Condition, version string, protected, override bool) (n int64, err error) {
+// unless a protection rule, the request's condition or a hold forbids this; then it refuses the
+// batch. deleteTag returns the number of deleted tags, 0 or 1. OFFSET 0 in its SQL makes
+// PostgreSQL look rows up by an index: see "Plans" in package db.
+func (c *Catalog) deleteTag(ctx context.Context, r repository, d tagDeletion, version string, protected bool) (n int64, err error) {
 	b := new(batch)
-	b.lockRepository(r, path)
+	b.lockRepository(r, d.path)
+	b.lockHolds()
 	b.exec("SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 AND purser_accepted() FOR UPDATE",
-		r.namespace, r.id, tag)
+		r.namespace, r.id, d.tag)
 	b.guard([]any{&n}, `
 			WITH found AS MATERIALIZED (
-				SELECT t.name, m.digest FROM (
+				SELECT t.name, t.manifest_id, m.digest FROM (
 					SELECT name, manifest_id FROM tags
 					WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = @tag OFFSET 0) t
 				CROSS JOIN LATERAL (
 					SELECT digest FROM manifests
 					WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND id = t.manifest_id OFFSET 0) m
+			), held AS MATERIALIZED (
+				SELECT h.reporter FROM found CROSS JOIN LATERAL purser_held(@namespace, @repository, ARRAY[found.manifest_id]) h
+				UNION
+				SELECT h.reporter FROM found CROSS JOIN LATERAL purser_held_names(@namespace, @repository, ARRAY[found.name]) h
 			), asked AS MATERIALIZED (
 				SELECT CASE
 					WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM @rules
@@ -84,7 +105,9 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string,
 					WHEN @protected::boolean AND NOT @override::boolean AND EXISTS (SELECT FROM found)
 						THEN purser_refuse('the tag is protected')
 					WHEN EXISTS (SELECT FROM found WHERE NOT purser_condition_holds(digest, @if_match::bytea[], @if_no_match::bytea[]))
-						THEN purser_refuse('the condition of the request does not hold') END AS refusal
+						THEN purser_refuse('the condition of the request does not hold')
+					WHEN NOT @override_holds::boolean AND EXISTS (SELECT FROM held)
+						THEN purser_refuse('a reporter holds the manifest') END AS refusal
 				WHERE purser_accepted()
 			), gone AS (
 				DELETE FROM tags WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = @tag
@@ -93,30 +116,41 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string,
 			), logged AS (
 				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, detail)
 				SELECT 'delete_tag', @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository,
-					gone.name, found.digest, CASE WHEN @protected AND @override THEN '{"protection": "overridden"}'::jsonb END
+					gone.name, found.digest, NULLIF(
+						CASE WHEN @protected AND @override THEN '{"protection": "overridden"}'::jsonb ELSE '{}' END ||
+						CASE WHEN EXISTS (SELECT FROM held)
+							THEN jsonb_build_object('holds', 'overridden', 'held_by', (SELECT jsonb_agg(reporter ORDER BY reporter) FROM held))
+							ELSE '{}' END, '{}')
 				FROM gone JOIN found ON found.name = gone.name
 			)
 			SELECT (SELECT count(*) FROM gone), (SELECT refusal FROM asked)`, audit.Args(ctx, db.Args{
-		"namespace": r.namespace, "repository": r.id, "path": path, "tag": tag,
-		"rules": version, "protected": protected, "override": override,
-		"if_match": condition.IfMatch.arg(), "if_no_match": condition.IfNoMatch.arg(),
+		"namespace": r.namespace, "repository": r.id, "path": d.path, "tag": d.tag,
+		"rules": version, "protected": protected, "override": d.override, "override_holds": d.overrideHolds,
+		"if_match": d.condition.IfMatch.arg(), "if_no_match": d.condition.IfNoMatch.arg(),
 	}))
 	err = b.send(ctx, c.db.Pool)
 	return n, err
 }
 
 // DeleteManifest deletes a manifest and the tags that point to it. The error is DENIED with
-// status 409 if an index lists the manifest (the error names the index), or if a rule protects
-// one of the tags. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
-func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest) error {
+// status 409 if an index lists the manifest (the error names the index), if a rule protects one of
+// the tags, or if the manifest is held. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest, options ...TagOption) error {
+	overrideHolds := slices.Contains(options, OverrideHolds)
 	return c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("deleting manifest %s of %s", d, path), drop: c.cache.dropAll,
-		run: func(ctx context.Context, r repository) error { return c.deleteManifest(ctx, r, path, d, c.rules()) },
-		answer: func(_ context.Context, _ repository, why refusal) error {
-			if why == manifestGone {
+		run: func(ctx context.Context, r repository) error {
+			return c.deleteManifest(ctx, r, path, d, c.rules(), overrideHolds)
+		},
+		answer: func(ctx context.Context, r repository, why refusal) error {
+			switch why {
+			case manifestGone:
 				return manifestUnknown(path, d.String())
+			case manifestHeld:
+				return c.manifestHeld(ctx, r, path, d)
+			default:
+				return why
 			}
-			return why
 		},
 	})
 }
@@ -132,7 +166,10 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest)
 // them with the rules before it locks anything. If the locked manifest turns out to have a
 // further tag, deleteManifest returns the refusal tagsChanged, and [Catalog.write] runs it
 // again.
-func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string, d oci.Digest, rules *protection) error {
+//
+// The last guard looks for holds of the manifest, and of the images that the names of its tags
+// refer to. It stores the reporters for the audit log, as the guard before stores the tags.
+func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string, d oci.Digest, rules *protection, overrideHolds bool) error {
 	var deletable []string // nil: every tag
 	if rules.in(r) {
 		var err error
@@ -143,6 +180,7 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 	var index []byte
 	b := new(batch)
 	b.lockRepository(r, path)
+	b.lockHolds()
 	b.guard(nil, `
 		SELECT CASE WHEN count(*) = 0 THEN purser_refuse('the manifest was deleted meanwhile') END
 		FROM (SELECT FROM manifests
@@ -168,10 +206,25 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 				SELECT id FROM manifests
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted())
 			ORDER BY name FOR UPDATE) n) t`, r.namespace, r.id, d.Bytes(), rules.version, deletable)
+	b.guard(nil, `
+		WITH held AS MATERIALIZED (
+			SELECT h.reporter FROM (
+				SELECT id FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted() OFFSET 0) m
+			CROSS JOIN LATERAL purser_held($1, $2, ARRAY[m.id]) h
+			UNION
+			SELECT h.reporter FROM purser_held_names($1, $2, NULLIF(current_setting('purser.deleted_tags', true), '')::text[]) h
+			WHERE purser_accepted()
+		)
+		SELECT CASE
+			WHEN NOT EXISTS (SELECT FROM held) THEN NULL
+			WHEN NOT $4::boolean THEN purser_refuse('a reporter holds the manifest')
+			WHEN set_config('purser.held_by', (SELECT jsonb_agg(reporter ORDER BY reporter)::text FROM held), true) IS NULL THEN '' END`,
+		r.namespace, r.id, d.Bytes(), overrideHolds)
 	c.deleteLocked(ctx, b, r, path, d)
 	err := b.send(ctx, c.db.Pool)
-	if errors.Is(err, manifestHeld) {
-		return heldByIndex(d, index)
+	if errors.Is(err, manifestListed) {
+		return listedByIndex(d, index)
 	}
 	return err
 }
@@ -213,8 +266,10 @@ func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path
 			WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest AND purser_accepted()
 			RETURNING digest
 		), logged AS (
-			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest)
-			SELECT k.kind, @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository, k.tag, gone.digest
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, detail)
+			SELECT k.kind, @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository, k.tag, gone.digest,
+				CASE WHEN current_setting('purser.held_by', true) <> ''
+					THEN jsonb_build_object('holds', 'overridden', 'held_by', current_setting('purser.held_by', true)::jsonb) END
 			FROM gone CROSS JOIN (
 				SELECT 'delete_manifest' AS kind, NULL AS tag
 				UNION ALL
@@ -249,8 +304,8 @@ func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string
 	return tags, nil
 }
 
-// heldByIndex returns the error for deleting a manifest that an index lists.
-func heldByIndex(d oci.Digest, parent []byte) error {
+// listedByIndex returns the error for deleting a manifest that an index lists.
+func listedByIndex(d oci.Digest, parent []byte) error {
 	index, err := oci.DigestFromBytes(parent)
 	if err != nil {
 		return err

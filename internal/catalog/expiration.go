@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -92,6 +94,7 @@ const maxExpired = 200
 type Expired struct {
 	Deleted int  // tags
 	Kept    int  // protected tags, whose date was removed
+	Held    int  // tags that stay, with their dates, as long as a reporter holds them
 	More    bool // further tags are due
 }
 
@@ -101,28 +104,16 @@ type Expired struct {
 // once: each skips tags that another transaction has locked, and a later call deletes those
 // that are then still due.
 //
+// A held tag keeps its date, which acts when the hold has ended. So that held tags don't hide
+// others, each call goes on after the tags that the call before has looked at. After the last
+// due tag, the next call begins again; NextExpiration lets it wait for a minute if tags are held.
+//
 // ExpireTags deletes the tags of each repository in one transaction. The transaction locks the
 // repository's row against deletion, and then the tags in the order of their names, the order
 // in which a put locks them. It deletes those locked tags that are still due. So if a client
 // pushes a tag before it is locked, the push removes the date, and the tag stays.
 func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
-	type due struct {
-		Repository
-		name string
-	}
-	rows, err := c.db.Pool.Query(ctx, `
-		SELECT t.top_level_namespace_id, t.repository_id, COALESCE(r.path, ''), t.name FROM (
-			SELECT top_level_namespace_id, repository_id, name, expires_at FROM tags
-			WHERE expires_at <= now() ORDER BY expires_at LIMIT $1) t
-		LEFT JOIN live_repositories r ON r.id = t.repository_id AND r.top_level_namespace_id = t.top_level_namespace_id
-		ORDER BY t.expires_at`, maxExpired)
-	if err != nil {
-		return done, fmt.Errorf("looking for expired tags: %w", err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d due, err error) {
-		err = row.Scan(&d.NamespaceID, &d.ID, &d.Path, &d.name)
-		return d, err
-	})
+	list, err := c.dueTags(ctx)
 	if err != nil {
 		return done, fmt.Errorf("looking for expired tags: %w", err)
 	}
@@ -144,50 +135,132 @@ func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 			}
 			continue
 		}
-		deleted, kept, err := c.expireIn(ctx, t, names[t])
+		in, err := c.expireIn(ctx, t, names[t])
 		if err != nil && !errors.Is(err, repositoryGone) {
 			return done, err
 		}
-		done.Deleted, done.Kept = done.Deleted+deleted, done.Kept+kept
+		done.Deleted, done.Kept, done.Held = done.Deleted+in.Deleted, done.Kept+in.Kept, done.Held+in.Held
 	}
-	done.More = len(list) == maxExpired && done.Deleted+done.Kept > 0
+	full := len(list) == maxExpired
+	c.expiry.looked(list, done.Held > 0, full)
+	done.More = full && done.Deleted+done.Kept+done.Held > 0
 	return done, nil
 }
 
+// expiry is how far ExpireTags has looked at due tags.
+type expiry struct {
+	mu   sync.Mutex
+	at   time.Time // of the last tag that was looked at; zero: begin with the first
+	id   int64
+	held time.Time // the last date of a page of this pass with held tags
+	rest time.Time // the same of the last whole pass: up to there, only held tags are left
+}
+
+func (e *expiry) after() (at time.Time, id int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.at, e.id
+}
+
+// looked notes that the tags in `list` were looked at, and whether some of them are held. If
+// `more` is false, this was the end of the pass.
+func (e *expiry) looked(list []dueTag, held, more bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if held {
+		e.held = list[len(list)-1].at
+	}
+	if !more {
+		e.at, e.id, e.rest, e.held = time.Time{}, 0, e.held, time.Time{}
+		return
+	}
+	if !e.held.IsZero() { // without held tags, those that were looked at are gone, or were locked and are looked at again
+		last := list[len(list)-1]
+		e.at, e.id = last.at, last.id
+	}
+}
+
+// passed returns the date up to which no tag needs to be looked at: zero, or if tags of the last
+// whole pass are held, the last of their dates.
+func (e *expiry) passed() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rest
+}
+
+// dueTag is a tag whose date has passed.
+type dueTag struct {
+	Repository
+	name string
+	at   time.Time
+	id   int64
+}
+
+// dueTags returns the next tags whose date has passed.
+func (c *Catalog) dueTags(ctx context.Context) ([]dueTag, error) {
+	at, id := c.expiry.after()
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT t.top_level_namespace_id, t.repository_id, COALESCE(r.path, ''), t.name, t.expires_at, t.id FROM (
+			SELECT top_level_namespace_id, repository_id, name, expires_at, id FROM tags
+			WHERE expires_at <= now() AND expires_at >= $2 AND (expires_at, id) > ($2, $3) ORDER BY expires_at, id LIMIT $1) t
+		LEFT JOIN live_repositories r ON r.id = t.repository_id AND r.top_level_namespace_id = t.top_level_namespace_id
+		ORDER BY t.expires_at, t.id`, maxExpired, at, id)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (d dueTag, err error) {
+		err = row.Scan(&d.NamespaceID, &d.ID, &d.Path, &d.name, &d.at, &d.id)
+		return d, err
+	})
+}
+
 // expireIn locks and deletes those of the named tags of one repository whose expiration date
-// has passed; it skips tags that another transaction has locked. It returns how many tags it
-// deleted, and how many it kept because a rule protects them.
-func (c *Catalog) expireIn(ctx context.Context, t Repository, names []string) (deleted, kept int, err error) {
+// has passed; it skips tags that another transaction has locked.
+func (c *Catalog) expireIn(ctx context.Context, t Repository, names []string) (done Expired, err error) {
 	err = c.write(ctx, write{
 		path: t.Path, in: repository{t.NamespaceID, t.ID}, doing: "deleting expired tags of " + t.Path, drop: c.cache.dropTags,
 		run: func(ctx context.Context, r repository) error {
 			return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
-				deleted, kept, err = c.expire(ctx, tx, r, t.Path, names, c.rules())
+				done, err = c.expire(ctx, tx, r, t.Path, names, c.rules())
 				return err
 			})
 		},
 	})
-	return deleted, kept, err
+	return done, err
 }
 
-func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path string, names []string, rules *protection) (deleted, kept int, err error) {
-	var locked []string
+// expire locks the tags, looks for those that are held, and deletes the others.
+func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path string, names []string, rules *protection) (done Expired, err error) {
+	var locked, held []string
 	var otherwise bool
 	b := new(batch)
 	b.lockRepository(r, path)
+	b.lockHolds()
 	b.row([]any{&locked, &otherwise}, `
 		SELECT COALESCE(array_agg(name), '{}'), (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4 FROM (
 			SELECT name FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[]) AND expires_at <= now()
 			ORDER BY name FOR UPDATE SKIP LOCKED) t`, r.namespace, r.id, names, rules.version)
+	b.row([]any{&held}, `
+		WITH named AS MATERIALIZED (
+			SELECT name, manifest_id FROM tags
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[]) AND purser_any_holds($1)
+		), held AS MATERIALIZED (
+			SELECT manifest_id FROM purser_held($1, $2, ARRAY(SELECT manifest_id FROM named))
+		)
+		SELECT COALESCE(array_agg(name), '{}') FROM named
+		WHERE manifest_id IN (SELECT manifest_id FROM held)
+			OR name IN (SELECT name FROM purser_held_names($1, $2, ARRAY(SELECT name FROM named)))`, r.namespace, r.id, names)
 	if err := b.send(ctx, tx); err != nil {
-		return 0, 0, err
+		return done, err
 	}
 	if otherwise {
-		return 0, 0, rulesChanged
+		return done, rulesChanged
 	}
-	if len(locked) == 0 {
-		return 0, 0, nil
+	due := slices.DeleteFunc(slices.Clone(locked), func(name string) bool { return slices.Contains(held, name) })
+	done.Held = len(locked) - len(due)
+	if locked = due; len(locked) == 0 {
+		return done, nil
 	}
 	protected := rules.protected(r, locked)
 	err = tx.QueryRow(ctx, `
@@ -215,17 +288,17 @@ func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path stri
 		)
 		SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)`, audit.Args(ctx, db.Args{
 		"namespace": r.namespace, "repository": r.id, "path": path, "locked": locked, "protected": protected,
-	})).Scan(&deleted, &kept)
-	return deleted, kept, err
+	})).Scan(&done.Deleted, &done.Kept)
+	return done, err
 }
 
 // NextExpiration returns how long it is, by the database's clock, until the earliest
-// expiration date of any tag; the duration is negative if the date has passed. The bool is
-// false if no tag has a date.
+// expiration date of any tag; the duration is negative if the date has passed. It leaves out
+// dates of held tags that ExpireTags has just looked at. The bool is false if no tag has a date.
 func (c *Catalog) NextExpiration(ctx context.Context) (time.Duration, bool, error) {
 	var seconds *float64
 	err := c.db.Pool.QueryRow(ctx, `
-		SELECT extract(epoch FROM (SELECT expires_at FROM tags WHERE expires_at IS NOT NULL ORDER BY expires_at LIMIT 1) - now())`).Scan(&seconds)
+		SELECT extract(epoch FROM (SELECT expires_at FROM tags WHERE expires_at > $1 ORDER BY expires_at LIMIT 1) - now())`, c.expiry.passed()).Scan(&seconds)
 	if err != nil || seconds == nil {
 		return 0, false, err
 	}

@@ -3,9 +3,13 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/hold"
 )
 
 // DeleteRepository deletes a repository of any size by one short statement that deletes the
@@ -13,25 +17,16 @@ import (
 // and a repository that is made under the same name is new and empty. The worker of loose
 // foreign keys later deletes the tags, manifests and other rows that belonged to the
 // repository. A concurrent push either commits before the deletion, or finds the repository
-// gone and makes a new one. Error: NAME_UNKNOWN.
-func (c *Catalog) DeleteRepository(ctx context.Context, path string) error {
+// gone and makes a new one. Errors: NAME_UNKNOWN; DENIED with status 409 if a reporter holds a
+// manifest of the repository.
+//
+// The row is locked by a statement of its own before the lock of deletions is taken: see "Order
+// of locks" in package hold.
+func (c *Catalog) DeleteRepository(ctx context.Context, path string, options ...TagOption) error {
+	override := slices.Contains(options, OverrideHolds)
 	err := c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
 		return db.Retry(ctx, func() error {
-			var n int
-			err := c.db.Pool.QueryRow(ctx, `
-				WITH gone AS (
-					DELETE FROM repositories r USING top_level_namespaces n
-					WHERE r.path = @path AND n.id = r.top_level_namespace_id
-					RETURNING r.path, n.name
-				), logged AS (
-					INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository)
-					SELECT 'delete_repo', @actor, @address, @user_agent, @request_id, name, path FROM gone
-				)
-				SELECT count(*) FROM gone`, audit.Args(ctx, db.Args{"path": path})).Scan(&n)
-			if err == nil && n == 0 {
-				return nameUnknown(path)
-			}
-			return err
+			return c.txOrAnswer(ctx, func(tx pgx.Tx) error { return c.deleteRepository(ctx, tx, path, override) })
 		})
 	})
 	if err != nil && !isClientError(err) {
@@ -40,26 +35,54 @@ func (c *Catalog) DeleteRepository(ctx context.Context, path string) error {
 	return err
 }
 
+func (c *Catalog) deleteRepository(ctx context.Context, tx pgx.Tx, path string, override bool) error {
+	var r repository
+	b := new(batch)
+	b.row([]any{&r.namespace, &r.id}, `
+		SELECT n.id, r.id FROM repositories r JOIN top_level_namespaces n ON n.id = r.top_level_namespace_id
+		WHERE r.path = $1 FOR UPDATE OF r`, path)
+	b.lockHolds()
+	if err := b.send(ctx, tx); isNoRows(err) {
+		return nameUnknown(path)
+	} else if err != nil {
+		return err
+	}
+	by, err := refuseHeld(ctx, tx, "repository "+path, path, override, func(ctx context.Context, q db.Querier) ([]hold.Holder, error) {
+		return hold.InRepository(ctx, q, r.namespace, r.id)
+	})
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		WITH gone AS (
+			DELETE FROM repositories r USING top_level_namespaces n
+			WHERE r.id = @repository AND n.id = r.top_level_namespace_id
+			RETURNING r.path, n.name
+		), logged AS (
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, detail)
+			SELECT 'delete_repo', @actor, @address, @user_agent, @request_id, name, path,
+				CASE WHEN @held_by::text[] IS NOT NULL THEN jsonb_build_object('holds', 'overridden', 'held_by', @held_by) END
+			FROM gone
+		)
+		SELECT FROM gone`, audit.Args(ctx, db.Args{"repository": r.id, "held_by": sortedNames(by)}))
+	return err
+}
+
+// sortedNames returns the names in order and each once, or nil if names is nil.
+func sortedNames(names []string) []string {
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // DeleteNamespace deletes a top-level namespace with all its repositories in the same way
-// as DeleteRepository. Error: NAME_UNKNOWN.
-func (c *Catalog) DeleteNamespace(ctx context.Context, name string) error {
+// as DeleteRepository, and with the same errors.
+func (c *Catalog) DeleteNamespace(ctx context.Context, name string, options ...TagOption) error {
+	override := slices.Contains(options, OverrideHolds)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
 	c.cache.dropEverything()
 	err := db.Retry(ctx, func() error {
-		var n int
-		err := c.db.Pool.QueryRow(ctx, `
-			WITH gone AS (
-				DELETE FROM top_level_namespaces WHERE name = @name RETURNING name
-			), logged AS (
-				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace)
-				SELECT 'org_delete', @actor, @address, @user_agent, @request_id, name FROM gone
-			)
-			SELECT count(*) FROM gone`, audit.Args(ctx, db.Args{"name": name})).Scan(&n)
-		if err == nil && n == 0 {
-			return namespaceUnknown(name)
-		}
-		return err
+		return c.txOrAnswer(ctx, func(tx pgx.Tx) error { return c.deleteNamespace(ctx, tx, name, override) })
 	})
 	if err != nil && !isClientError(err) && db.Code(err) == "" {
 		c.cache.distrustEverything() // see change
@@ -68,5 +91,34 @@ func (c *Catalog) DeleteNamespace(ctx context.Context, name string) error {
 	if err != nil && !isClientError(err) {
 		return fmt.Errorf("deleting namespace %s: %w", name, err)
 	}
+	return err
+}
+
+func (c *Catalog) deleteNamespace(ctx context.Context, tx pgx.Tx, name string, override bool) error {
+	var id int64
+	b := new(batch)
+	b.row([]any{&id}, "SELECT id FROM top_level_namespaces WHERE name = $1 FOR UPDATE", name)
+	b.lockHolds()
+	if err := b.send(ctx, tx); isNoRows(err) {
+		return namespaceUnknown(name)
+	} else if err != nil {
+		return err
+	}
+	by, err := refuseHeld(ctx, tx, "namespace "+name, name, override, func(ctx context.Context, q db.Querier) ([]hold.Holder, error) {
+		return hold.InNamespace(ctx, q, id)
+	})
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		WITH gone AS (
+			DELETE FROM top_level_namespaces WHERE id = @namespace RETURNING name
+		), logged AS (
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, detail)
+			SELECT 'org_delete', @actor, @address, @user_agent, @request_id, name,
+				CASE WHEN @held_by::text[] IS NOT NULL THEN jsonb_build_object('holds', 'overridden', 'held_by', @held_by) END
+			FROM gone
+		)
+		SELECT FROM gone`, audit.Args(ctx, db.Args{"namespace": id, "held_by": sortedNames(by)}))
 	return err
 }

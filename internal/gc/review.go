@@ -51,7 +51,7 @@ type ReviewCursor struct {
 type Review struct {
 	Claimed     int              // rows that the batch locked; Deleted + Kept + Gone + Postponed add up to it
 	Deleted     int              // had no reference, deleted by this batch
-	Kept        int              // in use
+	Kept        int              // in use, or held
 	Gone        int              // another transaction had deleted the manifest or blob
 	Postponed   int              // couldn't be settled yet, and postponed by PostponeDelay
 	Links       int              // removed links of repositories that no longer use the blob
@@ -131,9 +131,10 @@ func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error)
 	var out Review
 	var rows []queueRow
 	err := pgx.BeginTxFunc(ctx, c.opt.Reviews.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
+		var holds bool
 		if o.Kind == ReviewOfBlobs {
 			rows, err = claimBlobs(ctx, tx, o)
-		} else {
+		} else if holds, err = lockHolds(ctx, tx); err == nil {
 			rows, err = claimManifests(ctx, tx, o)
 		}
 		if err != nil || len(rows) == 0 {
@@ -143,7 +144,7 @@ func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error)
 		if o.Kind == ReviewOfBlobs {
 			err = c.reviewBlobs(ctx, tx, rows, o.DryRun, &out)
 		} else {
-			err = c.reviewManifests(ctx, tx, rows, o.DryRun, &out)
+			err = c.reviewManifests(ctx, tx, rows, holds, o.DryRun, &out)
 		}
 		if err == nil && o.DryRun {
 			err = errDryRun

@@ -39,13 +39,17 @@ func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow
 // reference cycle that no tag keeps (see review_cycles.go). Triggers then queue the blobs,
 // children and referrers of the deleted manifest for review, each with the review delay of
 // its event.
-func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
+//
+// A manifest that a reporter holds stays too: see package hold. No event tells when a hold ends,
+// so its row stays in the queue, and becomes due again (postponeHeld). The caller has taken the
+// lock of deletions; `holds` says whether there are any holds.
+func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, holds, dry bool, out *Review) error {
 	var claimed manifestKeys
 	for _, r := range rows {
 		claimed.add(r.namespace, r.repository, r.id)
 	}
 	// Look.
-	first, err := linkAndClassify(ctx, tx, claimed)
+	first, err := linkAndClassify(ctx, tx, claimed, holds)
 	if err != nil {
 		return err
 	}
@@ -64,7 +68,7 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 		out.Claimed -= nextBatch.len()
 	}
 	// Look again.
-	second, err := classify(ctx, tx, locked)
+	second, err := classify(ctx, tx, locked, holds)
 	if err != nil {
 		return err
 	}
@@ -82,12 +86,16 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	if err := queueCycles(ctx, tx, listedCycles); err != nil {
 		return err
 	}
+	held := append(first.held, second.held...)
+	if err := postponeHeld(ctx, tx, held); err != nil {
+		return err
+	}
 	// Delete.
 	deleted, err := deleteManifests(ctx, tx, unused)
 	if err != nil {
 		return err
 	}
-	out.Deleted, out.Kept = len(deleted), kept.len()+keptSince.len()
+	out.Deleted, out.Kept = len(deleted), kept.len()+keptSince.len()+len(held)
 	if dry {
 		out.Gone, out.Postponed = first.gone.len(), candidates.len()-locked.len()+postponed.len()
 		return listDryRunManifests(ctx, tx, rows, deleted, out)
@@ -109,6 +117,8 @@ type classification struct {
 	// unlinked has manifests that were pushed after an index that lists them, or at the
 	// same moment, and whose rows in manifest_references are still missing.
 	unlinked manifestKeys
+	// held has manifests that nothing references and a reporter holds.
+	held []heldManifest
 	// unqueued has referrers of a deleted subject that QueueReferrers hasn't queued yet.
 	unqueued manifestKeys
 	// maybeInCycle has the manifests that could be in a reference cycle: no tag references
@@ -170,9 +180,9 @@ func (l *classification) underLocks(locked map[int64]bool) (unused, kept, postpo
 	return unused, kept, postponed
 }
 
-// classify finds out what references each of the manifests. "Plans" in the comment of
-// package db says why lookups have OFFSET 0.
-func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, err error) {
+// classify finds out what references each of the manifests and, if there are holds, which of
+// the others are held. "Plans" in the comment of package db says why lookups have OFFSET 0.
+func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys, holds bool) (l classification, err error) {
 	if keys.len() == 0 {
 		return l, nil
 	}
@@ -249,7 +259,9 @@ func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classificati
 	}); err != nil {
 		return l, err
 	}
-	l.cycles, err = findCycles(ctx, tx, l.maybeInCycle.keys)
+	if l.cycles, err = findCycles(ctx, tx, l.maybeInCycle.keys); err == nil && holds {
+		err = l.findHeld(ctx, tx)
+	}
 	return l, err
 }
 
@@ -264,15 +276,15 @@ func linkMissing(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
 // linkAndClassify is like classify. If classify finds manifests that were pushed after an
 // index that lists them, linkAndClassify inserts the missing references, and then
 // classifies all manifests again.
-func linkAndClassify(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classification, error) {
-	found, err := classify(ctx, tx, keys)
+func linkAndClassify(ctx context.Context, tx pgx.Tx, keys manifestKeys, holds bool) (classification, error) {
+	found, err := classify(ctx, tx, keys, holds)
 	if err != nil || found.unlinked.len() == 0 {
 		return found, err
 	}
 	if err := linkMissing(ctx, tx, found.unlinked); err != nil {
 		return found, err
 	}
-	return classify(ctx, tx, keys)
+	return classify(ctx, tx, keys, holds)
 }
 
 // lockCandidates locks the candidates for deletion and, for each candidate in a cycle, all

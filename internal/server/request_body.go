@@ -47,6 +47,9 @@ func (s *Server) Body(w http.ResponseWriter, r *http.Request) *RequestBody {
 	}
 }
 
+// Context ends when the client disconnects.
+func (b *RequestBody) Context() context.Context { return b.ctx }
+
 // firstStep is the initial size of a body's buffer, in bytes.
 const firstStep = 8 << 10
 

@@ -355,7 +355,7 @@ func TestExplanationsAsJSON(t *testing.T) {
 	for want, e := range map[string]any{
 		fmt.Sprintf(`{"as_of":"2026-01-02T03:04:05Z","fate":"kept","repository":"r","digest":"%s",`+
 			`"media_type":"application/vnd.oci.image.manifest.v1+json","artifact_type":"application/vnd.oci.image.config.v1+json","size":%d,"created_at":"2026-01-02T03:04:05Z",`+
-			`"tags":{"first":["v1"],%s,"indexes":%s,"subject":null,"circle":false,"review":null,"referrers":%[4]s,"children":%[4]s,"missing":%[4]s}`,
+			`"tags":{"first":["v1"],%s,"indexes":%s,"subject":null,"circle":false,"held_by":[],"review":null,"referrers":%[4]s,"children":%[4]s,"missing":%[4]s}`,
 			d, manifest.Size, one, none): manifest,
 		fmt.Sprintf(`{"as_of":"2026-01-02T03:04:05Z","fate":"kept","digest":"%s","size":6,"media_type":"%s","storage_key":"KEY",`+
 			`"created_at":"2026-01-02T03:04:05Z","lost_at":null,"configurations":{"first":[{"repository":"r","digest":"%s"}],%s,`+

@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -32,7 +33,10 @@ type ManifestExplanation struct {
 	// and that none of these, and no manifest that refers to them, has a tag. Then the
 	// manifest's indexes and its subject don't keep it. The whole cycle is deleted after
 	// the review of any of its manifests.
-	Circle bool           `json:"circle"`
+	Circle bool `json:"circle"`
+	// HeldBy has the reporters that hold the manifest or a relative, which keep it too: see
+	// package hold.
+	HeldBy []hold.Holder  `json:"held_by" nullable:"false"`
 	Review *PlannedReview `json:"review"` // nil: none is planned
 	// Referrers and Children are queued for review when this manifest is deleted.
 	Referrers Some[oci.Digest] `json:"referrers"`
@@ -90,6 +94,11 @@ func Manifest(ctx context.Context, c *gc.Collector, path string, d oci.Digest) (
 		if err := tx.SendBatch(ctx, b).Close(); err != nil {
 			return err
 		}
+		holders, err := hold.Of(ctx, tx, r.namespace, r.id, []int64{id})
+		if err != nil {
+			return err
+		}
+		e.HeldBy = append([]hold.Holder{}, holders[id]...)
 		return e.findCircle(ctx, tx, r, id)
 	})
 	if _, known := errors.AsType[*oci.Error](err); err != nil && !known {
@@ -98,8 +107,8 @@ func Manifest(ctx context.Context, c *gc.Collector, path string, d oci.Digest) (
 	if err != nil {
 		return e, err
 	}
-	e.Fate = fate(e.referenced() && !e.Circle, e.Review, e.AsOf)
-	if e.Circle && e.Review == nil {
+	e.Fate = fate(e.referenced() && !e.Circle || len(e.HeldBy) > 0, e.Review, e.AsOf)
+	if e.Circle && e.Review == nil && len(e.HeldBy) == 0 {
 		e.Fate = FateWaiting
 	}
 	return e, nil

@@ -17,6 +17,9 @@ func (e ManifestExplanation) Sentences() []string {
 	if e.Tags.Total.Rows > 0 {
 		tell("kept: %s of %s %s to it", e.Tags.names("tag"), e.Repository, verb(e.Tags.Total, "points", "point"))
 	}
+	for _, h := range e.HeldBy {
+		tell("kept: held by %s", h)
+	}
 	kept := "kept"
 	if e.Circle {
 		tell("only a cycle refers to it: the manifests named here and this one refer to each other, and none of them has a tag")
@@ -31,7 +34,7 @@ func (e ManifestExplanation) Sentences() []string {
 	if e.Subject != nil && e.Subject.Exists {
 		tell(kept+": its subject %s is in %s", e.Subject.Digest, e.Repository)
 	}
-	if e.Circle && e.Review == nil {
+	if e.Circle && e.Review == nil && len(e.HeldBy) == 0 {
 		tell("no review of it is planned; it will be deleted after the review of another manifest of the cycle")
 	} else {
 		text = append(text, e.Review.sentences(e.Fate, e.AsOf)...)

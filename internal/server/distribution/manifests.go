@@ -201,8 +201,13 @@ func digestMismatch(want, got oci.Digest) error {
 }
 
 // deleteManifest answers DELETE (OCI specification, "Content Management"): it deletes a tag if
-// the path ends with a tag, and a manifest with all its tags if the path ends with a digest.
+// the path ends with a tag, and a manifest with all its tags if the path ends with a digest. The
+// query parameter override_holds=true, an extension, deletes what a reporter holds.
 func (a *API) deleteManifest(c *call) error {
+	options, err := overridingHolds(c.r)
+	if err != nil {
+		return err
+	}
 	if strings.Contains(c.ref, ":") {
 		d, err := c.digest()
 		if err != nil {
@@ -211,7 +216,7 @@ func (a *API) deleteManifest(c *call) error {
 		if err := matches(condition(c.r), d); err != nil {
 			return err
 		}
-		if err := a.catalog.DeleteManifest(c.r.Context(), c.name, d); err != nil {
+		if err := a.catalog.DeleteManifest(c.r.Context(), c.name, d, options...); err != nil {
 			return err
 		}
 	} else {
@@ -220,12 +225,25 @@ func (a *API) deleteManifest(c *call) error {
 		}
 		condition := condition(c.r)
 		condition.Tag = c.ref
-		if err := a.catalog.DeleteTagIf(c.r.Context(), c.name, c.ref, condition); err != nil {
+		if err := a.catalog.DeleteTagIf(c.r.Context(), c.name, c.ref, condition, options...); err != nil {
 			return err
 		}
 	}
 	c.accepted()
 	return nil
+}
+
+// overridingHolds returns the option that deletes what a reporter holds, if the request asks for
+// it.
+func overridingHolds(r *http.Request) ([]catalog.TagOption, error) {
+	switch value := r.URL.Query().Get("override_holds"); value {
+	case "", "false":
+		return nil, nil
+	case "true":
+		return []catalog.TagOption{catalog.OverrideHolds}, nil
+	default:
+		return nil, server.Refusal(http.StatusBadRequest, "override_holds is %.40q and should be true or false", value)
+	}
 }
 
 // accepted answers 202 without a body.

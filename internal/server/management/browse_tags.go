@@ -362,6 +362,7 @@ func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) erro
 type deleteTagInput struct {
 	TagInput
 	Override bool `query:"override_protection" doc:"Delete the tag even if it is protected"`
+	Holds    bool `query:"override_holds" doc:"Delete the tag even if its manifest is deployed"`
 
 	request *http.Request // for a second access check
 }
@@ -397,13 +398,14 @@ func (a *API) addTagChanges() {
 		OperationID: "deleteFullTag", Method: http.MethodDelete, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
 		Summary: "Delete a tag",
 		Description: "Garbage collection deletes its manifest after a delay, when nothing else refers to it; until then the tag can be restored. " +
-			"A protected tag stays: 409. override_protection deletes it all the same, which needs the access admin.",
+			"A protected tag stays: 409. override_protection deletes it all the same, which needs the access admin. " +
+			"A tag of a manifest that a reporter holds stays too: 409, unless override_holds is given.",
 		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, func(ctx context.Context, in *deleteTagInput) (*struct{}, error) {
 		if err := server.CheckTag(in.Tag); err != nil {
 			return nil, err
 		}
-		var options []catalog.TagOption
+		options := overridingHolds(in.Holds)
 		if in.Override {
 			if err := a.server.Authorize(ctx, auth.Administer, auth.OfRepository(in.Repository)); err != nil {
 				return nil, err

@@ -8,6 +8,7 @@ var tags = []*huma.Tag{
 	{Name: "check", Description: "Comparison of the database with the blob store"},
 	{Name: "error", Description: "The kinds of errors and their meaning"},
 	{Name: "gc", Description: "Garbage collection: its state, runs by hand, why something is kept"},
+	{Name: "hold", Description: "What is deployed somewhere and stays: reports, and who holds what"},
 	{Name: "logs", Description: "The audit log"},
 	{Name: "loosefk", Description: "Cleaning up after deleted repositories and namespaces"},
 	{Name: "manifest", Description: "What manifests consist of, and what refers to them"},

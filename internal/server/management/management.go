@@ -39,6 +39,7 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
@@ -80,6 +81,8 @@ type Options struct {
 	// Autoprune manages auto-pruning and its policies. Nil: the API lacks the operations on
 	// auto-pruning.
 	Autoprune *autoprune.Pruner
+	// Holds keeps what is deployed. Nil: the API lacks the operations on holds.
+	Holds *hold.Holds
 	// Webhooks manages the webhooks of namespaces. Nil: the API lacks the operations on
 	// webhooks.
 	Webhooks *webhook.Sender
@@ -181,6 +184,7 @@ func New(o Options) (*API, error) {
 	a.addLogs()
 	a.addExports()
 	a.addProtection()
+	a.addHolds()
 	a.addWebhooks()
 	a.addPulls()
 	a.addAccess()
@@ -200,7 +204,13 @@ func (a *API) Close(ctx context.Context) {
 	a.loose.close(ctx)
 }
 
-const accessKey = "access"
+// Keys of an operation's Metadata. streamKey says that the operation itself reads the body, which
+// may be longer than maxBody and needn't be JSON: it then checks the Content-Type too, reads from
+// server.Body, and takes the memory that it needs from the request's share.
+const (
+	accessKey = "access"
+	streamKey = "stream"
+)
 
 // checked is the Extensions of an operation that is registered with the access auth.Ping because
 // its path doesn't say what it concerns. Its handler asks for this access then.
@@ -215,7 +225,10 @@ func add[I, O any](a *API, access auth.Access, op huma.Operation, handle func(ct
 		!strings.HasPrefix(op.Path, apiRoot+"/user/") {
 		access = auth.Operate // a role in the whole registry
 	}
-	op.Metadata = map[string]any{accessKey: access}
+	if op.Metadata == nil {
+		op.Metadata = make(map[string]any)
+	}
+	op.Metadata[accessKey] = access
 	if op.Extensions == nil {
 		op.Extensions = map[string]any{"x-access": access.String()}
 	}
@@ -315,6 +328,9 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	}
 	for name, value := range values {
 		r.SetPathValue(name, value)
+	}
+	if op.Metadata[streamKey] == true {
+		return op, nil
 	}
 	return op, a.readBody(w, r)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/server/distribution"
@@ -134,6 +135,11 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	}
 	o.Management.Server, o.Management.Catalog, o.Management.Store = r.Handler, o.Catalog, store
 	o.Management.Log, o.Management.Recorder = o.Log, o.Recorder
+	if o.Management.Holds == nil {
+		if o.Management.Holds, err = hold.New(hold.Options{DB: r.DB, Log: o.Log}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if o.Access == nil {
 		o.Management.Accounts, o.Management.Passwords = auth.NewStore(r.DB), password.NewHasher(password.HasherOptions{})
 	}

@@ -1,5 +1,5 @@
 // Package client has the commands that are clients of the management API. They show and
-// change a registry's namespaces, repositories, tags, policies, pruning, pull statistics,
+// change a registry's namespaces, repositories, tags, policies, pruning, holds, pull statistics,
 // protection rules, webhooks, accounts, robots, teams and roles, and show its audit log. They
 // need the registry's URL, but no configuration.
 //
@@ -18,7 +18,7 @@ import (
 func Commands(src *command.Source, ofUser ...*cobra.Command) []*cobra.Command {
 	return []*cobra.Command{
 		namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), protectionCommand(src),
-		policyCommand(src), pruneCommand(src), pullsCommand(src), webhookCommand(src),
+		policyCommand(src), pruneCommand(src), holdCommand(src), pullsCommand(src), webhookCommand(src),
 		loginCommand(src), logoutCommand(src), userCommand(src, ofUser...), robotCommand(src), tokenCommand(src), teamCommand(src), grantCommand(src),
 	}
 }

@@ -137,7 +137,7 @@ func say(cmd *cobra.Command, format string, args ...any) error {
 
 func namespaceDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE", Short: "Delete a namespace with all its repositories", Args: cobra.ExactArgs(1)}
-	yes := addYes(cmd)
+	yes, holds := addYes(cmd), addOverrideHolds(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path := api.Path("organization", args[0])
 		var d catalog.NamespaceDetails
@@ -150,7 +150,7 @@ func namespaceDeleteCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), path, nil); err != nil {
+		if err := c.Delete(cmd.Context(), path, holds()); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted namespace %s.\n", args[0])

@@ -232,6 +232,7 @@ func tagDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete REPOSITORY:TAG...", Short: "Delete tags", Args: cobra.MinimumNArgs(1)}
 	yes := addYes(cmd)
 	override := cmd.Flags().Bool("override-protection", false, "delete protected tags too")
+	holds := addOverrideHolds(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		paths := make([]string, len(args)) // all arguments are parsed first: if one is misspelt, nothing is deleted
 		for i, arg := range args {
@@ -243,7 +244,7 @@ func tagDeleteCommand(src *command.Source) *cobra.Command {
 		if err := confirm(cmd, *yes, "Delete %s? They can be restored until garbage collection deletes their manifests.", strings.Join(args, ", ")); err != nil {
 			return err
 		}
-		q := url.Values{}
+		q := holds()
 		if *override {
 			q.Set("override_protection", "true")
 		}
@@ -258,4 +259,15 @@ func tagDeleteCommand(src *command.Source) *cobra.Command {
 		return nil
 	})
 	return cmd
+}
+
+// addOverrideHolds adds the flag --override-holds. The result returns the query of a deletion.
+func addOverrideHolds(cmd *cobra.Command) func() url.Values {
+	override := cmd.Flags().Bool("override-holds", false, "delete what is deployed too: see \"purser hold\"")
+	return func() url.Values {
+		if *override {
+			return url.Values{"override_holds": {"true"}}
+		}
+		return url.Values{}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/webhook"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -34,8 +35,7 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 		return nil, err
 	}
 	o := autoprune.Options{
-		DB: p.db, Catalog: c, Background: p.prunes, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy,
-		Grace: cfg.Autoprune.Grace, Log: p.log, Metrics: p.metrics, Worker: loops,
+		DB: p.db, Catalog: c, Background: p.prunes, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy, Log: p.log, Metrics: p.metrics, Worker: loops,
 	}
 	if notices.Configured() {
 		o.Notified = notices.Wake
@@ -45,4 +45,17 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 	}
 	PruneByPulls(&o, p.pulls.sync, p.pulls.flush)
 	return autoprune.New(o)
+}
+
+// openHolds makes the holds of what is deployed, with the worker that watches the reporters. If
+// autoprune.webhook is configured, the worker queues notices about silent reporters for it.
+func openHolds(notices *webhook.Sender, p dependencies) (*hold.Holds, error) {
+	o := hold.Options{DB: p.db, Log: p.log, Metrics: p.metrics, Worker: p.loops}
+	if notices.Configured() {
+		o.Notified = notices.Wake
+		o.Notify = func(ctx context.Context, tx db.Querier, event string, data any) error {
+			return notices.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: data})
+		}
+	}
+	return hold.New(o)
 }

@@ -210,6 +210,10 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if err != nil {
 		return nil, nil, err
 	}
+	holds, err := openHolds(notices, p)
+	if err != nil {
+		return nil, nil, err
+	}
 	hasher := openHasher(p)
 	access, err := openAccess(ctx, cfg, c, p, hasher)
 	if err != nil {
@@ -220,7 +224,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 		return nil, nil, err
 	}
 	handler, err := p.mount(cfg, front, access, management.Options{
-		Catalog: c, Autoprune: pruner, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db), Passwords: hasher,
+		Catalog: c, Autoprune: pruner, Holds: holds, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db), Passwords: hasher,
 		LooseKeys: &management.LooseKeys{Database: &p.keys.Databases[0], Worker: keys},
 		GC:        gc.CollectOptions{Collector: garbage},
 	})
@@ -246,7 +250,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if cfg.Autoprune.Enabled {
 		workers = append(workers, pruner.Run)
 	}
-	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, c.Listen, p.limits.clientRate.Run, p.limits.accountRate.Run), nil
+	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, holds.Run, c.Listen, p.limits.clientRate.Run, p.limits.accountRate.Run), nil
 }
 
 // mount makes the OCI API and the management API, and mounts them on `front`. The caller

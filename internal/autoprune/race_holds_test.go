@@ -1,0 +1,246 @@
+package autoprune_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/hold"
+)
+
+// holds returns the holds of the registry's database.
+func (r *registry) holds() *hold.Holds {
+	r.t.Helper()
+	h, err := hold.New(hold.Options{DB: r.db, Log: quiet})
+	r.must(err)
+	return h
+}
+
+// hold lets the reporter prod of a namespace hold the manifests with these names, and no others.
+func (r *registry) hold(namespace string, manifests ...string) hold.Reported {
+	r.t.Helper()
+	done, err := r.report(context.WithoutCancel(r.t.Context()), namespace, manifests...)
+	r.must(err)
+	return done
+}
+
+func (r *registry) report(ctx context.Context, namespace string, manifests ...string) (hold.Reported, error) {
+	report := hold.Report{Full: true}
+	for _, name := range manifests {
+		report.Items = append(report.Items, hold.Item{Digest: digestOf(name), UsedBy: "pod " + name})
+	}
+	return r.holds().Report(ctx, hold.Place{Namespace: namespace, Reporter: "prod"}, report)
+}
+
+const old = `{"method": "creation_date", "olderThan": "1d"}`
+
+// TestHeldTagsStay: a run and a preview leave the tags of held manifests, of their relatives and
+// what is attached to them, and say who holds them. When the lease is over, they go.
+func TestHeldTagsStay(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page = 3, 4 })
+	a := r.repository("app/a")
+	for _, name := range []string{"plain", "other", "index", "child", "sibling", "image"} {
+		r.tag(a, name, name, 10*day)
+	}
+	r.exec(`INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
+		SELECT $1, $2, p, c FROM unnest($4::bigint[]) AS c, (SELECT $3::bigint AS p) x`, a.NamespaceID, a.ID, r.manifest(a, "index", ""),
+		[]int64{r.manifest(a, "child", ""), r.manifest(a, "sibling", "")})
+	r.manifest(a, "signature", "image")
+	r.tag(a, "signature", "signature", 10*day)
+	r.tag(a, "sha256-"+digestOf("image").Hex()+".sig", "cosigned", 10*day)
+	r.tag(a, "sha256-"+digestOf("plain").Hex()+".sig", "cosigned2", 10*day)
+	r.tag(a, "sha256-"+digestOf("absent").Hex()+".sig", "cosigned3", 10*day) // an orphan
+	r.manifest(a, "signature2", "absent2")
+	r.tag(a, "orphan2", "signature2", 10*day)
+	r.tag(a, "orphan3", "orphan3", 10*day)
+	r.policy(autoprune.Target{Namespace: "app"}, old)
+	r.hold("app", "child", "image", "absent", "absent2", "never there")
+	want := []string{
+		"child", "image", "index", "orphan2", "sha256-" + digestOf("absent").Hex() + ".sig",
+		"sha256-" + digestOf("image").Hex() + ".sig", "sibling", "signature",
+	}
+	slices.Sort(want)
+	preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{})
+	r.must(err)
+	r.run()
+	if got := r.tags(a); !slices.Equal(got, want) {
+		t.Errorf("there are %q\nwant %q", got, want)
+	}
+	if preview.Deleted != 4 || preview.Reasons[autoprune.Held] == 0 {
+		t.Errorf("the preview: %+v", preview)
+	}
+	for _, tag := range preview.Staying {
+		if tag.Tag == "child" && (tag.Code != autoprune.Held || tag.Policy == "" || !strings.HasPrefix(tag.Reason, "deployed: held by prod (pod child) until ")) {
+			t.Errorf("%+v", tag)
+		}
+	}
+	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 1)
+	r.must(err)
+	if runs[0].Deleted != 4 || runs[0].Held == 0 || runs[0].HeldBy["prod"] != runs[0].Held {
+		t.Errorf("the run: %+v", runs[0])
+	}
+	r.exec("UPDATE holdreporters SET expires_at = now() - interval '1 second'")
+	r.run()
+	if got := r.tags(a); len(got) != 0 {
+		t.Errorf("after the lease there are %q", got)
+	}
+	r.consistent()
+}
+
+// TestHoldCountsNothing: a held tag takes nobody's place among the newest, and makes no policy
+// delete another tag.
+func TestHoldCountsNothing(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	for i := range 6 {
+		r.tag(a, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i+1)*day)
+	}
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 2}`)
+	r.hold("app", "m0", "m4")
+	r.run()
+	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v4"}) {
+		t.Errorf("there are %q, want the newest two and the held one", got)
+	}
+}
+
+// TestHeldMeanwhile: a hold is reported after a run has judged the tags, and before it deletes
+// them. The look in the deletion's transaction must find it.
+func TestHeldMeanwhile(t *testing.T) {
+	t.Parallel()
+	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m.timeSlice(func(context.Context, []*autoprune.Tag) error {
+		m.hold("app", "m2")
+		return nil
+	})
+	if got := m.tags(m.a); !slices.Equal(got, []string{"v2"}) {
+		t.Errorf("there are %v, want v2", got)
+	}
+}
+
+// TestReportWaitsForDeletion: a deletion has looked for holds, and stalls before its commit. A
+// report must wait for it: if it were acknowledged now, a held tag would be deleted afterwards.
+// A second deletion queues behind the report, and then sees the hold.
+func TestReportWaitsForDeletion(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	patient, err := db.Open(t.Context(), db.Options{DSN: r.dsn, ApplicationName: "pruner", LockTimeout: 20 * time.Second, Log: quiet})
+	r.must(err)
+	t.Cleanup(patient.Close)
+	_, r.pruner = r.replica(func(o *autoprune.Options) { o.Background, o.Batch = patient, 1 })
+	a := r.repository("app/a")
+	r.tag(a, "v1", "m1", 10*day)
+	r.tag(a, "v2", "m2", 10*day)
+	r.policy(autoprune.Target{Namespace: "app"}, old)
+
+	// The trigger of the first deletion waits for this session, which has its row in the queue.
+	blocker, err := r.db.Pool.Begin(t.Context())
+	r.must(err)
+	defer blocker.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it was committed
+	_, err = blocker.Exec(t.Context(), "SELECT FROM gc_manifest_review_queue WHERE manifest_id = $1 FOR UPDATE", r.manifest(a, "m1", ""))
+	r.must(err)
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for range 3 {
+			if _, err := r.pruner.Work(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	r.until("the deletion stalls", "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'pruner' AND wait_event_type = 'Lock' AND datname = current_database())")
+	reported := make(chan hold.Reported, 1)
+	wait.Go(func() {
+		done, err := r.report(context.WithoutCancel(t.Context()), "app", "m1", "m2")
+		if err != nil {
+			t.Error(err)
+		}
+		reported <- done
+	})
+	r.until("the report waits", `SELECT EXISTS (
+		SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 1886745447 AND NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`)
+	select {
+	case <-reported:
+		t.Error("the report was acknowledged before the deletion was committed")
+	default:
+	}
+	r.must(blocker.Commit(t.Context()))
+	wait.Wait()
+	if got := r.tags(a); !slices.Equal(got, []string{"v2"}) {
+		t.Errorf("there are %v, want v2: it was held before its deletion looked", got)
+	}
+}
+
+// until waits until a query returns true.
+func (r *registry) until(what, sql string) {
+	r.t.Helper()
+	for began := time.Now(); !value[bool](r, sql); {
+		if time.Since(began) > time.Minute {
+			r.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// TestHoldsStorm: two workers prune while clients push old tags and reporters report. At each
+// acknowledged report, all tags that are there and whose manifests are held must still be there
+// when the next report of the same reporter drops them.
+func TestHoldsStorm(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page, o.Turn = 3, 7, 20*time.Millisecond })
+	_, second := r.replica(func(o *autoprune.Options) { o.Batch, o.Page, o.Turn = 2, 5, 10*time.Millisecond })
+	a := r.repository("app/a")
+	r.policy(autoprune.Target{Namespace: "app"}, old)
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1}`)
+	ctx, stop := context.WithTimeout(t.Context(), 6*time.Second)
+	defer stop()
+	var workers, clients sync.WaitGroup
+	for _, p := range []*autoprune.Pruner{r.pruner, second} {
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := p.Work(ctx); err != nil && ctx.Err() == nil {
+					t.Errorf("pruning: %v", err)
+				}
+			}
+		})
+	}
+	// This trigger makes each task due again at once.
+	r.exec(`CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.last_ran_ms := NULL; RETURN NEW; END'`)
+	r.exec(`CREATE TRIGGER again BEFORE UPDATE ON autoprunetaskstatus FOR EACH ROW WHEN (NEW.run IS NULL) EXECUTE FUNCTION again()`)
+	kept := make([]int, 3)
+	for c := range kept {
+		clients.Go(func() {
+			h, place := r.holds(), hold.Place{Namespace: "app", Reporter: fmt.Sprintf("r%d", c)}
+			for round := 0; ctx.Err() == nil; round++ {
+				name := fmt.Sprintf("c%d-%d", c, round)
+				r.tag(a, name, name, 10*day)
+				_, err := h.Report(context.WithoutCancel(ctx), place, hold.Report{Full: true, Items: []hold.Item{{Digest: digestOf(name)}}})
+				r.must(err)
+				there := value[bool](r, "SELECT EXISTS (SELECT FROM tags WHERE repository_id = $1 AND name = $2)", a.ID, name)
+				deleted := "SELECT count(*) FROM auditlog WHERE tag = $1"
+				for range 5 {
+					if now := value[bool](r, "SELECT EXISTS (SELECT FROM tags WHERE repository_id = $1 AND name = $2)", a.ID, name); there != now {
+						t.Errorf("%s was there when its hold was acknowledged, and went (%d deletions)", name, value[int](r, deleted, name))
+						return
+					}
+				}
+				if there {
+					kept[c]++
+				}
+			}
+		})
+	}
+	clients.Wait()
+	workers.Wait()
+	gone := value[int](r, "SELECT count(*) FROM auditlog WHERE kind = 'autoprune_tag_delete'")
+	t.Logf("held and kept: %v, deleted: %d", kept, gone)
+	if kept[0]+kept[1]+kept[2] < 10 || gone < 10 {
+		t.Errorf("too little happened: kept %v, deleted %d", kept, gone)
+	}
+}

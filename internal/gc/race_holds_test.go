@@ -1,0 +1,150 @@
+package gc_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/gc/explain"
+	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// report lets the reporter prod of the whole registry hold these digests, and no others.
+func (b bundle) report(t *testing.T, digests ...oci.Digest) error {
+	t.Helper()
+	h, err := hold.New(hold.Options{DB: b.DB})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := hold.Report{Full: true, Kind: "kubernetes"}
+	for _, d := range digests {
+		r.Items = append(r.Items, hold.Item{Digest: d, UsedBy: "pod web"})
+	}
+	_, err = h.Report(context.WithoutCancel(t.Context()), hold.Place{Reporter: "prod"}, r)
+	return err
+}
+
+func (b bundle) held(t *testing.T, digests ...oci.Digest) {
+	t.Helper()
+	if err := b.report(t, digests...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestHeldManifestStays: a held manifest without a tag stays, with its relatives, and its review
+// comes again. When nobody holds it any more, it goes.
+func TestHeldManifestStays(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.AtOnce(t)
+	config := b.Push(t, "r", "config")
+	lone := b.Put(t, "r", catalogtest.Numbered(t, 1, config))
+	child := b.Put(t, "r", catalogtest.Numbered(t, 2, config))
+	sibling := b.Put(t, "r", catalogtest.Numbered(t, 3, config))
+	index := b.Put(t, "r", catalogtest.Index(t, child, sibling))
+	referrer := b.Put(t, "r", catalogtest.SubjectOf(t, config, index))
+	free := b.Put(t, "r", catalogtest.Numbered(t, 4, config))
+	orphan := b.Put(t, "r", catalogtest.SubjectOf(t, config, absent))
+	b.held(t, lone, child, absent)
+	b.DueNow(t)
+	for range 5 {
+		b.ReviewBatch(t, reviewingManifests)
+	}
+	for d, want := range map[oci.Digest]bool{lone: true, child: true, sibling: true, index: true, referrer: true, orphan: true, free: false} {
+		if _, err := b.ExplainManifest(t.Context(), "r", d); err == nil != want {
+			t.Errorf("manifest %s: %v, want it there: %v", d, err, want)
+		}
+	}
+	e, err := b.ExplainManifest(t.Context(), "r", index)
+	if err != nil || e.Fate != explain.FateKept || len(e.HeldBy) != 1 || e.HeldBy[0].Reporter != "prod" || e.HeldBy[0].Digest != child {
+		t.Errorf("%+v %v", e, err)
+	}
+	if e.Review == nil || e.Review.ReviewAfter.Before(e.AsOf.Add(4*time.Minute)) || e.Review.ReviewAfter.After(e.AsOf.Add(25*time.Hour)) || e.Review.ReviewCount != 0 {
+		t.Errorf("the review: %+v", e.Review)
+	}
+	b.held(t)
+	b.DueNow(t)
+	for range 5 {
+		b.DueNow(t)
+		b.ReviewBatch(t, reviewingManifests)
+	}
+	if n := b.Rows(t, "manifests"); n != 0 {
+		t.Errorf("%d manifests are left after the hold", n)
+	}
+}
+
+var absent = oci.Compute(oci.SHA256, []byte("absent"))
+
+// TestHeldCycleStays: manifests that keep each other in a cycle are garbage, unless one of them is
+// held.
+func TestHeldCycleStays(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.AtOnce(t)
+	config := b.Push(t, "r", "config")
+	b.held(t, oci.Compute(oci.SHA256, nested(t, b, config, 2)[0]))
+	n := b.Rows(t, "manifests")
+	for range 5 {
+		b.DueNow(t)
+		b.ReviewBatch(t, reviewingManifests)
+	}
+	if now := b.Rows(t, "manifests"); now != n || n < 2 {
+		t.Errorf("%d of %d manifests are left", now, n)
+	}
+	b.held(t)
+	for range 8 {
+		b.DueNow(t)
+		b.ReviewBatch(t, reviewingManifests)
+	}
+	b.Empty(t, "manifests")
+}
+
+// A review has looked for holds and is about to delete a manifest. Then a reporter reports it. The
+// report must wait for the review, and its answer must count the manifest as missing. The test
+// fails if reviews don't take the lock of deletions: the report would be acknowledged, and the
+// manifest go nevertheless.
+func TestRaceReportDuringReview(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.AtOnce(t)
+	watch := b.Session(t)
+	config := b.Push(t, "r", "config")
+	for i, stop := range []string{beforeLock, beforeDelete, beforeCommit} {
+		d := b.Put(t, "r", catalogtest.Numbered(t, i, config))
+		b.DueNow(t)
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		done := catalogtest.Later(func() error { return b.report(t, d) })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Errorf("stopped at %s: %+v", stop, out)
+		}
+		if err := catalogtest.Soon(t, "report", done); err != nil {
+			t.Error(err)
+		}
+		b.held(t)
+	}
+}
+
+// A report is committed before a review takes the lock of deletions. The review must see it.
+func TestRaceReportBeforeReview(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.AtOnce(t)
+	config := b.Push(t, "r", "config")
+	d := b.Put(t, "r", catalogtest.Numbered(t, 1, config))
+	b.DueNow(t)
+	p := b.pausing(t, ofManifests())
+	p.to(t, "^begin")
+	b.held(t, d)
+	if out := p.ended(t); out.Deleted != 0 || out.Kept != 1 {
+		t.Errorf("%+v", out)
+	}
+	b.DueNow(t)
+	if out := b.ReviewBatch(t, gc.ReviewOfManifests); out.Deleted != 0 || out.Kept != 1 {
+		t.Errorf("%+v", out)
+	}
+}

@@ -1,0 +1,76 @@
+package hold
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// maxSeries is how many reporters have a metric of their own, those whose holds end first.
+const maxSeries = 1000
+
+type metrics struct {
+	reports   prometheus.Histogram
+	reporters *prometheus.GaugeVec
+	left      *prometheus.GaugeVec
+	digests   prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	factory := promauto.With(reg)
+	return &metrics{
+		reports: factory.NewHistogram(prometheus.HistogramOpts{
+			Name: "purser_hold_report_seconds", Help: "Time that a report of held digests took.",
+			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2, 5, 20},
+		}),
+		reporters: factory.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "purser_hold_reporters", Help: "Reporters of held digests, by state: live, silent (no report for half of the lease) or ended.",
+		}, []string{"state"}),
+		left: factory.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "purser_hold_seconds_left", Help: "Time until the holds of a reporter end, unless it reports again. Negative: they have ended.",
+		}, []string{"namespace", "reporter"}),
+		digests: factory.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_held_digests", Help: "Digests that live reporters hold. A digest that two reporters hold counts twice.",
+		}),
+	}
+}
+
+// measure updates the metrics of the reporters.
+func (h *Holds) measure(ctx context.Context) error {
+	rows, err := h.db.Pool.Query(ctx, `
+		SELECT COALESCE(n.name, ''), r.name,
+			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
+			r.digests, extract(epoch FROM r.expires_at - now())::float8
+		FROM holdreporters r LEFT JOIN top_level_namespaces n ON n.id = r.namespace_id ORDER BY r.expires_at`)
+	if err != nil {
+		return fmt.Errorf("reading the reporters of holds: %w", err)
+	}
+	count := map[string]float64{Live: 0, Silent: 0, Ended: 0}
+	var held float64
+	h.metrics.left.Reset()
+	var namespace, name, state string
+	var digests int64
+	var left float64
+	series := 0
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &name, &state, &digests, &left}, func() error {
+		count[state]++
+		if state != Ended {
+			held += float64(digests)
+		}
+		if series++; series <= maxSeries {
+			h.metrics.left.WithLabelValues(namespace, name).Set(left)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("reading the reporters of holds: %w", err)
+	}
+	for state, n := range count {
+		h.metrics.reporters.WithLabelValues(state).Set(n)
+	}
+	h.metrics.digests.Set(held)
+	return nil
+}

@@ -1,0 +1,361 @@
+package hold
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Item is a digest that a reporter holds.
+type Item struct {
+	Digest oci.Digest `json:"digest"`
+	UsedBy string     `json:"used_by,omitempty"` // for people; at most 256 bytes
+}
+
+// Report is what a reporter runs: the whole list, or the difference to its last report.
+type Report struct {
+	Kind  string        // of the reporter, for people; "": as before
+	Lease time.Duration // 0: as before, DefaultLease for a new reporter
+	// Full says that Items is the whole list, so all other digests are dropped. Otherwise
+	// Items are added and Remove are dropped.
+	Full   bool
+	Items  []Item
+	Remove []oci.Digest
+	// Base is the revision to which a difference refers. Nil: any.
+	Base *int64
+	// Account is who sends the report, for people.
+	Account string
+}
+
+// Reported is the outcome of a report.
+type Reported struct {
+	Reporter string    `json:"reporter"`
+	Revision int64     `json:"revision" doc:"Rises with each report that changes something: the base of a difference"`
+	Digests  int64     `json:"digests" doc:"Digests that the reporter holds now"`
+	Added    int64     `json:"added"`
+	Removed  int64     `json:"removed"`
+	Expires  time.Time `json:"expires_at" doc:"When the holds end, unless the reporter reports again"`
+	// Missing is how many of the digests the registry doesn't have where the holds are in
+	// force; nil if that couldn't be told in time.
+	Missing        *int64       `json:"missing,omitempty" doc:"How many of these digests no manifest has yet, or any more. Absent if that could not be told in time"`
+	MissingDigests []oci.Digest `json:"missing_digests,omitempty" doc:"The first hundred of these"`
+}
+
+// Report takes a report: see the protocol in the package comment. Errors: NAME_UNKNOWN for an
+// unknown namespace; UNSUPPORTED with the status 400 for an invalid field, 409 for a base that
+// isn't the reporter's revision, 413 for too many digests; UNAVAILABLE if deletions hold the lock
+// for too long.
+func (h *Holds) Report(ctx context.Context, p Place, r Report) (Reported, error) {
+	began := time.Now()
+	items, err := h.check(p, r)
+	if err != nil {
+		return Reported{}, err
+	}
+	select {
+	case h.reports <- struct{}{}:
+		defer func() { <-h.reports }()
+	case <-ctx.Done():
+		return Reported{}, ctx.Err()
+	}
+	r.Items = items
+	var out Reported
+	var namespace *int64
+	var all []Item
+	err = h.db.Tx(ctx, func(tx pgx.Tx) (err error) {
+		t := reporting{h: h, tx: tx, place: p, report: r}
+		err = t.run(ctx)
+		out, namespace, all = t.out, t.namespace, t.all
+		return err
+	})
+	switch {
+	case db.Code(err) == db.CodeLockNotAvailable:
+		return Reported{}, oci.Errorf(oci.Unavailable, "deletions that are under way took longer than %s: nothing of the report was stored; send it again", h.opt.Patience).
+			WithCause(err)
+	case err != nil:
+		if _, told := errors.AsType[*oci.Error](err); !told {
+			err = fmt.Errorf("storing the report of %s: %w", p, err)
+		}
+		return Reported{}, err
+	}
+	out.Missing, out.MissingDigests = h.missing(ctx, namespace, all)
+	h.metrics.reports.Observe(time.Since(began).Seconds())
+	return out, nil
+}
+
+// check returns the items of a report without duplicates, in the order of their digests.
+func (h *Holds) check(p Place, r Report) ([]Item, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	switch {
+	case r.Lease != 0 && (r.Lease < MinLease || r.Lease > h.opt.MaxLease):
+		return nil, invalid("lease", "%s is not between %s and %s", r.Lease, MinLease, h.opt.MaxLease)
+	case len(r.Kind) > maxKind || strings.ContainsRune(r.Kind, 0) || !utf8.ValidString(r.Kind):
+		return nil, invalid("kind", "it is longer than %d bytes, or no text", maxKind)
+	case len(r.Items) > h.opt.MaxDigests:
+		return nil, h.tooMany(len(r.Items))
+	}
+	items := slices.Clone(r.Items)
+	for i := range items {
+		t := &items[i]
+		if t.Digest.IsZero() {
+			return nil, invalid("digests", "item %d has no digest", i+1)
+		}
+		t.UsedBy = strings.ToValidUTF8(strings.ReplaceAll(t.UsedBy, "\x00", ""), "")
+		if len(t.UsedBy) > maxUsedBy {
+			t.UsedBy = strings.ToValidUTF8(t.UsedBy[:maxUsedBy], "")
+		}
+	}
+	slices.SortStableFunc(items, func(a, b Item) int { return bytes.Compare(a.Digest.Bytes(), b.Digest.Bytes()) })
+	return slices.CompactFunc(items, func(a, b Item) bool { return a.Digest == b.Digest }), nil
+}
+
+func (h *Holds) tooMany(n int) error {
+	return oci.Errorf(oci.Unsupported, "%d digests are more than %d, which a reporter may hold: split them between several reporters", n, h.opt.MaxDigests).
+		WithStatus(http.StatusRequestEntityTooLarge).WithDetail(map[string]int{"most": h.opt.MaxDigests})
+}
+
+// reporting is the transaction of a report.
+type reporting struct {
+	h         *Holds
+	tx        pgx.Tx
+	place     Place
+	report    Report
+	namespace *int64
+	id        int64
+	revision  int64
+	all       []Item // what the reporter holds after the report
+	out       Reported
+}
+
+// reportBatch is how many rows one statement of a report changes.
+const reportBatch = 10_000
+
+func (t *reporting) run(ctx context.Context) error {
+	_, err := t.tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", fmt.Sprintf("%dms", t.h.opt.Patience.Milliseconds()))
+	if err != nil {
+		return err
+	}
+	if t.namespace, err = t.place.namespace(ctx, t.tx, true); err != nil {
+		return err
+	}
+	if err := t.lock(ctx); err != nil {
+		return err
+	}
+	if t.report.Base != nil && *t.report.Base != t.revision {
+		return oci.Errorf(oci.Unsupported, "the report is a difference to revision %d, but the reporter has revision %d: send the whole list",
+			*t.report.Base, t.revision).WithStatus(http.StatusConflict).WithDetail(map[string]int64{"revision": t.revision})
+	}
+	changes, err := t.diff(ctx)
+	if err != nil {
+		return err
+	}
+	if n := len(t.all); n > t.h.opt.MaxDigests {
+		return t.h.tooMany(n)
+	}
+	if err := t.write(ctx, changes); err != nil {
+		return err
+	}
+	t.out.Reporter, t.out.Digests = t.place.Reporter, int64(len(t.all))
+	t.out.Added, t.out.Removed = int64(changes.added), int64(len(changes.remove))
+	if err := t.renew(ctx, changes.any()); err != nil {
+		return err
+	}
+	if _, err := t.tx.Exec(ctx, "SELECT pg_advisory_xact_lock(1886745447, 0)"); err != nil {
+		return err
+	}
+	if !changes.any() {
+		return nil
+	}
+	return audit.Append(ctx, t.tx, audit.Entry{Kind: audit.ReportHolds, Namespace: t.place.Namespace, Detail: map[string]any{
+		"reporter": t.place.Reporter, "revision": t.out.Revision, "digests": t.out.Digests, "added": t.out.Added, "removed": t.out.Removed,
+	}})
+}
+
+// lock locks the reporter's row, and makes it if there is none.
+func (t *reporting) lock(ctx context.Context) error {
+	done, err := t.tx.Exec(ctx, `
+		INSERT INTO holdreporters (namespace_id, name, lease, expires_at) VALUES ($1, $2, $3, now())
+		ON CONFLICT (namespace_id, name) DO NOTHING`, t.namespace, t.place.Reporter, DefaultLease)
+	if err != nil {
+		return err
+	}
+	var others int64
+	err = t.tx.QueryRow(ctx, `
+		SELECT id, revision, (SELECT count(*) FROM holdreporters WHERE namespace_id IS NOT DISTINCT FROM $1 AND name <> $2)
+		FROM holdreporters WHERE namespace_id IS NOT DISTINCT FROM $1 AND name = $2 FOR UPDATE`, t.namespace, t.place.Reporter).
+		Scan(&t.id, &t.revision, &others)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return db.ErrLostRace // it was deleted meanwhile
+	}
+	if err == nil && done.RowsAffected() > 0 && others >= maxReporters {
+		return oci.Errorf(oci.Unsupported, "there are %d reporters already: delete one first", others).WithStatus(http.StatusConflict)
+	}
+	return err
+}
+
+// changes are what a report changes.
+type changes struct {
+	write  []Item // added, or with another UsedBy
+	added  int
+	remove [][]byte
+}
+
+func (c *changes) any() bool { return len(c.write)+len(c.remove) > 0 }
+
+// diff compares the report with the reporter's holds. It sets t.all.
+func (t *reporting) diff(ctx context.Context) (c changes, err error) {
+	known := make(map[oci.Digest]string)
+	rows, err := t.tx.Query(ctx, "SELECT digest, used_by FROM holds WHERE reporter_id = $1 ORDER BY digest", t.id)
+	if err != nil {
+		return c, err
+	}
+	var raw []byte
+	var used string
+	var before []Item
+	_, err = pgx.ForEachRow(rows, []any{&raw, &used}, func() error {
+		d, err := oci.DigestFromBytes(raw)
+		known[d] = used
+		before = append(before, Item{d, used})
+		return err
+	})
+	if err != nil {
+		return c, err
+	}
+	wanted := make(map[oci.Digest]bool, len(t.report.Items))
+	for _, item := range t.report.Items {
+		wanted[item.Digest] = true
+		used, there := known[item.Digest]
+		if !there {
+			c.added++
+		}
+		if !there || used != item.UsedBy {
+			c.write = append(c.write, item)
+		}
+	}
+	drop := make(map[oci.Digest]bool, len(t.report.Remove))
+	for _, d := range t.report.Remove {
+		drop[d] = !wanted[d]
+	}
+	t.all = slices.Clone(t.report.Items)
+	for _, item := range before {
+		switch {
+		case wanted[item.Digest]:
+		case t.report.Full || drop[item.Digest]:
+			c.remove = append(c.remove, item.Digest.Bytes())
+		default:
+			t.all = append(t.all, item)
+		}
+	}
+	return c, nil
+}
+
+// write changes the reporter's holds.
+func (t *reporting) write(ctx context.Context, c changes) error {
+	for items := range slices.Chunk(c.write, reportBatch) {
+		digests, used := make([][]byte, len(items)), make([]string, len(items))
+		for i, item := range items {
+			digests[i], used[i] = item.Digest.Bytes(), item.UsedBy
+		}
+		_, err := t.tx.Exec(ctx, `
+			INSERT INTO holds (digest, reporter_id, used_by)
+			SELECT d, $1, u FROM unnest($2::bytea[], $3::text[]) AS w (d, u)
+			ON CONFLICT (digest, reporter_id) DO UPDATE SET used_by = EXCLUDED.used_by`, t.id, digests, used)
+		if err != nil {
+			return err
+		}
+	}
+	for digests := range slices.Chunk(c.remove, reportBatch) {
+		_, err := t.tx.Exec(ctx, `
+			DELETE FROM holds h USING unnest($2::bytea[]) AS w (d) WHERE h.digest = w.d AND h.reporter_id = $1`, t.id, digests)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// renew renews the lease in the reporter's row.
+func (t *reporting) renew(ctx context.Context, changed bool) error {
+	var lease *time.Duration
+	if t.report.Lease != 0 {
+		lease = &t.report.Lease
+	}
+	err := t.tx.QueryRow(ctx, `
+		UPDATE holdreporters SET kind = COALESCE(NULLIF(@kind::text, ''), kind), lease = COALESCE(@lease::interval, lease),
+			revision = revision + CASE WHEN @changed::boolean THEN 1 ELSE 0 END, digests = @digests, account = NULLIF(@account::text, ''),
+			reported_at = clock_timestamp(), expires_at = clock_timestamp() + COALESCE(@lease::interval, lease),
+			silent_told_at = NULL, ended_told_at = NULL
+		WHERE id = @id RETURNING revision, expires_at`, db.Args{
+		"id": t.id, "kind": t.report.Kind, "lease": lease, "changed": changed, "digests": len(t.all), "account": t.report.Account,
+	}).Scan(&t.out.Revision, &t.out.Expires)
+	t.out.Expires = t.out.Expires.UTC()
+	return err
+}
+
+// missingTime limits how long the search for missing digests takes.
+const missingTime = time.Second
+
+// missing returns how many of the items no manifest has where the holds are in force, and the
+// first of them; nil if it can't tell in time. It reads all digests of the namespace's
+// manifests by an index and joins them by a hash of the items: there is no index on digests
+// alone, and one would make each push slower.
+func (h *Holds) missing(ctx context.Context, namespace *int64, items []Item) (n *int64, first []oci.Digest) {
+	digests := make([][]byte, len(items))
+	for i, item := range items {
+		digests[i] = item.Digest.Bytes()
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*missingTime)
+	defer cancel()
+	present := make(map[oci.Digest]bool)
+	o := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, h.db.Pool, o, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			SELECT set_config('statement_timeout', $1, true), set_config('enable_nestloop', 'off', true), set_config('work_mem', '32MB', true)`,
+			fmt.Sprintf("%dms", missingTime.Milliseconds()))
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			SELECT DISTINCT m.digest FROM manifests m
+			JOIN live_repositories r ON r.id = m.repository_id AND r.top_level_namespace_id = m.top_level_namespace_id
+			WHERE m.digest IN (SELECT d FROM unnest($1::bytea[]) AS w (d))
+				AND ($2::bigint IS NULL OR m.top_level_namespace_id = $2)`, digests, namespace)
+		if err != nil {
+			return err
+		}
+		var raw []byte
+		_, err = pgx.ForEachRow(rows, []any{&raw}, func() error {
+			d, err := oci.DigestFromBytes(raw)
+			present[d] = true
+			return err
+		})
+		return err
+	})
+	if err != nil {
+		h.log.InfoContext(ctx, "could not tell which held digests are missing", "error", err)
+		return nil, nil
+	}
+	n = new(int64)
+	for _, item := range items {
+		if present[item.Digest] {
+			continue
+		}
+		if *n++; *n <= MaxMissing {
+			first = append(first, item.Digest)
+		}
+	}
+	return n, first
+}

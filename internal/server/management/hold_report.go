@@ -1,0 +1,237 @@
+package management
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+
+	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// holdReport is the schema of a report as JSON. readReport reads it piece by piece.
+type holdReport struct {
+	Digests []holdItem   `json:"digests,omitempty" doc:"The whole list. An item may also be the digest alone, as a text"`
+	Base    *int64       `json:"base,omitempty" doc:"The revision to which add and remove refer. Absent: whatever there is"`
+	Add     []holdItem   `json:"add,omitempty" doc:"Digests that the reporter holds in addition. An item may also be the digest alone, as a text"`
+	Remove  []oci.Digest `json:"remove,omitempty" doc:"Digests that the reporter holds no more"`
+}
+
+// holdItem is a digest of a report.
+type holdItem struct {
+	Digest oci.Digest `json:"digest"`
+	UsedBy string     `json:"used_by,omitempty" doc:"What uses it, for people: the first 256 bytes are kept" example:"pod shop/web-7d9"`
+}
+
+// UnmarshalJSON reads a digest alone, or an object.
+func (i *holdItem) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, &i.Digest)
+	}
+	type plain holdItem
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode((*plain)(i)); err != nil {
+		return err
+	}
+	if i.Digest.IsZero() {
+		return errors.New("the member digest is missing")
+	}
+	return nil
+}
+
+const (
+	// itemMemory is about how many bytes of memory an item of a report takes.
+	itemMemory = 512
+	// itemBytes is how many bytes of the body an item may have on average.
+	itemBytes = 512
+	// maxLine is the longest line of a stream, in bytes.
+	maxLine = 4 << 10
+)
+
+// reportReader reads the body of a report.
+type reportReader struct {
+	body *server.RequestBody
+	in   io.Reader
+	most int // items
+	n    int
+}
+
+// readReport reads a report from the body of a request, piece by piece. If it returns an error,
+// the client gets it, and nothing was stored.
+func (a *API) readReport(w http.ResponseWriter, r *http.Request) (*hold.Report, error) {
+	given := r.Header.Get("Content-Type")
+	t, _, err := mime.ParseMediaType(given)
+	if err != nil || t != "application/json" && t != "application/x-ndjson" {
+		return nil, server.Refusal(http.StatusUnsupportedMediaType, "the Content-Type is %q and should be application/json or application/x-ndjson", given)
+	}
+	most := a.opt.Holds.MaxDigests()
+	limit := int64(most)*itemBytes + maxBody
+	if r.ContentLength > limit {
+		return nil, reportTooLong(most)
+	}
+	body := a.server.Body(w, r)
+	reader := &reportReader{body: body, in: io.LimitReader(body, limit+1), most: most}
+	report := new(hold.Report)
+	if t == "application/json" {
+		err = reader.object(report)
+	} else {
+		report.Full = true
+		err = reader.lines(report)
+	}
+	if lost := body.LostError(); lost != nil { // it explains the error of the parser
+		return nil, lost
+	}
+	if err == nil && body.Received > limit {
+		err = reportTooLong(most)
+	}
+	return report, err
+}
+
+func reportTooLong(most int) error {
+	return server.Refusal(http.StatusRequestEntityTooLarge, "the report has more than %d digests, or too many bytes", most).
+		WithDetail(map[string]int{"most": most})
+}
+
+// item counts an item, and takes memory for it from the request's share.
+func (r *reportReader) item() error {
+	if r.n++; r.n > r.most {
+		return reportTooLong(r.most)
+	}
+	const step = 1000
+	if r.n%step != 1 {
+		return nil
+	}
+	_, err := r.body.Lease.Take(r.body.Context(), step*itemMemory)
+	return err
+}
+
+func badReport(format string, args ...any) error {
+	return server.Refusal(http.StatusBadRequest, "the report: "+format, args...)
+}
+
+// lines reads a stream of one item per line. The last line must end with a newline: otherwise a
+// list that was cut off by the client could be taken for the whole list.
+func (r *reportReader) lines(report *hold.Report) error {
+	in := bufio.NewReaderSize(r.in, maxLine)
+	for n := 1; ; n++ {
+		line, err := in.ReadSlice('\n')
+		switch {
+		case errors.Is(err, io.EOF) && len(line) == 0:
+			return nil
+		case errors.Is(err, io.EOF):
+			return badReport("line %d has no newline at its end, so the list may not be complete", n)
+		case errors.Is(err, bufio.ErrBufferFull):
+			return badReport("line %d is longer than %d bytes", n, maxLine)
+		case err != nil:
+			return err
+		}
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		var item holdItem
+		if err := json.Unmarshal(line, &item); err != nil {
+			return badReport("line %d: %v", n, err)
+		}
+		if err := r.item(); err != nil {
+			return err
+		}
+		report.Items = append(report.Items, hold.Item(item))
+	}
+}
+
+// object reads a report as one JSON object.
+func (r *reportReader) object(report *hold.Report) error {
+	d := json.NewDecoder(r.in)
+	if err := expect(d, "it", json.Delim('{')); err != nil {
+		return err
+	}
+	seen := make(map[string]bool)
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return badReport("%v", err)
+		}
+		member, _ := name.(string)
+		if seen[member] {
+			return badReport("the member %s is there twice", member)
+		}
+		seen[member] = true
+		if err := r.member(d, member, report); err != nil {
+			return err
+		}
+	}
+	if err := expect(d, "it", json.Delim('}')); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return badReport("there is more after its end")
+	}
+	switch report.Full = seen["digests"]; {
+	case report.Full && (seen["base"] || seen["add"] || seen["remove"]):
+		return badReport("it has digests, the whole list, and also base, add or remove, a difference")
+	case !report.Full && !seen["add"] && !seen["remove"] && !seen["base"]:
+		return badReport("it has none of the members digests, add, remove and base")
+	}
+	return nil
+}
+
+// member reads one member of the object.
+func (r *reportReader) member(d *json.Decoder, name string, report *hold.Report) error {
+	switch name {
+	case "base":
+		if err := d.Decode(&report.Base); err != nil {
+			return badReport("base: %v", err)
+		}
+		return nil
+	case "digests", "add":
+		return r.list(d, name, func() error {
+			var item holdItem
+			err := d.Decode(&item)
+			report.Items = append(report.Items, hold.Item(item))
+			return err
+		})
+	case "remove":
+		return r.list(d, name, func() error {
+			var digest oci.Digest
+			err := d.Decode(&digest)
+			report.Remove = append(report.Remove, digest)
+			return err
+		})
+	}
+	return badReport("it has a member %q; those that it may have are digests, base, add and remove", name)
+}
+
+// list reads an array, for each element of which it calls `next`.
+func (r *reportReader) list(d *json.Decoder, name string, next func() error) error {
+	if err := expect(d, name, json.Delim('[')); err != nil {
+		return err
+	}
+	for n := 1; d.More(); n++ {
+		if err := next(); err != nil {
+			return badReport("%s: item %d: %v", name, n, err)
+		}
+		if err := r.item(); err != nil {
+			return err
+		}
+	}
+	return expect(d, name, json.Delim(']'))
+}
+
+// expect reads a bracket of `what`.
+func expect(d *json.Decoder, what string, want json.Delim) error {
+	got, err := d.Token()
+	if err != nil {
+		return badReport("%s: %v", what, err)
+	}
+	if got != want {
+		return badReport("%s: %s is expected, not %.40q", what, want, fmt.Sprint(got))
+	}
+	return nil
+}
