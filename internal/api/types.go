@@ -24,13 +24,14 @@ type PolicyView struct {
 	RemoveOrphans     bool    `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
 	autoprune.SelectorForm
 	autoprune.SafeguardForm
-	Keep      []autoprune.KeepForm `json:"keep,omitempty" doc:"Keep rules: the tags that stay, whatever policies select them. Absent: none"`
-	Warnings  []string             `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
-	Problem   string               `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
-	Stored    string               `json:"stored,omitempty" doc:"The stored text of a policy with a problem"`
-	Setting   string               `json:"setting,omitempty" doc:"The setting that defines the policy. Such a policy can be changed only there, and applies in every namespace beside the namespace's own policies" example:"autoprune.default_policy"`
-	CreatedAt time.Time            `json:"created_at"`
-	UpdatedAt time.Time            `json:"updated_at" doc:"When the policy was last saved"`
+	Keep       []autoprune.KeepForm `json:"keep,omitempty" doc:"Keep rules: the tags that stay, whatever policies select them. Absent: none"`
+	Warnings   []string             `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
+	Problem    string               `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
+	Stored     string               `json:"stored,omitempty" doc:"The stored text of a policy with a problem"`
+	ActiveFrom *time.Time           `json:"active_from,omitempty" doc:"When the policy's grace period ends. Absent: it has none"`
+	Setting    string               `json:"setting,omitempty" doc:"The setting that defines the policy. Such a policy can be changed only there, and applies in every namespace beside the namespace's own policies" example:"autoprune.default_policy"`
+	CreatedAt  time.Time            `json:"created_at"`
+	UpdatedAt  time.Time            `json:"updated_at" doc:"When the policy was last saved"`
 }
 
 // ProtectionRule is a tag protection rule in answers.

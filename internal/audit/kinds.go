@@ -75,7 +75,8 @@ const (
 	DeleteBlob        Kind = "delete_blob"
 	RunAutoprune      Kind = "run_autoprune" // a client asked for a run
 	UndoAutoprune     Kind = "undo_autoprune"
-	ObserveAutoprune  Kind = "observe_autoprune" // a run found other tags that would be deleted
+	AnnounceAutoprune Kind = "announce_autoprune" // a run announced a policy in its grace period
+	ObserveAutoprune  Kind = "observe_autoprune"  // a run found other tags that would be deleted
 	ChangeProtection  Kind = "change_tag_protection"
 	ChangeDefault     Kind = "change_default_autoprune_policy"
 	RunGC             Kind = "run_gc"
@@ -114,7 +115,7 @@ var kinds = []Kind{
 	CreateTeam, DeleteTeam, ChangeTeamRole, ChangeTeamDescription, AddTeamMember, RemoveTeamMember,
 	EnableTeamSync, DisableTeamSync, CreateRobotFederation, DeleteRobotFederation, ExchangeFederatedToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
-	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
+	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, AnnounceAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
 	RunGC, RetryGC, RunCheck, AdoptStore, RunLooseKeys, ExportLog, ChangeMaintenance,
 	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys,
 	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter,

@@ -50,7 +50,7 @@ func (v *repositoryRun) observe(ctx context.Context, r *tagReader, rules Rules, 
 	if err != nil {
 		return err
 	}
-	v.observed = observed{}
+	v.observed, v.tallies = observed{}, nil
 	if !would.hasCandidates {
 		return nil
 	}
@@ -60,6 +60,7 @@ func (v *repositoryRun) observe(ctx context.Context, r *tagReader, rules Rules, 
 			return err
 		}
 		d := would.Decide(t.tag)
+		v.tallyTag(t.Name, d.Policies)
 		if !d.Delete || verdict.Decide(t.tag).Delete {
 			continue
 		}

@@ -19,7 +19,7 @@ var oracleKinds = []string{
 	"kept: releases", "kept: newest_patches", "kept: newest_prereleases", "kept from another policy only",
 	"protected from a policy", "exempt", "exempt attached tag", "no statistics", "attached tag of an image that stays", "orphan that stays",
 	"goes: attached, with an index", "scene without tags", "scene of 38 tags and more", "scene of 5 policies and more",
-	"kept: neverBelow", "waits", "would go", "would go attached", "goes, but not if all policies were on",
+	"kept: neverBelow", "waits", "would go", "would go attached",
 	"selects: mediaTypes", "selects: artifactTypes", "selects: largerThan", "selects: smallerThan", "selects: repositories",
 }
 
@@ -84,7 +84,6 @@ func (s oracleScene) countWould(fates, would map[string]oracleFate, seen map[str
 		w := would[name]
 		scene["would go"] = scene["would go"] || w.goes && !f.goes
 		scene["would go attached"] = scene["would go attached"] || w.goes && !f.goes && f.attached
-		scene["goes, but not if all policies were on"] = scene["goes, but not if all policies were on"] || f.goes && !w.goes
 	}
 	for kind, is := range scene {
 		if is {

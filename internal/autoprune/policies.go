@@ -23,6 +23,8 @@ type Saved struct {
 	Version int64 // counts how often it was saved
 	Created time.Time
 	Updated time.Time
+	// ActiveFrom is when the policy's grace period ends; nil: it has none.
+	ActiveFrom *time.Time
 	// Setting says that this is the default policy of the configuration (Options.Default),
 	// which applies in every namespace except those that refuse the defaults.
 	Setting bool
@@ -59,7 +61,7 @@ var policyTables = map[Scope]policyTable{
 // list returns a SELECT of the owner's policies, oldest first, with the columns that
 // scanPolicy reads. Its only parameter is the owner's id.
 func (s policyTable) list() string {
-	return "SELECT uuid, policy, version, created_at, updated_at, " + s.setting + " FROM " + s.table +
+	return "SELECT uuid, policy, version, created_at, updated_at, active_from, " + s.setting + " FROM " + s.table +
 		" WHERE " + s.owned + " ORDER BY created_at, uuid"
 }
 
@@ -126,7 +128,7 @@ func listPolicies(ctx context.Context, q db.Querier, scope Scope, o owner) ([]Sa
 
 func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
 	var text string
-	if err = row.Scan(&s.ID, &text, &s.Version, &s.Created, &s.Updated, &s.Setting); err != nil {
+	if err = row.Scan(&s.ID, &text, &s.Version, &s.Created, &s.Updated, &s.ActiveFrom, &s.Setting); err != nil {
 		return s, err
 	}
 	s.read(text)
@@ -243,13 +245,13 @@ func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string
 		}
 		switch t.Scope() {
 		case DefaultScope:
-			_, err = tx.Exec(ctx, "INSERT INTO defaultautoprunepolicy (uuid, policy) VALUES ($1, $2)", id, text)
+			_, err = tx.Exec(ctx, "INSERT INTO defaultautoprunepolicy (uuid, policy, active_from) VALUES ($1, $2, now() + $3::interval)", id, text, p.grace(policy))
 		case NamespaceScope:
-			_, err = tx.Exec(ctx, "INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) VALUES ($1, $2, $3)",
-				id, o.namespace, text)
+			_, err = tx.Exec(ctx, "INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy, active_from) VALUES ($1, $2, $3, now() + $4::interval)",
+				id, o.namespace, text, p.grace(policy))
 		default:
-			_, err = tx.Exec(ctx, "INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy) VALUES ($1, $2, $3, $4)",
-				id, o.namespace, o.repository, text)
+			_, err = tx.Exec(ctx, "INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy, active_from) VALUES ($1, $2, $3, $4, now() + $5::interval)",
+				id, o.namespace, o.repository, text, p.grace(policy))
 		}
 		if err != nil {
 			return err
@@ -301,8 +303,16 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 		if err != nil {
 			return err
 		}
-		done, err := tx.Exec(ctx, "UPDATE "+s.table+" SET policy = $3, version = version + 1, updated_at = now() WHERE "+
-			s.owned+" AND uuid = $2", o.id(), id, text)
+		old, err := unchanged(ctx, tx, t, o, id, policy)
+		if err != nil {
+			return err
+		}
+		done, err := tx.Exec(ctx, "UPDATE "+s.table+" SET policy = $3, version = version + 1, updated_at = now(), "+
+			"active_from = CASE WHEN $4 THEN active_from ELSE now() + $5::interval END WHERE "+
+			s.owned+" AND uuid = $2", o.id(), id, text, old != nil, p.grace(policy))
+		if err == nil && old != nil {
+			err = keepAnnounced(ctx, tx, id, old.Version)
+		}
 		if err != nil {
 			return err
 		}
@@ -311,6 +321,17 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 		}
 		return audit.Append(ctx, tx, entry(s.updated, t, o, id, map[string]any{"policy": policy, "change": "update"}))
 	})
+}
+
+// unchanged returns the stored policy if it equals the given one, and otherwise nil.
+func unchanged(ctx context.Context, tx pgx.Tx, t Target, o owner, id string, policy Policy) (*Saved, error) {
+	list, err := listPolicies(ctx, tx, t.Scope(), o)
+	for _, s := range list {
+		if s.ID == id && s.Problem == "" && s.Policy.Equal(policy) {
+			return &s, nil
+		}
+	}
+	return nil, err
 }
 
 // Delete deletes a policy. Once it has returned, no worker deletes tags by this policy.

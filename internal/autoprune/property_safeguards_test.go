@@ -47,10 +47,10 @@ func notMore(t *rapid.T, what string, before, after map[string]autoprune.PolicyS
 	}
 }
 
-// TestSafeguardsOnlyTakeAway adds a safeguard to a policy. A window and neverBelow must never
-// make a tag go that would stay without. A policy that observes or is off must have no other
-// effect on what goes than if it didn't exist, except that the keep rules of one that observes
-// keep tags.
+// TestSafeguardsOnlyTakeAway adds a safeguard to a policy. A window, a grace period and
+// neverBelow must never make a tag go that would stay without. A policy that observes or is off
+// must have no other effect on what goes than if it didn't exist, except that the keep rules of
+// one that observes keep tags.
 func TestSafeguardsOnlyTakeAway(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -66,6 +66,17 @@ func TestSafeguardsOnlyTakeAway(t *testing.T) {
 		for name, by := range closed.taken(t) {
 			if by.Has(i) {
 				t.Fatalf("a policy outside its window deletes %s", name)
+			}
+		}
+		later, past := s.rules.Now.Add(time.Hour), s.rules.Now
+		for _, grace := range []autoprune.Applied{{ActiveFrom: &later, Announced: true}, {ActiveFrom: &later}, {ActiveFrom: &past}, {ActiveFrom: &past, Announced: true}} {
+			waits := s.with(t, i, `"grace": "1h"`)
+			waits.rules.Policies[i].ActiveFrom, waits.rules.Policies[i].Announced = grace.ActiveFrom, grace.Announced
+			switch got := waits.taken(t); {
+			case grace.ActiveFrom == &past && grace.Announced:
+				same(t, "a grace period that is over", got, before)
+			default:
+				same(t, "a grace period", got, closed.taken(t))
 			}
 		}
 		open := s.with(t, i, fmt.Sprintf(`"windows": [{"from": "%02d:00", "to": "%02d:00"}]`, hour, (hour+1)%24))

@@ -48,6 +48,8 @@ type Options struct {
 	// Nil: the configuration has none, and Run deletes the default policy that another
 	// configuration has stored.
 	Default *Policy
+	// Grace is the grace period of policies that don't have their own. Default none.
+	Grace time.Duration
 	// Pulls returns how far the pull statistics can be trusted. Nil: there are no
 	// statistics.
 	Pulls func(ctx context.Context) (PullRecord, error)

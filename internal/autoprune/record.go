@@ -51,16 +51,9 @@ type FinishedNotice struct {
 func (u *timeSlice) started() StartedNotice {
 	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []NoticePolicy{}}
 	l := u.policies
-	for _, a := range Combine(applied(DefaultScope, l.defaults), applied(NamespaceScope, l.namespace), nil, l.off) {
-		if a.Problem == "" && a.Policy.guard.mode == "" {
-			n.Policies = append(n.Policies, NoticePolicy{ID: a.ID, Scope: a.Scope, Policy: a.Policy})
-		}
-	}
-	for id, list := range l.repositories {
-		for _, s := range list {
-			if s.Problem == "" && s.Policy.guard.mode == "" {
-				n.Policies = append(n.Policies, NoticePolicy{ID: s.ID, Scope: RepositoryScope, Repository: id, Policy: s.Policy})
-			}
+	for _, s := range l.all() {
+		if s.Problem == "" && s.Policy.guard.mode == "" && (s.ActiveFrom == nil || l.announced(s)) {
+			n.Policies = append(n.Policies, l.notice(s))
 		}
 	}
 	return n
@@ -149,6 +142,9 @@ func (u *timeSlice) pause(ctx context.Context) error {
 		if _, err := u.addSlice(ctx, tx, ""); err != nil {
 			return err
 		}
+		if err := u.storeTallies(ctx, tx); err != nil {
+			return err
+		}
 		return u.p.yieldTask(ctx, tx, u.task)
 	})
 }
@@ -189,7 +185,7 @@ func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*
 				SELECT jsonb_object_agg(key, COALESCE((held_by ->> key)::bigint, 0) + COALESCE((@held_by::jsonb ->> key)::bigint, 0))
 				FROM jsonb_object_keys(COALESCE(held_by, '{}') || @held_by::jsonb) AS key) END,
 			state = CASE WHEN @finished::text = '' THEN state WHEN failed + @failed > 0 THEN 'failure' ELSE @finished END,
-			ended_at = CASE WHEN @finished <> '' THEN clock_timestamp() END
+			ended_at = CASE WHEN @finished <> '' THEN clock_timestamp() END, tally = CASE WHEN @finished = '' THEN tally END
 		WHERE id = @run
 		RETURNING state, started_at, ended_at, repositories, tags, deleted, failed, busy, COALESCE(error, ''), announced, would`, db.Args{
 		"run": u.task.run, "repositories": u.repositories, "tags": u.tags, "failed": u.failed, "error": shorten(u.firstError),
@@ -241,7 +237,12 @@ func (u *timeSlice) finish(ctx context.Context) error {
 		if err := u.p.finishTask(ctx, tx, u.task, r.status()+u.skipped()); err != nil {
 			return err
 		}
+		announced, err := u.announce(ctx, tx)
+		if err != nil {
+			return err
+		}
 		told, err = u.p.tellEnd(ctx, tx, u.task.run.String(), u.task.name, r)
+		told = told || announced
 		return err
 	})
 	if err != nil {

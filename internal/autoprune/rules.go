@@ -49,6 +49,10 @@ type Applied struct {
 	// policy then selects any tag.
 	Problem         string
 	Counts, MayKeep bool
+	// ActiveFrom is when the policy's grace period ends; nil: it has none. With a grace period,
+	// the policy also waits until it is Announced.
+	ActiveFrom *time.Time
+	Announced  bool
 }
 
 // Combine returns the policies that apply to a repository. They are the repository's own
@@ -94,7 +98,7 @@ type Rules struct {
 	Protection []Protection
 	Pulls      PullRecord
 	// Would lets the policies with the mode observe delete tags, and policies that wait for
-	// a window. The verdict then says what would be deleted.
+	// a window or the end of their grace period. The verdict then says what would be deleted.
 	Would bool
 }
 

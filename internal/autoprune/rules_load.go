@@ -18,6 +18,7 @@ type policies struct {
 	repositories        map[int64][]Saved
 	off                 bool // the namespace refuses the defaults
 	protection          []catalog.ProtectionRule
+	announcements       map[string]int64 // versions of policies that were announced, see grace.go
 	pulls               PullRecord
 }
 
@@ -26,13 +27,22 @@ type policies struct {
 // namespaces there is nothing to prune, and these reads are most of what a time slice
 // costs.
 func (p *Pruner) load(ctx context.Context, q db.Querier, namespace int64) (*policies, error) {
-	out := &policies{repositories: make(map[int64][]Saved)}
+	out := &policies{repositories: make(map[int64][]Saved), announcements: make(map[string]int64)}
 	b := new(pgx.Batch)
 	queuePolicies(b, DefaultScope, owner{}, &out.defaults)
 	queuePolicies(b, NamespaceScope, owner{namespace: namespace}, &out.namespace)
 	b.Queue("SELECT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)", namespace).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&out.off) })
 	out.queueRepositories(b, namespace)
+	b.Queue("SELECT policy, version FROM autopruneannouncements WHERE namespace_id = $1", namespace).Query(func(rows pgx.Rows) error {
+		var id string
+		var version int64
+		_, err := pgx.ForEachRow(rows, []any{&id, &version}, func() error {
+			out.announcements[id] = version
+			return nil
+		})
+		return err
+	})
 	err := q.SendBatch(ctx, b).Close()
 	if err != nil {
 		return nil, fmt.Errorf("listing auto-prune policies: %w", err)
@@ -57,12 +67,12 @@ func queuePolicies(b *pgx.Batch, scope Scope, o owner, list *[]Saved) {
 
 func (l *policies) queueRepositories(b *pgx.Batch, namespace int64) {
 	b.Queue(`
-		SELECT uuid, policy, version, created_at, updated_at, repository_id FROM repositoryautoprunepolicy
+		SELECT uuid, policy, version, created_at, updated_at, active_from, repository_id FROM repositoryautoprunepolicy
 		WHERE namespace_id = $1 ORDER BY created_at, uuid`, namespace).Query(func(rows pgx.Rows) error {
 		var s Saved
 		var text string
 		var repository int64
-		_, err := pgx.ForEachRow(rows, []any{&s.ID, &text, &s.Version, &s.Created, &s.Updated, &repository}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&s.ID, &text, &s.Version, &s.Created, &s.Updated, &s.ActiveFrom, &repository}, func() error {
 			s.read(text)
 			l.repositories[repository] = append(l.repositories[repository], s)
 			return nil
@@ -105,7 +115,7 @@ const unreadableText = "it can't be read by this version: "
 func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 	own := l.repositories[t.ID]
 	r := Rules{
-		Policies: Combine(applied(DefaultScope, l.defaults), applied(NamespaceScope, l.namespace), applied(RepositoryScope, own), l.off),
+		Policies: Combine(l.applied(DefaultScope, l.defaults), l.applied(NamespaceScope, l.namespace), l.applied(RepositoryScope, own), l.off),
 		Pulls:    l.pulls,
 	}
 	for _, rule := range l.protection {
@@ -127,10 +137,13 @@ func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 	return r, saved
 }
 
-func applied(scope Scope, list []Saved) []Applied {
+func (l *policies) applied(scope Scope, list []Saved) []Applied {
 	out := make([]Applied, len(list))
 	for i, s := range list {
-		out[i] = Applied{ID: s.ID, Scope: scope, Policy: s.Policy, Everywhere: s.Setting, Problem: s.Problem, Counts: s.Counts, MayKeep: s.MayKeep}
+		out[i] = Applied{
+			ID: s.ID, Scope: scope, Policy: s.Policy, Everywhere: s.Setting, Problem: s.Problem, Counts: s.Counts, MayKeep: s.MayKeep,
+			ActiveFrom: s.ActiveFrom, Announced: l.announced(s),
+		}
 	}
 	return out
 }

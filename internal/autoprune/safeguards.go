@@ -1,6 +1,7 @@
 package autoprune
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 // The JSON fields of a policy's safeguards.
 const (
 	fieldMode       = "mode"
+	fieldGrace      = "grace"
 	fieldNeverBelow = "neverBelow"
 	fieldWindows    = "windows"
 )
@@ -32,18 +34,24 @@ type safeguards struct {
 	mode       Mode // Observe, Off or "", which is On
 	windows    []window
 	neverBelow int // 0: no limit
+	grace      Age // graceGiven: zero is none; otherwise: Options.Grace
+	graceGiven bool
 }
 
 // SafeguardForm are the safeguards of a policy in its JSON.
 type SafeguardForm struct {
 	Mode       Mode         `json:"mode,omitempty" enum:"on,observe,off" doc:"observe: the policy deletes nothing, but runs and previews show what it would delete. off: it has no effect. Default on, which answers leave out"`
 	Windows    []WindowForm `json:"windows,omitempty" maxItems:"8" doc:"The policy deletes tags only while one of these windows of time is open"`
+	Grace      string       `json:"grace,omitempty" doc:"How long the policy waits when it is new or changed, after a notice of what it would delete. 0s: not at all. Default: the setting autoprune.grace" example:"7d"`
 	NeverBelow int          `json:"neverBelow,omitempty" minimum:"1" maximum:"1000000000" doc:"In each of its repositories, this many of the newest tags stay, whatever policy selects them" example:"5"`
 }
 
 // Safeguards returns the policy's safeguards in the form of its JSON.
 func (p Policy) Safeguards() SafeguardForm {
 	form := SafeguardForm{Mode: p.guard.mode, NeverBelow: p.guard.neverBelow}
+	if p.guard.graceGiven {
+		form.Grace = cmp.Or(p.guard.grace.String(), noGrace)
+	}
 	for _, w := range p.guard.windows {
 		form.Windows = append(form.Windows, w.form())
 	}
@@ -56,6 +64,9 @@ func (f SafeguardForm) String() string {
 	if f.Mode != "" {
 		texts = append(texts, "mode "+string(f.Mode))
 	}
+	if f.Grace != "" {
+		texts = append(texts, "grace "+f.Grace)
+	}
 	for i, w := range f.Windows {
 		texts = append(texts, []string{"only ", "or "}[min(i, 1)]+w.String())
 	}
@@ -66,7 +77,8 @@ func (f SafeguardForm) String() string {
 }
 
 func (g safeguards) equal(other safeguards) bool {
-	return g.mode == other.mode && g.neverBelow == other.neverBelow && slices.EqualFunc(g.windows, other.windows, window.equal)
+	return g.mode == other.mode && g.neverBelow == other.neverBelow &&
+		g.graceGiven == other.graceGiven && g.grace.Duration() == other.grace.Duration() && slices.EqualFunc(g.windows, other.windows, window.equal)
 }
 
 func readSafeguards(fields map[string]json.RawMessage) (g safeguards, err error) {
@@ -76,10 +88,28 @@ func readSafeguards(fields map[string]json.RawMessage) (g safeguards, err error)
 	if g.windows, err = readWindows(fields[fieldWindows]); err != nil {
 		return g, err
 	}
+	if g.grace, g.graceGiven, err = readGrace(fields[fieldGrace]); err != nil {
+		return g, err
+	}
 	if raw := fields[fieldNeverBelow]; raw != nil && string(raw) != "null" {
 		g.neverBelow, err = readWhole(fieldNeverBelow, raw, MaxNumTags)
 	}
 	return g, err
+}
+
+// noGrace is the value of the field grace of a policy without a grace period.
+const noGrace = "0s"
+
+// readGrace reads the value of the field grace.
+func readGrace(raw json.RawMessage) (grace Age, given bool, err error) {
+	if raw == nil || string(raw) == "null" {
+		return grace, false, nil
+	}
+	if string(raw) == `"`+noGrace+`"` {
+		return grace, true, nil
+	}
+	grace, err = readAgeOf(fieldGrace, raw)
+	return grace, true, err
 }
 
 func readMode(raw json.RawMessage) (Mode, error) {

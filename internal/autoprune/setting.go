@@ -83,8 +83,9 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 			return err
 		}
 		_, err = tx.Exec(ctx, `
-			INSERT INTO defaultautoprunepolicy AS p (uuid, policy, setting) VALUES ($1, $2, true)
-			ON CONFLICT (uuid) DO UPDATE SET policy = EXCLUDED.policy, version = p.version + 1, updated_at = now()`, id, text)
+			INSERT INTO defaultautoprunepolicy AS p (uuid, policy, setting, active_from) VALUES ($1, $2, true, now() + $3::interval)
+			ON CONFLICT (uuid) DO UPDATE SET policy = EXCLUDED.policy, version = p.version + 1, updated_at = now(),
+				active_from = EXCLUDED.active_from`, id, text, p.grace(*policy))
 		if err != nil {
 			return err
 		}

@@ -32,7 +32,8 @@ type timeSlice struct {
 	firstError                          string
 	notices                             map[string]string // by policy
 	observed                            observed
-	unreadable                          int // number of policies that can't be read
+	tallies                             map[string]*tally // by policy
+	unreadable                          int               // number of policies that can't be read
 
 	page, batch []candidate // buffers that are reused for each repository
 }
@@ -97,7 +98,10 @@ func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted i
 	u := &timeSlice{p: p, task: t, policies: l, began: now, slice: now, renewed: now, nested: nested, notices: l.unreadable()}
 	u.unreadable = len(u.notices)
 	p.tellUnreadable(ctx, t, u.notices)
-	done, err := u.namespace(ctx)
+	done := false
+	if err = u.loadTallies(ctx); err == nil {
+		done, err = u.namespace(ctx)
+	}
 	switch {
 	case errors.Is(err, errLost):
 		return u.deleted, err
@@ -236,6 +240,9 @@ func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (
 	switch {
 	case err == nil && !v.cut:
 		u.observed.add(v.observed)
+		for id, y := range v.tallies {
+			u.tallies[id].add(y)
+		}
 		return true, nil
 	case err == nil:
 		return false, nil
@@ -261,9 +268,10 @@ type repositoryRun struct {
 	saved        []Saved // the policies of the rules, in the same order
 	rules        Rules   // by which the tags are judged
 	observed     observed
-	pages        int  // number of pages that were read
-	cut          bool // the time slice ended early: another has to continue in this repository
-	stillReached bool // attached tags were kept because a tag still reaches their image
+	tallies      map[string]tally // by policy
+	pages        int              // number of pages that were read
+	cut          bool             // the time slice ended early: another has to continue in this repository
+	stillReached bool             // attached tags were kept because a tag still reaches their image
 
 	// earlierDeleted is how many tags of this repository earlier time slices of the same run
 	// have deleted. earlierTags is how many of its tags they have added to the number of

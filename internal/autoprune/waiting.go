@@ -8,6 +8,13 @@ import (
 // waiting returns why the policy, though it is on, deletes nothing at this time of what it
 // selects, as a code and in words; "" if it may delete.
 func (a *Applied) waiting(now time.Time) (Code, string) {
+	switch {
+	case a.ActiveFrom == nil:
+	case now.Before(*a.ActiveFrom):
+		return InGrace, "its grace period lasts until " + stamp(*a.ActiveFrom)
+	case !a.Announced:
+		return InGrace, "no run has announced it yet"
+	}
 	if open, next := a.Policy.guard.open(now); !open {
 		text := "it is outside its windows"
 		if !next.IsZero() {

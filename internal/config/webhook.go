@@ -11,6 +11,7 @@ type Autoprune struct {
 	Enabled  bool          // whether this process prunes; policies can be managed in any case
 	Interval time.Duration // least time between two runs in a namespace
 	KeepRuns time.Duration
+	Grace    time.Duration // of policies that don't have their own
 	// DefaultPolicy is a policy, as JSON, that applies in all namespaces. If it is "",
 	// there is no such policy.
 	DefaultPolicy string
@@ -29,6 +30,7 @@ var autopruneSettings = []setting{
 	{key: "autoprune.keep_runs", def: "90d", field: func(c *Config) field {
 		return durationField{&c.Autoprune.KeepRuns, time.Minute, maxDuration}
 	}},
+	{key: "autoprune.grace", def: "0s", field: func(c *Config) field { return durationField{&c.Autoprune.Grace, 0, maxDuration} }},
 }
 
 // Webhook is the receiver of notices about auto-pruning's runs.

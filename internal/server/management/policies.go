@@ -73,7 +73,7 @@ func (policyText) Schema(r huma.Registry) *huma.Schema {
 // readOnlyOfPolicies are the members of api.PolicyView that a request can't set. Requests may
 // contain them, since some clients send back a whole policy as they read it; the registry
 // ignores them.
-var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "setting", "created_at", "updated_at"}
+var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "setting", "active_from", "created_at", "updated_at"}
 
 // parse parses the policy. `id` is the policy's id in the request's path, "" for a new policy.
 // parse returns an error if the body has the id of a different policy, because the client
@@ -120,6 +120,10 @@ func viewPolicy(s autoprune.Saved) api.PolicyView {
 		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(), SelectorForm: s.Policy.Selectors(),
 		SafeguardForm: s.Policy.Safeguards(), Keep: s.Policy.Keep(),
 		Warnings: s.Policy.Warnings(), Problem: s.Problem, Stored: s.Stored, CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC(),
+	}
+	if s.ActiveFrom != nil {
+		at := s.ActiveFrom.UTC()
+		v.ActiveFrom = &at
 	}
 	if s.Setting {
 		v.Setting = autoprune.SettingName

@@ -115,7 +115,7 @@ func TestAPIRefusesBadPolicies(t *testing.T) {
 		`{"method": "creation_date", "olderThan": "2w", "windows": []}`:                                    `^windows: it is empty`,
 		`{"method": "creation_date", "olderThan": "2w", "windows": [{"days": ["mon"]}, {"days": ["x"]}]}`:  `^windows\[1\]\.days\[0\]: `,
 		`{"method": "creation_date", "olderThan": "2w", "neverBelow": 0}`:                                  `^neverBelow: `,
-		`{"method": "creation_date", "olderThan": "2w", "grace": "1d"}`:                                    `^grace: unknown field`,
+		`{"method": "creation_date", "olderThan": "2w", "grace": "0d"}`:                                    `^grace: .*zero`,
 		`{"method": "creation_date", "olderThan": "2w", "tagPatternMatches": false}`:                       "^tagPatternMatches: ",
 		`{"method": "creation_date", "olderThan": "2w", "tags": "v.*"}`:                                    "tags",
 		`{"method": "creation_date", "olderThan": "2w", "tagPattern": "` + strings.Repeat("a", 257) + `"}`: "^tagPattern: .*257.*256",

@@ -312,7 +312,7 @@ func policyShowCommand(src *command.Source) *cobra.Command {
 				return fields(w, "uuid", p.UUID, "problem", p.Problem, "stored", p.Stored, "created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
 			}
 			warn(cmd, p.Warnings)
-			return fields(w, "uuid", p.UUID, "mode", modeText(p.Mode), "method", p.Method, "value", fmt.Sprint(p.Value), "tags", p.tags(),
+			return fields(w, "uuid", p.UUID, "mode", modeText(p.Mode), "method", p.Method, "value", fmt.Sprint(p.Value), "tags", p.tags(), "grace", p.Grace, "active from", clock(p.ActiveFrom),
 				"created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
 		})
 	})

@@ -35,8 +35,8 @@ func TestPolicyFlags(t *testing.T) {
 	code, stderr := create("--repositories", "app/a,app/b/**", "--media-type", "*index*", "--artifact-type", "a/b", "--larger-than", "1GiB", "--smaller-than", "2TB",
 		"--keep-newest", "3", "--keep-group", `^(v\d+),`, "--keep-used", "30d", "--keep-pattern", "^a{1,2}", "--keep-pattern", "b$",
 		"--keep-versions", "releases", "--keep-versions", "newest_patches", "--keep-versions", "newest_prereleases:2",
-		"--mode", "observe", "--never-below", "5", "--window", "fri-mon,wed 22:00-06:00 Europe/Berlin", "--window", "01:00-02:00", "--window", "sun")
-	want := `{"artifactTypes":["a/b"],"keep":[{"newest":3,"groupBy":"^(v\\d+),"},{"usedWithin":"30d"},{"tagPattern":"^a{1,2}"},{"tagPattern":"b$"},` +
+		"--mode", "observe", "--grace", "7d", "--never-below", "5", "--window", "fri-mon,wed 22:00-06:00 Europe/Berlin", "--window", "01:00-02:00", "--window", "sun")
+	want := `{"artifactTypes":["a/b"],"grace":"7d","keep":[{"newest":3,"groupBy":"^(v\\d+),"},{"usedWithin":"30d"},{"tagPattern":"^a{1,2}"},{"tagPattern":"b$"},` +
 		`{"versions":"releases"},{"newest":1,"versions":"newest_patches"},{"newest":2,"versions":"newest_prereleases"}],` +
 		`"largerThan":"1GiB","mediaTypes":["*index*"],"method":"creation_date","mode":"observe","neverBelow":5,"olderThan":"2w","repositories":["app/a","app/b/**"],"smallerThan":"2TB",` +
 		`"windows":[{"days":["fri","mon","sat","sun","wed"],"from":"22:00","to":"06:00","zone":"Europe/Berlin"},{"from":"01:00","to":"02:00"},{"days":["sun"]}]}`
@@ -49,6 +49,7 @@ func TestPolicyFlags(t *testing.T) {
 		"--repositories app//a":                       "no pattern of repositories",
 		"--mode watch":                                "--mode",
 		"--never-below 0":                             "never-below",
+		"--grace soon":                                "grace",
 		"--window monday":                             "is no day",
 		"--window 22:00":                              "to: it is missing",
 		"--window sun,xyz@UTC":                        "is no day",

@@ -15,6 +15,7 @@ import (
 // safeguardFlags are the flags of a policy's safeguards.
 type safeguardFlags struct {
 	mode       string
+	grace      string
 	neverBelow int
 	windows    []string
 }
@@ -24,11 +25,14 @@ func (f *safeguardFlags) add(cmd *cobra.Command) {
 	textFlag(cmd, &f.mode, "mode", "", "`MODE`: on, observe (delete nothing, and show in runs and previews what would be deleted) or off (default on)",
 		checkChoice(string(autoprune.On), string(autoprune.Observe), string(autoprune.Off)))
 	flags.Var(command.Number(&f.neverBelow, 1, autoprune.MaxNumTags), "never-below", "keep the newest `N` tags of each repository, whatever policies select them")
+	textFlag(cmd, &f.grace, "grace", "", "let the policy wait for `AGE`, such as 7d, when it is new or changed, after a notice of what it would delete; 0s: not at all (default: autoprune.grace)", checkGrace)
 	flags.Var(repeatedFlag{&f.windows, checkWindow}, "window", "delete tags only in this `WINDOW` of time, such as 'mon-fri 22:00-06:00 Europe/Berlin'; may be repeated")
 }
 
 // given says whether any of the flags was given.
-func (f *safeguardFlags) given() bool { return f.mode != "" || f.neverBelow != 0 || len(f.windows) > 0 }
+func (f *safeguardFlags) given() bool {
+	return f.mode != "" || f.grace != "" || f.neverBelow != 0 || len(f.windows) > 0
+}
 
 // set sets the members of the policy's JSON.
 func (f *safeguardFlags) set(members map[string]any) {
@@ -37,6 +41,9 @@ func (f *safeguardFlags) set(members map[string]any) {
 	}
 	if f.neverBelow != 0 {
 		members["neverBelow"] = f.neverBelow
+	}
+	if f.grace != "" {
+		members["grace"] = f.grace
 	}
 	var windows []autoprune.WindowForm
 	for _, text := range f.windows {
@@ -94,6 +101,14 @@ func checkWindow(text string) error {
 		return fmt.Errorf("write it like 'mon-fri 22:00-06:00 Europe/Berlin': %s", strings.TrimPrefix(strings.TrimPrefix(err.Error(), "windows[0]"), "."))
 	}
 	return nil
+}
+
+// checkGrace checks the length of a grace period.
+func checkGrace(text string) error {
+	if text == "0s" {
+		return nil
+	}
+	return checkAge(text)
 }
 
 // modeText returns the mode that a policy shows; an answer of the API leaves out the mode on.

@@ -35,7 +35,8 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 		return nil, err
 	}
 	o := autoprune.Options{
-		DB: p.db, Catalog: c, Background: p.prunes, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy, Log: p.log, Metrics: p.metrics, Worker: loops,
+		DB: p.db, Catalog: c, Background: p.prunes, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy,
+		Grace: cfg.Autoprune.Grace, Log: p.log, Metrics: p.metrics, Worker: loops,
 	}
 	if notices.Configured() {
 		o.Notified = notices.Wake
