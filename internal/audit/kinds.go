@@ -34,6 +34,13 @@ const (
 	CreateNamespace Kind = "org_create"
 	DeleteNamespace Kind = "org_delete"
 
+	CreateQuota      Kind = "org_create_quota"
+	ChangeQuota      Kind = "org_change_quota"
+	DeleteQuota      Kind = "org_delete_quota"
+	CreateQuotaLimit Kind = "org_create_quota_limit"
+	ChangeQuotaLimit Kind = "org_change_quota_limit"
+	DeleteQuotaLimit Kind = "org_delete_quota_limit"
+
 	AddPermission    Kind = "add_repo_permission"
 	ChangePermission Kind = "change_repo_permission"
 	DeletePermission Kind = "delete_repo_permission"
@@ -97,6 +104,7 @@ const (
 	HoldReporterSilent Kind = "hold_reporter_silent" // no report came for half of the lease
 	HoldReporterEnded  Kind = "hold_reporter_ended"  // the lease is over, so its holds have ended
 	DeleteHoldReporter Kind = "delete_hold_reporter"
+	RecountQuota       Kind = "recount_quota"
 )
 
 // Kinds returns all kinds that this version of Purser writes, those with Quay's names
@@ -109,6 +117,7 @@ var kinds = []Kind{
 	CreateNamespacePolicy, UpdateNamespacePolicy, DeleteNamespacePolicy,
 	CreateRepositoryPolicy, UpdateRepositoryPolicy, DeleteRepositoryPolicy,
 	CreateNamespace, DeleteNamespace,
+	CreateQuota, ChangeQuota, DeleteQuota, CreateQuotaLimit, ChangeQuotaLimit, DeleteQuotaLimit,
 	AddPermission, ChangePermission, DeletePermission, ChangeVisibility,
 	CreateUser, DeleteUser, EnableUser, DisableUser, ChangePassword,
 	CreateRobot, DeleteRobot, RegenerateRobotToken, CreateToken, RevokeToken,
@@ -118,5 +127,5 @@ var kinds = []Kind{
 	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, AnnounceAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
 	RunGC, RetryGC, RunCheck, AdoptStore, RunLooseKeys, ExportLog, ChangeMaintenance,
 	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys,
-	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter,
+	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter, RecountQuota,
 }

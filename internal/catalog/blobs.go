@@ -36,6 +36,9 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 			return false, err
 		}
 	}
+	if err := c.AdmitBlob(ctx, path, d, known.Size); err != nil {
+		return false, err
+	}
 	doing := fmt.Sprintf("mounting blob %s of %s in %s", d, from, path)
 	err = c.write(ctx, write{path: path, doing: doing, create: true, run: func(ctx context.Context, r repository) error {
 		b := new(batch)

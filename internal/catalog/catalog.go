@@ -19,7 +19,8 @@
 //   - A write is one transaction with a fixed order of locks: the repository's row; the names
 //     of the tags to be put; the review row of an existing blob that is to be linked or
 //     unlinked; blobs; their links to the repository; children of an index; tags; review rows
-//     of manifests. Several rows of one table are locked in the order of their keys. The write
+//     of manifests; the namespace's quota, which triggers lock (db/routines/quotas.sql) and
+//     which is always the last. Several rows of one table are locked in the order of their keys. The write
 //     may still fail because of a concurrent transaction: by a deadlock, or because a row that
 //     it references was deleted while it waited. Then the write runs again from the beginning,
 //     and the client gets the answer of the last run. [Catalog.write] decides after which
@@ -96,6 +97,7 @@ type Catalog struct {
 
 	protection atomic.Pointer[protection] // nil until it was read
 	expiry     expiry
+	quotas     quotaCache
 }
 
 // New makes a catalog. Its caches stay unused until Listen runs.
@@ -184,7 +186,10 @@ func (c *Catalog) create(ctx context.Context, path string) (made bool, err error
 			audit.Args(ctx, db.Args{"namespace": namespace, "path": path}))
 		return b.send(ctx, c.db.Pool)
 	})
-	if err != nil {
+	if err = c.quotaRefusal(ctx, path, err); err != nil {
+		if isClientError(err) {
+			return false, err
+		}
 		return false, fmt.Errorf("creating repository %s: %w", path, err)
 	}
 	return made, nil

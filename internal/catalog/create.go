@@ -38,6 +38,14 @@ func (c *Catalog) CreateNamespace(ctx context.Context, name string) error {
 // exists.
 func (c *Catalog) CreateRepository(ctx context.Context, path string) error {
 	for range writeAttempts {
+		// A quota is looked at first only so that its refusal isn't an error in PostgreSQL's log.
+		if known, err := c.HasRepository(ctx, path); err != nil {
+			return err
+		} else if !known {
+			if err := c.admitRepository(ctx, path); err != nil {
+				return err
+			}
+		}
 		made, err := c.create(ctx, path)
 		if err != nil || made {
 			return err

@@ -235,10 +235,14 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 // of digests, as every transaction must. The triggers of the deletion would lock the
 // configuration's row before the layers' rows, which may be another order.
 //
+// The triggers of the deletion lock further rows after the tags are deleted, but the namespace's
+// quota must be locked after all of them. So the tags are counted at the end.
+//
 // The last statement writes all audit entries, since the audit log is locked last (see package
 // audit). It reads the names of the deleted tags from the setting purser.deleted_tags, in
 // which the statement that locked the tags has stored them until the transaction ends.
 func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path string, d oci.Digest) {
+	b.exec("SELECT purser_quota_later()")
 	b.exec(`
 		DELETE FROM tags
 		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND purser_accepted() AND manifest_id = (
@@ -261,21 +265,21 @@ func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path
 			review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
 		r.namespace, r.id, d.Bytes())
 	b.exec(`
-		WITH gone AS (
-			DELETE FROM manifests
-			WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest AND purser_accepted()
-			RETURNING digest
-		), logged AS (
-			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, detail)
-			SELECT k.kind, @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository, k.tag, gone.digest,
-				CASE WHEN current_setting('purser.held_by', true) <> ''
-					THEN jsonb_build_object('holds', 'overridden', 'held_by', current_setting('purser.held_by', true)::jsonb) END
-			FROM gone CROSS JOIN (
-				SELECT 'delete_manifest' AS kind, NULL AS tag
-				UNION ALL
-				SELECT 'delete_tag', name FROM unnest(NULLIF(current_setting('purser.deleted_tags', true), '')::text[]) AS name) k
-		)
-		SELECT FROM gone`, audit.Args(ctx, db.Args{"namespace": r.namespace, "repository": r.id, "digest": d.Bytes(), "path": path}))
+		DELETE FROM manifests
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted()`,
+		r.namespace, r.id, d.Bytes())
+	b.exec("SELECT purser_quota_now($1)", r.namespace)
+	// The manifest was locked, so it is deleted now, unless the batch was refused.
+	b.exec(`
+		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, detail)
+		SELECT k.kind, @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository, k.tag, @digest,
+			CASE WHEN current_setting('purser.held_by', true) <> ''
+				THEN jsonb_build_object('holds', 'overridden', 'held_by', current_setting('purser.held_by', true)::jsonb) END
+		FROM (
+			SELECT 'delete_manifest' AS kind, NULL AS tag
+			UNION ALL
+			SELECT 'delete_tag', name FROM unnest(NULLIF(current_setting('purser.deleted_tags', true), '')::text[]) AS name) k
+		WHERE purser_accepted()`, audit.Args(ctx, db.Args{"repository": r.id, "digest": d.Bytes(), "path": path}))
 }
 
 // unprotectedTags returns the names of all tags of a manifest, if no rule protects any of

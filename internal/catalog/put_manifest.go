@@ -50,6 +50,9 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 		create: true, drop: c.cache.dropTags,
 		run: func(ctx context.Context, r repository) error { return c.put(ctx, r, p, rows) },
 	}
+	if err := c.admitTags(ctx, p.Repository, rows.tags); err != nil {
+		return err
+	}
 	// If the repository doesn't exist, write calls checkBeforeCreate first, so that a put that
 	// will be refused creates no repository.
 	switch {

@@ -29,6 +29,9 @@ func (c *Catalog) PointTag(ctx context.Context, path, tag string, d oci.Digest, 
 func (c *Catalog) pointTag(ctx context.Context, path, tag string, d oci.Digest, kind string, options []TagOption) error {
 	p := NewManifest{Repository: path, Digest: d, KeepTags: slices.Contains(options, KeepTag)}
 	rows := manifestColumns{digest: d.Bytes(), tags: []string{tag}}
+	if err := c.admitTags(ctx, path, rows.tags); err != nil {
+		return err
+	}
 	return c.write(ctx, write{
 		path: path, doing: fmt.Sprintf("pointing tag %s of %s to a manifest", tag, path), drop: c.cache.dropTags,
 		run: func(ctx context.Context, r repository) error { return c.putExisting(ctx, r, p, rows, kind) },

@@ -258,6 +258,9 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 // it. `key` is the storage key of the upload's object; `leftovers` says that the upload may
 // have other objects, which are then recorded for deletion. Error: the same as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
+	if err := c.AdmitBlob(ctx, u.Repository, d, u.Size); err != nil {
+		return err
+	}
 	doing := fmt.Sprintf("committing upload %s to %s as %s", u.ID, u.Repository, d)
 	err := c.write(ctx, write{path: u.Repository, doing: doing, create: true, run: func(ctx context.Context, r repository) error {
 		err := c.commitNew(ctx, r, u, d, key, leftovers)

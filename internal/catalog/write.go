@@ -73,7 +73,7 @@ func (c *Catalog) attempts(ctx context.Context, w write) error {
 			r, err = c.lookUp(ctx, w.path)
 		}
 		if err == nil {
-			err = w.run(ctx, r)
+			err = c.quotaRefusal(ctx, w.path, w.run(ctx, r))
 		}
 		why, refused := errors.AsType[refusal](err)
 		var stop error
@@ -103,6 +103,9 @@ func (c *Catalog) attempts(ctx context.Context, w write) error {
 func (c *Catalog) createFor(ctx context.Context, w write) (err error) {
 	if w.checkBeforeCreate != nil {
 		err = w.checkBeforeCreate(ctx)
+	}
+	if err == nil {
+		err = c.admitRepository(ctx, w.path)
 	}
 	if err == nil {
 		_, err = c.create(ctx, w.path)

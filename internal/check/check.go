@@ -69,22 +69,25 @@ const (
 	UnownedUpload Problem = "unowned-upload" // a multipart upload has no owner: the upload is doomed
 	Shared        Problem = "shared"         // an object has several owners: no repair
 
+	QuotaUsage Problem = "quota-usage" // a quota's numbers differ from its namespace's content: it is counted again
+
 	DeclaredSize Problem = "declared-size" // a manifest declares other sizes than are stored: no repair, only a note
 )
 
 // Problems has all problems, the worst first.
-var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload, DeclaredSize}
+var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload, QuotaUsage, DeclaredSize}
 
 // Note says whether the problem is for information only. A check whose only findings are
 // such problems counts as successful.
 func (p Problem) Note() bool { return p == DeclaredSize }
 
-// Finding is one problem of one blob, object, upload or manifest. Unless the problem is
+// Finding is one problem of one blob, object, upload, manifest or quota. Unless the problem is
 // Shared or DeclaredSize, a second look at the row or the object has confirmed it.
 type Finding struct {
 	Problem Problem `json:"problem"`
 	// Key is the object's storage key or, for a multipart upload, the prefix of the keys of
-	// the upload's objects (its base). It is empty if the finding is about a manifest.
+	// the upload's objects (its base). It is empty if the finding is about a manifest or a
+	// quota.
 	Key    string     `json:"key"`
 	Digest oci.Digest `json:"digest,omitzero"` // of the blob or manifest, if the finding is about one
 	Size   int64      `json:"size"`            // bytes: the blob's, else the object's
@@ -139,7 +142,7 @@ func (r CheckReport) Remaining() bool {
 	for p, t := range r.Problems {
 		switch p {
 		case DeclaredSize:
-		case Unowned, UnownedUpload, Recovered:
+		case Unowned, UnownedUpload, Recovered, QuotaUsage:
 			if t.Repaired < t.Count {
 				return true
 			}
@@ -275,6 +278,9 @@ func (k *checker) run(ctx context.Context) error {
 		return err
 	}
 	if err := k.unfinished(ctx); err != nil {
+		return err
+	}
+	if err := k.quotas(ctx); err != nil {
 		return err
 	}
 	return k.manifests(ctx)

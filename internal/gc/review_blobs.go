@@ -138,7 +138,11 @@ type deletedBlob struct {
 	size   int64
 }
 
-// deleteBlobs deletes blobs and their links, and records the blobs' objects for deletion.
+// deleteBlobs deletes blobs and their links, and records the blobs' objects for deletion. If any
+// namespace has a quota, it deletes the links by a statement before, since the trigger that
+// counts what a namespace uses needs the sizes of the blobs. No new link to a blob can appear,
+// since the blobs are locked.
+//
 // While a blob is younger than LongestWrite, a write of its object may still be under way:
 // for example, if the store received a write twice, it may execute the second one late. So
 // for such a blob deleteBlobs sets again_at, which makes the sweeper delete the object a
@@ -146,6 +150,11 @@ type deletedBlob struct {
 func (c *Collector) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) ([]deletedBlob, error) {
 	if len(digests) == 0 {
 		return nil, nil
+	}
+	_, err := tx.Exec(ctx, `
+		DELETE FROM repository_blobs WHERE blob_digest = ANY ($1::bytea[]) AND EXISTS (SELECT FROM namespacequotas)`, digests)
+	if err != nil {
+		return nil, err
 	}
 	rows, err := tx.Query(ctx, `
 		WITH d AS (

@@ -29,6 +29,7 @@ import (
 type session struct {
 	api  *API
 	u    catalog.Upload
+	d    oci.Digest // of the blob that the upload is to become; zero: not known yet
 	in   *uploadBody
 	hash hash.Hash
 	w    blob.Writer
@@ -122,6 +123,9 @@ func (a *API) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss 
 			err = c.checkChunk(u, in)
 		}
 		if err == nil {
+			err = a.catalog.AdmitBlob(ctx, c.name, d, u.Size+max(in.want, in.Length, 0))
+		}
+		if err == nil {
 			err = a.session(ctx, u, d, in, work)
 		}
 		if _, refused := errors.AsType[*oci.Error](err); !refused || !remembered || in.streaming || in.saved {
@@ -140,7 +144,7 @@ func (a *API) session(ctx context.Context, u catalog.Upload, d oci.Digest, in *u
 	if err != nil {
 		return err
 	}
-	ss := &session{api: a, u: u, in: in, hash: h}
+	ss := &session{api: a, u: u, d: d, in: in, hash: h}
 	defer ss.close()
 	return work(ctx, ss)
 }
@@ -228,7 +232,10 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 		return err
 	}
 	ss.in.streaming = true
-	body := newHashingReader(io.MultiReader(bytes.NewReader(first), ss.in), ss.hash)
+	arriving := &admittedReader{r: ss.in, size: ss.u.Size + int64(len(first)), admit: func(size int64) error {
+		return ss.api.catalog.AdmitBlob(ctx, ss.u.Repository, ss.d, size)
+	}}
+	body := newHashingReader(io.MultiReader(bytes.NewReader(first), arriving), ss.hash)
 	n, err := ss.w.ReadFrom(body)
 	body.finish()
 	ss.u.Size += n

@@ -1,6 +1,8 @@
 package distribution
 
 import (
+	"io"
+
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -48,4 +50,29 @@ func (in *uploadBody) checkLength() error {
 		return oci.Errorf(oci.SizeInvalid, "Content-Range names %d bytes, but %d came", in.want, in.Received)
 	}
 	return nil
+}
+
+// admitEvery is after how many bytes of a body it is looked again whether the upload fits into
+// its namespace's quota. A client that sends no length is stopped when it has sent too much.
+const admitEvery = 8 << 20
+
+// admittedReader reads a body, and fails when `admit` refuses the size of the upload with the
+// bytes that have arrived.
+type admittedReader struct {
+	r        io.Reader
+	size     int64 // of the upload
+	admitted int64 // the size at which admit was last called
+	admit    func(size int64) error
+}
+
+func (a *admittedReader) Read(p []byte) (int, error) {
+	n, err := a.r.Read(p)
+	if a.size += int64(n); a.size-a.admitted < admitEvery {
+		return n, err
+	}
+	a.admitted = a.size
+	if refused := a.admit(a.size); refused != nil {
+		return 0, refused
+	}
+	return n, err
 }

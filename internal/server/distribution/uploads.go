@@ -41,6 +41,9 @@ func (a *API) startUpload(c *call) error {
 			return err
 		}
 		algorithm = whole.Algorithm()
+		if err := a.catalog.AdmitBlob(c.r.Context(), c.name, whole, c.r.ContentLength); err != nil {
+			return err
+		}
 	}
 	var err error
 	if c.names, err = a.uploads.names.of(c.r.Context(), c.name); err != nil {

@@ -185,6 +185,7 @@ func New(o Options) (*API, error) {
 	a.addExports()
 	a.addProtection()
 	a.addHolds()
+	a.addQuotas()
 	a.addWebhooks()
 	a.addPulls()
 	a.addAccess()

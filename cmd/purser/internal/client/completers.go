@@ -32,6 +32,7 @@ var completions = map[string][]completer{
 	"policy list": {targets}, "policy create": {targets}, "policy show": {targets, policies},
 	"policy update": {targets, policies}, "policy delete": {targets, policies},
 	"prune preview": {targets}, "prune run": {namespaces}, "prune status": {namespaces}, "prune runs": {namespaces},
+	"quota set": {namespaces}, "quota show": {namespaces}, "quota delete": {namespaces}, "quota recount": {namespaces},
 	"webhook list": {namespaces}, "webhook create": {namespaces}, "webhook show": {namespaces, webhooks, deliveries},
 	"webhook update": {namespaces, webhooks}, "webhook delete": {namespaces, webhooks}, "webhook test": {namespaces, webhooks},
 	"webhook deliveries": {namespaces, webhooks}, "webhook redeliver": {namespaces, webhooks, deliveries},

@@ -191,6 +191,8 @@ var advice = map[storecheck.Problem]struct{ what, todo, done string }{
 		"They only take space. With --repair they are deleted.", doneDoomed},
 	storecheck.UnownedUpload: {"in the store that nothing owns",
 		"Their parts only take space. With --repair they are deleted.", doneDoomed},
+	storecheck.QuotaUsage: {"with numbers that differ from what their namespaces have",
+		"Somebody has changed rows by hand. With --repair the content is counted again.", "The content was counted again."},
 	storecheck.DeclaredSize: {"declaring other sizes than are stored",
 		"This is a note: they are served as they were pushed, Purser reports and adds up the stored sizes, and --repair\n" +
 			"changes nothing. Some clients refuse to pull such images: build and push them again.", ""},
@@ -213,6 +215,8 @@ func things(p storecheck.Problem) string {
 		return "unfinished multipart upload"
 	case storecheck.DeclaredSize:
 		return "manifest"
+	case storecheck.QuotaUsage:
+		return "quota"
 	default:
 		return "blob"
 	}

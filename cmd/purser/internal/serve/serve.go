@@ -250,6 +250,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if cfg.Autoprune.Enabled {
 		workers = append(workers, pruner.Run)
 	}
+	workers = append(workers, quotaWorker(c, notices, p, p.loops))
 	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, holds.Run, c.Listen, p.limits.clientRate.Run, p.limits.accountRate.Run), nil
 }
 

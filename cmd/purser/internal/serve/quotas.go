@@ -1,0 +1,61 @@
+package serve
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/webhook"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	// quotaLook is how often the worker looks which quotas are to be counted or told of.
+	quotaLook = time.Minute
+	// quotaSeries limits the namespaces that the metric of quotas shows.
+	quotaSeries = 1000
+)
+
+// quotaWorker makes the worker that counts the content of namespaces with a new quota, tells the
+// webhook of the settings (autoprune.webhook) which namespaces reach their limits, and measures
+// how full quotas are. Any number of processes may run it.
+func quotaWorker(c *catalog.Catalog, notices *webhook.Sender, p dependencies, loops *worker.Metrics) func(context.Context) error {
+	ratio := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "purser_quota_used_ratio",
+		Help: "Which part of a namespace's quota is used, at the last look: of bytes, repositories or tags. Of the first 1,000 namespaces with a quota.",
+	}, []string{"namespace", "quota"})
+	p.metrics.MustRegister(ratio)
+	tell := func(ctx context.Context, tx pgx.Tx, n catalog.QuotaNotice) error {
+		event := "quota.soft"
+		if n.Kind == catalog.QuotaReject {
+			event = "quota.hard"
+		}
+		p.log.WarnContext(ctx, "a namespace reaches its quota", "namespace", n.Namespace, "quota", n.Quota, "type", n.Kind,
+			"threshold_percent", n.Percent, "limit", n.Limit, "used", n.Used)
+		return notices.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: n})
+	}
+	return worker.New(worker.Options{
+		Name: "quotas", Log: p.log, Metrics: loops, Idle: quotaLook,
+		Batch: func(ctx context.Context) (bool, error) {
+			more, err := c.CountQuotas(ctx)
+			if err != nil {
+				return false, err
+			}
+			told, err := c.TellQuotas(ctx, tell)
+			if told > 0 {
+				notices.Wake()
+			}
+			if err != nil {
+				return false, err
+			}
+			ratio.Reset()
+			err = c.QuotaRatios(ctx, quotaSeries, func(namespace, what string, used float64) {
+				ratio.WithLabelValues(namespace, what).Set(used)
+			})
+			return more, err
+		},
+	}).Run
+}

@@ -1,0 +1,252 @@
+package catalog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// The functions in this file look, without a lock, whether a change would be refused because of
+// a namespace's quota. They save clients from sending bytes in vain, and PostgreSQL's log from an
+// error for each refusal. Triggers decide: a change that was admitted may be refused after all,
+// with the same answer.
+
+const (
+	// quotaFresh is how long a process may use what it has read of a quota, while the
+	// namespace uses less than quotaNear percent of each of its limits.
+	quotaFresh = time.Second
+	quotaNear  = 90
+	// noQuotaFresh is how long a process may assume that a namespace has no quota.
+	noQuotaFresh = 5 * time.Second
+	// quotaNamespaces limits the namespaces of which a process remembers the quota.
+	quotaNamespaces = 10_000
+	// refusalsNoted is how often a process writes down at most that something was refused
+	// because of a quota.
+	refusalsNoted = time.Minute
+)
+
+// codeQuotaExceeded is the SQLSTATE of the error that the function purser_quota_check raises.
+const codeQuotaExceeded = "PQ001"
+
+// quotaState is what this process has read of the quota of a namespace.
+type quotaState struct {
+	read        time.Time
+	namespaceID int64 // 0: the namespace has no quota, or doesn't exist
+	hard        Usage // the hard limits; 0: none
+	used        Usage
+}
+
+// fits says whether a namespace could use `more` in addition and still be below `percent` of its
+// hard limits.
+func (q quotaState) fits(more Usage, percent int) bool {
+	for _, what := range quotaThings {
+		n, most := more.of(what), q.hard.of(what)
+		if n > 0 && most > 0 && AddSizes(max(q.used.of(what), 0), n) > part(most, percent) {
+			return false
+		}
+	}
+	return true
+}
+
+// quotaCache remembers quotas by the names of their namespaces, and when it was last noted that
+// something was refused.
+type quotaCache struct {
+	sync.Mutex
+	states map[string]quotaState
+	noted  map[string]time.Time // by namespace and thing
+}
+
+func (m *quotaCache) get(namespace string) (quotaState, bool) {
+	m.Lock()
+	defer m.Unlock()
+	q, ok := m.states[namespace]
+	fresh := quotaFresh
+	if q.namespaceID == 0 {
+		fresh = noQuotaFresh
+	}
+	return q, ok && time.Since(q.read) < fresh
+}
+
+func (m *quotaCache) put(namespace string, q quotaState) {
+	m.Lock()
+	defer m.Unlock()
+	if m.states == nil || len(m.states) >= quotaNamespaces {
+		m.states = make(map[string]quotaState)
+	}
+	m.states[namespace] = q
+}
+
+func (m *quotaCache) forget(namespace string) {
+	m.Lock()
+	defer m.Unlock()
+	delete(m.states, namespace)
+}
+
+// mayNote says whether it is time to note that a namespace was refused something.
+func (m *quotaCache) mayNote(namespace, what string) bool {
+	m.Lock()
+	defer m.Unlock()
+	key := namespace + "/" + what
+	if time.Since(m.noted[key]) < refusalsNoted {
+		return false
+	}
+	if m.noted == nil || len(m.noted) >= quotaNamespaces {
+		m.noted = make(map[string]time.Time)
+	}
+	m.noted[key] = time.Now()
+	return true
+}
+
+// quotaOf returns the hard limits of the namespace of a repository and what it uses. Numbers from
+// memory are used only if `more` still fits comfortably.
+func (c *Catalog) quotaOf(ctx context.Context, namespace string, more Usage) (quotaState, error) {
+	if q, ok := c.quotas.get(namespace); ok && q.fits(more, quotaNear) {
+		return q, nil
+	}
+	q := quotaState{read: time.Now()}
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT q.namespace_id, q.bytes, q.repositories, q.tags,
+			COALESCE(purser_quota_part(q.bytes_limit, q.hard_percent), 0),
+			COALESCE(purser_quota_part(q.repositories_limit, q.hard_percent), 0),
+			COALESCE(purser_quota_part(q.tags_limit, q.hard_percent), 0)
+		FROM top_level_namespaces n JOIN namespacequotas q ON q.namespace_id = n.id
+		WHERE n.name = $1 AND q.counted`, namespace).
+		Scan(&q.namespaceID, &q.used.Bytes, &q.used.Repositories, &q.used.Tags, &q.hard.Bytes, &q.hard.Repositories, &q.hard.Tags)
+	if err != nil && !isNoRows(err) {
+		return q, fmt.Errorf("reading the quota of %s: %w", namespace, err)
+	}
+	c.quotas.put(namespace, q)
+	return q, nil
+}
+
+// AdmitBlob returns an error if a blob of `size` bytes can't be pushed to a repository because of
+// its namespace's quota. `d` is the blob's digest, or zero if it isn't known yet. A blob that the
+// namespace has already needs nothing; AdmitBlob finds that out only by the digest. Error: DENIED
+// with status 409.
+func (c *Catalog) AdmitBlob(ctx context.Context, path string, d oci.Digest, size int64) error {
+	if size <= 0 {
+		return nil
+	}
+	namespace, _, _ := strings.Cut(path, "/")
+	q, err := c.quotaOf(ctx, namespace, Usage{Bytes: size})
+	if err != nil || q.fits(Usage{Bytes: size}, 100) {
+		return err
+	}
+	if !d.IsZero() {
+		var linked bool
+		err := c.db.Pool.QueryRow(ctx, `
+			SELECT EXISTS (SELECT FROM repository_blobs WHERE blob_digest = $1 AND top_level_namespace_id = $2)`,
+			d.Bytes(), q.namespaceID).Scan(&linked)
+		if err != nil {
+			return fmt.Errorf("looking for blob %s in namespace %s: %w", d, namespace, err)
+		}
+		if linked {
+			return nil
+		}
+	}
+	return c.overQuota(ctx, namespace, quotaExcess{"bytes", q.hard.Bytes, q.used.Bytes, size})
+}
+
+// admitTags returns an error if the tags can't be made because of the quota of the repository's
+// namespace. Error: DENIED with status 409.
+func (c *Catalog) admitTags(ctx context.Context, path string, tags []string) error {
+	if len(tags) == 0 {
+		return nil
+	}
+	namespace, _, _ := strings.Cut(path, "/")
+	more := Usage{Tags: int64(len(tags))}
+	q, err := c.quotaOf(ctx, namespace, more)
+	if err != nil || q.fits(more, 100) {
+		return err
+	}
+	// Only tags that don't exist yet need anything.
+	err = c.db.Pool.QueryRow(ctx, `
+		SELECT count(*) FROM unnest($2::text[]) AS want (name)
+		WHERE NOT EXISTS (
+			SELECT FROM live_repositories r CROSS JOIN LATERAL (
+				SELECT FROM tags t
+				WHERE t.top_level_namespace_id = r.top_level_namespace_id AND t.repository_id = r.id AND t.name = want.name
+				OFFSET 0) t
+			WHERE r.path = $1)`, path, tags).Scan(&more.Tags)
+	if err != nil {
+		return fmt.Errorf("looking for tags of %s: %w", path, err)
+	}
+	if q.fits(more, 100) {
+		return nil
+	}
+	return c.overQuota(ctx, namespace, quotaExcess{"tags", q.hard.Tags, q.used.Tags, more.Tags})
+}
+
+// admitRepository returns an error if a repository can't be made because of its namespace's
+// quota. The repository doesn't exist. Error: DENIED with status 409.
+func (c *Catalog) admitRepository(ctx context.Context, path string) error {
+	namespace, _, _ := strings.Cut(path, "/")
+	more := Usage{Repositories: 1}
+	q, err := c.quotaOf(ctx, namespace, more)
+	if err != nil || q.fits(more, 100) {
+		return err
+	}
+	return c.overQuota(ctx, namespace, quotaExcess{"repositories", q.hard.Repositories, q.used.Repositories, 1})
+}
+
+// quotaExcess says what a hard limit has refused: `needed` in addition to what is used.
+type quotaExcess struct {
+	Quota  string `json:"quota"` // bytes, repositories or tags
+	Limit  int64  `json:"limit"`
+	Used   int64  `json:"used"`
+	Needed int64  `json:"needed"`
+}
+
+// quotaRefusal turns the error of a trigger that has refused a change of the repository or
+// namespace `path` into the client's error. Other errors stay as they are.
+func (c *Catalog) quotaRefusal(ctx context.Context, path string, err error) error {
+	failure, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || failure.Code != codeQuotaExceeded {
+		return err
+	}
+	var excess quotaExcess
+	if err := json.Unmarshal([]byte(failure.Detail), &excess); err != nil {
+		return fmt.Errorf("reading what exceeds the quota of %s: %w", path, err)
+	}
+	namespace, _, _ := strings.Cut(path, "/")
+	c.quotas.forget(namespace)
+	return c.overQuota(ctx, namespace, excess)
+}
+
+// overQuota returns the client's error for what exceeds a hard limit, and writes down that it was
+// refused, for the notice. The status is 409, since 403 would make clients ask for a password.
+func (c *Catalog) overQuota(ctx context.Context, namespace string, e quotaExcess) error {
+	if c.quotas.mayNote(namespace, e.Quota) {
+		_, err := c.db.Pool.Exec(ctx, `
+			UPDATE namespacequotalimits l SET refused = refused || jsonb_build_object($2::text, now())
+			FROM top_level_namespaces n WHERE n.name = $1 AND l.namespace_id = n.id AND l.kind = 'Reject'`, namespace, e.Quota)
+		if err != nil {
+			c.log.WarnContext(ctx, "couldn't write down that a quota has refused a change", "namespace", namespace, "error", err)
+		}
+	}
+	most, used, needed := fmt.Sprint(e.Limit, " ", e.Quota), fmt.Sprint(e.Used), fmt.Sprint(e.Needed)
+	if e.Quota == "bytes" {
+		most, used, needed = FormatBytes(e.Limit)+" of blobs", FormatBytes(e.Used), FormatBytes(e.Needed)
+	}
+	return oci.Errorf(oci.Denied, "namespace %s may have %s, has %s, and this needs %s more: delete something first, or ask for a higher quota",
+		namespace, most, used, needed).WithStatus(http.StatusConflict).WithDetail(e)
+}
+
+// FormatBytes formats a number of bytes as Quay formats quotas, for example "10.0 GiB".
+func FormatBytes(n int64) string {
+	units := []string{"Byte", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	v, i := float64(n), 0
+	for i+1 < len(units) && (v >= 1024 || v <= -1024) {
+		v, i = v/1024, i+1
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
+}

@@ -1,0 +1,299 @@
+package catalog_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/loosefk"
+)
+
+// limit gives a namespace a quota with hard limits, 0 for none, and counts what is there.
+func (b bundle) limit(t *testing.T, namespace string, most catalog.Usage) catalog.Quota {
+	t.Helper()
+	ctx := t.Context()
+	o := catalog.NewQuota{Bytes: &most.Bytes, Repositories: &most.Repositories, Tags: &most.Tags,
+		Steps: []catalog.QuotaStep{{Kind: catalog.QuotaReject, Percent: 100}, {Kind: catalog.QuotaWarning, Percent: 80}}}
+	if err := b.CreateQuota(ctx, namespace, o); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.CountQuotas(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return b.quota(t, namespace)
+}
+
+func (b bundle) quota(t *testing.T, namespace string) catalog.Quota {
+	t.Helper()
+	q, some, err := b.Quota(t.Context(), namespace)
+	if err != nil || !some {
+		t.Fatalf("quota of %s: %v, %v", namespace, some, err)
+	}
+	return q
+}
+
+// exact checks that every quota's numbers are the sums over its namespace's content.
+func (b bundle) exact(t *testing.T) {
+	t.Helper()
+	n, err := b.QuotaDrifts(t.Context(), func(d catalog.QuotaDrift) error {
+		t.Errorf("the quota of %s says %+v, its content is %+v", d.Namespace, d.Stored, d.Content)
+		return nil
+	})
+	if err != nil || n == 0 {
+		t.Errorf("compared %d quotas: %v", n, err)
+	}
+}
+
+// wantQuota checks that err says that the quota has refused something, with these numbers.
+func wantQuota(t *testing.T, err error, text string) {
+	t.Helper()
+	catalogtest.WantCode(t, err, oci.Denied)
+	if e, ok := errors.AsType[*oci.Error](err); !ok || !strings.Contains(e.Error(), text) {
+		t.Errorf("the error is %v, want one with %q", err, text)
+	}
+}
+
+func TestQuotaCountsEachBlobOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	old := b.Push(t, "acme/app", "four") // before there is a quota
+	b.Push(t, "other/app", "elsewhere")
+	b.limit(t, "acme", catalog.Usage{Bytes: 20, Repositories: 2, Tags: 3})
+	if q := b.quota(t, "acme"); !q.Counted || q.Used != (catalog.Usage{Bytes: 4, Repositories: 1}) {
+		t.Errorf("at first: %+v", q)
+	}
+	if ok, err := b.Mount(ctx, "acme/web", "acme/app", old); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	b.Push(t, "acme/web", "four") // again
+	layer := b.Push(t, "acme/app", "twelve bytes")
+	if q := b.quota(t, "acme"); q.Used != (catalog.Usage{Bytes: 16, Repositories: 2}) {
+		t.Errorf("after pushes: %+v", q.Used)
+	}
+	_, err := b.TryPush(ctx, "acme/web", "fives")
+	wantQuota(t, err, "namespace acme may have 20.0 Byte of blobs, has 16.0 Byte, and this needs 5.0 Byte more")
+	if ok, err := b.Mount(ctx, "acme/web", "acme/app", layer); err != nil || !ok { // needs nothing
+		t.Error(ok, err)
+	}
+	foreign := oci.Compute(oci.SHA256, []byte("elsewhere"))
+	_, err = b.Mount(ctx, "acme/web", "other/app", foreign)
+	wantQuota(t, err, "needs 9.0 Byte more")
+	wantQuota(t, b.CreateRepository(ctx, "acme/third"), "namespace acme may have 2 repositories, has 2")
+	_, err = b.TryPush(ctx, "acme/third", "1")
+	wantQuota(t, err, "may have 2 repositories")
+	b.exact(t)
+	if err := b.DeleteBlob(ctx, "acme/web", layer); err != nil {
+		t.Fatal(err)
+	}
+	if q := b.quota(t, "acme"); q.Used.Bytes != 16 {
+		t.Errorf("one of two links was deleted: %d bytes", q.Used.Bytes)
+	}
+	if err := b.DeleteBlob(ctx, "acme/app", layer); err != nil {
+		t.Fatal(err)
+	}
+	if q := b.quota(t, "acme"); q.Used.Bytes != 4 {
+		t.Errorf("both links were deleted: %d bytes", q.Used.Bytes)
+	}
+	b.exact(t)
+}
+
+func TestQuotaOfTags(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	config := b.Push(t, "acme/app", "{}")
+	one, two := catalogtest.Numbered(t, 1, config), catalogtest.Numbered(t, 2, config)
+	first := b.Put(t, "acme/app", one, "a", "b")
+	b.limit(t, "acme", catalog.Usage{Tags: 3})
+	b.Put(t, "acme/app", two, "c")
+	b.Put(t, "acme/app", two, "c", "b") // pushed again, and moved
+	_, err := b.TryPut(ctx, "acme/app", two, "c", "d")
+	wantQuota(t, err, "namespace acme may have 3 tags, has 3, and this needs 1 more")
+	wantQuota(t, b.RestoreTag(ctx, "acme/app", "e", first), "may have 3 tags")
+	b.Put(t, "acme/app", catalogtest.Numbered(t, 3, config)) // without a tag
+	if err := b.DeleteTag(ctx, "acme/app", "c"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.DeleteManifest(ctx, "acme/app", first); err != nil {
+		t.Fatal(err)
+	}
+	if q := b.quota(t, "acme"); q.Used.Tags != 1 {
+		t.Errorf("%d tags", q.Used.Tags)
+	}
+	b.exact(t)
+}
+
+// TestQuotaDecidesByTriggers has a process that believes that there is room: the triggers refuse,
+// with the same answer, and nothing is changed.
+func TestQuotaDecidesByTriggers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	config := b.Push(t, "acme/app", "{}")
+	b.limit(t, "acme", catalog.Usage{Bytes: 1000, Repositories: 10, Tags: 10})
+	if err := b.AdmitBlob(ctx, "acme/app", oci.Digest{}, 1); err != nil { // now in memory
+		t.Fatal(err)
+	}
+	b.Exec(t, "UPDATE namespacequotas SET bytes_limit = 2, repositories_limit = 1, tags_limit = 1")
+	_, err := b.TryPush(ctx, "acme/app", "more")
+	wantQuota(t, err, "namespace acme may have 2.0 Byte of blobs, has 2.0 Byte, and this needs 4.0 Byte more")
+	b.Exec(t, "UPDATE namespacequotas SET bytes_limit = 1000")
+	catalogtest.WantCode(t, b.CreateRepository(ctx, "acme/web"), oci.Denied)
+	b.Put(t, "acme/app", catalogtest.Image(t, config, nil, nil), "a")
+	_, err = b.TryPut(ctx, "acme/app", catalogtest.Image(t, config, nil, nil), "b")
+	catalogtest.WantCode(t, err, oci.Denied)
+	if q := b.quota(t, "acme"); q.Used != (catalog.Usage{Bytes: 2, Repositories: 1, Tags: 1}) {
+		t.Errorf("used: %+v", q.Used)
+	}
+	b.exact(t)
+}
+
+// TestQuotaAfterDeletions deletes content in every way in which it can be deleted.
+func TestQuotaAfterDeletions(t *testing.T) {
+	t.Parallel()
+	dsn := catalogtest.PatientDSN(t)
+	b := replica(t, dsn)
+	b.AtOnce(t)
+	ctx := t.Context()
+	w := b.LooseKeys(t, loosefk.Options{})
+	for _, path := range []string{"acme/app", "acme/web", "other/app"} {
+		b.Fill(t, path)
+		shared := b.Push(t, path, "shared by all")
+		b.Put(t, path, catalogtest.Image(t, shared, nil, nil), "shared")
+		b.Push(t, path, "unused in "+path)
+	}
+	b.limit(t, "acme", catalog.Usage{Bytes: 1 << 20})
+	b.limit(t, "other", catalog.Usage{Bytes: 1 << 20})
+	before := b.quota(t, "acme").Used
+	b.ReviewAll(t)
+	b.exact(t)
+	if now := b.quota(t, "acme").Used; now.Bytes >= before.Bytes {
+		t.Errorf("garbage collection left %d of %d bytes", now.Bytes, before.Bytes)
+	}
+	if err := b.DeleteRepository(ctx, "acme/web"); err != nil {
+		t.Fatal(err)
+	}
+	b.exact(t)
+	b.Drain(t, w)
+	b.exact(t)
+	if now := b.quota(t, "acme").Used; now.Repositories != 1 || now.Bytes == 0 {
+		t.Errorf("after the deletion of a repository: %+v", now)
+	}
+	b.ReviewAll(t)
+	b.exact(t)
+	if err := b.DeleteNamespace(ctx, "acme"); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := b.Quota(ctx, "acme")
+	catalogtest.WantCode(t, err, oci.NameUnknown)
+	b.Drain(t, w)
+	b.exact(t)
+	if n := b.Count(t, "SELECT count(*) FROM namespacequotas"); n != 1 {
+		t.Errorf("%d quotas are left, want that of other", n)
+	}
+}
+
+// TestQuotaOfRunningPushes makes a quota while transactions are under way that don't know it.
+func TestQuotaOfRunningPushes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	b.Push(t, "acme/app", "seven b")
+	running := b.Session(t)
+	running.Exec(t, "BEGIN")
+	running.Exec(t, `INSERT INTO blobs (digest, size, storage_key) VALUES ('\x01aa', 100, 'key')`)
+	running.Exec(t, `INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
+		SELECT top_level_namespace_id, id, '\x01aa' FROM repositories`)
+	most := int64(1000)
+	if err := b.CreateQuota(ctx, "acme", catalog.NewQuota{Bytes: &most}); err != nil {
+		t.Fatal(err)
+	}
+	counted := catalogtest.Later(func() error { _, err := b.CountQuotas(context.WithoutCancel(ctx)); return err })
+	b.Push(t, "acme/app", "meanwhile") // it doesn't wait
+	if q := b.quota(t, "acme"); q.Counted || q.Used.Bytes != 9 {
+		t.Errorf("while a transaction is under way: %+v", q)
+	}
+	running.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "counting", counted); err != nil {
+		t.Fatal(err)
+	}
+	if q := b.quota(t, "acme"); !q.Counted || q.Used != (catalog.Usage{Bytes: 116, Repositories: 1}) {
+		t.Errorf("counted: %+v", q)
+	}
+	b.exact(t)
+}
+
+// TestRecountQuota spoils the numbers, as psql may, and counts again beside pushes.
+func TestRecountQuota(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	b.Push(t, "acme/app", "seven b")
+	id := b.limit(t, "acme", catalog.Usage{Bytes: 1000}).ID
+	b.Exec(t, "UPDATE namespacequotas SET bytes = 3, tags = 4, repositories = 0")
+	b.Push(t, "acme/app", "more")
+	if err := b.RecountQuota(ctx, "acme", id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.CountQuotas(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if q := b.quota(t, "acme"); q.Used != (catalog.Usage{Bytes: 11, Repositories: 1}) {
+		t.Errorf("used: %+v", q.Used)
+	}
+	catalogtest.WantCode(t, b.RecountQuota(ctx, "acme", id+1), oci.NameUnknown)
+	if err := b.DeleteQuota(ctx, "acme", id); err != nil {
+		t.Fatal(err)
+	}
+	if _, some, err := b.Quota(ctx, "acme"); some || err != nil {
+		t.Error(some, err)
+	}
+}
+
+func TestTellQuotas(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	b.Push(t, "acme/app", "12345")
+	b.limit(t, "acme", catalog.Usage{Bytes: 10})
+	var told []catalog.QuotaNotice
+	tell := func(want ...catalog.QuotaNotice) {
+		t.Helper()
+		told = nil
+		n, err := b.TellQuotas(ctx, func(_ context.Context, _ pgx.Tx, n catalog.QuotaNotice) error {
+			told = append(told, n)
+			return nil
+		})
+		if err != nil || n != len(want) || len(told) != len(want) {
+			t.Fatalf("told %d, %v, %v, want %v", n, told, err, want)
+		}
+		for i := range want {
+			if told[i] != want[i] {
+				t.Errorf("told %+v, want %+v", told[i], want[i])
+			}
+		}
+	}
+	tell()
+	d := b.Push(t, "acme/app", "123")
+	soft := catalog.QuotaNotice{Namespace: "acme", Quota: "bytes", Kind: catalog.QuotaWarning, Percent: 80, Limit: 10, Used: 8}
+	tell(soft)
+	tell()
+	if _, err := b.TryPush(ctx, "acme/app", "1234"); err == nil {
+		t.Error("not refused")
+	}
+	tell(catalog.QuotaNotice{Namespace: "acme", Quota: "bytes", Kind: catalog.QuotaReject, Percent: 100, Limit: 10, Used: 8})
+	tell()
+	if err := b.DeleteBlob(ctx, "acme/app", d); err != nil {
+		t.Fatal(err)
+	}
+	tell()
+	b.Push(t, "acme/app", "abc")
+	tell(soft)
+}
