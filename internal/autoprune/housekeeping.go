@@ -64,10 +64,11 @@ func (p *Pruner) housekeeping(ctx context.Context) error {
 					AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
 					AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
 				LIMIT 10000)`, nil},
-		{"deleting announcements of policies that were deleted", `
+		{"deleting announcements of policies and namespaces that were deleted", `
 			DELETE FROM autopruneannouncements WHERE (policy, namespace_id) IN (
 				SELECT policy, namespace_id FROM autopruneannouncements x
-				WHERE NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.uuid = x.policy)
+				WHERE NOT EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = x.namespace_id)
+					OR NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.uuid = x.policy)
 					AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy)
 					AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy)
 				LIMIT 10000)`, nil},
