@@ -213,6 +213,9 @@ func TestHoldsStorm(t *testing.T) {
 	// This trigger makes each task due again at once.
 	r.exec(`CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.last_ran_ms := NULL; RETURN NEW; END'`)
 	r.exec(`CREATE TRIGGER again BEFORE UPDATE ON autoprunetaskstatus FOR EACH ROW WHEN (NEW.run IS NULL) EXECUTE FUNCTION again()`)
+	// This trigger keeps each deletion busy for a while between its look for holds and its commit.
+	r.exec(`CREATE FUNCTION busy() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM count(*) FROM generate_series(1, 300000); RETURN NULL; END'`)
+	r.exec("CREATE TRIGGER busy AFTER DELETE ON tags FOR EACH STATEMENT EXECUTE FUNCTION busy()")
 	kept := make([]int, 3)
 	for c := range kept {
 		clients.Go(func() {

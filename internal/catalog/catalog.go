@@ -16,7 +16,8 @@
 //     statement sees what was committed before it began (READ COMMITTED). So either the
 //     deletion sees the new reference, or the insert finds that the target was deleted.
 //
-//   - A write is one transaction with a fixed order of locks: the repository's row; the names
+//   - A write is one transaction with a fixed order of locks: the repository's row; if it deletes
+//     tags or manifests, the lock of deletions (see package hold); the names
 //     of the tags to be put; the review row of an existing blob that is to be linked or
 //     unlinked; blobs; their links to the repository; children of an index; tags; review rows
 //     of manifests; the namespace's quota, which triggers lock (db/routines/quotas.sql) and

@@ -7,7 +7,6 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/gc"
-	"github.com/purser-registry/purser/internal/gc/explain"
 	"github.com/purser-registry/purser/internal/hold"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -59,7 +58,7 @@ func TestHeldManifestStays(t *testing.T) {
 		}
 	}
 	e, err := b.ExplainManifest(t.Context(), "r", index)
-	if err != nil || e.Fate != explain.FateKept || len(e.HeldBy) != 1 || e.HeldBy[0].Reporter != "prod" || e.HeldBy[0].Digest != child {
+	if err != nil || e.Fate != "kept" || len(e.HeldBy) != 1 || e.HeldBy[0].Reporter != "prod" || e.HeldBy[0].Digest != child {
 		t.Errorf("%+v %v", e, err)
 	}
 	if e.Review == nil || e.Review.ReviewAfter.Before(e.AsOf.Add(4*time.Minute)) || e.Review.ReviewAfter.After(e.AsOf.Add(25*time.Hour)) || e.Review.ReviewCount != 0 {
@@ -112,8 +111,9 @@ func TestRaceReportDuringReview(t *testing.T) {
 	b.AtOnce(t)
 	watch := b.Session(t)
 	config := b.Push(t, "r", "config")
-	for i, stop := range []string{beforeLock, beforeDelete, beforeCommit} {
+	for i, stop := range []string{`purser_held`, beforeLock, beforeDelete, beforeCommit} {
 		d := b.Put(t, "r", catalogtest.Numbered(t, i, config))
+		b.held(t, absent) // reviews look for holds only if there are any
 		b.DueNow(t)
 		p := b.pausing(t, ofManifests())
 		p.to(t, stop)
@@ -126,6 +126,34 @@ func TestRaceReportDuringReview(t *testing.T) {
 			t.Error(err)
 		}
 		b.held(t)
+	}
+}
+
+// A review keeps a manifest that is held, and is about to postpone its row. Then the reporter drops
+// the manifest. The report must wait, and the row must stay in the queue, so that a later review
+// deletes the manifest.
+func TestRaceDropWhilePostponed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.AtOnce(t)
+	watch := b.Session(t)
+	config := b.Push(t, "r", "config")
+	d := b.Put(t, "r", catalogtest.Numbered(t, 1, config))
+	b.held(t, d)
+	b.DueNow(t)
+	p := b.pausing(t, ofManifests())
+	p.to(t, `GREATEST\(q.review_after, now\(\) \+ interval '5 minutes'`)
+	done := catalogtest.Later(func() error { return b.report(t) })
+	p.blocks(t, watch, 1)
+	if out := p.ended(t); out.Kept != 1 || out.Deleted != 0 {
+		t.Errorf("%+v", out)
+	}
+	if err := catalogtest.Soon(t, "report", done); err != nil {
+		t.Error(err)
+	}
+	b.DueNow(t)
+	if out := b.ReviewBatch(t, reviewingManifests); out.Deleted != 1 {
+		t.Errorf("afterwards: %+v", out)
 	}
 }
 

@@ -86,7 +86,8 @@ BEGIN
         FROM below b
         CROSS JOIN LATERAL (
             SELECT x.child_id FROM manifest_references x
-            WHERE x.repository_id = repository AND x.top_level_namespace_id = namespace AND x.parent_id = b.id OFFSET 0) x
+            WHERE x.repository_id = repository AND x.top_level_namespace_id = namespace AND x.parent_id BETWEEN b.id AND b.id
+            ORDER BY x.parent_id, x.child_id OFFSET 0) x
         CROSS JOIN LATERAL (
             SELECT o.id, o.digest FROM manifests o
             WHERE o.top_level_namespace_id = namespace AND o.repository_id = repository AND o.id BETWEEN x.child_id AND x.child_id
@@ -102,8 +103,8 @@ BEGIN
             WHERE o.digest BETWEEN d.digest AND d.digest ORDER BY o.digest OFFSET 0) h
         CROSS JOIN LATERAL (
             SELECT o.id, o.name, o.expires_at FROM holdreporters o
-            WHERE o.id = h.reporter_id AND o.expires_at > now() AND (o.namespace_id IS NULL OR o.namespace_id = namespace)
-            OFFSET 0) r
+            WHERE o.id BETWEEN h.reporter_id AND h.reporter_id AND o.expires_at > now() AND (o.namespace_id IS NULL OR o.namespace_id = namespace)
+            ORDER BY o.id LIMIT 1) r
         ORDER BY d.top, r.id, d.digest
     )
     SELECT DISTINCT ON (u.start, f.reporter_id) u.start, f.name, f.digest, f.used_by, f.expires_at
@@ -142,8 +143,8 @@ BEGIN
         WHERE o.digest BETWEEN i.first AND i.last ORDER BY o.digest OFFSET 0) h
     CROSS JOIN LATERAL (
         SELECT o.name, o.expires_at FROM holdreporters o
-        WHERE o.id = h.reporter_id AND o.expires_at > now() AND (o.namespace_id IS NULL OR o.namespace_id = namespace)
-        OFFSET 0) r
+        WHERE o.id BETWEEN h.reporter_id AND h.reporter_id AND o.expires_at > now() AND (o.namespace_id IS NULL OR o.namespace_id = namespace)
+        ORDER BY o.id LIMIT 1) r
     UNION
     SELECT i.name, m.reporter, m.digest, m.used_by, m.expires_at
     FROM images i
