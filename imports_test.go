@@ -96,14 +96,16 @@ var layers = map[string]rule{
 	"internal/server/login":        {layer: 6},
 	"internal/server/servertest": {layer: 6, testing: true,
 		also: []string{"internal/server/distribution", "internal/server/management", "internal/server/login"}},
-	"cmd/purser/internal/command":   {layer: 7}, // what all commands share
-	"cmd/purser/internal/backend":   {layer: 7}, // what a server and operators' commands open
-	"cmd/purser/internal/client":    {layer: 8}, // commands that ask a registry over the management API
-	"cmd/purser/internal/operate":   {layer: 8}, // commands on the database and the store
-	"cmd/purser/internal/serve":     {layer: 8}, // the running of a server
-	"cmd/purser/internal/servetest": {layer: 7, testing: true},
-	"cmd/purser":                    {layer: 9},
-	"cmd/loosefk":                   {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
+	"cmd/purser/internal/command":     {layer: 7}, // what all commands share
+	"cmd/purser/internal/backend":     {layer: 7}, // what a server and operators' commands open
+	"cmd/purser/internal/report":      {layer: 7}, // what a host or a cluster runs
+	"cmd/purser/internal/report/kube": {layer: 7, also: []string{"cmd/purser/internal/report"}},
+	"cmd/purser/internal/client":      {layer: 8}, // commands that ask a registry over the management API
+	"cmd/purser/internal/operate":     {layer: 8}, // commands on the database and the store
+	"cmd/purser/internal/serve":       {layer: 8}, // the running of a server
+	"cmd/purser/internal/servetest":   {layer: 7, testing: true},
+	"cmd/purser":                      {layer: 9},
+	"cmd/loosefk":                     {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
 	// The tests in e2e use Purser from outside, as clients do. Of this module they import
 	// only the helper that gives them an empty database.
 	"e2e": {only: true, also: []string{"internal/db/dbtest"}},
@@ -137,6 +139,10 @@ var clients = []struct {
 		"Redis is optional and losable; whoever else knew it could come to depend on it"},
 	{"github.com/coreos/go-oidc", []string{"internal/auth/identity"},
 		"which claims are trusted is decided in one place"},
+	{"k8s.io/client-go", []string{"cmd/purser/internal/report/kube"},
+		"Kubernetes is known to the report of clusters alone"},
+	{"github.com/containerd/containerd", []string{"cmd/purser/internal/report"},
+		"containerd is known to the report of hosts alone"},
 	{"github.com/go-ldap/ldap", []string{"internal/auth/identity", "internal/auth/identity/identitytest"},
 		"directories are known to internal/auth/identity, and to its tests' server, alone"},
 }

@@ -1,0 +1,313 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/cmd/purser/internal/report"
+	"github.com/purser-registry/purser/cmd/purser/internal/report/kube"
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+func reportCommand(src *command.Source) *cobra.Command {
+	cmd := command.Group("report", "Tell a registry what is deployed, so that it isn't deleted",
+		reportKubernetesCommand(src), reportDockerCommand(src), reportContainerdCommand(src), reportStdinCommand(src))
+	cmd.Long = "Tell a registry what is deployed, so that it isn't deleted. The registry keeps the digests of a report until they are missing\n" +
+		"in a later report of the same reporter, or until the reporter hasn't reported for its lease. If what is deployed can't be\n" +
+		"read completely, nothing is reported."
+	return addServer(cmd)
+}
+
+// reporting has the flags that all sources of a report share.
+type reporting struct {
+	format           *command.Format
+	namespace        *url.Values
+	lease, kind      string
+	hosts            []string // of the registry, as images name it; none: the server's
+	dryRun, empty    bool
+	interval         time.Duration // 0: report once
+	allImages, stdin bool          // the source names no hosts
+}
+
+func addReporting(cmd *cobra.Command, kind string) *reporting {
+	r := &reporting{format: command.AddFormat(cmd), namespace: addNamespace(cmd), kind: kind}
+	textFlag(cmd, &r.lease, "lease", "", "the holds end after `AGE` without another report, such as 12h or 7d (default: as before; 1d at first)", checkAge)
+	cmd.Flags().BoolVar(&r.dryRun, "dry-run", false, "print what would be reported, and report nothing")
+	cmd.Flags().BoolVar(&r.empty, "allow-empty", false, "report an empty list too: nothing is held then")
+	return r
+}
+
+// addInterval adds the flags of sources that can be read again and again.
+func (r *reporting) addInterval(cmd *cobra.Command) {
+	cmd.Flags().Var(listFlag{&r.hosts, report.CheckHost}, "registry", "report the images of these `HOSTS`, by which images name the registry (default: the server's host)")
+	cmd.Flags().DurationVar(&r.interval, "interval", 0, "report again after this `TIME`, such as 5m, until the process is stopped (default: report once)")
+}
+
+// run reports the images that `read` finds, once or again and again.
+func (r *reporting) run(cmd *cobra.Command, c *api.Client, reporter string, read func(context.Context) ([]report.Image, error)) error {
+	if r.interval < 0 || r.interval > 0 && r.interval < time.Second {
+		return command.Usagef("--interval: %v isn't possible: use at least 1s, or leave it out to report once", r.interval)
+	}
+	for {
+		err := r.once(cmd, c, reporter, read)
+		if r.interval == 0 || cmd.Context().Err() != nil {
+			return err
+		}
+		if err != nil { // the lease bridges the time until the next report
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: %v\n", time.Now().Format(time.RFC3339), err)
+		}
+		select {
+		case <-cmd.Context().Done():
+			return nil
+		case <-time.After(r.interval):
+		}
+	}
+}
+
+func (r *reporting) once(cmd *cobra.Command, c *api.Client, reporter string, read func(context.Context) ([]report.Image, error)) error {
+	found, err := read(cmd.Context())
+	if err != nil {
+		return err
+	}
+	hosts := r.hosts
+	if len(hosts) == 0 {
+		hosts = []string{c.Server().Host}
+	}
+	of := report.Of(found, hosts)
+	items, unknown, err := report.Items(of, resolver(cmd.Context(), c))
+	if err != nil {
+		return report.Incomplete(err)
+	}
+	tellUnknown(cmd, unknown)
+	if len(items) == 0 && !r.empty && !r.dryRun {
+		return command.Refuse(fmt.Sprintf("None of the %d deployed images is of %s, so nothing was reported. Name the registry as images do with --registry, or add\n"+
+			"--allow-empty: then the reporter holds nothing any more.", len(found), strings.Join(hosts, " or ")))
+	}
+	return r.send(cmd, c, reporter, items)
+}
+
+// send reports the whole list of what is deployed, or prints it.
+func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, items []report.Item) error {
+	if items == nil {
+		items = []report.Item{}
+	}
+	if r.dryRun {
+		return r.format.Print(cmd.OutOrStdout(), items, func(w io.Writer) error {
+			rows := make([][]string, len(items))
+			for i, item := range items {
+				rows[i] = []string{item.Digest.String(), item.UsedBy}
+			}
+			return table(w, []string{"DIGEST", "USED BY"}, rows, false)
+		})
+	}
+	q := parameters("namespace", r.namespace.Get("namespace"), "lease", r.lease, "kind", r.kind)
+	var done hold.Reported
+	if err := c.Do(cmd.Context(), http.MethodPut, api.Path("holds", reporter), q, map[string]any{"digests": items}, &done); err != nil {
+		return err
+	}
+	return r.format.Print(cmd.OutOrStdout(), done, func(w io.Writer) error {
+		missing := "unknown"
+		if done.Missing != nil {
+			missing = humanize.Comma(*done.Missing)
+		}
+		return fields(w, "digests", humanize.Comma(done.Digests), "added", humanize.Comma(done.Added), "removed", humanize.Comma(done.Removed),
+			"not in the registry", missing, "held until", clock(&done.Expires))
+	})
+}
+
+// resolver returns a Resolve that asks the registry for the history of tags.
+func resolver(ctx context.Context, c *api.Client) report.Resolve {
+	return func(repository, tag string, at time.Time) ([]oci.Digest, error) {
+		var page struct {
+			Tags []struct {
+				Digest oci.Digest `json:"manifest_digest"`
+				End    int64      `json:"end_ts"` // 0: the tag has this digest
+			} `json:"tags"`
+		}
+		q := url.Values{"specificTag": {tag}, "onlyActiveTags": {"false"}, "limit": {"100"}}
+		err := c.Get(ctx, api.Path("repository", repository, "tag")+"/", q, &page)
+		if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == http.StatusNotFound {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		var digests []oci.Digest
+		// The states are in the order of their ends, the latest first. The tag had the first
+		// state that ended after `at`, also if the log doesn't say when that began.
+		then := -1
+		for i, t := range page.Tags {
+			if t.End == 0 || time.Unix(t.End, 0).After(time.Now()) { // it is to expire in the future
+				digests = append(digests, t.Digest)
+			} else if !at.IsZero() && time.Unix(t.End, 0).After(at) {
+				then = i
+			}
+		}
+		if then >= 0 && !slices.Contains(digests, page.Tags[then].Digest) {
+			digests = append(digests, page.Tags[then].Digest)
+		}
+		return digests, nil
+	}
+}
+
+func reportKubernetesCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "kubernetes REPORTER", Short: "Report what a Kubernetes cluster runs, and what it would roll back to", Args: cobra.ExactArgs(1),
+		Long: "Report what a Kubernetes cluster runs, and what it would roll back to: the images of pods, of the newest revisions of Deployments,\n" +
+			"StatefulSets and DaemonSets, of CronJobs, and of Jobs that haven't finished. In a pod, the command uses the pod's service account;\n" +
+			"elsewhere the kubeconfig that kubectl would use. It needs the right to list pods, replicasets, controllerrevisions, cronjobs and jobs.",
+		Example: "  purser report kubernetes prod-eu --server https://registry.example.com --namespace acme --interval 5m",
+	}
+	r := addReporting(cmd, "kubernetes")
+	r.addInterval(cmd)
+	var o kube.Options
+	cmd.Flags().StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig `FILE`")
+	cmd.Flags().StringVar(&o.Context, "context", "", "the `CONTEXT` of the kubeconfig (default: the current one)")
+	cmd.Flags().Var(listFlag{&o.Namespaces, kube.CheckNamespace}, "kubernetes-namespace", "read only these `NAMESPACES` of the cluster (default: all)")
+	cmd.Flags().IntVar(&o.Rollbacks, "rollbacks", 2, "report so many earlier revisions of each workload: `N`, at least 0")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		if o.Rollbacks < 0 {
+			return command.Usagef("--rollbacks: %d isn't possible: use 0 or more", o.Rollbacks)
+		}
+		return r.run(cmd, c, args[0], func(ctx context.Context) ([]report.Image, error) { return kube.Images(ctx, o) })
+	})
+	return cmd
+}
+
+func reportDockerCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "docker REPORTER", Short: "Report the images of a host's containers in Docker", Args: cobra.ExactArgs(1),
+		Long: "Report the images of a host's containers in Docker, also of stopped ones. DOCKER_HOST says where Docker listens.",
+	}
+	r := addReporting(cmd, "docker")
+	r.addInterval(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		host := report.DefaultDocker
+		for _, entry := range src.Environ {
+			if value, ok := strings.CutPrefix(entry, "DOCKER_HOST="); ok && value != "" {
+				host = value
+			}
+		}
+		return r.run(cmd, c, args[0], func(ctx context.Context) ([]report.Image, error) { return report.Docker(ctx, host) })
+	})
+	return cmd
+}
+
+func reportContainerdCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "containerd REPORTER", Short: "Report the images of a host's containers in containerd", Args: cobra.ExactArgs(1)}
+	r := addReporting(cmd, "containerd")
+	r.addInterval(cmd)
+	var socket string
+	textFlag(cmd, &socket, "socket", report.DefaultContainerd, "the `PATH` of containerd's socket", notEmpty)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		return r.run(cmd, c, args[0], func(ctx context.Context) ([]report.Image, error) { return report.Containerd(ctx, socket) })
+	})
+	return cmd
+}
+
+func reportStdinCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "stdin REPORTER [FILE]", Short: "Report a list from standard input or a file", Args: cobra.RangeArgs(1, 2),
+		Long: "Report a list from standard input or a file. A line has a digest, or an image's name with its digest or its tag, and after a\n" +
+			"space who uses it; or a JSON object with digest and used_by. Names are taken as names of this registry, whatever their host.\n" +
+			"Digests that the last report had and this one hasn't are held no more, so the list must be complete.",
+		Example: "  nomad job inspect web | jq -r '.Job.TaskGroups[].Tasks[].Config.image' | purser report stdin nomad-web --namespace acme",
+	}
+	r := addReporting(cmd, "")
+	textFlag(cmd, &r.kind, "kind", "", "what the reporter is, for people: a `WORD` such as nomad", notEmpty)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		in := cmd.InOrStdin()
+		if len(args) > 1 {
+			f, err := os.Open(args[1])
+			if err != nil {
+				return fmt.Errorf("opening the list: %w", err)
+			}
+			defer f.Close() //nolint:errcheck // only read
+			in = f
+		}
+		found, err := readDeployed(in)
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 && !r.empty && !r.dryRun {
+			return command.Refuse("The list is empty, so nothing was reported. With --allow-empty, the reporter holds nothing any more.")
+		}
+		items, unknown, err := report.Items(found, resolver(cmd.Context(), c))
+		if err != nil {
+			return report.Incomplete(err)
+		}
+		tellUnknown(cmd, unknown)
+		return r.send(cmd, c, args[0], items)
+	})
+	return cmd
+}
+
+// readDeployed reads a list of deployed images, one a line. It skips empty lines.
+func readDeployed(in io.Reader) ([]report.Image, error) {
+	var found []report.Image
+	lines := bufio.NewScanner(in)
+	for n := 1; lines.Scan(); n++ {
+		line := bytes.TrimSpace(lines.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		i, err := parseDeployed(line)
+		if err != nil {
+			return nil, fmt.Errorf("line %d of the list: %w", n, err)
+		}
+		found = append(found, i)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("reading the list: %w", err)
+	}
+	return found, nil
+}
+
+func parseDeployed(line []byte) (report.Image, error) {
+	if line[0] == '{' {
+		var item report.Item
+		if err := json.Unmarshal(line, &item); err != nil {
+			return report.Image{}, err
+		}
+		if item.Digest.IsZero() {
+			return report.Image{}, errors.New("it has no digest")
+		}
+		return report.Image{Digest: item.Digest, UsedBy: item.UsedBy}, nil
+	}
+	name, by, _ := strings.Cut(strings.ReplaceAll(string(line), "\t", " "), " ")
+	by = strings.TrimSpace(by)
+	if d, err := oci.ParseDigest(name); err == nil {
+		return report.Image{Digest: d, UsedBy: by}, nil
+	}
+	i, err := report.Parse(name)
+	i.UsedBy = by
+	return i, err
+}
+
+// tellUnknown tells which images the registry hasn't.
+func tellUnknown(cmd *cobra.Command, unknown []report.Image) {
+	for _, i := range unknown {
+		used := ""
+		if i.UsedBy != "" {
+			used = ", used by " + i.UsedBy
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s%s: no such tag in the registry, or no right to read it\n", i, used)
+	}
+}

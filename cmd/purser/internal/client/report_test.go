@@ -1,0 +1,119 @@
+package client
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+// dockerWith starts a Docker with a container of each image; the images' names have digests.
+func (o *office) dockerWith(images ...string) {
+	o.t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/containers/json" {
+			list := make([]string, len(images))
+			for i := range images {
+				list[i] = fmt.Sprintf(`{"Id":"c%d","Names":["/web-%[1]d"],"Image":"app","ImageID":"i%[1]d"}`, i)
+			}
+			fmt.Fprintf(w, "[%s]", strings.Join(list, ","))
+			return
+		}
+		var i int
+		if _, err := fmt.Sscanf(r.URL.Path, "/images/i%d/json", &i); err != nil {
+			o.t.Errorf("%s: %v", r.URL.Path, err)
+			return
+		}
+		fmt.Fprintf(w, `{"RepoDigests":[%q]}`, images[i])
+	}))
+	o.t.Cleanup(s.Close)
+	o.environ = append(o.environ[:2:2], "DOCKER_HOST="+strings.Replace(s.URL, "http://", "tcp://", 1))
+}
+
+// TestReport: a host reports its containers, and a list is reported from standard input. What is
+// reported can't be deleted; after the next report, what it lacks can.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	root := o.r.With(servertest.As("root"))
+	one, two := image(t, root, "v1", "one"), image(t, root, "v2", "two")
+
+	o.dockerWith("r.example/acme/app@"+one, "docker.io/library/alpine@"+two)
+	report := []string{"report", "docker", "host-1", "--registry", "r.example", "--namespace", "acme", "--lease", "2h"}
+	if text := o.ok("", append(report, "--dry-run")...); !strings.Contains(text, one+"  container web-0") || strings.Contains(text, two) {
+		t.Errorf("a dry run prints\n%s", text)
+	}
+	o.fails("no reporter host-1", 3, "", "hold", "show", "host-1", "--namespace", "acme")
+	if text := o.ok("", report...); !strings.Contains(text, "digests              1\n") || !strings.Contains(text, "not in the registry  0") {
+		t.Errorf("it prints\n%s", text)
+	}
+	if text := o.ok("", "hold", "show", "host-1", "--namespace", "acme"); !strings.Contains(text, one+"  container web-0") || !strings.Contains(text, "2h0m0s") {
+		t.Errorf("the reporter is\n%s", text)
+	}
+	o.fails("held", 3, "", "tag", "delete", "acme/app:v1", "--yes")
+
+	o.dockerWith("docker.io/library/alpine@" + two)
+	o.fails("None of the 1 deployed images is of r.example", 3, "", report...)
+	o.fails("held", 3, "", "tag", "delete", "acme/app:v1", "--yes")
+
+	list := "acme/app:v2 job shop\n\nr.example/acme/app@" + one + "\tpod a b\n" + `{"digest":"` + two + `","used_by":"me"}`
+	if text := o.ok(list, "report", "stdin", "host-1", "--namespace", "acme", "--kind", "nomad"); !strings.Contains(text, "digests              2\n") {
+		t.Errorf("it prints\n%s", text)
+	}
+	if text := o.ok("", "hold", "show", "host-1", "--namespace", "acme"); !strings.Contains(text, one+"  pod a b") || !strings.Contains(text, two+"  job shop and 1 more") {
+		t.Errorf("the reporter is\n%s", text)
+	}
+	code, stdout, stderr := o.purser("acme/app:none\nacme/app:v2\n", "report", "stdin", "host-1", "--namespace", "acme")
+	if code != 0 || !strings.Contains(stderr, "acme/app:none: no such tag") || !strings.Contains(stdout, "removed              1\n") {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	o.ok("", "tag", "delete", "acme/app:v1", "--yes")
+
+	o.fails("line 2 of the list", 1, "acme/app:v2\nsha256:12\n", "report", "stdin", "host-1", "--namespace", "acme")
+	o.fails("The list is empty", 3, "\n", "report", "stdin", "host-1", "--namespace", "acme")
+	o.fails("--rollbacks", 2, "", "report", "kubernetes", "k", "--rollbacks", "-1")
+	o.fails("--interval", 2, "", "report", "docker", "k", "--interval", "1ms")
+	o.ok("", "report", "stdin", "host-1", "--namespace", "acme", "--allow-empty")
+	o.ok("", "tag", "delete", "acme/app:v2", "--yes")
+}
+
+// image pushes an image to acme/app and returns its digest.
+func image(t *testing.T, r *servertest.Registry, tag, content string) string {
+	t.Helper()
+	return r.Put(t, "acme/app", tag, servertest.Image(t, r.Push(t, "acme/app", content), nil, nil)).String()
+}
+
+// TestResolve: a tag was moved between the time of its use and now. Both digests count.
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	o.login("root")
+	root := o.r.With(servertest.As("root"))
+	before := time.Now().Add(-time.Minute)
+	one, two := image(t, root, "v1", "one"), image(t, root, "v1", "two")
+	answers := map[time.Time]string{before: two + " " + one, {}: two, time.Now().Add(time.Minute): two}
+	src := &command.Source{Environ: o.environ}
+	cmd := command.NewRoot(src, Commands(src)...)
+	c, err := src.Client(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolve := resolver(t.Context(), c)
+	for at, want := range answers {
+		digests, err := resolve("acme/app", "v1", at)
+		if got := strings.Trim(fmt.Sprint(digests), "[]"); err != nil || got != want {
+			t.Errorf("at %v: %s (%v), want %s", at, got, err, want)
+		}
+	}
+	for _, unknown := range [][2]string{{"acme/app", "none"}, {"acme/none", "v1"}} {
+		if digests, err := resolve(unknown[0], unknown[1], before); err != nil || len(digests) > 0 {
+			t.Errorf("%v: %v, %v", unknown, digests, err)
+		}
+	}
+}

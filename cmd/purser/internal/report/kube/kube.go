@@ -1,0 +1,195 @@
+// Package kube finds out which images a Kubernetes cluster runs, and to which ones it would roll
+// back.
+//
+// It reads lists with the client of k8s.io/client-go/rest, which knows kubeconfigs, plugins for
+// credentials and the tokens of pods, and decodes the few members that it needs. It doesn't use
+// the clients of k8s.io/client-go/kubernetes, which would make Purser larger by 20 MB.
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/report"
+)
+
+// Options say which cluster to read.
+type Options struct {
+	// Kubeconfig is the path of a kubeconfig. "": the file that kubectl would use, or, in a pod
+	// without such a file, the pod's service account.
+	Kubeconfig string
+	Context    string   // of the kubeconfig; "": the current one
+	Namespaces []string // to read; none: all
+	Rollbacks  int      // earlier revisions of each workload whose images count as deployed
+}
+
+// Images returns the images of a cluster's pods, of the newest 1+o.Rollbacks revisions of its
+// Deployments, StatefulSets and DaemonSets, of its CronJobs, and of Jobs that haven't finished.
+// If one of these lists can't be read, it returns an error and no images.
+func Images(ctx context.Context, o Options) ([]report.Image, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.Kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	config.UserAgent = "purser-report"
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("making a client of the cluster: %w", err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's address: %w", err)
+	}
+	c := &cluster{client: client, base: base, deployed: deployed{rollbacks: o.Rollbacks}}
+	namespaces := o.Namespaces
+	if len(namespaces) == 0 {
+		namespaces = []string{""}
+	}
+	for _, n := range namespaces {
+		if err := c.read(ctx, n); err != nil {
+			return nil, report.Incomplete(err)
+		}
+	}
+	return c.deployed.images()
+}
+
+var namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// CheckNamespace returns an error unless `name` can be the name of a cluster's namespace.
+func CheckNamespace(name string) error {
+	if !namespaceName.MatchString(name) {
+		return errors.New("a namespace of Kubernetes has up to 63 lower-case letters, digits and hyphens")
+	}
+	return nil
+}
+
+// pageSize is how many objects a page of a list has.
+const pageSize = 500
+
+// maxPage is the most bytes that are read of a page. An object has at most 1.5 MB, and most have
+// a few kilobytes.
+const maxPage = 256 << 20
+
+type cluster struct {
+	client   *http.Client
+	base     *url.URL
+	deployed deployed
+}
+
+// read reads the lists of a namespace, or of all namespaces if it is "". Pods come last: a pod
+// that a controller makes meanwhile has the images of a revision that was read before, or is in
+// the list of pods itself.
+func (c *cluster) read(ctx context.Context, namespace string) error {
+	d := &c.deployed
+	for _, read := range []func() error{
+		func() error { return list(ctx, c, "apis/apps/v1", namespace, "replicasets", d.replicaSet) },
+		func() error {
+			return list(ctx, c, "apis/apps/v1", namespace, "controllerrevisions", d.controllerRevision)
+		},
+		func() error { return list(ctx, c, "apis/batch/v1", namespace, "cronjobs", d.cronJob) },
+		func() error { return list(ctx, c, "apis/batch/v1", namespace, "jobs", d.job) },
+		func() error { return list(ctx, c, "api/v1", namespace, "pods", d.pod) },
+	} {
+		if err := read(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errExpired says that a list changed so much while it was read that it must be read anew.
+var errExpired = errors.New("the list has expired")
+
+// list calls `each` with each object of a list. If the list expires while its pages are read, it
+// is read again from its beginning; so `each` may get an object more than once.
+func list[T any](ctx context.Context, c *cluster, group, namespace, resource string, each func(T)) error {
+	path := group
+	if namespace != "" {
+		path += "/namespaces/" + url.PathEscape(namespace)
+	}
+	path += "/" + resource
+	var err error
+	for range 5 {
+		if err = pages(ctx, c, path, each); !errors.Is(err, errExpired) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("listing %s: %w", resource, err)
+	}
+	return nil
+}
+
+func pages[T any](ctx context.Context, c *cluster, path string, each func(T)) error {
+	for next := ""; ; {
+		var page struct {
+			Metadata struct {
+				Continue string `json:"continue"`
+			} `json:"metadata"`
+			Items []T `json:"items"`
+		}
+		q := url.Values{"limit": {fmt.Sprint(pageSize)}}
+		if next != "" {
+			q.Set("continue", next)
+		}
+		if err := c.get(ctx, path, q, &page); err != nil {
+			return err
+		}
+		for _, item := range page.Items {
+			each(item)
+		}
+		if next = page.Metadata.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+func (c *cluster) get(ctx context.Context, path string, q url.Values, out any) error {
+	u := c.base.JoinPath(path)
+	u.RawQuery = q.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
+	switch {
+	case err != nil:
+		return err
+	case resp.StatusCode == http.StatusGone && q.Has("continue"):
+		return errExpired
+	case resp.StatusCode != http.StatusOK:
+		return refused(resp.StatusCode, body)
+	case len(body) > maxPage:
+		return fmt.Errorf("a page of the list has more than %d MiB", maxPage>>20)
+	}
+	return json.Unmarshal(body, out)
+}
+
+// refused is the error for an answer with an error status, with the API server's message.
+func refused(status int, body []byte) error {
+	var s struct {
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(body, &s) != nil || s.Message == "" {
+		s.Message = strings.TrimSpace(string(body[:min(len(body), 300)]))
+	}
+	return fmt.Errorf("the API server answered %d: %s", status, s.Message)
+}

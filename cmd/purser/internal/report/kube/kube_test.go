@@ -1,0 +1,258 @@
+package kube
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/report"
+)
+
+const (
+	one   = "sha256:1111111111111111111111111111111111111111111111111111111111111111"
+	two   = "sha256:2222222222222222222222222222222222222222222222222222222222222222"
+	three = "sha256:3333333333333333333333333333333333333333333333333333333333333333"
+)
+
+// apiServer answers as an API server does, with pages of at most `page` objects.
+type apiServer struct {
+	t       *testing.T
+	page    int
+	objects map[string][]string // JSON texts by path
+	answer  map[string]int      // status by path, instead of the objects
+	gone    int                 // answers 410 to so many requests with continue
+	asked   []string
+}
+
+func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.asked = append(a.asked, r.URL.Path)
+	if got := r.Header.Get("Authorization"); got != "Bearer token-of-the-config" {
+		a.t.Errorf("Authorization %q", got)
+	}
+	fail := func(status int, message string) {
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","message":%q,"code":%d}`, message, status)
+	}
+	if status := a.answer[r.URL.Path]; status != 0 {
+		fail(status, `forbidden: User "purser" cannot list this`)
+		return
+	}
+	start, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+	if start > 0 && a.gone > 0 {
+		a.gone--
+		fail(http.StatusGone, "The provided continue parameter is too old")
+		return
+	}
+	all := a.objects[r.URL.Path]
+	end := min(start+a.page, len(all))
+	next := ""
+	if end < len(all) {
+		next = strconv.Itoa(end)
+	}
+	fmt.Fprintf(w, `{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":%q},"items":[%s]}`, next, strings.Join(all[start:end], ","))
+}
+
+// options starts the server and returns Options with a kubeconfig that names it.
+func (a *apiServer) options(t *testing.T) Options {
+	t.Helper()
+	a.t = t
+	s := httptest.NewTLSServer(a)
+	t.Cleanup(s.Close)
+	path := filepath.Join(t.TempDir(), "config")
+	config := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],
+		"clusters":[{"name":"k","cluster":{"server":%q,"certificate-authority-data":%q}}],"users":[{"name":"u","user":{"token":"token-of-the-config"}}]}`, s.URL+"/prefix",
+		base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})))
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	objects, answer := map[string][]string{}, map[string]int{}
+	for p, list := range a.objects {
+		objects["/prefix"+p] = list
+	}
+	for p, status := range a.answer {
+		answer["/prefix"+p] = status
+	}
+	a.objects, a.answer = objects, answer
+	return Options{Kubeconfig: path}
+}
+
+func object(kind, name, owner string, members string) string {
+	owners := "[]"
+	if owner != "" {
+		owners = fmt.Sprintf(`[{"apiVersion":"apps/v1","kind":"Owner","name":"o","uid":%q,"controller":true}]`, owner)
+	}
+	return fmt.Sprintf(`{"kind":%q,"metadata":{"namespace":"shop","name":%q,"uid":"uid-%[2]s","creationTimestamp":"2026-03-01T10:00:00Z","ownerReferences":%s,
+		"annotations":{"deployment.kubernetes.io/revision":%q}},%s}`, kind, name, owners, name[strings.LastIndex(name, "-")+1:], members)
+}
+
+func template(image string) string {
+	return fmt.Sprintf(`"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":%q}]}}`, image)
+}
+
+func set(name, owner string, replicas int, image string) string {
+	return object("ReplicaSet", name, owner, fmt.Sprintf(`"spec":{"replicas":%d,%s},"status":{"replicas":%[1]d}`, replicas, template(image)))
+}
+
+func running(name, phase, image, id string) string {
+	return object("Pod", name, "", fmt.Sprintf(`"spec":{"containers":[{"name":"main","image":%q}],"nodeName":"n1"},
+		"status":{"phase":%q,"containerStatuses":[{"name":"main","image":%[1]q,"imageID":%[3]q,"ready":true}]}`, image, phase, id))
+}
+
+// names returns each image with its users, sorted.
+func names(t *testing.T, images []report.Image) map[string]string {
+	t.Helper()
+	users := map[string][]string{}
+	for _, i := range images {
+		users[i.String()] = append(users[i.String()], i.UsedBy)
+	}
+	out := map[string]string{}
+	for name, list := range users {
+		slices.Sort(list)
+		out[name] = strings.Join(slices.Compact(list), ", ")
+	}
+	return out
+}
+
+func wantImages(t *testing.T, got []report.Image, want map[string]string) {
+	t.Helper()
+	if found := names(t, got); !maps.Equal(found, want) {
+		a, _ := json.MarshalIndent(found, "", " ")
+		b, _ := json.MarshalIndent(want, "", " ")
+		t.Errorf("found %s\nwant %s", a, b)
+	}
+}
+
+// TestImages: a cluster has pods in all states, three revisions of a Deployment and of a
+// StatefulSet, Jobs and a CronJob. Pages have two objects.
+func TestImages(t *testing.T) {
+	t.Parallel()
+	revisionOf := func(name string, n int, image string) string {
+		return object("ControllerRevision", name, "uid-db", fmt.Sprintf(`"revision":%d,"data":{"spec":{%s}}`, n, template(image)))
+	}
+	a := &apiServer{page: 2, objects: map[string][]string{
+		"/api/v1/pods": {
+			running("web-1", "Running", "r.example/shop/web:v3", "r.example/shop/web@"+three),
+			running("old-1", "Succeeded", "r.example/shop/batch:v1", "r.example/shop/batch@"+one),
+			running("starting-1", "Pending", "r.example/shop/new:v1", ""),
+			running("pullable-1", "Running", "r.example/shop/p:v1", "docker-pullable://r.example/shop/p@"+two),
+			running("index-1", "Running", "r.example/shop/multi@"+one, "r.example/shop/multi@"+two),
+			running("config-1", "Running", "r.example/shop/crio:v1", "sha256:4444444444444444444444444444444444444444444444444444444444444444"),
+			object("Pod", "side-1", "", `"spec":{"initContainers":[{"name":"i","image":"r.example/shop/init:v1"}],"containers":[{"name":"c","image":"alpine"}],
+				"volumes":[{"name":"v","image":{"reference":"r.example/shop/model:v1"}},{"name":"w","emptyDir":{}}]},"status":{"phase":"Pending"}`),
+		},
+		"/apis/apps/v1/replicasets": {
+			set("web-1", "uid-web", 0, "r.example/shop/web:v1"), set("web-2", "uid-web", 0, "r.example/shop/web:v2"),
+			set("web-10", "uid-web", 3, "r.example/shop/web:v3"), set("alone-1", "", 0, "r.example/shop/alone:v1"),
+			set("blue-1", "uid-blue", 1, "r.example/shop/blue:canary"), set("blue-2", "uid-blue", 0, "r.example/shop/blue:v2"), set("blue-3", "uid-blue", 1, "r.example/shop/blue:v3"),
+		},
+		"/apis/apps/v1/controllerrevisions": {revisionOf("db-c", 3, "r.example/shop/db:v3"), revisionOf("db-a", 1, "r.example/shop/db:v1"), revisionOf("db-b", 2, "r.example/shop/db:v2")},
+		"/apis/batch/v1/jobs": {
+			object("Job", "done-1", "", `"spec":{`+template("r.example/shop/done:v1")+`},"status":{"conditions":[{"type":"Complete","status":"True"}]}`),
+			object("Job", "todo-1", "", `"spec":{`+template("r.example/shop/todo:v1")+`,"suspend":true},"status":{"conditions":[{"type":"Suspended","status":"True"}]}`),
+		},
+		"/apis/batch/v1/cronjobs": {object("CronJob", "night", "", `"spec":{"schedule":"0 3 * * *","jobTemplate":{"spec":{`+template("r.example/shop/night:v1")+`}}}`)},
+	}}
+	o := a.options(t)
+	o.Rollbacks = 1
+	got, err := Images(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantImages(t, got, map[string]string{
+		"r.example/shop/web@" + three: "pod shop/web-1", "r.example/shop/web:v3": "replicaset shop/web-10", "r.example/shop/web:v2": "replicaset shop/web-2",
+		"r.example/shop/new:v1": "pod shop/starting-1", "r.example/shop/p@" + two: "pod shop/pullable-1",
+		"r.example/shop/multi@" + one: "pod shop/index-1", "r.example/shop/multi@" + two: "pod shop/index-1",
+		"r.example/shop/crio:v1": "pod shop/config-1", "r.example/shop/init:v1": "pod shop/side-1", "docker.io/library/alpine:latest": "pod shop/side-1",
+		"r.example/shop/model:v1": "pod shop/side-1", "r.example/shop/alone:v1": "replicaset shop/alone-1",
+		"r.example/shop/blue:canary": "replicaset shop/blue-1", "r.example/shop/blue:v2": "replicaset shop/blue-2", "r.example/shop/blue:v3": "replicaset shop/blue-3",
+		"r.example/shop/db:v3": "controllerrevision shop/db-c", "r.example/shop/db:v2": "controllerrevision shop/db-b",
+		"r.example/shop/todo:v1": "job shop/todo-1", "r.example/shop/night:v1": "cronjob shop/night",
+	})
+	for _, i := range got {
+		if at := i.At; strings.HasPrefix(i.UsedBy, "replicaset") && at.Format("2006-01-02T15:04:05Z") != "2026-03-01T10:00:00Z" {
+			t.Errorf("%s was resolved at %v, want its creation", i.UsedBy, at)
+		} else if strings.HasPrefix(i.UsedBy, "cronjob") && !at.IsZero() {
+			t.Errorf("a CronJob's tag was resolved at %v", at)
+		}
+	}
+}
+
+// TestIncomplete: one of the lists can't be read. No image may be returned, since a report that
+// lacks the list's images would end their holds.
+func TestIncomplete(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{
+		"/api/v1/pods", "/apis/apps/v1/replicasets", "/apis/apps/v1/controllerrevisions", "/apis/batch/v1/jobs", "/apis/batch/v1/cronjobs",
+	} {
+		t.Run(path[strings.LastIndex(path, "/")+1:], func(t *testing.T) {
+			t.Parallel()
+			a := &apiServer{page: 10, objects: map[string][]string{"/api/v1/pods": {running("web-1", "Running", "r.example/a:v1", "r.example/a@"+one)}}, answer: map[string]int{path: 403}}
+			got, err := Images(t.Context(), a.options(t))
+			if err == nil || len(got) > 0 || !strings.Contains(err.Error(), "cannot list this") || !strings.Contains(err.Error(), "nothing is reported") ||
+				!strings.Contains(err.Error(), path[strings.LastIndex(path, "/")+1:]) {
+				t.Errorf("%d images, %v", len(got), err)
+			}
+		})
+	}
+}
+
+// TestExpiredList: a list expires while its pages are read. It must be read again from its
+// beginning; if it always expires, no image may be returned.
+func TestExpiredList(t *testing.T) {
+	t.Parallel()
+	pods := []string{running("a-1", "Running", "r.example/a:v1", "r.example/a@"+one), running("b-1", "Running", "r.example/b:v1", "r.example/b@"+two)}
+	want := map[string]string{"r.example/a@" + one: "pod shop/a-1", "r.example/b@" + two: "pod shop/b-1"}
+	a := &apiServer{page: 1, gone: 3, objects: map[string][]string{"/api/v1/pods": pods}}
+	got, err := Images(t.Context(), a.options(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantImages(t, got, want)
+	a = &apiServer{page: 1, gone: 1000, objects: map[string][]string{"/api/v1/pods": pods}}
+	if got, err := Images(t.Context(), a.options(t)); err == nil || len(got) > 0 {
+		t.Errorf("%d images, %v", len(got), err)
+	}
+}
+
+// TestNamespaces: only the given namespaces are asked for, so that a role in each is enough.
+func TestNamespaces(t *testing.T) {
+	t.Parallel()
+	a := &apiServer{page: 10, objects: map[string][]string{
+		"/api/v1/namespaces/shop/pods": {running("a-1", "Running", "r.example/a:v1", "r.example/a@"+one)},
+		"/api/v1/namespaces/pay/pods":  {running("b-1", "Running", "r.example/b:v1", "r.example/b@"+two)},
+	}}
+	o := a.options(t)
+	o.Namespaces = []string{"shop", "pay"}
+	got, err := Images(t.Context(), o)
+	if err != nil || len(got) != 2 {
+		t.Errorf("%d images, %v", len(got), err)
+	}
+	for _, path := range a.asked {
+		if !strings.Contains(path, "/namespaces/shop/") && !strings.Contains(path, "/namespaces/pay/") {
+			t.Errorf("it asked for %s", path)
+		}
+	}
+}
+
+// TestNoConfig: the kubeconfig doesn't exist, or lacks the context.
+func TestNoConfig(t *testing.T) {
+	t.Parallel()
+	if _, err := Images(t.Context(), Options{Kubeconfig: filepath.Join(t.TempDir(), "none")}); err == nil || !strings.Contains(err.Error(), "kubeconfig") {
+		t.Error(err)
+	}
+	o := (&apiServer{page: 1}).options(t)
+	o.Context = "other"
+	if _, err := Images(t.Context(), o); err == nil || !strings.Contains(err.Error(), `"other"`) {
+		t.Error(err)
+	}
+}
