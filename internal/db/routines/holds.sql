@@ -35,14 +35,19 @@ $$;
 -- it. The CTE below has what is below each of those: it is keyed by the manifest above (top) and
 -- not by the given one, so that an index of a thousand children is walked once, and not once for
 -- each child. UNION ends cycles. "Plans" in package db says why lookups have OFFSET 0 or compare
--- with BETWEEN; the function sets the planner's switches itself, because a session keeps its
--- plans, and some callers have turned off hash joins, by which up and found are joined.
+-- with BETWEEN and name the order of the index that must answer them. Without enable_sort = off,
+-- statistics from an empty table made the planner read the whole primary key of
+-- manifest_references for each manifest and sort the result. The function sets the planner's
+-- switches itself, because a session keeps its plans, and some callers have turned off hash joins,
+-- by which up and found are joined.
 CREATE OR REPLACE FUNCTION purser_held (namespace bigint, repository bigint, manifests bigint[])
     RETURNS TABLE (manifest_id bigint, reporter text, digest bytea, used_by text, expires_at timestamptz)
     LANGUAGE plpgsql STABLE
     SET enable_hashjoin = on
     SET enable_nestloop = on
     SET enable_seqscan = off
+    SET enable_sort = off
+    SET enable_incremental_sort = off
     SET plan_cache_mode = force_generic_plan
     AS $$
 #variable_conflict use_column

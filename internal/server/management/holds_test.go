@@ -25,9 +25,9 @@ func TestHoldsAPI(t *testing.T) {
 	if done.Digests != 2 || done.Revision != 1 || done.Missing == nil || *done.Missing != 1 || done.MissingDigests[0].String() != absent {
 		t.Errorf("%+v", done)
 	}
-	r.Manage(t, "DELETE", "/repository/acme/app/tag/v1", "").Refused(t, 409, "insufficient_scope", "held by prod \\(pod web\\)")
-	r.Manage(t, "DELETE", "/repository/acme/app", "").Refused(t, 409, "insufficient_scope", "held by prod")
-	r.Manage(t, "DELETE", "/organization/acme", "").Refused(t, 409, "insufficient_scope", "held by prod")
+	r.Manage(t, "DELETE", "/repository/acme/app/tag/v1", "").Refused(t, 409, "invalid_request", "held by prod \\(pod web\\)")
+	r.Manage(t, "DELETE", "/repository/acme/app", "").Refused(t, 409, "invalid_request", "held by prod")
+	r.Manage(t, "DELETE", "/organization/acme", "").Refused(t, 409, "invalid_request", "held by prod")
 	for _, reference := range []string{"v1", d.String()} {
 		if a := r.Do(t, "DELETE", "/v2/acme/app/manifests/"+reference, ""); a.StatusCode != 409 || !strings.Contains(string(a.Content), `"held_by"`) {
 			t.Errorf("%s: %d %s", reference, a.StatusCode, a.Content)
