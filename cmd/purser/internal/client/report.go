@@ -37,13 +37,12 @@ func reportCommand(src *command.Source) *cobra.Command {
 
 // reporting has the flags that all sources of a report share.
 type reporting struct {
-	format           *command.Format
-	namespace        *url.Values
-	lease, kind      string
-	hosts            []string // of the registry, as images name it; none: the server's
-	dryRun, empty    bool
-	interval         time.Duration // 0: report once
-	allImages, stdin bool          // the source names no hosts
+	format        *command.Format
+	namespace     *url.Values
+	lease, kind   string
+	hosts         []string // of the registry, as images name it; none: the server's
+	dryRun, empty bool
+	interval      time.Duration // 0: report once
 }
 
 func addReporting(cmd *cobra.Command, kind string) *reporting {
