@@ -245,7 +245,7 @@ func (c *Control) tokenAllows(p *Principal, a Access, r Resource) bool {
 		return p.token.AllowsCatalog()
 	case Pull, Push, Delete:
 		return r.Repository != "" && p.token.Allows(r.Repository, tokenActions[a])
-	case Anyone, LoggedIn, Maintain, Administer, Operate: // registry tokens are for the OCI API alone
+	case Anyone, LoggedIn, Hold, Maintain, Administer, Operate: // registry tokens are for the OCI API alone
 	}
 	return false
 }

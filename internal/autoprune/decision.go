@@ -127,6 +127,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case ImageAwaited:
 		return fmt.Sprintf("belongs to an image that isn't in the repository, but was pushed at %s, no more than %.0f hours ago",
 			stamp(t.Created), orphanAge.Hours())
+	case Observed: // a preview knows the reason
 	}
 	return string(d.Code)
 }
