@@ -12,7 +12,6 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
-	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/loosefk"
 )
@@ -49,8 +48,8 @@ func TestQuotaStorm(t *testing.T) {
 	workers.Go(func() error { // garbage collection, the clean-up, recounts
 		for i := 0; background.Err() == nil; i++ {
 			ctx := context.WithoutCancel(background)
-			_, first := b.TryReview(ctx, gc.ReviewOfManifests, 20)
-			_, second := b.TryReview(ctx, gc.ReviewOfBlobs, 20)
+			_, first := b.TryReview(ctx, "manifest", 20)
+			_, second := b.TryReview(ctx, "blob", 20)
 			_, third := w.RunOnce(ctx, "main")
 			if err := errors.Join(first, second, third); err != nil {
 				return err
