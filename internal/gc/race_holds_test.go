@@ -111,16 +111,18 @@ func TestRaceReportDuringReview(t *testing.T) {
 	b.AtOnce(t)
 	watch := b.Session(t)
 	config := b.Push(t, "r", "config")
-	for i, stop := range []string{`purser_held`, beforeLock, beforeDelete, beforeCommit} {
+	for i, stops := range [][]string{{`purser_held`}, {beforeLock}, {`purser_held`, `purser_held`}, {beforeDelete}, {beforeCommit}} {
 		d := b.Put(t, "r", catalogtest.Numbered(t, i, config))
 		b.held(t, absent) // reviews look for holds only if there are any
 		b.DueNow(t)
 		p := b.pausing(t, ofManifests())
-		p.to(t, stop)
+		for _, stop := range stops {
+			p.to(t, stop)
+		}
 		done := catalogtest.Later(func() error { return b.report(t, d) })
 		p.blocks(t, watch, 1)
 		if out := p.ended(t); out.Deleted != 1 {
-			t.Errorf("stopped at %s: %+v", stop, out)
+			t.Errorf("stopped at %v: %+v", stops, out)
 		}
 		if err := catalogtest.Soon(t, "report", done); err != nil {
 			t.Error(err)
@@ -129,31 +131,35 @@ func TestRaceReportDuringReview(t *testing.T) {
 	}
 }
 
-// A review keeps a manifest that is held, and is about to postpone its row. Then the reporter drops
-// the manifest. The report must wait, and the row must stay in the queue, so that a later review
-// deletes the manifest.
+// A review keeps a manifest that is held, and is about to postpone its row, or has just done so.
+// Then the reporter drops the manifest. The report must wait, and the row must stay in the queue,
+// so that a later review deletes the manifest.
 func TestRaceDropWhilePostponed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.AtOnce(t)
 	watch := b.Session(t)
 	config := b.Push(t, "r", "config")
-	d := b.Put(t, "r", catalogtest.Numbered(t, 1, config))
-	b.held(t, d)
-	b.DueNow(t)
-	p := b.pausing(t, ofManifests())
-	p.to(t, `GREATEST\(q.review_after, now\(\) \+ interval '5 minutes'`)
-	done := catalogtest.Later(func() error { return b.report(t) })
-	p.blocks(t, watch, 1)
-	if out := p.ended(t); out.Kept != 1 || out.Deleted != 0 {
-		t.Errorf("%+v", out)
-	}
-	if err := catalogtest.Soon(t, "report", done); err != nil {
-		t.Error(err)
-	}
-	b.DueNow(t)
-	if out := b.ReviewBatch(t, reviewingManifests); out.Deleted != 1 {
-		t.Errorf("afterwards: %+v", out)
+	for i, more := range [][]string{nil, {"."}} { // "." is the statement after that
+		d := b.Put(t, "r", catalogtest.Numbered(t, i, config))
+		b.held(t, d)
+		b.DueNow(t)
+		p := b.pausing(t, ofManifests())
+		for _, stop := range append([]string{`GREATEST\(q.review_after, now\(\) \+ interval '5 minutes'`}, more...) {
+			p.to(t, stop)
+		}
+		done := catalogtest.Later(func() error { return b.report(t) })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Kept != 1 || out.Deleted != 0 {
+			t.Errorf("%+v", out)
+		}
+		if err := catalogtest.Soon(t, "report", done); err != nil {
+			t.Error(err)
+		}
+		b.DueNow(t)
+		if out := b.ReviewBatch(t, reviewingManifests); out.Deleted != 1 {
+			t.Errorf("afterwards: %+v", out)
+		}
 	}
 }
 
