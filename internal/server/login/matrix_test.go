@@ -209,6 +209,8 @@ func (o operation) places(c client) (list []place) {
 		list = append(list, place{namespace: "acme"})
 	case strings.HasPrefix(o.pattern, "/api/v1/user/"):
 		list = append(list, place{namespace: c.own, own: true})
+	case o.ofHolds():
+		list = append(list, place{namespace: "acme"}, place{})
 	default:
 		list = append(list, place{})
 	}
@@ -222,7 +224,10 @@ func (m *matrix) check(o operation, c client, p place) {
 	if accesses[access].role != "" && p == (place{}) {
 		// The handler asks for the access to what the body or the query names: here to the
 		// whole registry, and only if the request is valid.
-		access = map[bool]string{true: "operate", false: "ping"}[o.method == "GET" && !strings.Contains(o.pattern, "{")]
+		access = "ping"
+		if o.ofHolds() || o.method == "GET" && !strings.Contains(o.pattern, "{") {
+			access = "operate"
+		}
 	}
 	switch {
 	case access == "any" && !w.refuses(o.method, o.pattern):
@@ -234,7 +239,11 @@ func (m *matrix) check(o operation, c client, p place) {
 	default: // another registry token might do
 		want = 401
 	}
-	q := o.request(o.path(p.namespace, p.repository), c.headers...)
+	path := o.path(p.namespace, p.repository)
+	if o.ofHolds() && p.namespace != "" {
+		path += "?namespace=" + p.namespace
+	}
+	q := o.request(path, c.headers...)
 	a := serve(m.t.Context(), m.Registry, q)
 	got := a.Code
 	if got != 401 && got != 403 {

@@ -101,11 +101,16 @@ func (o operation) ofRepository() bool {
 }
 func (o operation) ofNamespace() bool { return strings.Contains(o.pattern, "{orgname}") }
 
+// ofHolds says whether the operation is about reporters of holds: those of the namespace that its
+// query names or, without one, those of the whole registry.
+func (o operation) ofHolds() bool { return strings.HasPrefix(o.pattern, "/api/v1/holds") }
+
 // request returns a request of the operation that changes nothing even if it is allowed: after
 // the check of the access, its body or query is found to be invalid.
 func (o operation) request(path string, headers ...string) *http.Request {
 	var body io.Reader
-	if o.method != "GET" && o.method != "HEAD" && (o.management || o.method != "DELETE") {
+	deletion := o.method == "DELETE" && (!o.management || o.ofHolds()) // of what isn't there
+	if o.method != "GET" && o.method != "HEAD" && !deletion {
 		body = strings.NewReader("not JSON")
 	}
 	if o.pattern == "/v2/{name}/blobs/uploads/" {
