@@ -134,7 +134,7 @@ func TestPullsThroughReplicas(t *testing.T) {
 			s.byDigest(p)
 			s.index(p)
 			if p.asks {
-				s.checked("tag", "v1")
+				s.checked("both", "v1")
 			}
 		})
 	}

@@ -99,7 +99,7 @@ func TestPullsOfClients(t *testing.T) {
 			s.byDigest(p)
 			s.index(p)
 			if p.asks {
-				s.checked("tag", "v1")
+				s.checked("both", "v1")
 			}
 		})
 	}
@@ -147,6 +147,7 @@ func (s *pullScene) byTag(p puller) {
 	s.expect("a second pull by tag", "tag", "v1", n, map[string]int64{first: n})
 
 	s.push("tag", "v1", next)
+	s.seen("tag", "v1", second)
 	p.pull("tag", "v1")
 	s.expect("a pull of a tag that moved", "tag", "v1", n+1, map[string]int64{first: n, second: 1})
 }
@@ -298,6 +299,25 @@ func (s *pullScene) manifestPulls(repo, digest string) int64 {
 	}
 	s.r.manage("GET", "/repository/"+repo+"/manifest/"+digest+"/pull_statistics", nil, &got, http.StatusOK)
 	return got.Count
+}
+
+// seen waits until all replicas know that the tag has moved to a digest. It asks by HEAD as a
+// client of its own, so that no pull is counted.
+func (s *pullScene) seen(repo, tag, digest string) {
+	s.t.Helper()
+	for _, r := range s.replicas {
+		eventually(s.t, time.Minute, func() error {
+			a, err := r.API().do(s.t.Context(), request{method: "HEAD", path: "/v2/" + repo + "/manifests/" + tag,
+				want: http.StatusOK, header: map[string]string{"Accept": manifestTypes, "User-Agent": "looker"}})
+			if err != nil {
+				return err
+			}
+			if got := a.header.Get("Docker-Content-Digest"); got != digest {
+				return fmt.Errorf("%s has %s at %s, want %s", r.host, got, tag, digest)
+			}
+			return nil
+		})
+	}
 }
 
 // expect fails the test unless the tag's count becomes `count`, and the manifests' counts
