@@ -84,10 +84,10 @@ func (r *rule) counts() bool { return r.policy.method == NumberOfTags }
 //
 // Memory while Evaluate runs: 45 bytes and the name for each tag that a number_of_tags
 // policy or a keep rule keeps because it is among the newest; about 250 bytes for each
-// version that a keep rule keeps; about 200 bytes for each group of a keep rule; about 60 bytes for each attached tag; about 100 bytes for each image that
-// has attached tags and for each index above such an image; nothing for other tags. The
-// verdict keeps about 30 bytes for each image that has attached tags and loses its last
-// tag.
+// version that a keep rule keeps; about 200 bytes for each group of a keep rule; about 60
+// bytes for each attached tag; about 100 bytes for each image that has attached tags and for
+// each index above such an image; nothing for other tags. The verdict keeps about 30 bytes
+// for each image that has attached tags and loses its last tag.
 func Evaluate(rules Rules, repository Repository) (*Verdict, error) {
 	if err := rules.validate(); err != nil {
 		return nil, err
@@ -228,9 +228,9 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 
 // count adds the tag to the counters of those number_of_tags policies whose pattern selects
 // it. It leaves out a tag that another policy deletes, that another policy selects while it
-// waits, that another policy might delete but can't judge yet, or that another policy would delete if an undo hadn't exempted the tag.
-// So neither a policy that selects nothing nor an undo makes a number_of_tags policy delete
-// a tag that it would otherwise keep.
+// waits, that another policy might delete but can't judge yet, or that another policy would
+// delete if an undo hadn't exempted the tag. So neither a policy that selects nothing nor an
+// undo makes a number_of_tags policy delete a tag that it would otherwise keep.
 func (v *Verdict) count(counters []newest, t *Tag) {
 	known, remains := false, false
 	for i := range v.rules {

@@ -303,7 +303,8 @@ func (u *timeSlice) skipped() string {
 
 // recordIdle records a run that deleted nothing and in which nothing failed. Consecutive
 // runs of this kind share one row of autopruneruns: if the namespace's newest row there is
-// of this kind and has the same notices and tags that would be deleted, recordIdle counts this run in that row.
+// of this kind and has the same notices and the same tags that would be deleted, recordIdle
+// counts this run in that row.
 func (u *timeSlice) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {

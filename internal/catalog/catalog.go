@@ -16,14 +16,14 @@
 //     statement sees what was committed before it began (READ COMMITTED). So either the
 //     deletion sees the new reference, or the insert finds that the target was deleted.
 //
-//   - A write is one transaction with a fixed order of locks: the repository's row; if it deletes
-//     tags or manifests, the lock of deletions (see package hold); the names
-//     of the tags to be put; the review row of an existing blob that is to be linked or
-//     unlinked; blobs; their links to the repository; children of an index; tags; review rows
-//     of manifests; the namespace's quota, which triggers lock (db/routines/quotas.sql) and
-//     which is always the last. Several rows of one table are locked in the order of their keys. The write
-//     may still fail because of a concurrent transaction: by a deadlock, or because a row that
-//     it references was deleted while it waited. Then the write runs again from the beginning,
+//   - A write is one transaction with a fixed order of locks: the repository's row; if it
+//     deletes tags or manifests, the lock of deletions (see package hold); the names of the
+//     tags to be put; the review row of an existing blob that is to be linked or unlinked;
+//     blobs; their links to the repository; children of an index; tags; review rows of
+//     manifests; and last the namespace's quota, which triggers lock (db/routines/quotas.sql).
+//     Several rows of one table are locked in the order of their keys. The write may still
+//     fail because of a concurrent transaction: by a deadlock, or because a row that it
+//     references was deleted while it waited. Then the write runs again from the beginning,
 //     and the client gets the answer of the last run. [Catalog.write] decides after which
 //     failures a write runs again.
 //

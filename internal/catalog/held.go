@@ -103,7 +103,8 @@ func (c *Catalog) heldBy(ctx context.Context, r repository, path string, id int6
 const lookTime = "5s"
 
 // refuseHeld returns the client's error if `look` finds holds, or if it takes too long, unless
-// overridden. It returns the reporters' names, for the audit log, and whether it could tell.
+// overridden. It returns the reporters' names for the audit log: nil if nobody holds anything,
+// empty if the look took too long and is overridden.
 func refuseHeld(ctx context.Context, tx pgx.Tx, what, name string, overridden bool, look func(ctx context.Context, q db.Querier) ([]hold.Holder, error)) (by []string, err error) {
 	var holders []hold.Holder
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { // a savepoint, since a statement that is ended aborts the transaction

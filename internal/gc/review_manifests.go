@@ -236,9 +236,20 @@ func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys, holds bool) (l 
 	if err != nil {
 		return l, err
 	}
+	if err := l.sort(rows); err != nil {
+		return l, err
+	}
+	if l.cycles, err = findCycles(ctx, tx, l.maybeInCycle.keys); err == nil && holds {
+		err = l.findHeld(ctx, tx)
+	}
+	return l, err
+}
+
+// sort reads what classify's statement says of each manifest.
+func (l *classification) sort(rows pgx.Rows) error {
 	var s cycleCandidate
 	var what string
-	if _, err := pgx.ForEachRow(rows, []any{&s.namespace, &s.repository, &s.id, &what}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&s.namespace, &s.repository, &s.id, &what}, func() error {
 		switch what {
 		case "gone":
 			l.gone.add(s.namespace, s.repository, s.id)
@@ -256,13 +267,8 @@ func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys, holds bool) (l 
 			l.maybeInCycle.keys.add(s.namespace, s.repository, s.id)
 		}
 		return nil
-	}); err != nil {
-		return l, err
-	}
-	if l.cycles, err = findCycles(ctx, tx, l.maybeInCycle.keys); err == nil && holds {
-		err = l.findHeld(ctx, tx)
-	}
-	return l, err
+	})
+	return err
 }
 
 // linkMissing inserts the missing rows of manifest_references for manifests that were

@@ -18,41 +18,31 @@ func Of(ctx context.Context, q db.Querier, namespace, repository int64, manifest
 	if len(manifests) == 0 {
 		return nil, nil
 	}
-	rows, err := q.Query(ctx, `
+	return holders[int64](ctx, q, repository, `
 		SELECT manifest_id, reporter, used_by, digest, expires_at FROM purser_held($1, $2, $3::bigint[])`, namespace, repository, manifests)
-	if err != nil {
-		return nil, fmt.Errorf("looking for holds in repository %d: %w", repository, err)
-	}
-	found := make(map[int64][]Holder)
-	var id int64
-	var r row
-	_, err = pgx.ForEachRow(rows, append([]any{&id}, r.fields()...), func() error {
-		o, err := r.holder()
-		found[id] = append(found[id], o)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("looking for holds in repository %d: %w", repository, err)
-	}
-	return found, nil
 }
 
 // OfNames returns, by name, who holds the images that names of tags refer to, as in
 // sha256-….sig: see purser_held_names.
 func OfNames(ctx context.Context, q db.Querier, namespace, repository int64, names []string) (map[string][]Holder, error) {
-	rows, err := q.Query(ctx, `
+	return holders[string](ctx, q, repository, `
 		SELECT name, reporter, used_by, digest, expires_at FROM purser_held_names($1, $2, $3::text[])`, namespace, repository, names)
-	if err != nil {
-		return nil, fmt.Errorf("looking for holds in repository %d: %w", repository, err)
-	}
-	found := make(map[string][]Holder)
-	var name string
+}
+
+// holders returns the holders that a statement finds in a repository, by the statement's first
+// column.
+func holders[Key comparable](ctx context.Context, q db.Querier, repository int64, sql string, args ...any) (map[Key][]Holder, error) {
+	found := make(map[Key][]Holder)
+	var key Key
 	var r row
-	_, err = pgx.ForEachRow(rows, append([]any{&name}, r.fields()...), func() error {
-		o, err := r.holder()
-		found[name] = append(found[name], o)
-		return err
-	})
+	rows, err := q.Query(ctx, sql, args...)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, append([]any{&key}, r.fields()...), func() error {
+			o, err := r.holder()
+			found[key] = append(found[key], o)
+			return err
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("looking for holds in repository %d: %w", repository, err)
 	}

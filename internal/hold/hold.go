@@ -7,9 +7,10 @@
 // holds of a reporter end together, by the database's clock, without a worker. A digest may be
 // held before the registry has its manifest; [Reported] says which digests are missing.
 //
-// What is held isn't deleted by auto-pruning, by garbage collection, at an expiration date, or
-// by a client that doesn't ask for that explicitly. The function purser_held of the database
-// (routines/holds.sql) says what is held: the digests themselves, and their relatives. A push
+// Auto-pruning, garbage collection and expiration dates don't delete a held manifest. A client
+// deletes one only with override_holds. The function purser_held of the database
+// (routines/holds.sql) says which manifests are held: those with the digests themselves, and
+// their relatives. A push
 // may still move a tag away from a held manifest, which then has no tag: garbage collection
 // takes a hold for a reference, so it stays and can be pulled by its digest.
 //

@@ -9,9 +9,10 @@
 //
 //   - Log-ins can't starve other requests. Only a few hashes are computed at once, so most
 //     processors stay free, and by processes of low priority (see Work), since a hash takes
-//     a processor for tens of milliseconds and 19 MiB of memory. Only a bounded number of log-ins waits for its turn; further ones
-//     get ErrBusy at once. The memory of a hash and its time are bounded too, even if somebody
-//     has planted a stored hash with other parameters.
+//     a processor for tens of milliseconds and 19 MiB of memory. Only a bounded number of
+//     log-ins waits for its turn; further ones get ErrBusy at once. The memory of a hash and
+//     its time are bounded too, even if somebody has planted a stored hash with other
+//     parameters.
 //   - The time of a check doesn't say whether an account exists. For an account without a
 //     password hash, Verify computes a hash all the same. The times are equal only among
 //     accounts with the same kind of hash: a registry with an htpasswd file uses File.Decoy for

@@ -41,7 +41,7 @@ func TestQuotaAPI(t *testing.T) {
 	if *q.LimitBytes != 12 || *q.LimitTags != 5 || len(q.Limits) != 1 {
 		t.Errorf("changed: %+v", q)
 	}
-	// What was read can be sent back.
+	// A client may change a quota by sending the whole answer of GET.
 	r.Manage(t, "PUT", item, string(r.Manage(t, "GET", item, "").Content)).WantStatus(t, 200)
 	r.Do(t, "POST", "/v2/acme/app/blobs/uploads/?digest="+digest("more").String(), "more").Want(t, 409, oci.Denied)
 	r.Manage(t, "PUT", item, `{"limit_bytes": 0}`).Into(t, 200, &q)
