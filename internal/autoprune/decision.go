@@ -41,6 +41,7 @@ const (
 	KeptFloor Code = "kept_floor" // neverBelow: among the newest tags of the repository
 
 	InGrace       Code = "in_grace"       // the policy that selects it is in its grace period, or wasn't announced
+	Asks          Code = "asks"           // the policy that selects it waits because of its cap
 	OutsideWindow Code = "outside_window" // the policy that selects it waits for a window
 	Inactive      Code = "inactive"       // the policies that apply have the mode off or observe
 	Observed      Code = "observed"       // a policy with the mode observe would delete it; only in previews
@@ -116,7 +117,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 		if f := v.keptByFloor(&t); f != nil {
 			return f.reason()
 		}
-	case InGrace, OutsideWindow:
+	case InGrace, OutsideWindow, Asks:
 		return "selected by a policy that waits: " + r.waits
 	case Inactive:
 		return "no policy that applies is on"

@@ -185,6 +185,7 @@ func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]c
 	u := v.slice
 	var held []candidate
 	var deleted, tags int64
+	var after *caps
 	if !v.counted {
 		tags = v.uncounted()
 	}
@@ -207,7 +208,7 @@ func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]c
 		if err != nil || len(list) == 0 {
 			return err
 		}
-		batch, policies, err := v.batch(list)
+		batch, policies, sets, err := v.batch(list)
 		if err != nil {
 			return err
 		}
@@ -225,13 +226,23 @@ func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]c
 		if deleted == 0 {
 			return nil
 		}
-		return v.record(ctx, q.Tx, deleted, tags, counts)
+		if after, err = v.deletedBy(ctx, q.Tx, sets, gone); err != nil {
+			return err
+		}
+		return v.record(ctx, q.Tx, deleted, tags, counts, after)
 	})
+	if full, ok := errors.AsType[*cappedError](err); ok {
+		u.stopCapped(full)
+		return errOutdated
+	}
 	if err != nil {
 		return err
 	}
 	u.countHeld(held...)
 	v.counted = v.counted || deleted > 0
+	if after != nil {
+		u.caps, u.policies.caps = after, after
+	}
 	u.renewed = time.Now()
 	u.deleted += deleted
 	u.p.metrics.deleted.Add(float64(deleted))
@@ -254,9 +265,9 @@ type prunedDetail struct {
 }
 
 // batch converts the tags in `list` to a tagBatch for DeleteTags, with the details for
-// their audit entries. The result `policies` has, for each element of b.Reasons, the id of
-// the policy to which the reason refers.
-func (v *repositoryRun) batch(list []candidate) (b tagBatch, policies []string, err error) {
+// their audit entries. The results `policies` and `sets` have, for each element of b.Reasons,
+// the id of the policy to which the reason refers, and all policies that select these tags.
+func (v *repositoryRun) batch(list []candidate) (b tagBatch, policies []string, sets []PolicySet, err error) {
 	type why struct {
 		Decision
 		reason string
@@ -273,15 +284,15 @@ func (v *repositoryRun) batch(list []candidate) (b tagBatch, policies []string, 
 		if !known {
 			r, err := v.reason(g)
 			if err != nil {
-				return b, nil, err
+				return b, nil, nil, err
 			}
 			place = int32(len(b.Reasons))
 			places[w], b.Reasons = place, append(b.Reasons, r)
-			policies = append(policies, v.saved[g.decision.Policy].ID)
+			policies, sets = append(policies, v.saved[g.decision.Policy].ID), append(sets, g.decision.Policies)
 		}
 		b.Tags[i], b.Why[i] = g.tagRow, place
 	}
-	return b, policies, nil
+	return b, policies, sets, nil
 }
 
 // reason returns why a tag is deleted, for its audit entry.
@@ -316,6 +327,9 @@ func (u *timeSlice) begin(ctx context.Context) error {
 		done, err := q.Tx.Exec(ctx, "UPDATE autopruneruns SET announced = true WHERE id = $1 AND NOT announced", u.task.run)
 		if err != nil {
 			return fmt.Errorf("recording a run: %w", err)
+		}
+		if err := u.storeCaps(ctx, q.Tx); err != nil {
+			return err
 		}
 		if told = done.RowsAffected() > 0 && u.p.opt.Notify != nil; told {
 			return u.p.opt.Notify(ctx, q.Tx, EventStarted, u.started())

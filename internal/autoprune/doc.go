@@ -40,7 +40,9 @@
 //
 //  1. claim (tasks.go) leases the namespace's task, and load (rules_load.go) reads its
 //     policies and protection rules.
-//  2. namespace (time_slice.go) goes through the repositories in the order of their ids.
+//  2. namespace (time_slice.go) goes through the repositories in the order of their ids. If
+//     policies have caps, it does so twice: first it counts what they would delete (count in
+//     caps.go) and decides which of them ask (decideCaps).
 //  3. readSnapshot (snapshot.go) opens a snapshot of the repository. tagReader
 //     (tag_reader.go) reads the tags from it, with their images, exemptions and last-used
 //     times, and Evaluate (evaluate.go) judges them.
@@ -121,16 +123,23 @@
 // its own. The run counts a repository's tags with the first deletion in it, or when the
 // run has finished the repository, so a second evaluation doesn't count them twice.
 //
+// Caps. The number of tags that a policy with a cap may delete in a run is determined after the
+// count, and stored with the run. Tags that come later may let the policy select more. Therefore
+// each transaction that deletes tags adds them to the number that the run has deleted by the
+// policy, stores this number with the run, and rolls back if it is too great (deletedBy). The
+// transaction also marks the approval that it uses with the run, so that no other run uses it.
+// Only transactions that have locked the task change questions and approvals (autopruneasks).
+//
 // Undo restores tags whose names aren't in use, with their old creation and update times,
 // and in the same transaction exempts them from the policies that deleted them. An
 // exemption names the tag's new row, the time of its push and the policy's version, so it
 // ends when the tag is pushed or the policy is saved. Only a run that has ended can be
 // undone, so no run deletes while it is being undone.
 //
-// Lock order. A transaction locks the task before settings, tags, review queues and the
-// run. While workers delete, they wait at most 200 ms for a lock, which is less than
-// deadlock_timeout; so in a deadlock the worker fails and never the client. A transaction
-// that deletes a namespace locks the namespace before the task. Therefore a worker's
-// transaction that has locked the task must not need a lock on the namespace (see
+// Lock order. A transaction locks the task before settings, tags, review queues, the run and
+// the questions of policies. While workers delete, they wait at most 200 ms for a lock, which
+// is less than deadlock_timeout; so in a deadlock the worker fails and never the client. A
+// transaction that deletes a namespace locks the namespace before the task. Therefore a
+// worker's transaction that has locked the task must not need a lock on the namespace (see
 // lockTask).
 package autoprune

@@ -117,7 +117,7 @@ func newVerdict(rules Rules) *Verdict {
 			orphans:  rules.Now.Add(-orphanAge),
 			inactive: applied.Policy.guard.mode == Off || applied.Policy.guard.mode == Observe && !rules.Would,
 		}
-		if !rules.Would {
+		if !rules.Would && !rules.IgnoreWaits {
 			r.waitCode, r.waits = applied.waiting(rules.Now)
 		}
 		if applied.Policy.guard.mode != Off {

@@ -15,7 +15,7 @@ const housekeepingEvery = 10 * time.Minute
 
 // housekeeping creates tasks for namespaces that have none and to which the registry's
 // default policies apply. Every housekeepingEvery it also ends runs whose task was deleted,
-// and deletes old runs and exemptions that have ended.
+// and deletes old runs, and exemptions, announcements and questions that have ended.
 func (p *Pruner) housekeeping(ctx context.Context) error {
 	now := time.Now()
 	if now.Sub(p.ensured) >= p.opt.Interval {
@@ -71,6 +71,14 @@ func (p *Pruner) housekeeping(ctx context.Context) error {
 					OR NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.uuid = x.policy)
 					AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy)
 					AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy)
+				LIMIT 10000)`, nil},
+		{"deleting questions of policies and namespaces that were deleted, and of policies that were saved since", `
+			DELETE FROM autopruneasks WHERE (policy, namespace_id, version) IN (
+				SELECT policy, namespace_id, version FROM autopruneasks x
+				WHERE NOT EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = x.namespace_id)
+					OR NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
+					AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
+					AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
 				LIMIT 10000)`, nil},
 	} {
 		if _, err := p.db.Pool.Exec(ctx, job.sql, job.args...); err != nil {

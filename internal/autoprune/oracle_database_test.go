@@ -24,6 +24,7 @@ var oracleDatabaseKinds = []string{
 	"kept: newest", "kept: newest of group", "kept: usedWithin", "kept: pattern", "kept: releases", "kept: newest_patches",
 	"kept: newest_prereleases", "kept from another policy only", "protected from a policy", "exempt", "exempt attached tag",
 	"no statistics", "attached tag of an image that stays", "orphan that stays", "kept: neverBelow", "waits", "would go",
+	"asks", "stays within its cap",
 }
 
 // oracleDatabase stores scenes in a database, one after the other.
@@ -255,6 +256,10 @@ func (d *oracleDatabase) prune(fates map[string]oracleFate) (run string) {
 		}
 		if slices.Sort(got); !slices.Equal(got, would) || details.Would != int64(len(would)) {
 			d.t.Errorf("a run would have deleted\n%q\nand the oracle\n%q", got, would)
+		}
+		if asks := d.scene.asks(); len(asks) != len(details.Asks) ||
+			slices.ContainsFunc(details.Asks, func(a autoprune.RunAsk) bool { return !asks[slices.Index(d.ids, a.Policy)] }) {
+			d.t.Errorf("by a run %v ask, and by the oracle %v, of %q", details.Asks, asks, d.ids)
 		}
 	}
 	if deleted != int64(len(want)) {

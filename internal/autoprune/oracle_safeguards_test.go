@@ -108,9 +108,54 @@ func (r oracleRule) mode() string {
 	return *r.Mode
 }
 
-// waits reports whether all windows of the policy are closed.
-func (r oracleRule) waits(now time.Time) bool {
-	return r.Windows != nil && !slices.ContainsFunc(r.Windows, func(w oracleWindow) bool { return w.open(now) })
+// waits reports whether the policy asks or all of its windows are closed.
+func (r oracleRule) waits(in oracleInput) bool {
+	if in.would || in.unwaiting {
+		return false
+	}
+	return r.asks || r.Windows != nil && !slices.ContainsFunc(r.Windows, func(w oracleWindow) bool { return w.open(in.now) })
+}
+
+// oracleCaps returns the rules with those marked that ask, because the run would delete more
+// tags by them than their caps allow if no policy waited.
+func oracleCaps(in oracleInput, rules []oracleRule, fates map[string]oracleFate) []oracleRule {
+	if in.would || in.unwaiting {
+		return rules
+	}
+	in.unwaiting = true
+	unwaiting := oracle(in)
+	rules = slices.Clone(rules)
+	for i, r := range rules {
+		deleted, of := 0, 0
+		for _, t := range in.tags {
+			switch f := unwaiting[t.name]; {
+			case f.goes && slices.Contains(f.policies(), r.index):
+				deleted++
+				of++
+			case !fates[t.name].attached && r.looksAt(in, t):
+				of++
+			}
+		}
+		rules[i].asks = r.MaxDeleted != nil && deleted > *r.MaxDeleted ||
+			r.MaxDeletedPercent != nil && deleted > max(1, of**r.MaxDeletedPercent/100)
+	}
+	return rules
+}
+
+// asks returns the policies of the scene that ask.
+func (in oracleInput) asks() map[int]bool {
+	asks := map[int]bool{}
+	fates := map[string]oracleFate{}
+	for _, t := range in.tags {
+		image, present := oracleImage(in, t)
+		fates[t.name] = oracleFate{attached: present && image != t.manifest}
+	}
+	for _, r := range oracleCaps(in, oracleRules(in), fates) {
+		if r.asks && r.mode() == "on" {
+			asks[r.index] = true
+		}
+	}
+	return asks
 }
 
 // oracleFloors lets neverBelow keep tags.
@@ -144,6 +189,10 @@ func drawOracleSafeguards(t *rapid.T) (text string) {
 	}
 	if often(t, 7) {
 		text += fmt.Sprintf(`, "neverBelow": %d`, draw(t, 1, 2, 3, 5, 8, 30))
+	}
+	if often(t, 4) {
+		text += draw(t, `, "maxDeleted": 1`, `, "maxDeleted": 2`, `, "maxDeleted": 4`, `, "maxDeleted": 9`, `, "maxDeletedPercent": 1`,
+			`, "maxDeletedPercent": 20`, `, "maxDeletedPercent": 45`, `, "maxDeletedPercent": 100`, `, "maxDeleted": 3, "maxDeletedPercent": 30`)
 	}
 	if often(t, 5) {
 		var windows []string

@@ -196,8 +196,12 @@ func drawOracleKeep(t *rapid.T) string {
 func (s oracleScene) judged(t rapid.TB) map[string][]int {
 	t.Helper()
 	scopes := map[string][]autoprune.Applied{}
+	asks := s.asks()
 	for i, p := range s.policies {
 		applied := autoprune.Applied{ID: fmt.Sprint(i), Policy: policy(t, p.text), Everywhere: p.scope == "setting"}
+		if asks[i] {
+			applied.Capped = "it asks"
+		}
 		scope := strings.Replace(p.scope, "setting", "default", 1)
 		applied.Scope = autoprune.Scope(scope)
 		scopes[scope] = append(scopes[scope], applied)

@@ -26,6 +26,7 @@ type oracleInput struct {
 	statistics     oracleStatistics
 	maxGroups      int
 	would          bool // policies that observe or wait delete tags, too
+	unwaiting      bool // policies that wait delete tags, too
 }
 
 // oraclePolicy is the JSON of a policy. Its scope is "repository", "namespace", "default",
@@ -81,6 +82,9 @@ type oracleRule struct {
 	Mode              *string
 	Windows           []oracleWindow
 	NeverBelow        *int
+	MaxDeleted        *int
+	MaxDeletedPercent *int
+	asks              bool
 	Keep              []oracleKeep
 }
 
@@ -290,6 +294,7 @@ func oracle(in oracleInput) map[string]oracleFate {
 	if !in.would {
 		selecting = slices.DeleteFunc(slices.Clone(rules), func(r oracleRule) bool { return r.mode() == "observe" })
 	}
+	selecting = oracleCaps(in, selecting, fates)
 	oracleByAge(in, selecting, tags, fates)
 	oracleByNumber(in, selecting, tags, fates)
 	oracleKeeps(in, rules, tags, fates)
@@ -331,7 +336,7 @@ func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 			switch {
 			case kind != "" && t.exempt[r.index]:
 				f.exempt = true
-			case kind != "" && r.waits(in.now) && !in.would:
+			case kind != "" && r.waits(in):
 				f.waits = true
 			case kind != "":
 				f.selected = append(f.selected, kind+" "+strconv.Itoa(r.index))
@@ -346,7 +351,7 @@ func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate) {
 	selected := map[string][]string{}
 	for _, r := range rules {
-		if r.Method != "number_of_tags" || r.waits(in.now) && !in.would {
+		if r.Method != "number_of_tags" || r.waits(in) {
 			continue
 		}
 		var looked, counted []oracleTag

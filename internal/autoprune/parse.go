@@ -32,7 +32,7 @@ var (
 	// deletes them. A stored policy with these fields alone keeps no tag (see Saved.MayKeep).
 	fieldsWithoutKeep = []string{
 		fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches, fieldOrphans,
-		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldMode, fieldWindows, fieldGrace,
+		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldMode, fieldWindows, fieldGrace, fieldMaxDeleted, fieldMaxPercent,
 	}
 	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldNeverBelow, fieldKeep)}
 	storedFields = members{of: "a policy", fields: policyFields.fields, also: []string{fieldSearch}}
@@ -83,6 +83,8 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - windows: an array of at most [MaxWindows] windows, see [WindowForm], of which one must
 //     be open for the policy to delete tags. Left out or null: it always may.
 //   - grace: the grace period, an age or 0s. Left out or null: Options.Grace.
+//   - maxDeleted, maxDeletedPercent: the cap on what a run deletes by the policy, a whole number
+//     and a percentage. Left out or null: none.
 //   - neverBelow: how many of the newest tags of each repository stay. Left out or null:
 //     none must.
 //   - keep: an array of at most [MaxKeeps] keep rules, see [KeepForm]. Left out or null:

@@ -37,6 +37,7 @@ type Preview struct {
 	Staying      []PreviewTag        `json:"staying" nullable:"false" doc:"The first tags that would stay"`
 	WouldDelete  int64               `json:"tags_would_delete" doc:"Tags that a run would delete in addition if no policy observed or waited"`
 	Would        []PreviewTag        `json:"would" nullable:"false" doc:"The first of these tags"`
+	Asks         []RunAsk            `json:"asks" nullable:"false" doc:"Policies that would delete nothing and ask, because they would delete more than their cap allows"`
 	Policies     []PreviewPolicy     `json:"policies" nullable:"false" doc:"The policies that were applied"`
 }
 
@@ -107,9 +108,12 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 		p: p, o: o, policies: l, until: time.Now().Add(o.Within),
 		out: &Preview{
 			Reasons: make(map[Code]int64), Per: []PreviewRepository{}, Going: []PreviewTag{}, Staying: []PreviewTag{}, Would: []PreviewTag{},
-			Policies: []PreviewPolicy{},
+			Asks: []RunAsk{}, Policies: []PreviewPolicy{},
 		},
 		notices: make(map[string]string), told: make(map[string]bool),
+	}
+	if err := v.countCaps(ctx, t, found); err != nil {
+		return nil, err
 	}
 	if err := v.all(ctx, t, found); err != nil {
 		return nil, err
@@ -149,20 +153,22 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 		}
 		return err
 	}
+	err := v.walk(ctx, found.namespace, v.repository)
+	if v.out.Complete = err == nil; errors.Is(err, errTimeOver) {
+		err = nil
+	}
+	return err
+}
+
+// walk calls fn for all repositories of a namespace.
+func (v *previewing) walk(ctx context.Context, namespace int64, fn func(context.Context, catalog.Repository) error) error {
 	for after := int64(0); ; {
-		list, err := v.p.repositories(ctx, found.namespace, after, 1000)
-		if err != nil {
+		list, err := v.p.repositories(ctx, namespace, after, 1000)
+		if err != nil || len(list) == 0 {
 			return err
 		}
-		if len(list) == 0 {
-			v.out.Complete = true
-			return nil
-		}
 		for _, target := range list {
-			switch err := v.repository(ctx, target); {
-			case errors.Is(err, errTimeOver):
-				return nil
-			case err != nil:
+			if err := fn(ctx, target); err != nil {
 				return err
 			}
 			after = target.ID
@@ -170,19 +176,25 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 	}
 }
 
-// rules returns the rules by which a run would judge the repository. If
-// PreviewOptions.Policy is set, the rules contain this policy alone. The method also adds
-// the policies of these rules to Preview.Policies, the list of the policies that were
-// applied.
-func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
+// judged returns the rules by which a run would judge the repository. If
+// PreviewOptions.Policy is set, the rules contain this policy alone.
+func (v *previewing) judged(t catalog.Repository) (Rules, []Saved) {
 	rules, saved := v.policies.of(t)
-	if v.o.Policy != nil {
-		rules.Policies, saved = nil, nil
-		if v.o.Policy.appliesIn(t.Path) {
-			rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy}}
-			saved = []Saved{{Policy: *v.o.Policy}}
-		}
+	if v.o.Policy == nil {
+		return rules, saved
 	}
+	rules.Policies, saved = nil, nil
+	if v.o.Policy.appliesIn(t.Path) {
+		saved = []Saved{{Policy: *v.o.Policy}}
+		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy, Capped: v.policies.caps.waits(saved[0])}}
+	}
+	return rules, saved
+}
+
+// rules is like judged. It also adds the policies of these rules to Preview.Policies, the list
+// of the policies that were applied.
+func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
+	rules, saved := v.judged(t)
 	for _, a := range rules.Policies {
 		if v.told[a.ID] {
 			continue
@@ -286,7 +298,7 @@ func (v *previewing) tellWould(target catalog.Repository, t *candidate, would *V
 	if v.out.WouldDelete++; len(v.out.Would) < v.o.Limit {
 		v.out.Would = append(v.out.Would, previewTag(target, t, w, why, policies))
 	}
-	if d.Code != InGrace && d.Code != OutsideWindow {
+	if d.Code != Asks && d.Code != InGrace && d.Code != OutsideWindow {
 		d.Code, d.Policy, reason = Observed, w.Policy, "would be deleted by a policy that observes: "+why
 	}
 	return d, reason

@@ -79,6 +79,10 @@ func TestSafeguardsOnlyTakeAway(t *testing.T) {
 				same(t, "a grace period", got, closed.taken(t))
 			}
 		}
+		asks := s.with(t, i, `"maxDeleted": 1`)
+		same(t, "a cap that is enough", asks.taken(t), before)
+		asks.rules.Policies[i].Capped = "it asks"
+		same(t, "a policy that asks", asks.taken(t), closed.taken(t))
 		open := s.with(t, i, fmt.Sprintf(`"windows": [{"from": "%02d:00", "to": "%02d:00"}]`, hour, (hour+1)%24))
 		if got := open.taken(t); !maps.Equal(got, before) {
 			t.Fatalf("with an open window %v goes, and without it %v", got, before)

@@ -159,8 +159,8 @@ func namespaceUnknown(name string) *oci.Error {
 }
 
 type metrics struct {
-	deleted, observed, slices, failures, busy, unreadable prometheus.Counter
-	runs                                                  *prometheus.CounterVec
+	deleted, observed, asks, slices, failures, busy, unreadable prometheus.Counter
+	runs                                                        *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -171,6 +171,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		deleted:  counter("tags_deleted_total", "Tags deleted by policies."),
 		observed: counter("observed_tags_total", "Tags that would be deleted if no policy observed or waited, counted in each run."),
+		asks:     counter("asks_total", "Policies that deleted nothing in a run because of their cap and asked for an approval."),
 		slices:   counter("turns_total", "Time slices that workers have spent on namespaces."),
 		failures: counter("repository_failures_total", "Repositories that could not be pruned in a time slice."),
 		busy:     counter("busy_total", "Batches that gave way to clients and were tried again."),

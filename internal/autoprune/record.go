@@ -52,7 +52,7 @@ func (u *timeSlice) started() StartedNotice {
 	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []NoticePolicy{}}
 	l := u.policies
 	for _, s := range l.all() {
-		if s.Problem == "" && s.Policy.guard.mode == "" && (s.ActiveFrom == nil || l.announced(s)) {
+		if s.Problem == "" && s.Policy.guard.mode == "" && (s.ActiveFrom == nil || l.announced(s)) && l.caps.waits(s) == "" {
 			n.Policies = append(n.Policies, l.notice(s))
 		}
 	}
@@ -74,15 +74,20 @@ func (u *timeSlice) makeRun(ctx context.Context, q db.Querier) error {
 // record adds the counts of one deletion to the run's rows: the row of the whole run and
 // the row of the repository. `deleted` is the number of deleted tags, `counts` has the
 // number of deleted tags by policy id, and `tags` is the number of tags of the repository
-// that the run hasn't counted yet.
+// that the run hasn't counted yet. `after` is what the run then knows of policies with caps.
 //
 // The transaction commits without waiting until PostgreSQL has written the commit to disk.
 // If the machine then crashes, the last deletions are undone together with their audit
 // entries, and the next time slice deletes these tags again. The commit at the end of a
 // time slice waits for the disk, and thereby makes all earlier commits durable.
-func (v *repositoryRun) record(ctx context.Context, tx pgx.Tx, deleted, tags int64, counts map[string]int64) error {
+func (v *repositoryRun) record(ctx context.Context, tx pgx.Tx, deleted, tags int64, counts map[string]int64, after *caps) error {
+	limits, err := after.json()
+	if err != nil {
+		return err
+	}
 	b := new(pgx.Batch)
-	b.Queue("UPDATE autopruneruns SET deleted = deleted + $2, tags = tags + $3 WHERE id = $1", v.slice.task.run, deleted, tags)
+	b.Queue("UPDATE autopruneruns SET deleted = deleted + $2, tags = tags + $3, limits = COALESCE($4::jsonb, limits) WHERE id = $1",
+		v.slice.task.run, deleted, tags, limits)
 	b.Queue(`
 		INSERT INTO autopruneruns_repositories AS r (run, repository_id, repository, deleted, policies, tags)
 		VALUES ($1, $2, $3, $4, $5, $6)
@@ -142,7 +147,7 @@ func (u *timeSlice) pause(ctx context.Context) error {
 		if _, err := u.addSlice(ctx, tx, ""); err != nil {
 			return err
 		}
-		if err := u.storeTallies(ctx, tx); err != nil {
+		if err := errors.Join(u.storeTallies(ctx, tx), u.storeCaps(ctx, tx)); err != nil {
 			return err
 		}
 		return u.p.yieldTask(ctx, tx, u.task)
@@ -173,6 +178,10 @@ func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*
 	if err != nil {
 		return nil, err
 	}
+	asks, err := u.asksJSON()
+	if err != nil {
+		return nil, err
+	}
 	r := new(run)
 	var ended *time.Time
 	err = tx.QueryRow(ctx, `
@@ -185,12 +194,13 @@ func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*
 				SELECT jsonb_object_agg(key, COALESCE((held_by ->> key)::bigint, 0) + COALESCE((@held_by::jsonb ->> key)::bigint, 0))
 				FROM jsonb_object_keys(COALESCE(held_by, '{}') || @held_by::jsonb) AS key) END,
 			state = CASE WHEN @finished::text = '' THEN state WHEN failed + @failed > 0 THEN 'failure' ELSE @finished END,
-			ended_at = CASE WHEN @finished <> '' THEN clock_timestamp() END, tally = CASE WHEN @finished = '' THEN tally END
+			ended_at = CASE WHEN @finished <> '' THEN clock_timestamp() END, tally = CASE WHEN @finished = '' THEN tally END,
+			limits = CASE WHEN @finished = '' THEN limits END, asks = CASE WHEN @finished <> '' THEN NULLIF(@asks::jsonb, '[]') END
 		WHERE id = @run
 		RETURNING state, started_at, ended_at, repositories, tags, deleted, failed, busy, COALESCE(error, ''), announced, would`, db.Args{
 		"run": u.task.run, "repositories": u.repositories, "tags": u.tags, "failed": u.failed, "error": shorten(u.firstError),
 		"busy": u.busy(), "notices": string(notices), "finished": finished,
-		"would": u.observed.number, "observed": seen, "held": u.held, "held_by": u.holders(),
+		"would": u.observed.number, "observed": seen, "held": u.held, "held_by": u.holders(), "asks": asks,
 	}).
 		Scan(&r.state, &r.started, &ended, &r.repositories, &r.tags, &r.deleted, &r.failed, &r.busy, &r.err, &r.announced, &r.would)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -234,15 +244,19 @@ func (u *timeSlice) finish(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := u.p.finishTask(ctx, tx, u.task, r.status()+u.skipped()); err != nil {
+		if err := u.p.finishTask(ctx, tx, u.task, r.status()+u.asking()+u.skipped()); err != nil {
 			return err
 		}
 		announced, err := u.announce(ctx, tx)
 		if err != nil {
 			return err
 		}
+		asked, err := u.ask(ctx, tx)
+		if err != nil {
+			return err
+		}
 		told, err = u.p.tellEnd(ctx, tx, u.task.run.String(), u.task.name, r)
-		told = told || announced
+		told = told || announced || asked
 		return err
 	})
 	if err != nil {
@@ -250,6 +264,7 @@ func (u *timeSlice) finish(ctx context.Context) error {
 	}
 	u.p.metrics.runs.WithLabelValues(r.state).Inc()
 	u.p.metrics.observed.Add(float64(r.would))
+	u.p.metrics.asks.Add(float64(len(u.caps.asks(u.policies, u.policies.capped()))))
 	if r.deleted > 0 || r.failed > 0 {
 		u.p.log.InfoContext(ctx, "pruned a namespace", "namespace", u.task.name, "run", u.task.run, "state", r.state,
 			"tags", r.tags, "deleted", r.deleted, "repositories", r.repositories, "failed", r.failed, "took", r.busy)
@@ -303,8 +318,8 @@ func (u *timeSlice) skipped() string {
 
 // recordIdle records a run that deleted nothing and in which nothing failed. Consecutive
 // runs of this kind share one row of autopruneruns: if the namespace's newest row there is
-// of this kind and has the same notices and the same tags that would be deleted, recordIdle
-// counts this run in that row.
+// of this kind and has the same notices, the same tags that would be deleted and the same
+// policies that ask, recordIdle counts this run in that row.
 func (u *timeSlice) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {
@@ -314,22 +329,29 @@ func (u *timeSlice) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
+	asks, err := u.asksJSON()
+	if err != nil {
+		return nil, err
+	}
 	took := u.busy()
 	args := db.SharedArgs{"run": u.task.run, "namespace": u.task.namespace, "name": u.task.name,
 		"repositories": u.repositories, "tags": u.tags, "busy": took, "notices": string(notices),
-		"would": u.observed.number, "observed": seen, "held": u.held, "held_by": u.holders()}
+		"would": u.observed.number, "observed": seen, "held": u.held, "held_by": u.holders(), "asks": asks}
 	done, err := tx.Exec(ctx, `
 		UPDATE autopruneruns SET ended_at = clock_timestamp(), times = times + 1, repositories = @repositories, tags = @tags,
 			busy = busy + @busy::interval, held = @held, held_by = NULLIF(@held_by::jsonb, '{}')
 		WHERE id = (SELECT id FROM autopruneruns WHERE namespace = @name ORDER BY started_at DESC, id DESC LIMIT 1)
 			AND state = 'success' AND deleted = 0 AND failed = 0 AND namespace_id = @namespace
-			AND COALESCE(notices, '{}') = @notices::jsonb AND would = @would AND COALESCE(observed, '[]') = @observed::jsonb`, args)
+			AND COALESCE(notices, '{}') = @notices::jsonb AND would = @would AND COALESCE(observed, '[]') = @observed::jsonb
+			AND COALESCE(asks, '[]') = @asks::jsonb`, args)
 	repeats := err == nil && done.RowsAffected() > 0
 	if err == nil && !repeats {
 		_, err = tx.Exec(ctx, `
-			INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at, repositories, tags, busy, notices, would, observed, held, held_by)
+			INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at, repositories, tags, busy, notices, would, observed,
+				held, held_by, asks)
 			VALUES (@run, @namespace, @name, 'success', clock_timestamp() - @busy::interval, clock_timestamp(),
-				@repositories, @tags, @busy, NULLIF(@notices::jsonb, '{}'), @would, NULLIF(@observed::jsonb, '[]'), @held, NULLIF(@held_by::jsonb, '{}'))`, args)
+				@repositories, @tags, @busy, NULLIF(@notices::jsonb, '{}'), @would, NULLIF(@observed::jsonb, '[]'),
+				@held, NULLIF(@held_by::jsonb, '{}'), NULLIF(@asks::jsonb, '[]'))`, args)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("recording a run: %w", err)

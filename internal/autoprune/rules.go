@@ -53,6 +53,8 @@ type Applied struct {
 	// the policy also waits until it is Announced.
 	ActiveFrom *time.Time
 	Announced  bool
+	// Capped is why the policy waits because of its cap; "" if it doesn't.
+	Capped string
 }
 
 // Combine returns the policies that apply to a repository. They are the repository's own
@@ -97,8 +99,9 @@ type Rules struct {
 	Policies   []Applied // at most MaxPolicies
 	Protection []Protection
 	Pulls      PullRecord
-	// Would lets the policies with the mode observe delete tags, and policies that wait for
-	// a window or the end of their grace period. The verdict then says what would be deleted.
+	// IgnoreWaits lets policies that wait delete tags, but not those with the mode observe.
+	IgnoreWaits bool
+	// Would lets the policies with the mode observe delete tags, and policies that wait. The verdict then says what would be deleted.
 	Would bool
 }
 

@@ -18,6 +18,7 @@ type policies struct {
 	repositories        map[int64][]Saved
 	off                 bool // the namespace refuses the defaults
 	protection          []catalog.ProtectionRule
+	caps                *caps            // of the run or preview; nil: no policy has a cap
 	announcements       map[string]int64 // versions of policies that were announced, see grace.go
 	pulls               PullRecord
 }
@@ -142,7 +143,7 @@ func (l *policies) applied(scope Scope, list []Saved) []Applied {
 	for i, s := range list {
 		out[i] = Applied{
 			ID: s.ID, Scope: scope, Policy: s.Policy, Everywhere: s.Setting, Problem: s.Problem, Counts: s.Counts, MayKeep: s.MayKeep,
-			ActiveFrom: s.ActiveFrom, Announced: l.announced(s),
+			ActiveFrom: s.ActiveFrom, Announced: l.announced(s), Capped: l.caps.waits(s),
 		}
 	}
 	return out

@@ -139,6 +139,8 @@ type RunDetails struct {
 	// PerRepository has up to 1,000 repositories in which the run deleted tags or failed,
 	// ordered by the number of deleted tags, largest first.
 	PerRepository []RunRepository `json:"per_repository" nullable:"false" doc:"Repositories in which the run deleted tags or failed, most deleted first: the first 1000"`
+	// Asks has the policies that ask for an approval.
+	Asks []RunAsk `json:"asks" nullable:"false" doc:"Policies that deleted nothing, because they would have deleted more than their cap allows"`
 	// Observed has up to 100 of the tags that Would counts.
 	Observed []ObservedTag `json:"would" nullable:"false" doc:"The first 100 tags that the run would have deleted if no policy observed or waited"`
 }
@@ -173,7 +175,7 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	if err != nil {
 		return d, fmt.Errorf("looking for a run of auto-pruning: %w", err)
 	}
-	err = p.db.Pool.QueryRow(ctx, "SELECT COALESCE(observed, '[]') FROM autopruneruns WHERE id = $1", key).Scan(&d.Observed)
+	err = p.db.Pool.QueryRow(ctx, "SELECT COALESCE(observed, '[]'), COALESCE(asks, '[]') FROM autopruneruns WHERE id = $1", key).Scan(&d.Observed, &d.Asks)
 	if err != nil {
 		return d, fmt.Errorf("looking for what a run of auto-pruning would have deleted: %w", err)
 	}
@@ -203,10 +205,7 @@ func (p *Pruner) RunNow(ctx context.Context, namespace string) error {
 		if l.none() {
 			return oci.Errorf(oci.Unsupported, "no auto-prune policy applies to namespace %s: create one first", namespace).WithStatus(409)
 		}
-		if _, err := tx.Exec(ctx, `
-			INSERT INTO autoprunetaskstatus AS t (namespace_id, status) VALUES ($1, 'queued')
-			ON CONFLICT (namespace_id) DO UPDATE SET last_ran_ms = NULL, asked = true,
-				status = CASE WHEN t.run IS NULL THEN 'queued' ELSE t.status END`, o.namespace); err != nil {
+		if _, err := tx.Exec(ctx, requestRun, o.namespace); err != nil {
 			return err
 		}
 		return audit.Append(ctx, tx, audit.Entry{Kind: audit.RunAutoprune, Namespace: namespace})
@@ -219,3 +218,9 @@ func (p *Pruner) RunNow(ctx context.Context, namespace string) error {
 	}
 	return err
 }
+
+// requestRun puts a namespace's task at the head of the queue, and creates it if it is missing.
+const requestRun = `
+	INSERT INTO autoprunetaskstatus AS t (namespace_id, status) VALUES ($1, 'queued')
+	ON CONFLICT (namespace_id) DO UPDATE SET last_ran_ms = NULL, asked = true,
+		status = CASE WHEN t.run IS NULL THEN 'queued' ELSE t.status END`

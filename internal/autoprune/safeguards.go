@@ -12,6 +12,8 @@ import (
 const (
 	fieldMode       = "mode"
 	fieldGrace      = "grace"
+	fieldMaxDeleted = "maxDeleted"
+	fieldMaxPercent = "maxDeletedPercent"
 	fieldNeverBelow = "neverBelow"
 	fieldWindows    = "windows"
 )
@@ -36,19 +38,23 @@ type safeguards struct {
 	neverBelow int // 0: no limit
 	grace      Age // graceGiven: zero is none; otherwise: Options.Grace
 	graceGiven bool
+	maxDeleted int // 0: no cap
+	maxPercent int // 0: no cap
 }
 
 // SafeguardForm are the safeguards of a policy in its JSON.
 type SafeguardForm struct {
-	Mode       Mode         `json:"mode,omitempty" enum:"on,observe,off" doc:"observe: the policy deletes nothing, but runs and previews show what it would delete. off: it has no effect. Default on, which answers leave out"`
-	Windows    []WindowForm `json:"windows,omitempty" maxItems:"8" doc:"The policy deletes tags only while one of these windows of time is open"`
-	Grace      string       `json:"grace,omitempty" doc:"How long the policy waits when it is new or changed, after a notice of what it would delete. 0s: not at all. Default: the setting autoprune.grace" example:"7d"`
-	NeverBelow int          `json:"neverBelow,omitempty" minimum:"1" maximum:"1000000000" doc:"In each of its repositories, this many of the newest tags stay, whatever policy selects them" example:"5"`
+	Mode              Mode         `json:"mode,omitempty" enum:"on,observe,off" doc:"observe: the policy deletes nothing, but runs and previews show what it would delete. off: it has no effect. Default on, which answers leave out"`
+	Windows           []WindowForm `json:"windows,omitempty" maxItems:"8" doc:"The policy deletes tags only while one of these windows of time is open"`
+	Grace             string       `json:"grace,omitempty" doc:"How long the policy waits when it is new or changed, after a notice of what it would delete. 0s: not at all. Default: the setting autoprune.grace" example:"7d"`
+	MaxDeleted        int          `json:"maxDeleted,omitempty" minimum:"1" maximum:"1000000000" doc:"If a run would delete more tags by the policy, it deletes none by it and asks for an approval" example:"1000"`
+	MaxDeletedPercent int          `json:"maxDeletedPercent,omitempty" minimum:"1" maximum:"100" doc:"The same, as a part of the tags that the policy looks at" example:"20"`
+	NeverBelow        int          `json:"neverBelow,omitempty" minimum:"1" maximum:"1000000000" doc:"In each of its repositories, this many of the newest tags stay, whatever policy selects them" example:"5"`
 }
 
 // Safeguards returns the policy's safeguards in the form of its JSON.
 func (p Policy) Safeguards() SafeguardForm {
-	form := SafeguardForm{Mode: p.guard.mode, NeverBelow: p.guard.neverBelow}
+	form := SafeguardForm{Mode: p.guard.mode, NeverBelow: p.guard.neverBelow, MaxDeleted: p.guard.maxDeleted, MaxDeletedPercent: p.guard.maxPercent}
 	if p.guard.graceGiven {
 		form.Grace = cmp.Or(p.guard.grace.String(), noGrace)
 	}
@@ -70,6 +76,12 @@ func (f SafeguardForm) String() string {
 	for i, w := range f.Windows {
 		texts = append(texts, []string{"only ", "or "}[min(i, 1)]+w.String())
 	}
+	if f.MaxDeleted > 0 {
+		texts = append(texts, fmt.Sprintf("at most %d in a run", f.MaxDeleted))
+	}
+	if f.MaxDeletedPercent > 0 {
+		texts = append(texts, fmt.Sprintf("at most %d%% in a run", f.MaxDeletedPercent))
+	}
 	if f.NeverBelow > 0 {
 		texts = append(texts, fmt.Sprintf("never below %d", f.NeverBelow))
 	}
@@ -78,6 +90,7 @@ func (f SafeguardForm) String() string {
 
 func (g safeguards) equal(other safeguards) bool {
 	return g.mode == other.mode && g.neverBelow == other.neverBelow &&
+		g.maxDeleted == other.maxDeleted && g.maxPercent == other.maxPercent &&
 		g.graceGiven == other.graceGiven && g.grace.Duration() == other.grace.Duration() && slices.EqualFunc(g.windows, other.windows, window.equal)
 }
 
@@ -91,10 +104,18 @@ func readSafeguards(fields map[string]json.RawMessage) (g safeguards, err error)
 	if g.grace, g.graceGiven, err = readGrace(fields[fieldGrace]); err != nil {
 		return g, err
 	}
-	if raw := fields[fieldNeverBelow]; raw != nil && string(raw) != "null" {
-		g.neverBelow, err = readWhole(fieldNeverBelow, raw, MaxNumTags)
+	for _, number := range []struct {
+		field string
+		p     *int
+		most  int
+	}{{fieldNeverBelow, &g.neverBelow, MaxNumTags}, {fieldMaxDeleted, &g.maxDeleted, MaxNumTags}, {fieldMaxPercent, &g.maxPercent, 100}} {
+		if raw := fields[number.field]; raw != nil && string(raw) != "null" {
+			if *number.p, err = readWhole(number.field, raw, number.most); err != nil {
+				return g, err
+			}
+		}
 	}
-	return g, err
+	return g, nil
 }
 
 // noGrace is the value of the field grace of a policy without a grace period.

@@ -33,6 +33,7 @@ type timeSlice struct {
 	notices                             map[string]string // by policy
 	observed                            observed
 	tallies                             map[string]*tally // by policy
+	caps                                *caps             // nil: no policy has a cap
 	unreadable                          int               // number of policies that can't be read
 
 	page, batch []candidate // buffers that are reused for each repository
@@ -99,13 +100,13 @@ func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted i
 	u.unreadable = len(u.notices)
 	p.tellUnreadable(ctx, t, u.notices)
 	done := false
-	if err = u.loadTallies(ctx); err == nil {
+	if err = errors.Join(u.loadTallies(ctx), u.loadCaps(ctx)); err == nil {
 		done, err = u.namespace(ctx)
 	}
 	switch {
 	case errors.Is(err, errLost):
 		return u.deleted, err
-	case errors.Is(err, errOutdated): // continue with the new policies, from the same repository
+	case errors.Is(err, errOutdated): // continue with the new policies or without one that has reached its cap, from the same repository
 		return max(u.deleted, 1), u.pause(ctx)
 	case ctx.Err() != nil: // stopping: return the task, so that no worker has to wait for the lease to expire
 		give, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -134,22 +135,42 @@ func (p *Pruner) tellUnreadable(ctx context.Context, t *task, problems map[strin
 	}
 }
 
-// namespace prunes the namespace's repositories in the order of their ids, starting after
-// task.next. `done` is false if the time slice ended before the last repository.
+// namespace prunes the namespace's repositories, starting after task.next. If policies have
+// caps, it first counts in all repositories what these policies would delete. `done` is false if
+// the time slice ended before the last repository.
 func (u *timeSlice) namespace(ctx context.Context) (done bool, err error) {
+	if u.caps != nil && u.caps.Counting {
+		if done, err := u.walk(ctx, &u.caps.Next, u.count); err != nil || !done {
+			return false, err
+		}
+		if err := u.p.decideCaps(ctx, u.caps, u.policies.capped(), u.task.namespace); err != nil || u.over() {
+			return false, err
+		}
+	}
+	return u.walk(ctx, &u.task.next, func(ctx context.Context, target catalog.Repository) (bool, error) {
+		done, err := u.repository(ctx, target)
+		if done && err == nil {
+			u.repositories++
+		}
+		return done, err
+	})
+}
+
+// walk calls `visit` for the namespace's repositories in the order of their ids, starting after
+// *next. `done` is false if the time slice ended before the last repository.
+func (u *timeSlice) walk(ctx context.Context, next *int64, visit func(context.Context, catalog.Repository) (bool, error)) (done bool, err error) {
 	page := min(u.p.opt.Page, 1000)
 	for {
-		list, err := u.p.repositories(ctx, u.task.namespace, u.task.next, page)
+		list, err := u.p.repositories(ctx, u.task.namespace, *next, page)
 		if err != nil {
 			return false, err
 		}
 		for _, target := range list {
-			done, err := u.repository(ctx, target)
+			done, err := visit(ctx, target)
 			if err != nil || !done {
 				return false, err
 			}
-			u.task.next = target.ID
-			u.repositories++
+			*next = target.ID
 			if u.over() {
 				return false, nil
 			}

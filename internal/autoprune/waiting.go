@@ -15,6 +15,9 @@ func (a *Applied) waiting(now time.Time) (Code, string) {
 	case !a.Announced:
 		return InGrace, "no run has announced it yet"
 	}
+	if a.Capped != "" {
+		return Asks, a.Capped
+	}
 	if open, next := a.Policy.guard.open(now); !open {
 		text := "it is outside its windows"
 		if !next.IsZero() {

@@ -83,7 +83,53 @@ func (a *API) addPruning() {
 		on, err := prune.UsesDefaults(ctx, in.Namespace)
 		return &state{pruneState{on, task}}, err
 	})
+	a.addPruneAsks()
 	a.addPruneRuns()
+}
+
+// pruneApproval is the body of a request that approves what a policy asks for.
+type pruneApproval struct {
+	Version int64 `json:"version" minimum:"1" doc:"Version of the policy"`
+	Tags    int64 `json:"tags" minimum:"1" doc:"How many tags the policy may delete: at least the tags_would_delete for which it asks"`
+}
+
+// addPruneAsks adds the operations that list and approve policies that ask, because they would
+// delete more than their caps allow.
+func (a *API) addPruneAsks() {
+	prune, tags := a.opt.Autoprune, []string{"autoprune"}
+	type output struct {
+		Body struct {
+			Asks []autoprune.Ask `json:"asks" nullable:"false"`
+		}
+	}
+	add(a, auth.Maintain, huma.Operation{
+		OperationID: "listAutoPruneAsks", Method: http.MethodGet, Path: "/organization/{orgname}/autoprune/asks", Tags: tags,
+		Summary:     "List the auto-prune policies that ask for an approval in a namespace",
+		Description: "In the namespace's last run, each of these policies would have deleted more tags than its maxDeleted or maxDeletedPercent allows, and deleted none.",
+		Errors:      []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *PolicyOfNamespace) (*output, error) {
+		list, err := prune.Asks(ctx, in.Namespace)
+		out := new(output)
+		out.Body.Asks = list
+		return out, err
+	})
+
+	type approveInput struct {
+		PolicyOfNamespace
+		PolicyItem
+		Body pruneApproval
+	}
+	type approveOutput struct{ Body autoprune.Ask }
+	add(a, auth.Maintain, huma.Operation{
+		OperationID: "approveAutoPruneAsk", Method: http.MethodPost, Path: "/organization/{orgname}/autoprune/asks/{policy_uuid}/approve", Tags: tags,
+		Summary: "Let a policy that asks delete more tags of a namespace than its cap allows, in one run",
+		Description: "The approval is of one version of the policy and a number of tags. It lasts for 7 days, or until the policy is saved or a run " +
+			"has deleted tags by it. The namespace is put at the head of the queue. 409: the policy has another version, or would delete more tags.",
+		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *approveInput) (*approveOutput, error) {
+		ask, err := prune.Approve(ctx, in.Namespace, in.Policy, in.Body.Version, in.Body.Tags)
+		return &approveOutput{ask}, err
+	})
 }
 
 // undoTime limits how long one request to undo a run of auto-pruning works. If not all tags are

@@ -115,6 +115,10 @@ func TestAPIRefusesBadPolicies(t *testing.T) {
 		`{"method": "creation_date", "olderThan": "2w", "windows": []}`:                                    `^windows: it is empty`,
 		`{"method": "creation_date", "olderThan": "2w", "windows": [{"days": ["mon"]}, {"days": ["x"]}]}`:  `^windows\[1\]\.days\[0\]: `,
 		`{"method": "creation_date", "olderThan": "2w", "neverBelow": 0}`:                                  `^neverBelow: `,
+		`{"method": "creation_date", "olderThan": "2w", "maxDeleted": 0}`:                                  `^maxDeleted: `,
+		`{"method": "creation_date", "olderThan": "2w", "maxDeleted": "10%"}`:                              `^maxDeleted: `,
+		`{"method": "creation_date", "olderThan": "2w", "maxDeletedPercent": 101}`:                         `^maxDeletedPercent: .*100`,
+		`{"method": "creation_date", "olderThan": "2w", "maxDeletedPercent": 2.5}`:                         `^maxDeletedPercent: `,
 		`{"method": "creation_date", "olderThan": "2w", "grace": "0d"}`:                                    `^grace: .*zero`,
 		`{"method": "creation_date", "olderThan": "2w", "tagPatternMatches": false}`:                       "^tagPatternMatches: ",
 		`{"method": "creation_date", "olderThan": "2w", "tags": "v.*"}`:                                    "tags",
@@ -202,6 +206,57 @@ func TestAPIPreviewRunUndo(t *testing.T) {
 	if state.UsesDefaults {
 		t.Error("the namespace still uses the defaults")
 	}
+}
+
+// TestAPIAsks: a client lists a policy that asks, and approves it.
+func TestAPIAsks(t *testing.T) {
+	t.Parallel()
+	r, p := pruning(t)
+	for i := range 4 {
+		r.Put(t, "app/a", fmt.Sprintf("v%d", i), r.Simple(t, "app/a", i, nil))
+	}
+	const policy = `{"method": "number_of_tags", "numTags": 1, "maxDeleted": 2, "maxDeletedPercent": 90}`
+	var preview autoprune.Preview
+	r.Manage(t, "POST", "/repository/app/a/autoprunepolicy/preview", policy).Into(t, 200, &preview)
+	want := autoprune.RunAsk{Scope: autoprune.NamespaceScope, Would: 3, Most: 2}
+	if preview.Deleted != 0 || len(preview.Asks) != 1 || preview.Asks[0] != want || preview.Reasons[autoprune.Asks] != 3 ||
+		!strings.Contains(preview.Policies[0].Notice, "it would delete 3 tags, more than its cap of 2") {
+		t.Errorf("preview: %+v", preview)
+	}
+	var made struct{ UUID string }
+	r.Manage(t, "POST", "/organization/app/autoprunepolicy", policy).Into(t, 201, &made)
+	var list struct{ Asks []autoprune.Ask }
+	r.Manage(t, "GET", "/organization/app/autoprune/asks", "").Into(t, 200, &list)
+	if list.Asks == nil || len(list.Asks) != 0 {
+		t.Errorf("asks: %+v", list)
+	}
+	background(t, p.Run)
+	eventually(t, "the policy asks", func() bool {
+		r.Manage(t, "GET", "/organization/app/autoprune/asks", "").Into(t, 200, &list)
+		return len(list.Asks) > 0
+	})
+	want.Policy, want.Version = made.UUID, 1
+	if list.Asks[0].RunAsk != want {
+		t.Errorf("asks: %+v", list)
+	}
+	path := "/organization/app/autoprune/asks/" + made.UUID + "/approve"
+	r.Manage(t, "POST", path, `{"version": 1, "tags": 2}`).Refused(t, 409, "invalid_request", "would delete 3 tags, more than the 2 that were approved")
+	r.Manage(t, "POST", path, `{"version": 7, "tags": 3}`).Refused(t, 409, "invalid_request", "has version 1, and version 7 was approved")
+	r.Manage(t, "POST", path, `{"tags": 3}`).Refused(t, 400, "invalid_request", "version")
+	r.Manage(t, "POST", path, `{"version": 1, "tags": 0}`).Refused(t, 400, "invalid_request", "tags")
+	r.Manage(t, "POST", "/organization/app/autoprune/asks/x/approve", `{"version": 1, "tags": 3}`).Refused(t, 404, "not_found", "doesn't ask")
+	r.Manage(t, "POST", "/organization/none/autoprune/asks/x/approve", `{"version": 1, "tags": 3}`).Refused(t, 404, "not_found", "not known")
+	r.Manage(t, "GET", "/organization/none/autoprune/asks", "").Refused(t, 404, "not_found", "not known")
+	var approved autoprune.Ask
+	r.Manage(t, "POST", path, `{"version": 1, "tags": 3}`).Into(t, 200, &approved)
+	if approved.Approved == nil || *approved.Approved != 3 || approved.Until == nil {
+		t.Errorf("approved: %+v", approved)
+	}
+	eventually(t, "the tags are gone", func() bool {
+		r.Manage(t, "GET", "/organization/app/autoprune/asks", "").Into(t, 200, &list)
+		return len(list.Asks) == 0 && r.Do(t, "GET", "/v2/app/a/manifests/v2", "").StatusCode == 404
+	})
+	r.Do(t, "GET", "/v2/app/a/manifests/v3", "").Want(t, 200, "")
 }
 
 // wantPerformer checks that there are `n` audit entries of a kind, that all have the performer

@@ -25,7 +25,8 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 			`{"method": "number_of_tags", "value": 11, "mediaTypes": ["*index*"], "artifactTypes": ["a/b"], "largerThan": "1GiB", "smallerThan": "5TB"}`,
 			`{"method": "number_of_tags", "value": 12, "mode": "off", "windows": [{"from": "22:00", "to": "06:00", "zone": "Europe/Berlin"}, {"days": ["sun"]}],
 				"neverBelow": 5}`,
-			`{"method": "number_of_tags", "value": 13, "grace": "0s"}`,
+			`{"method": "number_of_tags", "value": 13, "grace": "0s", "maxDeleted": 100}`,
+			`{"method": "number_of_tags", "value": 14, "maxDeleted": 1000, "maxDeletedPercent": 20}`,
 		} {
 			var made, again struct{ UUID string }
 			r.Manage(t, "POST", base, policy).Into(t, 201, &made)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/autoprune"
 
 	"github.com/spf13/cobra"
 )
@@ -32,6 +33,7 @@ var completions = map[string][]completer{
 	"policy list": {targets}, "policy create": {targets}, "policy show": {targets, policies},
 	"policy update": {targets, policies}, "policy delete": {targets, policies},
 	"prune preview": {targets}, "prune run": {namespaces}, "prune status": {namespaces}, "prune runs": {namespaces},
+	"prune asks": {namespaces}, "prune approve": {namespaces, pruneAsks},
 	"quota set": {namespaces}, "quota show": {namespaces}, "quota delete": {namespaces}, "quota recount": {namespaces},
 	"webhook list": {namespaces}, "webhook create": {namespaces}, "webhook show": {namespaces, webhooks, deliveries},
 	"webhook update": {namespaces, webhooks}, "webhook delete": {namespaces, webhooks}, "webhook test": {namespaces, webhooks},
@@ -211,6 +213,20 @@ func pruneRuns(ctx context.Context, c *api.Client, _ []string, word string) (lis
 		for _, r := range page.Runs {
 			if strings.HasPrefix(r.ID, word) {
 				list = append(list, cobra.CompletionWithDesc(r.ID, r.Namespace+" "+r.State))
+			}
+		}
+	}
+	return list, false
+}
+
+// pruneAsks completes the policies that ask for an approval in the namespace of the first
+// argument.
+func pruneAsks(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
+	var answer struct{ Asks []autoprune.Ask }
+	if c.Get(ctx, api.Path("organization", args[0], "autoprune", "asks"), nil, &answer) == nil {
+		for _, a := range answer.Asks {
+			if strings.HasPrefix(a.Policy, word) {
+				list = append(list, cobra.CompletionWithDesc(a.Policy, command.Count(a.Would, "tag")))
 			}
 		}
 	}

@@ -42,7 +42,9 @@ func (p policyView) tags() (text string) {
 	if where := p.SelectorForm.String(); where != "" {
 		text += ", " + where
 	}
-	if guard := (autoprune.SafeguardForm{Windows: p.Windows, NeverBelow: p.NeverBelow}).String(); guard != "" {
+	if guard := (autoprune.SafeguardForm{
+		Windows: p.Windows, MaxDeleted: p.MaxDeleted, MaxDeletedPercent: p.MaxDeletedPercent, NeverBelow: p.NeverBelow,
+	}).String(); guard != "" {
 		text += ", " + guard
 	}
 	if p.RemoveOrphans {

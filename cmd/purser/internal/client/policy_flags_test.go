@@ -24,7 +24,7 @@ func TestPolicyFlags(t *testing.T) {
 			return
 		}
 		json.NewEncoder(w).Encode(policyView{Method: "creation_date", Value: "2w", SelectorForm: autoprune.SelectorForm{LargerThan: "1GiB"},
-			SafeguardForm: autoprune.SafeguardForm{Mode: autoprune.Observe, NeverBelow: 5},
+			SafeguardForm: autoprune.SafeguardForm{Mode: autoprune.Observe, MaxDeleted: 9, MaxDeletedPercent: 20, NeverBelow: 5},
 			Keep:          []autoprune.KeepForm{{Newest: 3}, {UsedWithin: "30d"}}}) //nolint:errcheck // the test sees it
 	}))
 	t.Cleanup(registry.Close)
@@ -35,10 +35,10 @@ func TestPolicyFlags(t *testing.T) {
 	code, stderr := create("--repositories", "app/a,app/b/**", "--media-type", "*index*", "--artifact-type", "a/b", "--larger-than", "1GiB", "--smaller-than", "2TB",
 		"--keep-newest", "3", "--keep-group", `^(v\d+),`, "--keep-used", "30d", "--keep-pattern", "^a{1,2}", "--keep-pattern", "b$",
 		"--keep-versions", "releases", "--keep-versions", "newest_patches", "--keep-versions", "newest_prereleases:2",
-		"--mode", "observe", "--grace", "7d", "--never-below", "5", "--window", "fri-mon,wed 22:00-06:00 Europe/Berlin", "--window", "01:00-02:00", "--window", "sun")
+		"--mode", "observe", "--grace", "7d", "--never-below", "5", "--max-deleted", "1000", "--max-deleted-percent", "20", "--window", "fri-mon,wed 22:00-06:00 Europe/Berlin", "--window", "01:00-02:00", "--window", "sun")
 	want := `{"artifactTypes":["a/b"],"grace":"7d","keep":[{"newest":3,"groupBy":"^(v\\d+),"},{"usedWithin":"30d"},{"tagPattern":"^a{1,2}"},{"tagPattern":"b$"},` +
 		`{"versions":"releases"},{"newest":1,"versions":"newest_patches"},{"newest":2,"versions":"newest_prereleases"}],` +
-		`"largerThan":"1GiB","mediaTypes":["*index*"],"method":"creation_date","mode":"observe","neverBelow":5,"olderThan":"2w","repositories":["app/a","app/b/**"],"smallerThan":"2TB",` +
+		`"largerThan":"1GiB","maxDeleted":1000,"maxDeletedPercent":20,"mediaTypes":["*index*"],"method":"creation_date","mode":"observe","neverBelow":5,"olderThan":"2w","repositories":["app/a","app/b/**"],"smallerThan":"2TB",` +
 		`"windows":[{"days":["fri","mon","sat","sun","wed"],"from":"22:00","to":"06:00","zone":"Europe/Berlin"},{"from":"01:00","to":"02:00"},{"days":["sun"]}]}`
 	if code != 0 || strings.TrimSpace(string(body)) != want {
 		t.Errorf("the command ends with %d (%s) and sends\n%s, want\n%s", code, stderr, body, want)
@@ -49,6 +49,8 @@ func TestPolicyFlags(t *testing.T) {
 		"--repositories app//a":                       "no pattern of repositories",
 		"--mode watch":                                "--mode",
 		"--never-below 0":                             "never-below",
+		"--max-deleted 0":                             "max-deleted",
+		"--max-deleted-percent 101":                   "from 1 to 100",
 		"--grace soon":                                "grace",
 		"--window monday":                             "is no day",
 		"--window 22:00":                              "to: it is missing",
@@ -71,7 +73,7 @@ func TestPolicyFlags(t *testing.T) {
 		}
 	}
 	code, stdout, _ := purser(t, "policy", "show", "app", "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b", "--server", registry.URL)
-	if code != 0 || !strings.Contains(stdout, "observe") || !strings.Contains(stdout, "all, larger than 1GiB, never below 5, but keep the newest 3, tags used within 30d") {
+	if code != 0 || !strings.Contains(stdout, "observe") || !strings.Contains(stdout, "all, larger than 1GiB, at most 9 in a run, at most 20% in a run, never below 5, but keep the newest 3, tags used within 30d") {
 		t.Errorf("the policy is shown as %s", stdout)
 	}
 }

@@ -17,6 +17,8 @@ type safeguardFlags struct {
 	mode       string
 	grace      string
 	neverBelow int
+	maxDeleted int
+	maxPercent int
 	windows    []string
 }
 
@@ -25,13 +27,15 @@ func (f *safeguardFlags) add(cmd *cobra.Command) {
 	textFlag(cmd, &f.mode, "mode", "", "`MODE`: on, observe (delete nothing, and show in runs and previews what would be deleted) or off (default on)",
 		checkChoice(string(autoprune.On), string(autoprune.Observe), string(autoprune.Off)))
 	flags.Var(command.Number(&f.neverBelow, 1, autoprune.MaxNumTags), "never-below", "keep the newest `N` tags of each repository, whatever policies select them")
+	flags.Var(command.Number(&f.maxDeleted, 1, autoprune.MaxNumTags), "max-deleted", "if a run would delete more than `N` tags by the policy, delete none and ask for an approval")
+	flags.Var(command.Number(&f.maxPercent, 1, 100), "max-deleted-percent", "the same, with a `PERCENTAGE` of the tags that the policy looks at")
 	textFlag(cmd, &f.grace, "grace", "", "let the policy wait for `AGE`, such as 7d, when it is new or changed, after a notice of what it would delete; 0s: not at all (default: autoprune.grace)", checkGrace)
 	flags.Var(repeatedFlag{&f.windows, checkWindow}, "window", "delete tags only in this `WINDOW` of time, such as 'mon-fri 22:00-06:00 Europe/Berlin'; may be repeated")
 }
 
 // given says whether any of the flags was given.
 func (f *safeguardFlags) given() bool {
-	return f.mode != "" || f.grace != "" || f.neverBelow != 0 || len(f.windows) > 0
+	return f.mode != "" || f.grace != "" || f.neverBelow != 0 || f.maxDeleted != 0 || f.maxPercent != 0 || len(f.windows) > 0
 }
 
 // set sets the members of the policy's JSON.
@@ -41,6 +45,12 @@ func (f *safeguardFlags) set(members map[string]any) {
 	}
 	if f.neverBelow != 0 {
 		members["neverBelow"] = f.neverBelow
+	}
+	if f.maxDeleted != 0 {
+		members["maxDeleted"] = f.maxDeleted
+	}
+	if f.maxPercent != 0 {
+		members["maxDeletedPercent"] = f.maxPercent
 	}
 	if f.grace != "" {
 		members["grace"] = f.grace

@@ -25,7 +25,7 @@ import (
 func pruneCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("prune", "See what auto-pruning would do, does and did",
 		prunePreviewCommand(src), pruneRunCommand(src), pruneStatusCommand(src), pruneRunsCommand(src), pruneShowCommand(src),
-		pruneUndoCommand(src), pruneDefaultsCommand(src)))
+		pruneUndoCommand(src), pruneAsksCommand(src), pruneApproveCommand(src), pruneDefaultsCommand(src)))
 }
 
 // maxPreviewed is how many of the tags to be deleted the API lists at most in a preview.
@@ -339,6 +339,11 @@ func printRun(w io.Writer, r autoprune.RunDetails) error {
 	for _, policy := range slices.Sorted(maps.Keys(r.Notices)) {
 		if err == nil {
 			_, err = fmt.Fprintf(w, "Policy %s couldn't be applied in full: %s.\n", policy, r.Notices[policy])
+		}
+	}
+	for _, a := range r.Asks {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "To let it delete them: purser prune approve %s %s\n", r.Namespace, a.Policy)
 		}
 	}
 	if err == nil && len(r.Observed) > 0 {

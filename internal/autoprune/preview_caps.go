@@ -1,0 +1,64 @@
+package autoprune
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// countCaps counts what policies with a cap would delete, as the first phase of a run does, and
+// decides which of them would ask. The preview of a repository counts in the whole namespace
+// too, since caps are of runs. It has half of the preview's time; if that isn't enough, these
+// policies delete nothing in the preview.
+func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error {
+	list := v.policies.capped()
+	if v.o.Policy != nil {
+		list = slices.DeleteFunc([]Saved{{Policy: *v.o.Policy}}, func(s Saved) bool { return !s.Policy.capped() })
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	c := newCaps(list, [3]int64{})
+	until := v.until
+	v.until = time.Now().Add(v.o.Within / 2)
+	defer func() { v.until = until }()
+	count := func(ctx context.Context, target catalog.Repository) error {
+		rules, saved := v.judged(target)
+		if !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.capped() }) {
+			return v.alive(ctx)
+		}
+		return readSnapshot(ctx, v.p.db.Pool, target, func(s *snapshot) error {
+			counts, err := countCapped(ctx, &tagReader{p: v.p, s: s, target: target, saved: saved, alive: v.alive, step: v.alive}, rules)
+			if err == nil {
+				c.add(saved, counts)
+			}
+			return err
+		})
+	}
+	var err error
+	if v.o.Policy != nil && t.Scope() == RepositoryScope {
+		err = count(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository})
+	} else {
+		err = v.walk(ctx, found.namespace, count)
+	}
+	switch {
+	case errors.Is(err, errTimeOver):
+		for _, own := range c.Policies {
+			own.Partial = true
+		}
+	case err != nil:
+		return err
+	}
+	if err := v.p.decideCaps(ctx, c, list, found.namespace); err != nil {
+		return err
+	}
+	v.policies.caps = c
+	v.out.Asks = append(v.out.Asks, c.asks(v.policies, list)...)
+	if v.o.Policy != nil && len(v.out.Asks) > 0 {
+		v.out.Asks[0].Scope = NamespaceScope
+	}
+	return nil
+}
