@@ -279,6 +279,28 @@ func TestCapWhileWaiting(t *testing.T) {
 	n.told(1)
 }
 
+// TestCapLeavesOutWhatStays: tags that are held or that a keep rule keeps must not count.
+func TestCapLeavesOutWhatStays(t *testing.T) {
+	t.Parallel()
+	n := capped(t, 1, 0)
+	web := n.repository("app/web0")
+	for i := range 7 {
+		n.tag(web, fmt.Sprint("v", i), fmt.Sprint("m", i), 10*time.Hour)
+	}
+	n.hold("app", "m3")
+	n.policy(n.app, `{"method": "creation_date", "olderThan": "1h", "maxDeleted": 5, "keep": [{"tagPattern": "^v4$"}]}`)
+	preview, err := n.pruner.Preview(t.Context(), n.app, autoprune.PreviewOptions{})
+	n.must(err)
+	if len(preview.Asks) != 0 || preview.Deleted != 5 {
+		t.Errorf("a preview deletes %d tags, and %+v asks", preview.Deleted, preview.Asks)
+	}
+	n.run()
+	n.quiet()
+	if got := n.tags(web); !slices.Equal(got, []string{"v3", "v4", "young"}) {
+		t.Errorf("%v are left", got)
+	}
+}
+
 // TestCapInSlices: a run in many time slices must count in all of them. A policy that is changed
 // or created while the run counts makes it count again; later, the policy waits for the next run.
 func TestCapInSlices(t *testing.T) {

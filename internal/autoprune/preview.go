@@ -118,6 +118,7 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	if err := v.all(ctx, t, found); err != nil {
 		return nil, err
 	}
+	v.out.Complete = v.out.Complete && !v.uncounted
 	if !o.HideBytes {
 		bytes, err := p.unusedBytes(ctx, v.targets, v.manifests)
 		if err != nil {
@@ -141,6 +142,7 @@ type previewing struct {
 	manifests [][]int64
 	notices   map[string]string // by policy
 	told      map[string]bool   // policies that are in out
+	uncounted bool              // there was no time to count what policies with a cap would delete
 }
 
 // all goes through the repositories of the target.

@@ -46,6 +46,7 @@ func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error
 	}
 	switch {
 	case errors.Is(err, errTimeOver):
+		v.uncounted = true
 		for _, own := range c.Policies {
 			own.Partial = true
 		}
