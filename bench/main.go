@@ -19,10 +19,12 @@ import (
 
 	"github.com/purser-registry/purser/bench/auth"
 	"github.com/purser-registry/purser/bench/gc"
+	"github.com/purser-registry/purser/bench/holds"
 	"github.com/purser-registry/purser/bench/idle"
 	"github.com/purser-registry/purser/bench/loosefk"
 	"github.com/purser-registry/purser/bench/prune"
 	"github.com/purser-registry/purser/bench/pulls"
+	"github.com/purser-registry/purser/bench/quota"
 	"github.com/purser-registry/purser/bench/registries"
 )
 
@@ -39,6 +41,8 @@ var scenarios = []struct {
 	{"pulls", "counting pulls in Redis and from the audit log", pulls.Run},
 	{"loosefk", "loose foreign keys, beside plain batched deletes", loosefk.Run},
 	{"auth", "pulls with and without access control, and beside log-ins", auth.Run},
+	{"holds", "reports of what is deployed, and pulls beside them", holds.Run},
+	{"quota", "pushes to a namespace with a quota and to one without", quota.Run},
 	{"idle", "CPU time and wake-ups of a server without requests", idle.Run},
 }
 

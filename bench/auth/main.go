@@ -63,22 +63,17 @@ func (s settings) run(ctx context.Context, base string) error {
 	if err != nil {
 		return err
 	}
-	defer open.stop()
+	defer open.Stop()
 	closed, err := start(ctx, s.purser, base+"/closed", true)
 	if err != nil {
 		return err
 	}
-	defer closed.stop()
-	for _, r := range []*registry{open, closed} {
-		if err := r.push(ctx); err != nil {
-			return err
-		}
-	}
+	defer closed.Stop()
 	token, err := closed.token(ctx)
 	if err != nil {
 		return err
 	}
-	kinds := []kind{{"open", open, ""}, {"token", closed, "Bearer " + token}, {"Basic", closed, closed.basic}}
+	kinds := []kind{{"open", open, ""}, {"token", closed, "Bearer " + token}, {"Basic", closed, closed.Basic}}
 	if err := s.compare(ctx, kinds); err != nil {
 		return err
 	}
@@ -133,12 +128,12 @@ func (s settings) measure(ctx context.Context, k kind, q request, f *figures) er
 		return err
 	}
 	runtime.GC()
-	before := k.meter.Now(false)
+	before := k.Meter.Now(false)
 	took, err := k.load(ctx, q, k.authorization, s.conn, s.window, 0)
 	if err != nil {
 		return err
 	}
-	after := k.meter.Now(false)
+	after := k.Meter.Now(false)
 	if !before.Known || !after.Known || len(took) == 0 {
 		return errors.New("the CPU time of the registry is unknown")
 	}
