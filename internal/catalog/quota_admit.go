@@ -114,11 +114,12 @@ func (c *Catalog) quotaOf(ctx context.Context, namespace string, more Usage) (qu
 	}
 	q := quotaState{read: time.Now()}
 	err := c.db.Pool.QueryRow(ctx, `
-		SELECT q.namespace_id, q.bytes, q.repositories, q.tags,
+		SELECT q.namespace_id, q.bytes + s.bytes, q.repositories + s.repositories, q.tags + s.tags,
 			COALESCE(purser_quota_part(q.bytes_limit, q.hard_percent), 0),
 			COALESCE(purser_quota_part(q.repositories_limit, q.hard_percent), 0),
 			COALESCE(purser_quota_part(q.tags_limit, q.hard_percent), 0)
 		FROM top_level_namespaces n JOIN namespacequotas q ON q.namespace_id = n.id
+		CROSS JOIN LATERAL purser_quota_slots(n.id) s
 		WHERE n.name = $1 AND q.counted`, namespace).
 		Scan(&q.namespaceID, &q.used.Bytes, &q.used.Repositories, &q.used.Tags, &q.hard.Bytes, &q.hard.Repositories, &q.hard.Tags)
 	if err != nil && !isNoRows(err) {

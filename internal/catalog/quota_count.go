@@ -32,7 +32,7 @@ type quotaKey struct {
 // From its commit on, all triggers see a new quota's row and add to its numbers what they change.
 // A transaction whose triggers ran before may still be under way. So CountQuotas first waits
 // until every transaction that has written something before it read the row has ended. Then it
-// reads, in one snapshot, the numbers of the row and the sums over the content. Both have
+// reads, in one snapshot, the numbers of the row with its slots and the sums over the content. Both have
 // exactly the transactions that were committed before the snapshot, so their difference is what
 // was there before the quota, and it stays the same however much is written meanwhile. Adding it
 // to the row makes the numbers right. The row's number of counts makes sure that no difference
@@ -97,12 +97,17 @@ func (c *Catalog) countQuota(ctx context.Context, q quotaKey) error {
 		return nil
 	}
 	if err == nil {
-		_, err = c.db.Pool.Exec(ctx, `
-			UPDATE namespacequotas SET bytes = bytes + @bytes, repositories = repositories + @repositories, tags = tags + @tags,
-				counts = counts + 1, counted = true, recount = false
-			WHERE namespace_id = @namespace AND id = @id AND counts = @counts`, db.Args{
-			"namespace": q.namespaceID, "id": q.id, "counts": counts,
-			"bytes": content.Bytes - stored.Bytes, "repositories": content.Repositories - stored.Repositories, "tags": content.Tags - stored.Tags})
+		err = c.db.Tx(ctx, func(tx pgx.Tx) error {
+			b := new(batch)
+			b.exec(`
+				UPDATE namespacequotas SET bytes = bytes + @bytes, repositories = repositories + @repositories, tags = tags + @tags,
+					counts = counts + 1, counted = true, recount = false
+				WHERE namespace_id = @namespace AND id = @id AND counts = @counts`, db.Args{
+				"namespace": q.namespaceID, "id": q.id, "counts": counts,
+				"bytes": content.Bytes - stored.Bytes, "repositories": content.Repositories - stored.Repositories, "tags": content.Tags - stored.Tags})
+			b.exec("SELECT purser_quota_close($1)", q.namespaceID)
+			return b.send(ctx, tx)
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("counting the content of namespace %d: %w", q.namespaceID, err)
@@ -110,7 +115,7 @@ func (c *Catalog) countQuota(ctx context.Context, q quotaKey) error {
 	return nil
 }
 
-// compareQuota reads, in one snapshot, the numbers of a quota's row, the sums over the
+// compareQuota reads, in one snapshot, the numbers of a quota, the sums over the
 // namespace's content, and how often the content was counted. It reads whole partitions, since
 // content of deleted repositories counts until it is deleted too, and no index leads to it by the
 // namespace.
@@ -123,7 +128,9 @@ func (c *Catalog) compareQuota(ctx context.Context, q quotaKey) (stored, content
 		b := new(batch)
 		b.exec("SET LOCAL enable_seqscan = on")
 		b.row([]any{&stored.Bytes, &stored.Repositories, &stored.Tags, &counts},
-			"SELECT bytes, repositories, tags, counts FROM namespacequotas WHERE namespace_id = $1 AND id = $2", q.namespaceID, q.id)
+			`SELECT q.bytes + s.bytes, q.repositories + s.repositories, q.tags + s.tags, q.counts
+			FROM namespacequotas q CROSS JOIN LATERAL purser_quota_slots(q.namespace_id) s
+			WHERE q.namespace_id = $1 AND q.id = $2`, q.namespaceID, q.id)
 		b.row([]any{&content.Bytes}, `
 			SELECT LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint
 			FROM (SELECT DISTINCT blob_digest FROM repository_blobs WHERE top_level_namespace_id = $1) l

@@ -158,6 +158,10 @@ func (c *Catalog) CreateQuota(ctx context.Context, namespace string, o NewQuota)
 		if err != nil {
 			return err
 		}
+		if _, err := tx.Exec(ctx, `
+			INSERT INTO namespacequotaslots (namespace_id, slot) SELECT $1, s FROM generate_series(0, 7) AS s`, namespaceID); err != nil {
+			return err
+		}
 		return replaceSteps(ctx, tx, namespaceID, o.Steps)
 	})
 }
@@ -281,6 +285,9 @@ func (c *Catalog) changeQuota(ctx context.Context, namespace string, id int64, k
 			}
 		}
 		if err := change(tx, *namespaceID); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "SELECT purser_quota_close($1)", *namespaceID); err != nil {
 			return err
 		}
 		entry := audit.Entry{Kind: kind, Namespace: namespace, Detail: map[string]any{}}

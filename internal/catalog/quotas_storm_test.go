@@ -16,8 +16,19 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// stormLimits are hard limits that the clients of TestQuotaStorm reach again and again.
-var stormLimits = catalog.Usage{Bytes: 60, Repositories: 4, Tags: 9}
+// quotaStorm is the size of a storm. Its clients reach the limits again and again.
+type quotaStorm struct {
+	limits   catalog.Usage
+	contents int // the lengths of blobs, and so their number
+	tags     int // names of tags
+}
+
+// quotaStorms: with the small limits each change is compared with what the whole namespace uses;
+// with the large ones most changes fit into the room of their slot.
+var quotaStorms = map[string]quotaStorm{
+	"small": {catalog.Usage{Bytes: 60, Repositories: 4, Tags: 9}, 12, 6},
+	"large": {catalog.Usage{Bytes: 2000, Repositories: 5, Tags: 60}, 100, 20},
+}
 
 // TestQuotaStorm has clients of two processes that push, mount, tag and delete at random in two
 // namespaces with quotas, and give up some requests in the middle, beside garbage collection, the
@@ -25,20 +36,29 @@ var stormLimits = catalog.Usage{Bytes: 60, Repositories: 4, Tags: 9}
 // numbers of the quotas must be those of the content, and no hard limit may be exceeded.
 func TestQuotaStorm(t *testing.T) {
 	t.Parallel()
+	for name, s := range quotaStorms {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s.run(t)
+		})
+	}
+}
+
+func (s quotaStorm) run(t *testing.T) {
 	dsn := catalogtest.PatientDSN(t)
 	a, b := replica(t, dsn), replica(t, dsn)
 	a.AtOnce(t)
 	w := a.LooseKeys(t, loosefk.Options{})
 	for _, namespace := range []string{"n0", "n1"} {
 		a.Push(t, namespace+"/r0", "x")
-		a.limit(t, namespace, stormLimits)
+		a.limit(t, namespace, s.limits)
 	}
 	background, stop := context.WithCancel(t.Context())
 	var workers errgroup.Group
 	polls := 0
 	workers.Go(func() error {
 		for background.Err() == nil {
-			if err := a.withinLimits(); err != nil {
+			if err := a.withinLimits(s.limits); err != nil {
 				return err
 			}
 			polls++
@@ -72,7 +92,7 @@ func TestQuotaStorm(t *testing.T) {
 		x := []bundle{a, b}[n%2]
 		clients.Go(func() error {
 			for i := range 120 {
-				err := x.stormStep(ctx, t, rng)
+				err := x.stormStep(ctx, t, rng, s)
 				if oci.CodeOf(err) == oci.Denied {
 					refused[n]++
 				} else if err != nil {
@@ -89,7 +109,7 @@ func TestQuotaStorm(t *testing.T) {
 	if err := workers.Wait(); err != nil {
 		t.Error(err)
 	}
-	if err := a.withinLimits(); err != nil {
+	if err := a.withinLimits(s.limits); err != nil {
 		t.Error(err)
 	}
 	a.Drain(t, w)
@@ -100,7 +120,7 @@ func TestQuotaStorm(t *testing.T) {
 
 // withinLimits returns an error if a quota's numbers aren't those of its namespace's content, or
 // exceed a hard limit.
-func (b bundle) withinLimits() error {
+func (b bundle) withinLimits(most catalog.Usage) error {
 	ctx := context.Background()
 	compared, err := b.QuotaDrifts(ctx, func(d catalog.QuotaDrift) error {
 		return fmt.Errorf("the quota of %s says %+v, its content is %+v", d.Namespace, d.Stored, d.Content)
@@ -113,19 +133,19 @@ func (b bundle) withinLimits() error {
 	}
 	list, _, err := b.Quotas(ctx, "", 10)
 	for _, q := range list {
-		if q.Used.Bytes > stormLimits.Bytes || q.Used.Repositories > stormLimits.Repositories || q.Used.Tags > stormLimits.Tags {
-			return fmt.Errorf("namespace %s uses %+v, the limits are %+v", q.Namespace, q.Used, stormLimits)
+		if q.Used.Bytes > most.Bytes || q.Used.Repositories > most.Repositories || q.Used.Tags > most.Tags {
+			return fmt.Errorf("namespace %s uses %+v, the limits are %+v", q.Namespace, q.Used, most)
 		}
 	}
 	return err
 }
 
 // stormStep makes a random request. Some requests are given up after a moment.
-func (b bundle) stormStep(ctx context.Context, t *testing.T, rng *rand.Rand) error {
+func (b bundle) stormStep(ctx context.Context, t *testing.T, rng *rand.Rand, s quotaStorm) error {
 	path := fmt.Sprintf("n%d/r%d", rng.IntN(2), rng.IntN(6))
 	other := fmt.Sprintf("n%d/r%d", rng.IntN(2), rng.IntN(6))
-	tag := fmt.Sprint("t", rng.IntN(6))
-	content := fmt.Sprintf("content %*d", rng.IntN(12), rng.IntN(4))
+	tag := fmt.Sprint("t", rng.IntN(s.tags))
+	content := fmt.Sprintf("content %*d", rng.IntN(s.contents), rng.IntN(4))
 	given := ctx
 	if rng.IntN(8) == 0 {
 		var cancel context.CancelFunc

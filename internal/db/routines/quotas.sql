@@ -4,24 +4,50 @@
 -- pruning, undo, the clean-up of deleted repositories, or psql. They also refuse what would
 -- exceed a hard limit, so no committed state does.
 --
--- Why the numbers are exact. A trigger first locks the namespace's row of namespacequotas, and
--- keeps the lock until the transaction ends. In a later statement, which sees everything that
--- was committed before it began (READ COMMITTED), it looks which of the blobs are still, or
--- already, linked to another repository of the namespace. So the transactions that change what
--- a namespace uses come one after another, from this lock to their commit; each sees the changes
--- of those before it and none of those after it, and adds the difference that it makes itself.
--- It doesn't matter which other locks the transactions take, nor in which order they changed
--- rows before their triggers ran.
+-- What a namespace uses is the sum of its row of namespacequotas and of its eight rows of
+-- namespacequotaslots, its slots. A transaction changes one slot, by its connection, so commits of
+-- one namespace seldom wait for each other.
 --
--- The lock is the last one that a transaction waits for (see the package comment of catalog): a
--- client's transaction that has it waits for no other row or advisory lock, so it is held only
--- for as long as the commit takes. Therefore the triggers' names sort behind those of the other
--- triggers on these tables, and the deletion of a manifest, which deletes tags first and other
--- rows later, counts its tags at its end (purser_quota_later). Several namespaces are locked in
--- the order of their ids. Workers may wait for other locks while they have it; their
--- lock_timeout is below deadlock_timeout, so in a deadlock the worker gives up.
+-- Why the numbers are exact. A blob counts once, so whoever links or unlinks it must know whether
+-- another repository of the namespace has it. The trigger first takes an advisory lock for
+-- namespace and digest, and keeps it until the transaction ends (purser_quota_lock). In a later
+-- statement, which sees everything that was committed before it began (READ COMMITTED), it looks
+-- which of the blobs are still, or already, linked to another repository. So the transactions
+-- that link or unlink one blob in a namespace come one after another, from this lock to their
+-- commit; each sees the changes of those before it and none of those after it, and adds the
+-- difference that it makes itself. It doesn't matter which other locks the transactions take, nor
+-- in which order they changed rows before their triggers ran.
+--
+-- Why no hard limit is exceeded. Each slot has room: up to this its numbers may grow. The row and
+-- the rooms of all slots together are never more than the hard limit, and no slot grows beyond its
+-- room; so the sum of all that was committed never exceeds the limit. A change that doesn't fit
+-- into its slot's room locks the row and all slots. Then it knows what the namespace uses,
+-- refuses the change or accepts it, adds the slots up in the row, and gives each an equal share of
+-- what is left. Far below the limit that is rare; close to it, commits come one after another.
+-- If a limit or the row's numbers change, the slots lose their room (purser_quota_close).
+--
+-- The locks of a trigger are the last ones that a transaction waits for (see the package comment
+-- of catalog): a client's transaction that has them waits for no other row or advisory lock, so
+-- they are held only for as long as the commit takes. Therefore the triggers' names sort behind
+-- those of the other triggers on these tables, and the deletion of a manifest, which deletes tags
+-- first and other rows later, counts its tags at its end (purser_quota_later). The order is: locks
+-- of blobs by their key; then either one slot, or the row and all slots. A transaction that has
+-- changed its slot and then adds something for which the slot has no room breaks this order. None
+-- of Purser's transactions adds in two statements; if others do, PostgreSQL ends a deadlock.
+-- A transaction that has waited for its slot, and finds that the room was used meanwhile, has the
+-- lock; it fails with a serialization failure, and runs again.
+-- Workers may wait for other locks while they have these; their lock_timeout is below
+-- deadlock_timeout, so in a deadlock the worker gives up.
 --
 -- A namespace without a row of namespacequotas costs one look into that table.
+
+-- purser_quota_slots returns the sums over the slots of a namespace.
+CREATE OR REPLACE FUNCTION purser_quota_slots (namespace bigint, OUT bytes bigint, OUT repositories bigint, OUT tags bigint)
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT COALESCE(sum(s.bytes), 0)::bigint, COALESCE(sum(s.repositories), 0)::bigint, COALESCE(sum(s.tags), 0)::bigint
+    FROM namespacequotaslots s WHERE s.namespace_id = namespace
+$$;
 
 -- shown_quotas shows the quotas of namespaces that exist, as package catalog reads them. A limit
 -- of 0 is none.
@@ -30,11 +56,14 @@ SELECT q.id, n.name, q.namespace_id,
     COALESCE(q.bytes_limit, 0) AS bytes_limit,
     COALESCE(q.repositories_limit, 0) AS repositories_limit,
     COALESCE(q.tags_limit, 0) AS tags_limit,
-    q.bytes, q.repositories, q.tags, q.counted, q.created_at,
+    q.bytes + s.bytes AS bytes, q.repositories + s.repositories AS repositories, q.tags + s.tags AS tags,
+    q.counted, q.created_at,
     ARRAY(SELECT l.id FROM namespacequotalimits l WHERE l.namespace_id = q.namespace_id ORDER BY l.percent, l.kind DESC) AS step_ids,
     ARRAY(SELECT l.kind FROM namespacequotalimits l WHERE l.namespace_id = q.namespace_id ORDER BY l.percent, l.kind DESC) AS kinds,
     ARRAY(SELECT l.percent FROM namespacequotalimits l WHERE l.namespace_id = q.namespace_id ORDER BY l.percent, l.kind DESC) AS percents
-FROM top_level_namespaces n JOIN namespacequotas q ON q.namespace_id = n.id;
+FROM top_level_namespaces n
+JOIN namespacequotas q ON q.namespace_id = n.id
+CROSS JOIN LATERAL purser_quota_slots(q.namespace_id) s;
 
 -- purser_quota_part returns percent hundredths of a limit, rounded down; NULL if there is no limit.
 CREATE OR REPLACE FUNCTION purser_quota_part (most bigint, percent integer)
@@ -59,6 +88,24 @@ BEGIN
 END;
 $$;
 
+-- purser_quota_room returns a slot's share of what is left of a limit, 2^62 if there is no limit.
+CREATE OR REPLACE FUNCTION purser_quota_room (most bigint, used bigint)
+    RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT CASE WHEN most IS NULL THEN 4611686018427387904 ELSE GREATEST(most - used, 0) / 8 END
+$$;
+
+-- purser_quota_fits says whether a slot has room for what is added. Less always fits.
+CREATE OR REPLACE FUNCTION purser_quota_fits (s namespacequotaslots, more_bytes bigint, more_repositories bigint, more_tags bigint)
+    RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT (more_bytes <= 0 OR s.bytes + more_bytes <= s.bytes_room)
+        AND (more_repositories <= 0 OR s.repositories + more_repositories <= s.repositories_room)
+        AND (more_tags <= 0 OR s.tags + more_tags <= s.tags_room)
+$$;
+
 -- purser_quota_add adds to what a namespace uses, if the namespace has a quota. A quota whose
 -- content isn't counted yet refuses nothing.
 CREATE OR REPLACE FUNCTION purser_quota_add (namespace bigint, more_bytes bigint, more_repositories bigint, more_tags bigint)
@@ -66,31 +113,105 @@ CREATE OR REPLACE FUNCTION purser_quota_add (namespace bigint, more_bytes bigint
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    q namespacequotas%ROWTYPE;
+    mine integer := pg_backend_pid() % 8;
 BEGIN
-    UPDATE namespacequotas u
-    SET bytes = u.bytes + more_bytes, repositories = u.repositories + more_repositories, tags = u.tags + more_tags
-    WHERE u.namespace_id = namespace
-    RETURNING u.* INTO q;
-    IF q.counted AND q.hard_percent IS NOT NULL THEN
-        PERFORM purser_quota_check('bytes', purser_quota_part(q.bytes_limit, q.hard_percent), q.bytes, more_bytes),
-            purser_quota_check('repositories', purser_quota_part(q.repositories_limit, q.hard_percent), q.repositories, more_repositories),
-            purser_quota_check('tags', purser_quota_part(q.tags_limit, q.hard_percent), q.tags, more_tags);
+    IF NOT EXISTS (SELECT FROM namespacequotas WHERE namespace_id = namespace) THEN
+        RETURN;
+    END IF;
+    -- This look takes no lock: purser_quota_share must not wait while the transaction has a slot.
+    IF NOT EXISTS (
+        SELECT FROM namespacequotaslots s
+        WHERE s.namespace_id = namespace AND s.slot = mine AND purser_quota_fits(s, more_bytes, more_repositories, more_tags))
+    THEN
+        PERFORM purser_quota_share(namespace, more_bytes, more_repositories, more_tags);
+        RETURN;
+    END IF;
+    UPDATE namespacequotaslots s
+    SET bytes = s.bytes + more_bytes, repositories = s.repositories + more_repositories, tags = s.tags + more_tags
+    WHERE s.namespace_id = namespace AND s.slot = mine AND purser_quota_fits(s, more_bytes, more_repositories, more_tags);
+    IF NOT FOUND THEN -- the row was locked all the same
+        RAISE EXCEPTION 'another transaction has used the room of the slot meanwhile' USING ERRCODE = 'serialization_failure';
     END IF;
 END;
 $$;
 
--- purser_quota_lock locks the rows of namespacequotas of those of the namespaces that have one,
--- in the order of their ids, and returns their ids.
-CREATE OR REPLACE FUNCTION purser_quota_lock (namespaces bigint[])
-    RETURNS bigint[]
+-- purser_quota_share adds up the slots of a namespace and what is added now, refuses what exceeds
+-- a hard limit, and shares out what is left.
+CREATE OR REPLACE FUNCTION purser_quota_share (namespace bigint, more_bytes bigint, more_repositories bigint, more_tags bigint)
+    RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    q namespacequotas%ROWTYPE;
+    bytes_most bigint;
+    repositories_most bigint;
+    tags_most bigint;
+BEGIN
+    PERFORM FROM namespacequotas WHERE namespace_id = namespace FOR NO KEY UPDATE;
+    PERFORM FROM namespacequotaslots WHERE namespace_id = namespace ORDER BY slot FOR NO KEY UPDATE;
+    UPDATE namespacequotas u
+    SET bytes = u.bytes + s.bytes + more_bytes, repositories = u.repositories + s.repositories + more_repositories,
+        tags = u.tags + s.tags + more_tags
+    FROM purser_quota_slots(namespace) s
+    WHERE u.namespace_id = namespace
+    RETURNING u.* INTO q;
+    IF q.counted AND q.hard_percent IS NOT NULL THEN
+        bytes_most := purser_quota_part(q.bytes_limit, q.hard_percent);
+        repositories_most := purser_quota_part(q.repositories_limit, q.hard_percent);
+        tags_most := purser_quota_part(q.tags_limit, q.hard_percent);
+        PERFORM purser_quota_check('bytes', bytes_most, q.bytes, more_bytes),
+            purser_quota_check('repositories', repositories_most, q.repositories, more_repositories),
+            purser_quota_check('tags', tags_most, q.tags, more_tags);
+    END IF;
+    UPDATE namespacequotaslots
+    SET bytes = 0, repositories = 0, tags = 0,
+        bytes_room = purser_quota_room(bytes_most, q.bytes),
+        repositories_room = purser_quota_room(repositories_most, q.repositories),
+        tags_room = purser_quota_room(tags_most, q.tags)
+    WHERE namespace_id = namespace;
+END;
+$$;
+
+-- purser_quota_close takes the room away from the slots of a namespace, so that the next change
+-- that adds something is compared with the limits. The transaction has locked or changed the row
+-- of namespacequotas before.
+CREATE OR REPLACE FUNCTION purser_quota_close (namespace bigint)
+    RETURNS void
     LANGUAGE sql VOLATILE
     AS $$
-    SELECT array_agg(namespace_id) FROM (
-        SELECT namespace_id FROM namespacequotas
-        WHERE namespace_id = ANY (namespaces)
-        ORDER BY namespace_id
-        FOR NO KEY UPDATE) locked
+    UPDATE namespacequotaslots SET bytes_room = 0, repositories_room = 0, tags_room = 0 WHERE namespace_id = namespace
+$$;
+
+-- purser_quota_lock takes the locks of blobs in namespaces: for a few blobs one each, for many the
+-- locks of the whole namespaces, since PostgreSQL has room for some thousand locks in all.
+CREATE OR REPLACE FUNCTION purser_quota_lock (namespaces bigint[], digests bytea[])
+    RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF cardinality(namespaces) * cardinality(digests) > 64 THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('quota', n))
+        FROM (SELECT n FROM unnest(namespaces) n ORDER BY 1) o;
+    ELSE
+        PERFORM pg_advisory_xact_lock_shared(hashtextextended('quota', n))
+        FROM (SELECT n FROM unnest(namespaces) n ORDER BY 1) o;
+        PERFORM pg_advisory_xact_lock(key)
+        FROM (SELECT DISTINCT hashtextextended(encode(d, 'hex'), n) AS key FROM unnest(namespaces) n, unnest(digests) d ORDER BY 1) o;
+    END IF;
+END;
+$$;
+
+-- purser_quota_limited returns those of the namespaces that have a quota, NULL if none has.
+CREATE OR REPLACE FUNCTION purser_quota_limited (namespaces bigint[])
+    RETURNS bigint[]
+    LANGUAGE plpgsql STABLE
+    AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM namespacequotas WHERE namespace_id = ANY (namespaces)) THEN
+        RETURN NULL;
+    END IF;
+    RETURN ARRAY(SELECT namespace_id FROM namespacequotas WHERE namespace_id = ANY (namespaces));
+END;
 $$;
 
 -- For each blob that a statement has linked, purser_quota_count_links counts the namespace's
@@ -104,10 +225,11 @@ DECLARE
     limited bigint[];
     d record;
 BEGIN
-    limited := purser_quota_lock(ARRAY(SELECT DISTINCT top_level_namespace_id FROM new_rows));
+    limited := purser_quota_limited(ARRAY(SELECT DISTINCT top_level_namespace_id FROM new_rows));
     IF limited IS NULL THEN
         RETURN NULL;
     END IF;
+    PERFORM purser_quota_lock(limited, ARRAY(SELECT DISTINCT blob_digest FROM new_rows WHERE top_level_namespace_id = ANY (limited)));
     FOR d IN
         SELECT n.namespace, sum(b.size)::bigint AS bytes
         FROM (
@@ -140,10 +262,11 @@ DECLARE
     limited bigint[];
     d record;
 BEGIN
-    limited := purser_quota_lock(ARRAY(SELECT DISTINCT top_level_namespace_id FROM old_rows));
+    limited := purser_quota_limited(ARRAY(SELECT DISTINCT top_level_namespace_id FROM old_rows));
     IF limited IS NULL THEN
         RETURN NULL;
     END IF;
+    PERFORM purser_quota_lock(limited, ARRAY(SELECT DISTINCT blob_digest FROM old_rows WHERE top_level_namespace_id = ANY (limited)));
     FOR d IN
         SELECT o.namespace, sum(b.size)::bigint AS bytes
         FROM (
@@ -175,8 +298,12 @@ BEGIN
     IF cardinality(changed) = 0 THEN
         RETURN NULL;
     END IF;
-    limited := purser_quota_lock(ARRAY(
+    limited := purser_quota_limited(ARRAY(
         SELECT DISTINCT top_level_namespace_id FROM repository_blobs WHERE blob_digest = ANY (changed)));
+    IF limited IS NULL THEN
+        RETURN NULL;
+    END IF;
+    PERFORM purser_quota_lock(limited, changed);
     FOR d IN
         SELECT l.top_level_namespace_id AS namespace, sum(n.size - o.size)::bigint AS bytes
         FROM (
