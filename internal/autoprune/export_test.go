@@ -68,3 +68,16 @@ func WindowOpen(p Policy, at time.Time) bool { return p.guard.windows[0].open(at
 
 // WaitBegun returns whether a policy waits by now that didn't when tags were judged.
 func WaitBegun(r Rules, now time.Time) bool { return r.waitBegun(now) }
+
+// Told makes the forecast call fn for each tag that it deletes.
+func (o ForecastOptions) Told(fn func(day int, repository, tag string)) ForecastOptions {
+	o.deleted = fn
+	return o
+}
+
+// SetMaxForecast changes how many states of tags, and how many manifests, a forecast may have.
+func SetMaxForecast(states, manifests int) (restore func()) {
+	oldStates, oldManifests := maxForecastStates, maxForecastManifests
+	maxForecastStates, maxForecastManifests = states, manifests
+	return func() { maxForecastStates, maxForecastManifests = oldStates, oldManifests }
+}

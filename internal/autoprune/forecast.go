@@ -1,0 +1,375 @@
+package autoprune
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// ForecastOptions says what to forecast.
+type ForecastOptions struct {
+	// Policy is a policy to try out, as in PreviewOptions. Nil: the policies that apply now.
+	Policy *Policy
+	// Days is the number of days that end now. Default 90, most MaxForecastDays.
+	Days int
+	// Settings are other ages, or other numbers, of Policy: for each, the forecast says what
+	// would be stored now. At most MaxForecastSettings.
+	Settings []string
+	// Within limits how long Forecast takes. Default 1 min.
+	Within time.Duration
+
+	deleted func(day int, repository, tag string) // for tests: called for each deleted tag
+}
+
+// Bounds of a forecast.
+const (
+	MaxForecastDays     = 365
+	MaxForecastSettings = 16
+	defaultForecastDays = 90
+)
+
+// These bound the memory of a forecast: the tags of one repository and their states, the
+// manifests of all repositories. Tests change them.
+var (
+	maxForecastStates    = 2_000_000
+	maxForecastManifests = 2_000_000
+)
+
+// Forecast says what policies would have deleted, if a run had taken place once a day.
+type Forecast struct {
+	Now          time.Time         `json:"now" doc:"The time of the last day's run"`
+	Since        time.Time         `json:"since" doc:"The time of the first day's run"`
+	Complete     bool              `json:"complete" doc:"False if the forecast ran out of time, or a repository is too large, before it had looked at everything"`
+	Repositories int64             `json:"repositories" doc:"Repositories that were looked at"`
+	Days         []ForecastDay     `json:"days" nullable:"false" doc:"What a run would have deleted on each day, oldest first"`
+	Deleted      int64             `json:"tags_deleted" doc:"The sum of the days"`
+	Tags         int64             `json:"tags" doc:"Tags that exist now"`
+	Bytes        *int64            `json:"bytes,omitempty" doc:"Bytes of the blobs that the tags of now need, each blob counted once"`
+	Freed        *int64            `json:"bytes_freed,omitempty" doc:"Those of bytes that would be gone by now: the sum of the days"`
+	Settings     []ForecastSetting `json:"settings" nullable:"false" doc:"What would be stored now at each setting, smallest first"`
+	Notes        []string          `json:"notes" nullable:"false" doc:"What the forecast couldn't know, and what it assumes"`
+	Policies     []PreviewPolicy   `json:"policies" nullable:"false" doc:"The policies that were applied"`
+}
+
+// ForecastDay is one day of a forecast.
+type ForecastDay struct {
+	At      time.Time `json:"at" doc:"The time of the day's run"`
+	Tags    int64     `json:"tags" doc:"Tags that the run would have found: those that earlier runs had deleted are missing, unless they were pushed again"`
+	Deleted int64     `json:"tags_deleted" doc:"Tags that the run would have deleted"`
+	Freed   *int64    `json:"bytes_freed,omitempty" doc:"Bytes of blobs that the tags of now need, and that would be gone since this run. Blobs that were deleted in reality aren't counted"`
+}
+
+// ForecastSetting says what would be stored now if a policy had another age or number.
+type ForecastSetting struct {
+	Value   string `json:"value" doc:"olderThan or numTags of the policy" example:"30d"`
+	Tags    int64  `json:"tags" doc:"Tags that would stay"`
+	Deleted int64  `json:"tags_deleted" doc:"Tags that would be deleted"`
+	Bytes   *int64 `json:"bytes,omitempty" doc:"Bytes of the blobs that the tags that stay need, each blob counted once"`
+}
+
+// Forecast returns what policies would have deleted over the last days in a namespace or a
+// repository, if a run had taken place once a day at the present time of day. It takes the
+// tags of the past from the audit log, and judges them for each day by the function Evaluate,
+// as a run does; what this deletes is missing on later days. It changes nothing. A process
+// makes at most two previews and forecasts at a time; further calls wait.
+//
+// Error: NAME_UNKNOWN if the target doesn't exist, and UNSUPPORTED with status 400 for settings
+// that don't fit the policy.
+func (p *Pruner) Forecast(ctx context.Context, t Target, o ForecastOptions) (*Forecast, error) {
+	if t.Scope() == DefaultScope {
+		return nil, invalid("a forecast is of a namespace or of a repository: name one")
+	}
+	o.Days = min(cmp.Or(max(0, o.Days), defaultForecastDays), MaxForecastDays)
+	o.Within = cmp.Or(o.Within, time.Minute)
+	settings, err := forecastSettings(o.Policy, o.Settings)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case p.previews <- struct{}{}:
+		defer func() { <-p.previews }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	found, err := t.find(ctx, p.db.Pool, false)
+	if err != nil {
+		return nil, err
+	}
+	l, err := p.load(ctx, p.db.Pool, found.namespace)
+	if err != nil {
+		return nil, err
+	}
+	f := &forecasting{
+		p: p, o: o, policies: l, settings: settings, until: time.Now().Add(o.Within),
+		out:  &Forecast{Complete: true, Days: []ForecastDay{}, Settings: []ForecastSetting{}, Notes: []string{}, Policies: []PreviewPolicy{}},
+		told: make(map[string]bool), notices: make(map[string]string),
+	}
+	if err := f.begin(ctx); err != nil {
+		return nil, err
+	}
+	if err := f.all(ctx, t, found); err != nil {
+		return nil, err
+	}
+	if err := f.addBytes(ctx); err != nil {
+		return nil, err
+	}
+	f.finish()
+	return f.out, nil
+}
+
+// forecasting is a forecast that is being made.
+type forecasting struct {
+	p        *Pruner
+	o        ForecastOptions
+	policies *policies
+	settings []forecastSetting
+	until    time.Time
+	out      *Forecast
+	begun    time.Time // of the audit log; zero: it is empty
+	stored   storedManifests
+	told     map[string]bool   // policies that are in out
+	notices  map[string]string // by policy
+	unknown  forecastUnknown
+}
+
+// forecastUnknown counts states of tags about which something isn't known.
+type forecastUnknown struct{ pushed, uses, manifests, images int64 }
+
+// forecastSetting is another age or number of the policy.
+type forecastSetting struct {
+	policy Policy
+	value  string
+}
+
+// forecastSettings reads the settings of a policy, and sorts them: the first keeps the fewest
+// tags.
+func forecastSettings(policy *Policy, values []string) ([]forecastSetting, error) {
+	wrong := func(format string, args ...any) error {
+		return invalid(format, args...).WithDetail(map[string]string{"field": "settings"})
+	}
+	switch {
+	case len(values) == 0:
+		return nil, nil
+	case policy == nil:
+		return nil, wrong("settings: they are ages or numbers of one policy, so the request needs a policy")
+	case len(values) > MaxForecastSettings:
+		return nil, wrong("settings: %d are too many: at most %d", len(values), MaxForecastSettings)
+	}
+	list := make([]forecastSetting, len(values))
+	for i, text := range values {
+		s := forecastSetting{policy: *policy}
+		var err error
+		if policy.method == NumberOfTags {
+			if s.policy.number, err = strconv.Atoi(text); err == nil && (s.policy.number < 1 || s.policy.number > MaxNumTags) {
+				err = fmt.Errorf("it must be between 1 and %d", MaxNumTags)
+			}
+			s.value = strconv.Itoa(s.policy.number)
+		} else {
+			s.policy.age, err = ParseAge(text)
+			s.value = s.policy.age.String()
+		}
+		if err != nil {
+			return nil, wrong("settings: %q: %v", text, err)
+		}
+		list[i] = s
+	}
+	slices.SortStableFunc(list, func(a, b forecastSetting) int {
+		return cmp.Or(cmp.Compare(a.policy.age.Duration(), b.policy.age.Duration()), cmp.Compare(a.policy.number, b.policy.number))
+	})
+	return slices.CompactFunc(list, func(a, b forecastSetting) bool {
+		return a.policy.age.Duration() == b.policy.age.Duration() && a.policy.number == b.policy.number
+	}), nil
+}
+
+// begin sets the times of the days. The first isn't before the audit log's beginning.
+func (f *forecasting) begin(ctx context.Context) error {
+	if err := f.p.db.Pool.QueryRow(ctx, "SELECT now()").Scan(&f.out.Now); err != nil {
+		return fmt.Errorf("asking for the database's time: %w", err)
+	}
+	f.out.Now = f.out.Now.UTC()
+	var err error
+	if f.begun, err = audit.Beginning(ctx, f.p.db.Pool); err != nil {
+		return err
+	}
+	for i := f.o.Days - 1; i >= 0; i-- {
+		at := f.out.Now.Add(-time.Duration(i) * day)
+		if i == 0 || !f.begun.IsZero() && !at.Before(f.begun) {
+			f.out.Days = append(f.out.Days, ForecastDay{At: at})
+		}
+	}
+	f.out.Since = f.out.Days[0].At
+	for _, s := range f.settings {
+		f.out.Settings = append(f.out.Settings, ForecastSetting{Value: s.value})
+	}
+	return nil
+}
+
+// all goes through the repositories of the target.
+func (f *forecasting) all(ctx context.Context, t Target, found owner) error {
+	if t.Scope() == RepositoryScope {
+		_, err := f.attempt(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository})
+		return err
+	}
+	for after := int64(0); ; {
+		list, err := f.p.repositories(ctx, found.namespace, after, 1000)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		for _, target := range list {
+			if over, err := f.attempt(ctx, target); over || err != nil {
+				return err
+			}
+			after = target.ID
+		}
+	}
+}
+
+// errTooLarge says that a repository has too many tags, or too long a history.
+var errTooLarge = errors.New("the repository is too large for a forecast")
+
+// attempt adds a repository to the forecast, completely or not at all. `over` says that the
+// time for the forecast is over.
+func (f *forecasting) attempt(ctx context.Context, target catalog.Repository) (over bool, err error) {
+	h := &history{f: f, target: target}
+	err = readSnapshot(ctx, f.p.db.Pool, target, func(s *snapshot) error {
+		if err := f.limit(ctx, s.tx); err != nil {
+			return err
+		}
+		h.s = s
+		return h.forecast(ctx)
+	})
+	switch {
+	case err == nil:
+		f.add(h)
+		return false, nil
+	case errors.Is(err, errTooLarge):
+		f.out.Complete = false
+		f.note("%s is missing: it has more than %d states of tags in these days", target.Path, maxForecastStates)
+		return false, nil
+	case errors.Is(err, errTimeOver), db.Code(err) == db.CodeQueryCanceled && ctx.Err() == nil:
+		f.out.Complete = false
+		return true, nil
+	}
+	return false, err
+}
+
+// limit lets the statements of a transaction end when the time for the forecast is over.
+func (f *forecasting) limit(ctx context.Context, q db.Querier) error {
+	left := time.Until(f.until)
+	if left <= 0 {
+		return errTimeOver
+	}
+	// The server must end a statement before the client gives up waiting for it.
+	_, err := q.Exec(ctx, "SELECT set_config('statement_timeout', $1, true)", fmt.Sprint(max(1, min(left, 25*time.Second).Milliseconds())))
+	return err
+}
+
+// alive returns an error once the time for the forecast is over.
+func (f *forecasting) alive(ctx context.Context) error {
+	if time.Now().After(f.until) {
+		return errTimeOver
+	}
+	return ctx.Err()
+}
+
+// rules returns the rules by which the days of a repository are judged: those of a run, but
+// policies that observe or wait delete tags.
+func (f *forecasting) rules(t catalog.Repository) (Rules, []Saved) {
+	rules, saved := f.policies.of(t)
+	if f.o.Policy != nil {
+		rules.Policies, saved = nil, nil
+		if f.o.Policy.appliesIn(t.Path) {
+			rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *f.o.Policy}}
+			saved = []Saved{{Policy: *f.o.Policy}}
+		}
+	}
+	rules.Would = true
+	return rules, saved
+}
+
+// add adds what a repository's history gave.
+func (f *forecasting) add(h *history) {
+	f.out.Repositories++
+	f.out.Tags += h.current
+	for i := range h.days {
+		f.out.Days[i].Tags += h.days[i].Tags
+		f.out.Days[i].Deleted += h.days[i].Deleted
+		f.out.Deleted += h.days[i].Deleted
+	}
+	for i := range h.stay {
+		f.out.Settings[i].Tags += h.stay[i]
+		f.out.Settings[i].Deleted += h.current - h.stay[i]
+	}
+	f.unknown.pushed += h.unknown.pushed
+	f.unknown.uses += h.unknown.uses
+	f.unknown.manifests += h.unknown.manifests
+	f.unknown.images += h.unknown.images
+	f.stored.add(h)
+	for _, a := range h.rules.Policies {
+		if f.told[a.ID] {
+			continue
+		}
+		f.told[a.ID] = true
+		told := PreviewPolicy{ID: a.ID, Scope: a.Scope, Warnings: a.Policy.Warnings()}
+		if a.Problem == "" {
+			told.Policy = &a.Policy
+		}
+		if a.Scope == RepositoryScope {
+			told.Repository = h.target.Path
+		}
+		f.out.Policies = append(f.out.Policies, told)
+	}
+	for _, n := range h.notices {
+		f.notices[h.rules.Policies[n.Policy].ID] = n.Text
+	}
+}
+
+func (f *forecasting) note(format string, args ...any) {
+	f.out.Notes = append(f.out.Notes, fmt.Sprintf(format, args...))
+}
+
+// finish writes the notes.
+func (f *forecasting) finish() {
+	for i := range f.out.Policies {
+		f.out.Policies[i].Notice = f.notices[f.out.Policies[i].ID]
+	}
+	if len(f.out.Days) < f.o.Days {
+		began := "is empty"
+		if !f.begun.IsZero() {
+			began = "begins at " + stamp(f.begun)
+		}
+		f.note("the audit log %s, so the forecast has %d of %d days", began, len(f.out.Days), f.o.Days)
+	}
+	if u := f.unknown; u.pushed > 0 {
+		f.note("of %d tags the audit log doesn't say when they were pushed before the first day; they count as pushed at the beginning of the log, so they may go too late in the forecast", u.pushed)
+	}
+	if u := f.unknown; u.uses > 0 {
+		f.note("of %d tags only a later use is known, or none, since statistics have only the last use; on days for which their last use isn't known, they stay, so last_pulled policies may really have deleted more", u.uses)
+	}
+	if u := f.unknown; u.manifests > 0 {
+		f.note("of %d tags the manifests are gone by now, so selectors by type or size can't judge them; they stay until they were deleted or moved", u.manifests)
+	}
+	if u := f.unknown; u.images > 0 {
+		f.note("of %d signatures and the like the image is gone by now; they count as belonging to it as long as it had a tag", u.images)
+	}
+	for _, told := range f.out.Policies {
+		if told.Policy == nil {
+			continue
+		}
+		guard := told.Policy.guard
+		switch {
+		case guard.mode == Off:
+			f.note("policy %s is off, so it deletes nothing", told.Policy)
+		case guard.mode == Observe, len(guard.windows) > 0, guard.graceGiven && guard.grace != Age{}:
+			f.note("the mode observe, windows and grace periods aren't taken into account: policy %s counts as one that deletes at once", told.Policy)
+		}
+	}
+}

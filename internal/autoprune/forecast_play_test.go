@@ -1,0 +1,222 @@
+package autoprune_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// play has two repositories, on/r and off/r, in which clients do the same. It fakes the clock by
+// moving the times of all rows into the past.
+type play struct {
+	*registry
+	rand  *rand.Rand
+	used  map[string]time.Time // last uses, by repository and tag
+	since time.Time            // of the statistics
+	ids   map[int64]string     // of the repositories
+}
+
+var playPaths = []string{"on/r", "off/r"}
+
+func newPlay(t *testing.T, seed uint64) *play {
+	p := &play{rand: rand.New(rand.NewPCG(seed, 1)), used: map[string]time.Time{}, since: time.Now().Add(-300 * day), ids: map[int64]string{}}
+	p.registry = setup(t, func(o *autoprune.Options) {
+		o.Page = 7
+		o.Pulls = func(context.Context) (autoprune.PullRecord, error) { return autoprune.PullRecord{Since: p.since}, nil }
+		o.Used = func(_ context.Context, repository int64, tags []*autoprune.Tag) error {
+			for _, t := range tags {
+				t.Pulled = p.used[p.ids[repository]+":"+t.Name]
+			}
+			return nil
+		}
+	})
+	for _, path := range playPaths {
+		p.ids[p.repository(path).ID] = path
+	}
+	return p
+}
+
+// index returns an image index without manifests, which needs no blobs.
+func index(name string) catalog.NewManifest {
+	payload := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[],"annotations":{"name":%q}}`, name)
+	m, err := oci.ParseManifest("application/vnd.oci.image.index.v1+json", payload)
+	if err != nil {
+		panic(err)
+	}
+	return catalog.NewManifest{Payload: payload, Manifest: m, Digest: oci.Compute(oci.SHA256, payload)}
+}
+
+// push pushes a manifest by tag. Its layers are the blob "all", and one of its own.
+func (p *play) push(path, tag, manifest string) {
+	m := index(manifest)
+	m.Repository, m.Tags = path, []string{tag}
+	p.must(p.catalog.PutManifest(p.t.Context(), m))
+	for name, size := range map[string]int64{"all": 1000, manifest: int64(len(manifest)) * 7} {
+		p.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", digestOf(name).Bytes(), size, name)
+		p.exec(`INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
+			SELECT m.top_level_namespace_id, m.repository_id, m.id, $3, $4, 'application/vnd.oci.image.layer.v1.tar'
+			FROM manifests m JOIN repositories r ON r.id = m.repository_id WHERE r.path = $1 AND m.digest = $2 ON CONFLICT DO NOTHING`,
+			path, m.Digest.Bytes(), digestOf(name).Bytes(), size)
+	}
+}
+
+// client performs a random action in both repositories, and moves it `ago` into the past.
+func (p *play) client(ago time.Duration) {
+	tag := fmt.Sprintf("%s%d", []string{"v", "pr-", "keep-"}[p.rand.IntN(3)], p.rand.IntN(9))
+	manifest := fmt.Sprint("m", p.rand.IntN(14))
+	n := p.rand.IntN(100)
+	if p.rand.IntN(4) == 0 {
+		tag = strings.ReplaceAll(index(manifest).Digest.String(), ":", "-") + ".sig"
+		manifest = fmt.Sprint("signature", p.rand.IntN(5))
+	}
+	if n >= 60 && n < 70 && slices.Contains(values[string](p.registry, `SELECT t.name FROM tags t JOIN manifests m ON m.id = t.manifest_id
+		WHERE m.digest = $1`, index(manifest).Digest.Bytes()), tag) {
+		n = 0 // pointing a tag to the manifest that it has already isn't in the audit log
+	}
+	for _, path := range playPaths {
+		var err error
+		switch {
+		case n < 60:
+			p.push(path, tag, manifest)
+		case n < 70:
+			err = p.catalog.PointTag(p.t.Context(), path, tag, index(manifest).Digest)
+		case n < 80:
+			err = p.catalog.RestoreTag(p.t.Context(), path, tag, index(manifest).Digest)
+		case n < 95:
+			err = p.catalog.DeleteTag(p.t.Context(), path, tag)
+		default:
+			p.used[path+":"+tag] = time.Now().Add(-ago)
+		}
+		if code := oci.CodeOf(err); err != nil && code != oci.ManifestUnknown {
+			p.must(err)
+		}
+	}
+	p.exec("UPDATE auditlog SET time = time - $1::interval WHERE time > now() - interval '1 minute'", ago)
+	p.exec(`UPDATE tags SET created_at = CASE WHEN created_at > now() - interval '1 minute' THEN created_at - $1::interval ELSE created_at END,
+		updated_at = CASE WHEN updated_at > now() - interval '1 minute' THEN updated_at - $1::interval ELSE updated_at END
+		WHERE GREATEST(created_at, updated_at) > now() - interval '1 minute'`, ago)
+	p.exec("UPDATE manifests SET created_at = created_at - $1::interval WHERE created_at > now() - interval '1 minute'", ago)
+}
+
+// night moves everything a day into the past, but for some seconds: so a run took place a little
+// later than the forecast will assume. Otherwise the first run's deletions would be before the
+// first day of the forecast.
+func (p *play) night() {
+	const day = day - 10*time.Second
+	p.since = p.since.Add(-day)
+	for k, at := range p.used {
+		p.used[k] = at.Add(-day)
+	}
+	p.exec(`UPDATE auditlog SET time = time - $1::interval, detail = CASE WHEN kind = 'autoprune_tag_delete' THEN
+		detail || jsonb_strip_nulls(jsonb_build_object('created_at', (detail->>'created_at')::timestamptz - $1::interval,
+			'updated_at', (detail->>'updated_at')::timestamptz - $1::interval)) ELSE detail END`, day)
+	p.exec("UPDATE tags SET created_at = created_at - $1::interval, updated_at = updated_at - $1::interval", day)
+	p.exec("UPDATE manifests SET created_at = created_at - $1::interval", day)
+}
+
+// moment is a time of the day that ends now, at least ten minutes from its beginning and end.
+func (p *play) moment() time.Duration {
+	return 10*time.Minute + time.Duration(p.rand.IntN(23*60+40))*time.Minute
+}
+
+// days lets days pass, with a run at the end of each, and returns the tags that each run deleted.
+func (p *play) days(n, actions int) (observed [][]string) {
+	for i := range n {
+		var times []time.Duration
+		for range actions {
+			times = append(times, p.moment())
+		}
+		slices.Sort(times)
+		slices.Reverse(times)
+		for _, ago := range times {
+			p.client(ago)
+		}
+		before := value[int64](p.registry, "SELECT COALESCE(max(id), 0) FROM auditlog")
+		p.run()
+		observed = append(observed, values[string](p.registry,
+			"SELECT repository || ':' || tag FROM auditlog WHERE kind = 'autoprune_tag_delete' AND id > $1 ORDER BY tag", before))
+		if i < n-1 {
+			p.night()
+		}
+	}
+	return observed
+}
+
+// past fills the repositories with what clients did before the first day.
+func (p *play) past() {
+	for ago := 60 * day; ago > day; ago -= p.moment() * 2 {
+		p.client(ago)
+	}
+}
+
+// forecast returns the tags that a forecast of a namespace deletes on each day.
+func (p *play) forecast(namespace string, o autoprune.ForecastOptions) (deleted [][]string, f *autoprune.Forecast) {
+	p.t.Helper()
+	deleted = make([][]string, o.Days)
+	f, err := p.pruner.Forecast(p.t.Context(), autoprune.Target{Namespace: namespace}, o.Told(func(day int, repository, tag string) {
+		deleted[day] = append(deleted[day], repository+":"+tag)
+	}))
+	p.must(err)
+	if !f.Complete || len(f.Days) != o.Days {
+		p.t.Fatalf("the forecast has %d days: %+v", len(f.Days), f)
+	}
+	for i, list := range deleted {
+		if slices.Sort(list); f.Days[i].Deleted != int64(len(list)) {
+			p.t.Fatalf("day %d: %+v, and not %d tags", i, f.Days[i], len(list))
+		}
+	}
+	return deleted, f
+}
+
+// TestForecastIsWhatHappens: the same random days pass in two repositories, one with policies and
+// one with the same policies in the mode observe. A forecast at the end must say of each day what
+// the runs in the first repository have deleted on that day, in both repositories.
+func TestForecastIsWhatHappens(t *testing.T) {
+	t.Parallel()
+	for seed, policies := range [][]string{
+		{`{"method": "creation_date", "olderThan": "5d"%s}`},
+		{`{"method": "number_of_tags", "numTags": 4%s}`},
+		{`{"method": "creation_date", "olderThan": "3d", "tagPattern": "^pr-"%s}`, `{"method": "number_of_tags", "numTags": 5, "keep": [{"tagPattern": "^keep-1"}]%s}`},
+		{`{"method": "creation_date", "olderThan": "2d", "removeOrphans": true, "neverBelow": 3%s}`},
+		{`{"method": "number_of_tags", "numTags": 6, "keep": [{"newest": 1, "groupBy": "^([a-z]+)"}]%s}`, `{"method": "creation_date", "olderThan": "12d", "largerThan": "90"%s}`},
+	} {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			const days = 14
+			p := newPlay(t, uint64(seed))
+			p.past()
+			for _, text := range policies {
+				p.policy(autoprune.Target{Namespace: "on"}, fmt.Sprintf(text, ""))
+				p.policy(autoprune.Target{Namespace: "off"}, fmt.Sprintf(text, `, "mode": "observe"`))
+			}
+			observed := p.days(days, 5)
+			total := 0
+			for i := range observed {
+				total += len(observed[i])
+			}
+			if total < 10 {
+				t.Fatalf("only %d tags were deleted", total)
+			}
+			for _, namespace := range []string{"off", "on"} {
+				deleted, f := p.forecast(namespace, autoprune.ForecastOptions{Days: days})
+				for i := range deleted {
+					want := strings.ReplaceAll(fmt.Sprint(observed[i]), "on/r:", namespace+"/r:")
+					if got := fmt.Sprint(deleted[i]); got != want {
+						t.Errorf("%s: on day %d the forecast deletes\n%s\nand the run has deleted\n%s", namespace, i, got, want)
+					}
+				}
+				if f.Deleted != int64(total) {
+					t.Errorf("%s: %d tags in total, not %d", namespace, f.Deleted, total)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,235 @@
+package autoprune
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// resolveImages finds the manifests that tags belong to, and since when they exist.
+func (h *history) resolveImages(ctx context.Context) error {
+	if err := h.namedImages(ctx); err != nil {
+		return err
+	}
+	var ids []int64
+	for _, id := range h.images {
+		ids = append(ids, id)
+	}
+	for i := range h.manifests {
+		ids = append(ids, h.manifests[i].subject)
+	}
+	slices.Sort(ids)
+	ids = slices.DeleteFunc(slices.Compact(ids), func(id int64) bool { return id <= 0 || id > goneManifests })
+	for part := range slices.Chunk(ids, 10_000) {
+		if err := h.f.alive(ctx); err != nil {
+			return err
+		}
+		err := h.s.Created(ctx, part, func(id int64, created time.Time) { h.imageSince[id] = created })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Created calls `each` with the time at which each of the given manifests was stored.
+func (s *snapshot) Created(ctx context.Context, manifests []int64, each func(id int64, created time.Time)) error {
+	rows, err := s.tx.Query(ctx, `
+		SELECT want.id, m.created_at FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (
+			SELECT created_at FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN want.id AND want.id
+			ORDER BY id LIMIT 1) m`, s.target.NamespaceID, s.target.ID, manifests)
+	if err != nil {
+		return s.failed(err)
+	}
+	var id int64
+	var created time.Time
+	_, err = pgx.ForEachRow(rows, []any{&id, &created}, func() error {
+		each(id, created)
+		return nil
+	})
+	if err != nil {
+		return s.failed(err)
+	}
+	return nil
+}
+
+// namedImages finds the manifests that names of tags refer to. One that is gone by now has the
+// id that resolve gave it, if a tag pointed to it.
+func (h *history) namedImages(ctx context.Context) error {
+	var list []oci.DigestPrefix
+	for i := range h.tags {
+		if d, ok := AttachedTo(h.tags[i].name); ok {
+			list = append(list, d)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	for part := range slices.Chunk(list, 10_000) {
+		found, err := h.s.Manifests(ctx, part)
+		if err != nil {
+			return err
+		}
+		maps.Copy(h.images, found)
+	}
+	named := make(map[oci.DigestPrefix]bool, len(list))
+	for _, d := range list {
+		named[d] = true
+	}
+	for d, id := range h.digests {
+		if id <= goneManifests {
+			continue
+		}
+		prefix, _, ok := oci.CutDigest(d.Algorithm().String() + "-" + d.Hex()[:64])
+		if _, there := h.images[prefix]; ok && !there && named[prefix] {
+			h.images[prefix] = id
+			h.lives[id] = 0
+			h.unknown.images++
+		}
+	}
+	return nil
+}
+
+// existing returns the ids of the manifests of all states that still exist, in ascending order.
+func (h *history) existing() []int64 {
+	var ids []int64
+	for i := range h.tags {
+		for _, s := range h.tags[i].states {
+			if s.manifest != 0 && s.manifest < goneManifests {
+				ids = append(ids, s.manifest)
+			}
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// readProperties reads what selectors look at, if a policy has selectors.
+func (h *history) readProperties(ctx context.Context) error {
+	for i := range h.saved {
+		if h.saved[i].Policy.readsManifests() {
+			h.selecting = h.selecting.with(i)
+		}
+	}
+	if h.selecting == 0 {
+		return nil
+	}
+	for part := range slices.Chunk(h.existing(), h.f.p.opt.Page) {
+		if err := h.f.alive(ctx); err != nil {
+			return err
+		}
+		found, err := h.s.Sizes(ctx, part)
+		if err != nil {
+			return err
+		}
+		for id, row := range found {
+			h.manifests[h.place(id)].manifestRow = row
+		}
+	}
+	for i := range h.tags {
+		if slices.ContainsFunc(h.tags[i].states, func(s pastState) bool { return s.manifest > goneManifests }) {
+			h.unknown.manifests++
+		}
+	}
+	return nil
+}
+
+// readUses reads the last-used times of the states that a policy needs them of. Of manifests
+// that are gone by now they aren't known, since an index might have listed others.
+func (h *history) readUses(ctx context.Context) error {
+	if h.f.p.opt.Used == nil {
+		return nil
+	}
+	var states []*pastState
+	var tags []*Tag
+	ask := func() error {
+		if err := h.f.alive(ctx); err != nil || len(tags) == 0 {
+			return err
+		}
+		if err := h.f.p.opt.Used(ctx, h.target.ID, tags); err != nil {
+			return err
+		}
+		for i, t := range tags {
+			states[i].use = int32(len(h.uses))
+			h.uses = append(h.uses, Tag{Pulled: t.used()})
+		}
+		states, tags = states[:0], tags[:0]
+		return nil
+	}
+	for i := range h.tags {
+		for j := range h.tags[i].states {
+			s := &h.tags[i].states[j]
+			if s.manifest == 0 || !h.asksUse(&h.tags[i], s) {
+				continue
+			}
+			if s.manifest > goneManifests {
+				s.use = unknownUse
+				continue
+			}
+			states, tags = append(states, s), append(tags, &Tag{Name: h.tags[i].name, Manifest: s.manifest})
+			if len(tags) == h.f.p.opt.Page {
+				if err := ask(); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return ask()
+}
+
+// asksUse returns whether a policy needs to know when a tag was last used.
+func (h *history) asksUse(t *pastTag, s *pastState) bool {
+	one := h.tag(t, s, h.f.out.Now)
+	for i := range h.saved {
+		policy := &h.saved[i].Policy
+		longest := slices.ContainsFunc(h.f.settings, func(f forecastSetting) bool { return f.policy.readsUse(s.pushed, h.f.out.Now) })
+		if (longest || policy.readsUse(s.pushed, h.f.out.Now)) && policy.considers(&one) {
+			return true
+		}
+	}
+	return false
+}
+
+// tag returns a tag in a state as policies see it at a time.
+func (h *history) tag(p *pastTag, s *pastState, at time.Time) Tag {
+	m := &h.manifests[s.place]
+	t := Tag{Name: p.name, Created: s.pushed, Manifest: s.manifest, Image: m.subject}
+	if p.named {
+		prefix, _ := AttachedTo(p.name)
+		image, known := h.images[prefix]
+		if lives, counted := h.lives[image]; known && (!counted || lives > 0) {
+			t.Image = image
+		} else if t.Image == 0 {
+			t.Image = MissingImage
+		}
+	}
+	if t.Image > 0 && h.imageSince[t.Image].After(at) {
+		t.Image = MissingImage
+	}
+	t.MediaType, t.ArtifactType, t.Size = m.MediaType, m.ArtifactType, m.Size
+	if h.selecting != 0 && s.manifest > goneManifests {
+		t.MediaType, t.Exempt = "unknown", h.selecting
+	}
+	switch {
+	case s.use == 0:
+	case s.use == unknownUse, h.uses[s.use].Pulled.After(at):
+		t.Pulled = at
+		if !s.usesCounted && s.pushed.Before(at) {
+			s.usesCounted = true
+			h.unknown.uses++
+		}
+	default:
+		t.Pulled = h.uses[s.use].Pulled
+	}
+	if h.s.holds && (h.held[s.manifest] || t.Image > 0 && h.held[t.Image] || h.heldNames[p.name]) {
+		t.Held = "held"
+	}
+	return t
+}
