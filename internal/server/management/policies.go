@@ -195,6 +195,7 @@ func (a *API) addPolicies() {
 	}](a, "/autoprunepolicy", "Default", "the registry's defaults")
 	a.addUserPolicies()
 	a.addPreviews()
+	a.addForecasts()
 }
 
 // The inputs of the operations on policies implement these interfaces. target returns the scope

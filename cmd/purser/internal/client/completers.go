@@ -32,7 +32,7 @@ var completions = map[string][]completer{
 	"protection list": {targets}, "protection add": {targets}, "protection remove": {targets, itemsOf("/tagprotection", "rules")},
 	"policy list": {targets}, "policy create": {targets}, "policy show": {targets, policies},
 	"policy update": {targets, policies}, "policy delete": {targets, policies},
-	"prune preview": {targets}, "prune run": {namespaces}, "prune status": {namespaces}, "prune runs": {namespaces},
+	"prune preview": {targets}, "prune forecast": {targets}, "prune run": {namespaces}, "prune status": {namespaces}, "prune runs": {namespaces},
 	"prune asks": {namespaces}, "prune approve": {namespaces, pruneAsks},
 	"quota set": {namespaces}, "quota show": {namespaces}, "quota delete": {namespaces}, "quota recount": {namespaces},
 	"webhook list": {namespaces}, "webhook create": {namespaces}, "webhook show": {namespaces, webhooks, deliveries},

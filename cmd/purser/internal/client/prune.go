@@ -24,7 +24,7 @@ import (
 
 func pruneCommand(src *command.Source) *cobra.Command {
 	return addServer(command.Group("prune", "See what auto-pruning would do, does and did",
-		prunePreviewCommand(src), pruneRunCommand(src), pruneStatusCommand(src), pruneRunsCommand(src), pruneShowCommand(src),
+		prunePreviewCommand(src), pruneForecastCommand(src), pruneRunCommand(src), pruneStatusCommand(src), pruneRunsCommand(src), pruneShowCommand(src),
 		pruneUndoCommand(src), pruneAsksCommand(src), pruneApproveCommand(src), pruneDefaultsCommand(src)))
 }
 
