@@ -40,7 +40,8 @@ type settings struct {
 	out                                                        io.Writer
 	tags, repositories, keep, namespaces, rate, pushers, batch int
 	quiet, idle                                                time.Duration
-	equal                                                      bool
+	equal, preview                                             bool
+	entries                                                    int
 	dir, rules                                                 string
 }
 
@@ -60,6 +61,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flag.DurationVar(&s.quiet, "quiet", 20*time.Second, "how long pulls are measured without pruning")
 	flag.DurationVar(&s.idle, "idle", 2*time.Minute, "how long namespaces with nothing to do are measured")
 	flag.BoolVar(&s.equal, "equal", false, "don't let pruning and PostgreSQL's housekeeping give way to requests")
+	flag.BoolVar(&s.preview, "preview", false, "measure previews and forecasts of the namespace, and nothing else")
+	flag.IntVar(&s.entries, "entries", 10, "with -preview: entries in the audit log for each tag, a fifth of them pushes")
 	flag.StringVar(&s.dir, "dir", "", "directory for the database; default the temporary directory")
 	if err := flag.Parse(args); err != nil {
 		return err
@@ -102,6 +105,9 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	defer stop()
+	if s.preview {
+		return b.forecasting(ctx)
+	}
 	if err := b.pruned(ctx); err != nil {
 		return err
 	}
