@@ -368,8 +368,8 @@ func (f *forecasting) finish() {
 		switch {
 		case guard.mode == Off:
 			f.note("policy %s is off, so it deletes nothing", told.Policy)
-		case guard.mode == Observe, len(guard.windows) > 0, guard.graceGiven && guard.grace != Age{}:
-			f.note("the mode observe, windows and grace periods aren't taken into account: policy %s counts as one that deletes at once", told.Policy)
+		case guard.mode == Observe, len(guard.windows) > 0, guard.graceGiven && guard.grace != Age{}, guard.maxDeleted+guard.maxPercent > 0:
+			f.note("the mode observe, windows, grace periods and caps aren't taken into account: policy %s counts as one that deletes at once", told.Policy)
 		}
 	}
 }
