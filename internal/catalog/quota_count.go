@@ -70,11 +70,12 @@ func (c *Catalog) uncounted(ctx context.Context, n int) ([]quotaKey, error) {
 	})
 }
 
-// waitForWriters waits until every transaction that has an id now has ended. A transaction gets
-// its id before its first write, and triggers run after the write.
+// waitForWriters waits until every transaction that has an id now has ended: those with a lower
+// id than one that is taken now. A transaction gets its id before its first write, and triggers
+// run after the write. (A snapshot's xmax is no such id: open transactions may have higher ones.)
 func (c *Catalog) waitForWriters(ctx context.Context) error {
 	var until int64
-	err := c.db.Pool.QueryRow(ctx, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&until)
+	err := c.db.Pool.QueryRow(ctx, "SELECT pg_current_xact_id()::text::bigint").Scan(&until)
 	for err == nil {
 		var ended bool
 		err = c.db.Pool.QueryRow(ctx, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= $1", until).Scan(&ended)

@@ -3,7 +3,7 @@
 -- slot, and for a row of namespacequotas only near a limit. routines/quotas.sql has the rules.
 --
 -- The triggers of the version before go on to change the row until they are replaced; the sum
--- stays right. A new slot has no room, so that the first commit that needs some shares it out.
+-- stays right. A new slot is closed, so that the first commit that adds something shares out the room.
 
 -- +goose Up
 CREATE TABLE namespacequotaslots (
@@ -12,9 +12,9 @@ CREATE TABLE namespacequotaslots (
     bytes             bigint NOT NULL DEFAULT 0,
     repositories      bigint NOT NULL DEFAULT 0,
     tags              bigint NOT NULL DEFAULT 0,
-    bytes_room        bigint NOT NULL DEFAULT 0,
-    repositories_room bigint NOT NULL DEFAULT 0,
-    tags_room         bigint NOT NULL DEFAULT 0,
+    bytes_room        bigint NOT NULL DEFAULT -4611686018427387904,
+    repositories_room bigint NOT NULL DEFAULT -4611686018427387904,
+    tags_room         bigint NOT NULL DEFAULT -4611686018427387904,
     PRIMARY KEY (namespace_id, slot)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE namespacequotaslots IS 'what commits have changed of what namespaces with a quota use, since it was last added up in namespacequotas';

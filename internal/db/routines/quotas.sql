@@ -24,7 +24,8 @@
 -- into its slot's room locks the row and all slots. Then it knows what the namespace uses,
 -- refuses the change or accepts it, adds the slots up in the row, and gives each an equal share of
 -- what is left. Far below the limit that is rare; close to it, commits come one after another.
--- If a limit or the row's numbers change, the slots lose their room (purser_quota_close).
+-- If a limit or the row's numbers change, the slots are closed (purser_quota_close); so they are
+-- while the namespace uses more than a limit. Who changes limits by psql must do that too.
 --
 -- The locks of a trigger are the last ones that a transaction waits for (see the package comment
 -- of catalog): a client's transaction that has them waits for no other row or advisory lock, so
@@ -32,8 +33,9 @@
 -- those of the other triggers on these tables, and the deletion of a manifest, which deletes tags
 -- first and other rows later, counts its tags at its end (purser_quota_later). The order is: locks
 -- of blobs by their key; then either one slot, or the row and all slots. A transaction that has
--- changed its slot and then adds something for which the slot has no room breaks this order. None
--- of Purser's transactions adds in two statements; if others do, PostgreSQL ends a deadlock.
+-- changed its slot and then adds something for which the slot has no room breaks this order. Of
+-- Purser's transactions only one adds in two statements: the push of a lost blob whose size was
+-- wrong. PostgreSQL ends such a deadlock, and the push runs again.
 -- A transaction that has waited for its slot, and finds that the room was used meanwhile, has the
 -- lock; it fails with a serialization failure, and runs again.
 -- Workers may wait for other locks while they have these; their lock_timeout is below
@@ -88,12 +90,14 @@ BEGIN
 END;
 $$;
 
--- purser_quota_room returns a slot's share of what is left of a limit, 2^62 if there is no limit.
+-- purser_quota_room returns a slot's share of what is left of a limit: 2^62 if there is no limit,
+-- and -2^62, into which nothing fits, if more is used than the limit. 0 would let a slot below 0
+-- grow back to 0.
 CREATE OR REPLACE FUNCTION purser_quota_room (most bigint, used bigint)
     RETURNS bigint
     LANGUAGE sql IMMUTABLE
     AS $$
-    SELECT CASE WHEN most IS NULL THEN 4611686018427387904 ELSE GREATEST(most - used, 0) / 8 END
+    SELECT CASE WHEN most IS NULL THEN 4611686018427387904 WHEN most < used THEN -4611686018427387904 ELSE (most - used) / 8 END
 $$;
 
 -- purser_quota_fits says whether a slot has room for what is added. Less always fits.
@@ -172,14 +176,16 @@ BEGIN
 END;
 $$;
 
--- purser_quota_close takes the room away from the slots of a namespace, so that the next change
--- that adds something is compared with the limits. The transaction has locked or changed the row
+-- purser_quota_close closes the slots of a namespace (see purser_quota_room), so that the next
+-- change that adds something is compared with the limits. The transaction has locked or changed the row
 -- of namespacequotas before.
 CREATE OR REPLACE FUNCTION purser_quota_close (namespace bigint)
     RETURNS void
     LANGUAGE sql VOLATILE
     AS $$
-    UPDATE namespacequotaslots SET bytes_room = 0, repositories_room = 0, tags_room = 0 WHERE namespace_id = namespace
+    UPDATE namespacequotaslots
+    SET bytes_room = -4611686018427387904, repositories_room = -4611686018427387904, tags_room = -4611686018427387904
+    WHERE namespace_id = namespace
 $$;
 
 -- purser_quota_lock takes the locks of blobs in namespaces: for a few blobs one each, for many the
