@@ -327,10 +327,10 @@ func (v *repositoryRun) deletedBy(ctx context.Context, tx pgx.Tx, sets []PolicyS
 	for _, id := range slices.Sorted(maps.Keys(touched)) {
 		own := touched[id]
 		ok := own.Deleted <= own.Most
-		if ok && own.Approved && u.caps.Policies[id].Deleted == 0 {
+		if ok && own.Approved {
 			done, err := tx.Exec(ctx, `
 				UPDATE autopruneasks SET approved_run = $4
-				WHERE policy = $1 AND namespace_id = $2 AND version = $3 AND approved >= $5 AND approved_run IS NULL`,
+				WHERE policy = $1 AND namespace_id = $2 AND version = $3 AND approved >= $5 AND (approved_run IS NULL OR approved_run = $4)`,
 				id, u.task.namespace, own.Version, u.task.run, own.Most)
 			if err != nil {
 				return nil, fmt.Errorf("using the approval of policy %s: %w", id, err)

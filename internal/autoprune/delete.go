@@ -236,6 +236,10 @@ func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]c
 		return errOutdated
 	}
 	if err != nil {
+		if after != nil && !errors.Is(err, errBusy) {
+			// The deletion may have been committed, and only the answer was lost.
+			u.caps, u.policies.caps = after, after
+		}
 		return err
 	}
 	u.countHeld(held...)
