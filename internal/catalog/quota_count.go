@@ -70,23 +70,27 @@ func (c *Catalog) uncounted(ctx context.Context, n int) ([]quotaKey, error) {
 	})
 }
 
-// waitForWriters waits until every transaction that has an id now has ended: those with a lower
-// id than one that is taken now. A transaction gets its id before its first write, and triggers
-// run after the write. (A snapshot's xmax is no such id: open transactions may have higher ones.)
+// waitForWriters waits until every transaction of this database that has an id now has ended. A
+// transaction gets its id before its first write, and triggers run after the write. Until it ends
+// it has locks of its id and of the table. Comparing ids instead, by snapshots, would wait for
+// transactions of the server's other databases too.
 func (c *Catalog) waitForWriters(ctx context.Context) error {
-	var until int64
-	err := c.db.Pool.QueryRow(ctx, "SELECT pg_current_xact_id()::text::bigint").Scan(&until)
-	for err == nil {
-		var ended bool
-		err = c.db.Pool.QueryRow(ctx, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= $1", until).Scan(&ended)
-		if ended {
-			return nil
-		}
-		if err == nil {
-			err = worker.Sleep(ctx, writersPoll)
+	const writers = `
+		SELECT COALESCE(array_agg(DISTINCT x.transactionid::text), '{}') FROM pg_locks x
+		WHERE x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock' AND x.granted AND x.virtualtransaction IN (
+			SELECT virtualtransaction FROM pg_locks
+			WHERE locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
+	var ids []string
+	err := c.db.Pool.QueryRow(ctx, writers).Scan(&ids)
+	for err == nil && len(ids) > 0 {
+		if err = worker.Sleep(ctx, writersPoll); err == nil {
+			err = c.db.Pool.QueryRow(ctx, writers+" AND x.transactionid::text = ANY ($1)", ids).Scan(&ids)
 		}
 	}
-	return fmt.Errorf("waiting for transactions that don't know a new quota: %w", err)
+	if err != nil {
+		return fmt.Errorf("waiting for transactions that don't know a new quota: %w", err)
+	}
+	return nil
 }
 
 // countQuota counts the content of a namespace and corrects the numbers of its quota. It does

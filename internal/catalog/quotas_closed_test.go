@@ -89,7 +89,7 @@ func TestCountWaitsForWriters(t *testing.T) {
 	catalogtest.Eventually(t, "the count waits", func() bool {
 		var polls int
 		err := b.DB.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND query LIKE '%pg_snapshot_xmin%' AND pid <> pg_backend_pid()`).Scan(&polls)
+			WHERE datname = current_database() AND query LIKE '%transactionid::text = ANY%' AND pid <> pg_backend_pid()`).Scan(&polls)
 		return err == nil && polls > 0
 	})
 	if b.quota(t, "acme").Counted {
