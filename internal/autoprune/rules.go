@@ -101,7 +101,8 @@ type Rules struct {
 	Pulls      PullRecord
 	// IgnoreWaits lets policies that wait delete tags, but not those with the mode observe.
 	IgnoreWaits bool
-	// Would lets the policies with the mode observe delete tags, and policies that wait. The verdict then says what would be deleted.
+	// Would lets the policies with the mode observe delete tags, and policies that wait. The
+	// verdict then says what would be deleted.
 	Would bool
 }
 

@@ -255,3 +255,30 @@ func queueCycles(ctx context.Context, tx pgx.Tx, list []*cycle) error {
 			review_count = 0, event = EXCLUDED.event, set_aside_at = NULL`, all.args()...)
 	return err
 }
+
+// sort reads what classify's statement says of each manifest: those that something references,
+// and that may be part of a cycle, become candidates.
+func (l *classification) sort(rows pgx.Rows) error {
+	var s cycleCandidate
+	var what string
+	_, err := pgx.ForEachRow(rows, []any{&s.namespace, &s.repository, &s.id, &what}, func() error {
+		switch what {
+		case "gone":
+			l.gone.add(s.namespace, s.repository, s.id)
+		case "unlinked":
+			l.unlinked.add(s.namespace, s.repository, s.id)
+		case "unqueued":
+			l.unqueued.add(s.namespace, s.repository, s.id)
+		case "referenced":
+			l.referenced.add(s.namespace, s.repository, s.id)
+		case "unreferenced":
+			l.unreferenced.add(s.namespace, s.repository, s.id)
+		default:
+			s.listed = what == "listed"
+			l.maybeInCycle.list = append(l.maybeInCycle.list, s)
+			l.maybeInCycle.keys.add(s.namespace, s.repository, s.id)
+		}
+		return nil
+	})
+	return err
+}

@@ -245,32 +245,6 @@ func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys, holds bool) (l 
 	return l, err
 }
 
-// sort reads what classify's statement says of each manifest.
-func (l *classification) sort(rows pgx.Rows) error {
-	var s cycleCandidate
-	var what string
-	_, err := pgx.ForEachRow(rows, []any{&s.namespace, &s.repository, &s.id, &what}, func() error {
-		switch what {
-		case "gone":
-			l.gone.add(s.namespace, s.repository, s.id)
-		case "unlinked":
-			l.unlinked.add(s.namespace, s.repository, s.id)
-		case "unqueued":
-			l.unqueued.add(s.namespace, s.repository, s.id)
-		case "referenced":
-			l.referenced.add(s.namespace, s.repository, s.id)
-		case "unreferenced":
-			l.unreferenced.add(s.namespace, s.repository, s.id)
-		default:
-			s.listed = what == "listed"
-			l.maybeInCycle.list = append(l.maybeInCycle.list, s)
-			l.maybeInCycle.keys.add(s.namespace, s.repository, s.id)
-		}
-		return nil
-	})
-	return err
-}
-
 // linkMissing inserts the missing rows of manifest_references for manifests that were
 // pushed after an index that lists them, and deletes the rows of missing_children that
 // recorded them as missing.
