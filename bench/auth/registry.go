@@ -58,7 +58,7 @@ func (r *registry) token(ctx context.Context) (string, error) {
 
 // load sends a request again and again over n connections; see instance.Load.
 func (r *registry) load(ctx context.Context, q request, authorization string, n int, window, every time.Duration) ([]time.Duration, error) {
-	return instance.Load(n, window, every, func() error {
+	return instance.Load(ctx, n, window, every, func() error {
 		status, body, err := r.Send(ctx, q.method, q.path, nil, authorization)
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("%s %s: status %d, %s", q.method, q.path, status, body)

@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"time"
 
@@ -52,17 +51,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if s.purser == "" || s.window <= 0 || s.rounds < 1 || s.conn < 1 || s.digests <= s.images || s.images < 0 {
 		return errors.New("usage: holds -purser PROGRAM [flags]; more digests than images")
 	}
-	base, err := os.MkdirTemp(s.dir, "purser-bench-holds-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(base) //nolint:errcheck // a leftover directory harms nobody
-	r, err := instance.Start(ctx, s.purser, base, false)
-	if err != nil {
-		return err
-	}
-	defer r.Stop()
-	return s.run(ctx, r)
+	return instance.Run(ctx, s.purser, s.dir, s.run)
 }
 
 func (s settings) run(ctx context.Context, r *instance.Registry) error {
@@ -77,7 +66,7 @@ func (s settings) run(ctx context.Context, r *instance.Registry) error {
 	}
 	var alone, beside, first, renewing meter.Latencies
 	for round := range s.rounds {
-		took, err := instance.Load(s.conn, s.window, 20*time.Millisecond, once)
+		took, err := instance.Load(ctx, s.conn, s.window, 20*time.Millisecond, once)
 		if err != nil {
 			return err
 		}
@@ -87,7 +76,7 @@ func (s settings) run(ctx context.Context, r *instance.Registry) error {
 			reports <- s.reports(ctx, r, fmt.Sprint("cluster-", round), list, &first, &renewing)
 		}()
 		for busy := true; busy; {
-			if took, err = instance.Load(s.conn, s.window/4, 20*time.Millisecond, once); err != nil {
+			if took, err = instance.Load(ctx, s.conn, s.window/4, 20*time.Millisecond, once); err != nil {
 				return err
 			}
 			beside = append(beside, took...)

@@ -64,7 +64,7 @@ func Start(ctx context.Context, purser, dir string, closed bool, env ...string) 
 			r.Stop()
 			return nil, fmt.Errorf("the registry doesn't answer: status %d, %w", status, err)
 		}
-		time.Sleep(100 * time.Millisecond)
+		sleep(ctx, 100*time.Millisecond)
 	}
 }
 
@@ -151,8 +151,9 @@ func (r *Registry) Push(ctx context.Context, repository, tag string, layers ...[
 
 // Load calls `once` again and again from n goroutines for the time `window`, and returns how
 // long each call took. `every` is the time from the start of one call to the start of the
-// goroutine's next; 0: at once. A goroutine stops at its first error, which Load returns.
-func Load(n int, window, every time.Duration, once func() error) ([]time.Duration, error) {
+// goroutine's next; 0: at once. A goroutine stops at its first error, which Load returns, and when
+// ctx ends.
+func Load(ctx context.Context, n int, window, every time.Duration, once func() error) ([]time.Duration, error) {
 	var mu sync.Mutex
 	var all []time.Duration
 	var failed error
@@ -162,12 +163,10 @@ func Load(n int, window, every time.Duration, once func() error) ([]time.Duratio
 		wg.Go(func() {
 			var took []time.Duration
 			var err error
-			for begin := time.Now(); begin.Before(end) && err == nil; begin = time.Now() {
+			for begin := time.Now(); begin.Before(end) && err == nil && ctx.Err() == nil; begin = time.Now() {
 				err = once()
 				took = append(took, time.Since(begin))
-				if rest := every - time.Since(begin); rest > 0 {
-					time.Sleep(rest)
-				}
+				sleep(ctx, every-time.Since(begin))
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -178,4 +177,31 @@ func Load(n int, window, every time.Duration, once func() error) ([]time.Duratio
 	}
 	wg.Wait()
 	return all, failed
+}
+
+// sleep waits for some time, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// Run starts an open registry in a directory below `dir`, calls fn with it, and stops and removes
+// the registry.
+func Run(ctx context.Context, purser, dir string, fn func(ctx context.Context, r *Registry) error) error {
+	base, err := os.MkdirTemp(dir, "purser-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(base) //nolint:errcheck // a leftover directory harms nobody
+	r, err := Start(ctx, purser, base, false)
+	if err != nil {
+		return err
+	}
+	defer r.Stop()
+	return fn(ctx, r)
 }

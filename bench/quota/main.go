@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,17 +57,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if s.purser == "" || s.window <= 0 || s.rounds < 1 {
 		return errors.New("usage: quota -purser PROGRAM [flags]")
 	}
-	base, err := os.MkdirTemp(s.dir, "purser-bench-quota-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(base) //nolint:errcheck // a leftover directory harms nobody
-	r, err := instance.Start(ctx, s.purser, base, false)
-	if err != nil {
-		return err
-	}
-	defer r.Stop()
-	return s.run(ctx, r)
+	return instance.Run(ctx, s.purser, s.dir, s.run)
 }
 
 // kinds are the namespaces.
@@ -134,7 +123,7 @@ func (s settings) compare(ctx context.Context, r *instance.Registry, n int) erro
 func (s settings) measure(ctx context.Context, r *instance.Registry, namespace string, n int, f *figures) error {
 	var number atomic.Int64
 	before, begin := r.Meter.Now(false), time.Now()
-	took, err := instance.Load(n, s.window, 0, func() error {
+	took, err := instance.Load(ctx, n, s.window, 0, func() error {
 		var layers [3][]byte
 		for i := range layers {
 			layers[i] = make([]byte, 10<<10)
