@@ -107,6 +107,12 @@ const (
 	HoldReporterEnded  Kind = "hold_reporter_ended"  // the lease is over, so its holds have ended
 	DeleteHoldReporter Kind = "delete_hold_reporter"
 	RecountQuota       Kind = "recount_quota"
+	// RestoreRepo and RestoreNamespace: something was brought back from the trash.
+	RestoreRepo      Kind = "restore_repo"
+	RestoreNamespace Kind = "org_restore"
+	// PurgeRepo and PurgeNamespace: something in the trash was deleted for good.
+	PurgeRepo      Kind = "purge_repo"
+	PurgeNamespace Kind = "org_purge"
 )
 
 // Kinds returns all kinds that this version of Purser writes, those with Quay's names
@@ -130,4 +136,5 @@ var kinds = []Kind{
 	RunGC, RetryGC, RunCheck, AdoptStore, RunLooseKeys, ExportLog, ChangeMaintenance,
 	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys,
 	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter, RecountQuota,
+	RestoreRepo, RestoreNamespace, PurgeRepo, PurgeNamespace,
 }

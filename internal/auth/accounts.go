@@ -73,8 +73,8 @@ func (s *Store) Account(ctx context.Context, name string) (Account, error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT a.id, a.name, a.kind, n.name, a.source, a.subject, a.email, a.description, a.superuser, a.disabled_at,
 			a.repository_patterns, a.actions, a.created_at, a.last_used_at, a.password_hash
-		FROM accounts a LEFT JOIN top_level_namespaces n ON n.id = a.top_level_namespace_id
-		WHERE a.name = $1`, name)
+		FROM accounts a LEFT JOIN live_namespaces n ON n.id = a.top_level_namespace_id
+		WHERE a.name = $1 AND a.deleted_name IS NULL`, name)
 	if err != nil {
 		return Account{}, err
 	}

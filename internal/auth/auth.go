@@ -132,7 +132,7 @@ const maxTitle, maxDescription = 255, 10_000
 // namespaceID returns the id of a namespace. It locks the namespace against deletion until the
 // transaction ends.
 func namespaceID(ctx context.Context, tx pgx.Tx, name string) (id int64, err error) {
-	err = tx.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 FOR KEY SHARE", name).Scan(&id)
+	err = tx.QueryRow(ctx, "SELECT id FROM live_namespaces WHERE name = $1 FOR KEY SHARE", name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, unknown("namespace %s is not known to this registry", short(name))
 	}
@@ -145,7 +145,7 @@ func place(ctx context.Context, tx pgx.Tx, r Resource) (namespace int64, reposit
 	if namespace, err = namespaceID(ctx, tx, r.Namespace); err != nil || r.Repository == "" {
 		return namespace, nil, err
 	}
-	err = tx.QueryRow(ctx, "SELECT id FROM repositories WHERE path = $1 AND top_level_namespace_id = $2 FOR KEY SHARE",
+	err = tx.QueryRow(ctx, "SELECT id FROM repositories WHERE path = $1 AND top_level_namespace_id = $2 AND deleted_at IS NULL FOR KEY SHARE",
 		r.Repository, namespace).Scan(&repository)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = unknown("repository %s is not known to this registry", short(r.Repository))

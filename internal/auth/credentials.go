@@ -175,7 +175,7 @@ func (s *Store) credentialOf(ctx context.Context, secret string) (c Credential, 
 	err = s.db.Pool.QueryRow(ctx, `
 		SELECT c.id, c.account_id, c.kind, c.title, c.repository_patterns, c.actions, c.created_at, c.expires_at, c.last_used_at, a.name
 		FROM credentials c JOIN accounts a ON a.id = c.account_id
-		WHERE c.secret_hash = $1 AND (c.expires_at IS NULL OR c.expires_at > now())`, secretHash(secret)).
+		WHERE c.secret_hash = $1 AND a.deleted_name IS NULL AND (c.expires_at IS NULL OR c.expires_at > now())`, secretHash(secret)).
 		Scan(&c.ID, &c.Account, &c.Kind, &c.Title, &c.Limits.Repositories, &c.Limits.Actions, &c.Created, &c.Expires, &c.LastUsed, &account)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, "", false, nil

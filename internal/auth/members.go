@@ -11,7 +11,7 @@ import (
 // CheckNamespace returns an error, with status 404, unless the namespace exists.
 func (s *Store) CheckNamespace(ctx context.Context, name string) error {
 	var found bool
-	err := s.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM top_level_namespaces WHERE name = $1)", name).Scan(&found)
+	err := s.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM live_namespaces WHERE name = $1)", name).Scan(&found)
 	if err == nil && !found {
 		err = unknown("namespace %s is not known to this registry", short(name))
 	}
@@ -76,10 +76,10 @@ type GrantOf struct {
 func (s *Store) GrantsOf(ctx context.Context, namespace, account, team string) ([]GrantOf, error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT COALESCE(r.path, ''), g.role, r.is_public
-		FROM top_level_namespaces n
+		FROM live_namespaces n
 		JOIN grants g ON g.top_level_namespace_id = n.id
 		LEFT JOIN repositories r ON r.id = g.repository_id AND r.top_level_namespace_id = n.id
-		WHERE n.name = $1 AND (
+		WHERE n.name = $1 AND r.deleted_at IS NULL AND (
 			g.account_id = (SELECT id FROM accounts WHERE name = $2) OR
 			g.team_id = (SELECT id FROM teams WHERE top_level_namespace_id = n.id AND name = $3))
 		ORDER BY r.path NULLS FIRST`, namespace, account, team)
@@ -109,7 +109,7 @@ type NamespaceMember struct {
 func (s *Store) NamespaceMembers(ctx context.Context, namespace string) ([]NamespaceMember, error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		WITH place AS MATERIALIZED (
-			SELECT id FROM top_level_namespaces WHERE name = $1
+			SELECT id FROM live_namespaces WHERE name = $1
 		), found AS MATERIALIZED (
 			SELECT m.account_id, t.name AS team, NULL::text AS repository, NULL::text AS role
 			FROM place n JOIN teams t ON t.top_level_namespace_id = n.id JOIN teammembers m ON m.team_id = t.id
@@ -117,7 +117,7 @@ func (s *Store) NamespaceMembers(ctx context.Context, namespace string) ([]Names
 			SELECT g.account_id, NULL, r.path, CASE WHEN g.repository_id IS NULL THEN g.role END
 			FROM place n JOIN grants g ON g.top_level_namespace_id = n.id
 			LEFT JOIN repositories r ON r.id = g.repository_id AND r.top_level_namespace_id = n.id
-			WHERE g.account_id IS NOT NULL
+			WHERE g.account_id IS NOT NULL AND r.deleted_at IS NULL
 		)
 		SELECT a.name, COALESCE(max(array_position(ARRAY['reader', 'writer', 'maintainer', 'administrator'], f.role)), 0),
 			COALESCE(array_agg(DISTINCT f.team) FILTER (WHERE f.team IS NOT NULL), '{}'),

@@ -76,7 +76,7 @@ func unknownRobot(name string) error { return unknown("there is no robot %s", sh
 
 // lockRobot returns the id of the robot `name`, and locks its row until the transaction ends.
 func lockRobot(ctx context.Context, tx pgx.Tx, name string) (id int64, err error) {
-	err = tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 AND kind = 'robot' FOR UPDATE", name).Scan(&id)
+	err = tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 AND kind = 'robot' AND deleted_name IS NULL FOR UPDATE", name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = unknownRobot(name)
 	}
@@ -88,7 +88,7 @@ func (s *Store) Robots(ctx context.Context, namespace string) ([]Account, error)
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT a.id, a.name, a.kind, n.name, a.source, a.subject, a.email, a.description, a.superuser, a.disabled_at,
 			a.repository_patterns, a.actions, a.created_at, a.last_used_at, a.password_hash
-		FROM top_level_namespaces n JOIN accounts a ON a.top_level_namespace_id = n.id
+		FROM live_namespaces n JOIN accounts a ON a.top_level_namespace_id = n.id
 		WHERE n.name = $1 ORDER BY a.name LIMIT $2`, namespace, maxRobots)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (s *Store) Robots(ctx context.Context, namespace string) ([]Account, error)
 // DeleteRobot deletes a robot with its secrets and grants. Error: 404.
 func (s *Store) DeleteRobot(ctx context.Context, name string) error {
 	return s.change(ctx, "deleting robot "+name, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, "DELETE FROM accounts WHERE name = $1 AND kind = 'robot'", name)
+		tag, err := tx.Exec(ctx, "DELETE FROM accounts WHERE name = $1 AND kind = 'robot' AND deleted_name IS NULL", name)
 		if err == nil && tag.RowsAffected() == 0 {
 			return unknownRobot(name)
 		}
@@ -206,7 +206,7 @@ func (s *Store) Federations(ctx context.Context, robot string) (list []Federatio
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT f.id, f.issuer, f.audience, f.claims, f.created_at
 		FROM accounts a JOIN robotfederations f ON f.account_id = a.id
-		WHERE a.name = $1 ORDER BY f.created_at, f.id LIMIT $2`, robot, maxFederations)
+		WHERE a.name = $1 AND a.deleted_name IS NULL ORDER BY f.created_at, f.id LIMIT $2`, robot, maxFederations)
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func (s *Store) Teams(ctx context.Context, namespace string) ([]Team, error) {
 		SELECT t.id, n.name, t.name, t.role, t.description,
 			(SELECT count(*) FROM teammembers WHERE team_id = t.id)::int,
 			EXISTS (SELECT FROM teamgroups WHERE team_id = t.id)
-		FROM top_level_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
+		FROM live_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
 		WHERE n.name = $1 ORDER BY t.name LIMIT $2`, namespace, maxTeams)
 	if err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func unknownTeam(namespace, name string) error {
 
 func lockTeam(ctx context.Context, tx pgx.Tx, namespace, name string) (id int64, err error) {
 	err = tx.QueryRow(ctx, `
-		SELECT t.id FROM top_level_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
+		SELECT t.id FROM live_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
 		WHERE n.name = $1 AND t.name = $2 FOR UPDATE OF t`, namespace, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = unknownTeam(namespace, name)
@@ -152,7 +152,7 @@ type Member struct {
 func (s *Store) Members(ctx context.Context, namespace, team string) ([]Member, error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT a.name, a.kind = 'robot', m.synced
-		FROM top_level_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
+		FROM live_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
 		JOIN teammembers m ON m.team_id = t.id JOIN accounts a ON a.id = m.account_id
 		WHERE n.name = $1 AND t.name = $2 ORDER BY a.name LIMIT $3`, namespace, team, maxMembers)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *Store) Members(ctx context.Context, namespace, team string) ([]Member, 
 	}
 	var found bool
 	err = s.db.Pool.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM top_level_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
+		SELECT EXISTS (SELECT FROM live_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
 			WHERE n.name = $1 AND t.name = $2)`, namespace, team).Scan(&found)
 	if err == nil && !found {
 		err = unknownTeam(namespace, team)
@@ -205,7 +205,7 @@ func grantee(ctx context.Context, tx pgx.Tx, namespace, account string) (id int6
 	if of, _, robot := strings.Cut(account, "+"); robot && of != namespace {
 		return 0, invalid("robot %s would belong to namespace %s, and can't get rights in another one", short(account), short(of))
 	}
-	err = tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 FOR KEY SHARE", account).Scan(&id)
+	err = tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 AND deleted_name IS NULL FOR KEY SHARE", account).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, unknownAccount(account)
 	}
@@ -235,7 +235,7 @@ func (s *Store) RemoveMember(ctx context.Context, namespace, team, account strin
 func (s *Store) TeamGroups(ctx context.Context, namespace, team string) ([]TeamGroup, error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT g.source, g.group_name
-		FROM top_level_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id JOIN teamgroups g ON g.team_id = t.id
+		FROM live_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id JOIN teamgroups g ON g.team_id = t.id
 		WHERE n.name = $1 AND t.name = $2 ORDER BY g.source, g.group_name`, namespace, team)
 	if err != nil {
 		return nil, err
@@ -290,7 +290,7 @@ func syncTeams(ctx context.Context, tx pgx.Tx, account int64, name, source strin
 		SELECT c.added, n.name, t.name
 		FROM (SELECT team_id, false AS added FROM gone UNION ALL SELECT team_id, true FROM new) c
 		CROSS JOIN LATERAL (SELECT top_level_namespace_id, name FROM teams WHERE id = c.team_id OFFSET 0) t
-		CROSS JOIN LATERAL (SELECT name FROM top_level_namespaces WHERE id = t.top_level_namespace_id OFFSET 0) n
+		CROSS JOIN LATERAL (SELECT name FROM live_namespaces WHERE id = t.top_level_namespace_id OFFSET 0) n
 		ORDER BY n.name, t.name`, account, source, groups)
 	if err != nil {
 		return false, err
@@ -331,8 +331,8 @@ func (s *Store) Grants(ctx context.Context, r Resource) ([]Grant, error) {
 			COALESCE(a.top_level_namespace_id = n.id, false) OR EXISTS (
 				SELECT FROM teammembers m JOIN teams mt ON mt.id = m.team_id
 				WHERE m.account_id = g.account_id AND mt.top_level_namespace_id = n.id)
-		FROM top_level_namespaces n
-		LEFT JOIN repositories r ON r.path = $2 AND r.top_level_namespace_id = n.id
+		FROM live_namespaces n
+		LEFT JOIN repositories r ON r.path = $2 AND r.top_level_namespace_id = n.id AND r.deleted_at IS NULL
 		JOIN grants g ON g.top_level_namespace_id = n.id AND g.repository_id IS NOT DISTINCT FROM r.id
 		LEFT JOIN accounts a ON a.id = g.account_id LEFT JOIN teams t ON t.id = g.team_id
 		WHERE n.name = $1 AND ($2 = '' OR r.id IS NOT NULL)

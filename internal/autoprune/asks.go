@@ -202,7 +202,7 @@ func (p *Pruner) asks(ctx context.Context, q db.Querier, o owner) ([]Ask, error)
 		FROM autopruneasks a
 		LEFT JOIN repositoryautoprunepolicy p ON p.uuid = a.policy
 		LEFT JOIN repositories r ON r.id = p.repository_id
-		WHERE a.namespace_id = $1 AND a.approved_run IS NULL`, o.namespace)
+		WHERE a.namespace_id = $1 AND a.approved_run IS NULL AND r.deleted_at IS NULL`, o.namespace)
 	if err != nil {
 		return nil, fmt.Errorf("listing the policies of namespace %s that ask: %w", o.name, err)
 	}

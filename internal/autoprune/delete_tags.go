@@ -52,7 +52,10 @@ var errGone = errors.New("the repository is gone")
 func (tx deletionTx) LockRepository(ctx context.Context, t catalog.Repository) (holds bool, err error) {
 	there := false
 	b := new(pgx.Batch)
-	b.Queue("SELECT FROM repositories WHERE id = $1 FOR KEY SHARE", t.ID).Exec(func(tag pgconn.CommandTag) error {
+	b.Queue(`
+		SELECT FROM repositories r
+		WHERE r.id = $1 AND r.deleted_at IS NULL AND EXISTS (SELECT FROM live_namespaces n WHERE n.id = r.top_level_namespace_id)
+		FOR KEY SHARE OF r`, t.ID).Exec(func(tag pgconn.CommandTag) error {
 		there = tag.RowsAffected() > 0
 		return nil
 	})

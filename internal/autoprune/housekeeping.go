@@ -22,7 +22,7 @@ func (p *Pruner) housekeeping(ctx context.Context) error {
 		p.ensured = now
 		_, err := p.db.Pool.Exec(ctx, `
 			INSERT INTO autoprunetaskstatus (namespace_id, status)
-			SELECT n.id, 'queued' FROM top_level_namespaces n
+			SELECT n.id, 'queued' FROM live_namespaces n
 			WHERE EXISTS (SELECT FROM defaultautoprunepolicy)
 				AND NOT EXISTS (SELECT FROM autoprunetaskstatus t WHERE t.namespace_id = n.id)
 				AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults w WHERE w.namespace_id = n.id)

@@ -84,14 +84,14 @@ func (t Target) find(ctx context.Context, q db.Querier, lock bool) (owner, error
 	var err error
 	switch t.Scope() {
 	case NamespaceScope:
-		err = q.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 "+clause, t.Namespace).Scan(&o.namespace)
+		err = q.QueryRow(ctx, "SELECT id FROM live_namespaces WHERE name = $1 "+clause, t.Namespace).Scan(&o.namespace)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return o, namespaceUnknown(t.Namespace)
 		}
 	case RepositoryScope:
 		o.name = t.Repository
-		err = q.QueryRow(ctx, `SELECT n.id, r.id FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
-			WHERE r.path = $1 `+clause, t.Repository).Scan(&o.namespace, &o.repository)
+		err = q.QueryRow(ctx, `SELECT n.id, r.id FROM live_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+			WHERE r.path = $1 AND r.deleted_at IS NULL `+clause, t.Repository).Scan(&o.namespace, &o.repository)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return o, oci.Errorf(oci.NameUnknown, "repository %s is not known to this registry", t.Repository).
 				WithDetail(map[string]string{"name": t.Repository})

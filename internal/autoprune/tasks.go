@@ -56,13 +56,14 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 			SELECT namespace_id, run, last_ran_ms FROM autoprunetaskstatus
 			WHERE (leased_until IS NULL OR leased_until < clock_timestamp())
 				AND (last_ran_ms IS NULL OR run IS NOT NULL OR last_ran_ms <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $3::bigint)
+				AND EXISTS (SELECT FROM live_namespaces n WHERE n.id = namespace_id)
 			ORDER BY last_ran_ms NULLS FIRST LIMIT 1
 			FOR UPDATE SKIP LOCKED
 		)
 		UPDATE autoprunetaskstatus t
 		SET lease = $1, leased_until = clock_timestamp() + $2::interval, last_ran_ms = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, status = 'running',
 			run = COALESCE(t.run, gen_random_uuid()), asked = t.asked AND t.run IS NOT NULL
-		FROM due JOIN top_level_namespaces n ON n.id = due.namespace_id
+		FROM due JOIN live_namespaces n ON n.id = due.namespace_id
 		WHERE t.namespace_id = due.namespace_id
 		RETURNING t.namespace_id, n.name, t.run, due.run, due.last_ran_ms IS NULL, t.next_repository, t.policies_version,
 			(SELECT value::bigint FROM settings WHERE name = 'autoprune_defaults_version'),
@@ -264,7 +265,7 @@ func (p *Pruner) next(ctx context.Context) (time.Duration, error) {
 			WHEN leased_until > clock_timestamp() THEN extract(epoch FROM leased_until - clock_timestamp()) * 1000
 			WHEN last_ran_ms IS NULL OR run IS NOT NULL THEN 0
 			ELSE last_ran_ms + $1::bigint - (extract(epoch FROM clock_timestamp()) * 1000)::bigint END)::bigint
-		FROM autoprunetaskstatus`, p.opt.Interval.Milliseconds()).Scan(&ms)
+		FROM autoprunetaskstatus WHERE EXISTS (SELECT FROM live_namespaces n WHERE n.id = namespace_id)`, p.opt.Interval.Milliseconds()).Scan(&ms)
 	if err != nil {
 		return 0, fmt.Errorf("looking when a namespace is due: %w", err)
 	}

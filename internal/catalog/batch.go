@@ -93,8 +93,8 @@ func (b *batch) guard(dest []any, sql string, args ...any) {
 func (b *batch) lockRepository(r repository, path string) {
 	b.guard(nil, `
 		SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the repository was deleted meanwhile') END
-		FROM (SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
-		      WHERE n.id = $1 AND r.id = $2 AND r.path = $3
+		FROM (SELECT FROM live_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+		      WHERE n.id = $1 AND r.id = $2 AND r.path = $3 AND r.deleted_at IS NULL
 		      FOR KEY SHARE) alive`, r.namespace, r.id, path)
 }
 

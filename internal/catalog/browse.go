@@ -105,7 +105,7 @@ func (c *Catalog) Namespaces(ctx context.Context, v Viewer, f NameFilter, after 
 
 func (c *Catalog) allNamespaces(ctx context.Context, _ Viewer, f NameFilter, after string, limit int) ([]string, error) {
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT name FROM top_level_namespaces WHERE name > $1 AND name >= $2 AND name < $3
+		SELECT name FROM live_namespaces WHERE name > $1 AND name >= $2 AND name < $3
 		ORDER BY name LIMIT $4`, after, f.Prefix, f.Prefix+afterNames, limit)
 	if err != nil {
 		return nil, err
@@ -117,10 +117,10 @@ func (c *Catalog) countAll(ctx context.Context, _ Viewer, names []string) ([]Nam
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT n.name, n.created_at, (
 			SELECT count(*) FROM (
-				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id
+				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.deleted_at IS NULL
 				ORDER BY r.id LIMIT $2) counted) -- ordered as an index is, else the planner may read the table
 		FROM unnest($1::text[]) WITH ORDINALITY AS want (name, nth)
-		JOIN top_level_namespaces n ON n.name = want.name
+		JOIN live_namespaces n ON n.name = want.name
 		ORDER BY want.nth`, names, browseCount+1)
 	if err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (c *Catalog) DescribeNamespace(ctx context.Context, v Viewer, name string) 
 		}
 		return d, nil
 	}
-	err = c.db.Pool.QueryRow(ctx, "SELECT count(*) FROM repositories WHERE top_level_namespace_id = $1", n.id).Scan(&d.Repositories)
+	err = c.db.Pool.QueryRow(ctx, "SELECT count(*) FROM repositories WHERE top_level_namespace_id = $1 AND deleted_at IS NULL", n.id).Scan(&d.Repositories)
 	if err != nil {
 		return d, fmt.Errorf("describing namespace %s: %w", name, err)
 	}
@@ -187,7 +187,7 @@ func (c *Catalog) DescribeNamespace(ctx context.Context, v Viewer, name string) 
 			CROSS JOIN LATERAL (
 				SELECT blob_digest FROM repository_blobs
 				WHERE repository_id = r.id AND top_level_namespace_id = $1 OFFSET 0) l
-			WHERE r.top_level_namespace_id = $1 LIMIT $2)
+			WHERE r.top_level_namespace_id = $1 AND r.deleted_at IS NULL LIMIT $2)
 		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint,
 			CASE WHEN $3 THEN LEAST(COALESCE(sum(b.size) FILTER (WHERE $3 AND NOT EXISTS (
 				SELECT FROM repository_blobs o

@@ -132,25 +132,25 @@ func (c *Catalog) readableByCreation(ctx context.Context, v Viewer, q Repository
 func (c *Catalog) readableNamespaces(ctx context.Context, v Viewer, f NameFilter, after string, limit int) ([]string, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT name FROM (
-			(SELECT n.name FROM top_level_namespaces n
+			(SELECT n.name FROM live_namespaces n
 			WHERE n.id = ANY (@namespaces::bigint[]) AND n.name > @after AND n.name >= @from AND n.name < @to
 				AND (@patterns::text[] IS NULL OR EXISTS (
-					SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.path ~ ANY (@patterns::text[]) OFFSET 0))
+					SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.deleted_at IS NULL AND r.path ~ ANY (@patterns::text[]) OFFSET 0))
 			ORDER BY n.name LIMIT @limit)
 			UNION
 			(SELECT n.name FROM unnest(@repositories::bigint[]) AS own (id)
-			CROSS JOIN LATERAL (SELECT top_level_namespace_id, path FROM repositories WHERE id = own.id OFFSET 0) r
-			CROSS JOIN LATERAL (SELECT name FROM top_level_namespaces WHERE id = r.top_level_namespace_id OFFSET 0) n
+			CROSS JOIN LATERAL (SELECT top_level_namespace_id, path FROM live_repositories WHERE id = own.id OFFSET 0) r
+			CROSS JOIN LATERAL (SELECT name FROM live_namespaces WHERE id = r.top_level_namespace_id OFFSET 0) n
 			WHERE n.name > @after AND n.name >= @from AND n.name < @to AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
 			ORDER BY n.name LIMIT @limit)
 			UNION
-			(SELECT n.name FROM top_level_namespaces n
+			(SELECT n.name FROM live_namespaces n
 			WHERE (@all OR @public) AND n.name > @after AND n.name >= @from AND n.name < @to AND (
 				EXISTS (
-					SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.is_public
+					SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.deleted_at IS NULL AND r.is_public
 						AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[])) OFFSET 0)
 				OR (@all OR @public_by_default) AND EXISTS (
-					SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND (@all OR r.is_public IS NULL)
+					SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.deleted_at IS NULL AND (@all OR r.is_public IS NULL)
 						AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[])) OFFSET 0))
 			ORDER BY n.name LIMIT @limit)) found
 		ORDER BY name LIMIT @limit`,
@@ -168,26 +168,26 @@ func (c *Catalog) countReadable(ctx context.Context, v Viewer, names []string) (
 		SELECT n.name, n.created_at, (
 			SELECT count(*) FROM (
 				(SELECT r.id FROM repositories r
-				WHERE (@all OR n.id = ANY (@namespaces::bigint[])) AND r.top_level_namespace_id = n.id
+				WHERE (@all OR n.id = ANY (@namespaces::bigint[])) AND r.top_level_namespace_id = n.id AND r.deleted_at IS NULL
 					AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
 				ORDER BY r.id LIMIT @most)
 				UNION
 				(SELECT r.id FROM repositories r
-				WHERE @public AND r.is_public AND r.top_level_namespace_id = n.id
+				WHERE @public AND r.is_public AND r.top_level_namespace_id = n.id AND r.deleted_at IS NULL
 					AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
 				ORDER BY r.id LIMIT @most)
 				UNION
 				(SELECT r.id FROM repositories r
-				WHERE @public AND @public_by_default AND r.is_public IS NULL AND r.top_level_namespace_id = n.id
+				WHERE @public AND @public_by_default AND r.is_public IS NULL AND r.top_level_namespace_id = n.id AND r.deleted_at IS NULL
 					AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
 				ORDER BY r.id LIMIT @most)
 				UNION
 				(SELECT r.id FROM unnest(@repositories::bigint[]) AS own (id)
-				CROSS JOIN LATERAL (SELECT id, top_level_namespace_id, path FROM repositories WHERE id = own.id OFFSET 0) r
+				CROSS JOIN LATERAL (SELECT id, top_level_namespace_id, path FROM live_repositories WHERE id = own.id OFFSET 0) r
 				WHERE r.top_level_namespace_id = n.id AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
 				LIMIT @most)) counted)
 		FROM unnest(@names::text[]) WITH ORDINALITY AS want (name, nth)
-		JOIN top_level_namespaces n ON n.name = want.name
+		JOIN live_namespaces n ON n.name = want.name
 		ORDER BY want.nth`, v.args(db.SharedArgs{"names": names, "most": browseCount + 1}))
 	if err != nil {
 		return nil, err
@@ -201,19 +201,19 @@ func (c *Catalog) describeReadable(ctx context.Context, v Viewer, namespace int6
 	return c.db.Pool.QueryRow(ctx, `
 		WITH readable AS MATERIALIZED (
 			SELECT r.id FROM repositories r
-			WHERE (@all OR @namespace = ANY (@namespaces::bigint[])) AND r.top_level_namespace_id = @namespace
+			WHERE (@all OR @namespace = ANY (@namespaces::bigint[])) AND r.top_level_namespace_id = @namespace AND r.deleted_at IS NULL
 				AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
 			UNION
 			SELECT r.id FROM repositories r
-			WHERE @public AND r.is_public AND r.top_level_namespace_id = @namespace
+			WHERE @public AND r.is_public AND r.top_level_namespace_id = @namespace AND r.deleted_at IS NULL
 				AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
 			UNION
 			SELECT r.id FROM repositories r
-			WHERE @public AND @public_by_default AND r.is_public IS NULL AND r.top_level_namespace_id = @namespace
+			WHERE @public AND @public_by_default AND r.is_public IS NULL AND r.top_level_namespace_id = @namespace AND r.deleted_at IS NULL
 				AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
 			UNION
 			SELECT r.id FROM unnest(@repositories::bigint[]) AS own (id)
-			CROSS JOIN LATERAL (SELECT id, top_level_namespace_id, path FROM repositories WHERE id = own.id OFFSET 0) r
+			CROSS JOIN LATERAL (SELECT id, top_level_namespace_id, path FROM live_repositories WHERE id = own.id OFFSET 0) r
 			WHERE r.top_level_namespace_id = @namespace AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))
 		), links AS MATERIALIZED (
 			SELECT l.blob_digest FROM readable r

@@ -79,6 +79,8 @@ type Options struct {
 	// upload's objects. Therefore the sweeper deletes these objects a second time, when
 	// MaxRequest, TicketMaxAge and a minute have passed since the end. Default 2 h.
 	MaxRequest time.Duration
+	// TrashKeep is how long a deleted repository or namespace can be brought back. 0: not at all.
+	TrashKeep time.Duration
 	// SparseIndexes accepts indexes that list manifests which the repository lacks.
 	SparseIndexes bool
 	// Look compares an object of the store with the size in bytes that it must have. It
@@ -114,7 +116,7 @@ func New(o Options) *Catalog {
 // AliveRepositories returns those of the `ids` whose repositories exist, sorted, and locks
 // these repositories against deletion until the transaction ends. The recorder of pulls calls
 // it, because it writes audit entries some time after the pulls, when a repository may have
-// been deleted.
+// been deleted. A repository in the trash exists: the pulls were before, and it may come back.
 func AliveRepositories(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	rows, err := tx.Query(ctx, "SELECT id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
 	if err != nil {
@@ -158,21 +160,18 @@ func (c *Catalog) HasRepository(ctx context.Context, path string) (bool, error) 
 }
 
 // create makes a repository, and its namespace if that doesn't exist. If the repository
-// exists, create does nothing and `made` is false.
+// exists, create does nothing and `made` is false. Rows that deleted repositories and namespaces
+// of these names have left are in nobody's way: those in the trash have other names (see
+// trash.go), and a path is unique only among the repositories of one namespace's row.
 func (c *Catalog) create(ctx context.Context, path string) (made bool, err error) {
 	namespace, _, _ := strings.Cut(path, "/")
 	err = db.Retry(ctx, func() error {
 		b := new(batch)
-		// If a namespace was deleted, the rows of its repositories stay until the worker of
-		// loose foreign keys deletes them. Such a row would prevent a new repository of the
-		// same name, so delete it here.
-		b.exec(`DELETE FROM repositories r WHERE path = $1
-			AND NOT EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = r.top_level_namespace_id)`, path)
 		b.exec("INSERT INTO top_level_namespaces (name) VALUES ($1) ON CONFLICT DO NOTHING", namespace)
 		b.row([]any{&made}, `
 			WITH made AS (
 				INSERT INTO repositories (top_level_namespace_id, path)
-				SELECT id, $2 FROM top_level_namespaces WHERE name = $1 FOR KEY SHARE
+				SELECT id, $2 FROM live_namespaces WHERE name = $1 FOR KEY SHARE
 				ON CONFLICT DO NOTHING RETURNING 1)
 			SELECT EXISTS (SELECT FROM made)`, namespace, path)
 		// xmin is the id of the transaction that inserted a row. So this statement writes an

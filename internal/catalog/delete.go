@@ -22,6 +22,8 @@ const (
 	// OverrideHolds makes DeleteTag, DeleteManifest, DeleteRepository and DeleteNamespace delete
 	// what a reporter holds (see package hold).
 	OverrideHolds TagOption = 3
+	// PurgeAtOnce makes DeleteRepository and DeleteNamespace delete for good.
+	PurgeAtOnce TagOption = 4
 	// KeepTag makes PointTag and RestoreTag refuse to move a tag to another manifest.
 	KeepTag TagOption = 2
 )

@@ -94,7 +94,7 @@ const maxExpired = 200
 type Expired struct {
 	Deleted int  // tags
 	Kept    int  // protected tags, whose date was removed
-	Held    int  // tags that stay, with their dates, as long as a reporter holds them
+	Held    int  // tags that stay, with their dates, as long as a reporter holds them or their repository is in the trash
 	More    bool // further tags are due
 }
 
@@ -126,6 +126,10 @@ func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 		names[d.Repository] = append(names[d.Repository], d.name)
 	}
 	for _, t := range order {
+		if t.Path == inTrash { // the repository may come back, and its tags expire then
+			done.Held += len(names[t])
+			continue
+		}
 		if t.Path == "" { // the repository was deleted, and its rows are being removed
 			_, err := c.db.Pool.Exec(ctx, `
 				UPDATE tags SET expires_at = NULL WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[])`,
@@ -196,15 +200,22 @@ type dueTag struct {
 	id   int64
 }
 
-// dueTags returns the next tags whose date has passed.
+// inTrash stands for the path of a repository in the trash. No repository has this path.
+const inTrash = "#"
+
+// dueTags returns the next tags whose date has passed. The path of a tag's repository is inTrash
+// if it is in the trash, and empty if it was deleted.
 func (c *Catalog) dueTags(ctx context.Context) ([]dueTag, error) {
 	at, id := c.expiry.after()
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT t.top_level_namespace_id, t.repository_id, COALESCE(r.path, ''), t.name, t.expires_at, t.id FROM (
+		SELECT t.top_level_namespace_id, t.repository_id,
+			CASE WHEN n.id IS NULL THEN '' WHEN n.deleted_at IS NULL AND r.deleted_at IS NULL THEN r.path ELSE $4 END,
+			t.name, t.expires_at, t.id FROM (
 			SELECT top_level_namespace_id, repository_id, name, expires_at, id FROM tags
 			WHERE expires_at <= now() AND expires_at >= $2 AND (expires_at, id) > ($2, $3) ORDER BY expires_at, id LIMIT $1) t
-		LEFT JOIN live_repositories r ON r.id = t.repository_id AND r.top_level_namespace_id = t.top_level_namespace_id
-		ORDER BY t.expires_at, t.id`, maxExpired, at, id)
+		LEFT JOIN repositories r ON r.id = t.repository_id
+		LEFT JOIN top_level_namespaces n ON n.id = r.top_level_namespace_id
+		ORDER BY t.expires_at, t.id`, maxExpired, at, id, inTrash)
 	if err != nil {
 		return nil, err
 	}

@@ -201,8 +201,10 @@ func (c *Catalog) Sources(ctx context.Context, v Viewer, d oci.Digest, n int) ([
 
 func (c *Catalog) allSources(ctx context.Context, d oci.Digest, n int) ([]string, error) {
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT r.path FROM repository_blobs rb JOIN live_repositories r ON r.id = rb.repository_id
-		WHERE rb.blob_digest = $1 ORDER BY rb.repository_id LIMIT $2`, d.Bytes(), n)
+		SELECT r.path FROM (
+			SELECT repository_id FROM repository_blobs WHERE blob_digest = $1 ORDER BY repository_id OFFSET 0) l
+		CROSS JOIN LATERAL (SELECT path FROM live_repositories WHERE id = l.repository_id OFFSET 0) r
+		ORDER BY l.repository_id LIMIT $2`, d.Bytes(), n)
 	if err != nil {
 		return nil, fmt.Errorf("looking for repositories with blob %s: %w", d, err)
 	}

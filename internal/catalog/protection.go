@@ -83,10 +83,10 @@ func (c *Catalog) reloadRules(ctx context.Context) error {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT s.value, p.uuid, COALESCE(p.pattern, ''), p.searched, COALESCE(p.created_at, 'epoch'),
 			COALESCE(p.namespace_id, 0), COALESCE(p.repository_id, 0),
-			CASE WHEN p.repository_id IS NULL THEN COALESCE(n.name, '') ELSE '' END, COALESCE(r.path, '')
+			CASE WHEN p.repository_id IS NULL THEN COALESCE(n.deleted_name, n.name, '') ELSE '' END, COALESCE(r.deleted_path, r.path, '')
 		FROM settings s
 		LEFT JOIN tagprotectionrules p ON true
-		LEFT JOIN top_level_namespaces n ON n.id = p.namespace_id
+		LEFT JOIN top_level_namespaces n ON n.id = p.namespace_id -- the trash too: a rule's scope is its id, and the name is for messages
 		LEFT JOIN repositories r ON r.id = p.repository_id
 		WHERE s.name = 'tag_protection_version' ORDER BY p.created_at, p.uuid`)
 	if err != nil {
@@ -269,13 +269,13 @@ func lockScope(ctx context.Context, tx pgx.Tx, s ProtectionScope) (namespace, re
 	switch {
 	case s.Repository != "":
 		err = tx.QueryRow(ctx, `
-			SELECT n.id, r.id FROM repositories r JOIN top_level_namespaces n ON n.id = r.top_level_namespace_id
-			WHERE r.path = $1 FOR KEY SHARE`, s.Repository).Scan(&namespace, &repository)
+			SELECT n.id, r.id FROM repositories r JOIN live_namespaces n ON n.id = r.top_level_namespace_id
+			WHERE r.path = $1 AND r.deleted_at IS NULL FOR KEY SHARE`, s.Repository).Scan(&namespace, &repository)
 		if isNoRows(err) {
 			err = nameUnknown(s.Repository)
 		}
 	case s.Namespace != "":
-		err = tx.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 FOR KEY SHARE", s.Namespace).Scan(&namespace)
+		err = tx.QueryRow(ctx, "SELECT id FROM live_namespaces WHERE name = $1 FOR KEY SHARE", s.Namespace).Scan(&namespace)
 		if isNoRows(err) {
 			err = namespaceUnknown(s.Namespace)
 		}

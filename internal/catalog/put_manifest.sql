@@ -20,8 +20,8 @@ SELECT (
 		SELECT DISTINCT hashtext(@repository::bigint || ':' || name) AS key FROM unnest(@tags::text[]) AS name ORDER BY key) k),
 	CASE WHEN count(*) <> 1 THEN purser_refuse('the repository was deleted meanwhile') END
 FROM (
-	SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
-	WHERE n.id = @namespace AND r.id = @repository AND r.path = @path
+	SELECT FROM live_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+	WHERE n.id = @namespace AND r.id = @repository AND r.path = @path AND r.deleted_at IS NULL
 	FOR KEY SHARE) alive;
 
 -- name: lock_blobs

@@ -118,7 +118,7 @@ func (c *Catalog) quotaOf(ctx context.Context, namespace string, more Usage) (qu
 			COALESCE(purser_quota_part(q.bytes_limit, q.hard_percent), 0),
 			COALESCE(purser_quota_part(q.repositories_limit, q.hard_percent), 0),
 			COALESCE(purser_quota_part(q.tags_limit, q.hard_percent), 0)
-		FROM top_level_namespaces n JOIN namespacequotas q ON q.namespace_id = n.id
+		FROM live_namespaces n JOIN namespacequotas q ON q.namespace_id = n.id
 		CROSS JOIN LATERAL purser_quota_slots(n.id) s
 		WHERE n.name = $1 AND q.counted`, namespace).
 		Scan(&q.namespaceID, &q.used.Bytes, &q.used.Repositories, &q.used.Tags, &q.hard.Bytes, &q.hard.Repositories, &q.hard.Tags)
@@ -229,7 +229,7 @@ func (c *Catalog) overQuota(ctx context.Context, namespace string, e quotaExcess
 	if c.quotas.mayNote(namespace, e.Quota) {
 		_, err := c.db.Pool.Exec(ctx, `
 			UPDATE namespacequotalimits l SET refused = refused || jsonb_build_object($2::text, now())
-			FROM top_level_namespaces n WHERE n.name = $1 AND l.namespace_id = n.id AND l.kind = 'Reject'`, namespace, e.Quota)
+			FROM live_namespaces n WHERE n.name = $1 AND l.namespace_id = n.id AND l.kind = 'Reject'`, namespace, e.Quota)
 		if err != nil {
 			c.log.WarnContext(ctx, "couldn't write down that a quota has refused a change", "namespace", namespace, "error", err)
 		}

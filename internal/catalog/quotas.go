@@ -118,7 +118,7 @@ func (c *Catalog) Quotas(ctx context.Context, after string, n int) (list []Quota
 func (c *Catalog) Quota(ctx context.Context, namespace string) (q Quota, some bool, err error) {
 	var exists bool
 	b := new(batch)
-	b.row([]any{&exists}, "SELECT EXISTS (SELECT FROM top_level_namespaces WHERE name = $1)", namespace)
+	b.row([]any{&exists}, "SELECT EXISTS (SELECT FROM live_namespaces WHERE name = $1)", namespace)
 	b.Queue("SELECT * FROM shown_quotas WHERE name = $1", namespace).Query(func(rows pgx.Rows) error {
 		list, err := pgx.CollectRows(rows, scanQuota)
 		if len(list) > 0 {

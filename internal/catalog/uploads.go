@@ -289,8 +289,8 @@ func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.D
 	b := new(batch)
 	b.guard(nil, `
 		WITH alive AS MATERIALIZED (
-			SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
-			WHERE n.id = @namespace AND r.id = @repository AND r.path = @path
+			SELECT FROM live_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+			WHERE n.id = @namespace AND r.id = @repository AND r.path = @path AND r.deleted_at IS NULL
 			FOR KEY SHARE
 		), held AS MATERIALIZED (
 			SELECT FROM uploads WHERE id = @upload AND attempt = @attempt AND status = 1 AND EXISTS (SELECT FROM alive)

@@ -70,18 +70,18 @@ func (c *Catalog) namespaceFor(ctx context.Context, v Viewer, name string) (n fo
 	err = c.db.Pool.QueryRow(ctx, `
 		SELECT n.id, n.created_at,
 			(@all OR n.id = ANY (@namespaces::bigint[])) AND (@patterns::text[] IS NULL OR EXISTS (
-				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.path ~ ANY (@patterns::text[]) OFFSET 0))
+				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.deleted_at IS NULL AND r.path ~ ANY (@patterns::text[]) OFFSET 0))
 			OR EXISTS (
 				SELECT FROM unnest(@repositories::bigint[]) AS own (id)
-				CROSS JOIN LATERAL (SELECT top_level_namespace_id, path FROM repositories WHERE id = own.id OFFSET 0) r
+				CROSS JOIN LATERAL (SELECT top_level_namespace_id, path FROM live_repositories WHERE id = own.id OFFSET 0) r
 				WHERE r.top_level_namespace_id = n.id AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[])) OFFSET 0)
 			OR @public AND EXISTS (
-				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.is_public
+				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.deleted_at IS NULL AND r.is_public
 					AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[])) OFFSET 0)
 			OR @public AND @public_by_default AND EXISTS (
-				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.is_public IS NULL
+				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.deleted_at IS NULL AND r.is_public IS NULL
 					AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[])) OFFSET 0)
-		FROM top_level_namespaces n WHERE n.name = @name`, v.args(db.SharedArgs{"name": name})).Scan(&n.id, &n.created, &shown)
+		FROM live_namespaces n WHERE n.name = @name`, v.args(db.SharedArgs{"name": name})).Scan(&n.id, &n.created, &shown)
 	switch {
 	case isNoRows(err) || err == nil && !shown:
 		return n, namespaceUnknown(name)

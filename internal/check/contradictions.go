@@ -221,7 +221,7 @@ func nameRepositories(ctx context.Context, pool *db.DB, list []Contradiction, id
 	if len(list) == 0 {
 		return nil, nil
 	}
-	rows, err := pool.Pool.Query(ctx, "SELECT id, path FROM live_repositories WHERE id = ANY ($1)", ids)
+	rows, err := pool.Pool.Query(ctx, "SELECT id, path FROM named_repositories WHERE id = ANY ($1)", ids)
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,7 @@ type Config struct {
 	PullStatistics   PullStatistics
 	Redis            Redis
 	Autoprune        Autoprune
+	Trash            Trash
 	Webhooks         Webhooks
 	Auth             Auth
 	Cache            Cache

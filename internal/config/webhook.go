@@ -33,6 +33,16 @@ var autopruneSettings = []setting{
 	{key: "autoprune.grace", def: "0s", field: func(c *Config) field { return durationField{&c.Autoprune.Grace, 0, maxDuration} }},
 }
 
+// Trash configures how long deleted repositories and namespaces can be restored.
+type Trash struct {
+	Keep time.Duration // 0: they can't
+}
+
+// trashSettings are the settings of the trash.
+var trashSettings = []setting{
+	{key: "trash.keep", def: "24h", field: func(c *Config) field { return durationField{&c.Trash.Keep, 0, maxDuration} }},
+}
+
 // Webhook is the receiver of notices about auto-pruning's runs.
 type Webhook struct {
 	URL          Secret // a secret, since the URLs of many receivers contain tokens; "": no receiver

@@ -235,7 +235,7 @@ func TestRaceAroundDryRun(t *testing.T) {
 	holds := b.Session(t)
 	holds.Exec(t, "BEGIN")
 	p := b.pausing(t, gc.ReviewOptions{Kind: reviewingManifests, DryRun: true})
-	p.to(t, `FROM repositories WHERE id`)
+	p.to(t, `FROM named_repositories WHERE id`)
 	p.meet(t, b, around{"tag": func() (bool, error) {
 		_, err := b.TryPut(context.Background(), "r", payload, "t")
 		return err == nil, err

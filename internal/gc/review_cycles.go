@@ -3,6 +3,7 @@ package gc
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -261,7 +262,12 @@ func queueCycles(ctx context.Context, tx pgx.Tx, list []*cycle) error {
 func (l *classification) sort(rows pgx.Rows) error {
 	var s cycleCandidate
 	var what string
-	_, err := pgx.ForEachRow(rows, []any{&s.namespace, &s.repository, &s.id, &what}, func() error {
+	var trashed *time.Time
+	_, err := pgx.ForEachRow(rows, []any{&s.namespace, &s.repository, &s.id, &what, &trashed}, func() error {
+		if trashed != nil && (what == "unreferenced" || what == "listed" || what == "refers") {
+			l.held = append(l.held, heldManifest{s.namespace, s.repository, s.id, *trashed})
+			return nil
+		}
 		switch what {
 		case "gone":
 			l.gone.add(s.namespace, s.repository, s.id)

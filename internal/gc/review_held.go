@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// heldManifest is a manifest that nothing references and a reporter holds, until `expires`.
+// heldManifest is a manifest that nothing references and that stays until `expires`: a reporter
+// holds it, or its repository is in the trash.
 type heldManifest struct {
 	namespace, repository, id int64
 	expires                   time.Time
@@ -54,7 +55,7 @@ func (l *classification) findHeld(ctx context.Context, tx pgx.Tx) error {
 		keys.add(h.namespace, h.repository, h.id)
 		return nil
 	})
-	if err != nil || len(l.held) == 0 {
+	if err != nil || keys.len() == 0 {
 		return err
 	}
 	l.unreferenced = l.unreferenced.without(keys)

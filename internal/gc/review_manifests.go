@@ -117,7 +117,8 @@ type classification struct {
 	// unlinked has manifests that were pushed after an index that lists them, or at the
 	// same moment, and whose rows in manifest_references are still missing.
 	unlinked manifestKeys
-	// held has manifests that nothing references and a reporter holds.
+	// held has manifests that nothing references and that stay for some time all the same: a
+	// reporter holds them, or their repository is in the trash and may come back.
 	held []heldManifest
 	// unqueued has referrers of a deleted subject that QueueReferrers hasn't queued yet.
 	unqueued manifestKeys
@@ -181,7 +182,9 @@ func (l *classification) underLocks(locked map[int64]bool) (unused, kept, postpo
 }
 
 // classify finds out what references each of the manifests and, if there are holds, which of
-// the others are held. "Plans" in the comment of package db says why lookups have OFFSET 0.
+// the others are held. In a repository that is in the trash, manifests that may be unused are
+// held until the trash may be emptied of the repository. "Plans" in the comment of package db says
+// why lookups have OFFSET 0.
 func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys, holds bool) (l classification, err error) {
 	if keys.len() == 0 {
 		return l, nil
@@ -225,14 +228,18 @@ func classify(ctx context.Context, tx pgx.Tx, keys manifestKeys, holds bool) (l 
 				SELECT FROM gc_subject_review_queue s
 				WHERE s.subject_digest = m.subject_digest AND s.repository_id = w.repository
 					AND s.top_level_namespace_id = w.namespace AND s.next_id <= w.id OFFSET 0) THEN 'unqueued'
-			ELSE 'unreferenced' END
+			ELSE 'unreferenced' END, d.purge_after
 		FROM (
 			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 			ORDER BY 1, 2, 3) w
 		LEFT JOIN LATERAL (
 			SELECT id, digest, subject_digest FROM manifests
 			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
-			OFFSET 0) m ON true`, keys.args()...)
+			OFFSET 0) m ON true
+		LEFT JOIN LATERAL (
+			SELECT GREATEST(r.purge_after, n.purge_after) AS purge_after
+			FROM repositories r JOIN top_level_namespaces n ON n.id = r.top_level_namespace_id
+			WHERE r.id = w.repository AND (r.deleted_at IS NOT NULL OR n.deleted_at IS NOT NULL) OFFSET 0) d ON true`, keys.args()...)
 	if err != nil {
 		return l, err
 	}
@@ -356,7 +363,7 @@ func deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]delet
 			INSERT INTO webhookcollected (namespace_id, repository, manifests)
 			SELECT c.namespace, r.path, c.manifests
 			FROM (SELECT namespace, repository, count(*) AS manifests FROM gone GROUP BY namespace, repository) c
-			JOIN repositories r ON r.id = c.repository
+			JOIN live_repositories r ON r.id = c.repository
 			WHERE EXISTS (
 				SELECT FROM webhooks h
 				WHERE h.namespace_id = c.namespace AND h.enabled AND 'gc' = ANY (h.events))
@@ -448,7 +455,7 @@ func listDryRunManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, delete
 		queued[r.id] = r
 		repositories = append(repositories, r.repository)
 	}
-	named, err := tx.Query(ctx, "SELECT id, path FROM repositories WHERE id = ANY ($1)", repositories)
+	named, err := tx.Query(ctx, "SELECT id, path FROM named_repositories WHERE id = ANY ($1)", repositories)
 	if err != nil {
 		return err
 	}

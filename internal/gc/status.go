@@ -236,7 +236,7 @@ func (v *statusQuery) failedReviews(list *[]FailedReview) {
 			SELECT COALESCE(r.path, ''), m.digest, q.event, q.set_aside_at, COALESCE(q.last_error, '')
 			FROM (SELECT * FROM gc_manifest_review_queue WHERE set_aside_at IS NOT NULL
 				ORDER BY set_aside_at DESC LIMIT $1) q
-			LEFT JOIN repositories r ON r.id = q.repository_id
+			LEFT JOIN named_repositories r ON r.id = q.repository_id
 			LEFT JOIN LATERAL (
 				SELECT digest FROM manifests
 				WHERE top_level_namespace_id = q.top_level_namespace_id AND repository_id = q.repository_id

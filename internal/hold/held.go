@@ -88,7 +88,7 @@ func InNamespace(ctx context.Context, q db.Querier, namespace int64) ([]Holder, 
 	rows, err := q.Query(ctx, `
 		SELECT h.reporter, h.used_by, h.digest, h.expires_at FROM (
 			SELECT m.digest FROM (
-				SELECT id FROM repositories WHERE top_level_namespace_id = $1 AND purser_any_holds($1) OFFSET 0) r
+				SELECT id FROM repositories WHERE top_level_namespace_id = $1 AND deleted_at IS NULL AND purser_any_holds($1) OFFSET 0) r
 			CROSS JOIN LATERAL (
 				SELECT digest FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = r.id OFFSET 0) m
 			OFFSET 0) m

@@ -179,7 +179,7 @@ func (p Place) namespace(ctx context.Context, q db.Querier, lock bool) (*int64, 
 	if p.Namespace == "" {
 		return nil, nil
 	}
-	sql := "SELECT id FROM top_level_namespaces WHERE name = $1"
+	sql := "SELECT id FROM live_namespaces WHERE name = $1"
 	if lock {
 		sql += " FOR KEY SHARE"
 	}

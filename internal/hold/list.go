@@ -56,7 +56,7 @@ func (h *Holds) List(ctx context.Context, namespace, after string, n int) (list 
 		SELECT COALESCE(n.name, ''), r.name, r.kind,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
 			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at
-		FROM holdreporters r LEFT JOIN top_level_namespaces n ON n.id = r.namespace_id
+		FROM holdreporters r LEFT JOIN live_namespaces n ON n.id = r.namespace_id
 		WHERE r.namespace_id IS NOT DISTINCT FROM $1 AND r.name > $2 ORDER BY r.name LIMIT $3`, id, after, n+1)
 	if err == nil {
 		list, err = pgx.CollectRows(rows, scanReporter)
@@ -93,7 +93,7 @@ func (h *Holds) get(ctx context.Context, p Place) (id int64, r Reporter, err err
 		SELECT r.id, COALESCE(n.name, ''), r.name, r.kind,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
 			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at
-		FROM holdreporters r LEFT JOIN top_level_namespaces n ON n.id = r.namespace_id
+		FROM holdreporters r LEFT JOIN live_namespaces n ON n.id = r.namespace_id
 		WHERE r.namespace_id IS NOT DISTINCT FROM $1 AND r.name = $2`, namespace, p.Reporter).
 		Scan(&id, &r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt)
 	if errors.Is(err, pgx.ErrNoRows) {

@@ -44,7 +44,8 @@ func (h *Holds) measure(ctx context.Context) error {
 		SELECT COALESCE(n.name, ''), r.name,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
 			r.digests, extract(epoch FROM r.expires_at - now())::float8
-		FROM holdreporters r LEFT JOIN top_level_namespaces n ON n.id = r.namespace_id ORDER BY r.expires_at`)
+		FROM holdreporters r LEFT JOIN top_level_namespaces n ON n.id = r.namespace_id
+		WHERE n.deleted_at IS NULL ORDER BY r.expires_at`)
 	if err != nil {
 		return fmt.Errorf("reading the reporters of holds: %w", err)
 	}

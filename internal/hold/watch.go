@@ -71,6 +71,7 @@ func (h *Holds) tell(ctx context.Context, tx pgx.Tx) (told int, err error) {
 			SELECT id, expires_at <= now() AS ended FROM holdreporters
 			WHERE digests > 0 AND (expires_at <= now() AND ended_told_at IS NULL
 				OR reported_at + lease / 2 <= now() AND silent_told_at IS NULL AND expires_at > now())
+				AND (namespace_id IS NULL OR EXISTS (SELECT FROM live_namespaces n WHERE n.id = namespace_id))
 			ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
 		), marked AS (
 			UPDATE holdreporters r SET silent_told_at = COALESCE(silent_told_at, now()),
@@ -79,7 +80,7 @@ func (h *Holds) tell(ctx context.Context, tx pgx.Tx) (told int, err error) {
 			RETURNING r.namespace_id, r.name, r.kind, r.digests, r.reported_at, r.expires_at, late.ended
 		)
 		SELECT COALESCE(n.name, ''), m.name, m.kind, m.digests, m.reported_at, m.expires_at, m.ended
-		FROM marked m LEFT JOIN top_level_namespaces n ON n.id = m.namespace_id ORDER BY 1, 2`, watchPage)
+		FROM marked m LEFT JOIN live_namespaces n ON n.id = m.namespace_id ORDER BY 1, 2`, watchPage)
 	if err != nil {
 		return 0, err
 	}

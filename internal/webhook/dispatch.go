@@ -192,7 +192,7 @@ func (s *Sender) beginAnew(ctx context.Context, tx pgx.Tx) error {
 func watchersOf(ctx context.Context, tx pgx.Tx, since time.Time) ([]watcher, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT w.uuid, n.name, w.events, GREATEST(w.active_since, $1)
-		FROM webhooks w JOIN top_level_namespaces n ON n.id = w.namespace_id
+		FROM webhooks w JOIN live_namespaces n ON n.id = w.namespace_id
 		WHERE w.enabled ORDER BY w.uuid FOR KEY SHARE OF w`, since)
 	if err != nil {
 		return nil, err
@@ -300,7 +300,7 @@ func dueCounts(ctx context.Context, tx pgx.Tx) ([]notice, error) {
 			RETURNING webhook, event, repository, number, first_at, last_at
 		)
 		SELECT gone.webhook, gone.event, n.name, gone.repository, gone.number, gone.first_at, gone.last_at
-		FROM gone JOIN webhooks w ON w.uuid = gone.webhook JOIN top_level_namespaces n ON n.id = w.namespace_id`, maxDue)
+		FROM gone JOIN webhooks w ON w.uuid = gone.webhook JOIN live_namespaces n ON n.id = w.namespace_id`, maxDue)
 	if err != nil {
 		return nil, err
 	}

@@ -127,7 +127,7 @@ func newSecret() string {
 // FOR KEY SHARE, which keeps the namespace from being deleted until the transaction
 // ends. namespaceID returns the error NAME_UNKNOWN if the namespace doesn't exist.
 func namespaceID(ctx context.Context, q db.Querier, name, lock string) (id int64, err error) {
-	err = q.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 "+lock, name).Scan(&id)
+	err = q.QueryRow(ctx, "SELECT id FROM live_namespaces WHERE name = $1 "+lock, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, oci.Errorf(oci.NameUnknown, "namespace %s is not known to this registry", name).
 			WithDetail(map[string]string{"name": name})

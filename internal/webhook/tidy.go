@@ -87,7 +87,7 @@ func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 		return true, nil
 	}
 	rows, err := s.opt.DB.Pool.Query(ctx, `
-		SELECT n.name, w.uuid, w.title, w.url, w.events FROM webhooks w JOIN top_level_namespaces n ON n.id = w.namespace_id
+		SELECT n.name, w.uuid, w.title, w.url, w.events FROM webhooks w JOIN live_namespaces n ON n.id = w.namespace_id
 		WHERE w.enabled AND (SELECT count(*) FROM (
 			SELECT FROM webhooknotices WHERE webhook = w.uuid AND delivered_at IS NULL AND given_up_at IS NULL LIMIT $1) p) >= $1`, s.opt.MaxWaiting)
 	if err != nil {

@@ -162,7 +162,7 @@ func (s *Sessions) Create(ctx context.Context, account int64, address, userAgent
 		// counts the sessions of the others.
 		var found int64
 		err := tx.QueryRow(ctx, `
-			SELECT id FROM accounts WHERE id = $1 AND disabled_at IS NULL FOR NO KEY UPDATE`, account).Scan(&found)
+			SELECT id FROM accounts WHERE id = $1 AND disabled_at IS NULL AND deleted_name IS NULL FOR NO KEY UPDATE`, account).Scan(&found)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return ErrNoAccount
 		}
@@ -223,7 +223,7 @@ func (s *Sessions) Find(ctx context.Context, secret string) (found Session, ok b
 			SELECT s.id, s.account_id, s.created_at, s.last_used_at, s.expires_at, s.address, s.user_agent
 			FROM sessions s
 			WHERE s.secret_hash = $1 AND s.expires_at > now() AND s.created_at > now() - $2::interval AND s.last_used_at > now() - $3::interval
-				AND EXISTS (SELECT FROM accounts a WHERE a.id = s.account_id AND a.disabled_at IS NULL OFFSET 0)
+				AND EXISTS (SELECT FROM accounts a WHERE a.id = s.account_id AND a.disabled_at IS NULL AND a.deleted_name IS NULL OFFSET 0)
 		), used AS (
 			UPDATE sessions SET last_used_at = now() WHERE secret_hash = ANY (ARRAY(
 				SELECT secret_hash FROM sessions

@@ -48,8 +48,8 @@ func AtBoth(t *testing.T, test func(t *testing.T, dsn string)) {
 }
 
 // Replica opens another catalog on the database dsn, with a replica id of its own, as another
-// process of the registry would.
-func Replica(t *testing.T, dsn string) Bundle {
+// process of the registry would. `change` changes its options.
+func Replica(t *testing.T, dsn string, change ...func(*catalog.Options)) Bundle {
 	t.Helper()
 	id := uuid.New()
 	d, err := db.Open(t.Context(), db.Options{DSN: dsn, Replica: id.String(), Log: slog.New(slog.DiscardHandler)})
@@ -63,7 +63,11 @@ func Replica(t *testing.T, dsn string) Bundle {
 	}
 	t.Cleanup(reviews.Close)
 	log := slog.New(slog.DiscardHandler)
-	c := catalog.New(catalog.Options{DB: d, Background: reviews, Replica: id, Log: log})
+	o := catalog.Options{DB: d, Background: reviews, Replica: id, Log: log}
+	for _, f := range change {
+		f(&o)
+	}
+	c := catalog.New(o)
 	return Bundle{c, gc.New(gc.Options{Catalog: c, DB: d, Reviews: reviews, Log: log}), d}
 }
 

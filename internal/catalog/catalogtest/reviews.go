@@ -47,6 +47,16 @@ func (b Bundle) TryReview(ctx context.Context, kind gc.ReviewKind, limit int) (c
 	return out.Claimed, err
 }
 
+// TryReviews is TryReview for a batch of manifests and one of blobs.
+func (b Bundle) TryReviews(ctx context.Context, limit int) error {
+	for _, kind := range []gc.ReviewKind{gc.ReviewOfManifests, gc.ReviewOfBlobs} {
+		if _, err := b.TryReview(ctx, kind, limit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ReviewAll reviews manifests and blobs until no review is due. It returns how many manifests
 // and blobs the reviews deleted.
 func (b Bundle) ReviewAll(t *testing.T) (manifests, blobs int) {

@@ -70,8 +70,9 @@ BEGIN
 END;
 $$;
 
--- Deleting a namespace deletes all its repositories. Therefore the notification has the
--- payload "*", which invalidates everything that is cached.
+-- Deleting a namespace deletes all its repositories, and an update puts it into the trash or
+-- brings it back. Therefore the notification has the payload "*", which invalidates everything
+-- that is cached.
 CREATE OR REPLACE FUNCTION purser_notify_namespaces ()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -129,6 +130,7 @@ BEGIN
             ('blobs', 'UPDATE', 'purser_notify_blobs', 'a', 'REFERENCING OLD TABLE AS old_rows'),
             ('repositories', 'UPDATE', 'purser_notify_repositories', 'a', 'REFERENCING OLD TABLE AS old_rows'),
             ('repositories', 'DELETE', 'purser_notify_repositories', 'a', 'REFERENCING OLD TABLE AS old_rows'),
+            ('top_level_namespaces', 'UPDATE', 'purser_notify_namespaces', '*', 'REFERENCING OLD TABLE AS old_rows'),
             ('top_level_namespaces', 'DELETE', 'purser_notify_namespaces', '*', 'REFERENCING OLD TABLE AS old_rows')
         ) AS v (tbl, event, fn, kind, tables)
     LOOP

@@ -63,7 +63,7 @@ SELECT q.id, n.name, q.namespace_id,
     ARRAY(SELECT l.id FROM namespacequotalimits l WHERE l.namespace_id = q.namespace_id ORDER BY l.percent, l.kind DESC) AS step_ids,
     ARRAY(SELECT l.kind FROM namespacequotalimits l WHERE l.namespace_id = q.namespace_id ORDER BY l.percent, l.kind DESC) AS kinds,
     ARRAY(SELECT l.percent FROM namespacequotalimits l WHERE l.namespace_id = q.namespace_id ORDER BY l.percent, l.kind DESC) AS percents
-FROM top_level_namespaces n
+FROM live_namespaces n
 JOIN namespacequotas q ON q.namespace_id = n.id
 CROSS JOIN LATERAL purser_quota_slots(q.namespace_id) s;
 

@@ -39,7 +39,8 @@ type BlobExplanation struct {
 
 // BlobUse is a manifest that uses a blob.
 type BlobUse struct {
-	Repository string     `json:"repository"` // "" if it was deleted and its rows aren't removed yet
+	Repository string     `json:"repository"`         // "" if it was deleted and its rows aren't removed yet
+	InTrash    bool       `json:"in_trash,omitempty"` // the repository was deleted, and can be restored under this name
 	Digest     oci.Digest `json:"digest"`
 }
 
@@ -83,7 +84,7 @@ func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, 
 func askUses(b *pgx.Batch, e *BlobExplanation) {
 	scan := func(row pgx.CollectableRow, total *int64) (u BlobUse, err error) {
 		var digest []byte
-		if err := row.Scan(total, &u.Repository, &digest); err != nil {
+		if err := row.Scan(total, &u.Repository, &u.InTrash, &digest); err != nil {
 			return u, err
 		}
 		u.Digest, err = oci.DigestFromBytes(digest)
@@ -93,18 +94,18 @@ func askUses(b *pgx.Batch, e *BlobExplanation) {
 		WITH list AS MATERIALIZED (
 			SELECT top_level_namespace_id AS namespace, repository_id AS repository, manifest_id AS id
 			FROM gc_blobs_configurations WHERE digest = $1 LIMIT %d)
-		SELECT (SELECT count(*) FROM list), r.path, m.digest
+		SELECT (SELECT count(*) FROM list), COALESCE(r.path, ''), COALESCE(r.in_trash, false), m.digest
 		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = f.id OFFSET 0) m
-		CROSS JOIN LATERAL (SELECT COALESCE((SELECT path FROM live_repositories WHERE id = f.repository), '') AS path OFFSET 0) r
+		LEFT JOIN LATERAL (SELECT path, in_trash FROM named_repositories WHERE id = f.repository OFFSET 0) r ON true
 		ORDER BY f.id`, explainLimit+1, explainFirst), e.Digest.Bytes())
 	askSome(b, &e.Layers, scan, fmt.Sprintf(`
 		WITH list AS MATERIALIZED (
 			SELECT top_level_namespace_id AS namespace, repository_id AS repository, layer_id AS id
 			FROM gc_blobs_layers WHERE digest = $1 LIMIT %d)
-		SELECT (SELECT count(*) FROM list), r.path, m.digest
+		SELECT (SELECT count(*) FROM list), COALESCE(r.path, ''), COALESCE(r.in_trash, false), m.digest
 		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f
 		CROSS JOIN LATERAL (
 			SELECT manifest_id FROM layers
@@ -112,7 +113,7 @@ func askUses(b *pgx.Batch, e *BlobExplanation) {
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = l.manifest_id OFFSET 0) m
-		CROSS JOIN LATERAL (SELECT COALESCE((SELECT path FROM live_repositories WHERE id = f.repository), '') AS path OFFSET 0) r
+		LEFT JOIN LATERAL (SELECT path, in_trash FROM named_repositories WHERE id = f.repository OFFSET 0) r ON true
 		ORDER BY f.id`, explainLimit+1, explainFirst), e.Digest.Bytes())
 }
 
@@ -136,8 +137,9 @@ func askLinks(b *pgx.Batch, e *BlobExplanation) {
 						AND m.configuration_blob_digest = rb.blob_digest OFFSET 0)
 				END)
 		SELECT (SELECT count(*) FROM rb), (SELECT count(*) FROM unused), ARRAY(
-			SELECT r.path FROM (SELECT * FROM unused ORDER BY repository_id LIMIT %d) u
-			JOIN live_repositories r ON r.id = u.repository_id ORDER BY r.id)`,
+			SELECT r.path || CASE WHEN r.in_trash THEN ' (in the trash)' ELSE '' END
+			FROM (SELECT * FROM unused ORDER BY repository_id LIMIT %d) u
+			JOIN named_repositories r ON r.id = u.repository_id ORDER BY r.id)`,
 		explainLimit+1, explainFirst), e.Digest.Bytes()).QueryRow(func(row pgx.Row) error {
 		var links, unused int64
 		err := row.Scan(&links, &unused, &e.Unused.First)

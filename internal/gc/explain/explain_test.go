@@ -13,6 +13,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc/explain"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -380,5 +381,32 @@ func TestAge(t *testing.T) {
 		if got := explain.Age(d); got != want {
 			t.Errorf("Age(%v) = %q, want %q", d, got, want)
 		}
+	}
+}
+
+// TestExplainTrash: a blob that only repositories in the trash use is kept, and the explanation names
+// these repositories.
+func TestExplainTrash(t *testing.T) {
+	t.Parallel()
+	b := bundle{catalogtest.Replica(t, dbtest.DSN(t), func(o *catalog.Options) { o.TrashKeep = time.Hour })}
+	config := b.Push(t, "acme/app", "config")
+	image := b.Put(t, "acme/app", catalogtest.Image(t, config, nil, nil), "v1")
+	layer := b.Push(t, "gone/app", "layer")
+	b.Push(t, "gone/app", "config")
+	other := b.Put(t, "gone/app", catalogtest.Image(t, config, []oci.Digest{layer}, nil), "v1")
+	b.Push(t, "acme/app", "layer")
+	for _, err := range []error{b.DeleteRepository(t.Context(), "acme/app"), b.DeleteNamespace(t.Context(), "gone")} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const trash = "; the repository is in the trash, and can be restored until it is purged"
+	got := b.explainBlob(t, layer, explain.FateKept).Sentences()
+	if want := "kept: gone/app@" + other.String() + " uses it as layer" + trash; got[0] != want || !strings.Contains(strings.Join(got, "\n"), "uses it: acme/app (in the trash);") {
+		t.Errorf("got %q, want %q first", got, want)
+	}
+	got = b.explainBlob(t, config, explain.FateKept).Sentences()
+	if want := "kept: acme/app@" + image.String() + " uses it as configuration" + trash; got[0] != want {
+		t.Errorf("got %q, want %q first", got, want)
 	}
 }

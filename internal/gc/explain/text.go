@@ -69,7 +69,11 @@ func (e BlobExplanation) Sentences() []string {
 				tell("kept for now: manifest %s uses it as %s; the manifest's repository is deleted, and its rows are being removed", m.Digest, use.as)
 				continue
 			}
-			tell("kept: %s@%s uses it as %s", m.Repository, m.Digest, use.as)
+			trash := ""
+			if m.InTrash {
+				trash = "; the repository is in the trash, and can be restored until it is purged"
+			}
+			tell("kept: %s@%s uses it as %s%s", m.Repository, m.Digest, use.as, trash)
 		}
 		if more := use.by.more(); more != "" {
 			tell("kept: %s more manifests use it as %s", more, use.as)

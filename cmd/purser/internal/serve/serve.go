@@ -176,7 +176,7 @@ type dependencies struct {
 func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
 		DB: p.db, Background: p.reviews, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
-		SparseIndexes: cfg.Manifests.SparseIndexes,
+		SparseIndexes: cfg.Manifests.SparseIndexes, TrashKeep: cfg.Trash.Keep,
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
 		},
@@ -250,7 +250,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if cfg.Autoprune.Enabled {
 		workers = append(workers, pruner.Run)
 	}
-	workers = append(workers, quotaWorker(c, notices, p, p.loops))
+	workers = append(workers, quotaWorker(c, notices, p, p.loops), purger(c, p, p.loops))
 	return handler, append(slices.Concat(workers, access.workers, p.pulls.workers, plannerWorkers(p)), notices.Run, holds.Run, c.Listen, p.limits.clientRate.Run, p.limits.accountRate.Run), nil
 }
 
