@@ -41,9 +41,9 @@ func (s *Store) readRight(ctx context.Context, account int64, r Resource, public
 		WITH place AS MATERIALIZED (
 			SELECT n.id AS namespace, r.id AS repository, r.is_public
 			FROM (SELECT) one
-			LEFT JOIN LATERAL (SELECT id FROM top_level_namespaces WHERE name = $2 OFFSET 0) n ON true
+			LEFT JOIN LATERAL (SELECT id FROM live_namespaces WHERE name = $2 OFFSET 0) n ON true
 			LEFT JOIN LATERAL (SELECT id, is_public FROM repositories
-				WHERE path = $3 AND top_level_namespace_id = n.id OFFSET 0) r ON true
+				WHERE path = $3 AND top_level_namespace_id = n.id AND deleted_at IS NULL OFFSET 0) r ON true
 		), mine AS MATERIALIZED (
 			SELECT team_id FROM teammembers WHERE account_id = $1
 		)
@@ -147,7 +147,7 @@ func (s *Store) Namespaces(ctx context.Context, account int64, n int) (names []s
 				SELECT top_level_namespace_id, role FROM teams WHERE id = m.team_id OFFSET 0) t
 		)
 		SELECT n.name, COALESCE(max(array_position(ARRAY['reader', 'writer', 'maintainer', 'administrator'], f.role)), 0)
-		FROM found f JOIN top_level_namespaces n ON n.id = f.top_level_namespace_id
+		FROM found f JOIN live_namespaces n ON n.id = f.top_level_namespace_id
 		GROUP BY n.name ORDER BY n.name LIMIT $2`, account, n)
 	if err != nil {
 		return nil, nil, err
@@ -161,4 +161,29 @@ func (s *Store) Namespaces(ctx context.Context, account int64, n int) (names []s
 		names, roles = append(names, name), append(roles, Role(role)) //nolint:gosec // an index into roleNames
 	}
 	return names, roles, rows.Err()
+}
+
+// AdministersDeleted says whether the principal has the access Administer to a namespace that is in
+// the trash: the row with the id, which had the name. Nothing is cached.
+func (c *Control) AdministersDeleted(ctx context.Context, p *Principal, id int64, name string) (yes bool, err error) {
+	switch {
+	case p.open:
+		return true, nil
+	case p.ID == 0 || p.token != nil || !p.limits.Allow(Administer.action(), OfNamespace(name)):
+		return false, nil
+	}
+	err = c.db.Pool.QueryRow(ctx, `
+		WITH mine AS MATERIALIZED (
+			SELECT team_id FROM teammembers WHERE account_id = $1
+		)
+		SELECT EXISTS (
+			SELECT FROM grants
+			WHERE account_id = $1 AND top_level_namespace_id = $2 AND repository_id IS NULL AND role = 'administrator'
+			UNION ALL
+			SELECT FROM mine m JOIN grants g ON g.team_id = m.team_id
+			WHERE g.top_level_namespace_id = $2 AND g.repository_id IS NULL AND g.role = 'administrator'
+			UNION ALL
+			SELECT FROM mine m JOIN teams t ON t.id = m.team_id
+			WHERE t.top_level_namespace_id = $2 AND t.role = 'administrator')`, p.ID, id).Scan(&yes)
+	return yes, err
 }

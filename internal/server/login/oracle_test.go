@@ -104,6 +104,7 @@ var rules = []rule{
 	{"POST", `^/organization$`, []string{"login", "operate"}},
 	{"POST", `^/repository$`, []string{"login", "push"}},
 	{".*", `^/autoprune/runs?(/|$)`, []string{"maintain", "operate"}},
+	{".*", `^/trash(/|$)`, []string{"admin", "operate"}},
 	{"PUT", `^/repository/\{repository\}/tag/\{tag\}$`, []string{"push"}},
 	{"DELETE", `^/repository/\{repository\}(/tag/\{tag\})?$`, []string{"delete"}},
 	{"POST", `/tag/\{tag\}/restore$`, []string{"maintain", "delete"}},

@@ -15,6 +15,7 @@ var tags = []*huma.Tag{
 	{Name: "namespace", Description: "Namespaces, which are Quay's organizations: the first parts of repositories' names"},
 	{Name: "pullstatistics", Description: "Statistics of pulls"},
 	{Name: "permission", Description: "Roles of accounts and teams in repositories and namespaces"},
+	{Name: "trash", Description: "Deleted repositories and namespaces that can be restored"},
 	{Name: "quota", Description: "Limits on the bytes, repositories and tags of namespaces"},
 	{Name: "repository", Description: "Repositories"},
 	{Name: "robot", Description: "Robots, which are accounts for programs, and the tokens of other issuers that log in as them"},

@@ -167,6 +167,7 @@ func New(o Options) (*API, error) {
 	a.addErrorTypes()
 	a.addTags()
 	a.addRepositories()
+	a.addTrash()
 	a.addNamespaces()
 	a.addRepositoryList()
 	a.addRepository()

@@ -55,8 +55,10 @@ type Options struct {
 	Catalog      *catalog.Catalog
 	Store        blob.Store
 	StoreTrouble func(error) blob.Trouble // nil: blob.TroubleOf
-	Log          *slog.Logger
-	Recorder     *pullstats.Recorder
+	// NewCatalog makes a catalog with other options, for a test that sets Catalog.
+	NewCatalog func(change func(*catalog.Options)) *catalog.Catalog
+	Log        *slog.Logger
+	Recorder   *pullstats.Recorder
 
 	// Access turns access control on. Its required members that are nil are made with their
 	// defaults.
@@ -94,12 +96,17 @@ func NewReplica(t testing.TB, dsn, dir string, change ...func(*Options)) *Regist
 		t.Fatal(err)
 	}
 	r := &Registry{DB: d, DSN: dsn, Dir: dir, Log: new(LogBuffer), Metrics: prometheus.NewRegistry()}
-	r.Catalog = catalog.New(catalog.Options{DB: d, Replica: id, Log: quiet,
-		Look: func(ctx context.Context, key string, size int64) (string, error) {
-			return blob.Look(ctx, store, key, size)
-		}})
+	newCatalog := func(change func(*catalog.Options)) *catalog.Catalog {
+		o := catalog.Options{DB: d, Replica: id, Log: quiet,
+			Look: func(ctx context.Context, key string, size int64) (string, error) {
+				return blob.Look(ctx, store, key, size)
+			}}
+		change(&o)
+		return catalog.New(o)
+	}
+	r.Catalog = newCatalog(func(*catalog.Options) {})
 	o := Options{
-		Catalog: r.Catalog, Store: store, Log: slog.New(slog.NewJSONHandler(r.Log, nil)),
+		Catalog: r.Catalog, NewCatalog: newCatalog, Store: store, Log: slog.New(slog.NewJSONHandler(r.Log, nil)),
 		Server: server.Options{AccessLog: true, Metrics: r.Metrics},
 		Management: management.Options{
 			Audit: audit.New(d), GC: gc.CollectOptions{Collector: gc.New(gc.Options{Catalog: r.Catalog, DB: d, Log: quiet})},
@@ -108,6 +115,7 @@ func NewReplica(t testing.TB, dsn, dir string, change ...func(*Options)) *Regist
 	for _, f := range change {
 		f(&o)
 	}
+	r.Catalog = o.Catalog
 	r.open(t, &o)
 	r.Server = httptest.NewUnstartedServer(r.Handler)
 	r.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)

@@ -137,7 +137,7 @@ func say(cmd *cobra.Command, format string, args ...any) error {
 
 func namespaceDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE", Short: "Delete a namespace with all its repositories", Args: cobra.ExactArgs(1)}
-	yes, holds := addYes(cmd), addOverrideHolds(cmd)
+	yes, holds, purge := addYes(cmd), addOverrideHolds(cmd), addPurge(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path := api.Path("organization", args[0])
 		var d catalog.NamespaceDetails
@@ -146,11 +146,11 @@ func namespaceDeleteCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 		}
-		err := confirm(cmd, *yes, "Delete namespace %s with %s? That can't be undone.", args[0], counted(d.Repositories, "repository", "repositories"))
+		err := confirm(cmd, *yes, "Delete namespace %s with %s? It can be restored only as long as the server keeps it in the trash.", args[0], counted(d.Repositories, "repository", "repositories"))
 		if err != nil {
 			return err
 		}
-		if err := c.Delete(cmd.Context(), path, holds()); err != nil {
+		if err := c.Delete(cmd.Context(), path, purge(holds())); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted namespace %s.\n", args[0])

@@ -1,0 +1,135 @@
+package client
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+func trashCommand(src *command.Source) *cobra.Command {
+	cmd := command.Group("trash", "Restore deleted repositories and namespaces",
+		trashListCommand(src), trashShowCommand(src), trashRestoreCommand(src), trashPurgeCommand(src))
+	cmd.Long = "Restore deleted repositories and namespaces. A deleted one stays in the trash for the time of the server's setting\n" +
+		"trash.keep, with its tags, policies, rules, rights and robots."
+	return addServer(cmd)
+}
+
+// addPurge adds the flag --purge to the commands that delete a repository or a namespace. The
+// function that it returns adds the flag to a request's query.
+func addPurge(cmd *cobra.Command) func(query url.Values) url.Values {
+	purge := cmd.Flags().Bool("purge", false, "delete it for good, so that it can't be restored: see \"purser trash\"")
+	return func(query url.Values) url.Values {
+		if *purge {
+			query.Set("purge", "true")
+		}
+		return query
+	}
+}
+
+func trashListCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list [NAMESPACE]", Short: "List what can be restored", Args: cobra.MaximumNArgs(1)}
+	format := command.AddFormat(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		list := []catalog.Trashed{}
+		query := url.Values{"limit": {"500"}}
+		if len(args) > 0 {
+			query.Set("namespace", args[0])
+		}
+		for {
+			var page struct {
+				Items []catalog.Trashed `json:"items"`
+				Next  string            `json:"next"`
+			}
+			if err := c.Get(cmd.Context(), api.Path("trash"), query, &page); err != nil {
+				return err
+			}
+			list = append(list, page.Items...)
+			if page.Next == "" {
+				break
+			}
+			query.Set("cursor", page.Next)
+		}
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			if len(list) == 0 {
+				_, err := fmt.Fprintln(w, "The trash is empty.")
+				return err
+			}
+			rows := make([][]string, len(list))
+			for i, t := range list {
+				rows[i] = []string{t.ID, t.Name, since(&t.DeletedAt), clock(&t.ExpiresAt), t.DeletedBy}
+			}
+			return table(w, []string{"ID", "NAME", "DELETED", "KEPT UNTIL", "BY"}, rows, false)
+		})
+	})
+	return cmd
+}
+
+func trashShowCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "show ID", Short: "Show something in the trash, and what keeps it from being restored", Args: cobra.ExactArgs(1)}
+	format := command.AddFormat(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		var t catalog.Trashed
+		if err := c.Get(cmd.Context(), api.Path("trash", args[0]), nil, &t); err != nil {
+			return err
+		}
+		return format.Print(cmd.OutOrStdout(), t, func(w io.Writer) error {
+			var why []string
+			for _, conflict := range t.Conflicts {
+				why = append(why, conflict.Name+": "+conflict.Why)
+			}
+			return fields(w, "id", t.ID, "name", t.Name, "deleted", since(&t.DeletedAt), "by", t.DeletedBy, "kept until", clock(&t.ExpiresAt),
+				"repositories", upTo(t.Repos), "tags", upTo(t.Tags), "manifests", upTo(t.Manifests), "conflicts", strings.Join(why, "; "))
+		})
+	})
+	return cmd
+}
+
+// upTo formats a number at which counting may have stopped.
+func upTo(n catalog.Count) string {
+	if n.Exact {
+		return humanize.Comma(n.Rows)
+	}
+	return "over " + humanize.Comma(n.Rows)
+}
+
+func trashRestoreCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "restore ID", Short: "Restore a deleted repository or namespace", Args: cobra.ExactArgs(1)}
+	as := cmd.Flags().String("as", "", "give it this `NAME`; a repository stays in its namespace (default: the name that it had)")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		body := map[string]string{}
+		if *as != "" {
+			body["as"] = *as
+		}
+		var out struct {
+			Name string `json:"name"`
+		}
+		if err := c.Post(cmd.Context(), api.Path("trash", args[0], "restore"), body, &out); err != nil {
+			return err
+		}
+		return say(cmd, "Restored %s.\n", out.Name)
+	})
+	return cmd
+}
+
+func trashPurgeCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{Use: "purge ID", Short: "Delete something in the trash for good", Args: cobra.ExactArgs(1)}
+	yes := addYes(cmd)
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		if err := confirm(cmd, *yes, "Delete %s for good? That can't be undone.", args[0]); err != nil {
+			return err
+		}
+		if err := c.Post(cmd.Context(), api.Path("trash", args[0], "purge"), nil, nil); err != nil {
+			return err
+		}
+		return say(cmd, "Purged %s.\n", args[0])
+	})
+	return cmd
+}
