@@ -21,13 +21,13 @@ import (
 	oci "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// prompt has settings that let the registry delete the rows below a deleted repository within
-// a second, and collect garbage at once. Only reviews after a push of a blob or manifest are
+// prompt has settings that let the registry delete a repository for good, and the rows below it
+// within a second, and collect garbage at once. Only reviews after a push of a blob or manifest are
 // delayed, by 5 s, so that a client has time to push what refers to it.
 var prompt = []string{
 	"PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=5s",
 	"PURSER_GC_REVIEW_AFTER_EVENTS_MANIFEST_UPLOAD=5s", "PURSER_LOOSE_FOREIGN_KEYS_INTERVAL=1s",
-	"PURSER_LOG_ACCESS=false",
+	"PURSER_LOG_ACCESS=false", "PURSER_TRASH_KEEP=0s",
 }
 
 // estate is a registry with repositories that a test deletes. The test uses the registry's
