@@ -162,28 +162,3 @@ func (s *Store) Namespaces(ctx context.Context, account int64, n int) (names []s
 	}
 	return names, roles, rows.Err()
 }
-
-// AdministersDeleted says whether the principal has the access Administer to a namespace that is in
-// the trash: the row with the id, which had the name. Nothing is cached.
-func (c *Control) AdministersDeleted(ctx context.Context, p *Principal, id int64, name string) (yes bool, err error) {
-	switch {
-	case p.open:
-		return true, nil
-	case p.ID == 0 || p.token != nil || !p.limits.Allow(Administer.action(), OfNamespace(name)):
-		return false, nil
-	}
-	err = c.db.Pool.QueryRow(ctx, `
-		WITH mine AS MATERIALIZED (
-			SELECT team_id FROM teammembers WHERE account_id = $1
-		)
-		SELECT EXISTS (
-			SELECT FROM grants
-			WHERE account_id = $1 AND top_level_namespace_id = $2 AND repository_id IS NULL AND role = 'administrator'
-			UNION ALL
-			SELECT FROM mine m JOIN grants g ON g.team_id = m.team_id
-			WHERE g.top_level_namespace_id = $2 AND g.repository_id IS NULL AND g.role = 'administrator'
-			UNION ALL
-			SELECT FROM mine m JOIN teams t ON t.id = m.team_id
-			WHERE t.top_level_namespace_id = $2 AND t.role = 'administrator')`, p.ID, id).Scan(&yes)
-	return yes, err
-}

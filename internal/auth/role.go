@@ -54,7 +54,7 @@ const (
 	Pull       // a reader, or anyone if the repository is public
 	Hold       // a reader, who reports what is deployed; that the repository is public isn't enough
 	Push       // a writer
-	Delete     // a maintainer, who deletes tags, manifests and blobs
+	Delete     // a maintainer, who deletes tags, manifests, blobs and repositories
 	Maintain   // a maintainer, who manages policies and protection
 	Administer // an administrator of the repository or the namespace
 	Operate    // an administrator of the registry

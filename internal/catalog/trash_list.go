@@ -29,8 +29,9 @@ type Trashed struct {
 	Conflicts []Conflict `json:"conflicts" doc:"Why it can't be restored under its name now"`
 
 	// NamespaceID is the id of the namespace's row, which may be in the trash itself
-	// (NamespaceDeleted).
+	// (NamespaceDeleted). RepositoryID is the id of the repository's row, 0 for a namespace.
 	NamespaceID      int64 `json:"-"`
+	RepositoryID     int64 `json:"-"`
 	NamespaceDeleted bool  `json:"-"`
 }
 
@@ -119,10 +120,10 @@ func (c *Catalog) trashedRepositories(ctx context.Context, namespace string, onl
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Trashed, err error) {
-		var id, tags, manifests int64
+		var tags, manifests int64
 		var taken bool
-		err = row.Scan(&id, &t.Name, &t.NamespaceID, &t.Namespace, &t.NamespaceDeleted, &t.DeletedAt, &t.ExpiresAt, &t.DeletedBy, &tags, &manifests, &taken)
-		t.ID, t.Kind, t.Tags, t.Manifests = trashKey{trashedRepository, id}.String(), string(trashedRepository), upTo(tags), upTo(manifests)
+		err = row.Scan(&t.RepositoryID, &t.Name, &t.NamespaceID, &t.Namespace, &t.NamespaceDeleted, &t.DeletedAt, &t.ExpiresAt, &t.DeletedBy, &tags, &manifests, &taken)
+		t.ID, t.Kind, t.Tags, t.Manifests = trashKey{trashedRepository, t.RepositoryID}.String(), string(trashedRepository), upTo(tags), upTo(manifests)
 		t.Repos, t.Conflicts = upTo(1), []Conflict{}
 		t.DeletedAt, t.ExpiresAt = t.DeletedAt.UTC(), t.ExpiresAt.UTC()
 		switch {

@@ -361,7 +361,7 @@ func TestAPIDocument(t *testing.T) {
 			if strings.HasPrefix(path, "/api/v1/holds") { // the namespace is in the query: see TestHoldsAccess
 				access = "ping"
 			}
-			if strings.HasPrefix(path, "/api/v1/trash") { // the namespace is in the query, or known by the id: see TestRestoreByAdministrator
+			if strings.HasPrefix(path, "/api/v1/trash") { // the namespace is in the query, or known by the id: see TestRestoreMatrix
 				access = "ping"
 			}
 			strict.Manage(t, strings.ToUpper(method), real, body).

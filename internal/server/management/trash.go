@@ -3,6 +3,7 @@ package management
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -39,10 +40,10 @@ func (a *API) addTrash() {
 		}
 	}
 	add(a, auth.Ping, huma.Operation{
-		OperationID: "listTrash", Method: http.MethodGet, Path: "/trash", Tags: tags, Extensions: checked(auth.Administer),
+		OperationID: "listTrash", Method: http.MethodGet, Path: "/trash", Tags: tags, Extensions: checked(auth.Delete),
 		Summary: "List deleted repositories and namespaces that can be restored",
-		Description: "Needs the access administer in the namespace; without one, the access operate. Who administered a deleted " +
-			"namespace and has deleted it sees it too.",
+		Description: "Lists what the client may restore: see getTrash. Without a namespace, it lists everything and needs the " +
+			"access operate.",
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *trashListInput) (*trashListed, error) {
 		list, next, err := a.listTrash(ctx, in.Namespace, in.Cursor, in.Limit)
@@ -52,10 +53,10 @@ func (a *API) addTrash() {
 	})
 	type trashOutput struct{ Body catalog.Trashed }
 	add(a, auth.Ping, huma.Operation{
-		OperationID: "getTrash", Method: http.MethodGet, Path: "/trash/{trash_id}", Tags: tags, Extensions: checked(auth.Administer),
+		OperationID: "getTrash", Method: http.MethodGet, Path: "/trash/{trash_id}", Tags: tags, Extensions: checked(auth.Delete),
 		Summary: "Get something in the trash, and what keeps it from being restored",
-		Description: "Needs the access administer in the repository's namespace. For a namespace, it needs the access operate, " +
-			"unless the client administered the namespace and has deleted it.",
+		Description: "Needs the access by which the client might delete it: delete to a repository, admin to a namespace. The " +
+			"roles that clients had when it was deleted count.",
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *TrashItem) (*trashOutput, error) {
 		t, err := a.trashed(ctx, in.ID)
@@ -71,11 +72,11 @@ func (a *API) addTrash() {
 		}
 	}
 	add(a, auth.Ping, huma.Operation{
-		OperationID: "restoreTrash", Method: http.MethodPost, Path: "/trash/{trash_id}/restore", Tags: tags, Extensions: checked(auth.Administer),
+		OperationID: "restoreTrash", Method: http.MethodPost, Path: "/trash/{trash_id}/restore", Tags: tags, Extensions: checked(auth.Delete),
 		Summary: "Restore a deleted repository or namespace",
 		Description: "It comes back as it was, with its tags, policies, rules, rights, robots and statistics. If its name is in use " +
-			"meanwhile, or its namespace is in the trash: 409. Needs the access of getTrash; to give a namespace another name than " +
-			"it had, operate, as for a new namespace.",
+			"meanwhile, or its namespace is in the trash: 409. Needs the access of getTrash. To give it another name than it " +
+			"had needs what a new one of this name needs: push for a repository, operate for a namespace.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *trashRestoreInput) (*trashRestored, error) {
 		t, err := a.trashed(ctx, in.ID)
@@ -93,10 +94,14 @@ func (a *API) addTrash() {
 	add(a, auth.Ping, huma.Operation{
 		OperationID: "purgeTrash", Method: http.MethodPost, Path: "/trash/{trash_id}/purge", Tags: tags, Extensions: checked(auth.Administer),
 		Summary:       "Delete something in the trash for good",
-		Description:   "Needs the access of getTrash.",
+		Description:   "Needs the access admin to the namespace.",
 		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *TrashItem) (*struct{}, error) {
-		if _, err := a.trashed(ctx, in.ID); err != nil {
+		t, err := a.trashed(ctx, in.ID)
+		if err == nil {
+			err = a.checkPurge(ctx, t)
+		}
+		if err != nil {
 			return nil, err
 		}
 		return nil, a.catalog.PurgeTrashed(ctx, in.ID)
@@ -104,92 +109,129 @@ func (a *API) addTrash() {
 }
 
 // checkRestoreName returns an error, with status 400, for a name that can't be a repository's or a
-// namespace's. It returns DENIED for a namespace's new name from a client that may not create
-// namespaces.
+// namespace's. It returns DENIED for a new name from a client that may not make a repository or
+// a namespace of this name.
 func (a *API) checkRestoreName(ctx context.Context, t catalog.Trashed, as string) error {
+	wrong := func(why string) error {
+		return server.Refusal(http.StatusBadRequest, "as: %.80q %s", as, why).WithDetail(map[string]string{"field": "as"})
+	}
+	of := auth.OfRepository(as)
 	switch {
 	case as == "" || as == t.Name:
 		return nil
 	case oci.ValidateName(as) != nil || t.IsNamespace() && strings.Contains(as, "/"):
-		return server.Refusal(http.StatusBadRequest, "as: %.80q can't be the name of a %s", as, t.Kind).WithDetail(map[string]string{"field": "as"})
+		return wrong("can't be the name of a " + t.Kind)
 	case t.IsNamespace():
 		return a.server.Authorize(ctx, auth.Operate, auth.Registry)
+	case of.Namespace != t.Namespace:
+		return wrong("isn't in the repository's namespace " + t.Namespace)
 	}
-	return nil
+	return a.server.Authorize(ctx, auth.Push, of)
 }
 
-// listTrash lists a page of what the client may restore.
-func (a *API) listTrash(ctx context.Context, namespace, cursor string, limit int) ([]catalog.Trashed, string, error) {
-	access, of := auth.Operate, auth.Registry
-	if namespace != "" {
-		access, of = auth.Administer, auth.OfNamespace(namespace)
-	}
-	refused := a.server.Authorize(ctx, access, of)
+// listTrash lists a page of what the client may restore. The cursor of the next page is the id of
+// an item that the client has seen, and there is one only if the next page has an item.
+func (a *API) listTrash(ctx context.Context, namespace, cursor string, limit int) (shown []catalog.Trashed, next string, err error) {
+	refused := a.server.Authorize(ctx, auth.Operate, auth.Registry)
 	if refused != nil && (namespace == "" || oci.CodeOf(refused) != oci.Denied) {
 		return nil, "", refused
 	}
-	list, next, err := a.catalog.Trash(ctx, namespace, cursor, limit)
-	if err != nil {
-		return nil, "", err
-	}
-	shown := []catalog.Trashed{}
-	for _, t := range list {
-		may := refused == nil
-		if t.IsNamespace() {
-			if may, err = a.mayRestoreNamespace(ctx, t); err != nil {
-				return nil, "", err
+	shown = []catalog.Trashed{}
+	for more := true; more && len(shown) <= limit; more = cursor != "" {
+		var list []catalog.Trashed
+		if list, cursor, err = a.catalog.Trash(ctx, namespace, cursor, limit+1); err != nil {
+			return nil, "", err
+		}
+		may, err := a.mayRestore(ctx, list)
+		if err != nil {
+			return nil, "", err
+		}
+		for i, t := range list {
+			if may[i] {
+				shown = append(shown, t)
 			}
 		}
-		if may {
-			shown = append(shown, t)
-		}
 	}
-	if len(shown) == 0 && refused != nil {
-		return nil, "", refused
+	switch {
+	case len(shown) > limit:
+		shown = shown[:limit]
+		return shown, shown[limit-1].ID, nil
+	case len(shown) == 0 && refused != nil:
+		return shown, "", a.server.Authorize(ctx, auth.Delete, auth.OfNamespace(namespace))
 	}
-	return shown, next, nil
+	return shown, "", nil
 }
 
-// mayRestoreNamespace says whether the client may restore a deleted namespace: it operates the
-// registry, or it has deleted the namespace and administered it. Then the namespace still has the
-// client's role. An administrator of a namespace can't bring back what an operator has deleted.
-func (a *API) mayRestoreNamespace(ctx context.Context, t catalog.Trashed) (bool, error) {
+// mayRestore says of each item whether the client may restore it: whether it operates the registry,
+// or has the access by which it might delete the item.
+func (a *API) mayRestore(ctx context.Context, list []catalog.Trashed) ([]bool, error) {
+	repositories, namespaces := make([]auth.Deleted, len(list)), make([]auth.Deleted, len(list))
+	for i, t := range list {
+		if t.IsNamespace() {
+			namespaces[i] = auth.Deleted{Namespace: t.NamespaceID, Resource: auth.OfNamespace(t.Name)}
+		} else {
+			repositories[i] = auth.Deleted{Namespace: t.NamespaceID, Repository: t.RepositoryID, Resource: auth.OfRepository(t.Name)}
+		}
+	}
+	may, err := a.allowsDeleted(ctx, auth.Delete, repositories)
+	if err != nil {
+		return nil, err
+	}
+	administers, err := a.allowsDeleted(ctx, auth.Administer, namespaces)
+	if err != nil {
+		return nil, err
+	}
+	for i, t := range list {
+		if t.IsNamespace() {
+			may[i] = administers[i]
+		}
+	}
+	return may, nil
+}
+
+// allowsDeleted says of each of the places in the trash whether the client has the access to it or
+// operates the registry. The error of a client that isn't logged in is UNAUTHORIZED.
+func (a *API) allowsDeleted(ctx context.Context, access auth.Access, places []auth.Deleted) ([]bool, error) {
 	err := a.server.Authorize(ctx, auth.Operate, auth.Registry)
-	if oci.CodeOf(err) != oci.Denied {
-		return err == nil, err
+	if err == nil {
+		return slices.Repeat([]bool{true}, len(places)), nil
 	}
 	control := a.server.Auth()
-	p, err := a.server.Principal(ctx, auth.Ping)
-	if err != nil || control == nil || !p.LoggedIn() || p.Name != t.DeletedBy {
-		return false, err
+	if oci.CodeOf(err) != oci.Denied || control == nil {
+		return nil, err
 	}
-	return control.AdministersDeleted(ctx, p, t.NamespaceID, t.Name)
+	p, err := a.server.Principal(ctx, auth.Ping)
+	if err != nil {
+		return nil, err
+	}
+	return control.AllowsDeleted(ctx, p, access, places)
+}
+
+// checkPurge returns DENIED if the client doesn't administer the namespace of something that it may
+// restore.
+func (a *API) checkPurge(ctx context.Context, t catalog.Trashed) error {
+	may, err := a.allowsDeleted(ctx, auth.Administer, []auth.Deleted{{Namespace: t.NamespaceID, Resource: auth.OfNamespace(t.Namespace)}})
+	if err == nil && !may[0] {
+		err = oci.Errorf(oci.Denied, "deleting %s for good needs the role administrator in namespace %s", t.Name, t.Namespace)
+	}
+	return err
 }
 
 // trashed returns something in the trash that the client may restore. The error for anything
 // else is the same as for what isn't in the trash.
 func (a *API) trashed(ctx context.Context, id string) (catalog.Trashed, error) {
 	t, err := a.catalog.TrashedItem(ctx, id)
-	var refused error
-	switch {
-	case err == nil && t.IsNamespace():
-		may := false
-		if may, refused = a.mayRestoreNamespace(ctx, t); !may && refused == nil {
-			refused = oci.NewError(oci.Denied)
-		}
-	case err == nil && !t.NamespaceDeleted:
-		refused = a.server.Authorize(ctx, auth.Administer, auth.OfNamespace(t.Namespace))
-	case err == nil || oci.CodeOf(err) == oci.NameUnknown:
-		refused = a.server.Authorize(ctx, auth.Operate, auth.Registry)
-	}
-	switch {
-	case oci.CodeOf(refused) == oci.Denied && err == nil:
-		err = catalog.TrashUnknown(id)
-	case refused != nil && oci.CodeOf(refused) != oci.Denied:
-		err = refused
-	}
-	if err != nil {
+	if err != nil && oci.CodeOf(err) != oci.NameUnknown {
 		return catalog.Trashed{}, err
+	}
+	may, refused := a.mayRestore(ctx, []catalog.Trashed{t})
+	switch {
+	case refused != nil: // without an account, nobody learns what is in the trash
+		return catalog.Trashed{}, refused
+	case err != nil:
+		return catalog.Trashed{}, err
+	case !may[0]:
+		return catalog.Trashed{}, catalog.TrashUnknown(id)
 	}
 	return t, nil
 }
