@@ -190,6 +190,7 @@ func TestCatalogCommands(t *testing.T) {
 	s.run("tag", "restore", "acme/app:v1", one)
 	s.refused("add --yes", "tag", "delete", "acme/app:v1")
 	s.refused("Delete repository acme/app with 2 tags?", "repo", "delete", "acme/app")
+	s.refused("That can't be undone.", "repo", "delete", "acme/app", "--purge")
 	s.refused("Delete namespace acme with 2 repositories?", "namespace", "delete", "acme")
 	s.run("repo", "delete", "acme/app", "-y")
 	s.refused("repository acme/app is not known", "repo", "show", "acme/app")

@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,13 +51,13 @@ func (c *Catalog) Trash(ctx context.Context, namespace, after string, n int) (li
 		}
 	}
 	if k.kind == trashedNamespace {
-		if list, err = c.trashedNamespaces(ctx, namespace, 0, k.id, n+1); err != nil {
+		if list, err = c.trashedNamespaces(ctx, namespace, k.id, math.MaxInt64, n+1); err != nil {
 			return nil, "", fmt.Errorf("listing the trash: %w", err)
 		}
 		k = trashKey{trashedRepository, 0}
 	}
 	if len(list) <= n {
-		repositories, err := c.trashedRepositories(ctx, namespace, 0, k.id, n+1-len(list))
+		repositories, err := c.trashedRepositories(ctx, namespace, k.id, math.MaxInt64, n+1-len(list))
 		if err != nil {
 			return nil, "", fmt.Errorf("listing the trash: %w", err)
 		}
@@ -77,9 +78,9 @@ func (c *Catalog) TrashedItem(ctx context.Context, id string) (Trashed, error) {
 	}
 	var list []Trashed
 	if k.kind == trashedNamespace {
-		list, err = c.trashedNamespaces(ctx, "", k.id, 0, 1)
+		list, err = c.trashedNamespaces(ctx, "", k.id-1, k.id, 1)
 	} else {
-		list, err = c.trashedRepositories(ctx, "", k.id, 0, 1)
+		list, err = c.trashedRepositories(ctx, "", k.id-1, k.id, 1)
 	}
 	switch {
 	case err != nil:
@@ -90,9 +91,9 @@ func (c *Catalog) TrashedItem(ctx context.Context, id string) (Trashed, error) {
 	return list[0], nil
 }
 
-// trashedRepositories reads up to n repositories in the trash: the one with the id `only`, or if
-// that is 0 those with ids above `after`.
-func (c *Catalog) trashedRepositories(ctx context.Context, namespace string, only, after int64, n int) ([]Trashed, error) {
+// trashedRepositories reads up to n repositories in the trash, with ids above `after` and up to
+// `last`.
+func (c *Catalog) trashedRepositories(ctx context.Context, namespace string, after, last int64, n int) ([]Trashed, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT r.id, r.deleted_path, n.id, COALESCE(n.deleted_name, n.name), n.deleted_at IS NOT NULL, r.deleted_at, r.purge_after,
 			COALESCE(r.deleted_by, ''), t.tags, m.manifests,
@@ -101,7 +102,7 @@ func (c *Catalog) trashedRepositories(ctx context.Context, namespace string, onl
 				WHERE o.top_level_namespace_id = n.id AND o.path = r.deleted_path AND o.deleted_at IS NULL OFFSET 0)
 		FROM (
 			SELECT * FROM repositories
-			WHERE deleted_at IS NOT NULL AND ($2::bigint = 0 OR id = $2) AND id > $3
+			WHERE deleted_at IS NOT NULL AND id > $2 AND id <= $3
 				AND ($1 = '' OR top_level_namespace_id = (SELECT id FROM live_namespaces WHERE name = $1))
 			ORDER BY id LIMIT $4) r
 		JOIN top_level_namespaces n ON n.id = r.top_level_namespace_id
@@ -115,7 +116,7 @@ func (c *Catalog) trashedRepositories(ctx context.Context, namespace string, onl
 				SELECT FROM manifests
 				WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
 				ORDER BY id LIMIT $5) counted) m
-		ORDER BY r.id`, namespace, only, after, n, browseCount+1)
+		ORDER BY r.id`, namespace, after, last, n, browseCount+1)
 	if err != nil {
 		return nil, err
 	}
@@ -137,19 +138,19 @@ func (c *Catalog) trashedRepositories(ctx context.Context, namespace string, onl
 }
 
 // trashedNamespaces is like trashedRepositories, for namespaces.
-func (c *Catalog) trashedNamespaces(ctx context.Context, name string, only, after int64, n int) ([]Trashed, error) {
+func (c *Catalog) trashedNamespaces(ctx context.Context, name string, after, last int64, n int) ([]Trashed, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT n.id, n.deleted_name, n.deleted_at, n.purge_after, COALESCE(n.deleted_by, ''), r.repositories,
 			EXISTS (SELECT FROM live_namespaces o WHERE o.name = n.deleted_name)
 		FROM (
 			SELECT * FROM top_level_namespaces
-			WHERE deleted_at IS NOT NULL AND ($1::bigint = 0 OR id = $1) AND id > $2 AND ($5 = '' OR deleted_name = $5)
+			WHERE deleted_at IS NOT NULL AND id > $1 AND id <= $2 AND ($5 = '' OR deleted_name = $5)
 			ORDER BY id LIMIT $3) n
 		CROSS JOIN LATERAL (
 			SELECT count(*) AS repositories FROM (
 				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id AND r.deleted_at IS NULL
 				ORDER BY r.id LIMIT $4) counted) r
-		ORDER BY n.id`, only, after, n, browseCount+1, name)
+		ORDER BY n.id`, after, last, n, browseCount+1, name)
 	if err != nil {
 		return nil, err
 	}

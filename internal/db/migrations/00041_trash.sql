@@ -15,6 +15,10 @@
 -- +goose Up
 SET LOCAL lock_timeout = '10s';
 
+-- In the order in which pushes lock them: otherwise pushes under way and this migration would wait
+-- for each other.
+LOCK TABLE top_level_namespaces, repositories, accounts IN ACCESS EXCLUSIVE MODE;
+
 ALTER TABLE repositories
     ADD COLUMN deleted_at   timestamptz,
     ADD COLUMN deleted_path text COLLATE "C",
@@ -44,7 +48,10 @@ CREATE INDEX top_level_namespaces_purge_after_idx ON top_level_namespaces (purge
 
 CREATE UNIQUE INDEX repositories_namespace_path_key ON repositories (top_level_namespace_id, path);
 DROP INDEX repositories_namespace_path_idx;
-CREATE INDEX repositories_path_idx ON repositories (path);
+CREATE INDEX repositories_path_idx ON repositories (path) WHERE deleted_at IS NULL;
+-- For counts and lists, which would otherwise read the trash on their way: its names come first.
+CREATE INDEX repositories_live_idx ON repositories (top_level_namespace_id, id) WHERE deleted_at IS NULL;
+CREATE INDEX top_level_namespaces_live_idx ON top_level_namespaces (name) WHERE deleted_at IS NULL;
 ALTER TABLE repositories DROP CONSTRAINT repositories_path_key;
 
 CREATE VIEW live_namespaces AS

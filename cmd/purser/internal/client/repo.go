@@ -104,7 +104,8 @@ func repoCreateCommand(src *command.Source) *cobra.Command {
 
 func repoDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete REPOSITORY", Short: "Delete a repository with all its tags and manifests", Args: cobra.ExactArgs(1)}
-	yes, holds, purge := addYes(cmd), addOverrideHolds(cmd), addPurge(cmd)
+	yes, holds := addYes(cmd), addOverrideHolds(cmd)
+	purge, fate := addPurge(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path := api.Path("repository", args[0])
 		var d repositoryDetails
@@ -113,7 +114,7 @@ func repoDeleteCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 		}
-		if err := confirm(cmd, *yes, "Delete repository %s with %s? It can be restored only as long as the server keeps it in the trash.", args[0], command.Count(d.Tags, "tag")); err != nil {
+		if err := confirm(cmd, *yes, "Delete repository %s with %s? %s", args[0], command.Count(d.Tags, "tag"), fate()); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), path, purge(holds())); err != nil {

@@ -23,15 +23,23 @@ func trashCommand(src *command.Source) *cobra.Command {
 }
 
 // addPurge adds the flag --purge to the commands that delete a repository or a namespace. The
-// function that it returns adds the flag to a request's query.
-func addPurge(cmd *cobra.Command) func(query url.Values) url.Values {
+// first function that it returns adds the flag to a request's query. The other one returns the
+// sentence that says whether the deletion can be undone.
+func addPurge(cmd *cobra.Command) (add func(query url.Values) url.Values, fate func() string) {
 	purge := cmd.Flags().Bool("purge", false, "delete it for good, so that it can't be restored: see \"purser trash\"")
-	return func(query url.Values) url.Values {
+	add = func(query url.Values) url.Values {
 		if *purge {
 			query.Set("purge", "true")
 		}
 		return query
 	}
+	fate = func() string {
+		if *purge {
+			return "That can't be undone."
+		}
+		return "It can be restored only as long as the server keeps it in the trash."
+	}
+	return add, fate
 }
 
 func trashListCommand(src *command.Source) *cobra.Command {
