@@ -215,3 +215,45 @@ func TestRestoreAgainstPush(t *testing.T) {
 		}
 	}
 }
+
+// TestLateChangeInTrash: a change below a repository or a namespace in the trash, such as a review
+// makes without locking its row, commits after the restoration. Then other replicas must drop what
+// they have cached in between, whatever the name is now.
+func TestLateChangeInTrash(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"repository", "namespace"} {
+		for what, change := range map[string]string{
+			"link": "DELETE FROM repository_blobs WHERE blob_digest = $1",
+			"blob": "UPDATE blobs SET size = size WHERE digest = $1",
+		} {
+			t.Run(kind+" "+what, func(t *testing.T) {
+				t.Parallel()
+				ctx := t.Context()
+				b := withTrash(t, dbtest.DSN(t))
+				b.Listen(t)
+				b.Fill(t, "acme/app")
+				unused := b.Push(t, "acme/app", "unused")
+				remove, of, as := b.RemoveRepository, "acme/app", "acme/web"
+				if kind == "namespace" {
+					remove, of, as = b.RemoveNamespace, "acme", "web"
+				}
+				id, err := remove(ctx, of)
+				if err != nil {
+					t.Fatal(err)
+				}
+				review, replica := b.Session(t), b.Session(t)
+				review.Exec(t, "BEGIN")
+				review.Exec(t, change, unused.Bytes())
+				if _, err := b.RestoreTrashed(ctx, id, as); err != nil {
+					t.Fatal(err)
+				}
+				replica.Exec(t, "LISTEN purser_changed")
+				review.Exec(t, "COMMIT")
+				n, err := replica.Conn.WaitForNotification(ctx)
+				if err != nil || n.Payload != "*" {
+					t.Errorf("notified %+v, %v", n, err)
+				}
+			})
+		}
+	}
+}

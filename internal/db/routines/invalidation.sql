@@ -9,6 +9,10 @@
 -- notification slows commits. The payload is a letter and a list of repository paths, under
 -- 8,000 bytes: "t" means that tags of these repositories changed, "a" that anything in them
 -- may have changed. The payload "*" means that anything in any repository may have changed.
+--
+-- A change in the trash is notified as "*": when it commits, the repository may have been restored,
+-- under a name that the trigger can't know. Pushes lock the repository's row, so only deletions
+-- by reviews and updates of blobs can come that late.
 
 CREATE OR REPLACE FUNCTION purser_others_listen ()
     RETURNS boolean
@@ -27,7 +31,7 @@ DECLARE
     batch text := kind;
     p text;
 BEGIN
-    IF cardinality(paths) > 500 THEN
+    IF cardinality(paths) > 500 OR '*' = ANY (paths) THEN
         PERFORM pg_notify('purser_changed', '*');
         RETURN;
     END IF;
@@ -51,7 +55,8 @@ CREATE OR REPLACE FUNCTION purser_notify_deleted ()
 BEGIN
     IF EXISTS (SELECT FROM old_rows) AND purser_others_listen() THEN
         PERFORM purser_notify_paths(TG_ARGV[0], ARRAY(
-            SELECT path FROM repositories WHERE id = ANY (ARRAY(SELECT DISTINCT repository_id FROM old_rows LIMIT 501))));
+            SELECT CASE WHEN in_trash THEN '*' ELSE path END FROM named_repositories
+            WHERE id = ANY (ARRAY(SELECT DISTINCT repository_id FROM old_rows LIMIT 501))));
     END IF;
     RETURN NULL;
 END;
@@ -107,7 +112,7 @@ CREATE OR REPLACE FUNCTION purser_notify_blobs ()
 BEGIN
     IF EXISTS (SELECT FROM old_rows) AND purser_others_listen() THEN
         PERFORM purser_notify_paths(TG_ARGV[0], ARRAY(
-            SELECT path FROM repositories WHERE id = ANY (ARRAY(
+            SELECT CASE WHEN in_trash THEN '*' ELSE path END FROM named_repositories WHERE id = ANY (ARRAY(
                 SELECT DISTINCT repository_id FROM repository_blobs
                 WHERE blob_digest = ANY (ARRAY(SELECT digest FROM old_rows)) LIMIT 501))));
     END IF;
