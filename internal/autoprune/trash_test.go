@@ -56,3 +56,51 @@ func TestTrashIsNotPruned(t *testing.T) {
 		}
 	}
 }
+
+// TestUndoAfterRestoring: a run can be undone in a repository that came back from the trash, also
+// under another name. If its namespace has another name, the run belongs to none of its clients.
+func TestUndoAfterRestoring(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	c := catalog.New(catalog.Options{DB: r.db, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	var repositories []catalog.Repository
+	for _, path := range []string{"acme/same", "acme/other", "zoo/app"} {
+		repository := r.repository(path)
+		r.tag(repository, "old", "one", 2*time.Hour)
+		r.tag(repository, "new", "two", time.Hour)
+		repositories = append(repositories, repository)
+	}
+	for _, namespace := range []string{"acme", "zoo"} {
+		r.policy(autoprune.Target{Namespace: namespace}, `{"method": "number_of_tags", "value": 1}`)
+		r.run()
+	}
+	for path, as := range map[string]string{"acme/same": "", "acme/other": "acme/renamed"} {
+		id, err := c.RemoveRepository(t.Context(), path)
+		r.must(err)
+		_, err = c.RestoreTrashed(t.Context(), id, as)
+		r.must(err)
+	}
+	r.repository("acme/other") // a newer one
+	id, err := c.RemoveNamespace(t.Context(), "zoo")
+	r.must(err)
+	_, err = c.RestoreTrashed(t.Context(), id, "zoo2")
+	r.must(err)
+	for namespace, want := range map[string]int64{"acme": 2, "zoo": 0} {
+		runs, _, err := r.pruner.Runs(t.Context(), namespace, "", 10)
+		r.must(err)
+		restored := int64(0)
+		for _, run := range runs {
+			undone, err := r.pruner.Undo(t.Context(), run.ID, "", time.Minute)
+			r.must(err)
+			restored += undone.Restored
+		}
+		if restored != want || len(runs) == 0 {
+			t.Errorf("%d runs of %s, %d tags restored, want %d", len(runs), namespace, restored, want)
+		}
+	}
+	for i, want := range []int{2, 2, 1} {
+		if got := r.tags(repositories[i]); len(got) != want {
+			t.Errorf("tags of %s: %v", repositories[i].Path, got)
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -96,10 +97,10 @@ func (p *Pruner) undoPage(ctx context.Context, run uuid.UUID, entries []audit.En
 }
 
 func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []audit.Entry, out *Undone) error {
-	target, err := p.catalog.FindRepository(ctx, entries[0].Repository)
-	// If the repository's id isn't the id in the audit entries, this is a newer repository
-	// of the same name, and not the one whose tags the run deleted.
-	if oci.CodeOf(err) == oci.NameUnknown || err == nil && target.ID != entries[0].RepositoryID {
+	// The repository may have got another name since, and a newer repository its old name. If
+	// its namespace has got another name, the client has shown no right in it.
+	target, err := p.catalog.RepositoryByID(ctx, entries[0].RepositoryID)
+	if oci.CodeOf(err) == oci.NameUnknown || err == nil && namespaceOf(target.Path) != namespaceOf(entries[0].Repository) {
 		out.lose(entries)
 		return nil
 	}
@@ -140,6 +141,11 @@ func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []au
 	}
 	out.Exists += int64(len(entries) - len(done)) // the run deleted the name twice: the newer tag is restored
 	return nil
+}
+
+func namespaceOf(path string) string {
+	namespace, _, _ := strings.Cut(path, "/")
+	return namespace
 }
 
 func (u *Undone) lose(entries []audit.Entry) {

@@ -37,6 +37,20 @@ func (c *Catalog) FindRepository(ctx context.Context, path string) (Repository, 
 	return r, nil
 }
 
+// RepositoryByID is like FindRepository, for a repository's id.
+func (c *Catalog) RepositoryByID(ctx context.Context, id int64) (Repository, error) {
+	r := Repository{ID: id}
+	err := c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, path FROM live_repositories WHERE id = $1", id).
+		Scan(&r.NamespaceID, &r.Path)
+	switch {
+	case isNoRows(err):
+		return r, nameUnknown(fmt.Sprintf("with id %d", id))
+	case err != nil:
+		return r, fmt.Errorf("looking for repository %d: %w", id, err)
+	}
+	return r, nil
+}
+
 // ChangeTags calls `change` in a transaction that has locked the repository against deletion,
 // and invalidates the cached results about the repository's tags. If the transaction loses a
 // race, ChangeTags calls `change` again in another transaction. Error: NAME_UNKNOWN if the
