@@ -201,12 +201,15 @@ func (u *timeSlice) count(ctx context.Context, target catalog.Repository) (done 
 	}
 	v := &repositoryRun{slice: u, target: target, saved: saved}
 	var counts []capCount
-	err = readSnapshot(ctx, u.p.opt.Background.Pool, target, func(s *snapshot) (err error) {
-		r := tagReader{p: u.p, s: s, target: target, saved: saved, alive: v.alive, step: v.step, memory: u.page}
-		defer func() { u.page = r.memory }()
-		counts, err = countCapped(ctx, &r, rules)
-		return err
-	})
+	err = u.p.readConfigurations(ctx, u.p.opt.Background.Pool, target, saved, u.p.opt.Turn/2, u.alive)
+	if err == nil {
+		err = readSnapshot(ctx, u.p.opt.Background.Pool, target, func(s *snapshot) (err error) {
+			r := tagReader{p: u.p, s: s, target: target, saved: saved, alive: v.alive, step: v.step, memory: u.page}
+			defer func() { u.page = r.memory }()
+			counts, err = countCapped(ctx, &r, rules)
+			return err
+		})
+	}
 	switch {
 	case errors.Is(err, errSliceOver):
 		return false, nil
@@ -248,7 +251,7 @@ func countCapped(ctx context.Context, r *tagReader, rules Rules) ([]capCount, er
 			case selected:
 				counts[i].Considered++
 				counts[i].Selected++
-			case !t.tag.attached() && p.considers(&t.tag):
+			case !t.tag.attached() && p.considers(i, &t.tag):
 				counts[i].Considered++
 			}
 		}

@@ -38,6 +38,9 @@ const (
 	KeptPattern Code = "kept_pattern" // a keep rule: its pattern matches
 	KeptUnknown Code = "kept_unknown" // a keep rule: it isn't known whether the tag was used
 
+	Doubtful     Code = "doubtful"      // it isn't known whether a policy's labels and platforms select it
+	KeptDoubtful Code = "kept_doubtful" // the same, and this policy has keep rules
+
 	KeptFloor Code = "kept_floor" // neverBelow: among the newest tags of the repository
 
 	InGrace       Code = "in_grace"       // the policy that selects it is in its grace period, or wasn't announced
@@ -113,6 +116,10 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 		return r.rests
 	case KeptNewest, KeptVersion, KeptUsed, KeptPattern, KeptUnknown:
 		return v.keptReason(&t)
+	case Doubtful:
+		return doubtText
+	case KeptDoubtful:
+		return "kept, because of policy " + r.id + " with keep rules " + doubtText
 	case KeptFloor:
 		if f := v.keptByFloor(&t); f != nil {
 			return f.reason()

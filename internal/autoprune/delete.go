@@ -76,7 +76,7 @@ func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []
 		g := &part[i]
 		for place := range v.saved {
 			p := &v.saved[place].Policy
-			if !g.tag.attached() && (p.method == LastPulled && g.decision.Policies.Has(place) || p.keepsUsed() && p.considers(&g.tag)) {
+			if !g.tag.attached() && (p.method == LastPulled && g.decision.Policies.Has(place) || p.keepsUsed() && p.considers(place, &g.tag)) {
 				asked = append(asked, &g.tag)
 				break
 			}

@@ -11,7 +11,9 @@
 //     statistics are missing, a last_pulled policy can't be judged; policies by number then
 //     don't count the tags that it might select. If a policy can't be read, policies by
 //     number select nothing, because the unreadable policy might have to select tags before
-//     policies by number count.
+//     policies by number count. If it isn't known whether a policy's selectors select a tag, the
+//     policy doesn't select it; policies by number don't count it if the policy might take it
+//     first; and if the policy has keep rules, nothing deletes it.
 //   - A protected tag is never deleted, even if a policy selects it. Neither is a tag that a
 //     keep rule or the neverBelow of any of the policies keeps. These, a protection rule and
 //     an undo only take tags away from those that are deleted: tags are counted so that none
@@ -112,6 +114,14 @@
 // image of further attached tags; these are deleted in another pass. If the process dies in
 // this phase, the attached tags that are left become orphans once garbage collection has
 // deleted the image.
+//
+// Configurations of images. Labels and platforms are in blobs in the store. Before the snapshot
+// of a repository is opened, readConfigurations (configurations.go) reads those that a policy
+// needs and that nobody has read yet, for a bounded time, and stores what they say in
+// configurationattributes. No transaction is open while the store is read. A policy selects
+// nothing of which a configuration is missing, and no other policy deletes more for that reason
+// (doubt.go). What a configuration says never changes, so nothing is looked at again before tags
+// are deleted. The transaction that stores rows locks blobs' rows FOR KEY SHARE and nothing else.
 //
 // Time slices. A worker spends one time slice on a namespace before it takes the next
 // namespace. It interrupts a repository only where that wastes little work: an evaluation

@@ -41,6 +41,9 @@ type Verdict struct {
 type rule struct {
 	policy Policy
 	id     string
+	place  int // index in Rules.Policies
+	// doubts is about how many tags the policy is in doubt.
+	doubts int64
 	// cutoff is now minus the policy's age. The policy selects tags whose time is before
 	// it; a tag whose time equals cutoff stays.
 	cutoff time.Time
@@ -112,7 +115,7 @@ func newVerdict(rules Rules) *Verdict {
 	unreadable, mayKeep := -1, -1
 	for i, applied := range rules.Policies {
 		r := rule{
-			policy: applied.Policy, id: applied.ID,
+			policy: applied.Policy, id: applied.ID, place: i,
 			cutoff:   rules.Now.Add(-applied.Policy.age.Duration()),
 			orphans:  rules.Now.Add(-orphanAge),
 			inactive: applied.Policy.guard.mode == Off || applied.Policy.guard.mode == Observe && !rules.Would,
@@ -207,6 +210,7 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 			attached = append(attached, attachedTag{image: t.Image, manifest: t.Manifest, exempt: t.Exempt, protected: v.protected(t.Name)})
 			continue
 		}
+		v.countDoubts(&t)
 		v.count(counters, &t)
 		v.countKept(&t)
 		v.countFloors(&t)
@@ -239,7 +243,7 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 			continue
 		}
 		v.hasCandidates = v.hasCandidates || r.rests == "" && r.waits == "" && r.mayTakeFirst(t)
-		if !r.counts() || t.Exempt.Has(i) || !r.policy.considers(t) || r.policy.orphans && t.orphan() {
+		if !r.counts() || t.Exempt.Has(i) || !r.considers(t) || r.policy.orphans && t.orphan() {
 			continue
 		}
 		if !known {
@@ -256,15 +260,15 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 }
 
 // takenFirst returns whether a policy selects the tag before number_of_tags policies count,
-// or might select it but can't judge yet (the field `rests` of its rule is set). It ignores
-// exemptions.
+// or might select it but can't judge yet (the field `rests` of its rule is set, or it is in
+// doubt about the tag). It ignores exemptions.
 func (v *Verdict) takenFirst(t *Tag) bool {
 	for i := range v.rules {
 		r := &v.rules[i]
-		if r.inactive || !r.mayTakeFirst(t) || !r.policy.considers(t) {
+		if r.inactive || !r.mayTakeFirst(t) || !r.considers(t) && !r.inDoubt(t) {
 			continue
 		}
-		if _, taken := r.judge(t, false); taken || r.rests != "" {
+		if _, taken := r.judgeConsidered(t); taken || r.rests != "" {
 			return true
 		}
 	}
@@ -354,6 +358,9 @@ func (v *Verdict) Decide(t Tag) Decision {
 		if k, policy, code := v.kept(&t); k != nil {
 			return Decision{Code: code, Policy: policy}
 		}
+		if policy := v.keptInDoubt(&t); policy >= 0 {
+			return Decision{Code: KeptDoubtful, Policy: policy}
+		}
 		if f := v.keptByFloor(&t); f != nil {
 			return Decision{Code: KeptFloor, Policy: f.policy}
 		}
@@ -375,12 +382,22 @@ func (r *rule) judge(t *Tag, exempt bool) (code Code, selected bool) {
 	switch {
 	case r.unreadable:
 		return PolicyUnreadable, false
-	case !r.policy.considers(t):
+	case !r.considers(t):
+		if r.inDoubt(t) {
+			return Doubtful, false
+		}
 		return NotMatched, false
 	case exempt:
 		return Exempt, false
 	case r.rests != "":
 		return r.restCode, false
+	}
+	return r.judgeConsidered(t)
+}
+
+// judgeConsidered is like judge for a tag that the policy considers.
+func (r *rule) judgeConsidered(t *Tag) (code Code, selected bool) {
+	switch {
 	case r.policy.orphans && t.orphan():
 		if t.Created.Before(r.orphans) {
 			return ImageMissing, true
@@ -464,7 +481,7 @@ func (v *Verdict) Notices() []Notice {
 			continue
 		}
 		texts := v.keptNotices(i)
-		for _, reason := range []string{v.rules[i].waits, v.rules[i].rests} {
+		for _, reason := range []string{v.rules[i].doubtNotice(), v.rules[i].waits, v.rules[i].rests} {
 			if reason != "" {
 				texts = slices.Insert(texts, 0, reason)
 			}

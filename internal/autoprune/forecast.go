@@ -239,13 +239,17 @@ var errTooLarge = errors.New("the repository is too large for a forecast")
 // time for the forecast is over.
 func (f *forecasting) attempt(ctx context.Context, target catalog.Repository) (over bool, err error) {
 	h := &history{f: f, target: target}
-	err = readSnapshot(ctx, f.p.db.Pool, target, func(s *snapshot) error {
-		if err := f.limit(ctx, s.tx); err != nil {
-			return err
-		}
-		h.s = s
-		return h.forecast(ctx)
-	})
+	_, saved := f.rules(target)
+	err = f.p.readConfigurations(ctx, f.p.db.Pool, target, saved, min(readInPreview, time.Until(f.until)/4), f.alive)
+	if err == nil {
+		err = readSnapshot(ctx, f.p.db.Pool, target, func(s *snapshot) error {
+			if err := f.limit(ctx, s.tx); err != nil {
+				return err
+			}
+			h.s = s
+			return h.forecast(ctx)
+		})
+	}
 	switch {
 	case err == nil:
 		f.add(h)

@@ -65,6 +65,7 @@ const goneManifests = 1 << 62
 type pastManifest struct {
 	subject int64 // as tagRow.Subject
 	manifestRow
+	matches
 }
 
 // pastTag is a tag with its states, in the order of time.

@@ -113,8 +113,10 @@ func (h *history) existing() []int64 {
 
 // readProperties reads what selectors look at, if a policy has selectors.
 func (h *history) readProperties(ctx context.Context) error {
+	sizes, judge := false, newAttributeJudge(h.saved)
 	for i := range h.saved {
-		if h.saved[i].Policy.readsManifests() {
+		p := &h.saved[i].Policy
+		if sizes = sizes || p.readsManifests(); p.readsManifests() || p.readsAttributes() {
 			h.selecting = h.selecting.with(i)
 		}
 	}
@@ -125,12 +127,8 @@ func (h *history) readProperties(ctx context.Context) error {
 		if err := h.f.alive(ctx); err != nil {
 			return err
 		}
-		found, err := h.s.Sizes(ctx, part)
-		if err != nil {
+		if err := h.readPart(ctx, part, sizes, judge); err != nil {
 			return err
-		}
-		for id, row := range found {
-			h.manifests[h.place(id)].manifestRow = row
 		}
 	}
 	for i := range h.tags {
@@ -139,6 +137,28 @@ func (h *history) readProperties(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// readPart reads what selectors look at of some manifests: types and sizes if `sizes` is set,
+// attributes if `judge` isn't nil.
+func (h *history) readPart(ctx context.Context, manifests []int64, sizes bool, judge *attributeJudge) error {
+	if sizes {
+		found, err := h.s.Sizes(ctx, manifests)
+		if err != nil {
+			return err
+		}
+		for id, row := range found {
+			h.manifests[h.place(id)].manifestRow = row
+		}
+	}
+	if judge == nil {
+		return nil
+	}
+	found, err := h.s.Attributes(ctx, manifests, judge)
+	for id, m := range found {
+		h.manifests[h.place(id)].matches = m
+	}
+	return err
 }
 
 // readUses reads the last-used times of the states that a policy needs them of. Of manifests
@@ -190,7 +210,7 @@ func (h *history) asksUse(t *pastTag, s *pastState) bool {
 	for i := range h.saved {
 		policy := &h.saved[i].Policy
 		longest := slices.ContainsFunc(h.f.settings, func(f forecastSetting) bool { return f.policy.readsUse(s.pushed, h.f.out.Now) })
-		if (longest || policy.readsUse(s.pushed, h.f.out.Now)) && policy.considers(&one) {
+		if (longest || policy.readsUse(s.pushed, h.f.out.Now)) && (policy.considers(i, &one) || policy.doubts(i, &one)) {
 			return true
 		}
 	}
@@ -214,6 +234,7 @@ func (h *history) tag(p *pastTag, s *pastState, at time.Time) Tag {
 		t.Image = MissingImage
 	}
 	t.MediaType, t.ArtifactType, t.Size = m.MediaType, m.ArtifactType, m.Size
+	t.Matched, t.Unmatched = m.matched, m.unmatched
 	if h.selecting != 0 && s.manifest > goneManifests {
 		t.MediaType, t.Exempt = "unknown", h.selecting
 	}

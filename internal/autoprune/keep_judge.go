@@ -167,7 +167,7 @@ func (v *Verdict) countKept(t *Tag) {
 	known := false
 	for i := range v.rules {
 		r := &v.rules[i]
-		if !r.countsKept || t.Exempt.Has(i) || r.policy.orphans && t.orphan() || !r.policy.considers(t) {
+		if !r.countsKept || t.Exempt.Has(i) || r.policy.orphans && t.orphan() || !r.considers(t) {
 			continue
 		}
 		if !known && v.protected(t.Name) {
@@ -209,7 +209,7 @@ func (v *Verdict) keepers() iter.Seq[*keeper] {
 func (v *Verdict) kept(t *Tag) (k *keeper, policy int, code Code) {
 	for i := range v.rules {
 		r := &v.rules[i]
-		if len(r.keepers) == 0 || !r.policy.considers(t) {
+		if len(r.keepers) == 0 || !r.considers(t) {
 			continue
 		}
 		for place := range r.keepers {

@@ -21,6 +21,7 @@ var oracleKinds = []string{
 	"goes: attached, with an index", "scene without tags", "scene of 38 tags and more", "scene of 5 policies and more",
 	"kept: neverBelow", "waits", "would go", "would go attached", "asks", "stays within its cap",
 	"selects: mediaTypes", "selects: artifactTypes", "selects: largerThan", "selects: smallerThan", "selects: repositories",
+	"selects: annotations", "selects: labels", "selects: platforms", "in doubt", "kept: in doubt",
 }
 
 // count adds the kinds of the scene's tags to `seen`, which has the number of scenes by kind.
@@ -50,6 +51,7 @@ func (s oracleScene) count(fates map[string]oracleFate, seen map[string]int) {
 			"attached tag of an image that stays": f.attached && !f.goes,
 			"orphan that stays":                   f.orphan && !f.goes,
 			"waits":                               f.waits,
+			"in doubt":                            f.doubted,
 		}
 		for _, selected := range f.selected {
 			if f.goes {
@@ -58,7 +60,7 @@ func (s oracleScene) count(fates map[string]oracleFate, seen map[string]int) {
 		}
 		for _, i := range f.policies() {
 			kinds["goes by a policy of "+s.policies[i].scope] = kinds["goes by a policy of "+s.policies[i].scope] || f.goes
-			for _, selector := range []string{"mediaTypes", "artifactTypes", "largerThan", "smallerThan", "repositories"} {
+			for _, selector := range []string{"mediaTypes", "artifactTypes", "largerThan", "smallerThan", "repositories", "annotations", "labels", "platforms"} {
 				kinds["selects: "+selector] = kinds["selects: "+selector] || f.goes && strings.Contains(s.policies[i].text, selector)
 			}
 		}

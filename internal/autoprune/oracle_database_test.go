@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
@@ -25,6 +27,7 @@ var oracleDatabaseKinds = []string{
 	"kept: newest_prereleases", "kept from another policy only", "protected from a policy", "exempt", "exempt attached tag",
 	"no statistics", "attached tag of an image that stays", "orphan that stays", "kept: neverBelow", "waits", "would go",
 	"asks", "stays within its cap",
+	"selects: annotations", "selects: labels", "selects: platforms", "in doubt", "kept: in doubt",
 }
 
 // oracleDatabase stores scenes in a database, one after the other.
@@ -33,6 +36,18 @@ type oracleDatabase struct {
 	scene  oracleScene
 	target catalog.Repository
 	ids    []string // of the scene's policies
+	configurations
+}
+
+// configurations is the store of the registry, with configurations of images by key.
+type configurations map[string][]byte
+
+func (c configurations) Open(_ context.Context, key string, off, length int64) (io.ReadCloser, error) {
+	content, ok := c[key]
+	if !ok || off != 0 || length != -1 {
+		return nil, blob.ErrNotFound
+	}
+	return io.NopCloser(bytes.NewReader(content)), nil
 }
 
 // TestOracleInDatabase stores 150 random scenes in a database. A preview must show what the
@@ -41,8 +56,8 @@ type oracleDatabase struct {
 // what the oracle says.
 func TestOracleInDatabase(t *testing.T) {
 	t.Parallel()
-	d := &oracleDatabase{}
-	d.registry = setup(t, func(o *autoprune.Options) { o.Pulls, o.Used = d.pulls, d.used })
+	d := &oracleDatabase{configurations: configurations{}}
+	d.registry = setup(t, func(o *autoprune.Options) { o.Pulls, o.Used, o.Store = d.pulls, d.used, d.configurations })
 	seen := map[string]int{}
 	for seed := range 150 {
 		namespace := fmt.Sprint("scene", seed)
@@ -125,10 +140,20 @@ func (d *oracleDatabase) store(s oracleScene) {
 		if m.subject != "" {
 			subject = oracleBytes(m.subject)
 		}
-		d.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type, subject_digest, payload, total_size)
-			VALUES (@namespace, @repository, @digest, @media_type, NULLIF(@artifact_type, ''), @subject, @payload, @size)`, db.Args{
+		var config []byte
+		if m.configuration != nil {
+			name := fmt.Sprint("configuration ", d.target.ID, digest)
+			config = digestOf(name).Bytes()
+			d.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, 100, $2)", config, name)
+			if !m.configuration.unread {
+				d.configurations[name] = m.configuration.content()
+			}
+		}
+		d.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type, subject_digest,
+				configuration_blob_digest, payload, total_size)
+			VALUES (@namespace, @repository, @digest, @media_type, NULLIF(@artifact_type, ''), @subject, @config, @payload, @size)`, db.Args{
 			"namespace": d.target.NamespaceID, "repository": d.target.ID, "digest": oracleBytes(digest), "media_type": m.mediaType,
-			"artifact_type": m.artifactType, "subject": subject, "payload": bytes.Repeat([]byte{' '}, int(s.own[digest])), "size": s.own[digest],
+			"artifact_type": m.artifactType, "subject": subject, "payload": s.payload(digest), "config": config, "size": s.own[digest],
 		})
 		manifests[digest] = value[int64](d.registry, "SELECT id FROM manifests WHERE repository_id = $1 AND digest = $2", d.target.ID, oracleBytes(digest))
 	}

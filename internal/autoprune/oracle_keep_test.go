@@ -22,6 +22,12 @@ func oracleKeeps(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 		}
 	}
 	for _, r := range rules {
+		for _, t := range tags {
+			if f := fates[t.name]; len(r.Keep) > 0 && r.inDoubt(in, t) {
+				f.kept = append(f.kept, "in doubt "+strconv.Itoa(r.index))
+				fates[t.name] = f
+			}
+		}
 		for _, k := range r.Keep {
 			for _, t := range tags {
 				if !r.looksAt(in, t) {

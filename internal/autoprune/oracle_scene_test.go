@@ -87,7 +87,7 @@ func drawOracleScene(t *rapid.T, namespace string) oracleScene {
 func drawOracleManifests(t *rapid.T, s *oracleScene) {
 	for i := 1; i <= oracleManifests; i++ {
 		m := oracleManifest{mediaType: oracleImageType, artifactType: draw(t, "", "", oracleChartType)}
-		own := int64(draw(t, 400, 1000, 1024, 2000))
+		own := int64(draw(t, 900, 1000, 1024, 2000))
 		m.size = own
 		if i > 2 && often(t, 3) {
 			m.mediaType, m.artifactType = oracleIndexType, ""
@@ -99,6 +99,7 @@ func drawOracleManifests(t *rapid.T, s *oracleScene) {
 		if often(t, 6) {
 			m.subject = oracleDigest(draw(t, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 99))
 		}
+		drawOracleAttributes(t, &m)
 		s.own[oracleDigest(i)], s.manifests[oracleDigest(i)] = own, m
 	}
 }
@@ -155,6 +156,7 @@ func drawOraclePolicy(t *rapid.T, namespace string) (p oraclePolicy, key string)
 		more.WriteString(draw(t, `, "mediaTypes": ["application/vnd.oci.image.*"]`, `, "mediaTypes": ["*INDEX*", "x"]`,
 			`, "artifactTypes": ["application/*helm*"]`, `, "largerThan": "1kB"`, `, "smallerThan": "1KiB"`, `, "largerThan": "1000", "smallerThan": "2kB"`))
 	}
+	more.WriteString(drawOracleAttributeSelectors(t))
 	if p.scope != "repository" && often(t, 4) {
 		fmt.Fprintf(&more, `, "repositories": [%q]`, namespace+draw(t, "/web", "/*", "/**", "/w*/f*", "/base"))
 	}
@@ -219,6 +221,12 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 		}
 		*[]*time.Time{&tag.Pulled, &tag.ManifestPulled, &tag.Checked}[i%3] = one.used
 		for place, a := range all {
+			switch selected, known := a.Policy.MatchAttributes(s.attributes(one.manifest)); {
+			case selected:
+				tag.Matched |= autoprune.PolicySetOf(place)
+			case known:
+				tag.Unmatched |= autoprune.PolicySetOf(place)
+			}
 			if id, _ := strconv.Atoi(a.ID); one.exempt[id] {
 				tag.Exempt |= autoprune.PolicySetOf(place)
 			}

@@ -49,7 +49,13 @@ type oracleManifest struct {
 	children                []string
 	mediaType, artifactType string
 	size                    int64
+	annotations             map[string]string
+	configuration           *oracleConfiguration // nil if it has none
+	listed                  []oracleListed       // what an index lists
 }
+
+// oracleListed is an entry of an index. Its platform is "" if the index doesn't name it.
+type oracleListed struct{ digest, platform string }
 
 // oracleFate says what happens to a tag. The documentation doesn't say which of several
 // policies a run names as the reason, so `selected` has all of them.
@@ -60,7 +66,8 @@ type oracleFate struct {
 	protected, attached bool
 	orphan              bool
 	exempt              bool // a policy would select the tag but for an undo
-	unjudged            bool // a policy by last use can't judge the tag
+	unjudged            bool // a policy by last use can't judge the tag, or a policy is in doubt about it
+	doubted             bool // a policy is in doubt about it, so that policies by number don't count it
 	waits               bool // a policy that waits selects the tag
 }
 
@@ -79,6 +86,9 @@ type oracleRule struct {
 	ArtifactTypes     []string
 	LargerThan        oracleSize
 	SmallerThan       oracleSize
+	Annotations       map[string]string
+	Labels            map[string]string
+	Platforms         []string
 	Mode              *string
 	Windows           []oracleWindow
 	NeverBelow        *int
@@ -217,6 +227,16 @@ func oracleExpression(pattern string) *regexp.Regexp {
 
 // looksAt reports whether the policy's pattern and selectors select a tag that isn't attached.
 func (r oracleRule) looksAt(in oracleInput, t oracleTag) bool {
+	return r.looksAtOthers(in, t) && r.attributes(in, t) == "yes"
+}
+
+// inDoubt reports whether the policy is in doubt about a tag that isn't attached.
+func (r oracleRule) inDoubt(in oracleInput, t oracleTag) bool {
+	return r.looksAtOthers(in, t) && r.attributes(in, t) == "doubt"
+}
+
+// looksAtOthers reports whether the pattern and the other selectors select the tag.
+func (r oracleRule) looksAtOthers(in oracleInput, t oracleTag) bool {
 	if r.TagPattern != nil {
 		wanted := r.TagPatternMatches == nil || *r.TagPatternMatches
 		if oracleFound(*r.TagPattern, t.name) != wanted {
@@ -312,7 +332,8 @@ func oracle(in oracleInput) map[string]oracleFate {
 func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate) {
 	for _, r := range rules {
 		for _, t := range tags {
-			if !r.looksAt(in, t) {
+			doubt := r.inDoubt(in, t)
+			if !doubt && !r.looksAt(in, t) {
 				continue
 			}
 			f := fates[t.name]
@@ -332,6 +353,9 @@ func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 			unjudged := kind != "" && r.Method == "last_pulled" && !in.statistics.reaches(in.now, r.age())
 			if unjudged {
 				kind = ""
+			}
+			if doubt {
+				f.doubted, unjudged, kind = f.doubted || kind != "" || unjudged, unjudged || kind != "", ""
 			}
 			switch {
 			case kind != "" && t.exempt[r.index]:

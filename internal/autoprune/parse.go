@@ -32,7 +32,7 @@ var (
 	// deletes them. A stored policy with these fields alone keeps no tag (see Saved.MayKeep).
 	fieldsWithoutKeep = []string{
 		fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches, fieldOrphans,
-		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldMode, fieldWindows, fieldGrace, fieldMaxDeleted, fieldMaxPercent,
+		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldAnnotations, fieldLabels, fieldPlatforms, fieldMode, fieldWindows, fieldGrace, fieldMaxDeleted, fieldMaxPercent,
 	}
 	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldNeverBelow, fieldKeep)}
 	storedFields = members{of: "a policy", fields: policyFields.fields, also: []string{fieldSearch}}
@@ -77,8 +77,9 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - removeOrphans: true for a policy that also deletes orphans, see
 //     [Policy.RemovesOrphans]. Left out or null: false.
 //   - repositories, mediaTypes, artifactTypes: arrays of at most 32 patterns; largerThan,
-//     smallerThan: sizes, see [ParseSize]. They say which tags the policy looks at, see
-//     [SelectorForm]. Left out or null: every tag.
+//     smallerThan: sizes, see [ParseSize]; annotations, labels: objects of at most 32 patterns
+//     of values; platforms: an array of at most 32 patterns, see [CheckPlatform]. They say
+//     which tags the policy looks at, see [SelectorForm]. Left out or null: every tag.
 //   - mode: see [Mode]. Left out or null: on.
 //   - windows: an array of at most [MaxWindows] windows, see [WindowForm], of which one must
 //     be open for the policy to delete tags. Left out or null: it always may.

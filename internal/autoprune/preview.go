@@ -216,6 +216,9 @@ func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
 
 func (v *previewing) repository(ctx context.Context, target catalog.Repository) error {
 	rules, saved := v.rules(target)
+	if err := v.readConfigurations(ctx, target, saved); err != nil {
+		return err
+	}
 	return readSnapshot(ctx, v.p.db.Pool, target, func(s *snapshot) error {
 		rules.Now, v.out.Now = s.Now, s.Now
 		r := &tagReader{p: v.p, s: s, target: target, saved: saved, alive: v.alive, step: v.alive}
@@ -267,6 +270,12 @@ func (v *previewing) repository(ctx context.Context, target catalog.Repository) 
 		v.targets, v.manifests = append(v.targets, target), append(v.manifests, manifests)
 		return err
 	})
+}
+
+// readConfigurations reads configurations of the repository's images, for at most a quarter of
+// the time that is left.
+func (v *previewing) readConfigurations(ctx context.Context, target catalog.Repository, saved []Saved) error {
+	return v.p.readConfigurations(ctx, v.p.db.Pool, target, saved, min(readInPreview, time.Until(v.until)/4), v.alive)
 }
 
 func (v *previewing) alive(ctx context.Context) error {

@@ -30,6 +30,9 @@ func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error
 		if !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.capped() }) {
 			return v.alive(ctx)
 		}
+		if err := v.readConfigurations(ctx, target, saved); err != nil {
+			return err
+		}
 		return readSnapshot(ctx, v.p.db.Pool, target, func(s *snapshot) error {
 			counts, err := countCapped(ctx, &tagReader{p: v.p, s: s, target: target, saved: saved, alive: v.alive, step: v.alive}, rules)
 			if err == nil {

@@ -56,6 +56,9 @@ type Options struct {
 	// Used sets the last-used times of the given tags of a repository. It is called only
 	// for tags that a last_pulled policy may select. Nil: last-used times aren't known.
 	Used func(ctx context.Context, repository int64, tags []*Tag) error
+	// Store is where the blobs are, for the configurations of images. Nil: policies with the
+	// selectors labels or platforms select nothing.
+	Store Store
 	// Notify queues a notice for webhooks in the given transaction. Nil: no notices are
 	// sent.
 	Notify func(ctx context.Context, tx db.Querier, event string, data any) error

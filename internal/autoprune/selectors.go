@@ -3,6 +3,7 @@ package autoprune
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -31,18 +32,23 @@ const (
 // selectors choose the tags that a policy considers by other properties than their names.
 // The zero value chooses all tags.
 type selectors struct {
-	repositories              []string // patterns, see oci.CheckPathPattern; nil: all
-	mediaTypes, artifactTypes []string // patterns in lower case, see matchText; nil: all
-	larger, smaller           int64    // bytes; 0: no limit
+	repositories              []string          // patterns, see oci.CheckPathPattern; nil: all
+	mediaTypes, artifactTypes []string          // patterns in lower case, see matchText; nil: all
+	larger, smaller           int64             // bytes; 0: no limit
+	annotations, labels       map[string]string // patterns of values, see matchText; nil: all
+	platforms                 []string          // patterns, see CheckPlatform; nil: all
 }
 
 // SelectorForm are the selectors of a policy in its JSON.
 type SelectorForm struct {
-	Repositories  []string `json:"repositories,omitempty" maxItems:"32" doc:"The policy applies only in repositories whose names match one of these patterns: * stands for any characters but a slash, ** for any. Not for policies of a repository" example:"[\"acme/web/**\"]"`
-	MediaTypes    []string `json:"mediaTypes,omitempty" maxItems:"32" doc:"Only tags whose manifests have one of these media types; * stands for any characters" example:"[\"application/vnd.oci.image.*\"]"`
-	ArtifactTypes []string `json:"artifactTypes,omitempty" maxItems:"32" doc:"Only tags whose manifests have one of these artifact types; * stands for any characters" example:"[\"application/vnd.cncf.helm.*\"]"`
-	LargerThan    string   `json:"largerThan,omitempty" doc:"Only tags whose size is greater" example:"1GiB"`
-	SmallerThan   string   `json:"smallerThan,omitempty" doc:"Only tags whose size is less" example:"100MiB"`
+	Repositories  []string          `json:"repositories,omitempty" maxItems:"32" doc:"The policy applies only in repositories whose names match one of these patterns: * stands for any characters but a slash, ** for any. Not for policies of a repository" example:"[\"acme/web/**\"]"`
+	MediaTypes    []string          `json:"mediaTypes,omitempty" maxItems:"32" doc:"Only tags whose manifests have one of these media types; * stands for any characters" example:"[\"application/vnd.oci.image.*\"]"`
+	ArtifactTypes []string          `json:"artifactTypes,omitempty" maxItems:"32" doc:"Only tags whose manifests have one of these artifact types; * stands for any characters" example:"[\"application/vnd.cncf.helm.*\"]"`
+	LargerThan    string            `json:"largerThan,omitempty" doc:"Only tags whose size is greater" example:"1GiB"`
+	SmallerThan   string            `json:"smallerThan,omitempty" doc:"Only tags whose size is less" example:"100MiB"`
+	Annotations   map[string]string `json:"annotations,omitempty" doc:"Only tags whose manifests have all of these annotations; in a value, * stands for any characters" example:"{\"org.opencontainers.image.ref.name\": \"nightly-*\"}"`
+	Labels        map[string]string `json:"labels,omitempty" doc:"Only tags whose images have all of these labels in their configuration; in a value, * stands for any characters" example:"{\"stage\": \"test\"}"`
+	Platforms     []string          `json:"platforms,omitempty" maxItems:"32" doc:"Only tags whose images are all for these platforms: os/architecture or os/architecture/variant; * stands for any text in its part" example:"[\"linux/arm64\"]"`
 }
 
 // Selectors returns the policy's selectors in the form of its JSON.
@@ -50,6 +56,7 @@ func (p Policy) Selectors() SelectorForm {
 	return SelectorForm{
 		Repositories: p.where.repositories, MediaTypes: p.where.mediaTypes, ArtifactTypes: p.where.artifactTypes,
 		LargerThan: formatSize(p.where.larger), SmallerThan: formatSize(p.where.smaller),
+		Annotations: p.where.annotations, Labels: p.where.labels, Platforms: p.where.platforms,
 	}
 }
 
@@ -71,12 +78,22 @@ func (f SelectorForm) String() string {
 	if f.SmallerThan != "" {
 		texts = append(texts, "smaller than "+f.SmallerThan)
 	}
+	if len(f.Annotations) > 0 {
+		texts = append(texts, "annotations "+mapText(f.Annotations))
+	}
+	if len(f.Labels) > 0 {
+		texts = append(texts, "labels "+mapText(f.Labels))
+	}
+	if len(f.Platforms) > 0 {
+		texts = append(texts, "platforms "+strings.Join(f.Platforms, " or "))
+	}
 	return strings.Join(texts, ", ")
 }
 
 func (s selectors) equal(other selectors) bool {
 	return slices.Equal(s.repositories, other.repositories) && slices.Equal(s.mediaTypes, other.mediaTypes) &&
-		slices.Equal(s.artifactTypes, other.artifactTypes) && s.larger == other.larger && s.smaller == other.smaller
+		slices.Equal(s.artifactTypes, other.artifactTypes) && s.larger == other.larger && s.smaller == other.smaller &&
+		maps.Equal(s.annotations, other.annotations) && maps.Equal(s.labels, other.labels) && slices.Equal(s.platforms, other.platforms)
 }
 
 // appliesIn returns whether the policy applies in the repository with this path. A policy
@@ -92,9 +109,22 @@ func (p *Policy) readsManifests() bool {
 	return p.where.mediaTypes != nil || p.where.artifactTypes != nil || p.where.larger > 0 || p.where.smaller > 0
 }
 
-// considers returns whether the policy's pattern and selectors select the tag. It doesn't
-// check whether the tag is attached to an image.
-func (p *Policy) considers(t *Tag) bool {
+// considers returns whether the policy's pattern and selectors select the tag. `place` is the
+// policy's index in Rules.Policies. considers doesn't check whether the tag is attached to an
+// image.
+func (p *Policy) considers(place int, t *Tag) bool {
+	return (!p.readsAttributes() || t.Matched.Has(place)) && p.considersManifest(t)
+}
+
+// doubts returns whether the policy's pattern and selectors might select the tag, but not all
+// that they look at is known.
+func (p *Policy) doubts(place int, t *Tag) bool {
+	return p.readsAttributes() && !t.Matched.Has(place) && !t.Unmatched.Has(place) && p.considersManifest(t)
+}
+
+// considersManifest returns whether the policy's pattern, and those of its selectors that
+// don't look at attributes, select the tag.
+func (p *Policy) considersManifest(t *Tag) bool {
 	if !p.pattern.IsZero() && p.pattern.Match(t.Name) == p.exclude {
 		return false
 	}
@@ -150,7 +180,7 @@ func readSelectors(fields map[string]json.RawMessage) (s selectors, err error) {
 	if s.smaller > 0 && s.larger >= s.smaller-1 {
 		return s, fieldErrorf(fieldSmaller, "no size is larger than %s and smaller than %s", formatSize(s.larger), formatSize(s.smaller))
 	}
-	return s, nil
+	return s, readAttributes(fields, &s)
 }
 
 // readList reads a field whose value is an array of texts. Left out or null, it is nil.

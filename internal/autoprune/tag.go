@@ -37,6 +37,10 @@ type Tag struct {
 	// MediaType must not be empty.
 	MediaType, ArtifactType string
 	Size                    int64
+	// Matched and Unmatched have the policies whose selectors annotations, labels and platforms
+	// select and don't select the tag (see [Policy.MatchAttributes]). A policy with such
+	// selectors that is in neither set is in doubt about the tag.
+	Matched, Unmatched PolicySet
 	// Held says who holds the tag's manifest, or the image that the tag belongs to; "" if
 	// nobody does. Then no policy deletes the tag (see package hold).
 	Held string

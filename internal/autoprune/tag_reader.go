@@ -125,7 +125,7 @@ func (r *tagReader) page(ctx context.Context, last string) ([]candidate, error) 
 	if r.memory = page; err != nil {
 		return nil, err
 	}
-	for _, fill := range []func(context.Context, []candidate) error{r.fillImages, r.fillExemptions, r.fillManifests, r.fillUses} {
+	for _, fill := range []func(context.Context, []candidate) error{r.fillImages, r.fillExemptions, r.fillManifests, r.fillAttributes, r.fillUses} {
 		if err := fill(ctx, page); err != nil {
 			return nil, err
 		}
@@ -243,7 +243,7 @@ func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 			return err
 		}
 		for p := range r.saved {
-			if policy := &r.saved[p].Policy; policy.readsUse(page[i].Pushed, r.s.Now) && policy.considers(&page[i].tag) {
+			if policy := &r.saved[p].Policy; policy.readsUse(page[i].Pushed, r.s.Now) && (policy.considers(p, &page[i].tag) || policy.doubts(p, &page[i].tag)) {
 				asked = append(asked, &page[i].tag)
 				break
 			}

@@ -252,9 +252,12 @@ func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (
 	if err := v.findEarlier(ctx); err != nil {
 		return false, err
 	}
-	err = readSnapshot(ctx, u.p.opt.Background.Pool, target, func(s *snapshot) error {
-		return v.prune(ctx, s, rules)
-	})
+	err = u.p.readConfigurations(ctx, u.p.opt.Background.Pool, target, saved, u.p.opt.Turn/2, u.alive)
+	if err == nil {
+		err = readSnapshot(ctx, u.p.opt.Background.Pool, target, func(s *snapshot) error {
+			return v.prune(ctx, s, rules)
+		})
+	}
 	if !v.counted && !v.cut {
 		u.tags += v.uncounted()
 	}

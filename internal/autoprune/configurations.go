@@ -1,0 +1,249 @@
+package autoprune
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// Bounds of reading configurations.
+const (
+	maxConfiguration = 4 << 20 // bytes that are read of a configuration
+	maxLabels        = 64 << 10
+	// configurationsAtOnce is how many configurations are read from the store at the same time,
+	// configurationBatch how many between two writes to the database.
+	configurationsAtOnce = 8
+	configurationBatch   = 256
+	// maxFailures is after how many failures of the store no further configuration is read.
+	maxFailures = 3
+	// configurationTimeout is how long reading one configuration may take.
+	configurationTimeout = 5 * time.Second
+	// readInPreview is how long a preview or a forecast reads configurations in a repository.
+	readInPreview = 10 * time.Second
+)
+
+// Store is where configurations of images are read from: see blob.Store.
+type Store interface {
+	Open(ctx context.Context, key string, off, length int64) (io.ReadCloser, error)
+}
+
+// configuration is the blob of an image's configuration, and what it says.
+type configuration struct {
+	digest           []byte
+	manifest         int64
+	key              string
+	size             int64
+	lost             bool
+	platform, labels string
+	problem          string // why platform and labels aren't known
+}
+
+// readConfigurations reads from the store the configurations of the repository's images that
+// weren't read before, if a policy needs them, and stores what they say. It must not be called
+// in a transaction. It stops after about the time `within`, and when the store fails; then the
+// policies are in doubt about the tags of the images that are left. It calls `alive` before
+// each batch, and returns its errors and those of the database.
+func (p *Pruner) readConfigurations(ctx context.Context, pool db.Querier, t catalog.Repository, saved []Saved, within time.Duration, alive func(context.Context) error) error {
+	if p.opt.Store == nil || !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.readsImages() }) {
+		return nil
+	}
+	until := time.Now().Add(within)
+	for after := int64(0); time.Now().Before(until); {
+		if err := alive(ctx); err != nil {
+			return err
+		}
+		list, err := unreadConfigurations(ctx, pool, t, after)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		after = list[len(list)-1].manifest
+		slices.SortFunc(list, func(a, b configuration) int { return slices.Compare(a.digest, b.digest) })
+		list = slices.CompactFunc(list, func(a, b configuration) bool { return slices.Equal(a.digest, b.digest) })
+		read, failures := p.readAll(ctx, list, until)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := storeConfigurations(ctx, pool, read); db.Code(err) == db.CodeLockNotAvailable {
+			return nil // garbage collection is deleting one of the blobs; the next run reads them again
+		} else if err != nil {
+			return fmt.Errorf("storing what configurations of %s say: %w", t.Path, err)
+		}
+		if len(failures) > 0 {
+			p.log.WarnContext(ctx, "configurations of images could not be read; policies with labels or platforms select no tags of these images",
+				"repository", t.Path, "error", failures[0])
+		}
+		if len(failures) >= maxFailures {
+			return nil
+		}
+	}
+	return nil
+}
+
+// unreadConfigurations returns the configurations of up to configurationBatch manifests with
+// ids above `after` that weren't read yet, or not successfully for an hour. Section "Plans" of
+// package db says why the query has OFFSET 0.
+func unreadConfigurations(ctx context.Context, q db.Querier, t catalog.Repository, after int64) ([]configuration, error) {
+	rows, err := q.Query(ctx, `
+		SELECT m.configuration_blob_digest, m.id, b.storage_key, b.size, b.lost_at IS NOT NULL
+		FROM (
+			SELECT id, configuration_blob_digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id > $3 AND configuration_blob_digest IS NOT NULL
+				AND NOT EXISTS (
+					SELECT FROM configurationattributes a WHERE a.digest = configuration_blob_digest
+						AND (a.problem = '' OR a.read_at > now() - interval '1 hour') OFFSET 0)
+			ORDER BY id LIMIT $4) m
+		CROSS JOIN LATERAL (SELECT storage_key, size, lost_at FROM blobs WHERE digest = m.configuration_blob_digest OFFSET 0) b
+		ORDER BY m.id`, t.NamespaceID, t.ID, after, configurationBatch)
+	if err != nil {
+		return nil, fmt.Errorf("looking for configurations of %s: %w", t.Path, err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c configuration, err error) {
+		return c, row.Scan(&c.digest, &c.manifest, &c.key, &c.size, &c.lost)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("looking for configurations of %s: %w", t.Path, err)
+	}
+	return list, nil
+}
+
+// readAll reads configurations until the time `until`. It returns those that it has tried to
+// read, in the order of the list, and the failures of the store. After maxFailures it starts
+// no further read.
+func (p *Pruner) readAll(ctx context.Context, list []configuration, until time.Time) (read []configuration, failures []error) {
+	var lock sync.Mutex
+	var group sync.WaitGroup
+	next := 0
+	done := make([]bool, len(list))
+	for range min(configurationsAtOnce, len(list)) {
+		group.Go(func() {
+			for {
+				lock.Lock()
+				i := next
+				next++
+				stop := len(failures) >= maxFailures || ctx.Err() != nil || i >= len(list) || time.Now().After(until)
+				lock.Unlock()
+				if stop {
+					return
+				}
+				err := list[i].read(ctx, p.opt.Store)
+				lock.Lock()
+				done[i] = true
+				if err != nil {
+					list[i].problem = "the blob store could not be read"
+					failures = append(failures, err)
+				}
+				lock.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	for i, c := range list {
+		if done[i] {
+			read = append(read, c)
+		}
+	}
+	return read, failures
+}
+
+// read reads the configuration. The error is the store's.
+func (c *configuration) read(ctx context.Context, store Store) error {
+	switch {
+	case c.lost:
+		c.problem = "the blob store has lost it"
+		return nil
+	case c.size > maxConfiguration:
+		c.problem = fmt.Sprintf("it has more than %d bytes", maxConfiguration)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, configurationTimeout)
+	defer cancel()
+	r, err := store.Open(ctx, c.key, 0, -1)
+	if errors.Is(err, blob.ErrNotFound) {
+		c.problem = "the blob store doesn't have it"
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	content, err := io.ReadAll(io.LimitReader(r, maxConfiguration))
+	if err != nil {
+		return err
+	}
+	c.parse(content)
+	return nil
+}
+
+// parse sets what the content says. Content that isn't the configuration of an image has no
+// platform and no labels.
+func (c *configuration) parse(content []byte) {
+	var image struct {
+		OS           string `json:"os"`
+		Architecture string `json:"architecture"`
+		Variant      string `json:"variant"`
+		Config       struct {
+			Labels map[string]string `json:"Labels"`
+		} `json:"config"`
+	}
+	if json.Unmarshal(content, &image) != nil {
+		return
+	}
+	c.platform = platformOf(image.OS, image.Architecture, image.Variant)
+	if len(image.Config.Labels) == 0 {
+		return
+	}
+	labels, err := json.Marshal(image.Config.Labels)
+	if err != nil || len(labels) > maxLabels {
+		c.platform, c.problem = "", fmt.Sprintf("its labels have more than %d bytes", maxLabels)
+		return
+	}
+	c.labels = string(labels)
+}
+
+// platformOf joins the parts of a platform; "" if os or architecture is missing.
+func platformOf(os, architecture, variant string) string {
+	if os == "" || architecture == "" {
+		return ""
+	}
+	platform := os + "/" + architecture
+	if variant != "" {
+		platform += "/" + variant
+	}
+	return strings.ToLower(strings.ToValidUTF8(strings.ReplaceAll(platform, "\x00", ""), ""))
+}
+
+// storeConfigurations stores what configurations say, of those blobs that still exist.
+func storeConfigurations(ctx context.Context, q db.Querier, list []configuration) error {
+	if len(list) == 0 {
+		return nil
+	}
+	digests, columns := make([][]byte, len(list)), [3][]string{}
+	for i, c := range list {
+		digests[i] = c.digest
+		for j, text := range []string{c.platform, c.labels, c.problem} {
+			columns[j] = append(columns[j], text)
+		}
+	}
+	_, err := q.Exec(ctx, `
+		INSERT INTO configurationattributes (digest, platform, labels, problem)
+		SELECT c.digest, c.platform, c.labels, c.problem
+		FROM unnest($1::bytea[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS c (digest, platform, labels, problem, place)
+		CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = c.digest FOR KEY SHARE) b
+		ORDER BY c.place
+		ON CONFLICT (digest) DO UPDATE SET
+			platform = EXCLUDED.platform, labels = EXCLUDED.labels, problem = EXCLUDED.problem, read_at = now()
+		WHERE configurationattributes.problem <> ''`, digests, columns[0], columns[1], columns[2])
+	return err
+}
