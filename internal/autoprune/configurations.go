@@ -23,9 +23,11 @@ const (
 	maxConfiguration = 4 << 20 // bytes that are read of a configuration
 	maxLabels        = 64 << 10
 	// configurationsAtOnce is how many configurations are read from the store at the same time,
-	// configurationBatch how many between two writes to the database.
+	// configurationBatch how many between two writes to the database, and configurationList how
+	// many are looked up at a time: the statement may read all manifests of the repository.
 	configurationsAtOnce = 8
 	configurationBatch   = 256
+	configurationList    = 10_000
 	// maxFailures is after how many failures of the store no further configuration is read.
 	maxFailures = 3
 	// configurationTimeout is how long reading one configuration may take.
@@ -52,18 +54,15 @@ type configuration struct {
 
 // readConfigurations reads from the store the configurations of the repository's images that
 // weren't read before, if a policy needs them, and stores what they say. It must not be called
-// in a transaction. It stops after about the time `within`, and when the store fails; then the
-// policies are in doubt about the tags of the images that are left. It calls `alive` before
-// each batch, and returns its errors and those of the database.
+// in a transaction. It stops after about the time `within`, and when the store has failed
+// several times; then the policies are in doubt about the tags of the images that are left. It
+// calls `alive` before each batch, and returns its errors and those of the database.
 func (p *Pruner) readConfigurations(ctx context.Context, pool db.Querier, t catalog.Repository, saved []Saved, within time.Duration, alive func(context.Context) error) error {
 	if p.opt.Store == nil || !slices.ContainsFunc(saved, func(s Saved) bool { return s.Policy.readsImages() }) {
 		return nil
 	}
 	until := time.Now().Add(within)
 	for after := int64(0); time.Now().Before(until); {
-		if err := alive(ctx); err != nil {
-			return err
-		}
 		list, err := unreadConfigurations(ctx, pool, t, after)
 		if err != nil || len(list) == 0 {
 			return err
@@ -71,27 +70,38 @@ func (p *Pruner) readConfigurations(ctx context.Context, pool db.Querier, t cata
 		after = list[len(list)-1].manifest
 		slices.SortFunc(list, func(a, b configuration) int { return slices.Compare(a.digest, b.digest) })
 		list = slices.CompactFunc(list, func(a, b configuration) bool { return slices.Equal(a.digest, b.digest) })
-		read, failures := p.readAll(ctx, list, until)
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := storeConfigurations(ctx, pool, read); db.Code(err) == db.CodeLockNotAvailable {
-			return nil // garbage collection is deleting one of the blobs; the next run reads them again
-		} else if err != nil {
-			return fmt.Errorf("storing what configurations of %s say: %w", t.Path, err)
-		}
-		if len(failures) > 0 {
-			p.log.WarnContext(ctx, "configurations of images could not be read; policies with labels or platforms select no tags of these images",
-				"repository", t.Path, "error", failures[0])
-		}
-		if len(failures) >= maxFailures {
-			return nil
+		for batch := range slices.Chunk(list, configurationBatch) {
+			if err := alive(ctx); err != nil {
+				return err
+			}
+			if goOn, err := p.readBatch(ctx, pool, t, batch, until); err != nil || !goOn {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// unreadConfigurations returns the configurations of up to configurationBatch manifests with
+// readBatch reads configurations, and stores what they say. goOn is false if no further
+// configuration should be read now.
+func (p *Pruner) readBatch(ctx context.Context, pool db.Querier, t catalog.Repository, batch []configuration, until time.Time) (goOn bool, err error) {
+	read, failures := p.readAll(ctx, batch, until)
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	if len(failures) > 0 {
+		p.log.WarnContext(ctx, "configurations of images could not be read; policies with labels or platforms select no tags of these images",
+			"repository", t.Path, "error", failures[0])
+	}
+	if err := storeConfigurations(ctx, pool, read); db.Code(err) == db.CodeLockNotAvailable {
+		return false, nil // garbage collection is deleting one of the blobs; the next run reads them again
+	} else if err != nil {
+		return false, fmt.Errorf("storing what configurations of %s say: %w", t.Path, err)
+	}
+	return len(failures) < maxFailures && time.Now().Before(until), nil
+}
+
+// unreadConfigurations returns the configurations of up to configurationList manifests with
 // ids above `after` that weren't read yet, or not successfully for an hour. Section "Plans" of
 // package db says why the query has OFFSET 0.
 func unreadConfigurations(ctx context.Context, q db.Querier, t catalog.Repository, after int64) ([]configuration, error) {
@@ -105,7 +115,7 @@ func unreadConfigurations(ctx context.Context, q db.Querier, t catalog.Repositor
 						AND (a.problem = '' OR a.read_at > now() - interval '1 hour') OFFSET 0)
 			ORDER BY id LIMIT $4) m
 		CROSS JOIN LATERAL (SELECT storage_key, size, lost_at FROM blobs WHERE digest = m.configuration_blob_digest OFFSET 0) b
-		ORDER BY m.id`, t.NamespaceID, t.ID, after, configurationBatch)
+		ORDER BY m.id`, t.NamespaceID, t.ID, after, configurationList)
 	if err != nil {
 		return nil, fmt.Errorf("looking for configurations of %s: %w", t.Path, err)
 	}
