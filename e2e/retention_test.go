@@ -10,6 +10,11 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
@@ -160,5 +165,47 @@ func TestQuotaOfANamespace(t *testing.T) {
 	}
 	if code, out := check(); code != 0 {
 		t.Errorf("after the repair check exited with %d:\n%s", code, out)
+	}
+}
+
+// TestPruneByLabels: a policy with labels and one with platforms select images by their
+// configurations, which the registry reads from its store, and indexes by their images.
+func TestPruneByLabels(t *testing.T) {
+	beginOwn(t)
+	r := startRegistry(t, options{env: []string{"PURSER_AUTOPRUNE_INTERVAL=1h"}})
+	crane := toolClient(t, "crane")
+	image := func(architecture, stage string) v1.Image {
+		img := newPlatformImage(t, 1, 1<<10, architecture)
+		file, err := img.ConfigFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		file = file.DeepCopy()
+		file.Config.Labels = map[string]string{"stage": stage}
+		if img, err = mutate.ConfigFile(img, file); err != nil {
+			t.Fatal(err)
+		}
+		return img
+	}
+	for tag, img := range map[string]v1.Image{"test": image("amd64", "test-1"), "prod": image("amd64", "prod"), "arm": image("arm64", "prod")} {
+		crane.Run("push", writeImage(t, img, "v1"), r.Ref("app/web", tag))
+	}
+	for tag, stages := range map[string][2]string{"multi": {"test-2", "test-3"}, "mixed": {"test-4", "prod"}} {
+		index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex),
+			mutate.IndexAddendum{Add: image("amd64", stages[0])}, mutate.IndexAddendum{Add: image("arm64", stages[1])})
+		digest, err := index.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		crane.Run("push", writeIndex(t, index, "v1"), r.Ref("app/web", "layout"), "--index") // an index that lists the index
+		crane.Run("tag", r.Ref("app/web", digest.String()), tag)
+	}
+	says(t, r.refused("policy", "create", "app", "--older-than", "1s", "--label", "stage"), "KEY=VALUE")
+	says(t, r.remote("policy", "create", "app", "--num-tags", "1", "--label", "stage=test-*"), "Created policy")
+	says(t, r.remote("prune", "preview", "app", "--num-tags", "1", "--platform", "linux/arm64"), "0 of 6 tags")
+	says(t, r.remote("prune", "run", "app"), "success: deleted 1 of 6 tags")
+	left := strings.Fields(crane.Run("ls", r.host+"/app/web"))
+	if slices.Contains(left, "test") == slices.Contains(left, "multi") || len(left) != 5 {
+		t.Errorf("tags after pruning: %v", left)
 	}
 }

@@ -187,6 +187,7 @@ func TestForecastIsWhatHappens(t *testing.T) {
 		{`{"method": "creation_date", "olderThan": "3d", "tagPattern": "^pr-"%s}`, `{"method": "number_of_tags", "numTags": 5, "keep": [{"tagPattern": "^keep-1"}]%s}`},
 		{`{"method": "creation_date", "olderThan": "2d", "removeOrphans": true, "neverBelow": 3%s}`},
 		{`{"method": "number_of_tags", "numTags": 6, "keep": [{"newest": 1, "groupBy": "^([a-z]+)"}]%s}`, `{"method": "creation_date", "olderThan": "12d", "largerThan": "90"%s}`},
+		{`{"method": "number_of_tags", "numTags": 2, "annotations": {"name": "m1*"}%s}`, `{"method": "creation_date", "olderThan": "9d", "annotations": {"name": "*"}, "keep": [{"newest": 2}]%s}`},
 	} {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
