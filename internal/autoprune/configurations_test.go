@@ -305,3 +305,47 @@ func TestDoubtTakesAway(t *testing.T) {
 		t.Error("no scene has a tag that stays because of a doubt")
 	}
 }
+
+// TestReadTogether: two processes and a preview read the configurations of a repository at the
+// same time, while blobs are deleted.
+func TestReadTogether(t *testing.T) {
+	t.Parallel()
+	l := newLabelled(t)
+	web := l.repository("app/web")
+	for i := range 120 {
+		l.image(web, fmt.Sprint("v", i), stageTest)
+	}
+	app := autoprune.Target{Namespace: "app"}
+	l.policy(app, `{"method": "creation_date", "olderThan": "1d", "labels": {"stage": "test"}, "platforms": ["linux/arm64"]}`)
+	_, other := l.replica(func(o *autoprune.Options) { o.Page, o.Store = 3, l.store })
+	failed := make(chan error, 3)
+	for _, work := range []func() error{
+		func() error { _, err := l.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{}); return err },
+		func() error { _, err := other.Preview(t.Context(), app, autoprune.PreviewOptions{}); return err },
+		func() error {
+			for i := range 120 {
+				if _, err := l.db.Pool.Exec(t.Context(), `
+					WITH gone AS (UPDATE manifests SET configuration_blob_digest = NULL WHERE configuration_blob_digest = $1 AND $2)
+					SELECT 1`, digestOf(fmt.Sprint("cv", i)).Bytes(), i%3 == 0); err != nil {
+					return err
+				}
+				if _, err := l.db.Pool.Exec(t.Context(), "DELETE FROM blobs WHERE digest = $1 AND $2", digestOf(fmt.Sprint("cv", i)).Bytes(), i%3 == 0); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
+		go func() { failed <- work() }()
+	}
+	for range 3 {
+		l.must(<-failed)
+	}
+	l.run()
+	if got := l.tags(web); len(got) != 40 {
+		t.Errorf("%d tags are left, want the 40 whose configurations were deleted", len(got))
+	}
+	if n := value[int](l.registry, "SELECT count(*) FROM configurationattributes"); n != 80 {
+		t.Errorf("%d configurations are known, want 80", n)
+	}
+}
