@@ -191,7 +191,7 @@ func (s *snapshot) indexAttributes(ctx context.Context, indexes map[int64]indexA
 		FROM unnest($3::bigint[]) AS want (id)
 		CROSS JOIN LATERAL (
 			SELECT child_id FROM manifest_references
-			WHERE repository_id = $2 AND top_level_namespace_id = $1 AND parent_id = want.id LIMIT $4) x
+			WHERE repository_id = $2 AND top_level_namespace_id = $1 AND parent_id = want.id OFFSET 0) x
 		CROSS JOIN LATERAL (
 			SELECT digest, configuration_blob_digest FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN x.child_id AND x.child_id
@@ -199,7 +199,7 @@ func (s *snapshot) indexAttributes(ctx context.Context, indexes map[int64]indexA
 		LEFT JOIN LATERAL (
 			SELECT problem = '' AS known, platform, labels FROM configurationattributes
 			WHERE digest = child.configuration_blob_digest OFFSET 0) a ON true
-		ORDER BY want.id`, s.target.NamespaceID, s.target.ID, ids, attributedImages)
+		ORDER BY want.id`, s.target.NamespaceID, s.target.ID, ids)
 	if err != nil {
 		return s.failed(err)
 	}

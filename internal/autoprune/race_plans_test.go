@@ -24,6 +24,8 @@ func TestPlansWithStaleStatistics(t *testing.T) {
 			t.Cleanup(filler.Close)
 			r.db = filler // its own reads are counted before those of the run
 			id := r.manifest(a, "m", "")
+			blob := digestOf("c")
+			r.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, 2, 'c')", blob.Bytes())
 			if before > 0 {
 				r.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, payload, total_size)
 					SELECT $1, $2, decode('01' || repeat(md5(i::text), 2), 'hex'), 'm', '{}', 2 FROM generate_series(1, $3::int) AS i`, a.NamespaceID, a.ID, before)
@@ -48,8 +50,11 @@ func TestPlansWithStaleStatistics(t *testing.T) {
 					id, now() - interval '9 days' FROM manifests WHERE media_type = 's'`, a.NamespaceID, a.ID)
 			r.db = own
 			r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "2d"}`)
+			r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1, "labels": {"a": "*"}}`)
+			r.exec("UPDATE manifests SET configuration_blob_digest = $1 WHERE media_type = 's'", blob.Bytes())
+			r.exec(`UPDATE manifests SET payload = convert_to('{"manifests": []}', 'UTF8') WHERE id = $1`, id)
 			read := r.indexReads()
-			_, r.pruner = r.replica()
+			_, r.pruner = r.replica(func(o *autoprune.Options) { o.Store = configurations{"c": []byte("{}")} })
 			r.run()
 			if n, want := len(r.tags(a)), max(before, 0); n != want {
 				t.Errorf("%d tags are left, want %d", n, want)
