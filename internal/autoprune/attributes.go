@@ -12,7 +12,7 @@ import (
 )
 
 // attributedImages is how many manifests an index may list for their configurations to count.
-// It bounds the memory that a page of indexes needs.
+// It bounds the memory that a page of indexes needs, with maxPlatform.
 const attributedImages = 100
 
 // fillAttributes sets Matched and Unmatched of the tags on the page, if a policy needs them.
@@ -82,9 +82,25 @@ func (j *attributeJudge) asks(t *Tag) bool {
 // matches are the policies whose selectors by attributes select and don't select a manifest.
 type matches struct{ matched, unmatched PolicySet }
 
-func (j *attributeJudge) judge(a Attributes) (m matches) {
+// annotated returns the policies whose selector annotations selects a manifest with these
+// annotations, or that have none.
+func (j *attributeJudge) annotated(annotations map[string]string) (s PolicySet) {
 	for i := range j.reading.All() {
-		switch selected, known := j.saved[i].Policy.MatchAttributes(a); {
+		if matchMap(j.saved[i].Policy.where.annotations, annotations) {
+			s = s.with(i)
+		}
+	}
+	return s
+}
+
+// judge judges a manifest with these images, whose annotations select `annotated`.
+func (j *attributeJudge) judge(annotated PolicySet, images []ImageAttributes) (m matches) {
+	for i := range j.reading.All() {
+		if !annotated.Has(i) {
+			m.unmatched = m.unmatched.with(i)
+			continue
+		}
+		switch selected, known := j.saved[i].Policy.matchImages(images); {
 		case selected:
 			m.matched = m.matched.with(i)
 		case known:
@@ -101,10 +117,36 @@ type listedImage struct {
 	Platform  *oci.Platform `json:"platform"`
 }
 
-// indexAttributes is what the payload of an index says.
+// indexAttributes is what is kept of an index's payload, which may have 4 MiB: by which policies
+// its annotations are selected, and which images it lists.
 type indexAttributes struct {
-	annotations map[string]string
-	listed      []listedImage
+	annotated PolicySet
+	images    []indexImage
+}
+
+// indexImage is an image that an index lists.
+type indexImage struct {
+	digest   string // as in the database
+	platform string // as the index names it, in the form of platformOf
+	named    bool   // the index names a platform
+	known    bool   // this platform isn't too long
+}
+
+// indexImages returns the images of an index, without entries that aren't manifests.
+func indexImages(listed []listedImage) []indexImage {
+	images := make([]indexImage, 0, min(len(listed), attributedImages))
+	for _, one := range listed {
+		if !(oci.Descriptor{MediaType: one.MediaType}).IsManifest() {
+			continue
+		}
+		image := indexImage{digest: string(one.Digest.Bytes())}
+		if one.Platform != nil {
+			image.platform, image.known = platformOf(one.Platform.OS, one.Platform.Architecture, one.Platform.Variant)
+			image.named = image.platform != "" || !image.known
+		}
+		images = append(images, image)
+	}
+	return images
 }
 
 // Attributes judges manifests by the policies that look at their attributes. It reads payloads
@@ -131,9 +173,9 @@ func (s *snapshot) Attributes(ctx context.Context, manifests []int64, judge *att
 	var payload pgtype.DriverBytes // valid until the next row
 	var c storedConfiguration
 	_, err = pgx.ForEachRow(rows, []any{&id, &payload, &c.exists, &c.known, &c.platform, &c.labels}, func() error {
-		a := Attributes{Images: []ImageAttributes{c.attributes()}}
+		own := []ImageAttributes{c.attributes()}
 		if payload == nil {
-			found[id] = judge.judge(a)
+			found[id] = judge.judge(judge.reading, own)
 			return nil
 		}
 		var content struct {
@@ -143,15 +185,17 @@ func (s *snapshot) Attributes(ctx context.Context, manifests []int64, judge *att
 		if err := json.Unmarshal(payload, &content); err != nil {
 			return nil //nolint:nilerr // the policies are in doubt about the tag
 		}
-		a.Annotations = content.Annotations
-		switch x := (indexAttributes{annotations: content.Annotations, listed: content.Manifests}); {
-		case c.exists || content.Manifests == nil || !judge.images:
-			found[id] = judge.judge(a)
-		case len(x.listed) > attributedImages:
-			found[id] = judge.judge(x.attributes(nil))
-		default:
-			indexes[id] = x
+		annotated := judge.annotated(content.Annotations)
+		if c.exists || content.Manifests == nil || !judge.images {
+			found[id] = judge.judge(annotated, own)
+			return nil
 		}
+		x := indexAttributes{annotated, indexImages(content.Manifests)}
+		if len(content.Manifests) > attributedImages {
+			found[id] = judge.judge(annotated, x.attributes(nil))
+			return nil
+		}
+		indexes[id] = x
 		return nil
 	})
 	if err != nil {
@@ -207,7 +251,7 @@ func (s *snapshot) indexAttributes(ctx context.Context, indexes map[int64]indexA
 	last, id := int64(0), int64(0)
 	settle := func() {
 		if last > 0 {
-			found[last] = judge.judge(indexes[last].attributes(images))
+			found[last] = judge.judge(indexes[last].annotated, indexes[last].attributes(images))
 			delete(indexes, last)
 			clear(images)
 		}
@@ -227,29 +271,22 @@ func (s *snapshot) indexAttributes(ctx context.Context, indexes map[int64]indexA
 	}
 	settle()
 	for id, one := range indexes { // these have no manifests in the repository
-		found[id] = judge.judge(one.attributes(nil))
+		found[id] = judge.judge(one.annotated, one.attributes(nil))
 	}
 	return nil
 }
 
-// attributes returns the attributes of an index. `images` has the configurations of the
-// manifests that it lists, as far as they are in the repository, by digest.
-func (x indexAttributes) attributes(images map[string]storedConfiguration) Attributes {
-	a := Attributes{Annotations: x.annotations}
-	for _, one := range x.listed {
-		if !(oci.Descriptor{MediaType: one.MediaType}).IsManifest() {
-			continue
+// attributes returns the attributes of the images of an index. `stored` has the configurations
+// of the manifests that it lists, as far as they are in the repository, by digest.
+func (x indexAttributes) attributes(stored map[string]storedConfiguration) []ImageAttributes {
+	images := make([]ImageAttributes, len(x.images))
+	for i, one := range x.images {
+		if c, ok := stored[one.digest]; ok {
+			images[i] = c.attributes()
 		}
-		var image ImageAttributes
-		if c, ok := images[string(one.Digest.Bytes())]; ok {
-			image = c.attributes()
+		if one.named {
+			images[i].Platform, images[i].PlatformKnown = one.platform, one.known
 		}
-		if one.Platform != nil {
-			if platform := platformOf(one.Platform.OS, one.Platform.Architecture, one.Platform.Variant); platform != "" {
-				image.Platform, image.PlatformKnown = platform, true
-			}
-		}
-		a.Images = append(a.Images, image)
 	}
-	return a
+	return images
 }

@@ -1,6 +1,7 @@
 package autoprune
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,12 +17,14 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // Bounds of reading configurations.
 const (
 	maxConfiguration = 4 << 20 // bytes that are read of a configuration
 	maxLabels        = 64 << 10
+	maxPlatform      = 255 // bytes
 	// configurationsAtOnce is how many configurations are read from the store at the same time,
 	// configurationBatch how many between two writes to the database, and configurationList how
 	// many are looked up at a time: the statement may read all manifests of the repository.
@@ -110,6 +113,7 @@ func unreadConfigurations(ctx context.Context, q db.Querier, t catalog.Repositor
 		FROM (
 			SELECT id, configuration_blob_digest FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id > $3 AND configuration_blob_digest IS NOT NULL
+				AND EXISTS (SELECT FROM live_repositories WHERE id = $2)
 				AND NOT EXISTS (
 					SELECT FROM configurationattributes a WHERE a.digest = configuration_blob_digest
 						AND (a.problem = '' OR a.read_at > now() - interval '1 hour') OFFSET 0)
@@ -188,50 +192,95 @@ func (c *configuration) read(ctx context.Context, store Store) error {
 		return err
 	}
 	defer r.Close()
-	content, err := io.ReadAll(io.LimitReader(r, maxConfiguration))
-	if err != nil {
+	content := make([]byte, c.size)
+	switch _, err := io.ReadFull(r, content); {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		c.problem = "the blob store has fewer bytes of it"
+	case err != nil:
 		return err
+	case !c.matches(content):
+		c.problem = "the blob store has other content than its digest says"
+	default:
+		c.parse(content)
 	}
-	c.parse(content)
 	return nil
 }
 
-// parse sets what the content says. Content that isn't the configuration of an image has no
-// platform and no labels.
+// matches returns whether the content has the configuration's digest. Otherwise the object is
+// damaged, and what it says would be remembered for good.
+func (c *configuration) matches(content []byte) bool {
+	d, err := oci.DigestFromBytes(c.digest)
+	if err != nil {
+		return false
+	}
+	hash := d.Algorithm().New()
+	hash.Write(content)
+	return bytes.Equal(hash.Sum(nil), c.digest[1:])
+}
+
+// parse sets what the content says. Content that isn't a JSON object has no platform and no
+// labels. Of an object that it can't read as an image's configuration, the two aren't known:
+// another program may read it. The labels are decoded only if their text is short, since a map
+// of many small labels takes ten times as much memory as its text.
 func (c *configuration) parse(content []byte) {
+	if content = bytes.TrimLeft(content, " \t\r\n"); len(content) == 0 || content[0] != '{' {
+		return
+	}
 	var image struct {
 		OS           string `json:"os"`
 		Architecture string `json:"architecture"`
 		Variant      string `json:"variant"`
 		Config       struct {
-			Labels map[string]string `json:"Labels"`
+			Labels json.RawMessage `json:"Labels"`
 		} `json:"config"`
 	}
 	if json.Unmarshal(content, &image) != nil {
+		c.problem = "it can't be read as the configuration of an image"
 		return
 	}
-	c.platform = platformOf(image.OS, image.Architecture, image.Variant)
-	if len(image.Config.Labels) == 0 {
+	platform, ok := platformOf(image.OS, image.Architecture, image.Variant)
+	if !ok {
+		c.problem = fmt.Sprintf("its platform has more than %d bytes", maxPlatform)
 		return
 	}
-	labels, err := json.Marshal(image.Config.Labels)
-	if err != nil || len(labels) > maxLabels {
-		c.platform, c.problem = "", fmt.Sprintf("its labels have more than %d bytes", maxLabels)
+	var labels map[string]string
+	switch raw := image.Config.Labels; {
+	case len(raw) > maxLabels:
+		c.problem = fmt.Sprintf("its labels have more than %d bytes", maxLabels)
+		return
+	case raw != nil && json.Unmarshal(raw, &labels) != nil:
+		c.problem = "its labels can't be read"
 		return
 	}
-	c.labels = string(labels)
+	if len(labels) > 0 {
+		text, err := json.Marshal(labels)
+		if err != nil || len(text) > 8*maxLabels { // an escaped character has up to 6 bytes
+			c.problem = "its labels can't be stored"
+			return
+		}
+		c.labels = string(text)
+	}
+	c.platform = platform
 }
 
-// platformOf joins the parts of a platform; "" if os or architecture is missing.
-func platformOf(os, architecture, variant string) string {
+// platformParts replaces the characters that a part of a platform can't have, so that no part
+// looks like two.
+var platformParts = strings.NewReplacer("/", "\uFFFD", "\x00", "\uFFFD")
+
+// platformOf joins the parts of a platform; "" if os or architecture is missing. ok is false
+// if it is too long.
+func platformOf(os, architecture, variant string) (platform string, ok bool) {
 	if os == "" || architecture == "" {
-		return ""
+		return "", true
 	}
-	platform := os + "/" + architecture
+	if len(os)+len(architecture)+len(variant)+2 > maxPlatform {
+		return "", false
+	}
+	platform = platformParts.Replace(os) + "/" + platformParts.Replace(architecture)
 	if variant != "" {
-		platform += "/" + variant
+		platform += "/" + platformParts.Replace(variant)
 	}
-	return strings.ToLower(strings.ToValidUTF8(strings.ReplaceAll(platform, "\x00", ""), ""))
+	return strings.ToLower(strings.ToValidUTF8(platform, "\uFFFD")), true
 }
 
 // storeConfigurations stores what configurations say, of those blobs that still exist.

@@ -61,15 +61,24 @@ func newLabelled(t *testing.T) *labelled {
 	return &labelled{registry: setup(t, func(o *autoprune.Options) { o.Page, o.Store = 2, store }), store: store}
 }
 
-// image tags an image, 10 days ago, whose configuration has this content; "" for none in the store.
+// configured returns the configuration of the image that a tag names, with this content, which
+// the tag's name makes unique.
+func configured(tag, content string) string {
+	if rest, ok := strings.CutPrefix(content, "{"); ok {
+		return fmt.Sprintf(`{"id": %q, %s`, tag, rest)
+	}
+	return content + tag
+}
+
+// image tags an image, 10 days ago, whose configuration has this content.
 func (l *labelled) image(t catalog.Repository, tag, content string) {
 	l.t.Helper()
 	l.tag(t, tag, tag, 10*day)
-	if content != "" {
-		l.store.objects[tag] = content
-	}
-	l.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", digestOf("c"+tag).Bytes(), len(content), tag)
-	l.exec("UPDATE manifests SET configuration_blob_digest = $1 WHERE id = $2", digestOf("c"+tag).Bytes(), l.manifest(t, tag, ""))
+	content = configured(tag, content)
+	l.store.objects[tag] = content
+	digest := digestOf(content).Bytes()
+	l.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", digest, len(content), tag)
+	l.exec("UPDATE manifests SET configuration_blob_digest = $1 WHERE id = $2", digest, l.manifest(t, tag, ""))
 }
 
 // multi tags an index, 10 days ago, that lists the manifests of other tags.
@@ -95,11 +104,12 @@ func TestRunReadsConfigurations(t *testing.T) {
 	l := newLabelled(t)
 	web := l.repository("app/web")
 	for name, content := range map[string]string{
-		"test": stageTest, "prod": `{"config": {"Labels": {"stage": "prod"}}}`, "none": `{"config": null}`, "text": "no JSON", "gone": "",
+		"test": stageTest, "prod": `{"config": {"Labels": {"stage": "prod"}}}`, "none": `{"config": null}`, "text": "no JSON", "gone": stageTest,
 		"many": `{"config": {"Labels": {"stage": "test", "more": "` + strings.Repeat("x", 65<<10) + `"}}}`,
 	} {
 		l.image(web, name, content)
 	}
+	delete(l.store.objects, "gone")
 	l.image(web, "large", stageTest)
 	l.exec("UPDATE blobs SET size = 5000000 WHERE storage_key = 'large'")
 	l.multi(web, "multi", "test")
@@ -138,13 +148,13 @@ func TestRunReadsConfigurations(t *testing.T) {
 	if n := l.store.total(); read != 6 || n != read {
 		t.Errorf("a preview read %d configurations and a run %d", read, n-read)
 	}
-	l.store.objects["gone"] = stageTest
+	l.store.objects["gone"] = configured("gone", stageTest)
 	l.exec("UPDATE configurationattributes SET read_at = now() - interval '2 hours'")
 	l.run()
 	if got := l.tags(web); slices.Contains(got, "gone") || slices.Contains(got, "doubt") || l.store.opened["test"] != 1 || l.store.opened["gone"] != 2 {
 		t.Errorf("once the store has the configuration, there are %v, and were opened %v", got, l.store.opened)
 	}
-	l.exec("UPDATE manifests SET configuration_blob_digest = NULL WHERE configuration_blob_digest = $1", digestOf("cprod").Bytes())
+	l.exec("UPDATE manifests SET configuration_blob_digest = NULL WHERE configuration_blob_digest = (SELECT digest FROM blobs WHERE storage_key = 'prod')")
 	l.exec("DELETE FROM blobs WHERE storage_key = 'prod'")
 	if n := value[int](l.registry, "SELECT count(*) FROM configurationattributes"); n != 6 {
 		t.Errorf("%d configurations are known after one of 7 was deleted", n)
@@ -326,10 +336,10 @@ func TestReadTogether(t *testing.T) {
 			for i := range 120 {
 				if _, err := l.db.Pool.Exec(t.Context(), `
 					WITH gone AS (UPDATE manifests SET configuration_blob_digest = NULL WHERE configuration_blob_digest = $1 AND $2)
-					SELECT 1`, digestOf(fmt.Sprint("cv", i)).Bytes(), i%3 == 0); err != nil {
+					SELECT 1`, digestOf(configured(fmt.Sprint("v", i), stageTest)).Bytes(), i%3 == 0); err != nil {
 					return err
 				}
-				if _, err := l.db.Pool.Exec(t.Context(), "DELETE FROM blobs WHERE digest = $1 AND $2", digestOf(fmt.Sprint("cv", i)).Bytes(), i%3 == 0); err != nil {
+				if _, err := l.db.Pool.Exec(t.Context(), "DELETE FROM blobs WHERE digest = $1 AND $2", digestOf(configured(fmt.Sprint("v", i), stageTest)).Bytes(), i%3 == 0); err != nil {
 					return err
 				}
 			}

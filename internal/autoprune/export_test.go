@@ -81,3 +81,10 @@ func SetMaxForecast(states, manifests int) (restore func()) {
 	maxForecastStates, maxForecastManifests = states, manifests
 	return func() { maxForecastStates, maxForecastManifests = oldStates, oldManifests }
 }
+
+// ParseConfiguration parses the configuration of an image, and returns why it can't; "" if it can.
+func ParseConfiguration(content []byte) string {
+	var c configuration
+	c.parse(content)
+	return c.problem
+}

@@ -220,9 +220,10 @@ func oraclePlatformMembers(platform string) map[string]any {
 	return members
 }
 
-// content returns the configuration's JSON.
-func (c oracleConfiguration) content() []byte {
+// content returns the configuration's JSON. The text `id` makes its digest unique.
+func (c oracleConfiguration) content(id string) []byte {
 	content := oraclePlatformMembers(c.platform)
+	content["id"] = id
 	content["config"] = map[string]any{"Labels": c.labels}
 	text, err := json.Marshal(content)
 	if err != nil {

@@ -143,10 +143,11 @@ func (d *oracleDatabase) store(s oracleScene) {
 		var config []byte
 		if m.configuration != nil {
 			name := fmt.Sprint("configuration ", d.target.ID, digest)
-			config = digestOf(name).Bytes()
-			d.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, 100, $2)", config, name)
+			content := m.configuration.content(name)
+			config = digestOf(string(content)).Bytes()
+			d.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3)", config, len(content), name)
 			if !m.configuration.unread {
-				d.configurations[name] = m.configuration.content()
+				d.configurations[name] = content
 			}
 		}
 		d.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type, subject_digest,

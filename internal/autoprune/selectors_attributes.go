@@ -52,11 +52,16 @@ func (p *Policy) MatchAttributes(a Attributes) (selected, known bool) {
 	if !matchMap(p.where.annotations, a.Annotations) {
 		return false, true
 	}
+	return p.matchImages(a.Images)
+}
+
+// matchImages is like MatchAttributes, without the selector annotations.
+func (p *Policy) matchImages(list []ImageAttributes) (selected, known bool) {
 	if !p.readsImages() {
 		return true, true
 	}
 	images, known := 0, true
-	for _, image := range a.Images {
+	for _, image := range list {
 		if image.PlatformKnown && image.Platform == unknownPlatform {
 			continue
 		}
