@@ -28,6 +28,7 @@ var oracleDatabaseKinds = []string{
 	"no statistics", "attached tag of an image that stays", "orphan that stays", "kept: neverBelow", "waits", "would go",
 	"asks", "stays within its cap",
 	"selects: annotations", "selects: labels", "selects: platforms", "in doubt", "kept: in doubt",
+	"untagged stays", "untagged stays in doubt",
 }
 
 // oracleDatabase stores scenes in a database, one after the other.
@@ -85,6 +86,7 @@ func TestOracleInDatabase(t *testing.T) {
 		d.scene.count(fates, seen)
 		d.prune(fates)
 		d.explain(seed, fates)
+		d.untagged(seed, seen)
 		d.clear()
 	}
 	requireKinds(t, seen, oracleDatabaseKinds)

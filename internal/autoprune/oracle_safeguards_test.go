@@ -191,6 +191,9 @@ func drawOracleSafeguards(t *rapid.T) (text string) {
 		text += fmt.Sprintf(`, "neverBelow": %d`, draw(t, 1, 2, 3, 5, 8, 30))
 	}
 	if often(t, 4) {
+		text += draw(t, `, "keepUntagged": "1d"`, `, "keepUntagged": "90m"`, `, "keepUntagged": "2w"`, `, "keepUntagged": null`)
+	}
+	if often(t, 4) {
 		text += draw(t, `, "maxDeleted": 1`, `, "maxDeleted": 2`, `, "maxDeleted": 4`, `, "maxDeleted": 9`, `, "maxDeletedPercent": 1`,
 			`, "maxDeletedPercent": 20`, `, "maxDeletedPercent": 45`, `, "maxDeletedPercent": 100`, `, "maxDeleted": 3, "maxDeletedPercent": 30`)
 	}

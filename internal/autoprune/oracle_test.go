@@ -92,6 +92,7 @@ type oracleRule struct {
 	Mode              *string
 	Windows           []oracleWindow
 	NeverBelow        *int
+	KeepUntagged      *string
 	MaxDeleted        *int
 	MaxDeletedPercent *int
 	asks              bool

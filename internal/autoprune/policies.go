@@ -193,7 +193,8 @@ func policyUnknown(t Target, id string) error {
 // that deletes a namespace also locks the namespace before the task, so these transactions
 // can't deadlock. A worker locks the task before it locks a repository. If it then waits
 // for a repository that change has locked, while change waits for the task, the worker's
-// short lock timeout ends the worker's transaction, and change continues.
+// short lock timeout ends the worker's transaction, and change continues. The last lock is that
+// of waitForReviews.
 func (p *Pruner) change(ctx context.Context, t Target, doing string, fn func(tx pgx.Tx, o owner) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -210,7 +211,10 @@ func (p *Pruner) change(ctx context.Context, t Target, doing string, fn func(tx 
 		if err != nil {
 			return err
 		}
-		return fn(tx, o)
+		if err := fn(tx, o); err != nil {
+			return err
+		}
+		return waitForReviews(ctx, tx)
 	})
 	if _, answer := errors.AsType[*oci.Error](err); err != nil && !answer {
 		return fmt.Errorf("%s of %s: %w", doing, t, err)

@@ -40,6 +40,7 @@ type safeguards struct {
 	graceGiven bool
 	maxDeleted int // 0: no cap
 	maxPercent int // 0: no cap
+	untagged   Age // zero: none, see untagged.go
 }
 
 // SafeguardForm are the safeguards of a policy in its JSON.
@@ -49,12 +50,13 @@ type SafeguardForm struct {
 	Grace             string       `json:"grace,omitempty" doc:"How long the policy waits when it is new or changed, after a notice of what it would delete. 0s: not at all. Default: the setting autoprune.grace" example:"7d"`
 	MaxDeleted        int          `json:"maxDeleted,omitempty" minimum:"1" maximum:"1000000000" doc:"If a run would delete more tags by the policy, it deletes none by it and asks for an approval" example:"1000"`
 	MaxDeletedPercent int          `json:"maxDeletedPercent,omitempty" minimum:"1" maximum:"100" doc:"The same, as a part of the tags that the policy looks at" example:"20"`
+	KeepUntagged      string       `json:"keepUntagged,omitempty" doc:"Garbage collection deletes a manifest that the policy's selectors select at the earliest after this age from when nothing references it. It only lengthens the review delay" example:"14d"`
 	NeverBelow        int          `json:"neverBelow,omitempty" minimum:"1" maximum:"1000000000" doc:"In each of its repositories, this many of the newest tags stay, whatever policy selects them" example:"5"`
 }
 
 // Safeguards returns the policy's safeguards in the form of its JSON.
 func (p Policy) Safeguards() SafeguardForm {
-	form := SafeguardForm{Mode: p.guard.mode, NeverBelow: p.guard.neverBelow, MaxDeleted: p.guard.maxDeleted, MaxDeletedPercent: p.guard.maxPercent}
+	form := SafeguardForm{Mode: p.guard.mode, NeverBelow: p.guard.neverBelow, MaxDeleted: p.guard.maxDeleted, MaxDeletedPercent: p.guard.maxPercent, KeepUntagged: p.KeepsUntagged()}
 	if p.guard.graceGiven {
 		form.Grace = cmp.Or(p.guard.grace.String(), noGrace)
 	}
@@ -85,12 +87,15 @@ func (f SafeguardForm) String() string {
 	if f.NeverBelow > 0 {
 		texts = append(texts, fmt.Sprintf("never below %d", f.NeverBelow))
 	}
+	if f.KeepUntagged != "" {
+		texts = append(texts, "untagged manifests stay "+f.KeepUntagged)
+	}
 	return strings.Join(texts, ", ")
 }
 
 func (g safeguards) equal(other safeguards) bool {
 	return g.mode == other.mode && g.neverBelow == other.neverBelow &&
-		g.maxDeleted == other.maxDeleted && g.maxPercent == other.maxPercent &&
+		g.maxDeleted == other.maxDeleted && g.maxPercent == other.maxPercent && g.untagged.Duration() == other.untagged.Duration() &&
 		g.graceGiven == other.graceGiven && g.grace.Duration() == other.grace.Duration() && slices.EqualFunc(g.windows, other.windows, window.equal)
 }
 
@@ -103,6 +108,11 @@ func readSafeguards(fields map[string]json.RawMessage) (g safeguards, err error)
 	}
 	if g.grace, g.graceGiven, err = readGrace(fields[fieldGrace]); err != nil {
 		return g, err
+	}
+	if raw := fields[fieldUntagged]; raw != nil && string(raw) != "null" {
+		if g.untagged, err = readAgeOf(fieldUntagged, raw); err != nil {
+			return g, err
+		}
 	}
 	for _, number := range []struct {
 		field string

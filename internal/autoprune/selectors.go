@@ -125,9 +125,11 @@ func (p *Policy) doubts(place int, t *Tag) bool {
 // considersManifest returns whether the policy's pattern, and those of its selectors that
 // don't look at attributes, select the tag.
 func (p *Policy) considersManifest(t *Tag) bool {
-	if !p.pattern.IsZero() && p.pattern.Match(t.Name) == p.exclude {
-		return false
-	}
+	return p.Considers(t.Name) && p.selectsManifest(t)
+}
+
+// selectsManifest is like considersManifest, without the pattern.
+func (p *Policy) selectsManifest(t *Tag) bool {
 	matches := func(patterns []string, text string) bool {
 		return patterns == nil || text != "" &&
 			slices.ContainsFunc(patterns, func(pattern string) bool { return matchText(pattern, strings.ToLower(text)) })

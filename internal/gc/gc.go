@@ -123,7 +123,11 @@ type Options struct {
 	// restored older database still finds them (gc.keep_doomed). Default 0: the sweeper
 	// deletes them at once.
 	KeepDoomed time.Duration
-	Log        *slog.Logger // default slog.Default()
+	// Untagged returns for how long policies keep manifests from when nothing references them,
+	// by the manifest's id. Manifest i has the id manifests[i] and is in namespaces[i] and
+	// repositories[i]. Nil: if there are such policies, the collector deletes no manifest.
+	Untagged func(ctx context.Context, tx pgx.Tx, namespaces, repositories, manifests []int64) (map[int64]Retention, error)
+	Log      *slog.Logger // default slog.Default()
 }
 
 // Collector runs the transactions of garbage collection; Reviewer, Sweeper and Collect decide

@@ -131,10 +131,10 @@ func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error)
 	var out Review
 	var rows []queueRow
 	err := pgx.BeginTxFunc(ctx, c.opt.Reviews.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
-		var holds bool
+		var found exceptions
 		if o.Kind == ReviewOfBlobs {
 			rows, err = claimBlobs(ctx, tx, o)
-		} else if holds, err = lockHolds(ctx, tx); err == nil {
+		} else if found, err = lockHolds(ctx, tx); err == nil {
 			rows, err = claimManifests(ctx, tx, o)
 		}
 		if err != nil || len(rows) == 0 {
@@ -144,7 +144,7 @@ func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error)
 		if o.Kind == ReviewOfBlobs {
 			err = c.reviewBlobs(ctx, tx, rows, o.DryRun, &out)
 		} else {
-			err = c.reviewManifests(ctx, tx, rows, holds, o.DryRun, &out)
+			err = c.reviewManifests(ctx, tx, rows, found, o.DryRun, &out)
 		}
 		if err == nil && o.DryRun {
 			err = errDryRun

@@ -15,15 +15,28 @@ type heldManifest struct {
 	expires                   time.Time
 }
 
-// lockHolds takes the lock of deletions, as the first lock of a review, and returns whether
-// there are any holds: see the protocol in package hold. No hold can be added until the review's
+// exceptions says what may make manifests stay that nothing references.
+type exceptions struct {
+	holds    bool // reporters hold digests: see package hold
+	untagged bool // policies keep untagged manifests: see review_untagged.go
+}
+
+// anyUntagged asks whether any policy may keep untagged manifests.
+const anyUntagged = `
+	SELECT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE policy LIKE '%"keepUntagged"%')
+		OR EXISTS (SELECT FROM repositoryautoprunepolicy WHERE policy LIKE '%"keepUntagged"%')
+		OR EXISTS (SELECT FROM defaultautoprunepolicy WHERE policy LIKE '%"keepUntagged"%')`
+
+// lockHolds takes the lock of deletions, as the first lock of a review, and returns which
+// exceptions there are: see the protocol in package hold. None can be added until the review's
 // transaction ends.
-func lockHolds(ctx context.Context, tx pgx.Tx) (holds bool, err error) {
+func lockHolds(ctx context.Context, tx pgx.Tx) (found exceptions, err error) {
 	b := new(pgx.Batch)
 	b.Queue("SELECT purser_holds_lock()")
 	b.Queue("SELECT EXISTS (SELECT FROM holdreporters WHERE expires_at > now() AND digests > 0)").
-		QueryRow(func(row pgx.Row) error { return row.Scan(&holds) })
-	return holds, tx.SendBatch(ctx, b).Close()
+		QueryRow(func(row pgx.Row) error { return row.Scan(&found.holds) })
+	b.Queue(anyUntagged).QueryRow(func(row pgx.Row) error { return row.Scan(&found.untagged) })
+	return found, tx.SendBatch(ctx, b).Close()
 }
 
 // findHeld moves the manifests that would be deleted and are held to l.held.

@@ -41,15 +41,16 @@ func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow
 // its event.
 //
 // A manifest that a reporter holds stays too: see package hold. No event tells when a hold ends,
-// so its row stays in the queue, and becomes due again (postponeHeld). The caller has taken the
-// lock of deletions; `holds` says whether there are any holds.
-func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, holds, dry bool, out *Review) error {
+// so its row stays in the queue, and becomes due again (postponeHeld). The same is true for a
+// manifest that a policy keeps (retain). The caller has taken the lock of deletions; `found` says
+// which of these exceptions there are.
+func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, found exceptions, dry bool, out *Review) error {
 	var claimed manifestKeys
 	for _, r := range rows {
 		claimed.add(r.namespace, r.repository, r.id)
 	}
 	// Look.
-	first, err := linkAndClassify(ctx, tx, claimed, holds)
+	first, err := linkAndClassify(ctx, tx, claimed, found.holds)
 	if err != nil {
 		return err
 	}
@@ -68,13 +69,19 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 		out.Claimed -= nextBatch.len()
 	}
 	// Look again.
-	second, err := classify(ctx, tx, locked, holds)
+	second, err := classify(ctx, tx, locked, found.holds)
 	if err != nil {
 		return err
 	}
 	unused, keptSince, postponed := second.underLocks(lockedIDs)
 	postponed.join(first.unlinked)
 	postponed.join(first.unqueued)
+	retained := 0
+	if found.untagged {
+		if unused, retained, err = c.retain(ctx, tx, unused, second.cycles); err != nil {
+			return err
+		}
+	}
 	// Settle: drop the queue rows before deleting manifests. The triggers of a deletion
 	// insert new queue rows for the manifests that lose a reference, perhaps for one that
 	// this review keeps. To drop rows after the deletion would drop such a new row too.
@@ -95,7 +102,7 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	if err != nil {
 		return err
 	}
-	out.Deleted, out.Kept = len(deleted), kept.len()+keptSince.len()+len(held)
+	out.Deleted, out.Kept = len(deleted), kept.len()+keptSince.len()+len(held)+retained
 	if dry {
 		out.Gone, out.Postponed = first.gone.len(), candidates.len()-locked.len()+postponed.len()
 		return listDryRunManifests(ctx, tx, rows, deleted, out)

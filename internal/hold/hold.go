@@ -43,6 +43,9 @@
 //
 // Deletions don't wait for each other, and pushes and pulls take no such lock.
 //
+// A change of policies that keep untagged manifests follows the second rule too, see package
+// autoprune: it takes the lock exclusively after all its other locks.
+//
 // # Order of locks
 //
 // The lock comes after every lock on the row of a namespace or a repository, and before the

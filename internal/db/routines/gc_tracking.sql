@@ -291,6 +291,20 @@ BEGIN
 END;
 $$;
 
+-- purser_unused_since returns since when nothing references the manifest that a row of
+-- gc_manifest_review_queue is about, if nothing does: since the event that queued it, which is
+-- the time of the review minus the event's delay. A row with the event keep_untagged has the time
+-- in unused_since: see retain in package gc.
+CREATE OR REPLACE FUNCTION purser_unused_since (e text, unused_since timestamptz, review_after timestamptz)
+    RETURNS timestamptz
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT CASE WHEN e = 'keep_untagged' AND unused_since IS NOT NULL THEN unused_since
+        ELSE review_after - COALESCE((
+            SELECT value FROM gc_review_after_defaults
+            WHERE event = CASE e WHEN 'circle' THEN 'manifest_list_delete' WHEN 'keep_untagged' THEN 'manifest_upload' ELSE e END), interval '1 day') END
+$$;
+
 -- gc_planned_manifest_reviews shows the rows of gc_manifest_review_queue, and also, in the
 -- same columns, the referrers of deleted subjects that still have to be queued.
 CREATE OR REPLACE VIEW gc_planned_manifest_reviews AS

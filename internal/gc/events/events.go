@@ -68,6 +68,9 @@ var All = []Event{
 	{Name: "circle", Kind: Manifest, DelayOf: "manifest_list_delete",
 		Queues:  "the manifests of a cycle that lost its last tag",
 		Because: "a cycle that it is part of lost its last tag"},
+	{Name: "keep_untagged", Kind: Manifest, DelayOf: "manifest_upload",
+		Queues:  "an unused manifest that a policy keeps",
+		Because: "a policy keeps it although nothing uses it"},
 }
 
 // WithDelay returns the names of the events that have a delay of their own.

@@ -44,7 +44,7 @@ func TestEvents(t *testing.T) {
 }
 
 var (
-	insert  = regexp.MustCompile(`(?s)INSERT INTO gc_(manifest|blob)_review_queue\b.*?ON CONFLICT`)
+	insert  = regexp.MustCompile(`(?s)(?:INSERT INTO gc_(manifest|blob)_review_queue\b.*?ON CONFLICT|UPDATE gc_(manifest)_review_queue q\s+SET [^\x60]*?event = '[a-z_]+')`)
 	literal = regexp.MustCompile(`'([a-z_]+)'`)
 	delay   = regexp.MustCompile(`gc_review_after\('([^']*)'\)`)
 )
@@ -73,8 +73,8 @@ func TestSQL(t *testing.T) {
 			for _, m := range insert.FindAllStringSubmatch(text, -1) {
 				for _, event := range literal.FindAllStringSubmatch(m[0], -1) {
 					written[event[1]] = true
-					if !slices.ContainsFunc(events.All, func(e events.Event) bool { return e.Name == event[1] && string(e.Kind) == m[1] }) {
-						t.Errorf("%s queues a %s for the event %s, which isn't in the table", path, m[1], event[1])
+					if !slices.ContainsFunc(events.All, func(e events.Event) bool { return e.Name == event[1] && string(e.Kind) == m[1]+m[2] }) {
+						t.Errorf("%s queues a %s for the event %s, which isn't in the table", path, m[1]+m[2], event[1])
 					}
 				}
 			}

@@ -36,8 +36,12 @@ type ManifestExplanation struct {
 	Circle bool `json:"circle"`
 	// HeldBy has the reporters that hold the manifest or a relative, which keep it too: see
 	// package hold.
-	HeldBy []hold.Holder  `json:"held_by" nullable:"false"`
-	Review *PlannedReview `json:"review"` // nil: none is planned
+	HeldBy []hold.Holder `json:"held_by" nullable:"false"`
+	// RetainedBy says which policy of auto-pruning keeps the manifest until RetainedUntil
+	// although nothing references it; "" if none does.
+	RetainedBy    string         `json:"retained_by,omitempty"`
+	RetainedUntil *time.Time     `json:"retained_until,omitempty"`
+	Review        *PlannedReview `json:"review"` // nil: none is planned
 	// Referrers and Children are queued for review when this manifest is deleted.
 	Referrers Some[oci.Digest] `json:"referrers"`
 	Children  Some[oci.Digest] `json:"children"`
@@ -99,7 +103,10 @@ func Manifest(ctx context.Context, c *gc.Collector, path string, d oci.Digest) (
 			return err
 		}
 		e.HeldBy = append([]hold.Holder{}, holders[id]...)
-		return e.findCircle(ctx, tx, r, id)
+		if err := e.findCircle(ctx, tx, r, id); err != nil {
+			return err
+		}
+		return e.findRetention(ctx, tx, c, r, id)
 	})
 	if _, known := errors.AsType[*oci.Error](err); err != nil && !known {
 		err = fmt.Errorf("explaining manifest %s of %s: %w", d, path, err)
@@ -107,7 +114,7 @@ func Manifest(ctx context.Context, c *gc.Collector, path string, d oci.Digest) (
 	if err != nil {
 		return e, err
 	}
-	e.Fate = fate(e.referenced() && !e.Circle || len(e.HeldBy) > 0, e.Review, e.AsOf)
+	e.Fate = fate(e.referenced() && !e.Circle || len(e.HeldBy) > 0 || e.RetainedUntil != nil, e.Review, e.AsOf)
 	if e.Circle && e.Review == nil && len(e.HeldBy) == 0 {
 		e.Fate = FateWaiting
 	}
@@ -138,6 +145,19 @@ func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repos
 	}
 	var err error
 	e.Circle, err = gc.InCycle(ctx, tx, r.namespace, r.id, id)
+	return err
+}
+
+// findRetention sets e.RetainedBy and e.RetainedUntil if a policy keeps the manifest although
+// nothing references it.
+func (e *ManifestExplanation) findRetention(ctx context.Context, tx pgx.Tx, c *gc.Collector, r repository, id int64) error {
+	if e.referenced() && !e.Circle || e.Review == nil {
+		return nil
+	}
+	kept, until, ok, err := c.Retained(ctx, tx, r.namespace, r.id, id)
+	if ok {
+		e.RetainedBy, e.RetainedUntil = kept.By, &until
+	}
 	return err
 }
 

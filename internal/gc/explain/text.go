@@ -20,6 +20,9 @@ func (e ManifestExplanation) Sentences() []string {
 	for _, h := range e.HeldBy {
 		tell("kept: held by %s", h)
 	}
+	if e.RetainedUntil != nil {
+		tell("kept until %s: %s", when(*e.RetainedUntil), e.RetainedBy)
+	}
 	kept := "kept"
 	if e.Circle {
 		tell("only a cycle refers to it: the manifests named here and this one refer to each other, and none of them has a tag")

@@ -1,9 +1,13 @@
 package backend
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
@@ -14,8 +18,22 @@ import (
 // NewCollector makes the garbage collector according to the settings.
 func NewCollector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, log *slog.Logger) *gc.Collector {
 	return gc.New(gc.Options{
-		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Log: log,
+		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Untagged: untagged, Log: log,
 	})
+}
+
+// untagged tells garbage collection which manifests policies of auto-pruning keep, and for how
+// long.
+func untagged(ctx context.Context, tx pgx.Tx, namespaces, repositories, manifests []int64) (map[int64]gc.Retention, error) {
+	found, err := autoprune.Untagged(ctx, tx, namespaces, repositories, manifests)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[int64]gc.Retention, len(found))
+	for id, r := range found {
+		out[id] = gc.Retention{For: r.For, By: r.String()}
+	}
+	return out, nil
 }
 
 // UploadAge returns how long the row of an upload must be unchanged before the reaper
