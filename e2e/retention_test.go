@@ -209,3 +209,33 @@ func TestPruneByLabels(t *testing.T) {
 		t.Errorf("tags after pruning: %v", left)
 	}
 }
+
+// TestKeepUntagged: a policy keeps the image of a deleted tag for longer than garbage collection's
+// delay, and the image goes when the policy's time is over.
+func TestKeepUntagged(t *testing.T) {
+	beginOwn(t)
+	dsn := dbtest.EmptyDSN(t)
+	r := startRegistry(t, options{env: []string{"PURSER_GC_REVIEW_AFTER=0s", "PURSER_GC_REVIEW_BLOBS=false", "PURSER_GC_REVIEW_MANIFESTS=false",
+		"PURSER_DATABASE_MAIN=" + dsn, "PURSER_STORAGE_FILESYSTEM_PATH=" + newDir(t), "PURSER_AUTOPRUNE_INTERVAL=1h"}})
+	crane := toolClient(t, "crane")
+	push := func(repository string) (digest string) {
+		image := newImage(t, 1, 4<<10)
+		crane.Run("push", writeImage(t, image, "v1"), r.Ref(repository, "v1"))
+		crane.Run("push", writeImage(t, newImage(t, 1, 4<<10), "v1"), r.Ref(repository, "v2"))
+		return digestOf(t, image)
+	}
+	kept, free := push("app/kept"), push("app/free")
+	says(t, r.remote("policy", "create", "app", "--older-than", "90d", "--keep-untagged", "1h", "--repositories", "app/kept"), "Created policy")
+	says(t, r.remote("policy", "list", "app"), "untagged manifests stay 1h")
+	r.remote("tag", "delete", "app/kept:v1", "--yes")
+	r.remote("tag", "delete", "app/free:v1", "--yes")
+	r.collect(false)
+	crane.Refused("manifest", r.Ref("app/free", free))
+	crane.Run("pull", r.Ref("app/kept", kept), filepath.Join(t.TempDir(), "image.tar"))
+	says(t, r.remote("gc", "explain", "app/kept@"+kept), "kept until ", "keeps untagged manifests for 1h", "(keep_untagged)")
+	if _, err := openPool(t, dsn).Exec(t.Context(), "UPDATE gc_manifest_review_queue SET review_after = now(), unused_since = unused_since - interval '1 hour'"); err != nil {
+		t.Fatal(err)
+	}
+	r.collect(false)
+	crane.Refused("manifest", r.Ref("app/kept", kept))
+}

@@ -115,6 +115,7 @@ func TestAPIRefusesBadPolicies(t *testing.T) {
 		`{"method": "creation_date", "olderThan": "2w", "windows": []}`:                                    `^windows: it is empty`,
 		`{"method": "creation_date", "olderThan": "2w", "windows": [{"days": ["mon"]}, {"days": ["x"]}]}`:  `^windows\[1\]\.days\[0\]: `,
 		`{"method": "creation_date", "olderThan": "2w", "neverBelow": 0}`:                                  `^neverBelow: `,
+		`{"method": "creation_date", "olderThan": "2w", "keepUntagged": "0d"}`:                             `^keepUntagged: `,
 		`{"method": "creation_date", "olderThan": "2w", "maxDeleted": 0}`:                                  `^maxDeleted: `,
 		`{"method": "creation_date", "olderThan": "2w", "maxDeleted": "10%"}`:                              `^maxDeleted: `,
 		`{"method": "creation_date", "olderThan": "2w", "maxDeletedPercent": 101}`:                         `^maxDeletedPercent: .*100`,

@@ -25,7 +25,7 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 			`{"method": "number_of_tags", "value": 11, "mediaTypes": ["*index*"], "artifactTypes": ["a/b"], "largerThan": "1GiB", "smallerThan": "5TB"}`,
 			`{"method": "number_of_tags", "value": 15, "annotations": {"a": "b*"}, "labels": {"stage": "", "x/y": "*"}, "platforms": ["linux/arm/v7", "windows/*"]}`,
 			`{"method": "number_of_tags", "value": 12, "mode": "off", "windows": [{"from": "22:00", "to": "06:00", "zone": "Europe/Berlin"}, {"days": ["sun"]}],
-				"neverBelow": 5}`,
+				"neverBelow": 5, "keepUntagged": "3w"}`,
 			`{"method": "number_of_tags", "value": 13, "grace": "0s", "maxDeleted": 100}`,
 			`{"method": "number_of_tags", "value": 14, "maxDeleted": 1000, "maxDeletedPercent": 20}`,
 		} {

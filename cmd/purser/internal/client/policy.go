@@ -43,7 +43,7 @@ func (p policyView) tags() (text string) {
 		text += ", " + where
 	}
 	if guard := (autoprune.SafeguardForm{
-		Windows: p.Windows, MaxDeleted: p.MaxDeleted, MaxDeletedPercent: p.MaxDeletedPercent, NeverBelow: p.NeverBelow,
+		Windows: p.Windows, MaxDeleted: p.MaxDeleted, MaxDeletedPercent: p.MaxDeletedPercent, NeverBelow: p.NeverBelow, KeepUntagged: p.KeepUntagged,
 	}).String(); guard != "" {
 		text += ", " + guard
 	}

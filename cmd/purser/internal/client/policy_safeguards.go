@@ -19,6 +19,7 @@ type safeguardFlags struct {
 	neverBelow int
 	maxDeleted int
 	maxPercent int
+	untagged   string
 	windows    []string
 }
 
@@ -30,12 +31,13 @@ func (f *safeguardFlags) add(cmd *cobra.Command) {
 	flags.Var(command.Number(&f.maxDeleted, 1, autoprune.MaxNumTags), "max-deleted", "if a run would delete more than `N` tags by the policy, delete none and ask for an approval")
 	flags.Var(command.Number(&f.maxPercent, 1, 100), "max-deleted-percent", "the same, with a `PERCENTAGE` of the tags that the policy looks at")
 	textFlag(cmd, &f.grace, "grace", "", "let the policy wait for `AGE`, such as 7d, when it is new or changed, after a notice of what it would delete; 0s: not at all (default: autoprune.grace)", checkGrace)
+	textFlag(cmd, &f.untagged, "keep-untagged", "", "let garbage collection keep manifests for `AGE`, such as 14d, from when nothing references them", checkAge)
 	flags.Var(repeatedFlag{&f.windows, checkWindow}, "window", "delete tags only in this `WINDOW` of time, such as 'mon-fri 22:00-06:00 Europe/Berlin'; may be repeated")
 }
 
 // given says whether any of the flags was given.
 func (f *safeguardFlags) given() bool {
-	return f.mode != "" || f.grace != "" || f.neverBelow != 0 || f.maxDeleted != 0 || f.maxPercent != 0 || len(f.windows) > 0
+	return f.mode != "" || f.grace != "" || f.untagged != "" || f.neverBelow != 0 || f.maxDeleted != 0 || f.maxPercent != 0 || len(f.windows) > 0
 }
 
 // set sets the members of the policy's JSON.
@@ -54,6 +56,9 @@ func (f *safeguardFlags) set(members map[string]any) {
 	}
 	if f.grace != "" {
 		members["grace"] = f.grace
+	}
+	if f.untagged != "" {
+		members["keepUntagged"] = f.untagged
 	}
 	var windows []autoprune.WindowForm
 	for _, text := range f.windows {
