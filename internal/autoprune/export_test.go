@@ -88,3 +88,9 @@ func ParseConfiguration(content []byte) string {
 	c.parse(content)
 	return c.problem
 }
+
+// Unread returns how many configurations of the repository's images weren't read yet.
+func (p *Pruner) Unread(ctx context.Context, t catalog.Repository) (int, error) {
+	list, err := unreadConfigurations(ctx, p.db.Pool, t, 0)
+	return len(list), err
+}

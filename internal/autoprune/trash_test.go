@@ -104,3 +104,32 @@ func TestUndoAfterRestoring(t *testing.T) {
 		}
 	}
 }
+
+// TestTrashIsNotRead: a run that was under way when the repository was put into the trash reads no
+// configurations of its images, and policies keep no untagged manifests there: the trash does.
+func TestTrashIsNotRead(t *testing.T) {
+	t.Parallel()
+	l := newLabelled(t)
+	web := l.repository("app/web")
+	l.image(web, "v1", stageTest)
+	l.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1y", "keepUntagged": "9d", "labels": {"stage": "test"}}`)
+	id := l.manifest(web, "v1", "")
+	look := func(unread int, kept bool) {
+		t.Helper()
+		n, err := l.pruner.Unread(t.Context(), web)
+		if l.must(err); n != unread {
+			t.Errorf("%d configurations are to be read, want %d", n, unread)
+		}
+		if found := l.untagged(web, id); len(found) > 0 != kept {
+			t.Errorf("policies keep %v", found)
+		}
+	}
+	look(1, true)
+	c := catalog.New(catalog.Options{DB: l.db, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	trashed, err := c.RemoveRepository(t.Context(), "app/web")
+	l.must(err)
+	look(0, false)
+	_, err = c.RestoreTrashed(t.Context(), trashed, "")
+	l.must(err)
+	look(1, true)
+}
