@@ -18,7 +18,9 @@ import (
 // depends on the viewer's rights, and not on how many repositories are hidden from the viewer.
 // There are two exceptions: a viewer with a pattern may cause all of a namespace to be read, or
 // everything if it may read everything that matches. OFFSET 0 in the SQL makes PostgreSQL look
-// rows up by an index: see "Plans" in package db.
+// rows up by an index: see "Plans" in package db. A comparison of (top_level_namespace_id, path)
+// can use only the index that begins with the namespace; a comparison of the path alone would let
+// the planner choose the index of all paths, and so read the repositories of other namespaces.
 
 // readableByName is like repositoriesByName, for a viewer who may not read every repository.
 func (c *Catalog) readableByName(ctx context.Context, v Viewer, q RepositoryQuery, namespace int64, limit int) ([]foundRepository, error) {
@@ -55,7 +57,8 @@ func (c *Catalog) readableByName(ctx context.Context, v Viewer, q RepositoryQuer
 			(SELECT path, r.id FROM unnest(@namespaces::bigint[]) AS own (id)
 			CROSS JOIN LATERAL (
 				SELECT path, id FROM live_repositories
-				WHERE top_level_namespace_id = own.id AND path %[1]s @after AND path >= @from AND path < @to
+				WHERE top_level_namespace_id = own.id AND (top_level_namespace_id, path) %[1]s (own.id, @after)
+					AND (top_level_namespace_id, path) >= (own.id, @from) AND (top_level_namespace_id, path) < (own.id, @to)
 					AND (@patterns::text[] IS NULL OR path ~ ANY (@patterns::text[]))
 				ORDER BY path %[2]s LIMIT @limit) r
 			WHERE @within::bigint = 0 OR own.id = @within

@@ -46,8 +46,15 @@ CREATE INDEX repositories_purge_after_idx ON repositories (purge_after) WHERE de
 CREATE INDEX repositories_trash_idx ON repositories (top_level_namespace_id, id) WHERE deleted_at IS NOT NULL;
 CREATE INDEX top_level_namespaces_purge_after_idx ON top_level_namespaces (purge_after) WHERE deleted_at IS NOT NULL;
 
-CREATE UNIQUE INDEX repositories_namespace_path_key ON repositories (top_level_namespace_id, path);
+-- All indexes by which live repositories are listed leave out the trash. Without statistics, the
+-- planner expects that nearly all rows are in the trash, so it would prefer an index without them
+-- to one that begins with the column that is searched.
+CREATE UNIQUE INDEX repositories_namespace_path_key ON repositories (top_level_namespace_id, path) WHERE deleted_at IS NULL;
 DROP INDEX repositories_namespace_path_idx;
+DROP INDEX repositories_public_path_idx, repositories_public_id_idx, repositories_public_namespace_idx;
+CREATE INDEX repositories_public_path_idx ON repositories (path) WHERE is_public AND deleted_at IS NULL;
+CREATE INDEX repositories_public_id_idx ON repositories (id) WHERE is_public AND deleted_at IS NULL;
+CREATE INDEX repositories_public_namespace_idx ON repositories (top_level_namespace_id, id) WHERE is_public AND deleted_at IS NULL;
 CREATE INDEX repositories_path_idx ON repositories (path) WHERE deleted_at IS NULL;
 -- For counts and lists, which would otherwise read the trash on their way: its names come first.
 CREATE INDEX repositories_live_idx ON repositories (top_level_namespace_id, id) WHERE deleted_at IS NULL;
@@ -57,10 +64,14 @@ ALTER TABLE repositories DROP CONSTRAINT repositories_path_key;
 CREATE VIEW live_namespaces AS
 SELECT id, name, created_at FROM top_level_namespaces WHERE deleted_at IS NULL;
 
+-- OFFSET 0 keeps the planner from joining the namespaces. Without statistics it expects that nearly
+-- all namespaces are deleted, so it would begin each search with the few that it believes are left,
+-- and read all of their repositories.
 CREATE OR REPLACE VIEW live_repositories AS
 SELECT r.top_level_namespace_id, r.id, r.path, r.created_at, r.is_public
-FROM repositories r JOIN top_level_namespaces n ON n.id = r.top_level_namespace_id
-WHERE r.deleted_at IS NULL AND n.deleted_at IS NULL;
+FROM repositories r
+WHERE r.deleted_at IS NULL
+    AND EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = r.top_level_namespace_id AND n.deleted_at IS NULL OFFSET 0);
 
 -- named_repositories is for what operators are shown: it has the repositories of the trash too,
 -- with the paths that they had.
