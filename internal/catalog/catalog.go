@@ -182,7 +182,7 @@ func (c *Catalog) create(ctx context.Context, path string) (made bool, err error
 			FROM top_level_namespaces WHERE name = @namespace AND xmin = pg_current_xact_id()::xid
 			UNION ALL
 			SELECT 'create_repo', @actor, @address, @user_agent, @request_id, @namespace, path, id
-			FROM repositories WHERE path = @path AND xmin = pg_current_xact_id()::xid`,
+			FROM repositories WHERE path = @path AND deleted_at IS NULL AND xmin = pg_current_xact_id()::xid`,
 			audit.Args(ctx, db.Args{"namespace": namespace, "path": path}))
 		return b.send(ctx, c.db.Pool)
 	})

@@ -46,10 +46,12 @@ CREATE INDEX repositories_purge_after_idx ON repositories (purge_after) WHERE de
 CREATE INDEX repositories_trash_idx ON repositories (top_level_namespace_id, id) WHERE deleted_at IS NOT NULL;
 CREATE INDEX top_level_namespaces_purge_after_idx ON top_level_namespaces (purge_after) WHERE deleted_at IS NOT NULL;
 
--- All indexes by which live repositories are listed leave out the trash. Without statistics, the
+-- The indexes by which live repositories are listed leave out the trash. Without statistics, the
 -- planner expects that nearly all rows are in the trash, so it would prefer an index without them
 -- to one that begins with the column that is searched.
-CREATE UNIQUE INDEX repositories_namespace_path_key ON repositories (top_level_namespace_id, path) WHERE deleted_at IS NULL;
+-- Except for the unique index: without a WHERE clause it makes path a column of the row's key, so a
+-- deletion, which changes path, waits for pushes that have locked the row FOR KEY SHARE.
+CREATE UNIQUE INDEX repositories_namespace_path_key ON repositories (top_level_namespace_id, path);
 DROP INDEX repositories_namespace_path_idx;
 DROP INDEX repositories_public_path_idx, repositories_public_id_idx, repositories_public_namespace_idx;
 CREATE INDEX repositories_public_path_idx ON repositories (path) WHERE is_public AND deleted_at IS NULL;
