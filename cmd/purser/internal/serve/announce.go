@@ -12,11 +12,8 @@ import (
 
 // announce prints that the registry is ready, and how to use it.
 func announce(out io.Writer, cfg *config.Config, socks *sockets, access access) error {
-	scheme, host := "http://", reachable(socks.registry)
-	if socks.cert != nil {
-		scheme = "https://"
-	}
-	text := "Purser is ready.\n  registry  " + scheme + host + "\n"
+	host := reachable(socks.registry)
+	text := "Purser is ready.\n  registry  " + socks.url() + "\n"
 	if external := cfg.HTTP.ExternalURL; external != "" {
 		text += "  external  " + external + "\n"
 		_, host, _ = strings.Cut(external, "://")

@@ -114,6 +114,14 @@ func (s *sockets) close() {
 	}
 }
 
+// url returns the URL at which clients on this machine reach the registry.
+func (s *sockets) url() string {
+	if s.cert != nil {
+		return "https://" + reachable(s.registry)
+	}
+	return "http://" + reachable(s.registry)
+}
+
 // reachable returns an address at which clients on this machine reach the listener. The
 // address can be part of an image's name, such as localhost:5000/alpine.
 func reachable(l net.Listener) string {

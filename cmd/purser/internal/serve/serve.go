@@ -81,6 +81,19 @@ func Command(src *command.Source) *cobra.Command {
 // ready, serves until ctx ends, and stops the parts in reverse order. If `reload` is nil,
 // SIGHUP keeps its default effect: it ends the process.
 func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger, reload *reloader) error {
+	return run(ctx, cfg, log, reload, func(s *sockets, a access) error { return announce(out, cfg, s, a) })
+}
+
+// RunFor is like Run, for a program that uses the registry itself: instead of announcing that
+// the server is ready, it calls `ready` with the registry's URL. `ready` must return at once.
+func RunFor(ctx context.Context, cfg *config.Config, log *slog.Logger, ready func(url string)) error {
+	return run(ctx, cfg, log, nil, func(s *sockets, _ access) error {
+		ready(s.url())
+		return nil
+	})
+}
+
+func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *reloader, announce func(*sockets, access) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	socks, err := listen(ctx, cfg.HTTP, log)
@@ -149,7 +162,7 @@ func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, readinessCheck{name: "storage", run: store.Check},
 		readinessCheck{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
 	warnPlain(cfg, socks, log)
-	if err := announce(out, cfg, socks, handler.access); err != nil {
+	if err := announce(socks, handler.access); err != nil {
 		return err
 	}
 	return serve(ctx, cfg, handler, socks, limits, background, ready, log)
