@@ -103,9 +103,11 @@ var layers = map[string]rule{
 	"cmd/purser/internal/client":      {layer: 8}, // commands that ask a registry over the management API
 	"cmd/purser/internal/operate":     {layer: 8}, // commands on the database and the store
 	"cmd/purser/internal/serve":       {layer: 8}, // the running of a server
-	"cmd/purser/internal/servetest":   {layer: 7, testing: true},
-	"cmd/purser":                      {layer: 9},
-	"cmd/loosefk":                     {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
+	"cmd/purser/internal/demo": {layer: 8, // a tour of a registry that it runs itself
+		also: []string{"cmd/purser/internal/serve"}},
+	"cmd/purser/internal/servetest": {layer: 7, testing: true},
+	"cmd/purser":                    {layer: 9},
+	"cmd/loosefk":                   {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
 	// The tests in e2e use Purser from outside, as clients do. Of this module they import
 	// only the helper that gives them an empty database.
 	"e2e": {only: true, also: []string{"internal/db/dbtest"}},

@@ -2,7 +2,7 @@
 // a disk or in S3. If no database is configured, it starts a PostgreSQL of its own.
 //
 // The packages in its directory internal have the commands: package serve runs the
-// registry, package operate works directly on the registry's database and blob store, and
+// registry, package demo shows one at work, package operate works directly on the registry's database and blob store, and
 // package client sends requests to a registry's management API. Only these packages and the
 // packages that they share read the settings; packages elsewhere get options.
 package main
@@ -19,6 +19,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/client"
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/cmd/purser/internal/demo"
 	"github.com/purser-registry/purser/cmd/purser/internal/operate"
 	"github.com/purser-registry/purser/cmd/purser/internal/serve"
 )
@@ -44,7 +45,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 func newRoot(environ []string) *cobra.Command {
 	src := &command.Source{Environ: environ}
 	root := command.NewRoot(src, slices.Concat(
-		[]*cobra.Command{serve.Command(src), serve.HashCommand(), command.VersionCommand()}, operate.Commands(src), client.Commands(src, operate.RecoverCommand(src)))...)
+		[]*cobra.Command{serve.Command(src), demo.Command(), serve.HashCommand(), command.VersionCommand()}, operate.Commands(src), client.Commands(src, operate.RecoverCommand(src)))...)
 	client.Complete(src, root)
 	completeFlags(root)
 	return root

@@ -44,6 +44,8 @@ func TestExitCodes(t *testing.T) {
 		"namespace show acme":     {3, "the registry said this"},
 		"namespace show broken":   {1, "the registry said this"},
 		"repo list --server :bad": {2, "--server:"},
+		"demo --addr 0.0.0.0:0":   {2, "isn't on loopback"},
+		"demo --data-dir /tmp/x":  {2, "--data-dir isn't for the demo"},
 
 		"policy create acme --num-tags 0":                             {2, `--num-tags: "0" isn't possible: use a whole number from 1 to 1000000000`},
 		"policy create acme --num-tags many":                          {2, `--num-tags: "many" isn't possible`},

@@ -1,0 +1,119 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/gc"
+)
+
+// contents says what the registry has: tags and manifests according to its API, objects and
+// bytes according to a listing of its blob store.
+type contents struct {
+	tags, manifests, objects, bytes int64
+}
+
+// contents reads what the registry has.
+func (t *tour) contents(ctx context.Context) (c contents, err error) {
+	for _, name := range repositories {
+		var r struct {
+			Tags      int64 `json:"tags_count"`
+			Manifests int64 `json:"manifests_count"`
+		}
+		if err := t.api.Get(ctx, api.Path("repository", name), nil, &r); err != nil {
+			return c, err
+		}
+		c.tags += r.Tags
+		c.manifests += r.Manifests
+	}
+	for object, err := range t.registry.store.List(ctx, "") {
+		if err != nil {
+			return c, err
+		}
+		c.objects++
+		c.bytes += object.Size
+	}
+	return c, nil
+}
+
+// garbage returns the state of garbage collection.
+func (t *tour) garbage(ctx context.Context) (s gc.GCStatus, err error) {
+	return s, t.api.Get(ctx, api.Path("gc", "status"), nil, &s)
+}
+
+// toReview returns the number of reviews that are still to come, whether they are due or not.
+func toReview(s gc.GCStatus) int64 {
+	return s.Manifests.Due.Rows + s.Manifests.Waiting.Rows + s.Blobs.Due.Rows + s.Blobs.Waiting.Rows
+}
+
+// progress describes the contents and what garbage collection still has to do.
+func progress(c contents, s gc.GCStatus) string {
+	text := fmt.Sprintf("%s, %s, %s, %s; %s reclaimed; to do: %s",
+		command.Count(c.tags, "tag"), command.Count(c.manifests, "manifest"), command.Count(c.objects, "blob"), command.Size(c.bytes),
+		command.Size(s.LastHour.Bytes), command.Count(toReview(s), "review"))
+	if n := s.Doomed.Objects.Rows; n > 0 {
+		text += ", " + command.Count(n, "deletion")
+	}
+	return text
+}
+
+// preview returns what a policy would delete in a repository; with policy nil, what the
+// policies of the namespace and of its repositories would delete now.
+func (t *tour) preview(ctx context.Context, path string, policy any) (p autoprune.Preview, err error) {
+	return p, t.api.Do(ctx, http.MethodPost, path+"/autoprunepolicy/preview", url.Values{"limit": {"1"}}, policy, &p)
+}
+
+// pulls returns the number of pulls that the statistics have for the repositories' tags.
+func (t *tour) pulls(ctx context.Context) (sum int64, err error) {
+	for _, name := range repositories {
+		var list struct {
+			Tags []struct {
+				Pulls int64 `json:"pull_count"`
+			} `json:"tags"`
+		}
+		if err := t.api.Get(ctx, api.Path("repository", name, "tag"), url.Values{"limit": {"100"}}, &list); err != nil {
+			return 0, err
+		}
+		for _, tag := range list.Tags {
+			sum += tag.Pulls
+		}
+	}
+	return sum, nil
+}
+
+// pruned returns the number of tags that each policy has deleted, by the policy's uuid.
+func (t *tour) pruned(ctx context.Context) (map[string]int64, error) {
+	deleted := make(map[string]int64)
+	for query := (url.Values{"namespace": {namespace}}); ; {
+		var page struct {
+			Runs []autoprune.RunSummary `json:"runs"`
+			Next string                 `json:"next"`
+		}
+		if err := t.api.Get(ctx, api.Path("autoprune", "runs"), query, &page); err != nil {
+			return nil, err
+		}
+		for _, summary := range page.Runs {
+			if summary.Deleted == 0 {
+				continue
+			}
+			var run autoprune.RunDetails
+			if err := t.api.Get(ctx, api.Path("autoprune", "runs", summary.ID), nil, &run); err != nil {
+				return nil, err
+			}
+			for _, repository := range run.PerRepository {
+				for policy, n := range repository.Policies {
+					deleted[policy] += n
+				}
+			}
+		}
+		if page.Next == "" {
+			return deleted, nil
+		}
+		query.Set("cursor", page.Next)
+	}
+}
