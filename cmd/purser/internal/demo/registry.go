@@ -21,7 +21,7 @@ const (
 	reviewDelay = 3 * time.Second
 	// pushDelay is the delay of reviews after uploads: for so long a blob waits for its
 	// manifest, and an image for its index.
-	pushDelay = 12 * time.Second
+	pushDelay = 15 * time.Second
 )
 
 // settings returns the settings of the demo's registry, in the form of environment variables.
