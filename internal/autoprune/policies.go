@@ -31,7 +31,7 @@ type Saved struct {
 	// Problem says why this version of the program can't read the stored policy, which a
 	// newer version or a person with psql wrote. Policy is then the zero value, and Stored
 	// is the text from the database. Counts says that the unreadable policy is certainly a
-	// number_of_tags policy, and MayKeep that it may have keep rules (see Applied).
+	// number_of_tags or max_bytes policy, and MayKeep that it may have keep rules (see Applied).
 	Problem, Stored string
 	Counts, MayKeep bool
 }
@@ -153,8 +153,8 @@ func mayKeep(stored []byte) bool {
 	return err != nil
 }
 
-// countsTags returns whether a policy that can't be read is certainly a number_of_tags
-// policy, because only its number or its pattern is wrong.
+// countsTags returns whether a policy that can't be read is certainly a number_of_tags or
+// max_bytes policy, because only its number, its size or its pattern is wrong.
 func countsTags(stored []byte) bool {
 	fields, err := readFields(stored, storedFields)
 	if err != nil || fields[fieldAge] != nil {
@@ -162,7 +162,7 @@ func countsTags(stored []byte) bool {
 	}
 	method, err := readMethod(fields[fieldMethod])
 	orphans, wrong := readFlag(fieldOrphans, fields[fieldOrphans], false)
-	return err == nil && wrong == nil && method == NumberOfTags && !orphans
+	return err == nil && wrong == nil && method.counts() && !orphans
 }
 
 // Get returns one policy of a target. It returns the error NAME_UNKNOWN if the target or

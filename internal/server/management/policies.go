@@ -98,10 +98,11 @@ func (p policyText) parse(id string) (autoprune.Policy, error) {
 // PolicyForm describes a policy in requests. It is exported because huma makes JSON schemas
 // only of exported types.
 type PolicyForm struct {
-	Method            string  `json:"method" enum:"creation_date,number_of_tags,last_pulled" doc:"How tags are selected"`
+	Method            string  `json:"method" enum:"creation_date,number_of_tags,last_pulled,max_bytes" doc:"How tags are selected"`
 	OlderThan         string  `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
 	NumTags           int     `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
-	Value             any     `json:"value,omitempty" doc:"Quay's name for olderThan or numTags, in place of it"`
+	MaxBytes          string  `json:"maxBytes,omitempty" doc:"For max_bytes: how much the most recently used tags of a repository, which stay, may store" example:"50GiB"`
+	Value             any     `json:"value,omitempty" doc:"Another name for olderThan, numTags or maxBytes, in place of it; for the first two it is Quay's"`
 	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $. Absent: all tags"`
 	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: select the tags that don't match the pattern. Default true"`
 	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: also delete attached tags, such as signatures, that the pattern selects, that are a day old, and whose image isn't in the repository. Default false: such tags are treated as any other"`

@@ -183,10 +183,10 @@ func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pulls
 		err := fillUses(ctx, cmp.Or(o.Background, o.DB), sync, repository, tags)
 		if err != nil {
 			// A tag whose pulls can't be read counts as pulled now, so that no policy
-			// deletes it.
+			// deletes it; and policies that count tags don't count it.
 			o.Log.WarnContext(ctx, "pruning without pull statistics", "repository_id", repository, "error", err)
 			for _, t := range tags {
-				t.Pulled = time.Now()
+				t.Pulled, t.UseUnknown = time.Now(), true
 			}
 		}
 		return ctx.Err()
@@ -240,7 +240,7 @@ func fillUses(ctx context.Context, pool *db.DB, w *pullstats.SyncWorker, reposit
 		return err
 	}
 	for _, t := range tags {
-		t.Pulled, t.ManifestPulled = uses.Tags[t.Name], time.Time{}
+		t.Pulled, t.ManifestPulled, t.UseUnknown = uses.Tags[t.Name], time.Time{}, false
 		for _, d := range below[t.Manifest] {
 			if at := uses.Manifests[d.String()]; at.After(t.ManifestPulled) {
 				t.ManifestPulled = at
