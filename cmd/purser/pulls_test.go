@@ -62,7 +62,7 @@ func sizeOf(t *testing.T, s *servetest.Server, repository string, d oci.Digest) 
 // reads the pull statistics as the server's own auto-pruner does, but without Redis.
 func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 	t.Helper()
-	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.AliveRepositories}})
+	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.LivingNamespaces}})
 	if err != nil {
 		t.Fatal(err)
 	}

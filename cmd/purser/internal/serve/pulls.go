@@ -66,7 +66,7 @@ func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out p
 // `o` that concern counting.
 func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Metrics, o *pullstats.RecorderOptions) error {
 	metrics := pullstats.NewMetrics(p.metrics)
-	places := pullstats.Databases{Log: p.db, Stats: p.stats(), Alive: catalog.AliveRepositories}
+	places := pullstats.Databases{Log: p.db, Stats: p.stats(), Alive: catalog.LivingNamespaces}
 	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: places, Log: p.log, Worker: loops})
 	if err != nil {
 		return err
@@ -89,6 +89,13 @@ func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Me
 		return err
 	}
 	out.workers = append(out.workers, out.sync.Run, lastUsed.Run)
+	if c.HistoryRetention > 0 {
+		retention, err := pullstats.NewRetentionWorker(pullstats.RetentionOptions{Stats: p.stats(), Retention: c.HistoryRetention, Logger: p.log, Worker: loops})
+		if err != nil {
+			return err
+		}
+		out.workers = append(out.workers, retention.Run)
+	}
 	if out.redis == nil {
 		return nil
 	}

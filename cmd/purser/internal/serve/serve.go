@@ -211,7 +211,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if err != nil {
 		return nil, nil, err
 	}
-	statistics, err := pullstats.NewReader(pullstats.Options{DB: p.stats(), Redis: p.pulls.redis})
+	statistics, err := pullstats.NewReader(pullstats.Options{DB: p.stats(), Redis: p.pulls.redis, Retention: cfg.PullStatistics.HistoryRetention})
 	if err != nil {
 		return nil, nil, err
 	}
