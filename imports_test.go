@@ -94,6 +94,7 @@ var layers = map[string]rule{
 	"internal/server/distribution": {layer: 6},
 	"internal/server/management":   {layer: 6},
 	"internal/server/login":        {layer: 6},
+	"internal/server/ui":           {layer: 6},
 	"internal/server/servertest": {layer: 6, testing: true,
 		also: []string{"internal/server/distribution", "internal/server/management", "internal/server/login"}},
 	"cmd/purser/internal/command":     {layer: 7}, // what all commands share
