@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -43,6 +44,7 @@ type childManifest struct {
 	Size         int64      `json:"size" doc:"Stored size of the manifest alone, in bytes"`
 	Declared     *int64     `json:"declared_size,omitempty" doc:"The size that the manifest declares, if the stored size differs"`
 	Platform     string     `json:"platform,omitempty" example:"linux/amd64"`
+	TotalSize    *int64     `json:"total_size,omitempty" doc:"Bytes of the manifest, its configuration and its layers; of an index, the sum of this over its first 1000 manifests. Missing: the repository doesn't have the manifest, or it comes after the first 100"`
 }
 
 // imageConfig is an image's configuration in answers.
@@ -122,6 +124,9 @@ func (a *API) addManifest() {
 		if parsed.Config != nil {
 			a.describeImage(ctx, in.Repository, parsed, &out)
 		}
+		if err := a.addTotalSizes(ctx, in.Repository, out.Manifests); err != nil {
+			return nil, err
+		}
 		if a.opt.Pulls != nil {
 			p, err := a.opt.Pulls.Manifest(ctx, m.Repository, in.Digest)
 			if err != nil {
@@ -181,6 +186,32 @@ func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes
 		})
 	}
 	return out
+}
+
+// sizedChildren limits how many manifests of an index are described with their total sizes.
+const sizedChildren = 100
+
+// addTotalSizes sets the total sizes of the first manifests that an index lists.
+func (a *API) addTotalSizes(ctx context.Context, repository string, children []childManifest) error {
+	children = children[:min(len(children), sizedChildren)]
+	digests := make([]oci.Digest, 0, len(children))
+	for _, child := range children {
+		if !slices.Contains(digests, child.Digest) {
+			digests = append(digests, child.Digest)
+		}
+	}
+	if len(digests) == 0 {
+		return nil
+	}
+	found, err := a.catalog.DescribeManifests(ctx, repository, digests)
+	for _, m := range found {
+		for i := range children {
+			if children[i].Digest == m.Digest {
+				children[i].TotalSize = &m.Size
+			}
+		}
+	}
+	return err
 }
 
 // platform is a platform as image indexes and image configurations contain it. String returns
