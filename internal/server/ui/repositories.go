@@ -7,7 +7,7 @@ import (
 
 // count is a number that the registry counted up to a limit.
 type count struct {
-	Value int64 `json:"value"`
+	Value int64 `json:"count"`
 	Exact bool  `json:"exact"`
 }
 

@@ -54,6 +54,7 @@ func (q *request) repositoryPage(repository, current string) page {
 // repositoryTabs are the pages of each repository, with their paths below it.
 var repositoryTabs = []struct{ path, text string }{
 	{"", "Tags"},
+	{"/-/history", "History"},
 }
 
 func showRepository(q *request) error { return q.showTags(nil) }

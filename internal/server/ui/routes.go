@@ -122,4 +122,5 @@ func (u *UI) addRoutes() {
 	u.add("/ui/repositories/{repository}", showRepository, nil)
 	u.add("/ui/repositories/{repository}/-/tags", nil, changeTags)
 	u.add("/ui/namespaces", showNamespaces, nil)
+	u.addImages()
 }
