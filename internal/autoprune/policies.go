@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -298,9 +299,20 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 // doesn't exist, and UNSUPPORTED with status 409 if the policy comes from the
 // configuration.
 func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy) error {
+	return p.UpdateVersion(ctx, t, id, policy, 0)
+}
+
+// UpdateVersion is Update for a caller that has read the policy before, in the given version
+// (Saved.Version). It returns UNSUPPORTED with status 409 if the policy was saved since. The
+// version 0 stands for any. The transaction has locked the policies of the target by then
+// (see change), so of two callers that have read the same version only one succeeds.
+func (p *Pruner) UpdateVersion(ctx context.Context, t Target, id string, policy Policy, version int64) error {
 	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "updating an auto-prune policy", func(tx pgx.Tx, o owner) error {
 		if err := refuseSetting(ctx, tx, t, id); err != nil {
+			return err
+		}
+		if err := refuseVersion(ctx, tx, t, o, id, version); err != nil {
 			return err
 		}
 		text, err := p.admit(ctx, tx, t, o, policy, id)
@@ -325,6 +337,22 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 		}
 		return audit.Append(ctx, tx, entry(s.updated, t, o, id, map[string]any{"policy": policy, "change": "update"}))
 	})
+}
+
+// refuseVersion returns an error, with status 409, if the policy has another version than the
+// given one, unless that is 0.
+func refuseVersion(ctx context.Context, tx pgx.Tx, t Target, o owner, id string, version int64) error {
+	if version == 0 {
+		return nil
+	}
+	list, err := listPolicies(ctx, tx, t.Scope(), o)
+	for _, s := range list {
+		if s.ID == id && s.Version != version {
+			return oci.Errorf(oci.Unsupported, "policy %s was saved meanwhile: it has version %d, and the change is of version %d", id, s.Version, version).
+				WithStatus(http.StatusConflict).WithDetail(map[string]string{"policy": id})
+		}
+	}
+	return err
 }
 
 // unchanged returns the stored policy if it equals the given one, and otherwise nil.

@@ -20,6 +20,12 @@ var functions = template.FuncMap{
 	"list":    func(list ...string) []string { return list },
 	"age":     func(age string) string { return ages[age] },
 	"kind":    kind,
+	"policylist": func(p place, rows []policyRow) any {
+		return struct {
+			Place place
+			Rows  []policyRow
+		}{p, rows}
+	},
 	"percent": func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
 }
 

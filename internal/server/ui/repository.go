@@ -53,8 +53,7 @@ func (q *request) repositoryPage(repository, current string) page {
 
 // repositoryTabs are the pages of each repository, with their paths below it.
 var repositoryTabs = []struct{ path, text string }{
-	{"", "Tags"},
-	{"/-/history", "History"},
+	{"", "Tags"}, {"/-/history", "History"}, {"/-/policies", "Policies"}, {"/-/settings", "Settings"},
 }
 
 func showRepository(q *request) error { return q.showTags(nil) }

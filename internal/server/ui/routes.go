@@ -123,4 +123,7 @@ func (u *UI) addRoutes() {
 	u.add("/ui/repositories/{repository}/-/tags", nil, changeTags)
 	u.add("/ui/namespaces", showNamespaces, nil)
 	u.addImages()
+	u.addPolicies()
+	u.addRuns()
+	u.addHolds()
 }

@@ -56,27 +56,25 @@ for (const form of document.querySelectorAll("form[data-live]")) {
   form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(timer); ask(); });
 }
 
-// A form with data-preview="ID" posts to data-preview-to while somebody edits it, and shows the
-// element ID of the answer.
+// A form with data-preview="ID" posts to data-preview-to when it appears and while somebody edits
+// it, and shows the element ID of the answer.
 for (const form of document.querySelectorAll("form[data-preview]")) {
   let timer, running;
-  form.addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(async () => {
-      running?.abort();
-      running = new AbortController();
-      const target = document.getElementById(form.dataset.preview);
-      target?.setAttribute("aria-busy", "true");
-      try {
-        const answer = await fetch(form.dataset.previewTo, {method: "POST", body: new URLSearchParams(new FormData(form)), signal: running.signal});
-        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-        const fresh = page.getElementById(form.dataset.preview);
-        if (fresh) document.getElementById(form.dataset.preview)?.replaceWith(fresh);
-      } catch (e) {
-        if (e.name !== "AbortError") target?.removeAttribute("aria-busy");
-      }
-    }, 400);
-  });
+  const ask = async () => {
+    running?.abort();
+    running = new AbortController();
+    const {signal} = running;
+    document.getElementById(form.dataset.preview)?.setAttribute("aria-busy", "true");
+    try {
+      const answer = await fetch(form.dataset.previewTo, {method: "POST", body: new URLSearchParams(new FormData(form)), signal});
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const fresh = page.getElementById(form.dataset.preview);
+      if (fresh) document.getElementById(form.dataset.preview)?.replaceWith(fresh);
+    } catch { /* aborted for the next one, or the network: the old preview stays */ }
+    if (!signal.aborted) document.getElementById(form.dataset.preview)?.removeAttribute("aria-busy");
+  };
+  form.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(ask, 400); });
+  ask();
 }
 
 document.addEventListener("change", (event) => {
