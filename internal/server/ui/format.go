@@ -20,6 +20,7 @@ var functions = template.FuncMap{
 	"list":    func(list ...string) []string { return list },
 	"age":     func(age string) string { return ages[age] },
 	"kind":    kind,
+	"list64":  func(a int64, b *int64) []int64 { return []int64{a, *b} },
 	"policylist": func(p place, rows []policyRow) any {
 		return struct {
 			Place place

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -280,7 +281,7 @@ func savePolicy(q *request) error {
 // refusedPolicy shows the editor again, with the reason why the policy wasn't saved.
 func (q *request) refusedPolicy(e editorData, err error) error {
 	status := statusOf(err)
-	if _, ok := err.(formError); ok {
+	if _, ok := errors.AsType[formError](err); ok {
 		status = http.StatusBadRequest
 	}
 	if status == 0 {

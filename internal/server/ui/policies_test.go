@@ -180,7 +180,7 @@ func TestPolicyEditorRefusals(t *testing.T) {
 	want(t, string(r.send(t, home+"/new", form).WantStatus(t, 400).Content), "both are filled in: olderThan")
 	form.Set("others", `{"nonsense": 1}`)
 	want(t, string(r.send(t, home+"/new", form).WantStatus(t, 400).Content), "nonsense")
-	want(t, string(r.send(t, home+"/new", url.Values{"as": {"json"}, "document": {"{"}}).WantStatus(t, 400).Content), "can&#39;t be read")
+	want(t, string(r.send(t, home+"/new", url.Values{"as": {"json"}, "document": {"{"}}).WantStatus(t, 400).Content), "no object that can be read")
 	if n := len(r.policies(t, "/organization/acme")); n != 0 {
 		t.Errorf("%d policies were saved", n)
 	}

@@ -263,8 +263,11 @@ func readPolicyForm(v url.Values) policyForm {
 // policy returns the policy that the form says, as JSON.
 func (f policyForm) policy() (json.RawMessage, error) {
 	if f.AsJSON {
-		if _, err := parseDocument(f.Document); err != nil || strings.TrimSpace(f.Document) == "" {
-			return nil, errors.Join(err, formErrorIf(err == nil, "Write the policy as a JSON object."))
+		if _, err := parseDocument(f.Document); err != nil {
+			return nil, err
+		}
+		if strings.TrimSpace(f.Document) == "" {
+			return nil, formError("Write the policy as a JSON object.")
 		}
 		return json.RawMessage(f.Document), nil
 	}
@@ -273,13 +276,6 @@ func (f policyForm) policy() (json.RawMessage, error) {
 		return nil, err
 	}
 	return json.RawMessage(d.text()), nil
-}
-
-func formErrorIf(wrong bool, text string) error {
-	if wrong {
-		return formError(text)
-	}
-	return nil
 }
 
 // document puts the fields and the members without fields together.

@@ -126,4 +126,7 @@ func (u *UI) addRoutes() {
 	u.addPolicies()
 	u.addRuns()
 	u.addHolds()
+	u.addSettings()
+	u.addTrash()
+	u.addNamespace()
 }
