@@ -117,7 +117,10 @@ func apiPath(format string, values ...string) string {
 
 // addRoutes lists all pages and forms.
 func (u *UI) addRoutes() {
-	u.add("/ui/", func(q *request) error { return q.redirect("/ui/repositories") }, nil)
+	u.addOverview()
+	u.addCleanup()
+	u.addAudit()
+	u.addSystem()
 	u.add("/ui/repositories", showRepositories, nil)
 	u.add("/ui/repositories/{repository}", showRepository, nil)
 	u.add("/ui/repositories/{repository}/-/tags", nil, changeTags)
