@@ -154,6 +154,9 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	if o.Access == nil {
 		o.Management.Accounts, o.Management.Passwords = auth.NewStore(r.DB), password.NewHasher(password.HasherOptions{})
 	}
+	if o.Management.System.Database == nil {
+		o.Management.System.Database = r.DB
+	}
 	if r.Management, err = management.New(o.Management); err != nil {
 		t.Fatal(err)
 	}

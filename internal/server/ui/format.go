@@ -27,7 +27,9 @@ var functions = template.FuncMap{
 			Rows  []policyRow
 		}{p, rows}
 	},
-	"percent": func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
+	"roles":    func() []field { return teamRoles },
+	"nolimits": func() robotRow { return robotRow{} },
+	"percent":  func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
 }
 
 // ages are the ages that pages offer, as people say them.

@@ -120,6 +120,7 @@ func (u *UI) addRoutes() {
 	u.addOverview()
 	u.addCleanup()
 	u.addAudit()
+	u.addAccounts()
 	u.addSystem()
 	u.add("/ui/repositories", showRepositories, nil)
 	u.add("/ui/repositories/{repository}", showRepository, nil)
