@@ -19,7 +19,7 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets, access access) 
 		text += "  external  " + external + "\n"
 		_, host, _ = strings.Cut(external, "://")
 	}
-	text += "  web UI    " + cmp.Or(cfg.HTTP.ExternalURL, scheme+host) + "/ui/\n"
+	text += "  web UI    " + cmp.Or(cfg.HTTP.ExternalURL, socks.url()) + "/ui/\n"
 	if socks.debug != nil {
 		text += "  debug     http://" + reachable(socks.debug) + "\n"
 	}
