@@ -2,6 +2,7 @@ package autoprune
 
 import (
 	"context"
+	"maps"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -114,6 +115,70 @@ func (s *snapshot) withContents(ctx context.Context, r Repository, before func(c
 			return nil, err
 		}
 		return s.BlobSizes(ctx, blobs)
+	}
+	return r
+}
+
+// remembered asks for what wasn't asked for before, and remembers the answers. A key without an
+// answer has the zero value.
+type remembered[K comparable, V any] map[K]V
+
+func (m remembered[K, V]) of(keys []K, ask func([]K) error) error {
+	var asked []K
+	for _, k := range keys {
+		if _, known := m[k]; !known {
+			var none V
+			m[k] = none
+			asked = append(asked, k)
+		}
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	return ask(asked)
+}
+
+// remember lets the repository answer from memory what it was asked before. A forecast judges
+// the same manifests on many days.
+func (h *history) remember(r Repository) Repository {
+	kept, contents, sizes := r.Kept, r.Contents, r.BlobSizes
+	r.Kept = func(manifests []int64) (list []Reference, err error) {
+		err = h.kept.of(manifests, func(asked []int64) error {
+			found, err := kept(asked)
+			for _, one := range found {
+				h.kept[one.Parent] = append(h.kept[one.Parent], one)
+			}
+			return err
+		})
+		for _, id := range manifests {
+			list = append(list, h.kept[id]...)
+		}
+		return list, err
+	}
+	r.Contents = func(manifests []int64) (list []Content, err error) {
+		err = h.contents.of(manifests, func(asked []int64) error {
+			found, err := contents(asked)
+			for _, one := range found {
+				h.contents[one.Manifest] = one
+			}
+			return err
+		})
+		for _, id := range manifests {
+			list = append(list, h.contents[id])
+		}
+		return list, err
+	}
+	r.BlobSizes = func(blobs []string) (map[string]int64, error) {
+		err := h.sizes.of(blobs, func(asked []string) error {
+			found, err := sizes(asked)
+			maps.Copy(h.sizes, found)
+			return err
+		})
+		list := make(map[string]int64, len(blobs))
+		for _, b := range blobs {
+			list[b] = h.sizes[b]
+		}
+		return list, err
 	}
 	return r
 }
