@@ -78,6 +78,8 @@ type describedManifest struct {
 	SubjectSize     *int64 `json:"subject_size,omitempty" doc:"Stored size of the subject; if the subject isn't in the repository, the size that this manifest declares"`
 	SubjectDeclared *int64 `json:"subject_declared_size,omitempty" doc:"The subject's size that this manifest declares, if the stored size differs"`
 
+	SubjectMissing bool `json:"subject_missing,omitempty" doc:"The repository doesn't have the subject"`
+
 	Referrers    catalog.Count `json:"referrers" doc:"Number of manifests whose subject this is, counted up to 1000"`
 	Tags         []string      `json:"tags" nullable:"false" doc:"Up to 100 tags that point to it"`
 	TagCount     catalog.Count `json:"tags_count" doc:"Counted up to 1000"`
@@ -163,6 +165,8 @@ func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes
 		out.Subject = &parsed.Subject.Digest
 		size, declared := sizeOf(*parsed.Subject)
 		out.SubjectSize, out.SubjectDeclared = &size, declared
+		_, stored := sizes[parsed.Subject.Digest]
+		out.SubjectMissing = !stored
 	}
 	for _, d := range parsed.Manifests {
 		child := childManifest{Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType}

@@ -21,9 +21,10 @@ func (u *UI) addImages() {
 
 // Limits of a manifest's page.
 const (
-	manifestRoom = 44_000 // bytes of HTML for text from clients
-	rawRoom      = 24_000 // of them for the manifest itself, at most
-	manifestRows = 30     // layers of an image, or manifests of an index, on a page
+	// Bytes of HTML for the text from clients in each part of the page.
+	rawRoom, configRoom, annotationRoom, rowRoom, referrerRoom, otherRoom = 16_000, 12_000, 8_000, 10_000, 7_000, 6_000
+
+	manifestRows = 30 // layers of an image, or manifests of an index, on a page
 	manifestTags = 20
 	manifestKeep = 20 // sentences about why it is kept
 )
@@ -41,6 +42,7 @@ type manifestInfo struct {
 	Layers       []layerInfo `json:"layers"`
 	Manifests    []childInfo `json:"manifests"`
 	Subject      string      `json:"subject"`
+	NoSubject    bool        `json:"subject_missing"`
 	Referrers    count       `json:"referrers"`
 	Tags         []string    `json:"tags"`
 	TagCount     count       `json:"tags_count"`
@@ -107,7 +109,7 @@ type manifestData struct {
 	Pages                                     pages
 	Tree                                      referrerTree
 	Attached                                  []attachedTag
-	Kept                                      []string
+	Kept                                      [][]phrase
 	Raw                                       string
 	RawCut                                    bool
 	Clients                                   []client
@@ -119,16 +121,14 @@ func showManifest(q *request) error {
 	if err := q.get(apiPath("/repository/%s/manifest/%s", repository, digest), nil, &d.Info); err != nil {
 		return err
 	}
-	words := room(manifestRoom)
-	raw := room(rawRoom)
+	words, raw, others := room(otherRoom), room(rawRoom), room(referrerRoom)
 	text, cut := indented(d.Info.Data, rawRoom)
 	d.Raw = raw.clip(rawRoom, text)
-	d.RawCut = cut || raw <= 8
-	words -= rawRoom - raw
+	d.RawCut = cut || strings.HasSuffix(d.Raw, "…")
 	d.describe(q, &words)
 	var err error
 	if d.Info.Referrers.Value > 0 {
-		if d.Tree, err = q.referrersOf(repository, digest, &words); err != nil {
+		if d.Tree, err = q.referrersOf(repository, digest, &others); err != nil {
 			return err
 		}
 	}
@@ -137,13 +137,19 @@ func showManifest(q *request) error {
 	}
 	var why struct {
 		Explanation []string `json:"explanation"`
+		Missing     struct {
+			First []string `json:"first"`
+		} `json:"missing"`
 	}
 	explain := apiPath("/repository/%s/manifest/%s/explain", repository, digest)
 	if err := q.get(explain, nil, &why); err != nil && !hidden(err) {
 		return err
 	}
+	if d.Info.NoSubject {
+		why.Missing.First = append(why.Missing.First, d.Info.Subject)
+	}
 	for _, s := range why.Explanation[:min(len(why.Explanation), manifestKeep)] {
-		d.Kept = append(d.Kept, sentence(words.clip(700, s)))
+		d.Kept = append(d.Kept, phrases(repository, sentence(words.clip(700, s)), why.Missing.First))
 	}
 	p := q.repositoryPage(repository, "none")
 	p.Title, p.Heading, p.Tabs = repository+"@"+shortDigest(digest), d.heading(), nil
@@ -166,16 +172,17 @@ func (d *manifestData) heading() string {
 func (d *manifestData) describe(q *request, words *room) {
 	m := &d.Info
 	d.Kind = kindOf(m.MediaType, m.ArtifactType)
+	settings, annotations, rows := room(configRoom), room(annotationRoom), room(rowRoom)
 	if m.Config == nil || m.ArtifactType != m.Config.MediaType || artifacts[m.ArtifactType] != "image" {
 		d.Type = words.clip(160, m.ArtifactType)
 	}
 	if c := m.Config; c != nil {
 		d.Platform = words.clip(80, c.Platform)
-		d.Config = settingsOf(c, words)
+		d.Config = settingsOf(c, &settings)
 	}
 	var content manifestContent
 	_ = json.Unmarshal([]byte(m.Data), &content) //nolint:errcheck // the registry has checked it; without it there are no annotations
-	d.Annotations, d.AnnotationsLeft = pairsOf(words, 30, content.Annotations)
+	d.Annotations, d.AnnotationsLeft = pairsOf(&annotations, 30, content.Annotations)
 	if len(m.Tags) > manifestTags {
 		m.Tags = m.Tags[:manifestTags]
 	}
@@ -193,12 +200,12 @@ func (d *manifestData) describe(q *request, words *room) {
 	}
 	d.From, d.To, d.Pages = from+1, to, q.pagesOf(nil, next)
 	if m.IsIndex {
-		d.describeChildren(content, from, to, words)
+		d.describeChildren(content, from, to, &rows)
 		return
 	}
 	m.Layers = m.Layers[from:to]
 	for i := range m.Layers {
-		m.Layers[i].describe(words)
+		m.Layers[i].describe(&rows)
 	}
 }
 

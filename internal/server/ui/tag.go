@@ -16,8 +16,8 @@ type tagInfo struct {
 	IsProtected bool      `json:"is_protected"`
 	ProtectedBy string    `json:"protected_by"`
 
-	Kind    string
-	Expires time.Time
+	Kind, Pulls string
+	Expires     time.Time
 }
 
 // showTag shows a tag and its history, with a notice about what a form has done. A tag that was
@@ -37,6 +37,12 @@ func (q *request) showTag(n *notice) error {
 	}
 	if t := d.Tag; t != nil {
 		t.Kind = clip(100, kindOf(t.MediaType, t.ArtifactType))
+		if t.Pulls = "0 pulls"; t.PullDisplay != nil {
+			t.Pulls = *t.PullDisplay + " pulls"
+		}
+		if t.PullCount != nil && *t.PullCount == 1 {
+			t.Pulls = "1 pull"
+		}
 		if t.EndTS > 0 {
 			t.Expires = time.Unix(t.EndTS, 0)
 		}
@@ -60,6 +66,9 @@ func (q *request) showTag(n *notice) error {
 	p := q.repositoryPage(repository, "none")
 	p.Title, p.Heading, p.Tabs, p.Notice = repository+":"+name, name, nil, n
 	p.Crumbs = append(p.Crumbs, crumb{repository, link("/ui/repositories/{repository}", repository)})
+	if d.Tag == nil {
+		p.Lead = "This tag doesn't exist now. The history shows what it pointed to, and restores it as long as that is here."
+	}
 	p.Data = d
 	p.Same = []same{
 		command("purser tag show %s:%s", repository, name), command("purser tag delete %s:%s", repository, name),

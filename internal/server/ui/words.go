@@ -2,6 +2,7 @@ package ui
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,6 +108,27 @@ func pairsOf(words *room, most int, values map[string]string) (list []pair, left
 		list = append(list, pair{words.clip(100, name), words.clip(400, values[name])})
 	}
 	return list, 0
+}
+
+// phrase is a part of a sentence: text, or the digest of a manifest.
+type phrase struct{ Text, Digest, Link string }
+
+var digestForm = regexp.MustCompile(`\b(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})\b`)
+
+// phrases splits a sentence where it names manifests of a repository. Those that are missing get
+// no link.
+func phrases(repository, sentence string, missing []string) (list []phrase) {
+	at := 0
+	for _, found := range digestForm.FindAllStringIndex(sentence, -1) {
+		digest := sentence[found[0]:found[1]]
+		p := phrase{Digest: digest}
+		if !slices.Contains(missing, digest) {
+			p.Link = link(manifestPath, repository, digest)
+		}
+		list = append(list, phrase{Text: sentence[at:found[0]]}, p)
+		at = found[1]
+	}
+	return append(list, phrase{Text: sentence[at:]})
 }
 
 // lenient decodes a member of hostile JSON. What has another type stays empty.
