@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
 type referrers struct {
@@ -89,7 +91,9 @@ func TestAPIReferrers(t *testing.T) {
 // doesn't have them.
 func TestAPIChildSizes(t *testing.T) {
 	t.Parallel()
-	r := setup(t)
+	r := setup(t, func(o *servertest.Options) {
+		o.Catalog = o.NewCatalog(func(c *catalog.Options) { c.SparseIndexes = true })
+	})
 	config := r.Push(t, "acme/app", "configuration")
 	child := image(t, config, []oci.Digest{r.Push(t, "acme/app", "a layer")}, nil)
 	r.Put(t, "acme/app", digest(child).String(), child)
