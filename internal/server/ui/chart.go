@@ -101,13 +101,14 @@ func barChart(s series) chart {
 	return c
 }
 
-// lineChart draws the values as a line with the area below it.
+// lineChart draws the values as a line with the area below it. A single value is no line, and gets a
+// bar.
 func lineChart(s series) chart {
+	if len(s.Values) < 2 {
+		return barChart(s)
+	}
 	c := newChart(s)
 	top, n := topOf(s), len(s.Values)
-	if n == 0 {
-		return c
-	}
 	var points []string
 	for i, v := range s.Values {
 		points = append(points, fmt.Sprintf("%g,%g", chartX(float64(i)+.5, n), chartY(v, top)))

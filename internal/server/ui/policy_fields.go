@@ -1,6 +1,9 @@
 package ui
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // textField is an input of the editor, with its label.
 type textField struct {
@@ -45,15 +48,19 @@ var editorFields = map[string]textField{
 }
 
 // days are the days of a window.
-var days = []struct{ Value, Text string }{
+var days = []option{
 	{"mon", "Mon"}, {"tue", "Tue"}, {"wed", "Wed"}, {"thu", "Thu"}, {"fri", "Fri"}, {"sat", "Sat"}, {"sun", "Sun"},
 }
 
 // Days returns the days of a window, for the template.
-func (f policyForm) Days() any { return days }
+func (f policyForm) Days() []option { return days }
 
 // option is an entry of a select.
 type option struct{ Value, Text string }
+
+func hasOption(list []option, value string) bool {
+	return slices.ContainsFunc(list, func(o option) bool { return o.Value == value })
+}
 
 // Methods returns the ways to select tags.
 func (f policyForm) Methods() []option {

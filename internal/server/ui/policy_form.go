@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/autoprune"
@@ -146,26 +148,52 @@ func (d document) take(name string, out any) bool {
 	return true
 }
 
-// formOf fills the editor's fields from a policy's document.
+// formOf fills the editor's fields from a policy's document. A policy with a method that the editor
+// doesn't know stays as JSON.
 func formOf(d document) policyForm {
 	d = d.writable()
 	f := policyForm{Method: string(autoprune.CreationDate), Text: make(map[string]string)}
-	d.take("method", &f.Method)
-	if value, ok := d["value"]; ok { // the API's other name for both
-		name := "olderThan"
-		if f.Method == string(autoprune.NumberOfTags) {
-			name = "numTags"
-		}
-		if d[name] == nil {
-			d[name] = value
-			delete(d, "value")
-		}
+	whole := d.text()
+	if d.take("method", &f.Method); !hasOption(f.Methods(), f.Method) {
+		return policyForm{AsJSON: true, Document: whole}.pad()
 	}
+	d.renameValue(f.Method)
+	f.takeTexts(d)
+	matches := true
+	d.take("tagPatternMatches", &matches)
+	f.Excludes = !matches
+	d.take("removeOrphans", &f.Orphans)
+	f.takeRows(d)
+	f.Others = d.text()
+	return f.pad()
+}
+
+// renameValue gives the member value, which is another name for the age or the number, the name
+// that fits the method.
+func (d document) renameValue(method string) {
+	name := "olderThan"
+	if method == string(autoprune.NumberOfTags) {
+		name = "numTags"
+	}
+	if value, ok := d["value"]; ok && d[name] == nil {
+		d[name] = value
+		delete(d, "value")
+	}
+}
+
+// takeTexts moves the members with a text input out of the document, if the input can hold their
+// values.
+func (f *policyForm) takeTexts(d document) {
 	for _, name := range textMembers {
 		var text string
-		if d.take(name, &text) {
+		if json.Unmarshal(d[name], &text) != nil || text != strings.TrimSpace(text) || strings.ContainsFunc(text, unicode.IsControl) ||
+			name == "mode" && text != "on" && !hasOption(f.Modes(), text) {
+			continue
+		}
+		if text != "on" || name != "mode" {
 			f.Text[name] = text
 		}
+		delete(d, name)
 	}
 	for _, name := range numberMembers {
 		var n int64
@@ -175,29 +203,52 @@ func formOf(d document) policyForm {
 	}
 	for _, name := range listMembers {
 		var list []string
-		if json.Unmarshal(d[name], &list) == nil && !slices.ContainsFunc(list, func(e string) bool { return strings.ContainsAny(e, ", \t\n") || e == "" }) {
-			f.Text[name] = strings.Join(list, ", ")
-			delete(d, name)
+		if json.Unmarshal(d[name], &list) != nil || len(list) == 0 || slices.ContainsFunc(list, func(e string) bool { return e == "" || strings.ContainsFunc(e, separates) }) {
+			continue
 		}
+		f.Text[name] = strings.Join(list, ", ")
+		delete(d, name)
 	}
-	matches := true
-	d.take("tagPatternMatches", &matches)
-	f.Excludes = !matches
-	d.take("removeOrphans", &f.Orphans)
-	var keep []autoprune.KeepForm
-	if d.take("keep", &keep) {
-		for _, k := range keep {
+}
+
+// separates says whether a character separates the elements of a list in a text input.
+func separates(c rune) bool { return c == ',' || unicode.IsSpace(c) || unicode.IsControl(c) }
+
+// takeRows moves keep rules and windows out of the document, if the rows say the same.
+func (f *policyForm) takeRows(d document) {
+	keep, windows := d["keep"], d["windows"]
+	var rules []autoprune.KeepForm
+	if d.take("keep", &rules) {
+		for _, k := range rules {
 			f.Keep = append(f.Keep, keepRowOf(k))
 		}
-	}
-	var windows []autoprune.WindowForm
-	if d.take("windows", &windows) {
-		for _, w := range windows {
-			f.Windows = append(f.Windows, windowRow{w.Days, w.From, w.To, w.Zone})
+		unknown := func(k keepRow) bool { return !hasOption(f.KeepKinds(), k.Kind) }
+		if len(rules) > maxKeepRows || slices.ContainsFunc(f.Keep, unknown) || !sameJSON(keep, f.keepRules()) {
+			d["keep"], f.Keep = keep, nil
 		}
 	}
-	f.Others = d.text()
-	return f.pad()
+	var list []autoprune.WindowForm
+	if d.take("windows", &list) {
+		for _, w := range list {
+			f.Windows = append(f.Windows, windowRow{w.Days, w.From, w.To, w.Zone})
+		}
+		unknown := func(w windowRow) bool {
+			return slices.ContainsFunc(w.Days, func(day string) bool { return !hasOption(days, day) })
+		}
+		if len(list) > maxWindowRows || slices.ContainsFunc(f.Windows, unknown) || !sameJSON(windows, f.windows()) {
+			d["windows"], f.Windows = windows, nil
+		}
+	}
+}
+
+// sameJSON says whether a value has the same JSON as a text.
+func sameJSON(text json.RawMessage, value any) bool {
+	b, err := json.Marshal(value)
+	if err != nil {
+		return false
+	}
+	var one, other any
+	return json.Unmarshal(text, &one) == nil && json.Unmarshal(b, &other) == nil && reflect.DeepEqual(one, other)
 }
 
 // pad adds empty rows to fill in.
@@ -305,7 +356,7 @@ func (f policyForm) document() (document, error) {
 		}
 	}
 	for _, name := range listMembers {
-		if list := strings.FieldsFunc(f.Text[name], func(c rune) bool { return c == ',' || c == ' ' || c == '\n' || c == '\r' || c == '\t' }); len(list) > 0 {
+		if list := strings.FieldsFunc(f.Text[name], separates); len(list) > 0 {
 			put(name, list)
 		}
 	}

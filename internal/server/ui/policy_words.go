@@ -58,7 +58,7 @@ func wordsOf(v api.PolicyView) policyWords {
 func selectionWords(method string, value any) string {
 	switch autoprune.Method(method) {
 	case autoprune.NumberOfTags:
-		return "all tags but the newest " + formatNumber(value) + " of each repository"
+		return "all but the newest " + plural(value, "tag", "tags") + " of a repository"
 	case autoprune.CreationDate:
 		return "tags that were pushed more than " + ageWords(fmt.Sprint(value)) + " ago"
 	case autoprune.LastPulled:
