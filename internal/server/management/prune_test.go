@@ -247,6 +247,11 @@ func TestAPIAsks(t *testing.T) {
 	if list.Asks[0].RunAsk != want {
 		t.Errorf("asks: %+v", list)
 	}
+	var waiting struct{ Namespaces []autoprune.NamespaceAsks }
+	r.Manage(t, "GET", "/autoprune/asks", "").Into(t, 200, &waiting)
+	if w := waiting.Namespaces; len(w) != 1 || w[0].Namespace != "app" || w[0].Policies != 1 || w[0].Tags != 3 || w[0].Asked.IsZero() {
+		t.Errorf("waiting: %+v", w)
+	}
 	path := "/organization/app/autoprune/asks/" + made.UUID + "/approve"
 	r.Manage(t, "POST", path, `{"version": 1, "tags": 2}`).Refused(t, 409, "invalid_request", "would delete 3 tags, more than the 2 that were approved")
 	r.Manage(t, "POST", path, `{"version": 7, "tags": 3}`).Refused(t, 409, "invalid_request", "has version 1, and version 7 was approved")
@@ -259,6 +264,9 @@ func TestAPIAsks(t *testing.T) {
 	r.Manage(t, "POST", path, `{"version": 1, "tags": 3}`).Into(t, 200, &approved)
 	if approved.Approved == nil || *approved.Approved != 3 || approved.Until == nil {
 		t.Errorf("approved: %+v", approved)
+	}
+	if r.Manage(t, "GET", "/autoprune/asks", "").Into(t, 200, &waiting); waiting.Namespaces == nil || len(waiting.Namespaces) != 0 {
+		t.Errorf("waiting after the approval: %+v", waiting.Namespaces)
 	}
 	eventually(t, "the tags are gone", func() bool {
 		r.Manage(t, "GET", "/organization/app/autoprune/asks", "").Into(t, 200, &list)

@@ -150,14 +150,14 @@ func TestTeamsAndRobots(t *testing.T) {
 	ann.send(t, teams, url.Values{"do": {"delete"}, "team": {"devs"}}, "was deleted", "has no teams")
 
 	ann.open(t, robots, "has no robots")
-	secret := secretOf(t, ann.send(t, robots, url.Values{"do": {"create"}, "robot": {"ci"}, "description": {"builds"}, "action": {"pull"}, "expires": {"2099-01-01"}}, "acme+ci", "builds"))
+	secret := secretOf(t, ann.send(t, robots, url.Values{"do": {"create"}, "robot": {"ci"}, "description": {"builds"}, "action": {"pull"}, "expires": {"2099-01-01"}}, "acme&#43;ci", "builds"))
 	s.Grant(t, "acme", "acme+ci", auth.Writer)
 	pull := func(secret string, status int) {
 		t.Helper()
 		s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("acme+ci", secret)...).WantStatus(t, status)
 	}
 	pull(secret, 200)
-	lacks(t, ann.open(t, robots, "acme+ci", "pull;"), secret)
+	lacks(t, ann.open(t, robots, "acme&#43;ci", "pull;"), secret)
 	next := secretOf(t, ann.send(t, robots, url.Values{"do": {"rotate"}, "robot": {"ci"}, "overlap": {"true"}}, "new secret"))
 	pull(secret, 200)
 	pull(next, 200)

@@ -86,6 +86,8 @@ func TestOverview(t *testing.T) {
 	s.Exec(t, `UPDATE gc_blob_review_queue SET set_aside_at = now(), last_error = '<b>bad</b>'`)
 	s.Exec(t, `INSERT INTO gc_doomed_objects (storage_key, size, delete_after, attempts, last_error) VALUES ('x', 5, now(), 2, 'no <i>disk</i>')`)
 	s.Push(t, "acme/app", "nobody uses this")
+	s.Manage(t, "POST", "/organization/acme/quota", `{"limit_tags": 1}`).WantStatus(t, 201)
+	s.open(t, "/ui/", "Namespace acme uses 100 % of its quota of tags.")
 	s.Exec(t, `UPDATE gc_blob_review_queue SET review_after = now() - interval '5 hours' WHERE set_aside_at IS NULL`)
 	content = s.open(t, "/ui/", "2.0 KiB in 30 days", "failed too often", `href="/ui/cleanup#failed"`, "fails to delete 1 object", "No &lt;i&gt;disk", "overdue by 5 h")
 	lacks(t, content, "Nothing needs attention", "<i>disk")
@@ -135,7 +137,7 @@ func TestCleanup(t *testing.T) {
 	s.Exec(t, "UPDATE gc_blob_review_queue SET review_after = now()") // the HEAD request has postponed the review
 	s.send(t, "/ui/cleanup", url.Values{"do": {"collect"}})
 	has(t, "collection", ended("the run"), "The last run", "0 manifests and 1 blob; freed")
-	s.Do(t, "HEAD", "/v2/acme/app/blobs/"+loose.String(), "").WantStatus(t, 404)
+	s.Do(t, "GET", "/v2/acme/app/blobs/"+loose.String(), "").WantStatus(t, 404)
 
 	s.send(t, "/ui/cleanup", url.Values{"do": {"check"}, "deep": {"true"}})
 	has(t, "check", ended("the check"), "The last check", "With hashes", "Found no problem")
