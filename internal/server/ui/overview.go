@@ -91,7 +91,7 @@ func figuresOf(s *gcStatus) []figure {
 		{"Waiting for review", about(s.Blobs.Waiting, formatNumber(s.Manifests.Waiting.Rows+s.Manifests.Due.Rows+s.Blobs.Waiting.Rows+s.Blobs.Due.Rows)),
 			formatNumber(s.Manifests.Due.Rows+s.Blobs.Due.Rows) + " due now. What a review finds unused is deleted", "/ui/cleanup"},
 		{"Pending deletion", about(s.Doomed.Objects, formatBytes(s.Doomed.Bytes)), plural(s.Doomed.Objects.Rows, "object", "objects"), "/ui/cleanup#deletions"},
-		{"Reclaimed in a day", formatBytes(s.LastDay.Bytes), plural(s.LastDay.Blobs, "blob", "blobs") + ", " + plural(s.LastDay.Manifests, "manifest", "manifests"), "/ui/cleanup#done"},
+		{"Reclaimed in a day", formatBytes(s.LastDay.Bytes), plural(s.LastDay.Objects, "object", "objects") + " of the store", "/ui/cleanup#done"},
 	}
 	if s.Uploads.Uploads.Rows > 0 {
 		list = append(list, figure{"Uploads in progress", formatNumber(s.Uploads.Uploads.Rows), formatBytes(s.Uploads.Bytes), "/ui/cleanup#deletions"})
