@@ -14,7 +14,7 @@ import (
 func TestOperatorsSeeMore(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {
-		o.Management.System.Configuration = []management.Setting{{Name: "gc.batch", Value: "5", Source: "env PURSER_GC_BATCH"}}
+		o.Configure("gc.batch", "5", "env PURSER_GC_BATCH")
 	})
 	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
 	r.Push(t, "acme/app", "12345")

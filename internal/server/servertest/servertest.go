@@ -73,6 +73,11 @@ type Options struct {
 	UI           ui.Options
 }
 
+// Configure adds a setting to the configuration that the system's state shows.
+func (o *Options) Configure(name, value, source string) {
+	o.Management.System.Configuration = append(o.Management.System.Configuration, management.Setting{Name: name, Value: value, Source: source})
+}
+
 // Setup starts a registry with its own database and store, and waits until the registry uses
 // its caches.
 func Setup(t testing.TB, change ...func(*Options)) *Registry {

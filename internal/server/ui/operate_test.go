@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/auth"
-	"github.com/purser-registry/purser/internal/server/management"
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
@@ -140,8 +139,8 @@ func TestCleanup(t *testing.T) {
 	s.Do(t, "GET", "/v2/acme/app/blobs/"+loose.String(), "").WantStatus(t, 404)
 
 	s.send(t, "/ui/cleanup", url.Values{"do": {"check"}, "deep": {"true"}})
-	has(t, "check", ended("the check"), "The last check", "With hashes", "Found no problem")
-	s.send(t, "/ui/cleanup", url.Values{"do": {"cancel-run"}, "id": {"none"}}, `role="alert"`, "no run here")
+	has(t, "check", ended("the check"), "The last check", "With hashes", "Found 1 thing to look at", "declared-size")
+	s.send(t, "/ui/cleanup", url.Values{"do": {"cancel-run"}, "id": {"none"}}, `role="alert"`, "No run here")
 	s.send(t, "/ui/cleanup", url.Values{"do": {"x"}}, `role="alert"`)
 
 	s.open(t, "/ui/cleanup/explain?repository=acme/app&digest="+kept.String(), "Manifest", "kept", "v1")
@@ -154,9 +153,9 @@ func TestCleanup(t *testing.T) {
 func TestSystemPage(t *testing.T) {
 	t.Parallel()
 	s := site{servertest.Setup(t, func(o *servertest.Options) {
-		o.Management.System = management.System{Version: "v9.8.7", Replica: "me", Storage: "filesystem", Configuration: []management.Setting{
-			{Name: "gc.review_delay", Value: "24h", Source: "default"}, {Name: "http.addr", Value: "<b>:5000", Source: "env PURSER_HTTP_ADDR"},
-		}}
+		o.Management.System.Version, o.Management.System.Storage = "v9.8.7", "filesystem"
+		o.Configure("gc.review_delay", "24h", "default")
+		o.Configure("http.addr", "<b>:5000", "env PURSER_HTTP_ADDR")
 	})}
 	s.open(t, "/ui/system", "v9.8.7", "answers", "1 setting was given a value", "gc.review_delay", "env PURSER_HTTP_ADDR", "&lt;b&gt;:5000")
 	lacks(t, s.open(t, "/ui/system?set=given", "http.addr"), "gc.review_delay")
