@@ -59,7 +59,7 @@ func (q *request) placePage(p place, current string) page {
 
 // namespaceTabs are the pages of each namespace, with their paths below it.
 var namespaceTabs = []struct{ path, text string }{
-	{"", "Overview"}, {"/-/policies", "Policies"}, {"/-/settings", "Settings"},
+	{"", "Overview"}, {"/-/policies", "Policies"}, {"/-/teams", "Teams"}, {"/-/robots", "Robots"}, {"/-/settings", "Settings"},
 }
 
 // addPlace adds a page, or a form, to all repositories and all namespaces.
