@@ -261,7 +261,7 @@ func TestTagPage(t *testing.T) {
 	shows(t, send(t, r, "/ui/repositories/acme/web/-/tags/none", "do", "delete"), "The tag was not deleted.")
 
 	r.Manage(t, "POST", "/repository/acme/web/tagprotection", `{"pattern":"^v"}`).WantStatus(t, 201)
-	shows(t, open(t, r, page), "protected</span>", "<code>^v of repository acme/web</code> protects it")
+	shows(t, open(t, r, page), "protected</dd>", "<code>^v of repository acme/web</code> protects it")
 	shows(t, send(t, r, page, "do", "delete"), `class="notice bad"`, "The tag was not deleted.", "protected by the rule", "!exist now.")
 	r.Do(t, "GET", "/ui/repositories/acme/web/-/tags/never", "").WantStatus(t, 404)
 	r.Do(t, "GET", "/ui/repositories/acme/none/-/tags/v1", "").WantStatus(t, 404)

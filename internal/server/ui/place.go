@@ -1,6 +1,10 @@
 package ui
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/purser-registry/purser/internal/auth"
+)
 
 // place is a repository or, if repository is "", a namespace. Policies, rules and roles belong to
 // places of both kinds, and their pages share handlers.
@@ -51,15 +55,33 @@ func (q *request) placePage(p place, current string) page {
 		return q.repositoryPage(p.repository, current)
 	}
 	out := page{Title: p.namespace, Section: "namespaces", Crumbs: []crumb{{"Namespaces", "/ui/namespaces"}}}
-	for _, t := range namespaceTabs {
-		out.Tabs = append(out.Tabs, tab{t.text, p.Home(t.path), t.path == current})
-	}
+	out.Tabs = q.tabs(namespaceTabs, p.Home(""), current, auth.OfNamespace(p.namespace))
 	return out
 }
 
 // namespaceTabs are the pages of each namespace, with their paths below it.
-var namespaceTabs = []struct{ path, text string }{
-	{"", "Overview"}, {"/-/policies", "Policies"}, {"/-/teams", "Teams"}, {"/-/robots", "Robots"}, {"/-/settings", "Settings"},
+var namespaceTabs = []placeTab{
+	{"", "Overview", 0}, {"/-/policies", "Policies", auth.Maintain}, {"/-/teams", "Teams", auth.Administer},
+	{"/-/robots", "Robots", auth.Administer}, {"/-/settings", "Settings", 0},
+}
+
+// placeTab is a page of a namespace or a repository: its path below the place's own page, and the
+// access without which the page shows nothing, 0 for none.
+type placeTab struct {
+	path, text string
+	access     auth.Access
+}
+
+// tabs returns the tabs of a place that lead the client somewhere. The pages themselves don't rely
+// on that: the management API decides what they show.
+func (q *request) tabs(list []placeTab, home, current string, place auth.Resource) (out []tab) {
+	for _, t := range list {
+		if t.access == 0 || q.ui.server.Authorize(q.Context(), t.access, place) == nil {
+			out = append(out, tab{t.text, home + t.path, t.path == current})
+		}
+	}
+	q.w.Header().Del("WWW-Authenticate") // Authorize sets it for clients that aren't logged in
+	return out
 }
 
 // addPlace adds a page, or a form, to all repositories and all namespaces.

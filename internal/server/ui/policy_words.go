@@ -61,6 +61,8 @@ func selectionWords(method string, value any) string {
 		return "all but the newest " + plural(value, "tag", "tags") + " of a repository"
 	case autoprune.CreationDate:
 		return "tags that were pushed more than " + ageWords(fmt.Sprint(value)) + " ago"
+	case autoprune.MaxBytes:
+		return "the least recently used tags of a repository that stores more than " + fmt.Sprint(value)
 	case autoprune.LastPulled:
 		return "tags that were last used more than " + ageWords(fmt.Sprint(value)) + " ago, or never"
 	}

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/internal/auth"
 )
 
 // tagRow is a tag in a list.
@@ -45,15 +47,13 @@ func (q *request) repositoryPage(repository, current string) page {
 	p := page{Title: repository, Section: "repositories", Crumbs: []crumb{
 		{"Repositories", "/ui/repositories"}, {namespace, link("/ui/namespaces/{namespace}", namespace)},
 	}}
-	for _, t := range repositoryTabs {
-		p.Tabs = append(p.Tabs, tab{t.text, home + t.path, t.path == current})
-	}
+	p.Tabs = q.tabs(repositoryTabs, home, current, auth.OfRepository(repository))
 	return p
 }
 
 // repositoryTabs are the pages of each repository, with their paths below it.
-var repositoryTabs = []struct{ path, text string }{
-	{"", "Tags"}, {"/-/history", "History"}, {"/-/policies", "Policies"}, {"/-/settings", "Settings"},
+var repositoryTabs = []placeTab{
+	{"", "Tags", 0}, {"/-/history", "History", 0}, {"/-/policies", "Policies", auth.Maintain}, {"/-/settings", "Settings", 0},
 }
 
 func showRepository(q *request) error { return q.showTags(nil) }

@@ -122,3 +122,13 @@ document.addEventListener("keydown", (event) => {
   const field = document.querySelector("[data-focus='/']");
   if (field) { event.preventDefault(); field.focus(); }
 });
+
+// What scrolls can be scrolled with the keyboard too, in browsers that don't see to it themselves.
+function reachable() {
+  for (const element of document.querySelectorAll(".scroll, pre, #preview")) {
+    if (element.scrollWidth > element.clientWidth || element.scrollHeight > element.clientHeight) element.tabIndex = 0;
+  }
+}
+addEventListener("load", reachable);
+addEventListener("resize", reachable);
+new MutationObserver(reachable).observe(document.body, {childList: true, subtree: true});
