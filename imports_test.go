@@ -94,8 +94,9 @@ var layers = map[string]rule{
 	"internal/server/distribution": {layer: 6},
 	"internal/server/management":   {layer: 6},
 	"internal/server/login":        {layer: 6},
+	"internal/server/ui":           {layer: 6},
 	"internal/server/servertest": {layer: 6, testing: true,
-		also: []string{"internal/server/distribution", "internal/server/management", "internal/server/login"}},
+		also: []string{"internal/server/distribution", "internal/server/management", "internal/server/login", "internal/server/ui"}},
 	"cmd/purser/internal/command":     {layer: 7}, // what all commands share
 	"cmd/purser/internal/backend":     {layer: 7}, // what a server and operators' commands open
 	"cmd/purser/internal/report":      {layer: 7}, // what a host or a cluster runs

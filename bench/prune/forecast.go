@@ -26,7 +26,10 @@ func (b *bench) forecasting(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "%d tags in %d repositories, %d entries in the audit log, filled in %s\n", b.tags, b.repositories, entries, time.Since(start).Round(time.Second))
-	p, err := autoprune.New(autoprune.Options{DB: b.main, Background: b.pruning, Catalog: b.catalog, Log: b.log})
+	p, err := autoprune.New(autoprune.Options{DB: b.main, Background: b.pruning, Catalog: b.catalog, Log: b.log,
+		Pulls: func(context.Context) (autoprune.PullRecord, error) {
+			return autoprune.PullRecord{Since: time.Unix(0, 0)}, nil
+		}})
 	if err != nil {
 		return err
 	}
@@ -34,6 +37,8 @@ func (b *bench) forecasting(ctx context.Context) error {
 		{`{"method": "creation_date", "olderThan": "30d"}`, "7d,30d,60d,90d"},
 		{`{"method": "creation_date", "olderThan": "30d", "tagPattern": "^v[0-9]*[02468]$"}`, "7d,30d,60d,90d"},
 		{fmt.Sprintf(`{"method": "number_of_tags", "numTags": %d, "keep": %s}`, b.keep, b.rules), "10,100,1000"},
+		// Half of the tags of each repository fit into this size.
+		{fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%dMB"}`, 500+5*b.tags/b.repositories/2), "1GB,10GB,100GB"},
 	} {
 		policy, err := autoprune.ParsePolicy([]byte(c.policy))
 		if err != nil {
@@ -79,6 +84,8 @@ func (b *bench) fillPast(ctx context.Context) error {
 				1000000, 'application/vnd.oci.image.layer.v1.tar+gzip'
 			FROM manifests m, generate_series(1, 10) AS i`,
 		"ALTER TABLE layers ENABLE TRIGGER USER",
+		`INSERT INTO gc_blobs_layers (top_level_namespace_id, repository_id, layer_id, digest)
+			SELECT top_level_namespace_id, repository_id, id, digest FROM layers`,
 		fmt.Sprintf(`INSERT INTO auditlog (time, kind, namespace, repository, repository_id, tag, digest, actor, counted_by)
 			SELECT CASE WHEN i = 1 THEN t.created_at ELSE t.created_at - interval '1 hour' * i END,
 				CASE WHEN i %% 5 = 1 THEN 'push_repo' ELSE 'pull_repo' END, 'bench', r.path, r.id, t.name, m.digest, 'bench+ci',

@@ -91,7 +91,7 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	defer b.db.Close()
-	b.where = pullstats.Databases{Log: b.db, Stats: b.db, Alive: catalog.AliveRepositories}
+	b.where = pullstats.Databases{Log: b.db, Stats: b.db, Alive: catalog.LivingNamespaces}
 	if err := b.fill(ctx); err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func sizeOf(t *testing.T, s *servetest.Server, repository string, d oci.Digest) 
 // reads the pull statistics as the server's own auto-pruner does, but without Redis.
 func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 	t.Helper()
-	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.AliveRepositories}})
+	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.LivingNamespaces}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,13 @@ func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 // that lists them.
 func going(t *testing.T, pruner *autoprune.Pruner) (tags []string, p *autoprune.Preview) {
 	t.Helper()
-	policy, err := autoprune.ParsePolicy([]byte(`{"method": "last_pulled", "olderThan": "30d"}`))
+	return goingBy(t, pruner, `{"method": "last_pulled", "olderThan": "30d"}`)
+}
+
+// goingBy is like going, with another policy.
+func goingBy(t *testing.T, pruner *autoprune.Pruner, text string) (tags []string, p *autoprune.Preview) {
+	t.Helper()
+	policy, err := autoprune.ParsePolicy([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,6 +161,16 @@ func TestPruningByPulls(t *testing.T) {
 			exec(sd, "UPDATE pullstatisticsprocessingstate SET checks_since = now() - interval '60 days'")
 			if tags, p := going(t, pruner); !slices.Equal(tags, []string{"late", "unused"}) {
 				t.Errorf("%v go, want late and unused: %+v", tags, p)
+			}
+			// by-tag was used last. So it alone stays within the bytes of its manifest.
+			exec(sd, "UPDATE tagpullstatistics SET last_tag_pull_date = now() + interval '1 hour' WHERE tag_name = 'by-tag'")
+			var size int64
+			if err := d.Pool.QueryRow(t.Context(), "SELECT octet_length(payload) FROM manifests m JOIN tags t ON t.manifest_id = m.id WHERE t.name = 'by-tag'").Scan(&size); err != nil {
+				t.Fatal(err)
+			}
+			if tags, p := goingBy(t, pruner, fmt.Sprintf(`{"method": "max_bytes", "maxBytes": "%d"}`, size)); len(tags) != 7 || slices.Contains(tags, "by-tag") ||
+				!strings.Contains(p.Policies[0].Notice, "doesn't count 2 tags") {
+				t.Errorf("%v go by bytes, want all but by-tag: %+v", tags, p)
 			}
 			code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.Registry}, "prune", "preview", "acme", "--method", "last_pulled", "--older-than", "30d")
 			if code != 0 || !strings.Contains(stdout, "\n2 of 8 tags") {

@@ -30,6 +30,7 @@ type PolicyView struct {
 	Stored     string               `json:"stored,omitempty" doc:"The stored text of a policy with a problem"`
 	ActiveFrom *time.Time           `json:"active_from,omitempty" doc:"When the policy's grace period ends. Absent: it has none"`
 	Setting    string               `json:"setting,omitempty" doc:"The setting that defines the policy. Such a policy can be changed only there, and applies in every namespace beside the namespace's own policies" example:"autoprune.default_policy"`
+	Version    int64                `json:"version" doc:"Each saving of the policy raises it"`
 	CreatedAt  time.Time            `json:"created_at"`
 	UpdatedAt  time.Time            `json:"updated_at" doc:"When the policy was last saved"`
 }

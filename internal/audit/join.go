@@ -53,6 +53,12 @@ type waiting struct {
 // HEADs and pulls with each other.
 func (e *Entry) timed() bool { return e.Kind == headOfTag || e.Kind == PullRepo && e.Tag == "" }
 
+// sameDay says whether both times are on the same day, in UTC.
+func sameDay(a, b time.Time) bool {
+	const day = 24 * time.Hour
+	return a.UTC().Truncate(day).Equal(b.UTC().Truncate(day))
+}
+
 // joinable says whether an entry may be joined with others. It may not if it has a field
 // that joinKey doesn't compare (Detail), or already stands for several pulls.
 func (e *Entry) joinable() bool {

@@ -159,6 +159,9 @@ func (r *Recorder) join(e *Entry, full bool) bool {
 		return false
 	}
 	w := r.open[e.joinKey()]
+	if w != nil && !full && !w.timed() && !sameDay(w.first, e.Time) {
+		return false // so that the statistics know the day of each pull
+	}
 	span := r.opt.Join
 	if full {
 		span = 1<<63 - 1

@@ -15,6 +15,7 @@ const (
 	BeyondNewest Code = "beyond_newest" // number_of_tags
 	NotPulled    Code = "not_pulled"    // last_pulled: the last use is too long ago
 	NeverPulled  Code = "never_pulled"  // last_pulled: no use is known
+	BeyondBytes  Code = "beyond_bytes"  // max_bytes
 	ImageGoes    Code = "image_goes"    // an attached tag whose image loses its last tag
 	ImageMissing Code = "image_missing" // removeOrphans: the image isn't there
 )
@@ -28,7 +29,8 @@ const (
 	Young          Code = "young"           // younger than the age of the policy
 	AmongNewest    Code = "among_newest"    // number_of_tags
 	RecentlyPulled Code = "recently_pulled" // last_pulled
-	NoStatistics   Code = "no_statistics"   // last_pulled can't be judged yet
+	WithinBytes    Code = "within_bytes"    // max_bytes
+	NoStatistics   Code = "no_statistics"   // last_pulled or max_bytes can't be judged yet
 	ImageStays     Code = "image_stays"     // an attached tag whose image isn't going
 	ImageAwaited   Code = "image_awaited"   // removeOrphans: the image isn't there, but the tag is young
 
@@ -92,6 +94,8 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case NeverPulled:
 		return fmt.Sprintf("pushed at %s, more than %s ago, and no use recorded since %s",
 			stamp(t.Created), r.policy.age, stamp(v.pulls.Since))
+	case BeyondBytes, WithinBytes:
+		return v.bytesReason(&t, r, d.Code)
 	case ImageGoes:
 		return "belongs to an image that loses its last tag"
 	case ImageMissing:
@@ -142,7 +146,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// ofWhich returns which tags a number_of_tags policy counts, "" for all.
+// ofWhich returns which tags a number_of_tags or max_bytes policy counts, "" for all.
 func (v *Verdict) ofWhich(r *rule) (text string) {
 	switch {
 	case r.policy.pattern.IsZero():

@@ -65,8 +65,8 @@ func (v *repositoryRun) deleteTags(ctx context.Context, verdict *Verdict, part [
 }
 
 // lookAgain drops the tags that were used since they were judged, and that the verdict
-// therefore keeps. It asks for the last use of those tags that a last_pulled policy selects
-// or that a keep rule usedWithin may keep.
+// therefore keeps. It asks for the last use of those tags that a last_pulled or max_bytes policy
+// selects or that a keep rule usedWithin may keep.
 func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []candidate) ([]candidate, error) {
 	if v.slice.p.opt.Used == nil {
 		return part, nil
@@ -76,7 +76,7 @@ func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []
 		g := &part[i]
 		for place := range v.saved {
 			p := &v.saved[place].Policy
-			if !g.tag.attached() && (p.method == LastPulled && g.decision.Policies.Has(place) || p.keepsUsed() && p.considers(place, &g.tag)) {
+			if !g.tag.attached() && ((p.method == LastPulled || p.method == MaxBytes) && g.decision.Policies.Has(place) || p.keepsUsed() && p.considers(place, &g.tag)) {
 				asked = append(asked, &g.tag)
 				break
 			}

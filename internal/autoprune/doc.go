@@ -5,14 +5,15 @@
 // rule, [Combine] returns the policies that apply to a repository, and [Evaluate] judges
 // the repository's tags. The rules of evaluation:
 //
-//   - Policies by age and by last use are applied first. Policies by number count the tags
-//     that are then left. A tag is deleted if any policy selects it.
+//   - Policies by age and by last use are applied first. Policies by number and by bytes
+//     (max_bytes.go) count the tags that are then left, each by itself. A tag is deleted if any
+//     policy selects it.
 //   - A policy that can't be judged never makes another policy delete more. If pull
-//     statistics are missing, a last_pulled policy can't be judged; policies by number then
-//     don't count the tags that it might select. If a policy can't be read, policies by
-//     number select nothing, because the unreadable policy might have to select tags before
-//     policies by number count. If it isn't known whether a policy's selectors select a tag, the
-//     policy doesn't select it; policies by number don't count it if the policy might take it
+//     statistics are missing, a last_pulled policy can't be judged; policies that count
+//     then don't count the tags that it might select. If a policy can't be read, policies that
+//     count select nothing, because the unreadable policy might have to select tags before
+//     they count. If it isn't known whether a policy's selectors select a tag, the
+//     policy doesn't select it; policies that count don't count it if the policy might take it
 //     first; and if the policy has keep rules, nothing deletes it.
 //   - A protected tag is never deleted, even if a policy selects it. Neither is a tag that a
 //     keep rule or the neverBelow of any of the policies keeps. These, a protection rule and
@@ -25,7 +26,8 @@
 //     a policy that waits never makes another policy delete more.
 //   - A tag is never deleted because statistics are missing. A last_pulled policy selects
 //     nothing, and the verdict says why, unless pull statistics cover the policy's whole
-//     age.
+//     age. A max_bytes policy selects nothing without statistics, and doesn't count tags of which
+//     they don't know the last use.
 //   - Signatures, SBOMs and attestations that are attached to an image of the repository
 //     are never selected and never counted. An attached tag is deleted when its image loses
 //     its last tag in the same run. An orphan is an attached tag whose image isn't in the
@@ -100,7 +102,9 @@
 // snapshot is not deleted, and a tag that another transaction has locked is skipped. The
 // newest N tags, which a number_of_tags policy keeps, are determined in the snapshot. If a
 // client deletes one of these N later, the run doesn't count again: the result is as if the
-// client had deleted it after the run.
+// client had deleted it after the run. The same is true of the tags that fit into the bytes of a
+// max_bytes policy. A tag that is used later than the snapshot stays in addition to them, since
+// lookAgain asks for its last use.
 //
 // Deleted repositories. Each transaction that deletes tags first locks the repository's row
 // against deletion, as a push does. If the row is gone, the worker goes on to the next

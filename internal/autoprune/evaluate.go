@@ -1,7 +1,6 @@
 package autoprune
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,8 +16,8 @@ const orphanAge = 24 * time.Hour
 // goroutines may use it.
 //
 // A tag that is pushed after the evaluation is judged by the same rules, but the newest
-// N tags of a number_of_tags policy aren't determined again: the new tag stays in
-// addition to these N. Just before the caller deletes a tag, the caller may set a later
+// N tags of a number_of_tags policy, and the tags that fit into the bytes of a max_bytes policy,
+// aren't determined again: the new tag stays in addition to these. Just before the caller deletes a tag, the caller may set a later
 // time of last use in the Tag and call Decide again; Decide may then return that the tag
 // stays. This doesn't change the verdict on other tags: Decide still returns that the
 // tags attached to the same image are deleted. So that these attached tags stay too, the
@@ -30,9 +29,10 @@ type Verdict struct {
 	protection    []Protection
 	pulls         PullRecord
 	gone          map[int64]PolicySet
-	hasCandidates bool // some tag may be deleted
-	groups        int  // number of groups of all keep rules
-	overflow      bool // there are more than maxGroups
+	weighed       []weighedTag // that max_bytes policies count, while tags are surveyed
+	hasCandidates bool         // some tag may be deleted
+	groups        int          // number of groups of all keep rules
+	overflow      bool         // there are more than maxGroups
 	// readsManifests says that a policy reads Tag.MediaType, ArtifactType or Size.
 	readsManifests bool
 }
@@ -52,16 +52,20 @@ type rule struct {
 	orphans time.Time
 	// oldest is the rank of the oldest tag that a number_of_tags policy keeps. It is valid
 	// only if full is set: the repository has at least as many tags as the policy keeps.
-	oldest rank
-	full   bool
+	// Of a max_bytes policy, full says that the tags exceed its bytes; beyond is then the rank
+	// by last use of the most recently used tag that doesn't fit.
+	oldest, beyond rank
+	full           bool
+	// unplaced is how many tags a max_bytes policy doesn't count, since it isn't known when they
+	// were last used.
+	unplaced int64
 	// rests is the reason why the policy selects nothing, "" if it may select tags;
 	// restCode is the code of the reason in `rests`.
 	rests    string
 	restCode Code
 	// unreadable says that this version can't read the policy. Such a policy might select
-	// any tag, before the number_of_tags policies count. mayCount says that the unreadable
-	// policy is known to be a number_of_tags policy itself, so it selects nothing before
-	// the other number_of_tags policies count.
+	// any tag, before the policies that count tags do so. mayCount says that the unreadable
+	// policy is known to be one that counts, so it selects nothing before the others count.
 	unreadable, mayCount bool
 	// inactive says that the policy selects nothing and doesn't matter for what other
 	// policies select, because of its mode. Its keep rules do matter unless it is off.
@@ -76,20 +80,21 @@ type rule struct {
 	countsKept bool
 }
 
-// counts returns whether this is a number_of_tags policy. Such policies count the tags that
-// the other policies leave.
-func (r *rule) counts() bool { return r.policy.method == NumberOfTags }
+// counts returns whether this is a number_of_tags or max_bytes policy. Such policies count the
+// tags that the other policies leave.
+func (r *rule) counts() bool { return r.policy.method.counts() }
 
 // Evaluate judges a repository's tags by the rules. It reads the tags once, and a second
-// time if there are attached tags. It returns the errors of repository.Tags and
-// repository.Parents, and an error if a tag or a rule is invalid, which only a mistake of
-// the caller can cause.
+// time if there are attached tags. It returns the errors of the repository's functions, and an
+// error if a tag or a rule is invalid, which only a mistake of the caller can cause.
 //
 // Memory while Evaluate runs: 45 bytes and the name for each tag that a number_of_tags
 // policy or a keep rule keeps because it is among the newest; about 250 bytes for each
 // version that a keep rule keeps; about 200 bytes for each group of a keep rule; about 60
 // bytes for each attached tag; about 100 bytes for each image that has attached tags and for
-// each index above such an image; nothing for other tags. The verdict keeps about 30 bytes
+// each index above such an image; 60 bytes and the name for each tag that max_bytes policies
+// count, and about 100 bytes for each manifest and each blob that they let stay; nothing for
+// other tags. The verdict keeps about 30 bytes
 // for each image that has attached tags and loses its last tag.
 func Evaluate(rules Rules, repository Repository) (*Verdict, error) {
 	if err := rules.validate(); err != nil {
@@ -101,6 +106,9 @@ func Evaluate(rules Rules, repository Repository) (*Verdict, error) {
 	}
 	attached, err := v.survey(repository)
 	if err != nil {
+		return nil, err
+	}
+	if err := v.settleBytes(repository, attached); err != nil {
 		return nil, err
 	}
 	if err := v.followImages(repository, attached); err != nil {
@@ -142,6 +150,8 @@ func newVerdict(rules Rules) *Verdict {
 			}
 		case r.policy.method == LastPulled:
 			r.rests, r.restCode = rules.Pulls.problem(r.policy.age, r.cutoff), NoStatistics
+		case r.policy.method == MaxBytes:
+			r.rests, r.restCode = rules.Pulls.missing(), NoStatistics
 		}
 		v.rules = append(v.rules, r)
 		if r.policy.guard.mode != Off {
@@ -171,23 +181,6 @@ func newVerdict(rules Rules) *Verdict {
 	return v
 }
 
-// problem returns why the pull statistics can't tell which tags were used since `cutoff`;
-// "" if they can. `age` is the policy's age, for the text: cutoff is this long ago.
-func (p PullRecord) problem(age Age, cutoff time.Time) string {
-	limit := cmp.Or(p.MaxBehind, DefaultMaxBehind)
-	switch {
-	case p.Unknown != "":
-		return p.Unknown
-	case p.Since.IsZero():
-		return "there are no pull statistics yet"
-	case !p.Since.Before(cutoff):
-		return fmt.Sprintf("pull statistics began at %s, no more than %s ago", stamp(p.Since), age)
-	case p.Behind > limit:
-		return fmt.Sprintf("pull statistics are %s behind, more than %s", p.Behind.Round(time.Second), limit)
-	}
-	return ""
-}
-
 // survey reads all tags. It finds the oldest tag that each number_of_tags policy and each
 // keep rule keeps, and returns the attached tags.
 func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
@@ -212,6 +205,7 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 		}
 		v.countDoubts(&t)
 		v.count(counters, &t)
+		v.weigh(&t)
 		v.countKept(&t)
 		v.countFloors(&t)
 	}
@@ -221,7 +215,7 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 	}
 	for i := range v.rules {
 		r := &v.rules[i]
-		if !r.counts() || r.rests != "" || r.inactive {
+		if r.policy.method != NumberOfTags || r.rests != "" || r.inactive {
 			continue
 		}
 		r.oldest, r.full = counters[i].oldest()
@@ -243,7 +237,7 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 			continue
 		}
 		v.hasCandidates = v.hasCandidates || r.rests == "" && r.waits == "" && r.mayTakeFirst(t)
-		if !r.counts() || t.Exempt.Has(i) || !r.considers(t) || r.policy.orphans && t.orphan() {
+		if r.policy.method != NumberOfTags || t.Exempt.Has(i) || !r.considers(t) || r.policy.orphans && t.orphan() {
 			continue
 		}
 		if !known {
@@ -259,24 +253,24 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 	}
 }
 
-// takenFirst returns whether a policy selects the tag before number_of_tags policies count,
-// or might select it but can't judge yet (the field `rests` of its rule is set, or it is in
-// doubt about the tag). It ignores exemptions.
+// takenFirst returns whether a policy selects the tag before policies that count tags do so,
+// or might select it but can't judge yet (the field `rests` of its rule is set, it is in doubt
+// about the tag, or the tag's last use isn't known). It ignores exemptions.
 func (v *Verdict) takenFirst(t *Tag) bool {
 	for i := range v.rules {
 		r := &v.rules[i]
 		if r.inactive || !r.mayTakeFirst(t) || !r.considers(t) && !r.inDoubt(t) {
 			continue
 		}
-		if _, taken := r.judgeConsidered(t); taken || r.rests != "" {
+		if _, taken := r.judgeConsidered(t); taken || r.rests != "" || r.policy.method == LastPulled && t.UseUnknown {
 			return true
 		}
 	}
 	return false
 }
 
-// mayTakeFirst is a quick check whether the policy might select the tag before
-// number_of_tags policies count. It looks at neither the policy's pattern nor the tag's
+// mayTakeFirst is a quick check whether the policy might select the tag before policies that
+// count tags do so. It looks at neither the policy's pattern nor the tag's
 // last use.
 func (r *rule) mayTakeFirst(t *Tag) bool {
 	switch {
@@ -403,6 +397,8 @@ func (r *rule) judgeConsidered(t *Tag) (code Code, selected bool) {
 			return ImageMissing, true
 		}
 		return ImageAwaited, false
+	case r.policy.method == MaxBytes:
+		return r.judgeBytes(t)
 	case r.counts():
 		if r.full && (rank{created: t.Created, name: t.Name}).compare(r.oldest) < 0 {
 			return BeyondNewest, true
@@ -448,30 +444,6 @@ func (v *Verdict) firstOf(set PolicySet) int {
 	return -1
 }
 
-// protected returns whether a protection rule matches the tag.
-func (v *Verdict) protected(tag string) bool { return v.protectionOf(tag) != nil }
-
-func (v *Verdict) protectionOf(tag string) *Protection {
-	for i := range v.protection {
-		if v.protection[i].Pattern.Match(tag) {
-			return &v.protection[i]
-		}
-	}
-	return nil
-}
-
-// protectedBy describes the protection rule that matches the tag.
-func (v *Verdict) protectedBy(tag string) string {
-	switch p := v.protectionOf(tag); {
-	case p == nil:
-		return "by a rule"
-	case p.Problem != "":
-		return fmt.Sprintf("by rule %s, which holds for every tag: %s", p.ID, p.Problem)
-	default:
-		return fmt.Sprintf("it matches %q", p.Pattern)
-	}
-}
-
 // Notices returns at most one notice for each policy: why the policy can't be applied now
 // and therefore selects no tag, and why its keep rules keep more tags than they should.
 func (v *Verdict) Notices() []Notice {
@@ -481,7 +453,7 @@ func (v *Verdict) Notices() []Notice {
 			continue
 		}
 		texts := v.keptNotices(i)
-		for _, reason := range []string{v.rules[i].doubtNotice(), v.rules[i].waits, v.rules[i].rests} {
+		for _, reason := range []string{v.unplacedNotice(i), v.rules[i].doubtNotice(), v.rules[i].waits, v.rules[i].rests} {
 			if reason != "" {
 				texts = slices.Insert(texts, 0, reason)
 			}

@@ -108,9 +108,15 @@ func parentsOf(references []autoprune.Reference) func([]int64) ([]autoprune.Refe
 	}
 }
 
+// Manifests store what contentOf says.
 func evaluate(t rapid.TB, r autoprune.Rules, tags []autoprune.Tag, references ...autoprune.Reference) *autoprune.Verdict {
 	t.Helper()
-	v, err := autoprune.Evaluate(r, autoprune.Repository{Tags: autoprune.Tags(tags), Parents: parentsOf(references)})
+	return evaluateIn(t, r, withContent(autoprune.Repository{Tags: autoprune.Tags(tags), Parents: parentsOf(references)}, references))
+}
+
+func evaluateIn(t rapid.TB, r autoprune.Rules, repository autoprune.Repository) *autoprune.Verdict {
+	t.Helper()
+	v, err := autoprune.Evaluate(r, repository)
 	if err != nil {
 		t.Fatalf("Evaluate: %v", err)
 	}

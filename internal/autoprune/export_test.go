@@ -5,6 +5,8 @@ import (
 	"iter"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
@@ -93,4 +95,20 @@ func ParseConfiguration(content []byte) string {
 func (p *Pruner) Unread(ctx context.Context, t catalog.Repository) (int, error) {
 	list, err := unreadConfigurations(ctx, p.db.Pool, t, 0)
 	return len(list), err
+}
+
+// Unused returns what unusedBytes would return, by look-ups and by a scan.
+func (p *Pruner) Unused(ctx context.Context, t catalog.Repository, manifests []int64) (lookedUp, scanned int64, err error) {
+	namespaces, repositories := make([]int64, len(manifests)), make([]int64, len(manifests))
+	for i := range manifests {
+		namespaces[i], repositories[i] = t.NamespaceID, t.ID
+	}
+	err = pgx.BeginFunc(ctx, p.db.Pool, func(tx pgx.Tx) error {
+		if lookedUp, err = lookUpUnused(ctx, tx, namespaces, repositories, manifests); err != nil {
+			return err
+		}
+		scanned, err = scanUnused(ctx, tx, namespaces, repositories, manifests)
+		return err
+	})
+	return lookedUp, scanned, err
 }

@@ -20,7 +20,7 @@ type ForecastOptions struct {
 	Policy *Policy
 	// Days is the number of days that end now. Default 90, most MaxForecastDays.
 	Days int
-	// Settings are other ages, or other numbers, of Policy: for each, the forecast says what
+	// Settings are other ages, numbers or sizes of Policy: for each, the forecast says what
 	// would be stored now. At most MaxForecastSettings.
 	Settings []string
 	// Within limits how long Forecast takes. Default 1 min.
@@ -67,9 +67,9 @@ type ForecastDay struct {
 	Freed   *int64    `json:"bytes_freed,omitempty" doc:"Bytes of blobs that the tags of now need, and that would be gone since this run. Blobs that were deleted in reality aren't counted"`
 }
 
-// ForecastSetting says what would be stored now if a policy had another age or number.
+// ForecastSetting says what would be stored now if a policy had another age, number or size.
 type ForecastSetting struct {
-	Value   string `json:"value" doc:"olderThan or numTags of the policy" example:"30d"`
+	Value   string `json:"value" doc:"olderThan, numTags or maxBytes of the policy" example:"30d"`
 	Tags    int64  `json:"tags" doc:"Tags that would stay"`
 	Deleted int64  `json:"tags_deleted" doc:"Tags that would be deleted"`
 	Bytes   *int64 `json:"bytes,omitempty" doc:"Bytes of the blobs that the tags that stay need, each blob counted once"`
@@ -143,7 +143,7 @@ type forecasting struct {
 // forecastUnknown counts states of tags about which something isn't known.
 type forecastUnknown struct{ pushed, uses, manifests, images int64 }
 
-// forecastSetting is another age or number of the policy.
+// forecastSetting is another age, number or size of the policy.
 type forecastSetting struct {
 	policy Policy
 	value  string
@@ -159,7 +159,7 @@ func forecastSettings(policy *Policy, values []string) ([]forecastSetting, error
 	case len(values) == 0:
 		return nil, nil
 	case policy == nil:
-		return nil, wrong("settings: they are ages or numbers of one policy, so the request needs a policy")
+		return nil, wrong("settings: they are ages, numbers or sizes of one policy, so the request needs a policy")
 	case len(values) > MaxForecastSettings:
 		return nil, wrong("settings: %d are too many: at most %d", len(values), MaxForecastSettings)
 	}
@@ -167,26 +167,28 @@ func forecastSettings(policy *Policy, values []string) ([]forecastSetting, error
 	for i, text := range values {
 		s := forecastSetting{policy: *policy}
 		var err error
-		if policy.method == NumberOfTags {
+		switch policy.method {
+		case NumberOfTags:
 			if s.policy.number, err = strconv.Atoi(text); err == nil && (s.policy.number < 1 || s.policy.number > MaxNumTags) {
 				err = fmt.Errorf("it must be between 1 and %d", MaxNumTags)
 			}
-			s.value = strconv.Itoa(s.policy.number)
-		} else {
+		case MaxBytes:
+			s.policy.bytes, err = ParseSize(text)
+		default:
 			s.policy.age, err = ParseAge(text)
-			s.value = s.policy.age.String()
 		}
+		s.value = fmt.Sprint(s.policy.Value())
 		if err != nil {
 			return nil, wrong("settings: %q: %v", text, err)
 		}
 		list[i] = s
 	}
-	slices.SortStableFunc(list, func(a, b forecastSetting) int {
-		return cmp.Or(cmp.Compare(a.policy.age.Duration(), b.policy.age.Duration()), cmp.Compare(a.policy.number, b.policy.number))
-	})
-	return slices.CompactFunc(list, func(a, b forecastSetting) bool {
-		return a.policy.age.Duration() == b.policy.age.Duration() && a.policy.number == b.policy.number
-	}), nil
+	compare := func(a, b forecastSetting) int {
+		return cmp.Or(cmp.Compare(a.policy.age.Duration(), b.policy.age.Duration()), cmp.Compare(a.policy.number, b.policy.number),
+			cmp.Compare(a.policy.bytes, b.policy.bytes))
+	}
+	slices.SortStableFunc(list, compare)
+	return slices.CompactFunc(list, func(a, b forecastSetting) bool { return compare(a, b) == 0 }), nil
 }
 
 // begin sets the times of the days. The first isn't before the audit log's beginning.
@@ -356,10 +358,10 @@ func (f *forecasting) finish() {
 		f.note("of %d tags the audit log doesn't say when they were pushed before the first day; they count as pushed at the beginning of the log, so they may go too late in the forecast", u.pushed)
 	}
 	if u := f.unknown; u.uses > 0 {
-		f.note("of %d tags only a later use is known, or none, since statistics have only the last use; on days for which their last use isn't known, they stay, so last_pulled policies may really have deleted more", u.uses)
+		f.note("of %d tags only a later use is known, or none, since statistics have only the last use; on days for which their last use isn't known, they stay and max_bytes policies don't count them, so policies by last use may really have deleted more", u.uses)
 	}
 	if u := f.unknown; u.manifests > 0 {
-		f.note("of %d tags the manifests are gone by now, so selectors by type or size can't judge them; they stay until they were deleted or moved", u.manifests)
+		f.note("of %d tags the manifests are gone by now, so max_bytes policies, and selectors by type or size, can't judge them; they stay until they were deleted or moved", u.manifests)
 	}
 	if u := f.unknown; u.images > 0 {
 		f.note("of %d signatures and the like the image is gone by now; they count as belonging to it as long as it had a tag", u.images)

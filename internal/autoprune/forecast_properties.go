@@ -111,19 +111,24 @@ func (h *history) existing() []int64 {
 	return slices.Compact(ids)
 }
 
-// readProperties reads what selectors look at, if a policy has selectors.
+// readProperties reads what selectors look at, if a policy has selectors. Policies that look at
+// manifests can't judge tags whose manifests are gone.
 func (h *history) readProperties(ctx context.Context) error {
 	sizes, judge := false, newAttributeJudge(h.saved)
 	for i := range h.saved {
 		p := &h.saved[i].Policy
-		if sizes = sizes || p.readsManifests(); p.readsManifests() || p.readsAttributes() {
+		if sizes = sizes || p.readsManifests(); p.readsManifests() || p.readsAttributes() || p.method == MaxBytes {
 			h.selecting = h.selecting.with(i)
 		}
 	}
 	if h.selecting == 0 {
 		return nil
 	}
-	for part := range slices.Chunk(h.existing(), h.f.p.opt.Page) {
+	manifests := h.existing()
+	if !sizes && judge == nil {
+		manifests = nil
+	}
+	for part := range slices.Chunk(manifests, h.f.p.opt.Page) {
 		if err := h.f.alive(ctx); err != nil {
 			return err
 		}
@@ -241,7 +246,7 @@ func (h *history) tag(p *pastTag, s *pastState, at time.Time) Tag {
 	switch {
 	case s.use == 0:
 	case s.use == unknownUse, h.uses[s.use].Pulled.After(at):
-		t.Pulled = at
+		t.Pulled, t.UseUnknown = at, true
 		if !s.usesCounted && s.pushed.Before(at) {
 			s.usesCounted = true
 			h.unknown.uses++

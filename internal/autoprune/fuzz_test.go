@@ -20,6 +20,7 @@ func FuzzParsePolicy(f *testing.F) {
 		`{"method": "creation_date", "value": "0d", "tagPattern": null}`,
 		`{"method": "number_of_tags", "value": 9, "removeOrphans": true}`,
 		`{"Method": 1, "method": 2} x`,
+		`{"method": "max_bytes", "maxBytes": "50GiB"}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -38,6 +39,9 @@ func FuzzParsePolicy(f *testing.F) {
 				t.Fatalf("%q: the number is %d", data, value)
 			}
 		case string:
+			if size, err := autoprune.ParseSize(value); p.Method() == autoprune.MaxBytes && err == nil && size > 0 {
+				break
+			}
 			if age, err := autoprune.ParseAge(value); err != nil || age.Duration() < time.Second {
 				t.Fatalf("%q: the age is %q (%v)", data, value, err)
 			}

@@ -13,7 +13,7 @@ import (
 
 // oracleKinds are the reasons for which some tag of the drawn scenes must go or stay.
 var oracleKinds = []string{
-	"goes: age", "goes: last use", "goes: number", "goes: orphan", "goes: attached",
+	"goes: age", "goes: last use", "goes: number", "goes: bytes", "goes: orphan", "goes: attached", "its last use isn't known",
 	"goes by a policy of default", "goes by a policy of setting", "goes by a policy of namespace", "goes by a policy of repository",
 	"kept: newest", "kept: newest of group", "kept: usedWithin", "kept: usedWithin without statistics", "kept: pattern",
 	"kept: releases", "kept: newest_patches", "kept: newest_prereleases", "kept from another policy only",
@@ -51,6 +51,7 @@ func (s oracleScene) count(fates map[string]oracleFate, seen map[string]int) {
 			"attached tag of an image that stays": f.attached && !f.goes,
 			"orphan that stays":                   f.orphan && !f.goes,
 			"waits":                               f.waits,
+			"its last use isn't known":            f.unplaced,
 			"in doubt":                            f.doubted,
 		}
 		for _, selected := range f.selected {

@@ -21,7 +21,7 @@ import (
 
 // oracleDatabaseKinds are the kinds of tags that the scenes of TestOracleInDatabase must have.
 var oracleDatabaseKinds = []string{
-	"goes: age", "goes: last use", "goes: number", "goes: orphan", "goes: attached",
+	"goes: age", "goes: last use", "goes: number", "goes: bytes", "goes: orphan", "goes: attached", "its last use isn't known",
 	"goes by a policy of default", "goes by a policy of namespace", "goes by a policy of repository",
 	"kept: newest", "kept: newest of group", "kept: usedWithin", "kept: pattern", "kept: releases", "kept: newest_patches",
 	"kept: newest_prereleases", "kept from another policy only", "protected from a policy", "exempt", "exempt attached tag",
@@ -144,7 +144,7 @@ func (d *oracleDatabase) store(s oracleScene) {
 		}
 		var config []byte
 		if m.configuration != nil {
-			name := fmt.Sprint("configuration ", d.target.ID, digest)
+			name := s.configurationName(digest)
 			content := m.configuration.content(name)
 			config = digestOf(string(content)).Bytes()
 			d.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3)", config, len(content), name)
@@ -159,6 +159,7 @@ func (d *oracleDatabase) store(s oracleScene) {
 			"artifact_type": m.artifactType, "subject": subject, "payload": s.payload(digest), "config": config, "size": s.own[digest],
 		})
 		manifests[digest] = value[int64](d.registry, "SELECT id FROM manifests WHERE repository_id = $1 AND digest = $2", d.target.ID, oracleBytes(digest))
+		d.layers(manifests[digest], m)
 	}
 	for parent, m := range s.manifests {
 		for _, child := range m.children {
@@ -185,6 +186,22 @@ func (d *oracleDatabase) store(s oracleScene) {
 		}
 		s.policies[i].text = oracleResolve(s.policies[i].drawn, s.now)
 		d.ids = append(d.ids, d.policy(s.scope(i), s.policies[i].text))
+	}
+}
+
+// layers stores the layers of a manifest.
+func (d *oracleDatabase) layers(id int64, m oracleManifest) {
+	d.t.Helper()
+	for i := range 10 {
+		name := oracleLayerName(i)
+		size, has := m.blobs[name]
+		if !has {
+			continue
+		}
+		d.exec("INSERT INTO blobs (digest, size, storage_key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", digestOf(name).Bytes(), size, name)
+		// The size in this table is what the manifest says, which may be wrong.
+		d.exec(`INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
+			VALUES ($1, $2, $3, $4, 1, 'application/vnd.oci.image.layer.v1.tar')`, d.target.NamespaceID, d.target.ID, id, digestOf(name).Bytes())
 	}
 }
 

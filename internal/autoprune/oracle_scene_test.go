@@ -102,6 +102,7 @@ func drawOracleManifests(t *rapid.T, s *oracleScene) {
 		drawOracleAttributes(t, &m)
 		s.own[oracleDigest(i)], s.manifests[oracleDigest(i)] = own, m
 	}
+	drawOracleContents(t, s)
 }
 
 func drawOracleName(t *rapid.T) string {
@@ -139,10 +140,13 @@ func drawOracleTag(t *rapid.T, name string, policies int) oracleTag {
 // drawOraclePolicy draws a policy. Policies with equal keys mean the same.
 func drawOraclePolicy(t *rapid.T, namespace string) (p oraclePolicy, key string) {
 	p.scope = draw(t, "namespace", "repository", "default", "setting", "namespace", "repository")
-	method := draw(t, "number_of_tags", "creation_date", "last_pulled")
+	method := draw(t, "number_of_tags", "creation_date", "last_pulled", "max_bytes")
 	own, value := "olderThan", `"`+draw(t, "1h", "3h", "12h", "1d", "30h", "2d", "120m")+`"`
 	if method == "number_of_tags" {
 		own, value = "numTags", fmt.Sprint(rapid.IntRange(1, 9).Draw(t, "number of tags"))
+	}
+	if method == "max_bytes" {
+		own, value = "maxBytes", `"`+draw(t, "1", "2kB", "5kB", "9000", "12kB", "16KiB", "25kB", "1GiB")+`"`
 	}
 	var more strings.Builder
 	if often(t, 2) {
@@ -233,7 +237,7 @@ func (s oracleScene) judged(t rapid.TB) map[string][]int {
 		}
 		tags = append(tags, tag)
 	}
-	v := evaluate(t, r, tags, s.references()...)
+	v := evaluateIn(t, r, s.withContent(autoprune.Repository{Tags: autoprune.Tags(tags), Parents: parentsOf(s.references())}))
 	taken := map[string][]int{}
 	for _, tag := range tags {
 		d := v.Decide(tag)

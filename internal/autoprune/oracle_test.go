@@ -49,6 +49,8 @@ type oracleManifest struct {
 	children                []string
 	mediaType, artifactType string
 	size                    int64
+	bytes                   int64            // of the manifest itself
+	blobs                   map[string]int64 // sizes of its configuration and its layers by name
 	annotations             map[string]string
 	configuration           *oracleConfiguration // nil if it has none
 	listed                  []oracleListed       // what an index lists
@@ -61,7 +63,7 @@ type oracleListed struct{ digest, platform string }
 // policies a run names as the reason, so `selected` has all of them.
 type oracleFate struct {
 	goes                bool
-	selected            []string // "age 0", "last use 1", "number 2", "orphan 3": kind and policy
+	selected            []string // "age 0", "last use 1", "number 2", "bytes 3", "orphan 4": kind and policy
 	kept                []string // "newest 0", "usedWithin 1", …: kind of rule and policy
 	protected, attached bool
 	orphan              bool
@@ -69,6 +71,7 @@ type oracleFate struct {
 	unjudged            bool // a policy by last use can't judge the tag, or a policy is in doubt about it
 	doubted             bool // a policy is in doubt about it, so that policies by number don't count it
 	waits               bool // a policy that waits selects the tag
+	unplaced            bool // a max_bytes policy doesn't know when it was last used
 }
 
 // oracleRule is a policy as its JSON has it.
@@ -76,6 +79,7 @@ type oracleRule struct {
 	index             int
 	Method            string
 	NumTags           *json.Number
+	MaxBytes          *oracleSize
 	OlderThan         *string
 	Value             json.RawMessage
 	TagPattern        *string
@@ -295,6 +299,11 @@ func (s oracleStatistics) reaches(now time.Time, age time.Duration) bool {
 	return !s.since.IsZero() && s.since.Before(now.Add(-age)) && !s.until.Before(now.Add(-time.Hour))
 }
 
+// missing reports whether there are no pull statistics, or only late ones.
+func (s oracleStatistics) missing(now time.Time) bool {
+	return s.since.IsZero() || s.until.Before(now.Add(-time.Hour))
+}
+
 func oracle(in oracleInput) map[string]oracleFate {
 	rules := oracleRules(in)
 	fates := map[string]oracleFate{}
@@ -317,7 +326,12 @@ func oracle(in oracleInput) map[string]oracleFate {
 	}
 	selecting = oracleCaps(in, selecting, fates)
 	oracleByAge(in, selecting, tags, fates)
-	oracleByNumber(in, selecting, tags, fates)
+	byNumber, byBytes := oracleByNumber(in, selecting, tags, fates), oracleByBytes(in, selecting, tags, fates)
+	for _, t := range tags {
+		f := fates[t.name]
+		f.selected = slices.Concat(f.selected, byNumber[t.name], byBytes[t.name])
+		fates[t.name] = f
+	}
 	oracleKeeps(in, rules, tags, fates)
 	oracleFloors(rules, tags, fates)
 	for _, t := range tags {
@@ -344,14 +358,15 @@ func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 				if in.now.Sub(t.pushed) > 24*time.Hour {
 					kind = "orphan"
 				}
-			case r.Method == "number_of_tags":
+			case r.Method == "number_of_tags" || r.Method == "max_bytes":
 			case in.now.Sub(t.pushed) <= r.age():
 			case r.Method == "creation_date":
 				kind = "age"
 			case !in.statistics.reaches(in.now, r.age()) || in.now.Sub(t.used) > r.age():
 				kind = "last use"
 			}
-			unjudged := kind != "" && r.Method == "last_pulled" && !in.statistics.reaches(in.now, r.age())
+			unjudged := kind != "" && (r.Method == "last_pulled" && !in.statistics.reaches(in.now, r.age()) ||
+				r.Method == "max_bytes" && in.statistics.missing(in.now))
 			if unjudged {
 				kind = ""
 			}
@@ -372,8 +387,9 @@ func oracleByAge(in oracleInput, rules []oracleRule, tags []oracleTag, fates map
 	}
 }
 
-// oracleByNumber applies the policies by number to the tags that no other policy selects.
-func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate) {
+// oracleByNumber applies the policies by number to the tags that no policy by age or last use
+// selects. It returns the tags that they select.
+func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates map[string]oracleFate) map[string][]string {
 	selected := map[string][]string{}
 	for _, r := range rules {
 		if r.Method != "number_of_tags" || r.waits(in) {
@@ -402,11 +418,7 @@ func oracleByNumber(in oracleInput, rules []oracleRule, tags []oracleTag, fates 
 			}
 		}
 	}
-	for name, by := range selected {
-		f := fates[name]
-		f.selected = append(f.selected, by...)
-		fates[name] = f
-	}
+	return selected
 }
 
 // oracleAttached lets attached tags follow their images. It repeats this, since an

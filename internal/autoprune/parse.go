@@ -15,11 +15,13 @@ import (
 )
 
 // The JSON fields of a policy. Quay's API calls both the age and the number "value". Quay
-// stores them as olderThan and numTags, and Purser's own API uses these two names.
+// stores them as olderThan and numTags, and Purser's own API uses these two names. The size of a
+// max_bytes policy, which Quay doesn't have, may be called value, too.
 const (
 	fieldMethod  = "method"
 	fieldAge     = "olderThan"
 	fieldNumber  = "numTags"
+	fieldBytes   = "maxBytes"
 	fieldValue   = "value"
 	fieldPattern = "tagPattern"
 	fieldMatches = "tagPatternMatches"
@@ -31,7 +33,7 @@ var (
 	// fieldsWithoutKeep are the fields that say which tags a policy selects, and when it
 	// deletes them. A stored policy with these fields alone keeps no tag (see Saved.MayKeep).
 	fieldsWithoutKeep = []string{
-		fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches, fieldOrphans,
+		fieldMethod, fieldAge, fieldNumber, fieldBytes, fieldValue, fieldPattern, fieldMatches, fieldOrphans,
 		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldAnnotations, fieldLabels, fieldPlatforms, fieldMode, fieldWindows, fieldGrace, fieldMaxDeleted, fieldMaxPercent, fieldUntagged,
 	}
 	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldNeverBelow, fieldKeep)}
@@ -66,10 +68,11 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 
 // ParsePolicy reads a policy from a JSON object with these fields:
 //
-//   - method: creation_date, number_of_tags or last_pulled.
+//   - method: creation_date, number_of_tags, last_pulled or max_bytes.
 //   - olderThan, for creation_date and last_pulled: an age, see [ParseAge].
 //   - numTags, for number_of_tags: a whole number from 1 to [MaxNumTags].
-//   - value: Quay's name for olderThan or numTags; only one of the two names may be given.
+//   - maxBytes, for max_bytes: a size, see [ParseSize].
+//   - value: another name for olderThan, numTags or maxBytes; only one of the two may be given.
 //   - tagPattern: the pattern of the tags that the policy looks at, see
 //     [oci.ParseTagPattern]. Left out or null: every tag.
 //   - tagPatternMatches: true if the policy looks at the tags that match tagPattern, false
@@ -128,9 +131,12 @@ func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oc
 	if p.method, err = readMethod(fields[fieldMethod]); err != nil {
 		return Policy{}, err
 	}
-	if p.method == NumberOfTags {
+	switch p.method {
+	case NumberOfTags:
 		p.number, err = readNumber(fields)
-	} else {
+	case MaxBytes:
+		p.bytes, err = readBytes(fields)
+	default:
 		p.age, err = readAge(fields, p.method)
 	}
 	if err != nil {
@@ -249,26 +255,28 @@ func checkName(name string, known members) error {
 
 func readMethod(raw json.RawMessage) (Method, error) {
 	if raw == nil {
-		return "", fieldErrorf(fieldMethod, "it is missing; methods are %s, %s and %s", CreationDate, NumberOfTags, LastPulled)
+		return "", fieldErrorf(fieldMethod, "it is missing; methods are %s, %s, %s and %s", CreationDate, NumberOfTags, LastPulled, MaxBytes)
 	}
 	text, err := readText(fieldMethod, raw)
 	if err != nil {
 		return "", err
 	}
 	switch m := Method(text); m {
-	case CreationDate, NumberOfTags, LastPulled:
+	case CreationDate, NumberOfTags, LastPulled, MaxBytes:
 		return m, nil
 	}
-	return "", fieldErrorf(fieldMethod, "%.40q is unknown; methods are %s, %s and %s", text, CreationDate, NumberOfTags, LastPulled)
+	return "", fieldErrorf(fieldMethod, "%.40q is unknown; methods are %s, %s, %s and %s", text, CreationDate, NumberOfTags, LastPulled, MaxBytes)
 }
 
-// amount returns the name and the text of the field that has the policy's age or number.
-// This is the field `own` (olderThan or numTags, depending on the policy's method) or its
-// alias, value. amount returns an error if neither or both are given, or if the field
-// `other` is given, which belongs to the other methods.
-func amount(fields map[string]json.RawMessage, m Method, own, other string) (name string, raw json.RawMessage, err error) {
-	if _, given := fields[other]; given {
-		return "", nil, fieldErrorf(other, "%s has none; it takes %s", m, own)
+// amount returns the name and the text of the field that has the policy's age, number or size.
+// This is the field `own` (olderThan, numTags or maxBytes, depending on the policy's method) or
+// its alias, value. amount returns an error if neither or both are given, or if a field is given
+// that belongs to other methods.
+func amount(fields map[string]json.RawMessage, m Method, own string) (name string, raw json.RawMessage, err error) {
+	for _, other := range []string{fieldAge, fieldNumber, fieldBytes} {
+		if _, given := fields[other]; given && other != own {
+			return "", nil, fieldErrorf(other, "%s has none; it takes %s", m, own)
+		}
 	}
 	raw, given := fields[own]
 	value, valueGiven := fields[fieldValue]
@@ -284,7 +292,7 @@ func amount(fields map[string]json.RawMessage, m Method, own, other string) (nam
 }
 
 func readAge(fields map[string]json.RawMessage, m Method) (Age, error) {
-	name, raw, err := amount(fields, m, fieldAge, fieldNumber)
+	name, raw, err := amount(fields, m, fieldAge)
 	if err != nil {
 		return Age{}, err
 	}
@@ -304,11 +312,23 @@ func readAgeOf(name string, raw json.RawMessage) (Age, error) {
 }
 
 func readNumber(fields map[string]json.RawMessage) (int, error) {
-	name, raw, err := amount(fields, NumberOfTags, fieldNumber, fieldAge)
+	name, raw, err := amount(fields, NumberOfTags, fieldNumber)
 	if err != nil {
 		return 0, err
 	}
 	return readWhole(name, raw, MaxNumTags)
+}
+
+func readBytes(fields map[string]json.RawMessage) (int64, error) {
+	name, raw, err := amount(fields, MaxBytes, fieldBytes)
+	if err != nil {
+		return 0, err
+	}
+	text, err := readText(name, raw)
+	if err != nil {
+		return 0, err
+	}
+	return readSizeText(name, text)
 }
 
 // readWhole reads a whole number from 1 to `limit`.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -31,7 +32,7 @@ type Saved struct {
 	// Problem says why this version of the program can't read the stored policy, which a
 	// newer version or a person with psql wrote. Policy is then the zero value, and Stored
 	// is the text from the database. Counts says that the unreadable policy is certainly a
-	// number_of_tags policy, and MayKeep that it may have keep rules (see Applied).
+	// number_of_tags or max_bytes policy, and MayKeep that it may have keep rules (see Applied).
 	Problem, Stored string
 	Counts, MayKeep bool
 }
@@ -153,8 +154,8 @@ func mayKeep(stored []byte) bool {
 	return err != nil
 }
 
-// countsTags returns whether a policy that can't be read is certainly a number_of_tags
-// policy, because only its number or its pattern is wrong.
+// countsTags returns whether a policy that can't be read is certainly a number_of_tags or
+// max_bytes policy, because only its number, its size or its pattern is wrong.
 func countsTags(stored []byte) bool {
 	fields, err := readFields(stored, storedFields)
 	if err != nil || fields[fieldAge] != nil {
@@ -162,7 +163,7 @@ func countsTags(stored []byte) bool {
 	}
 	method, err := readMethod(fields[fieldMethod])
 	orphans, wrong := readFlag(fieldOrphans, fields[fieldOrphans], false)
-	return err == nil && wrong == nil && method == NumberOfTags && !orphans
+	return err == nil && wrong == nil && method.counts() && !orphans
 }
 
 // Get returns one policy of a target. It returns the error NAME_UNKNOWN if the target or
@@ -298,9 +299,20 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 // doesn't exist, and UNSUPPORTED with status 409 if the policy comes from the
 // configuration.
 func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy) error {
+	return p.UpdateVersion(ctx, t, id, policy, 0)
+}
+
+// UpdateVersion is Update for a caller that has read the policy before, in the given version
+// (Saved.Version). It returns UNSUPPORTED with status 409 if the policy was saved since. The
+// version 0 stands for any. The transaction has locked the policies of the target by then
+// (see change), so of two callers that have read the same version only one succeeds.
+func (p *Pruner) UpdateVersion(ctx context.Context, t Target, id string, policy Policy, version int64) error {
 	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "updating an auto-prune policy", func(tx pgx.Tx, o owner) error {
 		if err := refuseSetting(ctx, tx, t, id); err != nil {
+			return err
+		}
+		if err := refuseVersion(ctx, tx, t, o, id, version); err != nil {
 			return err
 		}
 		text, err := p.admit(ctx, tx, t, o, policy, id)
@@ -325,6 +337,22 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 		}
 		return audit.Append(ctx, tx, entry(s.updated, t, o, id, map[string]any{"policy": policy, "change": "update"}))
 	})
+}
+
+// refuseVersion returns an error, with status 409, if the policy has another version than the
+// given one, unless that is 0.
+func refuseVersion(ctx context.Context, tx pgx.Tx, t Target, o owner, id string, version int64) error {
+	if version == 0 {
+		return nil
+	}
+	list, err := listPolicies(ctx, tx, t.Scope(), o)
+	for _, s := range list {
+		if s.ID == id && s.Version != version {
+			return oci.Errorf(oci.Unsupported, "policy %s was saved meanwhile: it has version %d, and the change is of version %d", id, s.Version, version).
+				WithStatus(http.StatusConflict).WithDetail(map[string]string{"policy": id})
+		}
+	}
+	return err
 }
 
 // unchanged returns the stored policy if it equals the given one, and otherwise nil.

@@ -20,7 +20,12 @@ const (
 	NumberOfTags Method = "number_of_tags"
 	// LastPulled selects tags whose last use and last push are both longer ago than an age.
 	LastPulled Method = "last_pulled"
+	// MaxBytes selects all tags but the most recently used that fit into a number of bytes.
+	MaxBytes Method = "max_bytes"
 )
+
+// counts returns whether policies of the method count the tags that the other policies leave.
+func (m Method) counts() bool { return m == NumberOfTags || m == MaxBytes }
 
 // MaxNumTags is the largest number of a [NumberOfTags] policy.
 const MaxNumTags = 1_000_000_000
@@ -30,8 +35,9 @@ const MaxNumTags = 1_000_000_000
 // Several goroutines may use a Policy.
 type Policy struct {
 	method  Method
-	age     Age // CreationDate, LastPulled
-	number  int // NumberOfTags
+	age     Age   // CreationDate, LastPulled
+	number  int   // NumberOfTags
+	bytes   int64 // MaxBytes
 	pattern oci.TagPattern
 	exclude bool // the pattern names the tags that aren't selected
 	orphans bool // orphans are deleted, see RemovesOrphans
@@ -43,14 +49,16 @@ type Policy struct {
 // Method returns how the policy selects, "" for the zero value.
 func (p Policy) Method() Method { return p.method }
 
-// Value returns the policy's age or number, which Quay's API calls its value: an int for a
-// [NumberOfTags] policy, the age as text for other methods, nil for the zero value.
+// Value returns the policy's age, number or size, which Quay's API calls its value: an int for a
+// [NumberOfTags] policy, the age or size as text for other methods, nil for the zero value.
 func (p Policy) Value() any {
 	switch p.method {
 	case NumberOfTags:
 		return p.number
 	case CreationDate, LastPulled:
 		return p.age.String()
+	case MaxBytes:
+		return formatSize(p.bytes)
 	}
 	return nil
 }
@@ -76,12 +84,13 @@ func (p Policy) Considers(tag string) bool {
 	return p.pattern.IsZero() || p.pattern.Match(tag) != p.exclude
 }
 
-// Equal returns whether both policies have the same method, pattern, number, removal of
+// Equal returns whether both policies have the same method, pattern, number, bytes, removal of
 // orphans, selectors, safeguards and keep rules, and ages of the same length (2w equals 14d).
 func (p Policy) Equal(other Policy) bool {
 	return p.method == other.method &&
 		p.age.Duration() == other.age.Duration() &&
 		p.number == other.number &&
+		p.bytes == other.bytes &&
 		p.pattern.String() == other.pattern.String() &&
 		p.exclude == other.exclude &&
 		p.orphans == other.orphans &&
@@ -99,6 +108,8 @@ func (p Policy) String() string {
 		text = fmt.Sprintf("%s numTags %d", p.method, p.number)
 	case CreationDate, LastPulled:
 		text = fmt.Sprintf("%s olderThan %s", p.method, p.age)
+	case MaxBytes:
+		text = fmt.Sprintf("%s maxBytes %s", p.method, formatSize(p.bytes))
 	default:
 		return "no policy"
 	}
@@ -130,6 +141,7 @@ type policyJSON struct {
 	Method            Method `json:"method"`
 	OlderThan         string `json:"olderThan,omitempty"`
 	NumTags           int    `json:"numTags,omitempty"`
+	MaxBytes          string `json:"maxBytes,omitempty"`
 	TagPattern        string `json:"tagPattern,omitempty"`
 	TagPatternMatches *bool  `json:"tagPatternMatches,omitempty"`
 	RemoveOrphans     bool   `json:"removeOrphans,omitempty"`
@@ -139,8 +151,8 @@ type policyJSON struct {
 	TagPatternSearch bool       `json:"tagPatternSearch,omitempty"`
 }
 
-// MarshalJSON writes the policy in the one form that the API returns: with olderThan or
-// numTags, never value; with tagPatternMatches if there is a tagPattern; with removeOrphans if
+// MarshalJSON writes the policy in the one form that the API returns: with olderThan, numTags
+// or maxBytes, never value; with tagPatternMatches if there is a tagPattern; with removeOrphans if
 // it is true; with the selectors, safeguards and keep if there are any. [ParsePolicy] can read
 // the result. The zero value is an error.
 func (p Policy) MarshalJSON() ([]byte, error) {
@@ -170,7 +182,7 @@ func (p Policy) form() (policyJSON, error) {
 		return policyJSON{}, errors.New("autoprune: the zero policy has no JSON form")
 	}
 	form := policyJSON{
-		Method: p.method, OlderThan: p.age.String(), NumTags: p.number, TagPattern: p.pattern.String(), RemoveOrphans: p.orphans,
+		Method: p.method, OlderThan: p.age.String(), NumTags: p.number, MaxBytes: formatSize(p.bytes), TagPattern: p.pattern.String(), RemoveOrphans: p.orphans,
 		SelectorForm: p.Selectors(), SafeguardForm: p.Safeguards(), Keep: p.Keep(),
 	}
 	if !p.pattern.IsZero() {

@@ -116,11 +116,11 @@ func (p *Policy) keepsUsed() bool {
 }
 
 // readsUse returns whether the policy needs to know when a tag was last used that was pushed
-// at the given time, because its method is last_pulled, or because of a keep rule. It
+// at the given time, because its method is last_pulled or max_bytes, or because of a keep rule. It
 // doesn't check whether the policy considers the tag.
 func (p *Policy) readsUse(pushed, now time.Time) bool {
 	old := func(age Age) bool { return pushed.Before(now.Add(-age.Duration())) }
-	return p.method == LastPulled && old(p.age) ||
+	return p.method == MaxBytes || p.method == LastPulled && old(p.age) ||
 		slices.ContainsFunc(p.keep, func(k keepRule) bool { return k.kind == keepUsed && old(k.used) })
 }
 

@@ -30,6 +30,8 @@ func TestParsePolicy(t *testing.T) {
 		{`{"method": "creation_date", "olderThan": "2w"}`, `{"method":"creation_date","olderThan":"2w"}`},
 		{`{"method": "number_of_tags", "numTags": 100}`, `{"method":"number_of_tags","numTags":100}`},
 		{`{"method": "last_pulled", "olderThan": "90d"}`, `{"method":"last_pulled","olderThan":"90d"}`},
+		{`{"method": "max_bytes", "maxBytes": "50GiB"}`, `{"method":"max_bytes","maxBytes":"50GiB"}`},
+		{`{"method": "max_bytes", "value": "1024kB"}`, `{"method":"max_bytes","maxBytes":"1000KiB"}`},
 		{`{"method": "creation_date", "value": "2w"}`, `{"method":"creation_date","olderThan":"2w"}`},
 		{`{"method": "number_of_tags", "value": 100}`, `{"method":"number_of_tags","numTags":100}`},
 		{`{"method": "last_pulled", "value": "1y"}`, `{"method":"last_pulled","olderThan":"1y"}`},
@@ -100,6 +102,18 @@ func TestParsePolicyRefuses(t *testing.T) {
 		{"number's method with an age", `{"method": "number_of_tags", "olderThan": "2w"}`, "olderThan", "it takes numTags"},
 		{"number twice", `{"method": "number_of_tags", "numTags": 1, "value": 1}`, "value", "give one of them"},
 
+		{"size missing", `{"method": "max_bytes"}`, "maxBytes", "is missing"},
+		{"size a number", `{"method": "max_bytes", "maxBytes": 100}`, "maxBytes", "must be a string, not a number"},
+		{"size null", `{"method": "max_bytes", "maxBytes": null}`, "maxBytes", "not null"},
+		{"size empty", `{"method": "max_bytes", "maxBytes": ""}`, "maxBytes", "isn't a number of bytes"},
+		{"size zero", `{"method": "max_bytes", "value": "0GiB"}`, "value", "is zero"},
+		{"size negative", `{"method": "max_bytes", "maxBytes": "-5GiB"}`, "maxBytes", "is no size"},
+		{"size a fraction", `{"method": "max_bytes", "maxBytes": "1.5GiB"}`, "maxBytes", "is no size"},
+		{"size too large", `{"method": "max_bytes", "maxBytes": "8388608TiB"}`, "maxBytes", "up to 8388607TiB"},
+		{"size's method with a number", `{"method": "max_bytes", "maxBytes": "1GiB", "numTags": 3}`, "numTags", "it takes maxBytes"},
+		{"size with another method", `{"method": "number_of_tags", "numTags": 3, "maxBytes": "1GiB"}`, "maxBytes", "it takes numTags"},
+		{"size twice", `{"method": "max_bytes", "maxBytes": "1GiB", "value": "1GiB"}`, "value", "give one of them"},
+
 		{"age missing", `{"method": "last_pulled"}`, "olderThan", "is missing"},
 		{"age a number", `{"method": "creation_date", "olderThan": 14}`, "olderThan", "must be a string, not a number"},
 		{"age null", `{"method": "creation_date", "olderThan": null}`, "olderThan", "not null"},
@@ -143,6 +157,7 @@ func TestPolicyEqual(t *testing.T) {
 		`{"method": "creation_date", "olderThan": "20160m", "tagPatternMatches": true}`:                              true,
 		`{"method": "number_of_tags", "numTags": 14, "tagPattern": "a", "tagPatternMatches": true}`:                  false,
 		`{"method": "creation_date", "olderThan": "1y"}`:                                                             false,
+		`{"method": "max_bytes", "maxBytes": "14"}`:                                                                  false,
 		`{"method": "creation_date", "olderThan": "2w", "tagPattern": "[a-z]+", "tagPatternMatches": true}` + "\n\n": false,
 	} {
 		if got := policy(t, in).Equal(twoWeeks); got != want {

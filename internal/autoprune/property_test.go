@@ -70,8 +70,11 @@ func drawPolicy() *rapid.Generator[string] {
 func drawPlainPolicy() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		text := fmt.Sprintf("%s:%dh", rapid.SampledFrom([]string{"creation_date", "last_pulled"}).Draw(t, "method"), rapid.IntRange(1, 60).Draw(t, "age"))
-		if rapid.Bool().Draw(t, "by number") {
+		switch rapid.IntRange(0, 3).Draw(t, "counts") {
+		case 0, 1:
 			text = fmt.Sprintf("number_of_tags:%d", rapid.IntRange(1, 12).Draw(t, "number"))
+		case 2:
+			text = fmt.Sprintf("max_bytes:%d", rapid.IntRange(1, 50).Draw(t, "bytes"))
 		}
 		switch rapid.IntRange(0, 9).Draw(t, "kind of policy") {
 		case 0:
@@ -150,11 +153,11 @@ func (s scene) protected(name string) bool {
 	return slices.ContainsFunc(s.rules.Protection, func(p autoprune.Protection) bool { return p.Pattern.Match(name) })
 }
 
-// counts returns whether policy i is a number_of_tags policy, which counts the tags that
-// other policies leave.
+// counts returns whether policy i is a number_of_tags or max_bytes policy, which counts the tags
+// that other policies leave.
 func (s scene) counts(i int) bool {
 	p := s.rules.Policies[i]
-	return p.Problem != "" && p.Counts || p.Policy.Method() == autoprune.NumberOfTags
+	return p.Problem != "" && p.Counts || p.Policy.Method() == autoprune.NumberOfTags || p.Policy.Method() == autoprune.MaxBytes
 }
 
 // considered returns the tags that policy i may select.
@@ -171,7 +174,7 @@ func (s scene) considers(i int, one autoprune.Tag) bool {
 	return p.Considers(one.Name) && (where.MediaTypes == nil || one.MediaType == "a") && (where.LargerThan == "" || one.Size > 2)
 }
 
-// first returns whether policy i selects a tag before policies by number count tags. It
+// first returns whether policy i selects a tag before other policies count tags. It
 // also returns true if the policy might do so, but can't be read or lacks pull statistics.
 // It ignores exemptions.
 func (s scene) first(i int, one autoprune.Tag) bool {
@@ -224,6 +227,8 @@ func (s scene) rests(i int) bool {
 		return true
 	case p.Policy.Method() == autoprune.LastPulled:
 		return !s.rules.Pulls.Since.Before(s.cutoff(i)) || s.rules.Pulls.Behind > time.Hour
+	case p.Policy.Method() == autoprune.MaxBytes && (s.rules.Pulls.Since.IsZero() || s.rules.Pulls.Behind > time.Hour):
+		return true
 	case s.counts(i):
 		return slices.ContainsFunc(s.rules.Policies, func(other autoprune.Applied) bool { return other.Problem != "" && !other.Counts })
 	}
@@ -245,6 +250,9 @@ func (s scene) selected(i int) []autoprune.Tag {
 		return nil
 	}
 	p, remaining := s.rules.Policies[i].Policy, s.remaining(i)
+	if p.Method() == autoprune.MaxBytes {
+		return s.beyondBytes(i)
+	}
 	return slices.DeleteFunc(s.considered(i), func(one autoprune.Tag) bool {
 		if !s.counts(i) || orphan(one) && p.RemovesOrphans() {
 			return !s.first(i, one)

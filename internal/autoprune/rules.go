@@ -1,6 +1,7 @@
 package autoprune
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -43,9 +44,9 @@ type Applied struct {
 	Everywhere bool
 	// Problem says why this version of the program can't read the policy, which is then the
 	// zero value and selects nothing. Counts says that the unreadable policy is certainly a
-	// number_of_tags policy. Any other unreadable policy might have to select tags before
-	// number_of_tags policies count; therefore the repository's number_of_tags policies
-	// then select nothing. MayKeep says that the unreadable policy may have keep rules; no
+	// number_of_tags or max_bytes policy. Any other unreadable policy might have to select tags
+	// before these policies count; therefore the repository's number_of_tags and max_bytes
+	// policies then select nothing. MayKeep says that the unreadable policy may have keep rules; no
 	// policy then selects any tag.
 	Problem         string
 	Counts, MayKeep bool
@@ -90,6 +91,32 @@ type PullRecord struct {
 	Unknown string
 	// MaxBehind is the limit on Behind; 0 means DefaultMaxBehind.
 	MaxBehind time.Duration
+}
+
+// problem returns why the pull statistics can't tell which tags were used since `cutoff`;
+// "" if they can. `age` is the policy's age, for the text: cutoff is this long ago.
+func (p PullRecord) problem(age Age, cutoff time.Time) string {
+	if missing := p.missing(); missing != "" {
+		return missing
+	}
+	if !p.Since.Before(cutoff) {
+		return fmt.Sprintf("pull statistics began at %s, no more than %s ago", stamp(p.Since), age)
+	}
+	return ""
+}
+
+// missing returns why the pull statistics tell nothing about the last use of tags; "" if they do.
+func (p PullRecord) missing() string {
+	limit := cmp.Or(p.MaxBehind, DefaultMaxBehind)
+	switch {
+	case p.Unknown != "":
+		return p.Unknown
+	case p.Since.IsZero():
+		return "there are no pull statistics yet"
+	case p.Behind > limit:
+		return fmt.Sprintf("pull statistics are %s behind, more than %s", p.Behind.Round(time.Second), limit)
+	}
+	return ""
 }
 
 // Rules are the policies, protection rules and statistics by which a repository's tags are

@@ -271,6 +271,10 @@ func readSize(name string, raw json.RawMessage) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	return readSizeText(name, text)
+}
+
+func readSizeText(name, text string) (int64, error) {
 	n, err := ParseSize(text)
 	if err != nil {
 		return 0, fieldErrorf(name, "%v", err)

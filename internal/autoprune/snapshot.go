@@ -72,6 +72,9 @@ type snapshot struct {
 	// subjects says whether any manifest of the repository has a subject. Few repositories
 	// have such manifests; in all other repositories, Tags reads only the table tags.
 	subjects bool
+	// indexes says whether any manifest of the repository lists others. In all other
+	// repositories, there is nothing to look for above or below manifests.
+	indexes bool
 }
 
 // readSnapshot calls fn with a snapshot of the repository, which ends when fn returns. Its
@@ -83,10 +86,12 @@ func readSnapshot(ctx context.Context, pool *pgxpool.Pool, t catalog.Repository,
 		s := &snapshot{tx: tx, target: t}
 		err := tx.QueryRow(ctx, `
 			SELECT now(), EXISTS (SELECT FROM manifests
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest IS NOT NULL), purser_any_holds($1),
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest IS NOT NULL),
+				(SELECT parent_id FROM manifest_references WHERE top_level_namespace_id = $1 AND repository_id = $2 ORDER BY parent_id LIMIT 1) IS NOT NULL,
+				purser_any_holds($1),
 				set_config('idle_in_transaction_session_timeout', '5min', true),
 				(SELECT count(set_config(name, '0', true)) FROM pg_settings WHERE name = 'transaction_timeout') -- only newer servers have this setting`,
-			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects, &s.holds, nil, nil)
+			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects, &s.indexes, &s.holds, nil, nil)
 		if err != nil {
 			return fmt.Errorf("reading the tags of %s: %w", t.Path, err)
 		}
@@ -220,6 +225,9 @@ type link struct{ Keeper, Kept int64 }
 // Parents returns the links from image indexes to the given manifests. Section "Plans"
 // of package db says why the query has OFFSET 0.
 func (s *snapshot) Parents(ctx context.Context, manifests []int64) ([]link, error) {
+	if !s.indexes {
+		return nil, nil
+	}
 	return s.links(ctx, `
 		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)
 		CROSS JOIN LATERAL (
@@ -231,6 +239,9 @@ func (s *snapshot) Parents(ctx context.Context, manifests []int64) ([]link, erro
 // Children returns, for each of the given manifests that is an image index, the links to
 // its children.
 func (s *snapshot) Children(ctx context.Context, manifests []int64) ([]link, error) {
+	if !s.indexes {
+		return nil, nil
+	}
 	return s.links(ctx, `
 		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)
 		CROSS JOIN LATERAL (

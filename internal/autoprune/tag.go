@@ -30,8 +30,13 @@ type Tag struct {
 	// Pulled is when the tag was last pulled, ManifestPulled when the tag's manifest, or
 	// a manifest below it in an image index, was last pulled by digest, and Checked when
 	// a client last sent a HEAD request for the tag. The zero time means that no such
-	// use is known. Only last_pulled policies read these times.
+	// use is known. Only last_pulled and max_bytes policies and the keep rule usedWithin read
+	// these times.
 	Pulled, ManifestPulled, Checked time.Time
+	// UseUnknown says that it can't be found out now when the tag was last used; Pulled is then
+	// the present time. Policies by last use don't select the tag. Those that count tags don't
+	// count it.
+	UseUnknown bool
 	// MediaType, ArtifactType and Size (in bytes, with all that the manifest references) are
 	// properties of the tag's manifest. Only policies with selectors read them; then
 	// MediaType must not be empty.
@@ -58,6 +63,14 @@ func (t *Tag) used() time.Time {
 		}
 	}
 	return latest
+}
+
+// lastUse is when the tag was last used or pushed, as far as is known.
+func (t *Tag) lastUse() time.Time {
+	if used := t.used(); used.After(t.Created) {
+		return used
+	}
+	return t.Created
 }
 
 // attached returns whether the tag is attached to another manifest that is in the
@@ -95,6 +108,14 @@ func (t *Tag) validate() error {
 // Reference is a link from an image index (Parent) to a manifest that it lists (Child).
 type Reference struct{ Parent, Child int64 }
 
+// Content is what a manifest stores.
+type Content struct {
+	Manifest int64
+	Size     int64 // of the manifest itself, in bytes
+	// Blobs are the digests of its configuration and its layers, as oci.Digest.Bytes has them.
+	Blobs []string
+}
+
 // Repository gives evaluation a repository's tags.
 type Repository struct {
 	// Tags yields each tag once, in any order, or an error that ends the evaluation.
@@ -107,4 +128,13 @@ type Repository struct {
 	// Held returns those of the given manifests that are held. Evaluate passes at most 1,000
 	// manifests in one call. Nil: nothing is held.
 	Held func(manifests []int64) ([]int64, error)
+	// The following functions are needed if a policy's method is max_bytes. Evaluate passes at
+	// most 1,000 manifests or blobs in one call.
+	//
+	// Kept returns the references whose Parent is one of the given manifests: from an index to
+	// the manifests that it lists, and from a subject to its referrers. Contents returns what
+	// these manifests store. BlobSizes returns the sizes of blobs in bytes.
+	Kept      func(manifests []int64) ([]Reference, error)
+	Contents  func(manifests []int64) ([]Content, error)
+	BlobSizes func(blobs []string) (map[string]int64, error)
 }

@@ -42,7 +42,7 @@ type tagReader struct {
 
 // repository returns the repository as Evaluate reads it.
 func (r *tagReader) repository(ctx context.Context) Repository {
-	return Repository{
+	return r.s.withContents(ctx, Repository{
 		Tags: func(yield func(Tag, error) bool) {
 			for t, err := range r.tags(ctx) {
 				if !yield(t.tag, err) {
@@ -59,7 +59,12 @@ func (r *tagReader) repository(ctx context.Context) Repository {
 			return list, err
 		},
 		Held: r.heldManifests(ctx),
-	}
+	}, func(ctx context.Context) error {
+		if err := r.alive(ctx); err != nil {
+			return err
+		}
+		return r.step(ctx)
+	})
 }
 
 // tags yields the repository's tags in the order of their names.
@@ -231,8 +236,9 @@ func (r *tagReader) fillManifests(ctx context.Context, page []candidate) error {
 	return nil
 }
 
-// fillUses sets the last-used times of those tags on the page that a last_pulled policy or
-// a keep rule usedWithin considers, and that were pushed before its age.
+// fillUses sets the last-used times of those tags on the page that a max_bytes policy considers,
+// or that a last_pulled policy or a keep rule usedWithin considers and that were pushed before
+// its age.
 func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 	if r.p.opt.Used == nil {
 		return nil

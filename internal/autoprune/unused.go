@@ -2,11 +2,8 @@ package autoprune
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
-
-	"github.com/purser-registry/purser/internal/catalog"
 )
 
 // unused finds the manifests of a repository that garbage collection could delete once some
@@ -88,47 +85,4 @@ func (u *unused) each(ctx context.Context, manifests []int64, asks ...func(conte
 		}
 	}
 	return all, nil
-}
-
-// unusedBytes returns the sum of the sizes of all blobs that only the given manifests
-// use: the bytes that garbage collection would free if these manifests were deleted now.
-// manifests[i] are ids of manifests in repositories[i]. Section "Plans" of package db
-// says why the query has OFFSET 0.
-func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Repository, manifests [][]int64) (bytes int64, err error) {
-	var namespaces, ids, list []int64
-	for i, t := range repositories {
-		for _, m := range manifests[i] {
-			namespaces, ids, list = append(namespaces, t.NamespaceID), append(ids, t.ID), append(list, m)
-		}
-	}
-	if len(list) == 0 {
-		return 0, nil
-	}
-	// Manifests' ids are unique in the registry.
-	err = p.db.Pool.QueryRow(ctx, `
-		WITH deleted AS MATERIALIZED (
-			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS d (namespace_id, repository_id, id)
-		), used AS MATERIALIZED (
-			SELECT l.digest FROM deleted d
-			CROSS JOIN LATERAL (
-				SELECT digest FROM layers
-				WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND manifest_id = d.id
-				ORDER BY digest OFFSET 0) l
-			UNION
-			SELECT m.digest FROM deleted d
-			CROSS JOIN LATERAL (
-				SELECT configuration_blob_digest AS digest FROM manifests
-				WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND id BETWEEN d.id AND d.id
-					AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m
-		)
-		SELECT LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint FROM used u
-		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = u.digest OFFSET 0) b
-		WHERE NOT EXISTS (SELECT FROM layers l WHERE l.digest = u.digest AND l.manifest_id NOT IN (SELECT id FROM deleted))
-			AND NOT EXISTS (SELECT FROM manifests m
-				WHERE m.configuration_blob_digest = u.digest AND m.id NOT IN (SELECT id FROM deleted))`,
-		namespaces, ids, list).Scan(&bytes)
-	if err != nil {
-		return 0, fmt.Errorf("adding up what the manifests of pruned tags hold: %w", err)
-	}
-	return bytes, nil
 }

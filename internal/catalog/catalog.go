@@ -125,6 +125,27 @@ func AliveRepositories(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, er
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
+// LivingNamespaces returns, for those of the `ids` whose repositories exist, the ids of their
+// namespaces, and locks these repositories against deletion until the transaction ends. The
+// statistics of pulls call it for the same reason as [AliveRepositories]. It leaves out
+// repositories whose namespace is deleted, which are about to be deleted too.
+func LivingNamespaces(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]int64, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT r.id, r.top_level_namespace_id FROM repositories r
+		WHERE r.id = ANY ($1) AND EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = r.top_level_namespace_id OFFSET 0)
+		ORDER BY r.id FOR KEY SHARE OF r`, ids)
+	if err != nil {
+		return nil, err
+	}
+	namespaces := make(map[int64]int64, len(ids))
+	var id, namespace int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &namespace}, func() error {
+		namespaces[id] = namespace
+		return nil
+	})
+	return namespaces, err
+}
+
 // repository identifies a repository's row.
 type repository struct {
 	namespace, id int64

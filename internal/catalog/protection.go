@@ -221,6 +221,19 @@ func (c *Catalog) ProtectionIn(ctx context.Context, namespace int64) ([]Protecti
 	}), nil
 }
 
+// ProtectionOf reads the current rules and returns the first rule that protects the tag, whether
+// the tag exists or not; nil if no rule does. Error: NAME_UNKNOWN.
+func (c *Catalog) ProtectionOf(ctx context.Context, path, tag string) (*ProtectionRule, error) {
+	r, err := c.browsed(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.reloadRules(ctx); err != nil {
+		return nil, err
+	}
+	return c.rules().of(r, tag), nil
+}
+
 // HoldsIn says whether the rule applies in a repository.
 func (r *ProtectionRule) HoldsIn(t Repository) bool { return r.holds(repository{t.NamespaceID, t.ID}) }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/internal/db"
 )
 
@@ -60,6 +62,38 @@ type foundNamespace struct {
 	created time.Time
 	// whole says that the viewer may read all of its repositories.
 	whole bool
+}
+
+// NamespaceID returns the id of a namespace. Error: NAME_UNKNOWN, also if the viewer has no role
+// in the namespace and may read none of its repositories.
+func (c *Catalog) NamespaceID(ctx context.Context, v Viewer, name string) (int64, error) {
+	n, err := c.namespaceFor(ctx, v, name)
+	return n.id, err
+}
+
+// ReadablePaths returns, for those of the repositories `ids` that exist and that the viewer may
+// read, their paths by their ids. OFFSET 0 in its SQL makes PostgreSQL look rows up by an index:
+// see "Plans" in package db.
+func (c *Catalog) ReadablePaths(ctx context.Context, v Viewer, ids []int64) (map[int64]string, error) {
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT r.id, r.path FROM unnest(@ids::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (SELECT id, path, top_level_namespace_id, is_public FROM live_repositories WHERE id = want.id OFFSET 0) r
+		WHERE (@all OR r.top_level_namespace_id = ANY (@namespaces::bigint[]) OR r.id = ANY (@repositories::bigint[])
+				OR @public AND COALESCE(r.is_public, @public_by_default))
+			AND (@patterns::text[] IS NULL OR r.path ~ ANY (@patterns::text[]))`, v.args(db.SharedArgs{"ids": ids}))
+	if err != nil {
+		return nil, fmt.Errorf("looking up repositories: %w", err)
+	}
+	paths := make(map[int64]string, len(ids))
+	var id int64
+	var path string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &path}, func() error {
+		paths[id] = path
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("looking up repositories: %w", err)
+	}
+	return paths, nil
 }
 
 // namespaceFor returns the namespace with the given name. Error: NAME_UNKNOWN, also if the

@@ -19,6 +19,7 @@ type PullStatistics struct {
 	IgnoreAccounts   []string
 	Join             bool          // a HEAD by tag and a following GET by digest are one pull
 	JoinWithin       time.Duration // longest time between the two
+	HistoryRetention time.Duration // how long the pulls of each day are kept. 0: for ever
 }
 
 // Counts says whether pulls are counted at all, from the audit log or in Redis.
@@ -45,6 +46,9 @@ var pullSettings = []setting{
 	{key: "pull_statistics.join", def: "true", field: func(c *Config) field { return boolField{&c.PullStatistics.Join} }},
 	{key: "pull_statistics.join_within", def: "30s", field: func(c *Config) field {
 		return durationField{&c.PullStatistics.JoinWithin, time.Second, 5 * time.Minute}
+	}},
+	{key: "pull_statistics.history_retention", def: "400d", field: func(c *Config) field {
+		return durationField{&c.PullStatistics.HistoryRetention, 0, maxDuration}
 	}},
 	{key: "pull_statistics.redis", def: "false", also: "FEATURE_REDIS_PULL_TRACKING", field: func(c *Config) field {
 		return boolField{&c.PullStatistics.Redis}

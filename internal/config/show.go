@@ -43,6 +43,24 @@ func (c *Config) Show(w io.Writer) error {
 	return nil
 }
 
+// Shown is a setting as Show writes it.
+type Shown struct{ Key, Value, Source string }
+
+// Settings returns the effective configuration as Show writes it, in the same order. Secrets are
+// hidden. The source of a default that was computed from other settings says from which.
+func (c *Config) Settings() []Shown {
+	list := make([]Shown, 0, len(settings))
+	for i := range settings {
+		s := &settings[i]
+		source := c.Source(s.key)
+		if s.unset && !c.isSet(s.key) {
+			source = "default: " + s.derived
+		}
+		list = append(list, Shown{s.key, s.field(c).show(), source})
+	}
+	return list
+}
+
 func indent(depth int) string { return strings.Repeat("  ", depth) }
 
 // scalar returns a setting's value as YAML. It quotes text where YAML requires it.

@@ -2,9 +2,11 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -41,6 +43,18 @@ func TestShow(t *testing.T) {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("no match for %s in\n%s", want, out)
 		}
+	}
+	list := c.Settings()
+	for _, want := range []Shown{
+		{"log.level", "debug", "flag --log-level"}, {"database.stats", "postgres://u:(hidden)@h/db", "default"},
+		{"gc.review_after_events.blob_upload", "24h", "default: gc.review_after"},
+	} {
+		if !slices.Contains(list, want) {
+			t.Errorf("no %+v in %+v", want, list)
+		}
+	}
+	if len(list) != len(settings) || strings.Contains(fmt.Sprint(list), "hunter2") {
+		t.Errorf("%d settings: %+v", len(list), list)
 	}
 }
 

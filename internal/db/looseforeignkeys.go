@@ -16,8 +16,10 @@ import (
 //go:embed loose_foreign_keys.yml
 var looseForeignKeys []byte
 
-// statsTables are the tables of the statistics' database.
-var statsTables = []string{"tagpullstatistics", "manifestpullstatistics"}
+// statsTables are the tables of the statistics' database that have loose foreign keys.
+var statsTables = []string{
+	"tagpullstatistics", "manifestpullstatistics", "tagpullhistory", "manifestpullhistory", "repositorypullhistory", "namespacepullhistory",
+}
 
 // LooseForeignKeys returns the registry's loose foreign keys and the databases that their
 // tables are in: the main database and, if the statistics of pulls are in another database,

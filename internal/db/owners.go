@@ -32,7 +32,8 @@ func requireOwners(ctx context.Context, conn *pgx.Conn) error {
 		), found (name, owner) AS (
 			SELECT 'table ' || relname, relowner FROM pg_class
 			WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-				AND relname IN ('settings', 'goose_db_version', 'goose_stats_version', 'tagpullstatistics', 'manifestpullstatistics',
+				AND relname IN ('settings', 'goose_db_version', 'goose_stats_version', 'tagpullstatistics', 'manifestpullstatistics', 'tagpullhistory',
+					'manifestpullhistory', 'repositorypullhistory', 'namespacepullhistory', 'pullhistory',
 					'pullstatisticsprocessingstate', 'redisprocessingstate')
 			UNION ALL
 			SELECT 'function ' || proname, proowner FROM pg_proc

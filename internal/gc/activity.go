@@ -3,6 +3,9 @@ package gc
 import (
 	"context"
 	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Activity counts what garbage collection did.
@@ -30,6 +33,42 @@ func (c *Collector) RecordActivity(ctx context.Context, a Activity) error {
 		return fmt.Errorf("recording counts of collected garbage: %w", err)
 	}
 	return nil
+}
+
+// DayReclaimed is what garbage collection deleted on one day, UTC.
+type DayReclaimed struct {
+	Day time.Time `json:"day"` // its beginning
+	Reclaimed
+}
+
+// ActivityDays is the number of days for which counts are kept.
+const ActivityDays = 31
+
+// ReclaimedByDay returns what garbage collection deleted on each of the last `days` days, of which
+// today is the last. Days on which it deleted nothing are left out. There is one row per minute,
+// so it reads at most 1440 rows for each day.
+func (c *Collector) ReclaimedByDay(ctx context.Context, days int) ([]DayReclaimed, error) {
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT date_trunc('day', minute, 'UTC'), sum(manifests_deleted)::bigint, sum(blobs_deleted)::bigint,
+			sum(objects_swept)::bigint, LEAST(sum(bytes_swept), 9223372036854775807)::bigint
+		FROM gc_activity
+		WHERE minute >= date_trunc('day', now(), 'UTC') - make_interval(days => $1)
+			AND (manifests_deleted > 0 OR blobs_deleted > 0 OR objects_swept > 0)
+		GROUP BY 1 ORDER BY 1`, days-1)
+	if err != nil {
+		return nil, fmt.Errorf("reading counts of collected garbage: %w", err)
+	}
+	list := []DayReclaimed{}
+	var d DayReclaimed
+	_, err = pgx.ForEachRow(rows, []any{&d.Day, &d.Manifests, &d.Blobs, &d.Objects, &d.Bytes}, func() error {
+		d.Day = d.Day.UTC()
+		list = append(list, d)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading counts of collected garbage: %w", err)
+	}
+	return list, nil
 }
 
 // ForgetActivity deletes counts that are more than a month old.

@@ -17,7 +17,9 @@ import (
 // GCStatus describes what garbage collection still has to do, and what it did in the last hour
 // and day.
 type GCStatus struct {
-	AsOf      time.Time   `json:"as_of"` // by the database's clock
+	AsOf time.Time `json:"as_of"` // by the database's clock
+	// Stored counts the blobs in the database, each of which the store keeps once.
+	Stored    StoredBlobs `json:"stored"`
 	Manifests QueueStatus `json:"manifests"`
 	Blobs     QueueStatus `json:"blobs"`
 	// Failed has, for each kind of review, the five reviews that were most recently marked as
@@ -38,6 +40,12 @@ type GCBacklog struct {
 	Blobs     QueueStatus    `json:"blobs"`
 	Doomed    PendingBacklog `json:"doomed"`
 	Lost      catalog.Count  `json:"lost"` // blobs whose objects the store has lost
+}
+
+// StoredBlobs counts blobs.
+type StoredBlobs struct {
+	Blobs catalog.Count `json:"blobs"`
+	Bytes int64         `json:"bytes"` // as exact as Blobs
 }
 
 // QueueStatus counts the rows of one review queue by state: due, waiting for the review delay
@@ -124,6 +132,7 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	v := newStatusQuery(statusLimit)
 	v.backlog(&backlog, c.opt.KeepDoomed)
 	v.row([]any{&s.AsOf}, "SELECT now()")
+	v.count(tally{from: "blobs", rows: &s.Stored.Blobs, bytes: &s.Stored.Bytes})
 	v.failedReviews(&s.Failed)
 	v.count(tally{from: "gc_doomed_objects WHERE attempts > 0", rows: &s.Doomed.Failing})
 	v.row([]any{&s.Doomed.LastError, &s.Doomed.FailingSince}, `

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +27,37 @@ type counter struct {
 	count, born int64
 	seq         int64 // of the last pull
 	last        time.Time
+	// ended has the pulls by day, oldest day first, except those of the newest day: for each
+	// day, how many pulls the counter had at the day's end.
+	ended []dayPulls
+}
+
+// byDay returns the counter's last n pulls by day, oldest day first. Pulls that came after
+// those of a later day count for the later day.
+func (c counter) byDay(n int64) (days []dayPulls) {
+	from := c.count - n
+	for _, d := range append(c.ended, dayPulls{dayOf(c.last), c.count}) {
+		if upTo := min(d.pulls, c.count); upTo > from {
+			days = append(days, dayPulls{d.day, upTo - from})
+			from = upTo
+		}
+	}
+	return days
+}
+
+// parseEnded reads the field `days` of a counter: for each day that has ended its number,
+// counted from 1 January 1970, a colon, the pulls that the counter had at its end, and a space.
+func parseEnded(text string) (list []dayPulls) {
+	for entry := range strings.FieldsSeq(text) {
+		day, count, _ := strings.Cut(entry, ":")
+		number, err := strconv.ParseInt(day, 10, 32)
+		n, err2 := strconv.ParseInt(count, 10, 64)
+		if err != nil || err2 != nil {
+			return nil // then all pulls count for the newest day
+		}
+		list = append(list, dayPulls{time.Unix(number*24*60*60, 0).UTC(), n})
+	}
+	return list
 }
 
 // counterID identifies a counter in the table redispullcounters. It is the first half of the
@@ -64,7 +96,7 @@ func (r *Redis) counters(ctx context.Context, keys []string) (list []counter, in
 	}
 	p := c.Pipeline()
 	for _, key := range keys {
-		p.HMGet(ctx, key, "pull_count", "born", "seq", "last_pull_timestamp", "repository_id", "tag_name", "manifest_digest", "pull_method")
+		p.HMGet(ctx, key, "pull_count", "born", "seq", "last_pull_timestamp", "repository_id", "tag_name", "manifest_digest", "pull_method", "days")
 	}
 	answers, err := p.Exec(ctx)
 	invalid = map[string]error{}
@@ -101,7 +133,7 @@ func parseCounter(key string, fields []any) (c counter, exists bool, err error) 
 	if !exists {
 		return c, false, nil
 	}
-	c = counter{key: key, tag: text[5]}
+	c = counter{key: key, tag: text[5], ended: parseEnded(text[8])}
 	for i, to := range []*int64{&c.count, &c.born, &c.seq} {
 		if *to, err = strconv.ParseInt(text[i], 10, 64); err != nil {
 			return c, true, err

@@ -15,10 +15,18 @@ type Databases struct {
 	Log   *db.DB // required: the database of the audit log
 	Stats *db.DB // required: the database of the statistics; the same pool if it is the same database
 	// Alive locks those of the repositories `ids` that exist, in the order of their ids,
-	// until the transaction tx (of the database Log) ends, and returns their ids. Pulls of
-	// repositories that don't exist aren't counted, since nothing would ever delete their
-	// statistics. Required.
-	Alive func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
+	// until the transaction tx (of the database Log) ends. It returns the ids of their
+	// namespaces, by the ids of the repositories. Pulls of repositories that don't exist
+	// aren't counted, since nothing would ever delete their statistics. Required.
+	Alive func(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]int64, error)
+}
+
+// living maps the ids of repositories that exist to the ids of their namespaces.
+type living map[int64]int64
+
+func (l living) has(repository int64) bool {
+	_, ok := l[repository]
+	return ok
 }
 
 func (d *Databases) check() error {
@@ -35,18 +43,14 @@ func (d *Databases) check() error {
 // transaction, in the log's database, locks them. If this second transaction fails after tx
 // was committed, withAlive may call fn again; fn must notice that its first call was
 // committed, and change nothing.
-func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive map[int64]bool, tx pgx.Tx) error) error {
-	lock := func(tx pgx.Tx) (map[int64]bool, error) {
-		alive := make(map[int64]bool, len(ids))
+func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive living, tx pgx.Tx) error) error {
+	lock := func(tx pgx.Tx) (living, error) {
 		if len(ids) == 0 {
-			return alive, nil
+			return nil, nil
 		}
-		list, err := d.Alive(ctx, tx, ids)
+		alive, err := d.Alive(ctx, tx, ids)
 		if err != nil {
 			return nil, fmt.Errorf("looking for the repositories of pulls: %w", err)
-		}
-		for _, id := range list {
-			alive[id] = true
 		}
 		return alive, nil
 	}

@@ -241,11 +241,11 @@ func distinct(keys []string) []string {
 // complete records that flush number n, which began at the time `begun`, has added the pulls
 // of all counters in Redis to the statistics.
 func (w *FlushWorker) complete(ctx context.Context, n int64, begun time.Time) error {
-	// A trigger accepts the new last_processed_timestamp only with protocol = 2, since a
-	// process of the previous version flushes only the keys of that version.
+	// A trigger accepts the new last_processed_timestamp only with protocol = 3. So a process
+	// of a version that counts no history can't record that it has flushed everything.
 	if _, err := w.opt.Stats.Pool.Exec(ctx, `
 		UPDATE redisprocessingstate SET processing_status = 'IDLE', error_message = NULL, updated_at = now(),
-			last_processed_timestamp = GREATEST(last_processed_timestamp, $1), redis_flush = GREATEST(redis_flush, $2), protocol = 2`, begun, n); err != nil {
+			last_processed_timestamp = GREATEST(last_processed_timestamp, $1), redis_flush = GREATEST(redis_flush, $2), protocol = 3`, begun, n); err != nil {
 		return fmt.Errorf("recording a flush of pulls: %w", err)
 	}
 	return w.forget(ctx)
@@ -323,7 +323,7 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 	for i, key := range keys {
 		repositories[i] = repositoryOf(key)
 	}
-	err = w.opt.withAlive(ctx, sorted(repositories), func(alive map[int64]bool, tx pgx.Tx) error {
+	err = w.opt.withAlive(ctx, sorted(repositories), func(alive living, tx pgx.Tx) error {
 		if err := lockCounters(ctx, tx); err != nil {
 			return err
 		}
@@ -352,7 +352,7 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 		}
 		if _, err := tx.Exec(ctx, `
 			UPDATE redisprocessingstate SET keys_processed_count = keys_processed_count + $1,
-				redis_flush = GREATEST(redis_flush, $2), updated_at = now()`, p.flushed+p.gone, n); err != nil {
+				redis_flush = GREATEST(redis_flush, $2), updated_at = now(), protocol = 3`, p.flushed+p.gone, n); err != nil {
 			return fmt.Errorf("recording a flush of pulls: %w", err)
 		}
 		w.crash("before commit")
@@ -364,8 +364,8 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 // sum adds up those pulls of the counters in p.list that the statistics don't have yet,
 // except pulls of deleted repositories. `has` maps each counter to its row in
 // redispullcounters.
-func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]counted, alive map[int64]bool) (counts, error) {
-	a := newAdder()
+func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]counted, alive living) (counts, error) {
+	a := newAdder(alive)
 	for _, c := range p.list {
 		n, back := c.uncounted(has[idOf(c.key)])
 		switch {
@@ -375,11 +375,13 @@ func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]co
 				return counts{}, err
 			}
 		case n == 0:
-		case !alive[c.repository]:
+		case !alive.has(c.repository):
 			p.gone++
 		default:
 			p.flushed++
-			a.add(c.repository, c.tag, c.digest, n, c.last)
+			for _, d := range c.byDay(n) {
+				a.add(c.repository, c.tag, c.digest, d.pulls, d.day, c.last)
+			}
 		}
 	}
 	return a.counts(), nil

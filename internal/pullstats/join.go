@@ -150,7 +150,7 @@ func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 // that no GET can use any more. `alive` has the repositories that exist; they can't be
 // deleted before tx ends. `more` says that further GETs from before the time `before` are
 // left.
-func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, alive map[int64]bool, sum adder) (more bool, err error) {
+func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, alive living, sum adder) (more bool, err error) {
 	rows, err := ripeGets(ctx, tx, before, w.opt.Batch)
 	if err != nil {
 		return false, err
@@ -201,14 +201,14 @@ func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 // joinGets chooses a HEAD by tag for each GET by digest. If it finds a HEAD, it marks the
 // HEAD as used and adds the GET to `sum` as a pull of the HEAD's tag. HEADs that no GET has
 // used stay in their rows (field `left`).
-func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.Duration, alive map[int64]bool, sum adder) error {
+func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.Duration, alive living, sum adder) error {
 	for _, g := range gets {
 		h := pick(heads[g.client], g.at, g.port, within)
 		if h == nil {
 			continue
 		}
 		h.used, h.row.changed = true, true
-		if g.digest == "" || !alive[g.repository] {
+		if g.digest == "" || !alive.has(g.repository) {
 			continue
 		}
 		d, err := oci.ParseDigest(g.digest)

@@ -229,7 +229,7 @@ func (m *LastUsedRecorder) write(ctx context.Context, list []owed) error {
 	for i, o := range list {
 		ids[i] = o.repository
 	}
-	err := m.opt.withAlive(ctx, slices.Compact(ids), func(alive map[int64]bool, tx pgx.Tx) error {
+	err := m.opt.withAlive(ctx, slices.Compact(ids), func(alive living, tx pgx.Tx) error {
 		return upsertLastUsed(ctx, tx, list, alive)
 	})
 	if err != nil {
@@ -245,7 +245,7 @@ func (m *LastUsedRecorder) write(ctx context.Context, list []owed) error {
 	return nil
 }
 
-func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive map[int64]bool) error {
+func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive living) error {
 	for _, part := range []struct {
 		manifests  bool
 		table, key string
@@ -254,7 +254,7 @@ func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive map[int64
 		var names []string
 		var times []time.Time
 		for _, o := range list {
-			if o.manifest == part.manifests && alive[o.repository] {
+			if o.manifest == part.manifests && alive.has(o.repository) {
 				repositories, names, times = append(repositories, o.repository), append(names, o.name), append(times, o.at)
 			}
 		}

@@ -91,10 +91,10 @@ func (r *Reader) inRedis(ctx context.Context, repository int64) ([]counter, erro
 }
 
 func sumLive(list []counter, has map[counterID]counted) Live {
-	a := newAdder()
+	a := newAdder(nil)
 	for _, c := range list {
 		if n, _ := c.uncounted(has[idOf(c.key)]); n > 0 {
-			a.add(c.repository, c.tag, c.digest, n, c.last)
+			a.add(c.repository, c.tag, c.digest, n, dayOf(c.last), c.last)
 		}
 	}
 	l := Live{map[string]pulled{}, map[string]pulled{}}

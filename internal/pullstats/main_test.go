@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
@@ -51,10 +54,24 @@ func alive(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
+// namespaces locks those of the repositories that exist and returns the ids of their
+// namespaces, as catalog.LivingNamespaces does.
+func namespaces(ctx context.Context, tx pgx.Tx, ids []int64) (map[int64]int64, error) {
+	rows, err := tx.Query(ctx, "SELECT id, top_level_namespace_id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
+	if err != nil {
+		return nil, err
+	}
+	of := map[int64]int64{}
+	var id, namespace int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &namespace}, func() error { of[id] = namespace; return nil })
+	return of, err
+}
+
 // shop is a test's registry, as far as pull statistics need one: an audit log, the
 // statistics, and some repositories.
 type shop struct {
 	log, stats   *db.DB
+	namespace    int64
 	repositories []int64
 }
 
@@ -72,12 +89,22 @@ func open(t testing.TB, apart bool, repositories int) *shop {
 	must(t, err)
 	s.repositories, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 	must(t, err)
+	s.namespace = number(t, s.log, "SELECT id FROM top_level_namespaces")
 	return s
+}
+
+// living returns the repositories with their namespace.
+func (s *shop) living() living {
+	l := living{}
+	for _, id := range s.repositories {
+		l[id] = s.namespace
+	}
+	return l
 }
 
 func (s *shop) worker(t testing.TB, change ...func(*SyncOptions)) *SyncWorker {
 	t.Helper()
-	o := SyncOptions{Databases: Databases{s.log, s.stats, alive}, Logger: quiet}
+	o := SyncOptions{Databases: Databases{s.log, s.stats, namespaces}, Logger: quiet}
 	for _, f := range change {
 		f(&o)
 	}
@@ -118,39 +145,75 @@ func (s *shop) pull(repository int, tag, content string, at time.Time) audit.Ent
 	}
 }
 
-// row is the statistics of a tag or a manifest.
+// row is the statistics of a tag or a manifest. Of a repository it has only the days and, as
+// Count, the sum of their pulls.
 type row struct {
 	Count int64
 	Last  time.Time
 	Other string
+	Days  string // the history: each day with its pulls
 }
 
-// books maps a tag or a manifest (kind, repository id and name) to its statistics.
+// books maps a tag or a manifest (kind, repository id and name), or a repository (kind and id),
+// to its statistics.
 type books map[string]row
 
 func (s *shop) books(t testing.TB) books {
 	t.Helper()
 	rows, err := s.stats.Pool.Query(t.Context(), `
-		SELECT 'tag ' || repository_id || ' ' || tag_name, tag_pull_count, last_tag_pull_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics WHERE tag_pull_count > 0
-		UNION ALL
-		SELECT 'manifest ' || repository_id || ' ' || manifest_digest, total_pull_count, last_pull_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics WHERE total_pull_count > 0`)
+		WITH days AS (
+			SELECT 'tag ' || repository_id || ' ' || tag_name AS name, day, pulls FROM tagpullhistory
+			UNION ALL
+			SELECT 'tag ' || repository_id || ' ' || tag_name, day, day_pulls FROM tagpullstatistics WHERE day IS NOT NULL
+			UNION ALL
+			SELECT 'manifest ' || repository_id || ' ' || manifest_digest, day, pulls FROM manifestpullhistory
+			UNION ALL
+			SELECT 'manifest ' || repository_id || ' ' || manifest_digest, day, day_pulls FROM manifestpullstatistics WHERE day IS NOT NULL
+			UNION ALL
+			SELECT 'repository ' || repository_id, day, pulls FROM repositorypullhistory
+		), histories AS (
+			SELECT name, string_agg(to_char(day, 'MM-DD') || ' ' || pulls, ', ' ORDER BY day) AS days, sum(pulls)::bigint AS pulls FROM days GROUP BY name
+		), counts AS (
+			SELECT 'tag ' || repository_id || ' ' || tag_name AS name, tag_pull_count AS pulls, last_tag_pull_date AS last, COALESCE(current_manifest_digest, '') AS other
+			FROM tagpullstatistics WHERE tag_pull_count > 0
+			UNION ALL
+			SELECT 'manifest ' || repository_id || ' ' || manifest_digest, total_pull_count, last_pull_date, COALESCE(last_tag_pulled, '')
+			FROM manifestpullstatistics WHERE total_pull_count > 0)
+		SELECT name, COALESCE(c.pulls, h.pulls), COALESCE(c.last, '-infinity'), COALESCE(c.other, ''), COALESCE(h.days, 'none')
+		FROM counts c FULL JOIN histories h USING (name)`)
 	must(t, err)
 	out := books{}
 	var name string
+	var last pgtype.Timestamptz
 	var r row
-	_, err = pgx.ForEachRow(rows, []any{&name, &r.Count, &r.Last, &r.Other}, func() error {
-		r.Last = r.Last.UTC()
+	_, err = pgx.ForEachRow(rows, []any{&name, &r.Count, &last, &r.Other, &r.Days}, func() error {
+		r.Last = last.Time.UTC() // zero for a repository
 		out[name] = r
 		return nil
 	})
 	must(t, err)
+	s.compareSums(t)
 	return out
+}
+
+// compareSums fails the test unless the history of the registry and of the namespace are the
+// sums of those of the repositories.
+func (s *shop) compareSums(t testing.TB) {
+	t.Helper()
+	if n := number(t, s.stats, `
+		SELECT count(*) FROM (SELECT day, sum(pulls) AS pulls FROM repositorypullhistory WHERE namespace_id = $1 GROUP BY day) r
+		FULL JOIN (SELECT day, pulls FROM namespacepullhistory WHERE namespace_id = $1) n USING (day)
+		FULL JOIN pullhistory a USING (day)
+		WHERE r.pulls IS DISTINCT FROM n.pulls OR r.pulls IS DISTINCT FROM a.pulls`, s.namespace); n != 0 {
+		t.Errorf("on %d days the repositories have other pulls than their namespace or the registry", n)
+	}
 }
 
 // truth returns the statistics that must result if each of the entries is counted once.
 func truth(entries []audit.Entry) books {
 	out := books{}
 	both := map[string]time.Time{}
+	days := map[string]map[string]int64{}
 	n := int64(1)
 	add := func(name string, at time.Time, other string) {
 		r := out[name]
@@ -162,6 +225,10 @@ func truth(entries []audit.Entry) books {
 			r.Other, both[name] = other, at
 		}
 		out[name] = r
+		if days[name] == nil {
+			days[name] = map[string]int64{}
+		}
+		days[name][at.UTC().Format("01-02")] += n
 	}
 	for _, e := range entries {
 		n = int64(max(e.Pulls, 1))
@@ -169,6 +236,17 @@ func truth(entries []audit.Entry) books {
 			add(fmt.Sprintf("tag %d %s", e.RepositoryID, e.Tag), e.Time, e.Digest.String())
 		}
 		add(fmt.Sprintf("manifest %d %s", e.RepositoryID, e.Digest), e.Time, e.Tag)
+		add(fmt.Sprintf("repository %d", e.RepositoryID), e.Time, "")
+	}
+	for name, r := range out {
+		var list []string
+		for _, day := range slices.Sorted(maps.Keys(days[name])) {
+			list = append(list, fmt.Sprint(day, " ", days[name][day]))
+		}
+		if r.Days = strings.Join(list, ", "); strings.HasPrefix(name, "repository ") {
+			r.Last = time.Time{}
+		}
+		out[name] = r
 	}
 	return out
 }

@@ -1,6 +1,8 @@
 package pullstats
 
 import (
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +14,7 @@ type Metrics struct {
 	entries  *prometheus.CounterVec
 	failures prometheus.Counter
 	lag      prometheus.Gauge
+	pulls    namespaceMetric
 
 	events *prometheus.CounterVec
 	buffer prometheus.Gauge
@@ -72,6 +75,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Age of the oldest pull in the audit log that is not counted yet, when this process last counted.",
 		}),
 	}
+	m.pulls.names, m.pulls.counter = map[string]bool{}, factory.NewCounterVec(prometheus.CounterOpts{
+		Name: "purser_pulls_total",
+		Help: "Pulls that this process has answered and that count, by namespace. Only the first 100 namespaces have a series of their own; the others share the one without a name.",
+	}, []string{"namespace"})
 	m.redisMetrics(factory)
 	for _, result := range []string{entryCounted, entryElsewhere, entryGone} {
 		m.entries.WithLabelValues(result) // so that the series begins with 0
@@ -123,6 +130,35 @@ func (m *Metrics) redisMetrics(factory promauto.Factory) {
 			Name: "purser_redis_up", Help: "Whether Redis answered when this process last looked.",
 		}),
 	}
+}
+
+// maxNamespaces bounds the series of the metric of pulls by namespace.
+const maxNamespaces = 100
+
+// namespaceMetric counts pulls by namespace. The first maxNamespaces that are pulled from have a
+// series of their own; the others share the series with an empty name, which no namespace has.
+type namespaceMetric struct {
+	counter *prometheus.CounterVec
+	mu      sync.Mutex
+	names   map[string]bool
+}
+
+// pulled counts a pull of a repository.
+func (m *Metrics) pulled(repository string) {
+	if m == nil {
+		return
+	}
+	name, _, _ := strings.Cut(repository, "/")
+	m.pulls.mu.Lock()
+	if !m.pulls.names[name] {
+		if len(m.pulls.names) < maxNamespaces {
+			m.pulls.names[strings.Clone(name)] = true
+		} else {
+			name = ""
+		}
+	}
+	m.pulls.mu.Unlock()
+	m.pulls.counter.WithLabelValues(name).Inc()
 }
 
 func (m *Metrics) event(result string, n int) {

@@ -140,6 +140,26 @@
 // During an upgrade, replicas of the previous version count pulls in Redis keys of another
 // format: upgrade.go flushes these keys too.
 //
+// # Why the history has the same pulls
+//
+// The history says how many pulls there were on each day, in UTC: of the registry, and of each
+// namespace, repository, tag and manifest. The statements that add a batch of pulls to the
+// counts add the same pulls to the history (counts.add). So a pull is in both or in neither,
+// and for each tag and manifest the days add up to the count, from the time on when the history
+// began. A trigger refuses the counts of processes of older versions, which know no history.
+//
+// The statistics row of a tag or manifest has the pulls of its newest day itself, and the
+// history tables have those of earlier days. The day of a row never goes back. An upsert that
+// moves it forward has locked the row, and moves the pulls of the day before to the history
+// table in the same statement; pulls of an earlier day go there at once. So each pull of a tag
+// or manifest is in exactly one of the two places, and a reader adds them up in one statement.
+//
+// A pull counts for the day of its own time. The audit log has this time; an entry that stands
+// for several pulls has the time of each, or all of its pulls are of one day. A counter in Redis
+// has, for each of its earlier days, the count at the end of that day. A pull that Redis gets
+// after a pull of a later day, in the same counter, counts for the later day; processes send
+// their pulls within two seconds.
+//
 // # Transaction ids
 //
 // Each PostgreSQL server has its own sequence of transaction ids. After a restore the ids
@@ -167,6 +187,8 @@ type Options struct {
 	// Redis has pulls that aren't in the statistics' database yet. Nil if no Redis is
 	// configured.
 	Redis *Redis
+	// Retention is how long the history is kept. 0: for ever.
+	Retention time.Duration
 }
 
 // Reader reads pull statistics. Its methods may be called concurrently.
@@ -174,6 +196,8 @@ type Reader struct {
 	stats *db.DB
 	q     db.Querier // the pool of stats, or a transaction
 	redis *Redis
+	// retention is how long the history is kept. 0: for ever.
+	retention time.Duration
 }
 
 // NewReader makes a reader.
@@ -181,7 +205,7 @@ func NewReader(o Options) (*Reader, error) {
 	if o.DB == nil {
 		return nil, errors.New("pullstats: a database is required")
 	}
-	return &Reader{o.DB, o.DB.Pool, o.Redis}, nil
+	return &Reader{o.DB, o.DB.Pool, o.Redis, o.Retention}, nil
 }
 
 // Pulls are the statistics of one tag or one manifest: how many times and when last it was

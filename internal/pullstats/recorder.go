@@ -146,6 +146,9 @@ func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 	if e.Tag != "" {
 		e.Port = 0
 	}
+	if r.opt.Count && !r.opt.Ignore.matches(e) {
+		r.opt.Metrics.pulled(e.Repository)
+	}
 	var until time.Time
 	for last := false; !r.pulled(ctx, e, last); {
 		if until.IsZero() {

@@ -283,7 +283,8 @@ func TestRedisRestarts(t *testing.T) {
 func TestRedisFlushRestoredDatabase(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
-	tables := []string{"redispullcounters", "redisprocessingstate", "tagpullstatistics", "manifestpullstatistics"}
+	tables := []string{"redispullcounters", "redisprocessingstate", "tagpullstatistics", "manifestpullstatistics",
+		"tagpullhistory", "manifestpullhistory", "repositorypullhistory", "namespacepullhistory", "pullhistory"}
 	for _, step := range append([]string{""}, steps...) {
 		s := open(t, false, 1)
 		c := server.client(t)

@@ -37,7 +37,7 @@ func (s redisServer) open(t testing.TB, stats *db.DB) *Redis {
 	return r
 }
 
-func (s *shop) databases() Databases { return Databases{s.log, s.stats, alive} }
+func (s *shop) databases() Databases { return Databases{s.log, s.stats, namespaces} }
 
 func (s *shop) flusher(t testing.TB, r *Redis, change ...func(*FlushOptions)) *FlushWorker {
 	t.Helper()

@@ -123,13 +123,13 @@ func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 // join adds a pull by tag to an event of the same tag and manifest that waits in the queue,
 // and returns true. It returns false for a pull by digest, and if the queue has no such
 // event. It also returns false if pulls are logged, because each pull then needs an entry
-// of its own.
+// of its own, and if the event is of another day, unless the queue is full.
 func (q *redisQueue) join(e audit.Entry) bool {
 	if q.r.opt.Log != nil || e.Tag == "" {
 		return false
 	}
 	other := q.same[counterName{e.RepositoryID, e.Tag, e.Digest}]
-	if other == nil {
+	if other == nil || len(q.pulls) < q.r.opt.Buffer && !dayOf(other.Time).Equal(dayOf(e.Time)) {
 		return false
 	}
 	other.n, other.marked = other.n+1, false

@@ -101,11 +101,18 @@ type counterName struct {
 	digest     oci.Digest
 }
 
+// groupName identifies a group. Pulls from before and after midnight (UTC) aren't in one group,
+// so that each counts for its day.
+type groupName struct {
+	counterName
+	day time.Time
+}
+
 func grouped(batch []*event) []*group {
-	groups := make(map[counterName]*group, len(batch))
+	groups := make(map[groupName]*group, len(batch))
 	var list []*group
 	for _, e := range batch {
-		name := counterName{e.RepositoryID, e.Tag, e.Digest}
+		name := groupName{counterName{e.RepositoryID, e.Tag, e.Digest}, dayOf(e.Time)}
 		g := groups[name]
 		if g == nil {
 			g = &group{}

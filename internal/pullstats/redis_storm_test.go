@@ -141,21 +141,24 @@ var stormSeed = rand.Uint64()
 
 var steps = []string{"begun", "read", "before commit", "after commit", "settled"}
 
-// pulls has Redis count n pulls, by digest and by tags that move between manifests.
+// pulls has Redis count n pulls, by digest and by tags that move between manifests, in the
+// course of three days. Each call pulls tags of its own, and by digest manifests of its own, so
+// that the days of each counter come in their order.
 func (w *tempest) pulls(t *testing.T, seed uint64, n int) error {
 	r := rand.New(rand.NewPCG(seed, stormSeed))
 	rec := w.s.recorder(t, w.redis, unlogged)
-	for n > 0 {
+	for all := n; n > 0; {
 		list := make([]audit.Entry, 0, 500)
+		day := noon.AddDate(0, 0, 3*(all-n)/all)
 		for range min(n, 1+r.IntN(500)) {
-			tag := ""
+			tag, content := "", fmt.Sprint(seed, "-", r.IntN(6))
 			if r.IntN(4) > 0 {
-				tag = fmt.Sprint("v", r.IntN(6))
+				tag, content = fmt.Sprint("v", seed, "-", r.IntN(6)), fmt.Sprint(r.IntN(6))
 			}
 			// No two pulls have the same time, and the times aren't in the order of the
 			// calls.
-			when := noon.Add(time.Duration(r.IntN(3600))*time.Second + time.Duration(w.clock.Add(1))*time.Microsecond)
-			list = append(list, w.s.pull(r.IntN(len(w.s.repositories)), tag, fmt.Sprint(r.IntN(6)), when))
+			when := day.Add(time.Duration(r.IntN(3600))*time.Second + time.Duration(w.clock.Add(1))*time.Microsecond)
+			list = append(list, w.s.pull(r.IntN(len(w.s.repositories)), tag, content, when))
 		}
 		n -= len(list)
 		kept, err := rec.queue.record(t.Context(), waiting(list))

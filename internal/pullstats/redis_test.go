@@ -51,6 +51,13 @@ func TestRedis(t *testing.T) {
 				}
 				delete(got, name)
 			}
+			for i, want := range []int64{7, 1} {
+				name := fmt.Sprint("repository ", s.repositories[i])
+				if g := got[name]; g.Count != want {
+					t.Errorf("%s: %+v, want %d", name, g, want)
+				}
+				delete(got, name)
+			}
 			if len(got) > 0 {
 				t.Errorf("besides: %+v", got)
 			}

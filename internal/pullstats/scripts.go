@@ -84,13 +84,19 @@ var (
 	// pull_method. It returns the sequence number of these pulls: the server's clock in
 	// microseconds or, if the counter already has this number or a greater one, the
 	// counter's number plus 1. The field `born` is the sequence number of the counter's
-	// first pulls: if the key is deleted and made again, `born` is greater.
+	// first pulls: if the key is deleted and made again, `born` is greater. When the first
+	// pull of a later day comes (in UTC), the field `days` gets the day that has ended, with
+	// the pulls that the counter had at its end; it keeps the last 31 days. A counter whose
+	// pulls are all of one day has no such field.
 	recordScript = redis.NewScript(`
 local now = redis.call('TIME')
-local h = redis.call('HMGET', KEYS[1], 'seq', 'last_pull_timestamp')
+local h = redis.call('HMGET', KEYS[1], 'seq', 'last_pull_timestamp', 'pull_count', 'days')
 local seq = tonumber(now[1]) * 1000000 + tonumber(now[2])
 seq = string.format('%.0f', math.max(seq, (tonumber(h[1] or 0) or 0) + 1))
 local newer = h[2] and tonumber(h[2]) < tonumber(ARGV[2])
+local day = newer and math.floor(tonumber(h[2]) / 86400)
+local days = newer and day < math.floor(tonumber(ARGV[2]) / 86400) and (h[4] or '') .. string.format('%.0f', day) .. ':' .. h[3] .. ' '
+if days and select(2, string.gsub(days, ' ', '')) > 31 then days = string.gsub(days, '^%S+ ', '') end
 redis.call('SADD', KEYS[2], KEYS[1])
 redis.call('HINCRBY', KEYS[1], 'pull_count', ARGV[1])
 if not h[2] then
@@ -98,6 +104,7 @@ if not h[2] then
     'pull_method', ARGV[6], 'last_pull_timestamp', ARGV[2], 'born', seq, 'seq', seq)
 else
   redis.call('HSET', KEYS[1], 'seq', seq, 'last_pull_timestamp', newer and ARGV[2] or h[2])
+  if days then redis.call('HSET', KEYS[1], 'days', days) end
 end
 redis.call('PERSIST', KEYS[1])
 return seq`)

@@ -96,7 +96,7 @@ func (s *shop) crashing(t *testing.T, ctx context.Context, seed uint64, died *cr
 	r := rand.New(rand.NewPCG(seed, 1))
 	for ctx.Err() == nil {
 		log, stats := s.process(t)
-		w, err := NewSyncWorker(SyncOptions{Databases: Databases{log, stats, alive}, Logger: quiet, Batch: 1 + r.IntN(40)})
+		w, err := NewSyncWorker(SyncOptions{Databases: Databases{log, stats, namespaces}, Logger: quiet, Batch: 1 + r.IntN(40)})
 		if err != nil {
 			return err
 		}

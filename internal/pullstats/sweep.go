@@ -184,12 +184,12 @@ type sweptTable struct {
 // sweptTables returns the tables of tags and of manifests.
 func sweptTables(o SweeperOptions) []sweptTable {
 	return []sweptTable{
-		{o.Stats, strings.NewReplacer("{table}", "tagpullstatistics", "{name}", "tag_name", "{count}", "tag_pull_count", "{last}", "last_tag_pull_date"),
+		{o.Stats, strings.NewReplacer("{table}", "tagpullstatistics", "{history}", "tagpullhistory", "{name}", "tag_name", "{count}", "tag_pull_count", "{last}", "last_tag_pull_date"),
 			func(ctx context.Context, rows []sweptRow) ([]bool, error) {
 				repositories, names := keys(rows)
 				return o.Tags(ctx, repositories, names)
 			}},
-		{o.Stats, strings.NewReplacer("{table}", "manifestpullstatistics", "{name}", "manifest_digest", "{count}", "total_pull_count", "{last}", "last_pull_date"),
+		{o.Stats, strings.NewReplacer("{table}", "manifestpullstatistics", "{history}", "manifestpullhistory", "{name}", "manifest_digest", "{count}", "total_pull_count", "{last}", "last_pull_date"),
 			func(ctx context.Context, rows []sweptRow) ([]bool, error) {
 				repositories, names := keys(rows)
 				digests := make([]oci.Digest, len(names))
@@ -287,9 +287,9 @@ func (t sweptTable) mark(ctx context.Context, rows []sweptRow) error {
 	return err
 }
 
-// drop deletes those of the rows that haven't changed since they were read, and returns
-// their number.
-func (t sweptTable) drop(ctx context.Context, rows []sweptRow) (int64, error) {
+// drop deletes those of the rows that haven't changed since they were read, with the history
+// of their tags or manifests, and returns the number of rows of statistics.
+func (t sweptTable) drop(ctx context.Context, rows []sweptRow) (dropped int64, err error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}
@@ -299,7 +299,7 @@ func (t sweptTable) drop(ctx context.Context, rows []sweptRow) (int64, error) {
 	for i, r := range rows {
 		counts[i], lasts[i], checks[i], marks[i] = r.count, r.last, r.checked, r.gone
 	}
-	done, err := t.db.Pool.Exec(ctx, t.columns.Replace(`
+	err = t.db.Pool.QueryRow(ctx, t.columns.Replace(`
 		WITH same AS MATERIALIZED (
 			SELECT s.* FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[])
 				AS p (repository_id, name, count, last, checked, gone)
@@ -307,8 +307,13 @@ func (t sweptTable) drop(ctx context.Context, rows []sweptRow) (int64, error) {
 				SELECT repository_id, {name} FROM {table}
 				WHERE repository_id = p.repository_id AND {name} = p.name AND {count} = p.count AND {last} IS NOT DISTINCT FROM p.last
 					AND last_check_date IS NOT DISTINCT FROM p.checked AND gone_since = p.gone
-				FOR UPDATE SKIP LOCKED) s)
-		DELETE FROM {table} s USING same WHERE s.repository_id = same.repository_id AND s.{name} = same.{name}`),
-		repositories, names, counts, lasts, checks, marks)
-	return done.RowsAffected(), err
+				FOR UPDATE SKIP LOCKED) s
+		), gone AS (
+			DELETE FROM {table} s USING same WHERE s.repository_id = same.repository_id AND s.{name} = same.{name}
+			RETURNING s.repository_id, s.{name}
+		), days AS (
+			DELETE FROM {history} h USING gone WHERE h.repository_id = gone.repository_id AND h.{name} = gone.{name})
+		SELECT count(*) FROM gone`),
+		repositories, names, counts, lasts, checks, marks).Scan(&dropped)
+	return dropped, err
 }

@@ -220,10 +220,10 @@ type tally struct {
 // set.
 func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, ripe time.Time, pending []int64) (t tally, err error) {
 	mine, elsewhere, heads := split(pulls)
-	err = w.opt.withAlive(ctx, sorted(append(repositories(mine), pending...)), func(alive map[int64]bool, tx pgx.Tx) error {
+	err = w.opt.withAlive(ctx, sorted(append(repositories(mine), pending...)), func(alive living, tx pgx.Tx) error {
 		var living []audit.Pull
 		for _, p := range mine {
-			if alive[p.RepositoryID] {
+			if alive.has(p.RepositoryID) {
 				living = append(living, p)
 			}
 		}
@@ -237,7 +237,7 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, rip
 		if err := keepPending(ctx, tx, pulls); err != nil {
 			return err
 		}
-		sum := newAdder()
+		sum := newAdder(alive)
 		sum.addPulls(living)
 		if t.more, err = w.joinPending(ctx, tx, ripe, alive, sum); err != nil {
 			return err

@@ -219,16 +219,16 @@ func (w *FlushWorker) applyOlder(ctx context.Context, n int64, list []counter) (
 	for _, c := range list {
 		ids, names, seqs = append(ids, c.repository), append(names, olderName(c.key)), append(seqs, c.seq)
 	}
-	err = w.opt.withAlive(ctx, sorted(ids), func(alive map[int64]bool, tx pgx.Tx) error {
+	err = w.opt.withAlive(ctx, sorted(ids), func(alive living, tx pgx.Tx) error {
 		done, err := tx.Exec(ctx, "UPDATE redisflushbatches SET state = 'applied', keys = $2, key_names = $3, key_seqs = $4 WHERE id = $1 AND state = 'open'",
 			n, len(list), names, seqs)
 		if applied = err == nil && done.RowsAffected() == 1; !applied {
 			return err
 		}
-		a := newAdder()
+		a := newAdder(alive)
 		for _, c := range list {
-			if alive[c.repository] {
-				a.add(c.repository, c.tag, c.digest, c.count, c.last)
+			if alive.has(c.repository) {
+				a.add(c.repository, c.tag, c.digest, c.count, dayOf(c.last), c.last)
 			}
 		}
 		if err := a.counts().writeFlushed(ctx, tx); err != nil {
@@ -236,7 +236,7 @@ func (w *FlushWorker) applyOlder(ctx context.Context, n int64, list []counter) (
 		}
 		_, err = tx.Exec(ctx, `
 			UPDATE redisprocessingstate SET keys_processed_count = keys_processed_count + $1,
-				redis_epoch = GREATEST(redis_epoch, $2), updated_at = now()`, len(list), n)
+				redis_epoch = GREATEST(redis_epoch, $2), updated_at = now(), protocol = 3`, len(list), n)
 		return err
 	})
 	if err != nil {

@@ -89,9 +89,9 @@ func TestUpgradeLeftovers(t *testing.T) {
 		applied := o.claim(t, time.Hour, pull(0, "applied", "b"), pull(1, "applied", "b"))
 		exec(t, s.stats, "UPDATE redisflushbatches SET state = 'applied' WHERE id = $1", applied)
 		written := all[len(all)-2:]
-		sum := newAdder()
+		sum := newAdder(s.living())
 		for _, e := range written {
-			sum.add(e.RepositoryID, e.Tag, e.Digest, 1, e.Time)
+			sum.add(e.RepositoryID, e.Tag, e.Digest, 1, dayOf(e.Time), e.Time)
 		}
 		tx, err := s.stats.Pool.Begin(t.Context())
 		must(t, err)
@@ -359,7 +359,7 @@ func TestUpgradeRecount(t *testing.T) {
 		if n := counted(); n != 5 {
 			t.Fatalf("%d pulls are counted, want 5", n)
 		}
-		exec(t, s.stats, "UPDATE redisprocessingstate SET protocol = 2, last_processed_timestamp = now() - interval '1 minute'")
+		exec(t, s.stats, "UPDATE redisprocessingstate SET protocol = 3, last_processed_timestamp = now() - interval '1 minute'")
 		pulls()
 		must(t, c.FlushAll(t.Context()).Err())
 		want := int64(10)

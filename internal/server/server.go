@@ -74,6 +74,7 @@ type Options struct {
 // Mount is one of the interfaces that a Server serves.
 type Mount struct {
 	Prefix  string // of its paths, such as "/api/"
+	Exact   bool   // Prefix is its only path
 	Handler http.Handler
 	// MarshalError encodes an error for a client of this interface.
 	MarshalError func(*oci.Error) []byte
@@ -139,12 +140,16 @@ func (s *Server) Mount(m Mount) { s.mounts = append(s.mounts, m) }
 // nothing answers requests for which no interface is mounted.
 var nothing = Mount{MarshalError: func(e *oci.Error) []byte { return oci.MarshalErrors(e) }}
 
-// mounted returns the interface that answers the request. Of the interfaces whose prefix the
-// request's path begins with, it is the one with the longest prefix.
+// mounted returns the interface that answers the request: the one whose only path this is, or,
+// of the interfaces whose prefix the request's path begins with, the one with the longest prefix.
 func (s *Server) mounted(r *http.Request) *Mount {
 	found := &nothing
 	for i := range s.mounts {
-		if m := &s.mounts[i]; strings.HasPrefix(r.URL.Path, m.Prefix) && len(m.Prefix) > len(found.Prefix) {
+		m := &s.mounts[i]
+		switch {
+		case m.Exact && r.URL.Path == m.Prefix:
+			return m
+		case !m.Exact && strings.HasPrefix(r.URL.Path, m.Prefix) && len(m.Prefix) > len(found.Prefix):
 			found = m
 		}
 	}

@@ -65,7 +65,7 @@ func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
 	if err != nil {
 		b.Fatal(err)
 	}
-	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: pullstats.Databases{Log: d, Stats: d, Alive: catalog.AliveRepositories}})
+	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}})
 	if err != nil {
 		b.Fatal(err)
 	}

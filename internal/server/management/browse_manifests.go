@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -43,6 +44,7 @@ type childManifest struct {
 	Size         int64      `json:"size" doc:"Stored size of the manifest alone, in bytes"`
 	Declared     *int64     `json:"declared_size,omitempty" doc:"The size that the manifest declares, if the stored size differs"`
 	Platform     string     `json:"platform,omitempty" example:"linux/amd64"`
+	TotalSize    *int64     `json:"total_size,omitempty" doc:"Bytes of the manifest, its configuration and its layers; of an index, the sum of this over its first 1000 manifests. Missing: the repository doesn't have the manifest, or it comes after the first 100"`
 }
 
 // imageConfig is an image's configuration in answers.
@@ -75,6 +77,8 @@ type describedManifest struct {
 
 	SubjectSize     *int64 `json:"subject_size,omitempty" doc:"Stored size of the subject; if the subject isn't in the repository, the size that this manifest declares"`
 	SubjectDeclared *int64 `json:"subject_declared_size,omitempty" doc:"The subject's size that this manifest declares, if the stored size differs"`
+
+	SubjectMissing bool `json:"subject_missing,omitempty" doc:"The repository doesn't have the subject"`
 
 	Referrers    catalog.Count `json:"referrers" doc:"Number of manifests whose subject this is, counted up to 1000"`
 	Tags         []string      `json:"tags" nullable:"false" doc:"Up to 100 tags that point to it"`
@@ -122,6 +126,9 @@ func (a *API) addManifest() {
 		if parsed.Config != nil {
 			a.describeImage(ctx, in.Repository, parsed, &out)
 		}
+		if err := a.addTotalSizes(ctx, in.Repository, out.Manifests); err != nil {
+			return nil, err
+		}
 		if a.opt.Pulls != nil {
 			p, err := a.opt.Pulls.Manifest(ctx, m.Repository, in.Digest)
 			if err != nil {
@@ -158,6 +165,8 @@ func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes
 		out.Subject = &parsed.Subject.Digest
 		size, declared := sizeOf(*parsed.Subject)
 		out.SubjectSize, out.SubjectDeclared = &size, declared
+		_, stored := sizes[parsed.Subject.Digest]
+		out.SubjectMissing = !stored
 	}
 	for _, d := range parsed.Manifests {
 		child := childManifest{Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType}
@@ -181,6 +190,32 @@ func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes
 		})
 	}
 	return out
+}
+
+// sizedChildren limits how many manifests of an index are described with their total sizes.
+const sizedChildren = 100
+
+// addTotalSizes sets the total sizes of the first manifests that an index lists.
+func (a *API) addTotalSizes(ctx context.Context, repository string, children []childManifest) error {
+	children = children[:min(len(children), sizedChildren)]
+	digests := make([]oci.Digest, 0, len(children))
+	for _, child := range children {
+		if !slices.Contains(digests, child.Digest) {
+			digests = append(digests, child.Digest)
+		}
+	}
+	if len(digests) == 0 {
+		return nil
+	}
+	found, err := a.catalog.DescribeManifests(ctx, repository, digests)
+	for _, m := range found {
+		for i := range children {
+			if children[i].Digest == m.Digest {
+				children[i].TotalSize = &m.Size
+			}
+		}
+	}
+	return err
 }
 
 // platform is a platform as image indexes and image configurations contain it. String returns

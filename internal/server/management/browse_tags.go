@@ -36,6 +36,8 @@ type listedTag struct {
 	PushedAt       time.Time  `json:"pushed_at,omitzero" doc:"When the tag was made, moved or pushed again. Missing in the history"`
 	EndedBy        string     `json:"ended_by,omitempty" enum:"move_tag,revert_tag,delete_tag,autoprune_tag_delete" doc:"In the history: how the tag came to an end, as a kind of entry of the audit log"`
 	ManifestGone   bool       `json:"manifest_gone,omitempty" doc:"In the history: the manifest isn't in the repository any more, so the tag can't be restored, and size is 0"`
+	IsProtected    bool       `json:"is_protected,omitempty" doc:"A rule protects the tag from being moved and deleted. Only in the description of one tag"`
+	ProtectedBy    string     `json:"protected_by,omitempty" doc:"The rule, for clients that may list the rules" example:"^v[0-9.]+$ of namespace library"`
 	LastPulledAt   *time.Time `json:"last_pulled_at" doc:"Null: not pulled since pulls are counted, or the statistics can't be read now"`
 	PullCount      *int64     `json:"pull_count" doc:"Null if last_pulled_at is"`
 	PullDisplay    *string    `json:"pull_count_display" doc:"pull_count for people" example:"1.7K"`
@@ -290,7 +292,7 @@ func (e tagExpiration) time() (at time.Time, err error) {
 // TransformSchema adds the read-only members of a tag.
 func (movedTag) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return readOnly(s, "name", "reversion", "start_ts", "end_ts", "last_modified", "is_manifest_list", "size", "media_type", "artifact_type",
-		"platforms", "created_at", "pushed_at", "ended_by", "manifest_gone", "last_pulled_at", "pull_count", "pull_count_display")
+		"platforms", "created_at", "pushed_at", "ended_by", "manifest_gone", "is_protected", "protected_by", "last_pulled_at", "pull_count", "pull_count_display")
 }
 
 // TagInput has the path parameters that name a tag. It is exported because huma finds
@@ -317,7 +319,12 @@ func (a *API) addTag() {
 			return nil, oci.Errorf(oci.ManifestUnknown, "repository %s has no tag %s", in.Repository, in.Tag).
 				WithDetail(map[string]string{"name": in.Repository, "tag": in.Tag})
 		}
-		return &getOutput{newListedTag(page.Tags[0], a.pullsOf(ctx, page))}, nil
+		out := newListedTag(page.Tags[0], a.pullsOf(ctx, page))
+		rule, err := a.catalog.ProtectionOf(ctx, in.Repository, in.Tag)
+		if out.IsProtected = rule != nil; out.IsProtected && a.may(ctx, auth.Maintain, auth.OfRepository(in.Repository)) {
+			out.ProtectedBy = rule.Pattern.String() + " of " + rule.Scope.String()
+		}
+		return &getOutput{out}, err
 	})
 	a.addTagChanges()
 }

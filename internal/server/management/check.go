@@ -48,6 +48,7 @@ func (a *API) addChecks() {
 		name: "Check", path: "/check", tag: "check",
 		start:     "Compare the database with the blob store",
 		startMore: "Finds blobs without their objects, and objects that nothing owns, while the registry is used.",
+		what:      "checks",
 		ask:       "Ask for a check", cancel: "Cancel a check",
 	}, a.startCheck, func(status RunStatus, report checkReport) checkRun {
 		p := report.progress

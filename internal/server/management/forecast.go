@@ -13,7 +13,7 @@ import (
 // ForecastQuery has the query parameters of the forecasts.
 type ForecastQuery struct {
 	Days     int      `query:"days" minimum:"1" default:"90" doc:"Number of days that end now. More than 365 counts as 365; the audit log may not reach back so far"`
-	Settings []string `query:"settings" doc:"Ages or numbers, separated by commas, that the policy in the body might have instead of its own: for each, the answer says what would be stored now. At most 16"`
+	Settings []string `query:"settings" doc:"Ages, numbers or sizes, separated by commas, that the policy in the body might have instead of its own: for each, the answer says what would be stored now. At most 16"`
 }
 
 func (q *ForecastQuery) options() autoprune.ForecastOptions {

@@ -48,7 +48,8 @@ func (a *API) addGCRuns() {
 		start: "Collect garbage now",
 		startMore: "Reviews what is due and deletes what nothing refers to, until nothing is due, beside the workers that " +
 			"do so all the time.",
-		ask: "Ask for a run of garbage collection", cancel: "Cancel a run of garbage collection",
+		what: "garbage collection",
+		ask:  "Ask for a run of garbage collection", cancel: "Cancel a run of garbage collection",
 	}, a.startGC, func(status RunStatus, report gcReport) gcRun {
 		return gcRun{
 			RunStatus: status, DryRun: report.dryRun, Progress: report.progress,
@@ -125,6 +126,21 @@ func (a *API) addGCState() {
 			return nil, err
 		}
 		return &blobOutput{explainedBlob{e, e.Sentences()}}, nil
+	})
+
+	type activityInput struct {
+		Days int `query:"days" minimum:"1" maximum:"31" default:"30" doc:"How many days, of which today is the last"`
+	}
+	type activity struct {
+		Days []gc.DayReclaimed `json:"days" nullable:"false" doc:"The oldest first. Days on which nothing was deleted are left out"`
+	}
+	type activityOutput struct{ Body activity }
+	add(a, auth.Operate, huma.Operation{
+		OperationID: "getGCActivity", Method: http.MethodGet, Path: "/gc/activity", Tags: []string{"gc"},
+		Summary: "Get what garbage collection has deleted, by day", Description: "Days are UTC. The registry remembers 31 of them.",
+	}, func(ctx context.Context, in *activityInput) (*activityOutput, error) {
+		days, err := a.opt.GC.Collector.ReclaimedByDay(ctx, in.Days)
+		return &activityOutput{activity{days}}, err
 	})
 
 	type manifestInput struct {

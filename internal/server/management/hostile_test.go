@@ -34,7 +34,7 @@ func whole(t *testing.T) *registry {
 		if o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d}); err != nil {
 			t.Fatal(err)
 		}
-		places := pullstats.Databases{Log: d, Stats: d, Alive: catalog.AliveRepositories}
+		places := pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
 		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 			t.Fatal(err)
 		}

@@ -177,6 +177,7 @@ func New(o Options) (*API, error) {
 	a.addTagList()
 	a.addTag()
 	a.addManifest()
+	a.addReferrers()
 	a.addSystem()
 	a.addGC()
 	a.addChecks()

@@ -113,7 +113,7 @@ func TestAPIRefusals(t *testing.T) {
 		{"POST", "/gc/run", `{"dry_run": "yes"}`, 400, bad, "body.dry_run: expected boolean"},
 		{"POST", "/gc/run", `true`, 400, bad, "body: expected object"},
 		{"POST", "/gc/run?dry_run=true", ``, 400, bad, "query.dry_run: unknown query parameter"},
-		{"GET", "/gc/run", "", 405, bad, "GET is not possible"},
+		{"PUT", "/gc/run", "", 405, bad, "PUT is not possible"},
 		{"GET", "/gc/run/x", "", 404, absence, `no run here is called "x"`},
 		{"DELETE", "/gc/run/x", "", 404, absence, `no run here is called "x"`},
 		{"POST", "/gc/retry", `{"kind": "tag"}`, 400, bad, "body.kind: expected value to be one of"},

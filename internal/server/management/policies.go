@@ -54,6 +54,13 @@ type PolicyBody struct{ Body policyText }
 
 func (b PolicyBody) text() policyText { return b.Body }
 
+// PolicyVersion is the query parameter of a change to a policy that was read before.
+type PolicyVersion struct {
+	Version int64 `query:"version" minimum:"0" doc:"Version of the policy as it was read. 409: it was saved since. Absent or 0: change any version"`
+}
+
+func (v PolicyVersion) version() int64 { return v.Version }
+
 // policyText is an auto-prune policy as the JSON text that the client sent. Package autoprune
 // parses this text instead of huma, because autoprune's errors are more specific than those
 // that huma derives from a schema.
@@ -73,7 +80,7 @@ func (policyText) Schema(r huma.Registry) *huma.Schema {
 // readOnlyOfPolicies are the members of api.PolicyView that a request can't set. Requests may
 // contain them, since some clients send back a whole policy as they read it; the registry
 // ignores them.
-var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "setting", "active_from", "created_at", "updated_at"}
+var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "setting", "active_from", "version", "created_at", "updated_at"}
 
 // parse parses the policy. `id` is the policy's id in the request's path, "" for a new policy.
 // parse returns an error if the body has the id of a different policy, because the client
@@ -98,10 +105,11 @@ func (p policyText) parse(id string) (autoprune.Policy, error) {
 // PolicyForm describes a policy in requests. It is exported because huma makes JSON schemas
 // only of exported types.
 type PolicyForm struct {
-	Method            string  `json:"method" enum:"creation_date,number_of_tags,last_pulled" doc:"How tags are selected"`
+	Method            string  `json:"method" enum:"creation_date,number_of_tags,last_pulled,max_bytes" doc:"How tags are selected"`
 	OlderThan         string  `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
 	NumTags           int     `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
-	Value             any     `json:"value,omitempty" doc:"Quay's name for olderThan or numTags, in place of it"`
+	MaxBytes          string  `json:"maxBytes,omitempty" doc:"For max_bytes: how much the most recently used tags of a repository, which stay, may store" example:"50GiB"`
+	Value             any     `json:"value,omitempty" doc:"Another name for olderThan, numTags or maxBytes, in place of it; for the first two it is Quay's"`
 	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $. Absent: all tags"`
 	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: select the tags that don't match the pattern. Default true"`
 	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: also delete attached tags, such as signatures, that the pattern selects, that are a day old, and whose image isn't in the repository. Default false: such tags are treated as any other"`
@@ -119,7 +127,7 @@ func viewPolicy(s autoprune.Saved) api.PolicyView {
 	v := api.PolicyView{
 		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(), SelectorForm: s.Policy.Selectors(),
 		SafeguardForm: s.Policy.Safeguards(), Keep: s.Policy.Keep(),
-		Warnings: s.Policy.Warnings(), Problem: s.Problem, Stored: s.Stored, CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC(),
+		Warnings: s.Policy.Warnings(), Problem: s.Problem, Stored: s.Stored, Version: s.Version, CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC(),
 	}
 	if s.ActiveFrom != nil {
 		at := s.ActiveFrom.UTC()
@@ -169,6 +177,7 @@ func (a *API) addPolicies() {
 	}, struct {
 		PolicyOfNamespace
 		PolicyItem
+		PolicyVersion
 		PolicyBody
 	}](a, "/organization/{orgname}/autoprunepolicy", "Organization", "a namespace")
 	addPoliciesOf[PolicyOfRepository, struct {
@@ -180,6 +189,7 @@ func (a *API) addPolicies() {
 	}, struct {
 		PolicyOfRepository
 		PolicyItem
+		PolicyVersion
 		PolicyBody
 	}](a, "/repository/{repository}/autoprunepolicy", "Repository", "a repository")
 	addPoliciesOf[PolicyOfRegistry, struct {
@@ -191,6 +201,7 @@ func (a *API) addPolicies() {
 	}, struct {
 		PolicyOfRegistry
 		PolicyItem
+		PolicyVersion
 		PolicyBody
 	}](a, "/autoprunepolicy", "Default", "the registry's defaults")
 	a.addUserPolicies()
@@ -199,12 +210,13 @@ func (a *API) addPolicies() {
 }
 
 // The inputs of the operations on policies implement these interfaces. target returns the scope
-// of the policies: the registry, a namespace or a repository. item returns the policy's id, and
-// text returns the policy in the body.
+// of the policies: the registry, a namespace or a repository. item returns the policy's id,
+// text the policy in the body, and version the version that the client wants to change.
 type (
-	targeted interface{ target() autoprune.Target }
-	named    interface{ item() string }
-	written  interface{ text() policyText }
+	targeted  interface{ target() autoprune.Target }
+	named     interface{ item() string }
+	written   interface{ text() policyText }
+	versioned interface{ version() int64 }
 )
 
 // addPoliciesOf adds the operations on the policies of one scope: the registry, a namespace or
@@ -253,7 +265,8 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		OperationID: "update" + name + "AutoPrunePolicy", Method: http.MethodPut, Path: path, Tags: tags,
 		Summary: "Replace an auto-prune policy of " + of,
 		Description: "Tags that an undo has exempted from the policy aren't exempt any more, also when it stays the same. " +
-			"The body may be what was read: read-only members are ignored, but the uuid of another policy is refused.",
+			"The body may be what was read: read-only members are ignored, but the uuid of another policy is refused. " +
+			"With version, a policy that somebody else has saved since is left as it is: 409.",
 		DefaultStatus: http.StatusNoContent, Errors: bad, SkipValidateBody: true,
 	}, func(ctx context.Context, in *U) (*policyUpdated, error) {
 		id := any(in).(named).item()
@@ -261,7 +274,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		if err != nil {
 			return nil, err
 		}
-		return &policyUpdated{warningHeaders(policy.Warnings())}, prune.Update(ctx, any(in).(targeted).target(), id, policy)
+		return &policyUpdated{warningHeaders(policy.Warnings())}, prune.UpdateVersion(ctx, any(in).(targeted).target(), id, policy, any(in).(versioned).version())
 	})
 	add(a, auth.Maintain, huma.Operation{
 		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,

@@ -114,6 +114,25 @@ func (a *API) addPruneAsks() {
 		return out, err
 	})
 
+	type waitingInput struct {
+		Limit int `query:"limit" minimum:"1" default:"50" doc:"Most namespaces. More than 500 counts as 500"`
+	}
+	type waitingOutput struct {
+		Body struct {
+			Namespaces []autoprune.NamespaceAsks `json:"namespaces" nullable:"false"`
+		}
+	}
+	add(a, auth.Operate, huma.Operation{
+		OperationID: "listWaitingAutoPruneAsks", Method: http.MethodGet, Path: "/autoprune/asks", Tags: tags,
+		Summary:     "List the namespaces in which auto-prune policies ask for an approval",
+		Description: "The namespace that has waited longest comes first. The list of a namespace's asks tells which of its policies still ask.",
+	}, func(ctx context.Context, in *waitingInput) (*waitingOutput, error) {
+		list, err := prune.WaitingAsks(ctx, min(in.Limit, 500))
+		out := new(waitingOutput)
+		out.Body.Namespaces = list
+		return out, err
+	})
+
 	type approveInput struct {
 		PolicyOfNamespace
 		PolicyItem

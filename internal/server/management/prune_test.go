@@ -58,6 +58,9 @@ func TestAPIPolicies(t *testing.T) {
 		if view.Method != "creation_date" || view.Value != "2w" || view.TagPattern != nil || !view.TagPatternMatches {
 			t.Errorf("GET %s: %+v", one, view)
 		}
+		again := `{"method": "creation_date", "olderThan": "2w"}`
+		r.Manage(t, "PUT", one+"?version=1", again).Refused(t, 409, "invalid_request", "saved meanwhile")
+		r.Manage(t, "PUT", fmt.Sprintf("%s?version=%d", one, view.Version), again).WantStatus(t, 204)
 		r.Manage(t, "PUT", one, `{"uuid": "x", "method": "creation_date", "olderThan": "2w"}`).Refused(t, 400, "invalid_request", "^uuid: ")
 		r.Manage(t, "POST", base, `{"method": "creation_date", "olderThan": "14d"}`).Refused(t, 400, "invalid_request", "has this policy already, as "+made.UUID)
 		var gone struct{ UUID string }
@@ -100,6 +103,10 @@ func TestAPIRefusesBadPolicies(t *testing.T) {
 		`{"method": "number_of_tags", "numTags": "ten"}`:                                                   "^numTags: ",
 		`{"method": "number_of_tags"}`:                                                                     "^numTags: ",
 		`{"method": "creation_date"}`:                                                                      "^olderThan: ",
+		`{"method": "max_bytes"}`:                                                                          "^maxBytes: it is missing",
+		`{"method": "max_bytes", "maxBytes": 5}`:                                                           "^maxBytes: it must be a string",
+		`{"method": "max_bytes", "maxBytes": "0"}`:                                                         "^maxBytes: .*zero",
+		`{"method": "max_bytes", "maxBytes": "5GiB", "olderThan": "2w"}`:                                   "^olderThan: max_bytes has none",
 		`{"method": "creation_date", "olderThan": ""}`:                                                     "^olderThan: .*empty",
 		`{"method": "creation_date", "olderThan": "0d"}`:                                                   "^olderThan: .*0",
 		`{"method": "creation_date", "olderThan": "-2d"}`:                                                  "^olderThan: ",
@@ -240,6 +247,11 @@ func TestAPIAsks(t *testing.T) {
 	if list.Asks[0].RunAsk != want {
 		t.Errorf("asks: %+v", list)
 	}
+	var waiting struct{ Namespaces []autoprune.NamespaceAsks }
+	r.Manage(t, "GET", "/autoprune/asks", "").Into(t, 200, &waiting)
+	if w := waiting.Namespaces; len(w) != 1 || w[0].Namespace != "app" || w[0].Policies != 1 || w[0].Tags != 3 || w[0].Asked.IsZero() {
+		t.Errorf("waiting: %+v", w)
+	}
 	path := "/organization/app/autoprune/asks/" + made.UUID + "/approve"
 	r.Manage(t, "POST", path, `{"version": 1, "tags": 2}`).Refused(t, 409, "invalid_request", "would delete 3 tags, more than the 2 that were approved")
 	r.Manage(t, "POST", path, `{"version": 7, "tags": 3}`).Refused(t, 409, "invalid_request", "has version 1, and version 7 was approved")
@@ -252,6 +264,9 @@ func TestAPIAsks(t *testing.T) {
 	r.Manage(t, "POST", path, `{"version": 1, "tags": 3}`).Into(t, 200, &approved)
 	if approved.Approved == nil || *approved.Approved != 3 || approved.Until == nil {
 		t.Errorf("approved: %+v", approved)
+	}
+	if r.Manage(t, "GET", "/autoprune/asks", "").Into(t, 200, &waiting); waiting.Namespaces == nil || len(waiting.Namespaces) != 0 {
+		t.Errorf("waiting after the approval: %+v", waiting.Namespaces)
 	}
 	eventually(t, "the tags are gone", func() bool {
 		r.Manage(t, "GET", "/organization/app/autoprune/asks", "").Into(t, 200, &list)

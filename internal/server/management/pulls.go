@@ -102,6 +102,7 @@ func (a *API) addPulls() {
 	a.addTagPulls()
 	a.addManifestPulls()
 	a.addPullState()
+	a.addPullHistory()
 }
 
 func (a *API) addTagPulls() {

@@ -29,7 +29,7 @@ func counting(t *testing.T) (r *registry, flush func(want int64)) {
 			t.Fatal(err)
 		}
 		quiet := slog.New(slog.DiscardHandler)
-		places := pullstats.Databases{Log: d, Stats: d, Alive: catalog.AliveRepositories}
+		places := pullstats.Databases{Log: d, Stats: d, Alive: catalog.LivingNamespaces}
 		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: quiet}); err != nil {
 			t.Fatal(err)
 		}

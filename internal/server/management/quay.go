@@ -51,6 +51,7 @@ func (a *API) addUserPolicies() {
 	}, struct {
 		PolicyOfUser
 		PolicyItem
+		PolicyVersion
 		PolicyBody
 	}](a, "/user/autoprunepolicy", "User", "the namespace of the client's account, which is "+anonymousNamespace+" if nobody is logged in")
 }

@@ -20,6 +20,7 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 			`{"method": "number_of_tags", "value": 10, "tagPattern": "v", "tagPatternMatches": false}`,
 			`{"method": "creation_date", "olderThan": "2w", "removeOrphans": true}`,
 			`{"method": "last_pulled", "olderThan": "90d"}`,
+			`{"method": "max_bytes", "maxBytes": "50GiB", "tagPattern": "^pr-"}`,
 			`{"method": "number_of_tags", "value": 10, "keep": [{"newest": 3, "groupBy": "^(v)"}, {"usedWithin": "30d"}, {"tagPattern": "^r"},
 				{"versions": "newest_patches"}]}`,
 			`{"method": "number_of_tags", "value": 11, "mediaTypes": ["*index*"], "artifactTypes": ["a/b"], "largerThan": "1GiB", "smallerThan": "5TB"}`,

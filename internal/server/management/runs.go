@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,6 +125,18 @@ func (rs *runs[R]) find(id string) (*run[R], error) {
 		"start, or there have been %d since", id, keptRuns)
 }
 
+// newest returns the states of the runs that find finds, the newest first.
+func (rs *runs[R]) newest() []RunStatus {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	list := make([]RunStatus, 0, len(rs.list))
+	for _, r := range slices.Backward(rs.list) {
+		status, _ := r.view()
+		list = append(list, status)
+	}
+	return list
+}
+
 // close cancels the run that is under way, makes start refuse further runs, and waits until the
 // cancelled run has ended or `ctx` ends.
 func (rs *runs[R]) close(ctx context.Context) {
@@ -177,6 +190,7 @@ func (r *run[R]) end(ctx context.Context, err error) {
 type runTexts struct {
 	name, path, tag               string
 	start, startMore, ask, cancel string
+	what                          string // for the list
 }
 
 // addRuns adds the operations that start, show and cancel runs of one kind. B is the body,
@@ -211,6 +225,14 @@ func addRuns[B, R, V any](a *API, rs *runs[R], text runTexts, start func(context
 		status, report := r.view()
 		return &startOutput{server.Observed(ctx).Base + apiRoot + text.path + "/" + status.ID, view(status, report)}, nil
 	})
+	type listBody struct {
+		Runs []RunStatus `json:"runs" nullable:"false" doc:"Newest first"`
+	}
+	type listOutput struct{ Body listBody }
+	add(a, auth.Operate, huma.Operation{
+		OperationID: "list" + text.name + "s", Method: http.MethodGet, Path: text.path, Tags: []string{text.tag},
+		Summary: "List the runs of " + text.what, Description: "The last 10 that were started in the replica that answers.",
+	}, func(context.Context, *struct{}) (*listOutput, error) { return &listOutput{listBody{rs.newest()}}, nil })
 	add(a, auth.Operate, huma.Operation{
 		OperationID: "get" + text.name, Method: http.MethodGet, Path: text.path + "/{id}", Tags: []string{text.tag},
 		Summary: text.ask, Description: "A replica knows the last 10 runs that were started in it.",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/loosefk"
@@ -27,6 +28,16 @@ type System struct {
 	Database *db.DB
 	// Migrations lists all migrations. Nil: they aren't reported.
 	Migrations func(ctx context.Context) ([]db.MigrationStatus, error)
+	// Configuration has the settings in force, with secrets hidden.
+	Configuration []Setting
+}
+
+// Setting is a setting in force. It is exported because huma makes JSON schemas only of exported
+// types.
+type Setting struct {
+	Name   string `json:"name" example:"gc.review_delay"`
+	Value  string `json:"value" doc:"Secrets are hidden" example:"24h"`
+	Source string `json:"source" doc:"Where the value comes from: a place in a file, an environment variable, or default" example:"default"`
 }
 
 // LooseKeys gives access to the registry's loose foreign keys.
@@ -37,14 +48,16 @@ type LooseKeys struct {
 
 // systemState is the answer about the system.
 type systemState struct {
-	Version   string         `json:"version"`
-	GoVersion string         `json:"go_version"`
-	Replica   string         `json:"replica" doc:"The process that answered"`
-	StartedAt time.Time      `json:"started_at"`
-	Uptime    int64          `json:"uptime_seconds"`
-	Database  partState      `json:"database"`
-	Storage   partState      `json:"storage"`
-	Schema    migrationState `json:"migrations"`
+	Version   string            `json:"version"`
+	GoVersion string            `json:"go_version"`
+	Replica   string            `json:"replica" doc:"The process that answered"`
+	StartedAt time.Time         `json:"started_at"`
+	Uptime    int64             `json:"uptime_seconds"`
+	Database  partState         `json:"database"`
+	Storage   partState         `json:"storage"`
+	Schema    migrationState    `json:"migrations"`
+	Replicas  []catalog.Replica `json:"replicas" nullable:"false" doc:"Processes that use the database, at most 100"`
+	Settings  []Setting         `json:"configuration" nullable:"false" doc:"The settings in force in this replica"`
 }
 
 // partState is the state of one service that the registry depends on.
@@ -83,6 +96,7 @@ func (a *API) system(ctx context.Context) systemState {
 		Version: o.Version, GoVersion: runtime.Version(), Replica: o.Replica, StartedAt: a.started.UTC(),
 		Uptime:   int64(time.Since(a.started).Seconds()),
 		Database: partState{Kind: "postgresql"}, Storage: partState{Kind: o.Storage},
+		Replicas: []catalog.Replica{}, Settings: append([]Setting{}, o.Configuration...),
 	}
 	state.Storage.set(a, "storage", within(ctx, a.store.Check))
 	if o.Database != nil {
@@ -95,6 +109,16 @@ func (a *API) system(ctx context.Context) systemState {
 			state.Database.More = conn.Conn().PgConn().ParameterStatus("server_version")
 			return conn.Ping(ctx)
 		}))
+	}
+	if state.Database.OK {
+		err := within(ctx, func(ctx context.Context) error {
+			list, err := a.catalog.Replicas(ctx)
+			state.Replicas = append(state.Replicas, list...)
+			return err
+		})
+		if err != nil {
+			a.server.Warn(ctx, "listing replicas failed", err)
+		}
 	}
 	if o.Migrations != nil && state.Database.OK {
 		err := within(ctx, func(ctx context.Context) error {
@@ -178,6 +202,7 @@ func (a *API) addLooseKeys() {
 		name: "LooseKeysRun", path: "/loosefk/run", tag: "loosefk",
 		start:     "Clean up after deleted repositories and namespaces now",
 		startMore: "Processes what is due until nothing is, or a limit is reached, beside the worker that does so all the time.",
+		what:      "loose foreign keys",
 		ask:       "Ask for a run of loose foreign keys", cancel: "Cancel a run of loose foreign keys",
 	}, a.startLooseKeys, func(s RunStatus, result *loosefk.Result) looseRun { return looseRun{s, result} })
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/purser-registry/purser/internal/server/distribution"
 	"github.com/purser-registry/purser/internal/server/login"
 	"github.com/purser-registry/purser/internal/server/management"
+	"github.com/purser-registry/purser/internal/server/ui"
 )
 
 // Registry is a complete registry for a test.
@@ -37,6 +38,7 @@ type Registry struct {
 	Handler      *server.Server
 	Distribution *distribution.API
 	Management   *management.API
+	UI           *ui.UI
 	Catalog      *catalog.Catalog
 	DB           *db.DB
 	DSN          string
@@ -68,6 +70,12 @@ type Options struct {
 	Distribution distribution.Options
 	Management   management.Options
 	Login        login.Options
+	UI           ui.Options
+}
+
+// Configure adds a setting to the configuration that the system's state shows.
+func (o *Options) Configure(name, value, source string) {
+	o.Management.System.Configuration = append(o.Management.System.Configuration, management.Setting{Name: name, Value: value, Source: source})
 }
 
 // Setup starts a registry with its own database and store, and waits until the registry uses
@@ -151,11 +159,21 @@ func (r *Registry) open(t testing.TB, o *Options) {
 	if o.Access == nil {
 		o.Management.Accounts, o.Management.Passwords = auth.NewStore(r.DB), password.NewHasher(password.HasherOptions{})
 	}
+	if o.Management.System.Database == nil {
+		o.Management.System.Database = r.DB
+	}
 	if r.Management, err = management.New(o.Management); err != nil {
 		t.Fatal(err)
 	}
 	r.Handler.Mount(r.Distribution.Mount())
 	r.Handler.Mount(r.Management.Mount())
+	o.UI.Server, o.UI.Log = r.Handler, o.Log
+	if r.UI, err = ui.New(o.UI); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range r.UI.Mounts() {
+		r.Handler.Mount(m)
+	}
 	if o.Access == nil {
 		return
 	}

@@ -38,6 +38,7 @@ var completions = map[string][]completer{
 	"webhook list": {namespaces}, "webhook create": {namespaces}, "webhook show": {namespaces, webhooks, deliveries},
 	"webhook update": {namespaces, webhooks}, "webhook delete": {namespaces, webhooks}, "webhook test": {namespaces, webhooks},
 	"webhook deliveries": {namespaces, webhooks}, "webhook redeliver": {namespaces, webhooks, deliveries},
+	"pulls history": {targets}, "pulls top": {targets}, "pulls unpulled": {namespaces},
 	"repo visibility": {repositoryNames, words("public", "private")},
 	"robot list":      {namespaces}, "robot create": {namespaces}, "robot show": {robots}, "robot rotate": {robots}, "robot limit": {robots},
 	"robot enable": {robots}, "robot disable": {robots}, "robot delete": {robots}, "robot federate": {robots},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
@@ -145,18 +146,19 @@ type policyFlags struct {
 
 // policyValues are the values of the flags, except for those of selectors, safeguards and keep rules.
 type policyValues struct {
-	json, method, olderThan, pattern string
-	numTags                          int
-	not, orphans                     bool
+	json, method, olderThan, maxBytes, pattern string
+	numTags                                    int
+	not, orphans                               bool
 }
 
 func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	f, flags := new(policyFlags), cmd.Flags()
 	textFlag(cmd, &f.json, "policy", "", "the policy as `JSON`, in place of the flags below", checkPolicy)
-	textFlag(cmd, &f.method, "method", "", "`METHOD`: creation_date, number_of_tags or last_pulled (default: what the other flags ask for)",
-		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled)))
+	textFlag(cmd, &f.method, "method", "", "`METHOD`: creation_date, number_of_tags, last_pulled or max_bytes (default: what the other flags ask for)",
+		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled), string(autoprune.MaxBytes)))
 	textFlag(cmd, &f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long", checkAge)
 	flags.Var(command.Number(&f.numTags, 1, autoprune.MaxNumTags), "num-tags", "all tags but the newest `N`")
+	textFlag(cmd, &f.maxBytes, "max-bytes", "", "the least recently used tags, until what remains of each repository stores at most this `SIZE`, such as 50GiB", checkSize)
 	textFlag(cmd, &f.pattern, "pattern", "", "only tags in whose names this `REGEXP` is found; anchor it, as in '^v[0-9]+$'", checkPattern)
 	flags.BoolVar(&f.not, "not-matching", false, "only tags in whose names the pattern isn't found")
 	flags.BoolVar(&f.orphans, "remove-orphans", false, "also attached tags, such as signatures, that are a day old and whose image isn't in their repository")
@@ -182,28 +184,55 @@ func checkPolicy(text string) error {
 
 // check returns an error if the flags contradict each other.
 func (f *policyFlags) check() error {
-	byNumber := f.method == string(autoprune.NumberOfTags)
 	switch {
 	case f.json != "" && (f.policyValues != policyValues{json: f.json} || f.where.given() || f.guard.given() || f.keep.given()):
 		return command.Usagef("--policy has all of it: leave the other flags out")
 	case f.json != "":
 		return nil
-	case f.numTags != 0 && f.olderThan != "":
-		return command.Usagef("--num-tags and --older-than are two policies: create one for each")
-	case byNumber && f.olderThan != "":
-		return command.Usagef("--older-than isn't for --method %s, which needs --num-tags N", f.method)
-	case byNumber && f.numTags == 0:
-		return command.Usagef("--method %s needs --num-tags N", f.method)
-	case f.method != "" && !byNumber && f.numTags != 0:
-		return command.Usagef("--num-tags isn't for --method %s, which needs --older-than AGE", f.method)
-	case f.method != "" && !byNumber && f.olderThan == "":
-		return command.Usagef("--method %s needs --older-than AGE, such as 2w", f.method)
-	case f.numTags == 0 && f.olderThan == "":
-		return command.Usagef("say which tags to delete: --older-than AGE, --num-tags N, or --policy JSON")
+	}
+	if err := f.checkMethod(); err != nil {
+		return err
+	}
+	switch {
 	case f.keep.groupBy != "" && f.keep.newest == 0:
 		return command.Usagef("--keep-group needs --keep-newest N")
 	case f.not && f.pattern == "":
 		return command.Usagef("--not-matching needs --pattern REGEXP")
+	}
+	return nil
+}
+
+// checkMethod returns an error unless there is exactly the flag that the method needs.
+func (f *policyFlags) checkMethod() error {
+	methodFlags := []struct {
+		given   bool
+		name    string
+		argued  string // with an argument
+		methods []autoprune.Method
+	}{
+		{f.numTags != 0, "--num-tags", "--num-tags N", []autoprune.Method{autoprune.NumberOfTags}},
+		{f.olderThan != "", "--older-than", "--older-than AGE, such as 2w", []autoprune.Method{autoprune.CreationDate, autoprune.LastPulled}},
+		{f.maxBytes != "", "--max-bytes", "--max-bytes SIZE, such as 50GiB", []autoprune.Method{autoprune.MaxBytes}},
+	}
+	first := ""
+	for _, flag := range methodFlags {
+		switch own := slices.Contains(flag.methods, autoprune.Method(f.method)); {
+		case flag.given && first != "":
+			return command.Usagef("%s and %s are two policies: create one for each", first, flag.name)
+		case flag.given && f.method != "" && !own:
+			for _, other := range methodFlags {
+				if slices.Contains(other.methods, autoprune.Method(f.method)) {
+					return command.Usagef("%s isn't for --method %s, which needs %s", flag.name, f.method, other.argued)
+				}
+			}
+		case flag.given:
+			first = flag.name
+		case own:
+			return command.Usagef("--method %s needs %s", f.method, flag.argued)
+		}
+	}
+	if first == "" {
+		return command.Usagef("say which tags to delete: --older-than AGE, --num-tags N, --max-bytes SIZE, or --policy JSON")
 	}
 	return nil
 }
@@ -221,12 +250,17 @@ func (f *policyFlags) body() (json.RawMessage, error) {
 		members["method"] = f.method
 	case f.numTags != 0:
 		members["method"] = autoprune.NumberOfTags
+	case f.maxBytes != "":
+		members["method"] = autoprune.MaxBytes
 	}
 	if f.olderThan != "" {
 		members["olderThan"] = f.olderThan
 	}
 	if f.numTags != 0 {
 		members["numTags"] = f.numTags
+	}
+	if f.maxBytes != "" {
+		members["maxBytes"] = f.maxBytes
 	}
 	if f.pattern != "" {
 		members["tagPattern"] = f.pattern
@@ -248,6 +282,7 @@ func policyCreateCommand(src *command.Source) *cobra.Command {
 		Use: "create TARGET", Short: "Create a policy", Args: cobra.ArbitraryArgs,
 		Example: "  purser policy create app --num-tags 100\n  purser policy create app/web --older-than 2w --pattern '^pr-'\n" +
 			"  purser policy create --defaults --method last_pulled --older-than 90d\n" +
+			"  purser policy create app/web --max-bytes 50GiB\n" +
 			"  purser policy create app --older-than 90d --keep-newest 10 --keep-versions releases\n" +
 			"  purser policy create app --older-than 90d --mode observe --never-below 5 --window '22:00-06:00 Europe/Berlin'",
 	}

@@ -23,18 +23,20 @@ type selectorFlags struct {
 
 func (f *selectorFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	size := func(text string) error {
-		_, err := autoprune.ParseSize(text)
-		return err
-	}
 	flags.Var(listFlag{&f.repositories, oci.CheckPathPattern}, "repositories", "only in repositories that match one of these `PATTERNS`, such as acme/web/**; for policies of namespaces and defaults")
 	flags.Var(listFlag{&f.mediaTypes, autoprune.CheckMediaType}, "media-type", "only tags whose manifests have one of these media `TYPES`; * stands for any characters")
 	flags.Var(listFlag{&f.artifactTypes, autoprune.CheckMediaType}, "artifact-type", "only tags whose manifests have one of these artifact `TYPES`; * stands for any characters")
-	textFlag(cmd, &f.larger, "larger-than", "", "only tags of more than this `SIZE`, such as 1GiB", size)
+	textFlag(cmd, &f.larger, "larger-than", "", "only tags of more than this `SIZE`, such as 1GiB", checkSize)
 	flags.Var(attributeFlag{&f.annotations}, "annotation", "only tags whose manifests have this annotation, as `KEY=VALUE`; * stands for any characters of the value; give it again for further annotations")
 	flags.Var(attributeFlag{&f.labels}, "label", "only tags whose images have this label, as `KEY=VALUE`; * stands for any characters of the value; give it again for further labels")
 	flags.Var(listFlag{&f.platforms, autoprune.CheckPlatform}, "platform", "only tags whose images are all for these `PLATFORMS`, such as linux/arm64 or windows/*")
-	textFlag(cmd, &f.smaller, "smaller-than", "", "only tags of less than this `SIZE`, such as 100MB", size)
+	textFlag(cmd, &f.smaller, "smaller-than", "", "only tags of less than this `SIZE`, such as 100MB", checkSize)
+}
+
+// checkSize checks a size in bytes.
+func checkSize(text string) error {
+	_, err := autoprune.ParseSize(text)
+	return err
 }
 
 // set sets the members of the policy's JSON.

@@ -22,7 +22,7 @@ func pruneForecastCommand(src *command.Source) *cobra.Command {
 		Use: "forecast TARGET", Short: "Show what policies would have deleted in the past, day by day",
 		Long: "Show what policies would have deleted in a namespace (app) or a repository (app/web) over the last days, if\n" +
 			"a run had taken place once a day. Without a policy: the policies that apply now. With one: that policy\n" +
-			"alone; --settings then shows what would be stored now if the policy had other ages or numbers.",
+			"alone; --settings then shows what would be stored now if the policy had other ages, numbers or sizes.",
 		Example: "  purser prune forecast app\n  purser prune forecast app --older-than 30d --settings 7d,30d,90d\n" +
 			"  purser prune forecast app/web --num-tags 100 --days 14",
 		Args: cobra.ArbitraryArgs,
@@ -31,7 +31,7 @@ func pruneForecastCommand(src *command.Source) *cobra.Command {
 	days := 90
 	cmd.Flags().Var(command.Number(&days, 1, autoprune.MaxForecastDays), "days", "forecast `N` days that end now; 365 at most")
 	var settings string
-	textFlag(cmd, &settings, "settings", "", "show what would be stored with each of these ages or numbers, `LIST` like 7d,30d,90d or 10,100", checkSettings)
+	textFlag(cmd, &settings, "settings", "", "show what would be stored with each of these ages, numbers or sizes, `LIST` like 7d,30d,90d or 10,100 or 50GiB,1TB", checkSettings)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, _, err := target.path(args, 0)
 		if err != nil {
@@ -45,7 +45,7 @@ func pruneForecastCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 		case settings != "":
-			return command.Usagef("--settings needs a policy: give --older-than AGE, --num-tags N or --policy JSON")
+			return command.Usagef("--settings needs a policy: give --older-than AGE, --num-tags N, --max-bytes SIZE or --policy JSON")
 		}
 		if settings != "" {
 			query.Set("settings", settings)
@@ -62,14 +62,14 @@ func pruneForecastCommand(src *command.Source) *cobra.Command {
 	return cmd
 }
 
-// checkSettings checks a list of ages or numbers.
+// checkSettings checks a list of ages, numbers or sizes.
 func checkSettings(text string) error {
 	list := strings.Split(text, ",")
 	if len(list) > autoprune.MaxForecastSettings {
 		return fmt.Errorf("it has %d elements; write at most %d", len(list), autoprune.MaxForecastSettings)
 	}
 	for _, s := range list {
-		if _, err := strconv.Atoi(s); err == nil {
+		if _, err := autoprune.ParseSize(s); err == nil { // also a number
 			continue
 		}
 		if _, err := autoprune.ParseAge(s); err != nil {

@@ -17,8 +17,9 @@ import (
 )
 
 func pullsCommand(src *command.Source) *cobra.Command {
-	cmd := command.Group("pulls", "Look after the statistics of pulls", pullsStatusCommand(src), pullsFlushCommand(src), pullsResetCommand(src))
-	cmd.Long = "Look after the statistics of pulls: how often and when tags and manifests were pulled. Pulls are\n" +
+	cmd := command.Group("pulls", "Show the statistics of pulls, and look after them", pullsStatusCommand(src), pullsFlushCommand(src), pullsResetCommand(src),
+		pullsHistoryCommand(src), pullsTopCommand(src), pullsUnpulledCommand(src))
+	cmd.Long = "Show the statistics of pulls, and look after them: how often and when tags and manifests were pulled. Pulls are\n" +
 		"counted every few minutes, from the audit log or from Redis."
 	return addServer(cmd)
 }

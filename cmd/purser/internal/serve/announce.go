@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -18,6 +19,7 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets, access access) 
 		text += "  external  " + external + "\n"
 		_, host, _ = strings.Cut(external, "://")
 	}
+	text += "  web UI    " + cmp.Or(cfg.HTTP.ExternalURL, socks.url()) + "/ui/\n"
 	if socks.debug != nil {
 		text += "  debug     http://" + reachable(socks.debug) + "\n"
 	}

@@ -66,7 +66,7 @@ func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out p
 // `o` that concern counting.
 func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Metrics, o *pullstats.RecorderOptions) error {
 	metrics := pullstats.NewMetrics(p.metrics)
-	places := pullstats.Databases{Log: p.db, Stats: p.stats(), Alive: catalog.AliveRepositories}
+	places := pullstats.Databases{Log: p.db, Stats: p.stats(), Alive: catalog.LivingNamespaces}
 	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: places, Log: p.log, Worker: loops})
 	if err != nil {
 		return err
@@ -89,6 +89,13 @@ func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Me
 		return err
 	}
 	out.workers = append(out.workers, out.sync.Run, lastUsed.Run)
+	if c.HistoryRetention > 0 {
+		retention, err := pullstats.NewRetentionWorker(pullstats.RetentionOptions{Stats: p.stats(), Retention: c.HistoryRetention, Logger: p.log, Worker: loops})
+		if err != nil {
+			return err
+		}
+		out.workers = append(out.workers, retention.Run)
+	}
 	if out.redis == nil {
 		return nil
 	}
@@ -183,10 +190,10 @@ func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pulls
 		err := fillUses(ctx, cmp.Or(o.Background, o.DB), sync, repository, tags)
 		if err != nil {
 			// A tag whose pulls can't be read counts as pulled now, so that no policy
-			// deletes it.
+			// deletes it; and policies that count tags don't count it.
 			o.Log.WarnContext(ctx, "pruning without pull statistics", "repository_id", repository, "error", err)
 			for _, t := range tags {
-				t.Pulled = time.Now()
+				t.Pulled, t.UseUnknown = time.Now(), true
 			}
 		}
 		return ctx.Err()
@@ -240,7 +247,7 @@ func fillUses(ctx context.Context, pool *db.DB, w *pullstats.SyncWorker, reposit
 		return err
 	}
 	for _, t := range tags {
-		t.Pulled, t.ManifestPulled = uses.Tags[t.Name], time.Time{}
+		t.Pulled, t.ManifestPulled, t.UseUnknown = uses.Tags[t.Name], time.Time{}, false
 		for _, d := range below[t.Manifest] {
 			if at := uses.Manifests[d.String()]; at.After(t.ManifestPulled) {
 				t.ManifestPulled = at

@@ -36,6 +36,7 @@ import (
 	"github.com/purser-registry/purser/internal/server/distribution"
 	"github.com/purser-registry/purser/internal/server/login"
 	"github.com/purser-registry/purser/internal/server/management"
+	"github.com/purser-registry/purser/internal/server/ui"
 	"github.com/purser-registry/purser/internal/storeid"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -211,7 +212,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if err != nil {
 		return nil, nil, err
 	}
-	statistics, err := pullstats.NewReader(pullstats.Options{DB: p.stats(), Redis: p.pulls.redis})
+	statistics, err := pullstats.NewReader(pullstats.Options{DB: p.stats(), Redis: p.pulls.redis, Retention: cfg.PullStatistics.HistoryRetention})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -292,8 +293,15 @@ func (p dependencies) mount(cfg *config.Config, front *server.Server, access acc
 	}
 	front.Mount(oci.Mount())
 	front.Mount(operators.Mount())
+	pages, err := ui.New(ui.Options{Server: front, Version: o.System.Version, Log: p.log})
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range pages.Mounts() {
+		front.Mount(m)
+	}
 	if access.control != nil {
-		logins, err := login.New(login.Options{Server: front, OIDC: access.oidc, RefreshAge: cfg.Auth.RefreshAge, Log: p.log})
+		logins, err := login.New(login.Options{Server: front, OIDC: access.oidc, Home: "/ui/", RefreshAge: cfg.Auth.RefreshAge, Log: p.log})
 		if err != nil {
 			return nil, err
 		}

@@ -28,6 +28,9 @@ func (p dependencies) system(cfg *config.Config) management.System {
 			return backend.Migrations(ctx, cfg, p.db.Pool.Config().ConnString())
 		},
 	}
+	for _, set := range cfg.Settings() {
+		s.Configuration = append(s.Configuration, management.Setting{Name: set.Key, Value: set.Value, Source: set.Source})
+	}
 	if cfg.Storage.UsesS3() {
 		s.Storage = "s3"
 	}

@@ -1,0 +1,271 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// hostile is text that a careless page would run, or would let change the text around it.
+const hostile = `<script>alert(1)</script>"><img src=x onerror=alert(2)> ` + "\u202egnp.exe" + ` {{.}} javascript:alert(3)`
+
+// fillForPages pushes what the pages have to show: images of several platforms, attached
+// manifests, text that is hostile, and pulls.
+func fillForPages(t *testing.T, r *registry, push func(repo, tag string, m any, mediaType string) v1.Descriptor, blob func(repo string, content []byte) v1.Descriptor) {
+	t.Helper()
+	layer := randomBytes(20 << 10)
+	image := func(repo, tag, arch string, subject *v1.Descriptor, artifact string) v1.Descriptor {
+		config := fmt.Appendf(nil, `{"os":"linux","architecture":%q,"author":%q,"rootfs":{"type":"layers"},"config":{"Env":["A=%s"],"Labels":{"evil":%q},"Entrypoint":["/app"]},
+			"history":[{"created":"2026-11-01T10:00:00Z","created_by":%q},{"created_by":"ENTRYPOINT","empty_layer":true}],"comment":%q}`, arch, hostile, "x", hostile, "RUN "+hostile, tag+artifact+arch)
+		m := v1.Manifest{MediaType: v1.MediaTypeImageManifest, ArtifactType: artifact, Subject: subject,
+			Annotations: map[string]string{"org.opencontainers.image.description": hostile, hostile: "key"}}
+		m.SchemaVersion = 2
+		m.Config = blob(repo, config)
+		m.Config.MediaType = v1.MediaTypeImageConfig
+		l := blob(repo, layer)
+		l.MediaType = v1.MediaTypeImageLayer
+		m.Layers = []v1.Descriptor{l}
+		return push(repo, tag, m, v1.MediaTypeImageManifest)
+	}
+	index := v1.Index{MediaType: v1.MediaTypeImageIndex}
+	index.SchemaVersion = 2
+	for _, arch := range []string{"amd64", "arm64"} {
+		d := image("acme/web", "", arch, nil, "")
+		d.Platform = &v1.Platform{OS: "linux", Architecture: arch}
+		index.Manifests = append(index.Manifests, d)
+	}
+	whole := push("acme/web", "v1.0", index, v1.MediaTypeImageIndex)
+	signature := image("acme/web", "", "unknown", &whole, "application/vnd.dev.cosign.artifact.sig.v1+json")
+	image("acme/web", "", "unknown", &whole, "application/spdx+json")
+	image("acme/web", "", "unknown", &signature, "application/vnd.in-toto+json")
+	for i := range 60 { // more than a page
+		image("acme/web", fmt.Sprintf("pr-%d", i), "amd64", nil, "")
+	}
+	image("acme/deep/er/name", "latest", "amd64", nil, "")
+	image("library/alpine", "3.22", "amd64", nil, "")
+}
+
+// pushers returns functions that push to the registry with the given header, for fillForPages.
+func pushers(t *testing.T, r *registry, header map[string]string) (push func(repo, tag string, m any, mediaType string) v1.Descriptor, blob func(repo string, content []byte) v1.Descriptor) {
+	t.Helper()
+	send := func(q request) {
+		t.Helper()
+		for name, value := range header {
+			q.header[name] = value
+		}
+		if _, err := r.API().do(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blob = func(repo string, content []byte) v1.Descriptor {
+		d := descriptor("", content)
+		send(request{method: "POST", path: "/v2/" + repo + "/blobs/uploads/?digest=" + d.Digest.String(), body: content, want: 201,
+			header: map[string]string{"Content-Type": "application/octet-stream"}})
+		return d
+	}
+	push = func(repo, tag string, m any, mediaType string) v1.Descriptor {
+		text, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := descriptor(mediaType, text)
+		if tag == "" {
+			tag = d.Digest.String()
+		}
+		send(request{method: "PUT", path: "/v2/" + repo + "/manifests/" + tag, body: text, want: 201, header: map[string]string{"Content-Type": mediaType}})
+		return d
+	}
+	return push, blob
+}
+
+var (
+	digestInPath = regexp.MustCompile(`sha256(:|%3A)[0-9a-f]{64}`)
+	idInPath     = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}|/\d+$`)
+	tagInPath    = regexp.MustCompile(`/-/tags/[^/]+$`)
+)
+
+// shapeOf returns what kind of page a URL is: the path without the names in it, and the names of
+// the query's parameters.
+func shapeOf(u *url.URL) string {
+	path := idInPath.ReplaceAllString(digestInPath.ReplaceAllString(u.EscapedPath(), "DIGEST"), "ID")
+	path = tagInPath.ReplaceAllString(path, "/-/tags/TAG")
+	for _, repo := range []string{"acme/web", "acme/deep/er/name", "library/alpine"} {
+		path = strings.Replace(path, "/repositories/"+repo, "/repositories/REPO", 1)
+	}
+	for _, namespace := range []string{"acme", "library"} {
+		path = strings.Replace(path, "/namespaces/"+namespace, "/namespaces/NAMESPACE", 1)
+	}
+	var names []string
+	for name := range u.Query() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return path + "?" + strings.Join(names, ",")
+}
+
+// maxPages is how many kinds of pages crawl looks at.
+const maxPages = 150
+
+// crawl opens a page of every kind that links lead to, beginning at the overview, and checks each.
+// It returns one URL of each kind.
+func crawl(t *testing.T, b *browser, r *registry) map[string]string {
+	t.Helper()
+	seen, kinds := map[string]bool{"/ui/": true}, map[string]string{}
+	for queue := []string{"/ui/"}; len(queue) > 0 && len(seen) < 5000; queue = queue[1:] {
+		at, err := url.Parse(queue[0])
+		if err != nil {
+			t.Fatalf("a link to %q: %v", queue[0], err)
+		}
+		shape := shapeOf(at)
+		if kinds[shape] != "" || strings.HasSuffix(at.Path, "/raw") { // a manifest as it was pushed is no page
+			continue
+		}
+		kinds[shape] = at.String()
+		if len(kinds) > maxPages {
+			t.Fatalf("there are more than %d kinds of pages: shapeOf takes names for kinds", maxPages)
+		}
+		if status := b.open(r.URL() + at.String()); status != 200 {
+			t.Errorf("%s: status %d", at, status)
+		}
+		b.checkPage(at.String())
+		size := eval[int](b, `fetch(location.href).then(r => r.text()).then(t => new Blob([t]).size)`)
+		if size > 100<<10 {
+			t.Errorf("%s has %d bytes, want at most 100 KiB", at, size)
+		}
+		links := eval[[]string](b, `[...document.querySelectorAll("a[href]")].map(a => new URL(a.href)).filter(u => u.origin == location.origin && u.pathname.startsWith("/ui/") && !u.hash).map(u => u.pathname + u.search)`)
+		for _, link := range links {
+			if !seen[link] {
+				seen[link] = true
+				queue = append(queue, link)
+			}
+		}
+	}
+	return kinds
+}
+
+// TestUIPages opens every page of the web UI in a browser, on a wide and a narrow screen, light
+// and dark. No page may have an error in the console, violate a rule of accessibility, be wider
+// than the screen or run what somebody has written into names, annotations and labels.
+func TestUIPages(t *testing.T) {
+	beginOwn(t)
+	r := startRegistry(t, options{})
+	push, blob := pushers(t, r, nil)
+	fillForPages(t, r, push, blob)
+	b := newBrowser(t)
+	b.look(1280, 900, "light")
+	kinds := crawl(t, b, r)
+	for _, want := range []string{"/ui/?", "/ui/repositories?", "/ui/repositories/REPO?", "/ui/namespaces?"} {
+		if kinds[want] == "" {
+			t.Errorf("no link leads to %s; the pages were %v", want, kinds)
+		}
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		for _, width := range []int64{1280, 390} {
+			b.look(width, 844, scheme)
+			for shape, at := range kinds {
+				b.open(r.URL() + at)
+				name := fmt.Sprintf("%s %d %s", shape, width, scheme)
+				b.checkPage(name)
+				b.shoot(name)
+			}
+		}
+	}
+}
+
+// TestUIActions does with the mouse and the keyboard what people do in a repository.
+func TestUIActions(t *testing.T) {
+	beginOwn(t)
+	r := startRegistry(t, options{})
+	push, blob := pushers(t, r, nil)
+	fillForPages(t, r, push, blob)
+	b := newBrowser(t)
+	b.look(1280, 900, "light")
+	if status := b.open(r.URL() + "/"); status != 200 || !strings.Contains(b.text(), "Purser") {
+		t.Fatalf("the root: status %d", status)
+	}
+
+	// The slash goes to the search, and its results follow what is typed.
+	b.open(r.URL() + "/ui/repositories")
+	b.do("pressing /", chromedp.KeyEvent("/"))
+	b.wait("the search has the focus", `document.activeElement.name == "q"`)
+	b.do("searching", chromedp.SendKeys(chromedp.CSS("#main input[name=q]"), "deep"))
+	b.wait("the results follow", `document.querySelectorAll("#results tbody tr").length == 1 && location.search.includes("q=deep")`)
+
+	// Tags are picked and deleted, and are back after an undo.
+	b.open(r.URL() + "/ui/repositories/acme/web?sort=name")
+	b.do("picking tags", chromedp.Click(chromedp.CSS(`input[value^="pr-0@"]`)), chromedp.Click(chromedp.CSS(`input[value^="pr-1@"]`)))
+	b.wait("the button counts", `document.querySelector("[data-needs-pick]").textContent.includes("(2)")`)
+	b.answer()
+	b.do("deleting", chromedp.Click(chromedp.CSS("[data-needs-pick]")), chromedp.WaitVisible(chromedp.CSS(".notice button")))
+	if status := getStatus(t.Context(), r.URL()+"/v2/acme/web/manifests/pr-0"); status != 404 {
+		t.Errorf("the deleted tag: %d", status)
+	}
+	b.checkPage("after the deletion")
+	b.do("undoing", chromedp.Click(chromedp.CSS(".notice button")))
+	b.wait("the notice says so", `document.querySelector(".notice")?.textContent.includes("2 tags are back")`)
+	for _, tag := range []string{"pr-0", "pr-1"} {
+		if status := getStatus(t.Context(), r.URL()+"/v2/acme/web/manifests/"+tag); status != 200 {
+			t.Errorf("the restored tag %s: %d", tag, status)
+		}
+	}
+
+	// With the keyboard alone: the first stop skips to the content, and links open by Enter.
+	b.open(r.URL() + "/ui/repositories")
+	b.do("tabbing", chromedp.KeyEvent(kb.Tab))
+	b.wait("the skip link has the focus", `document.activeElement.className == "skip"`)
+	b.do("following it", chromedp.KeyEvent(kb.Enter))
+	b.wait("the content is the target", `location.hash == "#main"`)
+	b.do("going to a repository", chromedp.Focus(chromedp.CSS(`a[href="/ui/repositories/library/alpine"]`)), chromedp.KeyEvent(kb.Enter))
+	b.wait("it is shown", `location.pathname == "/ui/repositories/library/alpine"`)
+	b.checkPage("a repository by keyboard")
+	if status := b.open(r.URL() + "/ui/repositories/no/such"); status != 404 || !strings.Contains(b.text(), "Not found") {
+		t.Errorf("a repository that doesn't exist: %d", status)
+	}
+}
+
+// TestUIRoles logs in with several roles. Each sees and may change only what its role allows, and
+// every page that links lead to works for it.
+func TestUIRoles(t *testing.T) {
+	r, _ := startClosed(t)
+	push, blob := pushers(t, r, map[string]string{"Authorization": basic("admin", accountPassword)})
+	fillForPages(t, r, push, blob)
+	for _, c := range []struct {
+		name  string
+		sees  bool   // the namespace acme
+		works bool   // may delete its tags
+		tag   string // that it tries to delete
+	}{{"admin", true, true, "pr-59"}, {"reader", true, false, "pr-58"}, {"stranger", false, false, ""}} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBrowser(t)
+			b.look(1280, 900, "light")
+			b.open(r.URL() + "/ui/repositories/acme/web")
+			b.do("logging in", chromedp.WaitVisible(chromedp.CSS("input[name=password]")),
+				chromedp.SendKeys(chromedp.CSS("input[name=username]"), c.name),
+				chromedp.SendKeys(chromedp.CSS("input[name=password]"), accountPassword+kb.Enter))
+			b.wait("the browser comes back", `location.pathname == "/ui/repositories/acme/web" && document.readyState == "complete" && document.querySelector("#main")`)
+			if sees := strings.Contains(b.text(), "pr-58"); sees != c.sees {
+				t.Errorf("%s sees the tags: %v, want %v", c.name, sees, c.sees)
+			}
+			if c.sees {
+				b.do("deleting a tag", chromedp.Click(chromedp.CSS(`input[value^="`+c.tag+`@"]`)))
+				b.answer()
+				b.do("deleting a tag", chromedp.Click(chromedp.CSS("[data-needs-pick]")), chromedp.WaitVisible(chromedp.CSS(".notice")))
+				if bad := eval[bool](b, `document.querySelector(".notice").classList.contains("bad")`); bad == c.works {
+					t.Errorf("%s deletes a tag: refused %v, want %v", c.name, bad, !c.works)
+				}
+			}
+			kinds := crawl(t, b, r)
+			if operator := kinds["/ui/system?"] != ""; operator != (c.name == "admin") {
+				t.Errorf("%s sees the operators' pages: %v", c.name, operator)
+			}
+		})
+	}
+}

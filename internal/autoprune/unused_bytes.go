@@ -1,0 +1,126 @@
+package autoprune
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// scanFrom is how many bytes of the table gc_blobs_layers per deleted manifest are read from
+// beginning to end rather than by looking up each blob. To look up the ten layers of a usual
+// image takes about as long as to read the rows of 100 layers, which need 90 bytes each; the
+// other tables that are read have about the same size.
+const scanFrom = 4096
+
+// unusedBytes returns the sum of the sizes of all blobs that only the given manifests
+// use: the bytes that garbage collection would free if these manifests were deleted now.
+// manifests[i] are ids of manifests in repositories[i].
+//
+// A blob is unused if the given manifests have as many references to it as there are in the
+// registry. The references are in the tables by which garbage collection finds them, since
+// these are partitioned by digest: a look-up reads one partition. In layers and manifests it
+// would read all of them.
+func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Repository, manifests [][]int64) (bytes int64, err error) {
+	var namespaces, ids, list []int64
+	for i, t := range repositories {
+		for _, m := range manifests[i] {
+			namespaces, ids, list = append(namespaces, t.NamespaceID), append(ids, t.ID), append(list, m)
+		}
+	}
+	if len(list) == 0 {
+		return 0, nil
+	}
+	err = pgx.BeginTxFunc(ctx, p.db.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		var size int64
+		err := tx.QueryRow(ctx, `
+			SELECT COALESCE(sum(pg_relation_size(inhrelid)), 0)::bigint, set_config('work_mem', '32MB', true)
+			FROM pg_inherits WHERE inhparent = 'gc_blobs_layers'::regclass`).Scan(&size, nil)
+		if err != nil {
+			return err
+		}
+		if size/scanFrom <= int64(len(list)) {
+			bytes, err = scanUnused(ctx, tx, namespaces, ids, list)
+		} else {
+			bytes, err = lookUpUnused(ctx, tx, namespaces, ids, list)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("adding up what the manifests of pruned tags hold: %w", err)
+	}
+	return bytes, nil
+}
+
+// lookUpUnused looks up the references to each blob of the given manifests. It does so in the
+// order of the digests, so that successive look-ups read the same pages of the indexes; and it
+// reads at most one reference more than the manifests have, since a blob may have millions.
+// Section "Plans" of package db says why the query has OFFSET 0.
+func lookUpUnused(ctx context.Context, q db.Querier, namespaces, repositories, manifests []int64) (bytes int64, err error) {
+	err = q.QueryRow(ctx, `
+		WITH deleted AS MATERIALIZED (
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS d (namespace_id, repository_id, id)
+		), used AS MATERIALIZED (
+			SELECT digest, sum(layer) AS layers, sum(1 - layer) AS configurations FROM (
+				SELECT l.digest, 1 AS layer FROM deleted d
+				CROSS JOIN LATERAL (
+					SELECT digest FROM layers
+					WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND manifest_id = d.id
+					ORDER BY digest OFFSET 0) l
+				UNION ALL
+				SELECT m.digest, 0 FROM deleted d
+				CROSS JOIN LATERAL (
+					SELECT configuration_blob_digest AS digest FROM manifests
+					WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND id BETWEEN d.id AND d.id
+						AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m) needed
+			GROUP BY digest ORDER BY digest
+		)
+		SELECT LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint FROM used u
+		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = u.digest OFFSET 0) b
+		WHERE u.layers = (SELECT count(*) FROM (SELECT FROM gc_blobs_layers r WHERE r.digest = u.digest LIMIT u.layers + 1) r)
+			AND u.configurations = (SELECT count(*) FROM (
+				SELECT FROM gc_blobs_configurations r WHERE r.digest = u.digest LIMIT u.configurations + 1) r)`,
+		namespaces, repositories, manifests).Scan(&bytes)
+	return bytes, err
+}
+
+// scanUnused counts the references to all blobs of the registry. It is faster than lookUpUnused
+// if a good part of the registry's manifests is given. It changes settings of the transaction,
+// so that PostgreSQL, which doesn't know how many manifests there are, reads the tables of
+// references and blobs in their physical order and hashes, instead of looking up each blob.
+// Without sorts, it still has to read the layers of a manifest by an index.
+func scanUnused(ctx context.Context, tx pgx.Tx, namespaces, repositories, manifests []int64) (bytes int64, err error) {
+	_, err = tx.Exec(ctx, "SELECT set_config('enable_nestloop', 'off', true), set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'on', true)")
+	if err != nil {
+		return 0, err
+	}
+	err = tx.QueryRow(ctx, `
+		WITH deleted AS MATERIALIZED (
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS d (namespace_id, repository_id, id)
+		), used AS MATERIALIZED (
+			SELECT digest, count(*) AS number FROM (
+				SELECT l.digest FROM deleted d
+				CROSS JOIN LATERAL (
+					SELECT digest FROM layers
+					WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND manifest_id = d.id
+					ORDER BY digest OFFSET 0) l
+				UNION ALL
+				SELECT m.digest FROM deleted d
+				CROSS JOIN LATERAL (
+					SELECT configuration_blob_digest AS digest FROM manifests
+					WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND id BETWEEN d.id AND d.id
+						AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m) needed
+			GROUP BY digest
+		), referenced AS (
+			SELECT digest, count(*) AS number FROM (
+				SELECT digest FROM gc_blobs_layers UNION ALL SELECT digest FROM gc_blobs_configurations) r
+			GROUP BY digest
+		)
+		SELECT LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint FROM used u
+		JOIN referenced r ON r.digest = u.digest AND r.number = u.number
+		JOIN blobs b ON b.digest = u.digest`, namespaces, repositories, manifests).Scan(&bytes)
+	return bytes, err
+}

@@ -1,0 +1,173 @@
+package ui_test
+
+import (
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+var secretForm = regexp.MustCompile(`<p class="secret"><code>([^<]+)</code>`)
+
+// secretOf returns the secret that a page shows once.
+func secretOf(t *testing.T, content string) string {
+	t.Helper()
+	m := secretForm.FindStringSubmatch(content)
+	if m == nil {
+		t.Fatalf("no secret:\n%s", content)
+	}
+	return m[1]
+}
+
+// TestAudit: the log is shown in words, by filters, to those who may see it.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	s := closed(t)
+	root, ann := s.as("root"), s.as("ann")
+	s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", append(servertest.As("ann"), "User-Agent", "<b>evil</b>")...).WantStatus(t, 200)
+	ann.Manage(t, "DELETE", "/repository/acme/app/tag/v1", "").WantStatus(t, 204)
+	content := root.open(t, "/ui/audit", "deleted the tag", "other/app", ">ann", "/api/v1/superuser/logs/export")
+	lacks(t, content, "<b>evil")
+	lacks(t, ann.open(t, "/ui/audit?namespace=acme", "deleted the tag", "/api/v1/organization/acme/logs/export"), "other/app")
+	lacks(t, ann.open(t, "/ui/audit?repository=acme/app&kind=delete_tag", "deleted the tag", "kind=delete_tag"), "<td>pushed</td>")
+	ann.open(t, "/ui/audit", "Name a namespace", `role="alert"`)
+	lacks(t, ann.open(t, "/ui/audit?namespace=other", `role="alert"`), "other/app")
+	root.open(t, "/ui/audit?to="+day(0), "deleted the tag")
+	root.open(t, "/ui/audit?to="+day(2), "No entry matches")
+	root.open(t, "/ui/audit?from=x", "not a day")
+	root.open(t, "/ui/audit?kind=x", `role="alert"`, "no kind")
+	root.open(t, "/ui/audit?actor="+url.QueryEscape(`"><script>`), "No entry matches", "&#34;&gt;&lt;script&gt;")
+	for range 60 {
+		if err := audit.New(s.DB).Append(t.Context(), audit.Entry{Kind: audit.RunGC, Actor: "root"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := regexp.MustCompile(`href="([^"]+)" rel="next"`).FindStringSubmatch(root.open(t, "/ui/audit?kind=run_gc", "ran garbage collection"))
+	if next == nil {
+		t.Fatal("no next page")
+	}
+	if n := strings.Count(root.open(t, strings.ReplaceAll(next[1], "&amp;", "&"), "First page"), "<td>ran garbage collection</td>"); n != 10 {
+		t.Errorf("%d entries on the second page", n)
+	}
+	// Every kind has words of its own.
+	for _, k := range audit.Kinds() {
+		if !strings.Contains(content, `<option value="`+string(k)+`">`) {
+			t.Errorf("the filter lacks %s", k)
+		}
+	}
+}
+
+// TestAccounts: an administrator creates accounts and changes them; each new password is shown
+// once and works.
+func TestAccounts(t *testing.T) {
+	t.Parallel()
+	s := closed(t)
+	root := s.as("root")
+	root.open(t, "/ui/accounts", ">ann", ">bob", "Create an account")
+	password := secretOf(t, root.send(t, "/ui/accounts", url.Values{"do": {"create"}, "name": {"eve"}}, "was created"))
+	works := func(password string, status int) {
+		t.Helper()
+		s.Do(t, "GET", "/api/v1/user", "", servertest.Basic("eve", password)...).WantStatus(t, status)
+	}
+	works(password, 200)
+	lacks(t, root.open(t, "/ui/accounts"), password)
+	again := secretOf(t, root.send(t, "/ui/accounts", url.Values{"do": {"reset"}, "name": {"eve"}}, "new password"))
+	works(password, 401)
+	works(again, 200)
+	root.send(t, "/ui/accounts", url.Values{"do": {"disable"}, "name": {"eve"}}, "no longer log in", "disabled")
+	works(again, 401)
+	root.send(t, "/ui/accounts", url.Values{"do": {"enable"}, "name": {"eve"}}, "log in again")
+	root.send(t, "/ui/accounts", url.Values{"do": {"promote"}, "name": {"eve"}}, "administers the registry now")
+	root.send(t, "/ui/accounts", url.Values{"do": {"delete"}, "name": {"eve"}}, "was deleted")
+	root.send(t, "/ui/accounts", url.Values{"do": {"demote"}, "name": {"root"}}, `role="alert"`)
+	root.send(t, "/ui/accounts", url.Values{"do": {"create"}, "name": {"<b>"}}, `role="alert"`)
+	lacks(t, root.open(t, "/ui/accounts?q=an", ">ann"), ">bob")
+	s.Do(t, "GET", "/ui/accounts", "", servertest.As("ann")...).WantStatus(t, 403)
+	s.Do(t, "POST", "/ui/accounts", "do=promote&name=ann", append(servertest.As("ann"), "Content-Type", "application/x-www-form-urlencoded")...).WantStatus(t, 403)
+	if a, err := s.Auth.Person(t.Context(), "ann"); err != nil || a.Superuser {
+		t.Errorf("ann: %+v %v", a, err)
+	}
+	open := site{servertest.Setup(t)}
+	open.open(t, "/ui/accounts", "no access control", "PURSER_AUTH_ENABLED=true")
+	open.open(t, "/ui/account", "no access control")
+}
+
+// TestOwnAccount: a person makes a token and revokes it, and changes the password.
+func TestOwnAccount(t *testing.T) {
+	t.Parallel()
+	s := closed(t)
+	ann := s.as("ann")
+	ann.open(t, "/ui/account", "Make a token", "acme", "administers it")
+	token := secretOf(t, ann.send(t, "/ui/account", url.Values{"do": {"token"}, "title": {"<b>laptop"}, "action": {"pull"}, "repositories": {"acme/app acme/tools/**"}},
+		"&lt;b&gt;laptop", "pull;", "acme/tools/**"))
+	s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("ann", token)...).WantStatus(t, 200)
+	content := ann.open(t, "/ui/account")
+	lacks(t, content, token)
+	id := regexp.MustCompile(`name="id" value="([^"]+)"`).FindStringSubmatch(content)
+	ann.send(t, "/ui/account", url.Values{"do": {"revoke"}, "id": {id[1]}}, "was revoked", "no personal tokens")
+	s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("ann", token)...).WantStatus(t, 401)
+	ann.send(t, "/ui/account", url.Values{"do": {"token"}, "title": {"x"}, "expires": {"soon"}}, "is not a day")
+	ann.send(t, "/ui/account", url.Values{"do": {"password"}, "current": {"wrong"}, "password": {"another-password"}, "again": {"another-password"}}, `role="alert"`, "wrong")
+	ann.send(t, "/ui/account", url.Values{"do": {"password"}, "current": {"wrong"}, "password": {"a"}, "again": {"b"}}, "differ")
+	person, err := s.Auth.Person(t.Context(), "ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cookies []string
+	for range 3 {
+		cookie, err := s.Auth.Sessions().Create(t.Context(), person.ID, "192.0.2.1", "<i>browser")
+		if err != nil {
+			t.Fatal(err)
+		}
+		cookies = append(cookies, cookie)
+	}
+	browser := site{s.With([]string{"Cookie", "purser_session=" + cookies[0]})}
+	browser.open(t, "/ui/account", "&lt;i&gt;browser", "this one")
+	browser.send(t, "/ui/account", url.Values{"do": {"end-others"}}, "2 other log-ins have ended")
+	s.Do(t, "GET", "/api/v1/user", "", "Cookie", "purser_session="+cookies[1]).WantStatus(t, 401)
+}
+
+// TestTeamsAndRobots: an administrator of a namespace manages its teams and robots, and others
+// can't see them.
+func TestTeamsAndRobots(t *testing.T) {
+	t.Parallel()
+	s := closed(t)
+	ann := s.as("ann")
+	const teams, robots = "/ui/namespaces/acme/-/teams", "/ui/namespaces/acme/-/robots"
+	ann.open(t, teams, "has no teams")
+	ann.send(t, teams, url.Values{"do": {"save"}, "team": {"devs"}, "role": {"creator"}, "description": {"<b>dev"}}, "was saved", "&lt;b&gt;dev")
+	ann.send(t, teams, url.Values{"do": {"add"}, "team": {"devs"}, "member": {"bob"}}, "bob is a member", "1 member")
+	if role, err := s.Auth.RoleIn(t.Context(), "bob", auth.OfNamespace("acme")); err != nil || role != auth.Writer {
+		t.Errorf("bob has the role %v, %v", role, err)
+	}
+	ann.send(t, teams, url.Values{"do": {"save"}, "team": {"devs"}, "role": {"reader"}}, "was saved", "&lt;b&gt;dev")
+	ann.send(t, teams, url.Values{"do": {"add"}, "team": {"devs"}, "member": {"nobody"}}, `role="alert"`)
+	ann.send(t, teams, url.Values{"do": {"remove"}, "team": {"devs"}, "member": {"bob"}}, "no longer a member", "no members")
+	ann.send(t, teams, url.Values{"do": {"delete"}, "team": {"devs"}}, "was deleted", "has no teams")
+
+	ann.open(t, robots, "has no robots")
+	secret := secretOf(t, ann.send(t, robots, url.Values{"do": {"create"}, "robot": {"ci"}, "description": {"builds"}, "action": {"pull"}, "expires": {"2099-01-01"}}, "acme&#43;ci", "builds"))
+	s.Grant(t, "acme", "acme+ci", auth.Writer)
+	pull := func(secret string, status int) {
+		t.Helper()
+		s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("acme+ci", secret)...).WantStatus(t, status)
+	}
+	pull(secret, 200)
+	lacks(t, ann.open(t, robots, "acme&#43;ci", "pull;"), secret)
+	next := secretOf(t, ann.send(t, robots, url.Values{"do": {"rotate"}, "robot": {"ci"}, "overlap": {"true"}}, "new secret"))
+	pull(secret, 200)
+	pull(next, 200)
+	ann.send(t, robots, url.Values{"do": {"limit"}, "robot": {"ci"}, "repositories": {"acme/none"}}, "limits of ci were saved", "acme/none", "all actions")
+	pull(next, 403)
+	ann.send(t, robots, url.Values{"do": {"disable"}, "robot": {"ci"}}, "no longer log in", "disabled")
+	pull(next, 401)
+	ann.send(t, robots, url.Values{"do": {"delete"}, "robot": {"ci"}}, "was deleted", "has no robots")
+	for _, path := range []string{teams, robots} {
+		s.Do(t, "GET", path, "", servertest.As("bob")...).WantStatus(t, 403)
+		site{servertest.Setup(t)}.Do(t, "GET", path, "").WantStatus(t, 404)
+	}
+}

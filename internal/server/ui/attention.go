@@ -1,0 +1,338 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// concern is something that an operator should look at.
+type concern struct {
+	State string // bad or warn
+	Text  string
+	Link  string // of the page that helps
+	Do    string // the text of the link
+}
+
+// Word is the state in a word, since colour alone tells too little.
+func (c concern) Word() string {
+	if c.State == "bad" {
+		return "broken"
+	}
+	return "look"
+}
+
+const (
+	// lateReviews and lateKeys are the delays from which reviews and loose foreign keys are late,
+	// lateStatistics is that of pull statistics: beyond it, policies by last use delete nothing.
+	lateReviews    = time.Hour
+	lateKeys       = time.Hour
+	lateStatistics = 15 * time.Minute
+	// fullQuota is the part of a quota, in percent, from which it is nearly full.
+	fullQuota = 90
+)
+
+// concerns returns what needs attention in the whole registry, the worst first.
+func (q *request) concerns(s *gcStatus) []concern {
+	list := garbageConcerns(s)
+	for _, find := range []func() ([]concern, error){q.systemConcerns, q.keyConcerns, q.statisticsConcerns, q.pruneConcerns, q.askConcerns, q.holdConcerns, q.quotaConcerns} {
+		found, err := find()
+		// 503 and 409: the process has this switched off.
+		if status := statusOf(err); err != nil && !hidden(err) && status != http.StatusServiceUnavailable && status != http.StatusConflict {
+			found = append(found, concern{"bad", sentence(err.Error()), "/ui/system", "System"})
+		}
+		list = append(list, found...)
+	}
+	var bad, others []concern
+	for _, c := range list {
+		if c.State == "bad" {
+			bad = append(bad, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	return append(bad, others...)
+}
+
+func garbageConcerns(s *gcStatus) (list []concern) {
+	if n := s.Manifests.Failed.Rows + s.Blobs.Failed.Rows; n > 0 {
+		list = append(list, concern{"bad", plural(n, "review has", "reviews have") + " failed too often and aren't tried again. What they would delete stays.", "/ui/cleanup#failed", "See why, and retry"})
+	}
+	if n := s.Lost.Rows; n > 0 {
+		list = append(list, concern{"bad", plural(n, "blob is", "blobs are") + " missing in the store. Pulls of them fail until somebody pushes them again.", "/ui/cleanup#check", "Check the store"})
+	}
+	if n := s.Doomed.Failing.Rows; n > 0 {
+		list = append(list, concern{"bad", "The store fails to delete " + plural(n, "object", "objects") + ". " + sentence(clip(200, s.Doomed.LastError)), "/ui/cleanup#deletions", "Pending deletions"})
+	}
+	if late := s.overdue(); late > int64(lateReviews/time.Second) {
+		list = append(list, concern{"warn", "Reviews are overdue by " + formatDuration(late) + ": the workers don't keep up, or don't run.", "/ui/cleanup", "Review queues"})
+	}
+	return list
+}
+
+func (q *request) systemConcerns() (list []concern, err error) {
+	s, err := q.system()
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range []struct {
+		name string
+		of   partHealth
+	}{{"The database", s.Database}, {"The blob store", s.Storage}} {
+		if !part.of.OK {
+			list = append(list, concern{"bad", part.name + " doesn't answer.", "/ui/system", "System"})
+		}
+	}
+	if n := s.Migrations.Pending; n > 0 {
+		list = append(list, concern{"warn", plural(n, "migration of the database is", "migrations of the database are") + " pending. Run “purser migrate up”.", "/ui/system", "System"})
+	}
+	return list, nil
+}
+
+// pendingKeys are deleted rows of a table whose children are still to be deleted.
+type pendingKeys struct {
+	Table     string  `json:"table"`
+	Count     int64   `json:"count"`
+	Oldest    float64 `json:"oldest_seconds"`
+	Attempts  int     `json:"max_attempts"`
+	Waiting   int64   `json:"waiting"`
+	Untracked bool    `json:"untracked"`
+}
+
+func (q *request) keys() (list []pendingKeys, err error) {
+	var out struct {
+		Pending []pendingKeys `json:"pending"`
+	}
+	err = q.get("/loosefk/status", nil, &out)
+	return out.Pending, err
+}
+
+func (q *request) keyConcerns() (list []concern, err error) {
+	pending, err := q.keys()
+	for _, p := range pending {
+		switch {
+		case p.Untracked:
+			list = append(list, concern{"bad", "Nobody cleans up after " + plural(p.Count, "deleted row", "deleted rows") + " of " + p.Table + ": its trigger is missing.", "/ui/cleanup#keys", "Loose foreign keys"})
+		case p.Oldest > lateKeys.Seconds():
+			list = append(list, concern{"warn", "Rows of deleted parents in " + p.Table + " have waited for " + formatDuration(p.Oldest) + " to be cleaned up.", "/ui/cleanup#keys", "Loose foreign keys"})
+		}
+	}
+	return list, err
+}
+
+// pullState says how far pulls are counted.
+type pullState struct {
+	Since     time.Time  `json:"recorded_since"`
+	CountedBy string     `json:"counted_by"`
+	Behind    float64    `json:"behind_seconds"`
+	Counted   int64      `json:"counted"`
+	Last      *time.Time `json:"last_processed_timestamp"`
+	Checked   time.Time  `json:"checked_at"`
+	Problem   string     `json:"problem"`
+	Unseen    string     `json:"unseen"`
+	Redis     *struct {
+		Reachable bool     `json:"reachable"`
+		Behind    *float64 `json:"behind_seconds"`
+		Error     string   `json:"error"`
+	} `json:"redis"`
+}
+
+// Late says that pull statistics are late.
+func (s *pullState) Late() bool { return s.Behind > lateStatistics.Seconds() }
+
+func (q *request) statisticsConcerns() (list []concern, err error) {
+	var s pullState
+	if err := q.get("/pull_statistics", nil, &s); err != nil {
+		return nil, err
+	}
+	if text := cmp.Or(s.Problem, s.Unseen); text != "" {
+		list = append(list, concern{"bad", sentence(text), "/ui/cleanup#statistics", "Pull statistics"})
+	}
+	if s.Late() {
+		list = append(list, concern{"warn", "Pull statistics are " + formatDuration(s.Behind) + " behind, so policies by last pull delete nothing now.", "/ui/cleanup#statistics", "Pull statistics"})
+	}
+	if s.Redis != nil && !s.Redis.Reachable {
+		list = append(list, concern{"bad", "Redis, which counts pulls, can't be reached.", "/ui/cleanup#statistics", "Pull statistics"})
+	}
+	return list, nil
+}
+
+// pruneConcerns returns the namespaces whose last run has failed, of the latest runs.
+func (q *request) pruneConcerns() (list []concern, err error) {
+	var out struct {
+		Runs []struct {
+			Namespace string `json:"namespace"`
+			State     string `json:"state"`
+			Failed    int64  `json:"repositories_failed"`
+			Error     string `json:"error"`
+		} `json:"runs"`
+	}
+	if err := q.get("/autoprune/runs", url.Values{"limit": {"50"}}, &out); err != nil {
+		return nil, err
+	}
+	seen := make(map[string]bool)
+	for _, r := range out.Runs {
+		if seen[r.Namespace] || r.State == "running" {
+			continue
+		}
+		seen[r.Namespace] = true
+		if r.State == "failure" || r.Failed > 0 {
+			text := "Pruning of namespace " + r.Namespace + " has failed"
+			if r.Failed > 0 {
+				text += " in " + plural(r.Failed, "repository", "repositories")
+			}
+			if r.Error != "" {
+				text += ": " + clip(200, r.Error)
+			}
+			list = append(list, concern{"bad", sentence(text), "/ui/runs" + arguments("namespace", r.Namespace), "Runs"})
+		}
+	}
+	return shorten(list, "/ui/runs"), nil
+}
+
+func (q *request) askConcerns() (list []concern, err error) {
+	var out struct {
+		Namespaces []struct {
+			Namespace string `json:"namespace"`
+			Policies  int64  `json:"policies"`
+			Tags      int64  `json:"tags_would_delete"`
+		} `json:"namespaces"`
+	}
+	if err := q.get("/autoprune/asks", url.Values{"limit": {"20"}}, &out); err != nil {
+		return nil, err
+	}
+	for _, n := range out.Namespaces {
+		list = append(list, askConcern(n.Namespace, n.Policies, n.Tags))
+	}
+	return shorten(list, "/ui/runs"), nil
+}
+
+func askConcern(namespace string, policies, tags int64) concern {
+	return concern{
+		"warn", plural(policies, "policy of namespace "+namespace+" asks", "policies of namespace "+namespace+" ask") + " whether to delete " + plural(tags, "tag", "tags") + ".",
+		link("/ui/namespaces/{namespace}", namespace), "Decide",
+	}
+}
+
+func (q *request) holdConcerns() (list []concern, err error) {
+	var out struct {
+		Reporters []struct {
+			Namespace string    `json:"namespace"`
+			Name      string    `json:"reporter"`
+			State     string    `json:"state"`
+			Digests   int64     `json:"digests"`
+			Reported  time.Time `json:"reported_at"`
+		} `json:"reporters"`
+	}
+	if err := q.get("/holds", nil, &out); err != nil {
+		return nil, err
+	}
+	for _, r := range out.Reporters {
+		switch r.State {
+		case "silent":
+			list = append(list, concern{"warn", "Nothing was heard from " + clip(80, r.Name) + " for " + unit(time.Since(r.Reported)) + ": what it runs will soon no longer be kept.", "/ui/holds", "Deployed"})
+		case "ended":
+			list = append(list, concern{"warn", clip(80, r.Name) + " is silent for so long that what it ran is no longer kept.", "/ui/holds", "Deployed"})
+		}
+	}
+	return shorten(list, "/ui/holds"), nil
+}
+
+// quotaState is a quota with what is used of it.
+type quotaState struct {
+	Namespace    string `json:"namespace"`
+	LimitBytes   *int64 `json:"limit_bytes"`
+	LimitRepos   *int64 `json:"limit_repositories"`
+	LimitTags    *int64 `json:"limit_tags"`
+	Bytes        int64  `json:"used_bytes"`
+	Repositories int64  `json:"used_repositories"`
+	Tags         int64  `json:"used_tags"`
+	Counted      bool   `json:"counted"`
+}
+
+// concern returns the fullest limit of the quota if it is nearly full.
+func (s quotaState) concern() (c concern, full bool) {
+	var most int64
+	what := ""
+	for _, l := range []struct {
+		limit *int64
+		used  int64
+		what  string
+	}{{s.LimitBytes, s.Bytes, "bytes"}, {s.LimitRepos, s.Repositories, "repositories"}, {s.LimitTags, s.Tags, "tags"}} {
+		if l.limit == nil || *l.limit <= 0 {
+			continue
+		}
+		if part := int64(100 * float64(l.used) / float64(*l.limit)); part > most || what == "" {
+			most, what = part, l.what
+		}
+	}
+	if !s.Counted || most < fullQuota {
+		return c, false
+	}
+	c = concern{"warn", fmt.Sprintf("Namespace %s uses %d %% of its quota of %s.", s.Namespace, most, what), link("/ui/namespaces/{namespace}", s.Namespace), "Namespace"}
+	if most >= 100 {
+		c.State = "bad"
+	}
+	return c, true
+}
+
+func (q *request) quotaConcerns() (list []concern, err error) {
+	var out struct {
+		Quotas []quotaState `json:"quotas"`
+	}
+	if err := q.get("/quota", url.Values{"limit": {"100"}}, &out); err != nil {
+		return nil, err
+	}
+	for _, s := range out.Quotas {
+		if c, full := s.concern(); full {
+			list = append(list, c)
+		}
+	}
+	return shorten(list, "/ui/namespaces"), nil
+}
+
+// namespaceConcerns returns what needs attention in a namespace, as far as the client may see it.
+func (q *request) namespaceConcerns(namespace string) (list []concern, err error) {
+	var asks struct {
+		Asks []struct {
+			Tags     int64  `json:"tags_would_delete"`
+			Approved *int64 `json:"approved"`
+		} `json:"asks"`
+	}
+	if err := q.get(apiPath("/organization/%s/autoprune/asks", namespace), nil, &asks); err != nil && !hidden(err) {
+		return nil, err
+	}
+	var policies, tags int64
+	for _, a := range asks.Asks {
+		if a.Approved == nil {
+			policies, tags = policies+1, tags+a.Tags
+		}
+	}
+	if policies > 0 {
+		list = append(list, askConcern(namespace, policies, tags))
+	}
+	var quotas []quotaState
+	if err := q.get(apiPath("/organization/%s/quota", namespace), nil, &quotas); err != nil && !hidden(err) {
+		return nil, err
+	}
+	for _, s := range quotas {
+		if c, full := s.concern(); full {
+			list = append(list, c)
+		}
+	}
+	return list, nil
+}
+
+// shortList is how many concerns of one sort the overview lists.
+const shortList = 5
+
+// shorten replaces what is too much in a list of concerns by their number.
+func shorten(list []concern, page string) []concern {
+	if len(list) <= shortList {
+		return list
+	}
+	more := len(list) - shortList + 1
+	return append(list[:shortList-1:shortList-1], concern{list[shortList-1].State, plural(more, "more like this.", "more like these."), page, "See all"})
+}

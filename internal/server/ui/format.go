@@ -1,0 +1,269 @@
+package ui
+
+import (
+	"fmt"
+	"html/template"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// functions are those of the templates.
+var functions = template.FuncMap{
+	"ago": ago, "exact": exact, "stamp": stamp, "bytes": formatBytes, "number": formatNumber, "short": shortDigest,
+	"link": link, "static": func(name string) string { return staticPaths[name] }, "plural": plural,
+	"clip": clip, "duration": formatDuration, "join": strings.Join, "args": arguments, "sentence": sentence,
+	"navlink": func(p page, section, link, text string) navLink { return navLink{text, link, p.Section == section} },
+	"lines":   func(text string) []string { return strings.Split(text, "\n") },
+	"list":    func(list ...string) []string { return list },
+	"age":     func(age string) string { return ages[age] },
+	"kind":    kind,
+	"list64":  func(a int64, b *int64) []int64 { return []int64{a, *b} },
+	"policylist": func(p place, rows []policyRow) any {
+		return struct {
+			Place place
+			Rows  []policyRow
+		}{p, rows}
+	},
+	"roles":    func() []field { return teamRoles },
+	"nolimits": func() robotRow { return robotRow{} },
+	"percent":  func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
+}
+
+// ages are the ages that pages offer, as people say them.
+var ages = map[string]string{"7d": "7 days", "30d": "30 days", "90d": "90 days", "1y": "a year"}
+
+// kinds are the media types of manifests, as people say them.
+var kinds = map[string]string{
+	"application/vnd.oci.image.manifest.v1+json":                "image",
+	"application/vnd.oci.image.index.v1+json":                   "index",
+	"application/vnd.docker.distribution.manifest.v2+json":      "image (Docker)",
+	"application/vnd.docker.distribution.manifest.list.v2+json": "index (Docker)",
+}
+
+// kind returns what a media type means.
+func kind(mediaType string) string {
+	if text, ok := kinds[mediaType]; ok {
+		return text
+	}
+	return clip(80, mediaType)
+}
+
+// navLink is an entry of the navigation.
+type navLink struct {
+	Text, Link string
+	Current    bool
+}
+
+// ago returns how long ago a time was, in one unit: "3 h ago". It takes a time.Time or a pointer
+// to one; the zero time and nil are "never".
+func ago(value any) string {
+	t, ok := timeOf(value)
+	if !ok {
+		return "never"
+	}
+	d := time.Since(t)
+	if d < 0 {
+		return "in " + unit(-d)
+	}
+	if d < 10*time.Second {
+		return "just now"
+	}
+	return unit(d) + " ago"
+}
+
+// unit rounds a duration down to its largest unit.
+func unit(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d/time.Second))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d/time.Minute))
+	case d < 2*day:
+		return fmt.Sprintf("%d h", int(d/time.Hour))
+	case d < 60*day:
+		return fmt.Sprintf("%d days", int(d/day))
+	case d < 730*day:
+		return fmt.Sprintf("%d months", int(d/(30*day)))
+	}
+	return fmt.Sprintf("%d years", int(d/(365*day)))
+}
+
+func timeOf(value any) (time.Time, bool) {
+	switch t := value.(type) {
+	case time.Time:
+		return t, !t.IsZero()
+	case *time.Time:
+		if t != nil {
+			return *t, !t.IsZero()
+		}
+	}
+	return time.Time{}, false
+}
+
+// exact returns a time to the second, in UTC, "" for none.
+func exact(value any) string {
+	t, ok := timeOf(value)
+	if !ok {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+}
+
+// stamp returns a time for the attribute datetime of the element time.
+func stamp(value any) string {
+	t, ok := timeOf(value)
+	if !ok {
+		return ""
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+// formatDuration returns a duration in seconds or as time.Duration for people.
+func formatDuration(value any) string {
+	switch d := value.(type) {
+	case time.Duration:
+		return unit(d)
+	case float64:
+		return unit(time.Duration(d * float64(time.Second)))
+	case int64:
+		return unit(time.Duration(d) * time.Second)
+	}
+	return fmt.Sprint(value)
+}
+
+// formatBytes returns a size with a binary unit and three digits at most: "1.4 MiB".
+func formatBytes(value any) string {
+	n, ok := integer(value)
+	if !ok {
+		return "–"
+	}
+	sign := ""
+	if n < 0 {
+		sign, n = "−", -n
+	}
+	if n < 1024 {
+		return sign + strconv.FormatInt(n, 10) + " B"
+	}
+	size, i := float64(n), -1
+	for size >= 1023.5 && i < 5 {
+		size /= 1024
+		i++
+	}
+	digits := 0
+	if size < 9.95 {
+		digits = 1
+	}
+	return sign + strconv.FormatFloat(size, 'f', digits, 64) + " " + []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}[i]
+}
+
+// formatNumber returns a number with commas between thousands.
+func formatNumber(value any) string {
+	n, ok := integer(value)
+	if !ok {
+		return "–"
+	}
+	text := strconv.FormatInt(n, 10)
+	sign, digits := "", text
+	if n < 0 {
+		sign, digits = "−", text[1:]
+	}
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return sign + digits
+}
+
+func integer(value any) (int64, bool) {
+	switch n := value.(type) {
+	case int:
+		return int64(n), true
+	case int32:
+		return int64(n), true
+	case int64:
+		return n, true
+	case float64:
+		return int64(n), true
+	case *int64:
+		if n != nil {
+			return *n, true
+		}
+	}
+	return 0, false
+}
+
+// shortDigest returns the first twelve digits of a digest, with its algorithm unless that is
+// sha256.
+func shortDigest(digest any) string {
+	text := fmt.Sprint(digest)
+	algorithm, hex, ok := strings.Cut(text, ":")
+	if !ok {
+		return text
+	}
+	if len(hex) > 12 {
+		hex = hex[:12]
+	}
+	if algorithm == "sha256" {
+		return hex
+	}
+	return algorithm + ":" + hex
+}
+
+// plural returns a count with its noun: plural 1 "tag" "tags" is "1 tag".
+func plural(count any, one, many string) string {
+	if n, ok := integer(count); ok && n == 1 {
+		return "1 " + one
+	}
+	return formatNumber(count) + " " + many
+}
+
+// clip returns at most n characters of text that somebody else has written. Characters that
+// would change the direction of the text around them, or can't be seen, become visible.
+func clip(n int, value any) string {
+	text := []rune(fmt.Sprint(value))
+	cut := len(text) > n
+	if cut {
+		text = text[:n]
+	}
+	for i, c := range text {
+		if unicode.Is(unicode.Cf, c) || unicode.IsControl(c) && c != '\n' && c != '\t' {
+			text[i] = '\ufffd'
+		}
+	}
+	if cut {
+		return string(text) + "…"
+	}
+	return string(text)
+}
+
+// arguments makes a query of names and values, in turn, with the leading "?". Empty values are
+// left out.
+func arguments(pairs ...string) string {
+	query := make(url.Values)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			query.Set(pairs[i], pairs[i+1])
+		}
+	}
+	if len(query) == 0 {
+		return "?"
+	}
+	return "?" + query.Encode()
+}
+
+// sentence makes a sentence of an error's text: a capital at the beginning, a full stop at the
+// end.
+func sentence(text string) string {
+	if text = strings.TrimSpace(text); text == "" {
+		return ""
+	}
+	r := []rune(text)
+	r[0] = unicode.ToUpper(r[0])
+	if last := r[len(r)-1]; last != '.' && last != '!' && last != '?' {
+		r = append(r, '.')
+	}
+	return string(r)
+}

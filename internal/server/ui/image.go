@@ -1,0 +1,328 @@
+package ui
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// manifestPath is the page of a manifest.
+const manifestPath = "/ui/repositories/{repository}/-/manifests/{digest}"
+
+func (u *UI) addImages() {
+	u.add(manifestPath, showManifest, nil)
+	u.add(manifestPath+"/raw", sendManifest, nil)
+	u.add(tagPath, func(q *request) error { return q.showTag(nil) }, changeTag)
+	u.add("/ui/repositories/{repository}/-/history", func(q *request) error { return q.showHistory(nil) }, changeHistory)
+}
+
+// Limits of a manifest's page.
+const (
+	// Bytes of HTML for the text from clients in each part of the page.
+	rawRoom, configRoom, annotationRoom, rowRoom, referrerRoom, otherRoom = 16_000, 12_000, 8_000, 10_000, 7_000, 6_000
+
+	manifestRows = 30 // layers of an image, or manifests of an index, on a page
+	manifestTags = 20
+	manifestKeep = 20 // sentences about why it is kept
+)
+
+// manifestInfo is what the registry says about a manifest.
+type manifestInfo struct {
+	Digest       string      `json:"digest"`
+	IsIndex      bool        `json:"is_manifest_list"`
+	Data         string      `json:"manifest_data"`
+	MediaType    string      `json:"media_type"`
+	ArtifactType string      `json:"artifact_type"`
+	PushedAt     time.Time   `json:"pushed_at"`
+	Size         int64       `json:"size"`
+	Config       *configInfo `json:"config"`
+	Layers       []layerInfo `json:"layers"`
+	Manifests    []childInfo `json:"manifests"`
+	Subject      string      `json:"subject"`
+	NoSubject    bool        `json:"subject_missing"`
+	Referrers    count       `json:"referrers"`
+	Tags         []string    `json:"tags"`
+	TagCount     count       `json:"tags_count"`
+	Indexes      []string    `json:"indexes"`
+	LastPulledAt *time.Time  `json:"last_pulled_at"`
+	PullCount    *int64      `json:"pull_count"`
+}
+
+// configInfo is the configuration of an image.
+type configInfo struct {
+	Digest    string          `json:"digest"`
+	MediaType string          `json:"media_type"`
+	Size      int64           `json:"size"`
+	Platform  string          `json:"platform"`
+	Created   string          `json:"created"`
+	Author    string          `json:"author"`
+	Content   json.RawMessage `json:"config"`
+}
+
+// layerInfo is a layer of an image.
+type layerInfo struct {
+	Index     int      `json:"index"`
+	Size      int64    `json:"compressed_size"`
+	IsRemote  bool     `json:"is_remote"`
+	Command   []string `json:"command"`
+	Comment   *string  `json:"comment"`
+	Digest    string   `json:"blob_digest"`
+	MediaType string   `json:"media_type"`
+
+	Text, Type string // what made it, and its media type if that is unusual
+}
+
+// childInfo is a manifest that an index lists.
+type childInfo struct {
+	Digest       string `json:"digest"`
+	MediaType    string `json:"media_type"`
+	ArtifactType string `json:"artifact_type"`
+	Size         int64  `json:"size"`
+	Platform     string `json:"platform"`
+	TotalSize    *int64 `json:"total_size"`
+
+	Kind, Link string
+	Sized      bool // TotalSize is known, or known to be missing
+}
+
+// manifestContent has those members of a manifest that the API doesn't give by themselves.
+type manifestContent struct {
+	Annotations map[string]string `json:"annotations"`
+	Manifests   []struct {
+		Annotations map[string]string `json:"annotations"`
+	} `json:"manifests"`
+}
+
+// manifestData is what the page of a manifest shows.
+type manifestData struct {
+	Repository, Kind, Type, Platform, RawLink string
+	Info                                      manifestInfo
+	MoreTags                                  int64
+	Platforms                                 []string
+	Config                                    imageSettings
+	Annotations                               []pair
+	AnnotationsLeft                           int
+	From, To, Total                           int // of the layers or the manifests, from 1
+	Pages                                     pages
+	Tree                                      referrerTree
+	Attached                                  []attachedTag
+	Kept                                      [][]phrase
+	Raw                                       string
+	RawCut                                    bool
+	Clients                                   []client
+}
+
+func showManifest(q *request) error {
+	repository, digest := q.repository(), q.values["digest"]
+	d := manifestData{Repository: repository, RawLink: link(manifestPath+"/raw", repository, digest), Clients: clients(q.Host, repository+"@"+digest)}
+	if err := q.get(apiPath("/repository/%s/manifest/%s", repository, digest), nil, &d.Info); err != nil {
+		return err
+	}
+	words, raw, others := room(otherRoom), room(rawRoom), room(referrerRoom)
+	text, cut := indented(d.Info.Data, rawRoom)
+	d.Raw = raw.clip(rawRoom, text)
+	d.RawCut = cut || strings.HasSuffix(d.Raw, "…")
+	d.describe(q, &words)
+	var err error
+	if d.Info.Referrers.Value > 0 {
+		if d.Tree, err = q.referrersOf(repository, digest, &others); err != nil {
+			return err
+		}
+	}
+	if d.Attached, err = q.attachedTags(repository, digest); err != nil {
+		return err
+	}
+	var why struct {
+		Explanation []string `json:"explanation"`
+		Missing     struct {
+			First []string `json:"first"`
+		} `json:"missing"`
+	}
+	explain := apiPath("/repository/%s/manifest/%s/explain", repository, digest)
+	if err := q.get(explain, nil, &why); err != nil && !hidden(err) {
+		return err
+	}
+	if d.Info.NoSubject {
+		why.Missing.First = append(why.Missing.First, d.Info.Subject)
+	}
+	for _, s := range why.Explanation[:min(len(why.Explanation), manifestKeep)] {
+		d.Kept = append(d.Kept, phrases(repository, sentence(words.clip(700, s)), why.Missing.First))
+	}
+	p := q.repositoryPage(repository, "none")
+	p.Title, p.Heading, p.Tabs = repository+"@"+shortDigest(digest), d.heading(), nil
+	p.Crumbs = append(p.Crumbs, crumb{repository, link("/ui/repositories/{repository}", repository)})
+	p.Data = d
+	p.Same = []same{call("GET", apiPath("/repository/%s/manifest/%s", repository, digest)), call("GET", apiPath("/repository/%s/manifest/%s/referrers", repository, digest))}
+	if len(d.Kept) > 0 {
+		p.Same = append([]same{command("purser gc explain %s@%s", repository, digest)}, p.Same...)
+	}
+	return q.show("image", p)
+}
+
+// heading names the manifest: what it is and the beginning of its digest.
+func (d *manifestData) heading() string {
+	text := []rune(d.Kind)
+	return strings.ToUpper(string(text[:1])) + string(text[1:]) + " " + shortDigest(d.Info.Digest)
+}
+
+// describe sets what the page shows of the manifest itself.
+func (d *manifestData) describe(q *request, words *room) {
+	m := &d.Info
+	d.Kind = kindOf(m.MediaType, m.ArtifactType)
+	settings, annotations, rows := room(configRoom), room(annotationRoom), room(rowRoom)
+	if m.Config == nil || m.ArtifactType != m.Config.MediaType || artifacts[m.ArtifactType] != "image" {
+		d.Type = words.clip(160, m.ArtifactType)
+	}
+	if c := m.Config; c != nil {
+		d.Platform = words.clip(80, c.Platform)
+		d.Config = settingsOf(c, &settings)
+	}
+	var content manifestContent
+	_ = json.Unmarshal([]byte(m.Data), &content) //nolint:errcheck // the registry has checked it; without it there are no annotations
+	d.Annotations, d.AnnotationsLeft = pairsOf(&annotations, 30, content.Annotations)
+	if len(m.Tags) > manifestTags {
+		m.Tags = m.Tags[:manifestTags]
+	}
+	d.MoreTags = m.TagCount.Value - int64(len(m.Tags))
+	m.Indexes = m.Indexes[:min(len(m.Indexes), manifestTags)]
+	d.Total = max(len(m.Layers), len(m.Manifests))
+	from, err := strconv.Atoi(q.query("page"))
+	if err != nil || from < 1 || from >= d.Total {
+		from = 0
+	}
+	to := min(from+manifestRows, d.Total)
+	next := ""
+	if to < d.Total {
+		next = strconv.Itoa(to)
+	}
+	d.From, d.To, d.Pages = from+1, to, q.pagesOf(nil, next)
+	if m.IsIndex {
+		d.describeChildren(content, from, to, &rows)
+		return
+	}
+	m.Layers = m.Layers[from:to]
+	for i := range m.Layers {
+		m.Layers[i].describe(&rows)
+	}
+}
+
+// describeChildren keeps the manifests on this page and sets what it shows of them.
+func (d *manifestData) describeChildren(content manifestContent, from, to int, words *room) {
+	m := &d.Info
+	for _, child := range m.Manifests[:min(len(m.Manifests), 200)] {
+		name := words.clip(40, child.Platform)
+		if name != "" && !strings.HasPrefix(name, "unknown") && len(d.Platforms) < 12 && !slices.Contains(d.Platforms, name) {
+			d.Platforms = append(d.Platforms, name)
+		}
+	}
+	sized := 100 // as many as the API gives total sizes for
+	for i := from; i < to; i++ {
+		child := &m.Manifests[i]
+		child.Kind, child.Sized = kindOf(child.MediaType, child.ArtifactType), i < sized
+		if i < len(content.Manifests) && content.Manifests[i].Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
+			child.Kind = "attestation (BuildKit)"
+		}
+		if child.Platform = words.clip(60, child.Platform); strings.HasPrefix(child.Platform, "unknown") {
+			child.Platform = ""
+		}
+		child.Kind = words.clip(80, child.Kind)
+		child.Link = link(manifestPath, d.Repository, child.Digest)
+	}
+	m.Manifests = m.Manifests[from:to]
+}
+
+// usualLayers are the media types of layers that need no mention.
+var usualLayers = []string{
+	"application/vnd.oci.image.layer.v1.tar", "application/vnd.oci.image.layer.v1.tar+gzip", "application/vnd.oci.image.layer.v1.tar+zstd",
+	"application/vnd.docker.image.rootfs.diff.tar.gzip",
+}
+
+func (l *layerInfo) describe(words *room) {
+	l.Text = words.clip(300, strings.Join(l.Command, " "))
+	if l.Text == "" && l.Comment != nil {
+		l.Text = words.clip(300, *l.Comment)
+	}
+	if !slices.Contains(usualLayers, l.MediaType) {
+		l.Type = words.clip(100, l.MediaType)
+	}
+}
+
+// imageSettings is what an image's configuration says about running it.
+type imageSettings struct {
+	Pairs               []pair
+	Env                 []string
+	EnvLeft             int
+	Labels              []pair
+	LabelsLeft          int
+	Digest, Type        string
+	Size                int64
+	Known               bool // the configuration is that of an image
+	Created             time.Time
+	CreatedText, Author string
+}
+
+// settingsOf reads a configuration. Whoever pushed it chose its content, so members may have any
+// type.
+func settingsOf(c *configInfo, words *room) (s imageSettings) {
+	s = imageSettings{Digest: c.Digest, Type: words.clip(160, c.MediaType), Size: c.Size, Known: artifacts[c.MediaType] == "image", Author: words.clip(120, c.Author)}
+	var err error
+	if s.Created, err = time.Parse(time.RFC3339Nano, c.Created); err != nil {
+		s.CreatedText = words.clip(60, c.Created)
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(c.Content, &members) != nil {
+		return s
+	}
+	add := func(name, value string) {
+		if value != "" {
+			s.Pairs = append(s.Pairs, pair{name, words.clip(400, value)})
+		}
+	}
+	add("Entrypoint", commandLine(lenient[[]string](members, "Entrypoint")))
+	add("Command", commandLine(lenient[[]string](members, "Cmd")))
+	add("Working directory", lenient[string](members, "WorkingDir"))
+	add("User", lenient[string](members, "User"))
+	add("Exposed ports", joinNames(lenient[map[string]any](members, "ExposedPorts")))
+	add("Volumes", joinNames(lenient[map[string]any](members, "Volumes")))
+	add("Stop signal", lenient[string](members, "StopSignal"))
+	env := lenient[[]string](members, "Env")
+	for i, text := range env {
+		if i == 40 || *words <= 0 {
+			s.EnvLeft = len(env) - i
+			break
+		}
+		s.Env = append(s.Env, words.clip(300, text))
+	}
+	s.Labels, s.LabelsLeft = pairsOf(words, 40, lenient[map[string]string](members, "Labels"))
+	return s
+}
+
+func joinNames(set map[string]any) string {
+	names := make([]string, 0, len(set))
+	for name := range set {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return strings.Join(names[:min(len(names), 30)], ", ")
+}
+
+// sendManifest answers with the manifest as it was pushed.
+func sendManifest(q *request) error {
+	var info manifestInfo
+	if err := q.get(apiPath("/repository/%s/manifest/%s", q.repository(), q.values["digest"]), nil, &info); err != nil {
+		return err
+	}
+	h := q.w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Length", strconv.Itoa(len(info.Data)))
+	q.w.WriteHeader(http.StatusOK)
+	if q.Method == http.MethodHead {
+		return nil
+	}
+	_, err := q.w.Write([]byte(info.Data))
+	return err
+}

@@ -1,0 +1,229 @@
+package ui
+
+import (
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+)
+
+func (u *UI) addMembership() {
+	u.add("/ui/namespaces/{namespace}/-/teams", func(q *request) error { return q.showTeams(nil) }, changeTeams)
+	u.add("/ui/namespaces/{namespace}/-/robots", func(q *request) error { return q.showRobots(nil, nil) }, changeRobots)
+}
+
+// newPassword makes a password of 26 letters and digits, of 130 random bits.
+func newPassword() string { return strings.ToLower(rand.Text()) }
+
+// addLimits adds the limits of a form to the body of a request for a token or a robot.
+func (q *request) addLimits(body map[string]any) error {
+	if actions := q.form["action"]; len(actions) > 0 {
+		body["actions"] = actions
+	}
+	if patterns := strings.Fields(q.form.Get("repositories")); len(patterns) > 0 {
+		body["repositories"] = patterns
+	}
+	if text := q.form.Get("expires"); text != "" {
+		day, err := time.Parse(time.DateOnly, text)
+		if err != nil {
+			return errors.New(text + " is not a day like 2026-03-05")
+		}
+		body["expires_at"] = day.AddDate(0, 0, 1).Format(time.RFC3339) // the day itself is included
+	}
+	return nil
+}
+
+// membershipPage returns the frame of a page about who belongs to a namespace.
+func membershipPage(namespace, title, lead string, n *notice) page {
+	return page{
+		Title: title + " of " + namespace, Section: "namespaces", Lead: lead, Notice: n,
+		Crumbs: []crumb{{"Namespaces", "/ui/namespaces"}, {namespace, link("/ui/namespaces/{namespace}", namespace)}},
+	}
+}
+
+// teamRoles are the roles of teams in a whole namespace, with what they allow.
+var teamRoles = []field{
+	{"member", "none (only in single repositories)"}, {"reader", "read"}, {"creator", "write: push"}, {"maintainer", "maintain: delete, policies"}, {"admin", "administer"},
+}
+
+// teamRow is a team with its members.
+type teamRow struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Role        string `json:"role"`
+	Count       int    `json:"member_count"`
+	Synced      bool   `json:"is_synced"`
+	Members     []memberRow
+}
+
+// memberRow is a member of a team.
+type memberRow struct {
+	Name    string `json:"name"`
+	IsRobot bool   `json:"is_robot"`
+	Synced  bool   `json:"synced"`
+}
+
+// shownTeams and shownMembers are how much the page of teams shows. Each team costs a call.
+const (
+	shownTeams   = 30
+	shownMembers = 100
+)
+
+func (q *request) showTeams(n *notice) error {
+	namespace := q.values["namespace"]
+	var list struct {
+		Teams []teamRow `json:"teams"`
+	}
+	if err := q.get(apiPath("/organization/%s/team", namespace), nil, &list); err != nil {
+		return err
+	}
+	var d struct {
+		Off, Namespace string
+		Teams          []teamRow
+		More           int
+	}
+	d.Namespace, d.More = namespace, max(len(list.Teams)-shownTeams, 0)
+	d.Teams = list.Teams[:len(list.Teams)-d.More]
+	if q.open() {
+		d.Off = noAccounts
+	}
+	for i := range d.Teams {
+		var out struct {
+			Members []memberRow `json:"members"`
+		}
+		// A team that was deleted meanwhile has no members.
+		if err := q.get(apiPath("/organization/%s/team/%s/members", namespace, d.Teams[i].Name), nil, &out); err != nil && statusOf(err) != http.StatusNotFound {
+			return err
+		}
+		d.Teams[i].Members = out.Members[:min(len(out.Members), shownMembers)]
+	}
+	p := membershipPage(namespace, "Teams", "The members of a team have its role in the whole namespace, and the roles that it has in single repositories.", n)
+	p.Data, p.Same = d, []same{
+		command("purser team list %s", namespace), command("purser team create %s TEAM", namespace), command("purser team add %s TEAM ACCOUNT", namespace),
+		call("GET", apiPath("/organization/%s/team", namespace)), call("PUT", apiPath("/organization/%s/team/{teamname}", namespace)),
+	}
+	return q.show("teams", p)
+}
+
+// changeTeams creates, changes and deletes teams, and adds and removes members.
+func changeTeams(q *request) error {
+	namespace, team, member := q.values["namespace"], strings.TrimSpace(q.form.Get("team")), strings.TrimSpace(q.form.Get("member"))
+	path := apiPath("/organization/%s/team/%s", namespace, team)
+	var err error
+	var text string
+	switch q.form.Get("do") {
+	case "save":
+		body := map[string]any{"role": q.form.Get("role")}
+		if q.form.Has("description") {
+			body["description"] = strings.TrimSpace(q.form.Get("description"))
+		}
+		err, text = q.call(http.MethodPut, path, body, nil), "The team "+team+" was saved."
+	case "delete":
+		err, text = q.call(http.MethodDelete, path, nil, nil), "The team "+team+" was deleted. Its members have lost the roles that they had by it."
+	case "add":
+		err, text = q.call(http.MethodPut, path+apiPath("/members/%s", member), nil, nil), member+" is a member of "+team+"."
+	case "remove":
+		err, text = q.call(http.MethodDelete, path+apiPath("/members/%s", member), nil, nil), member+" is no longer a member of "+team+"."
+	default:
+		return q.showTeams(&notice{Bad: true, Text: "The form doesn't say what to do."})
+	}
+	if err != nil {
+		return q.showTeams(failure(err))
+	}
+	return q.showTeams(&notice{Text: text})
+}
+
+// robotRow is a robot.
+type robotRow struct {
+	Name         string     `json:"name"`
+	Description  string     `json:"description"`
+	Token        string     `json:"token"`
+	Enabled      bool       `json:"enabled"`
+	Repositories []string   `json:"repositories"`
+	Actions      []string   `json:"actions"`
+	CreatedAt    time.Time  `json:"created_at"`
+	LastUsedAt   *time.Time `json:"last_used_at"`
+}
+
+// Short is the robot's name without its namespace.
+func (r robotRow) Short() string {
+	_, short, _ := strings.Cut(r.Name, "+")
+	return short
+}
+
+// shownRobots is how many robots the page lists.
+const shownRobots = 100
+
+func (q *request) showRobots(n *notice, made *secret) error {
+	namespace := q.values["namespace"]
+	var list struct {
+		Robots []robotRow `json:"robots"`
+	}
+	if err := q.get(apiPath("/organization/%s/robots", namespace), nil, &list); err != nil {
+		return err
+	}
+	var d struct {
+		Off, Namespace string
+		Made           *secret
+		Robots         []robotRow
+		More           int
+	}
+	if q.open() {
+		d.Off = noAccounts
+	}
+	d.Namespace, d.Made, d.More = namespace, made, max(len(list.Robots)-shownRobots, 0)
+	d.Robots = list.Robots[:len(list.Robots)-d.More]
+	p := membershipPage(namespace, "Robots", "A robot is an account for a program, such as a build. It has no rights until it gets a role or joins a team.", n)
+	p.Data, p.Same = d, []same{
+		command("purser robot list %s", namespace), command("purser robot create %s+NAME", namespace), command("purser robot rotate %s+NAME", namespace), command("purser robot limit %s+NAME", namespace),
+		call("GET", apiPath("/organization/%s/robots", namespace)), call("PUT", apiPath("/organization/%s/robots/{robot_shortname}", namespace)),
+	}
+	return q.show("robots", p)
+}
+
+// changeRobots creates, changes and deletes robots.
+func changeRobots(q *request) error {
+	namespace, name := q.values["namespace"], strings.TrimSpace(q.form.Get("robot"))
+	path := apiPath("/organization/%s/robots/%s", namespace, name)
+	shown := func(text string, made robotRow) error {
+		return q.showRobots(&notice{Text: text}, &secret{made.Name, "secret", made.Token, "docker login -u '" + made.Name + "' " + q.Host})
+	}
+	var made robotRow
+	var err error
+	var text string
+	switch do := q.form.Get("do"); do {
+	case "create":
+		body := map[string]any{"description": strings.TrimSpace(q.form.Get("description"))}
+		if err = q.addLimits(body); err == nil {
+			err = q.call(http.MethodPut, path, body, &made)
+		}
+		if err == nil {
+			return shown("The robot was created.", made)
+		}
+	case "rotate":
+		body := map[string]any{}
+		if q.form.Get("overlap") == "true" {
+			body["overlap"] = int(24 * time.Hour / time.Second)
+		}
+		if err = q.call(http.MethodPost, path+"/regenerate", body, &made); err == nil {
+			return shown("The robot has a new secret.", made)
+		}
+	case "limit":
+		body := map[string]any{"repositories": nil, "actions": nil}
+		if err = q.addLimits(body); err == nil {
+			err, text = q.call(http.MethodPatch, path, body, nil), "The limits of "+name+" were saved."
+		}
+	case "enable", "disable":
+		err = q.call(http.MethodPatch, path, map[string]bool{"enabled": do == "enable"}, nil)
+		text = map[string]string{"enable": name + " can log in again.", "disable": name + " can no longer log in."}[do]
+	case "delete":
+		err, text = q.call(http.MethodDelete, path, nil, nil), "The robot "+name+" was deleted with its secrets and roles."
+	default:
+		return q.showRobots(&notice{Bad: true, Text: "The form doesn't say what to do."}, nil)
+	}
+	if err != nil {
+		return q.showRobots(failure(err), nil)
+	}
+	return q.showRobots(&notice{Text: text}, nil)
+}

@@ -1,0 +1,69 @@
+package ui
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/purser-registry/purser/internal/api"
+)
+
+func (u *UI) addNamespace() { u.add("/ui/namespaces/{namespace}", showNamespace, nil) }
+
+// namespaceInfo is what the registry says about a namespace.
+type namespaceInfo struct {
+	Name         string    `json:"name"`
+	CreatedAt    time.Time `json:"created_at"`
+	Repositories int64     `json:"repositories"`
+	Size         struct {
+		Blobs int64  `json:"blobs"`
+		Bytes int64  `json:"bytes"`
+		Own   *int64 `json:"own_bytes"`
+		Exact bool   `json:"exact"`
+	} `json:"size"`
+	Teams map[string]api.TeamView `json:"teams"`
+}
+
+type namespaceData struct {
+	Place        place
+	Info         namespaceInfo
+	Teams        []api.TeamView
+	Quota        *api.QuotaView
+	Policies     []policyRow
+	SeesPolicies bool
+}
+
+// Shared returns the bytes that other namespaces have, too, nil if the client may not know.
+func (d namespaceData) Shared() *int64 {
+	if d.Info.Size.Own == nil {
+		return nil
+	}
+	n := d.Info.Size.Bytes - *d.Info.Size.Own
+	return &n
+}
+
+// showNamespace describes a namespace.
+func showNamespace(q *request) error {
+	p := q.place()
+	d := namespaceData{Place: p}
+	if err := q.get(p.api(""), nil, &d.Info); err != nil {
+		return err
+	}
+	for _, t := range d.Info.Teams {
+		d.Teams = append(d.Teams, t)
+	}
+	slices.SortFunc(d.Teams, func(a, b api.TeamView) int { return strings.Compare(a.Name, b.Name) })
+	var err error
+	if d.Quota, _, err = q.quota(p.namespace); err != nil {
+		return err
+	}
+	d.Policies, err = q.policyRows(p.api("/autoprunepolicy"), "", &p)
+	if err != nil && !hidden(err) {
+		return err
+	}
+	d.SeesPolicies = err == nil
+	out := q.placePage(p, "")
+	out.Data = d
+	out.Same = []same{command("purser namespace show %s", p.namespace), call("GET", p.api(""))}
+	return q.show("namespace", out)
+}

@@ -1,0 +1,255 @@
+package ui
+
+import (
+	"net/url"
+	"time"
+)
+
+func (u *UI) addOverview() { u.add("/ui/", showOverview, nil) }
+
+// figure is a number with its name.
+type figure struct{ Label, Value, More, Link string }
+
+// overview is what the first page shows. Members that the client may not see are empty.
+type overview struct {
+	Host         string
+	Empty        bool // nothing was ever pushed
+	Operator     bool
+	Attention    []concern
+	Figures      []figure
+	Plots        []*plot
+	NoPlots      string // why there are no charts of pushes and pulls
+	Repositories []repositoryRow
+	Namespaces   []ownNamespace
+	LoggedIn     bool
+}
+
+// ownNamespace is a namespace in which the client has a role.
+type ownNamespace struct {
+	Name      string `json:"name"`
+	Admin     bool   `json:"is_org_admin"`
+	MayCreate bool   `json:"can_create_repo"`
+}
+
+// Role says what the client may do in the namespace.
+func (n ownNamespace) Role() string {
+	switch {
+	case n.Admin:
+		return "administers it"
+	case n.MayCreate:
+		return "may push"
+	}
+	return "may read"
+}
+
+// showOverview shows what is stored, what happened and what needs attention. Clients that may not
+// operate the registry see what is theirs.
+func showOverview(q *request) error {
+	d := overview{Host: q.Host, LoggedIn: q.account() != ""}
+	var list struct {
+		Repositories []repositoryRow `json:"repositories"`
+	}
+	if err := q.get("/repository", url.Values{"sort": {"-created"}, "limit": {"8"}}, &list); err != nil {
+		return err
+	}
+	d.Repositories, d.Empty = list.Repositories, len(list.Repositories) == 0
+	var garbage gcStatus
+	err := q.get("/gc/status", nil, &garbage)
+	switch {
+	case err == nil:
+		d.Operator = true
+		d.Attention = q.concerns(&garbage)
+		d.Figures = figuresOf(&garbage)
+		if err := q.plotAll(&d); err != nil {
+			return err
+		}
+	case hidden(err):
+		if err := q.showOwn(&d); err != nil {
+			return err
+		}
+	default:
+		return err
+	}
+	p := page{Title: "Overview", Section: "overview", Data: d}
+	if d.Operator {
+		p.Same = []same{command("purser gc status"), call("GET", "/gc/status"), call("GET", "/gc/activity"), call("GET", "/superuser/aggregatelogs")}
+	} else {
+		p.Same = []same{command("purser repo list"), call("GET", "/user"), call("GET", "/repository")}
+	}
+	return q.show("overview", p)
+}
+
+func figuresOf(s *gcStatus) []figure {
+	about := func(c rows, text string) string {
+		if c.Exact {
+			return text
+		}
+		return "about " + text
+	}
+	list := []figure{
+		{"Stored", about(s.Stored.Blobs, formatBytes(s.Stored.Bytes)), about(s.Stored.Blobs, plural(s.Stored.Blobs.Rows, "blob", "blobs")) + ", each kept once", ""},
+		{"Waiting for review", about(s.Blobs.Waiting, formatNumber(s.Manifests.Waiting.Rows+s.Manifests.Due.Rows+s.Blobs.Waiting.Rows+s.Blobs.Due.Rows)),
+			formatNumber(s.Manifests.Due.Rows+s.Blobs.Due.Rows) + " due now. What a review finds unused is deleted", "/ui/cleanup"},
+		{"Pending deletion", about(s.Doomed.Objects, formatBytes(s.Doomed.Bytes)), plural(s.Doomed.Objects.Rows, "object", "objects"), "/ui/cleanup#deletions"},
+		{"Reclaimed in a day", formatBytes(s.LastDay.Bytes), plural(s.LastDay.Objects, "object", "objects") + " of the store", "/ui/cleanup#done"},
+	}
+	if s.Uploads.Uploads.Rows > 0 {
+		list = append(list, figure{"Uploads in progress", formatNumber(s.Uploads.Uploads.Rows), formatBytes(s.Uploads.Bytes), "/ui/cleanup#deletions"})
+	}
+	return list
+}
+
+// plotAll draws the charts of the whole registry.
+func (q *request) plotAll(d *overview) error {
+	now := time.Now()
+	if err := q.plotUse(d, now, "/superuser/aggregatelogs"); err != nil {
+		return err
+	}
+	var activity struct {
+		Days []struct {
+			Day   time.Time `json:"day"`
+			Bytes int64     `json:"bytes"`
+		} `json:"days"`
+	}
+	if err := q.get("/gc/activity", url.Values{"days": {"30"}}, &activity); err != nil {
+		return err
+	}
+	reclaimed := make(map[time.Time]int64)
+	for _, day := range activity.Days {
+		reclaimed[day.Day.UTC()] = day.Bytes
+	}
+	d.Plots = append(d.Plots, plotOfDays("reclaimed", "Reclaimed", now, reclaimed, func(n int64) string { return formatBytes(n) }))
+	return nil
+}
+
+// plotUse draws pushes and pulls from the counts at a path of the API, if the client may see them.
+func (q *request) plotUse(d *overview, now time.Time, path string) error {
+	var counts struct {
+		Aggregated []struct {
+			Kind     string `json:"kind"`
+			Count    int64  `json:"count"`
+			Datetime string `json:"datetime"`
+		} `json:"aggregated"`
+	}
+	first := now.UTC().AddDate(0, 0, 1-plotDays).Format(time.DateOnly)
+	err := q.get(path, url.Values{"kind": {"push_repo,pull_repo"}, "from": {first}}, &counts)
+	switch status := statusOf(err); {
+	case hidden(err):
+		return nil
+	case status == 400 || status == 503: // too many entries to count, or no log
+		d.NoPlots = sentence(err.Error())
+		return nil
+	case err != nil:
+		return err
+	}
+	pushes, pulls := make(map[time.Time]int64), make(map[time.Time]int64)
+	for _, c := range counts.Aggregated {
+		day, err := time.Parse("Mon, 02 Jan 2006 15:04:05 -0000", c.Datetime)
+		if err != nil {
+			return err
+		}
+		if c.Kind == "push_repo" {
+			pushes[day.UTC()] += c.Count
+		} else {
+			pulls[day.UTC()] += c.Count
+		}
+	}
+	d.Plots = append(d.Plots,
+		plotOfDays("pushes", "Pushes", now, pushes, func(n int64) string { return plural(n, "push", "pushes") }),
+		plotOfDays("pulls", "Pulls", now, pulls, func(n int64) string { return plural(n, "pull", "pulls") }))
+	return nil
+}
+
+// maxOwn is how many namespaces of a client the overview asks about.
+const maxOwn = 5
+
+// showOwn fills the overview of a client that doesn't operate the registry.
+func (q *request) showOwn(d *overview) error {
+	var user struct {
+		Namespaces []ownNamespace `json:"organizations"`
+	}
+	if err := q.get("/user", nil, &user); err != nil && !hidden(err) {
+		return err
+	}
+	d.Namespaces = user.Namespaces[:min(len(user.Namespaces), 50)]
+	if !d.LoggedIn {
+		return nil
+	}
+	for _, n := range user.Namespaces[:min(len(user.Namespaces), maxOwn)] {
+		list, err := q.namespaceConcerns(n.Name)
+		if err != nil {
+			return err
+		}
+		d.Attention = append(d.Attention, list...)
+	}
+	return q.plotUse(d, time.Now(), "/user/aggregatelogs")
+}
+
+// rows is a number of rows that the registry counted up to a limit.
+type rows struct {
+	Rows  int64 `json:"count"`
+	Exact bool  `json:"exact"`
+}
+
+// Value is the number, for the template "about".
+func (r rows) Value() int64 { return r.Rows }
+
+// queueState is the state of a review queue.
+type queueState struct {
+	Due     rows       `json:"due"`
+	Waiting rows       `json:"waiting"`
+	Failed  rows       `json:"set_aside"`
+	Overdue int64      `json:"oldest_overdue_seconds"`
+	NextDue *time.Time `json:"next_due"`
+}
+
+// reclaimed counts what garbage collection deleted in a time.
+type reclaimed struct {
+	Manifests int64 `json:"manifests"`
+	Blobs     int64 `json:"blobs"`
+	Objects   int64 `json:"objects"`
+	Bytes     int64 `json:"bytes"`
+}
+
+// gcStatus is the state of garbage collection.
+type gcStatus struct {
+	AsOf   time.Time `json:"as_of"`
+	Stored struct {
+		Blobs rows  `json:"blobs"`
+		Bytes int64 `json:"bytes"`
+	} `json:"stored"`
+	Manifests queueState     `json:"manifests"`
+	Blobs     queueState     `json:"blobs"`
+	Failed    []failedReview `json:"set_aside"`
+	Doomed    struct {
+		Objects      rows       `json:"objects"`
+		SecondSweeps rows       `json:"second_sweeps"`
+		Due          rows       `json:"due"`
+		Bytes        int64      `json:"bytes"`
+		Kept         rows       `json:"kept"`
+		KeptBytes    int64      `json:"kept_bytes"`
+		Failing      rows       `json:"failing"`
+		LastError    string     `json:"last_error"`
+		FailingSince *time.Time `json:"failing_since"`
+	} `json:"doomed"`
+	Lost    rows `json:"lost"`
+	Uploads struct {
+		Uploads rows  `json:"uploads"`
+		Bytes   int64 `json:"bytes"`
+	} `json:"uploads"`
+	LastHour reclaimed `json:"last_hour"`
+	LastDay  reclaimed `json:"last_day"`
+}
+
+// failedReview is a review that isn't tried again.
+type failedReview struct {
+	Kind       string    `json:"kind"`
+	Repository string    `json:"repository"`
+	Digest     string    `json:"digest"`
+	Event      string    `json:"event"`
+	FailedAt   time.Time `json:"set_aside_at"`
+	LastError  string    `json:"last_error"`
+}
+
+// overdue returns the greater delay of the two queues, in seconds.
+func (s *gcStatus) overdue() int64 { return max(s.Manifests.Overdue, s.Blobs.Overdue) }

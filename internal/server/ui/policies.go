@@ -1,0 +1,318 @@
+package ui
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// addPolicies adds the pages on auto-prune policies.
+func (u *UI) addPolicies() {
+	u.addPlace("/policies", func(q *request) error { return q.showPolicies(nil) }, changePolicies)
+	u.addPlace("/policies/new", newPolicy, savePolicy)
+	u.addPlace("/policies/preview", showPreview, previewPolicy)
+	u.addPlace("/policies/{policy}", editPolicy, savePolicy)
+	u.addPlace("/forecast", showForecast, showForecast)
+}
+
+// policyRow is a policy in a list.
+type policyRow struct {
+	api.PolicyView
+	Words policyWords
+	Of    string // to what it belongs
+	Edit  string // path of its editor, "" for a policy of another place
+	Ask   *autoprune.Ask
+	Waits bool // its grace period lasts
+}
+
+// pruneState is the state of auto-pruning in a namespace.
+type pruneState struct {
+	UsesDefaults bool                  `json:"uses_defaults"`
+	Task         *autoprune.TaskStatus `json:"task"`
+}
+
+// policyRows lists the policies at a path of the API.
+func (q *request) policyRows(path, of string, p *place) ([]policyRow, error) {
+	var list struct {
+		Policies []api.PolicyView `json:"policies"`
+	}
+	if err := q.get(path, nil, &list); err != nil {
+		return nil, err
+	}
+	rows := make([]policyRow, 0, len(list.Policies))
+	for _, v := range list.Policies {
+		row := policyRow{PolicyView: v, Words: wordsOf(v), Of: of, Waits: v.ActiveFrom != nil && v.ActiveFrom.After(time.Now())}
+		if p != nil {
+			row.Edit = p.Home("/-/policies/" + url.PathEscape(v.UUID))
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// policiesData is the content of the page that lists policies.
+type policiesData struct {
+	Place     place
+	Own       []policyRow
+	Others    []policyRow // of the namespace or the registry, which apply here too
+	State     *pruneState // nil: hidden
+	Asks      []autoprune.Ask
+	NoDefault bool // the namespace has refused the registry's default policies
+}
+
+// showPolicies lists the policies of a place, and those of others that apply there.
+func (q *request) showPolicies(n *notice) error {
+	p := q.place()
+	d := policiesData{Place: p}
+	var err error
+	if d.Own, err = q.policyRows(p.api("/autoprunepolicy"), "", &p); err != nil {
+		return err
+	}
+	if err := q.inherited(&d); err != nil {
+		return err
+	}
+	if err := q.asked(&d); err != nil {
+		return err
+	}
+	out := q.placePage(p, "/-/policies")
+	out.Heading, out.Notice, out.Data = p.Name(), n, d
+	if out.Notice == nil {
+		out.Notice = doneNotice(q.query("done"))
+	}
+	out.Same = []same{
+		command("purser policy list %s", p.Name()), command("purser prune preview %s", p.Name()), call("GET", p.api("/autoprunepolicy")),
+	}
+	return q.show("policies", out)
+}
+
+// doneNotice tells what the form has done from which the browser was sent to this page.
+func doneNotice(done string) *notice {
+	text, ok := map[string]string{
+		"created": "The policy is saved. Workers apply it soon; the list of runs says what they have deleted.",
+		"saved":   "The policy is saved, and applies from now on.",
+	}[done]
+	if !ok {
+		return nil
+	}
+	return &notice{Text: text}
+}
+
+// inherited adds the policies of the namespace and of the registry that apply in the place.
+func (q *request) inherited(d *policiesData) error {
+	p := d.Place
+	whole := place{namespace: p.namespace}
+	own := len(d.Own) // policies of the namespace
+	if !p.IsNamespace() {
+		rows, err := q.policyRows(whole.api("/autoprunepolicy"), "namespace "+p.namespace, nil)
+		if err != nil && !hidden(err) {
+			return err
+		}
+		d.Others, own = rows, len(rows)
+	}
+	var state pruneState
+	switch err := q.get(whole.api("/autoprune"), nil, &state); {
+	case hidden(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	d.State, d.NoDefault = &state, !state.UsesDefaults
+	if d.NoDefault {
+		return nil
+	}
+	rows, err := q.policyRows("/autoprunepolicy", "the registry", nil)
+	if err != nil && !hidden(err) {
+		return err
+	}
+	for _, row := range rows {
+		if own == 0 || row.Setting != "" {
+			d.Others = append(d.Others, row)
+		}
+	}
+	return nil
+}
+
+// asked adds the policies that wait for an approval.
+func (q *request) asked(d *policiesData) error {
+	var list struct {
+		Asks []autoprune.Ask `json:"asks"`
+	}
+	if err := q.get(place{namespace: d.Place.namespace}.api("/autoprune/asks"), nil, &list); err != nil {
+		if hidden(err) {
+			return nil
+		}
+		return err
+	}
+	for _, rows := range [][]policyRow{d.Own, d.Others} {
+		for i := range rows {
+			for j, ask := range list.Asks {
+				if ask.Policy == rows[i].UUID {
+					rows[i].Ask = &list.Asks[j]
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// changePolicies runs a form of the page that lists policies.
+func changePolicies(q *request) error {
+	p, id := q.place(), q.form.Get("policy")
+	whole := place{namespace: p.namespace}
+	switch q.form.Get("do") {
+	case "delete":
+		return q.deletePolicy(p, id)
+	case "approve":
+		version, _ := strconv.ParseInt(q.form.Get("version"), 10, 64)
+		tags, _ := strconv.ParseInt(q.form.Get("tags"), 10, 64)
+		body := map[string]int64{"version": version, "tags": tags}
+		err := q.call(http.MethodPost, whole.api("/autoprune/asks/%s/approve", id), body, nil)
+		return q.showPolicies(noticeOf(err, "Approved: the policy may delete up to "+plural(tags, "tag", "tags")+" in one run within 7 days."))
+	case "run":
+		err := q.call(http.MethodPost, whole.api("/autoprune/run"), nil, nil)
+		return q.showPolicies(noticeOf(err, "A worker prunes namespace "+p.namespace+" next. The list of runs says what it has deleted."))
+	}
+	return q.showPolicies(&notice{Bad: true, Text: "The form doesn't say what to do."})
+}
+
+// noticeOf tells that a form has worked, or the registry's reason why not.
+func noticeOf(err error, text string) *notice {
+	if err != nil {
+		return &notice{Bad: true, Text: sentence(err.Error())}
+	}
+	return &notice{Text: text}
+}
+
+// deletePolicy deletes a policy, and offers to save it again.
+func (q *request) deletePolicy(p place, id string) error {
+	d := make(document)
+	err := q.get(p.api("/autoprunepolicy/%s", id), nil, &d)
+	if err == nil {
+		err = q.call(http.MethodDelete, p.api("/autoprunepolicy/%s", id), nil, nil)
+	}
+	n := noticeOf(err, "The policy is deleted, and deletes no tags any more.")
+	if err == nil && d["problem"] == nil {
+		n.Undo = &undo{Action: p.Home("/-/policies/new"), Text: "Undo", Fields: []field{{"as", "json"}, {"document", d.writable().text()}}}
+	}
+	return q.showPolicies(n)
+}
+
+// editorData is the content of the editor's page.
+type editorData struct {
+	Place   place
+	ID      string // of the policy, "" for a new one
+	Form    policyForm
+	Preview *previewData
+	Theirs  *policyRow // what somebody else has saved meanwhile
+	Setting string     // the setting that defines the policy, which can't be changed here then
+	Problem string     // why this version can't read the policy
+}
+
+// Action is where the form is sent to.
+func (d editorData) Action() string { return d.Place.Home("/-/policies/" + cmp.Or(d.ID, "new")) }
+
+func newPolicy(q *request) error {
+	d := document{"method": []byte(`"creation_date"`), "olderThan": []byte(`"90d"`)}
+	return q.showEditor(http.StatusOK, editorData{Place: q.place(), Form: formOf(d)}, nil)
+}
+
+// readPolicy reads a policy for the editor.
+func (q *request) readPolicy(p place, id string) (editorData, error) {
+	e := editorData{Place: p, ID: id}
+	d := make(document)
+	if err := q.get(p.api("/autoprunepolicy/%s", id), nil, &d); err != nil {
+		return e, err
+	}
+	v, err := viewOf(d)
+	if err != nil {
+		return e, err
+	}
+	e.Form, e.Setting, e.Problem = formOf(d), v.Setting, v.Problem
+	if v.Problem != "" {
+		e.Form = policyForm{AsJSON: true, Document: v.Stored}.pad()
+	}
+	e.Form.Version = strconv.FormatInt(v.Version, 10)
+	return e, nil
+}
+
+func editPolicy(q *request) error {
+	e, err := q.readPolicy(q.place(), q.values["policy"])
+	if err != nil {
+		return err
+	}
+	return q.showEditor(http.StatusOK, e, nil)
+}
+
+// savePolicy saves what stands in the editor. If the registry refuses it, the editor shows why,
+// with all that was written.
+func savePolicy(q *request) error {
+	e := editorData{Place: q.place(), ID: q.values["policy"], Form: readPolicyForm(q.form)}
+	if to := q.form.Get("switch"); to != "" {
+		form, err := e.Form.switchTo(to == "json")
+		e.Form = form
+		if err != nil {
+			return q.showEditor(http.StatusOK, e, noticeOf(err, ""))
+		}
+		return q.showEditor(http.StatusOK, e, nil)
+	}
+	body, err := e.Form.policy()
+	switch {
+	case err != nil:
+	case e.ID == "":
+		if err = q.call(http.MethodPost, e.Place.api("/autoprunepolicy"), body, nil); err == nil {
+			return q.redirect(e.Place.Home("/-/policies?done=created"))
+		}
+	default:
+		version := url.Values{"version": {cmp.Or(e.Form.Version, "0")}}
+		if err = q.call(http.MethodPut, e.Place.api("/autoprunepolicy/%s", e.ID)+"?"+version.Encode(), body, nil); err == nil {
+			return q.redirect(e.Place.Home("/-/policies?done=saved"))
+		}
+	}
+	return q.refusedPolicy(e, err)
+}
+
+// refusedPolicy shows the editor again, with the reason why the policy wasn't saved.
+func (q *request) refusedPolicy(e editorData, err error) error {
+	status := statusOf(err)
+	if _, ok := errors.AsType[formError](err); ok {
+		status = http.StatusBadRequest
+	}
+	if status == 0 {
+		return err
+	}
+	e.Form.Wrong = wrongMember(err)
+	n := noticeOf(err, "")
+	if status == http.StatusConflict && e.ID != "" {
+		current, again := q.readPolicyRow(e.Place, e.ID)
+		if version := fmt.Sprint(current.Version); again == nil && version != e.Form.Version {
+			e.Theirs, e.Form.Version = &current, version
+			n.Text = "Not saved: somebody else has saved this policy while you edited it. Below is what it says now, and then what you wrote. Save again to replace it."
+		}
+	}
+	return q.showEditor(status, e, n)
+}
+
+func (q *request) readPolicyRow(p place, id string) (policyRow, error) {
+	var v api.PolicyView
+	err := q.get(p.api("/autoprunepolicy/%s", id), nil, &v)
+	return policyRow{PolicyView: v, Words: wordsOf(v)}, err
+}
+
+func (q *request) showEditor(status int, e editorData, n *notice) error {
+	out := q.placePage(e.Place, "/-/policies")
+	out.Crumbs = append(out.Crumbs, crumb{e.Place.Name(), e.Place.Home("")}, crumb{"Policies", e.Place.Home("/-/policies")})
+	out.Title, out.Tabs, out.Notice, out.Data = "New policy", nil, n, e
+	out.Same = []same{command("purser policy create %s", e.Place.Name()), call("POST", e.Place.api("/autoprunepolicy"))}
+	if e.ID != "" {
+		out.Title = "Policy"
+		out.Same = []same{command("purser policy update %s %s", e.Place.Name(), e.ID), call("PUT", e.Place.api("/autoprunepolicy/%s", e.ID))}
+	}
+	return q.showStatus(status, "policy", out)
+}

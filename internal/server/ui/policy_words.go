@@ -1,0 +1,111 @@
+package ui
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// policyWords says in sentences what a policy does.
+type policyWords struct {
+	Does   string   // what it deletes
+	Only   []string // the tags at which it looks
+	Keeps  []string // its keep rules
+	Limits []string // when and how much it deletes
+}
+
+func wordsOf(v api.PolicyView) policyWords {
+	w := policyWords{Does: "Deletes " + selectionWords(v.Method, v.Value)}
+	if v.TagPattern != nil {
+		verb := "match"
+		if !v.TagPatternMatches {
+			verb = "don't match"
+		}
+		w.Only = append(w.Only, fmt.Sprintf("whose names %s %s", verb, clip(256, *v.TagPattern)))
+	}
+	if text := v.SelectorForm.String(); text != "" {
+		w.Only = append(w.Only, clip(1000, text))
+	}
+	for _, k := range v.Keep {
+		w.Keeps = append(w.Keeps, clip(600, keepWords(k)))
+	}
+	if v.RemoveOrphans {
+		w.Limits = append(w.Limits, "also deletes signatures and the like whose image is gone")
+	}
+	for i, win := range v.Windows {
+		w.Limits = append(w.Limits, []string{"only ", "or "}[min(i, 1)]+clip(200, win.String()))
+	}
+	if v.Grace != "" && v.Grace != "0s" {
+		w.Limits = append(w.Limits, "waits "+ageWords(v.Grace)+" after each change")
+	}
+	if v.MaxDeleted > 0 {
+		w.Limits = append(w.Limits, "asks before it deletes more than "+plural(v.MaxDeleted, "tag", "tags")+" in a run")
+	}
+	if v.MaxDeletedPercent > 0 {
+		w.Limits = append(w.Limits, fmt.Sprintf("asks before it deletes more than %d%% of its tags in a run", v.MaxDeletedPercent))
+	}
+	if v.NeverBelow > 0 {
+		w.Limits = append(w.Limits, "leaves each repository at least its "+plural(v.NeverBelow, "newest tag", "newest tags"))
+	}
+	if v.KeepUntagged != "" {
+		w.Limits = append(w.Limits, "keeps manifests without tags for "+ageWords(v.KeepUntagged))
+	}
+	return w
+}
+
+func selectionWords(method string, value any) string {
+	switch autoprune.Method(method) {
+	case autoprune.NumberOfTags:
+		return "all but the newest " + plural(value, "tag", "tags") + " of a repository"
+	case autoprune.CreationDate:
+		return "tags that were pushed more than " + ageWords(fmt.Sprint(value)) + " ago"
+	case autoprune.MaxBytes:
+		return "the least recently used tags of a repository that stores more than " + fmt.Sprint(value)
+	case autoprune.LastPulled:
+		return "tags that were last used more than " + ageWords(fmt.Sprint(value)) + " ago, or never"
+	}
+	return "nothing: this version can't read it"
+}
+
+// keepWords says which tags a keep rule keeps.
+func keepWords(k autoprune.KeepForm) string {
+	switch {
+	case k.UsedWithin != "":
+		return "tags pushed or used in the last " + ageWords(k.UsedWithin)
+	case k.TagPattern != "":
+		return "tags that match " + k.TagPattern
+	case k.Versions == autoprune.NewestPatches && k.Newest <= 1:
+		return "the newest release of each minor version"
+	case k.Versions == autoprune.NewestPrereleases && k.Newest <= 1:
+		return "the newest prerelease"
+	case k.Versions == "" && k.GroupBy == "":
+		return "the newest " + formatNumber(k.Newest)
+	case k.Versions == "":
+		return fmt.Sprintf("the newest %s of each group by %s", formatNumber(k.Newest), k.GroupBy)
+	}
+	return k.String()
+}
+
+// units are the units of ages, one and many.
+var units = map[byte][2]string{
+	's': {"second", "seconds"}, 'm': {"minute", "minutes"}, 'h': {"hour", "hours"},
+	'd': {"day", "days"}, 'w': {"week", "weeks"}, 'y': {"year", "years"},
+}
+
+// ageWords returns an age such as 90d as people say it.
+func ageWords(age string) string {
+	n := len(age) - 1
+	if n < 1 || strings.Trim(age[:n], "0123456789") != "" {
+		return age
+	}
+	unit, known := units[age[n]]
+	if !known {
+		return age
+	}
+	if age[:n] == "1" {
+		return "1 " + unit[0]
+	}
+	return age[:n] + " " + unit[1]
+}

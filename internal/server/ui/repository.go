@@ -1,0 +1,180 @@
+package ui
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/purser-registry/purser/internal/auth"
+)
+
+// tagRow is a tag in a list.
+type tagRow struct {
+	Name         string     `json:"name"`
+	Digest       string     `json:"manifest_digest"`
+	IsIndex      bool       `json:"is_manifest_list"`
+	Size         int64      `json:"size"`
+	MediaType    string     `json:"media_type"`
+	ArtifactType string     `json:"artifact_type"`
+	Platforms    []string   `json:"platforms"`
+	PushedAt     time.Time  `json:"pushed_at"`
+	Expiration   string     `json:"expiration"`
+	LastPulledAt *time.Time `json:"last_pulled_at"`
+	PullCount    *int64     `json:"pull_count"`
+	PullDisplay  *string    `json:"pull_count_display"`
+}
+
+// repositoryInfo is what the registry says about a repository.
+type repositoryInfo struct {
+	repositoryRow
+	Manifests int64 `json:"manifests_count"`
+	TagCount  int64 `json:"tags_count"`
+	Size      struct {
+		Blobs int64  `json:"blobs"`
+		Bytes int64  `json:"bytes"`
+		Own   *int64 `json:"own_bytes"`
+		Exact bool   `json:"exact"`
+	} `json:"size"`
+}
+
+// repositoryPage returns the frame of a page that belongs to a repository. `current` is the link
+// of the tab.
+func (q *request) repositoryPage(repository, current string) page {
+	home := link("/ui/repositories/{repository}", repository)
+	namespace, _, _ := strings.Cut(repository, "/")
+	p := page{Title: repository, Section: "repositories", Crumbs: []crumb{
+		{"Repositories", "/ui/repositories"}, {namespace, link("/ui/namespaces/{namespace}", namespace)},
+	}}
+	p.Tabs = q.tabs(repositoryTabs, home, current, auth.OfRepository(repository))
+	return p
+}
+
+// repositoryTabs are the pages of each repository, with their paths below it.
+var repositoryTabs = []placeTab{
+	{"", "Tags", 0}, {"/-/history", "History", 0}, {"/-/policies", "Policies", auth.Maintain}, {"/-/settings", "Settings", 0},
+}
+
+func showRepository(q *request) error { return q.showTags(nil) }
+
+// showTags lists the tags of a repository, with a notice about what a form has done.
+func (q *request) showTags(n *notice) error {
+	repository := q.repository()
+	var info repositoryInfo
+	if err := q.get(apiPath("/repository/%s", repository), nil, &info); err != nil {
+		return err
+	}
+	sort := oneOf(q.query("sort"), "-pushed", "pushed", "name", "-name", "size", "-size", "last_pulled", "-last_pulled", "pull_count", "-pull_count")
+	query := url.Values{"sort": {sort}, "limit": {"50"}, "onlyActiveTags": {"true"}}
+	for from, to := range map[string]string{"q": "contains", "unused": "not_pulled_for", "page": "next_page"} {
+		if value := q.query(from); value != "" {
+			query.Set(to, value)
+		}
+	}
+	var list struct {
+		Tags     []tagRow `json:"tags"`
+		NextPage string   `json:"next_page"`
+	}
+	refused := ""
+	if err := q.get(apiPath("/repository/%s/tag", repository), query, &list); err != nil {
+		// Some orders and filters are refused on large repositories, or before pulls were counted for
+		// long enough. The page then says so and keeps the form, so that one can ask differently.
+		if status := statusOf(err); q.URL.RawQuery == "" || status != http.StatusConflict && status != http.StatusBadRequest && status != http.StatusServiceUnavailable {
+			return err
+		}
+		refused = sentence(err.Error())
+	}
+	keep := q.keep("q", "unused", "sort")
+	type data struct {
+		Info                               repositoryInfo
+		Host, Query, Unused, Sort, Refused string
+		Columns                            []column
+		Tags                               []tagRow
+		Pages                              pages
+		Clients                            []client
+	}
+	columns := q.columns(sort, keep, [][2]string{
+		{"name", "Tag"}, {"", "Image"}, {"", "Platforms"}, {"-size", "Size"}, {"-pushed", "Pushed"}, {"-last_pulled", "Last pulled"}, {"-pull_count", "Pulls"},
+	})
+	columns[3].Number, columns[6].Number = true, true
+	p := q.repositoryPage(repository, "")
+	p.Notice = n
+	example := "latest"
+	if len(list.Tags) > 0 {
+		example = list.Tags[0].Name
+	}
+	p.Data = data{
+		Info: info, Host: q.Host, Query: q.query("q"), Unused: q.query("unused"), Sort: sort, Refused: refused,
+		Columns: columns, Tags: list.Tags, Pages: q.pagesOf(keep, list.NextPage),
+		Clients: clients(q.Host, repository+":"+example),
+	}
+	p.Same = []same{command("purser tag list %s", repository), command("purser tag delete %s:TAG", repository), call("GET", apiPath("/repository/%s/tag", repository))}
+	return q.show("repository", p)
+}
+
+// client is a command by which a client pulls.
+type client struct{ Name, Command string }
+
+// clients returns the commands that pull an image.
+func clients(host, image string) []client {
+	ref := host + "/" + image
+	return []client{
+		{"docker", "docker pull " + ref}, {"podman", "podman pull " + ref}, {"crane", "crane pull " + ref + " image.tar"},
+		{"skopeo", "skopeo copy docker://" + ref + " oci:image"}, {"regctl", "regctl image export " + ref + " image.tar"},
+	}
+}
+
+// changeTags deletes the tags that were picked, or restores those that were deleted.
+func changeTags(q *request) error {
+	repository := q.repository()
+	tags, digests := q.form["tag"], q.form["digest"]
+	if q.form.Get("do") == "restore" {
+		return q.restoreTags(repository, tags, digests)
+	}
+	n := &notice{Undo: &undo{Action: q.URL.EscapedPath(), Text: "Undo", Fields: []field{{"do", "restore"}}}}
+	deleted, failed := 0, ""
+	for _, picked := range tags {
+		name, digest, _ := strings.Cut(picked, "@")
+		err := q.call(http.MethodDelete, apiPath("/repository/%s/tag/%s", repository, name), nil, nil)
+		if err != nil {
+			failed = cmp.Or(failed, name+": "+sentence(err.Error()))
+			continue
+		}
+		deleted++
+		n.Undo.Fields = append(n.Undo.Fields, field{"tag", name}, field{"digest", digest})
+	}
+	switch {
+	case len(tags) == 0:
+		n = &notice{Bad: true, Text: "Pick the tags to delete first."}
+	case failed != "":
+		n.Bad, n.Text = true, plural(deleted, "tag was deleted", "tags were deleted")+", "+plural(len(tags)-deleted, "was not", "were not")+". "+failed
+	default:
+		n.Text = plural(deleted, "tag was deleted.", "tags were deleted.") + " Garbage collection keeps their images for a while, so they can be restored."
+	}
+	if deleted == 0 {
+		n.Undo = nil
+	}
+	return q.showTags(n)
+}
+
+// restoreTags points tags to the manifests that they had.
+func (q *request) restoreTags(repository string, tags, digests []string) error {
+	restored, failed := 0, ""
+	for i, name := range tags {
+		if i >= len(digests) {
+			break
+		}
+		body := map[string]string{"manifest_digest": digests[i]}
+		if err := q.call(http.MethodPost, apiPath("/repository/%s/tag/%s/restore", repository, name), body, nil); err != nil {
+			failed = cmp.Or(failed, name+": "+sentence(err.Error()))
+			continue
+		}
+		restored++
+	}
+	n := &notice{Text: plural(restored, "tag is back.", "tags are back.")}
+	if failed != "" {
+		n.Bad, n.Text = true, n.Text+" "+failed
+	}
+	return q.showTags(n)
+}

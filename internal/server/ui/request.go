@@ -1,0 +1,164 @@
+package ui
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// apiRoot is the prefix of the management API's paths.
+const apiRoot = "/api/v1"
+
+// request is a request for a page, or a form that was sent.
+type request struct {
+	*http.Request
+	ui     *UI
+	w      http.ResponseWriter
+	route  *route
+	values map[string]string // of the variables of the route's pattern
+	form   url.Values        // nil for GET
+}
+
+// apiError is a refusal of the management API.
+type apiError struct {
+	status  int
+	message string
+}
+
+func (e *apiError) Error() string { return e.message }
+
+// statusOf returns the status of a refusal of the management API, 0 for other errors and nil.
+func statusOf(err error) int {
+	if e, ok := errors.AsType[*apiError](err); ok {
+		return e.status
+	}
+	return 0
+}
+
+// hidden says that the client may not see what it asked the management API for, or that the
+// registry has it switched off. A page then leaves out the part that would show it.
+func hidden(err error) bool {
+	switch statusOf(err) {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound:
+		return true
+	}
+	return false
+}
+
+// get asks the management API and decodes its answer into out.
+func (q *request) get(path string, query url.Values, out any) error {
+	if len(query) > 0 {
+		path += "?" + query.Encode()
+	}
+	return q.call(http.MethodGet, path, nil, out)
+}
+
+// call sends a request to the management API. A nil body is none, and a nil out drops the answer.
+func (q *request) call(method, path string, body, out any) error {
+	var content []byte
+	if body != nil {
+		var err error
+		if content, err = json.Marshal(body); err != nil {
+			return err
+		}
+	}
+	reply, err := q.ui.server.Call(q.Context(), method, apiRoot+path, content)
+	if err != nil {
+		return err
+	}
+	if reply.Status >= 300 {
+		return replyError(reply)
+	}
+	if out == nil || len(reply.Body) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(reply.Body, out); err != nil {
+		return fmt.Errorf("reading the answer of %s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+// replyError reads a refusal of the management API.
+func replyError(r *server.Reply) error {
+	var problem struct {
+		Detail  string `json:"detail"`
+		Message string `json:"error_message"`
+		Title   string `json:"title"`
+	}
+	e := &apiError{status: r.Status, message: http.StatusText(r.Status)}
+	if json.Unmarshal(r.Body, &problem) == nil {
+		for _, text := range []string{problem.Title, problem.Message, problem.Detail} {
+			if text != "" {
+				e.message = text
+			}
+		}
+	}
+	return e
+}
+
+// readForm reads the body of a form.
+func (q *request) readForm() error {
+	if kind, _, _ := strings.Cut(q.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) != "application/x-www-form-urlencoded" {
+		return server.Refusal(http.StatusUnsupportedMediaType, "the Content-Type is %q and should be that of a form", q.Header.Get("Content-Type"))
+	}
+	body := q.ui.server.Body(q.w, q.Request)
+	content := body.Hold(maxForm+1, 2)
+	switch {
+	case body.LostError() != nil:
+		return body.LostError()
+	case len(content) > maxForm:
+		return server.Refusal(http.StatusRequestEntityTooLarge, "the form has more than %d bytes", maxForm)
+	}
+	var err error
+	if q.form, err = url.ParseQuery(string(content)); err != nil {
+		return server.Refusal(http.StatusBadRequest, "the form can't be read: %v", err)
+	}
+	return nil
+}
+
+// repository returns the value of the variable {repository}.
+func (q *request) repository() string { return q.values["repository"] }
+
+// query returns a parameter of the query, without space around it.
+func (q *request) query(name string) string { return strings.TrimSpace(q.URL.Query().Get(name)) }
+
+// redirect sends the browser to another page of the UI after a form.
+func (q *request) redirect(to string) error {
+	q.w.Header().Set("Location", to)
+	q.w.WriteHeader(http.StatusSeeOther)
+	return nil
+}
+
+// account returns the name of the account that is logged in, "" if none is.
+func (q *request) account() string { return server.Observed(q.Context()).Account() }
+
+// operator says that the client may do everything in the registry.
+func (q *request) operator() bool {
+	return q.open() || server.Observed(q.Context()).Principal.Superuser
+}
+
+// open says that the registry has no access control.
+func (q *request) open() bool { return q.ui.server.Auth() == nil }
+
+// messageOf returns the text of an error for people.
+func messageOf(ctx context.Context, err error) (status int, text string) {
+	if e, ok := errors.AsType[*apiError](err); ok {
+		return e.status, e.message
+	}
+	e := server.Answer(ctx, err)
+	text = e.Message
+	if text == "" {
+		text = e.Code.Message()
+	}
+	if e.Code == oci.Unknown && e.Message == "" {
+		text = "Something went wrong in the registry. Its log says what; the request's id is " + server.Observed(ctx).ID + "."
+	}
+	return e.HTTPStatus(), text
+}

@@ -1,0 +1,231 @@
+package ui
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+func (u *UI) addRuns() {
+	u.add("/ui/runs", showRuns, nil)
+	u.add("/ui/runs/{run}", showRun, nil)
+	u.add("/ui/runs/{run}/undo", nil, undoRun)
+}
+
+// scopedList is the frame of a list of one namespace or, for those who may see it, of all.
+type scopedList struct {
+	Namespace string
+	// Choices are namespaces from which to choose, if the client may not see the list of all.
+	Choices []string
+	Refused string // why the list can't be shown, "" if it can
+}
+
+// chooseNamespace returns the frame of a list that the registry refused with err. Other errors
+// than a refusal for want of a role are returned as they are.
+func (q *request) chooseNamespace(err error) (scopedList, error) {
+	s := scopedList{Namespace: q.query("namespace")}
+	if err == nil {
+		return s, nil
+	}
+	if !hidden(err) || q.account() == "" && !q.open() {
+		return s, err
+	}
+	var list struct {
+		Namespaces []struct{ Name string } `json:"namespaces"`
+	}
+	if err := q.get("/organization", url.Values{"limit": {"100"}}, &list); err != nil && !hidden(err) {
+		return s, err
+	}
+	for _, n := range list.Namespaces {
+		s.Choices = append(s.Choices, n.Name)
+	}
+	s.Refused = "Choose a namespace: the list of the whole registry is for those who operate it."
+	if s.Namespace != "" {
+		s.Refused = sentence(err.Error())
+	}
+	return s, nil
+}
+
+type runsData struct {
+	scopedList
+	Runs  []autoprune.RunSummary
+	Pages pages
+}
+
+// showRuns lists the runs of auto-pruning, newest first.
+func showRuns(q *request) error {
+	query := url.Values{"limit": {"50"}}
+	for from, to := range map[string]string{"namespace": "namespace", "page": "cursor"} {
+		if value := q.query(from); value != "" {
+			query.Set(to, value)
+		}
+	}
+	var list struct {
+		Runs []autoprune.RunSummary `json:"runs"`
+		Next string                 `json:"next"`
+	}
+	frame, err := q.chooseNamespace(q.get("/autoprune/runs", query, &list))
+	if err != nil {
+		return err
+	}
+	return q.show("runs", page{
+		Title: "Pruning", Section: "runs", Lead: "Runs of auto-pruning, newest first. Runs that had nothing to do share one line.",
+		Data: runsData{frame, list.Runs, q.pagesOf(q.keep("namespace"), list.Next)},
+		Same: []same{command("purser prune runs %s", frame.Namespace), call("GET", "/autoprune/runs")},
+	})
+}
+
+// deletedTag is a tag that a run has deleted, from the audit log.
+type deletedTag struct {
+	Repository string    `json:"repository"`
+	Tag        string    `json:"tag"`
+	Digest     string    `json:"digest"`
+	Policy     string    `json:"policy"`
+	Time       time.Time `json:"time"`
+	Metadata   struct {
+		Reason string `json:"reason"`
+	} `json:"metadata"`
+}
+
+type runData struct {
+	Run      autoprune.RunDetails
+	Policies map[string]policyWords // by uuid; those that were deleted are missing
+	Deleted  []deletedTag
+	NoLog    bool // the client may not read the audit log
+	Pages    pages
+}
+
+// Name returns what a policy does, or its uuid.
+func (d runData) Name(policy string) string {
+	if w, ok := d.Policies[policy]; ok {
+		return w.Does
+	}
+	return "policy " + policy + " (gone)"
+}
+
+func showRun(q *request) error { return q.showRun(q.values["run"], nil) }
+
+// showRun shows what a run has deleted, by which policy and why.
+func (q *request) showRun(id string, n *notice) error {
+	var d runData
+	if err := q.get(apiPath("/autoprune/runs/%s", id), nil, &d.Run); err != nil {
+		return err
+	}
+	if err := q.deletedTags(&d); err != nil {
+		return err
+	}
+	if err := q.policyNames(&d); err != nil {
+		return err
+	}
+	p := page{
+		Title: "Run of " + d.Run.Namespace, Section: "runs", Notice: n, Data: d,
+		Crumbs: []crumb{{"Pruning", "/ui/runs"}, {d.Run.Namespace, "/ui/runs" + arguments("namespace", d.Run.Namespace)}},
+		Same: []same{
+			command("purser prune show %s", id), command("purser prune undo %s", id),
+			command("purser audit list --kind %s", "autoprune_tag_delete"), call("GET", apiPath("/autoprune/runs/%s", id)),
+		},
+	}
+	return q.show("run", p)
+}
+
+// deletedTags adds a page of the tags that the run has deleted.
+func (q *request) deletedTags(d *runData) error {
+	if d.Run.Deleted == 0 {
+		return nil
+	}
+	query := url.Values{"kind": {"autoprune_tag_delete"}, "run": {d.Run.ID}, "limit": {"100"}}
+	if page := q.query("page"); page != "" {
+		query.Set("next_page", page)
+	}
+	var list struct {
+		Logs     []deletedTag `json:"logs"`
+		NextPage string       `json:"next_page"`
+	}
+	if err := q.get(apiPath("/organization/%s/logs", d.Run.Namespace), query, &list); err != nil {
+		d.NoLog = hidden(err)
+		if d.NoLog || statusOf(err) == http.StatusServiceUnavailable {
+			return nil
+		}
+		return err
+	}
+	d.Deleted, d.Pages = list.Logs, q.pagesOf(nil, list.NextPage)
+	return nil
+}
+
+// policyNames reads what the run's policies do now. A run names a policy by its uuid alone.
+func (q *request) policyNames(d *runData) error {
+	d.Policies = make(map[string]policyWords)
+	missing := make(map[string]bool)
+	for _, t := range d.Deleted {
+		missing[t.Policy] = true
+	}
+	for _, r := range d.Run.PerRepository {
+		for policy := range r.Policies {
+			missing[policy] = true
+		}
+	}
+	for _, t := range d.Run.Observed {
+		missing[t.Policy] = true
+	}
+	for policy := range d.Run.Notices {
+		missing[policy] = true
+	}
+	for _, a := range d.Run.Asks {
+		missing[a.Policy] = true
+	}
+	paths := []string{place{namespace: d.Run.Namespace}.api("/autoprunepolicy"), "/autoprunepolicy"}
+	for i, r := range d.Run.PerRepository {
+		if i < maxPolicyRepositories {
+			paths = append(paths, place{repository: r.Repository}.api("/autoprunepolicy"))
+		}
+	}
+	for _, path := range paths {
+		if len(missing) == 0 {
+			break
+		}
+		rows, err := q.policyRows(path, "", nil)
+		if err != nil && !hidden(err) {
+			return err
+		}
+		for _, row := range rows {
+			d.Policies[row.UUID] = row.Words
+			delete(missing, row.UUID)
+		}
+	}
+	return nil
+}
+
+// maxPolicyRepositories is in how many repositories of a run the page looks for policies.
+const maxPolicyRepositories = 10
+
+// undoRun restores the tags that a run has deleted.
+func undoRun(q *request) error {
+	id := q.values["run"]
+	path := apiPath("/autoprune/runs/%s/undo", id)
+	if cursor := q.form.Get("cursor"); cursor != "" {
+		path += "?" + url.Values{"cursor": {cursor}}.Encode()
+	}
+	var done autoprune.Undone
+	if err := q.call(http.MethodPost, path, nil, &done); err != nil {
+		if statusOf(err) == http.StatusNotFound {
+			return err
+		}
+		return q.showRun(id, noticeOf(err, ""))
+	}
+	parts := []string{plural(done.Restored, "tag is back", "tags are back")}
+	if done.Exists > 0 {
+		parts = append(parts, plural(done.Exists, "exists already", "exist already"))
+	}
+	if done.Gone > 0 {
+		parts = append(parts, plural(done.Gone, "can't come back, since its manifest is gone", "can't come back, since their manifests are gone"))
+	}
+	n := &notice{Text: strings.Join(parts, "; ") + ". The policies leave these tags alone until they are saved again."}
+	if done.Next != "" {
+		n.Text += " There are more."
+		n.Undo = &undo{Action: link("/ui/runs/{run}/undo", id), Text: "Go on", Fields: []field{{"cursor", done.Next}}}
+	}
+	return q.showRun(id, n)
+}

@@ -1,0 +1,289 @@
+package ui
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/api"
+)
+
+func (u *UI) addSettings() { u.addPlace("/settings", showSettings, changeSettings) }
+
+// member is an account or a team with a role.
+type member struct {
+	api.PermissionView
+	Team bool
+}
+
+// Who says what the member is.
+func (m member) Who() string {
+	switch {
+	case m.Team:
+		return "team"
+	case m.IsRobot != nil && *m.IsRobot:
+		return "robot"
+	}
+	return "account"
+}
+
+// settingsData is the content of the settings of a repository or a namespace. What the client may
+// not see is left out.
+type settingsData struct {
+	Place       place
+	Visibility  string // of a repository, "" for a namespace
+	Rules       []api.ProtectionRule
+	SeesRules   bool
+	Members     []member
+	SeesMembers bool
+	Prune       *pruneState
+	Quota       *api.QuotaView
+	SeesQuota   bool
+	Typed       url.Values // of a form that the registry refused
+}
+
+// Roles returns the roles by the names of the API, which are Quay's, and by Purser's.
+func (d settingsData) Roles() []option {
+	return []option{{"read", "reader"}, {"write", "writer"}, {"maintain", "maintainer"}, {"admin", "administrator"}}
+}
+
+// Steps returns the percentages of the quota's limits of a type, as text.
+func (d settingsData) Steps(kind string) string {
+	if d.Quota == nil {
+		return map[string]string{"Warning": "80", "Reject": "100"}[kind]
+	}
+	var list []string
+	for _, l := range d.Quota.Limits {
+		if l.Type == kind {
+			list = append(list, strconv.Itoa(l.Percent))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// Limit returns a limit of the quota as text, "" for none.
+func (d settingsData) Limit(of string) string {
+	if typed := d.Typed.Get(of); typed != "" {
+		return typed
+	}
+	var n *int64
+	switch {
+	case d.Quota == nil:
+	case of == "bytes" && d.Quota.LimitBytes != nil:
+		return exactBytes(*d.Quota.LimitBytes)
+	case of == "repositories":
+		n = d.Quota.LimitRepositories
+	case of == "tags":
+		n = d.Quota.LimitTags
+	}
+	if n == nil {
+		return ""
+	}
+	return strconv.FormatInt(*n, 10)
+}
+
+// exactBytes returns a size with the greatest binary unit in which it is a whole number, so that
+// saving it again doesn't change it.
+func exactBytes(n int64) string {
+	names, i := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}, 0
+	for n > 0 && n%1024 == 0 && i < len(names)-1 {
+		n, i = n/1024, i+1
+	}
+	return strconv.FormatInt(n, 10) + " " + names[i]
+}
+
+func showSettings(q *request) error { return q.showSettings(http.StatusOK, nil) }
+
+func (q *request) showSettings(status int, n *notice) error {
+	p := q.place()
+	d := settingsData{Place: p, Typed: q.form}
+	if n == nil || !n.Bad {
+		d.Typed = nil
+	}
+	if err := q.readSettings(&d); err != nil {
+		return err
+	}
+	out := q.placePage(p, "/-/settings")
+	out.Notice, out.Data = n, d
+	if out.Notice == nil && q.query("done") != "" {
+		out.Notice = &notice{Text: "Saved."}
+	}
+	out.Same = []same{command("purser protection list %s", p.Name()), command("purser grant list %s", p.Name()), call("GET", p.api("/tagprotection"))}
+	if p.IsNamespace() {
+		out.Same = append(out.Same, command("purser quota show %s", p.Name()))
+	} else {
+		out.Same = append(out.Same, command("purser repo visibility %s public|private", p.Name()))
+	}
+	return q.showStatus(status, "settings", out)
+}
+
+// readSettings reads what the client may see.
+func (q *request) readSettings(d *settingsData) error {
+	p := d.Place
+	if p.IsNamespace() {
+		if err := q.get(p.api(""), nil, nil); err != nil {
+			return err
+		}
+		if err := q.readNamespaceSettings(d); err != nil {
+			return err
+		}
+	} else {
+		var info repositoryInfo
+		if err := q.get(p.api(""), nil, &info); err != nil {
+			return err
+		}
+		d.Visibility = info.Visibility
+	}
+	var rules struct{ Rules []api.ProtectionRule }
+	err := q.get(p.api("/tagprotection"), nil, &rules)
+	if err != nil && !hidden(err) {
+		return err
+	}
+	d.Rules, d.SeesRules = rules.Rules, err == nil
+	for _, kind := range []string{"user", "team"} {
+		var list struct {
+			Permissions map[string]api.PermissionView `json:"permissions"`
+		}
+		if err := q.get(p.api("/permissions/"+kind), nil, &list); err != nil {
+			if hidden(err) {
+				return nil
+			}
+			return err
+		}
+		d.SeesMembers = true
+		for _, v := range list.Permissions {
+			d.Members = append(d.Members, member{v, kind == "team"})
+		}
+	}
+	slices.SortFunc(d.Members, func(a, b member) int { return strings.Compare(a.Who()+a.Name, b.Who()+b.Name) })
+	return nil
+}
+
+func (q *request) readNamespaceSettings(d *settingsData) error {
+	var state pruneState
+	switch err := q.get(d.Place.api("/autoprune"), nil, &state); {
+	case err == nil:
+		d.Prune = &state
+	case !hidden(err):
+		return err
+	}
+	quota, sees, err := q.quota(d.Place.namespace)
+	d.Quota, d.SeesQuota = quota, sees
+	return err
+}
+
+// quota returns the quota of a namespace, nil if it has none or the client may not see it.
+func (q *request) quota(namespace string) (quota *api.QuotaView, sees bool, err error) {
+	var list []api.QuotaView
+	if err := q.get(apiPath("/organization/%s/quota", namespace), nil, &list); err != nil {
+		if hidden(err) {
+			return nil, false, nil
+		}
+		return nil, false, err
+	}
+	if len(list) == 0 {
+		return nil, true, nil
+	}
+	return &list[0], true, nil
+}
+
+// changeSettings runs a form of the settings.
+func changeSettings(q *request) error {
+	p, f := q.place(), q.form
+	var err error
+	switch f.Get("do") {
+	case "visibility":
+		err = q.call(http.MethodPost, p.api("/changevisibility"), map[string]string{"visibility": f.Get("visibility")}, nil)
+	case "protect":
+		err = q.call(http.MethodPost, p.api("/tagprotection"), map[string]string{"pattern": f.Get("pattern")}, nil)
+	case "unprotect":
+		err = q.call(http.MethodDelete, p.api("/tagprotection/%s", f.Get("rule")), nil, nil)
+	case "role":
+		err = q.call(http.MethodPut, memberPath(p, f), map[string]string{"role": f.Get("role")}, nil)
+	case "remove":
+		err = q.call(http.MethodDelete, memberPath(p, f), nil, nil)
+	case "defaults":
+		err = q.call(http.MethodPut, p.api("/autoprune"), map[string]bool{"uses_defaults": f.Get("defaults") == "on"}, nil)
+	case "quota":
+		err = q.saveQuota(p)
+	case "delete-quota":
+		err = q.call(http.MethodDelete, p.api("/quota/%s", f.Get("quota")), nil, nil)
+	case "delete":
+		return q.deletePlace(p)
+	default:
+		err = formError("The form doesn't say what to do.")
+	}
+	if err == nil {
+		return q.redirect(p.Home("/-/settings?done=saved"))
+	}
+	return q.refusedSettings(err)
+}
+
+// refusedSettings shows the settings again, with the reason why a form didn't work.
+func (q *request) refusedSettings(err error) error {
+	status := statusOf(err)
+	if _, ok := errors.AsType[formError](err); ok {
+		status = http.StatusBadRequest
+	}
+	if status == 0 {
+		return err
+	}
+	return q.showSettings(status, noticeOf(err, ""))
+}
+
+// memberPath returns the path of the role that a form names.
+func memberPath(p place, f url.Values) string {
+	kind := "user"
+	if f.Get("who") == "team" {
+		kind = "team"
+	}
+	return p.api("/permissions/"+kind+"/%s", strings.TrimSpace(f.Get("name")))
+}
+
+// saveQuota gives a namespace a quota, or changes it.
+func (q *request) saveQuota(p place) error {
+	body := map[string]any{"limit_bytes": 0}
+	if text := strings.TrimSpace(q.form.Get("bytes")); text != "" {
+		body = map[string]any{"limit": text}
+	}
+	for _, name := range []string{"repositories", "tags"} {
+		body["limit_"+name] = 0
+		if text := strings.TrimSpace(q.form.Get(name)); text != "" {
+			body["limit_"+name] = numberOr(text)
+		}
+	}
+	steps := []map[string]any{}
+	for _, kind := range []string{"Warning", "Reject"} {
+		for _, text := range strings.FieldsFunc(q.form.Get(kind), func(c rune) bool { return c == ',' || c == ' ' }) {
+			steps = append(steps, map[string]any{"type": kind, "threshold_percent": numberOr(strings.TrimSuffix(text, "%"))})
+		}
+	}
+	body["limits"] = steps
+	if id := q.form.Get("quota"); id != "" {
+		return q.call(http.MethodPut, p.api("/quota/%s", id), body, nil)
+	}
+	return q.call(http.MethodPost, p.api("/quota"), body, nil)
+}
+
+// deletePlace deletes a repository or a namespace if its name was typed.
+func (q *request) deletePlace(p place) error {
+	if strings.TrimSpace(q.form.Get("confirm")) != p.Name() {
+		return q.refusedSettings(formError("Not deleted: type the name " + clip(255, p.Name()) + " to confirm."))
+	}
+	path := p.api("")
+	if q.form.Get("override") != "" {
+		path += "?override_holds=true"
+	}
+	reply, err := q.ui.server.Call(q.Context(), http.MethodDelete, apiRoot+path, nil)
+	if err == nil && reply.Status >= http.StatusMultipleChoices {
+		err = replyError(reply)
+	}
+	if err != nil {
+		return q.refusedSettings(err)
+	}
+	to := url.Values{"namespace": {p.namespace}, "deleted": {reply.Header.Get("Purser-Trash-Id")}}
+	return q.redirect("/ui/trash?" + to.Encode())
+}

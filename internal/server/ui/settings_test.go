@@ -1,0 +1,123 @@
+package ui_test
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+// withTrash keeps what is deleted for a day.
+func withTrash(o *servertest.Options) {
+	o.Catalog = o.NewCatalog(func(c *catalog.Options) { c.TrashKeep = 24 * time.Hour })
+}
+
+func TestSettingsOfRepository(t *testing.T) {
+	t.Parallel()
+	r := setupPruned(t, withTrash, func(o *servertest.Options) { o.Access = &auth.Options{AnonymousPull: true} })
+	r.AddAccount(t, "root", true)
+	r.as("root").tags(t, "acme/web", 2)
+	for name, role := range map[string]auth.Role{"reader": auth.Reader, "maintainer": auth.Maintainer, "admin": auth.Administrator} {
+		r.AddAccount(t, name, false)
+		r.Grant(t, "acme", name, role)
+	}
+	admin, path := r.as("admin"), "/ui/repositories/acme/web/-/settings"
+	want(t, r.as("reader").page(t, 200, path), "Members only", "!Protect tags", "!Nobody has a role")
+	want(t, r.as("maintainer").page(t, 200, path), "No rule protects tags here", "!Nobody has a role")
+	want(t, admin.page(t, 200, path), "No rule protects tags here", "Nobody has a role")
+	r.page(t, 303, path)
+	r.as("reader").send(t, path, url.Values{"do": {"visibility"}, "visibility": {"public"}}).WantStatus(t, 403)
+
+	admin.send(t, path, url.Values{"do": {"visibility"}, "visibility": {"public"}}).WantStatus(t, 303)
+	admin.send(t, path, url.Values{"do": {"protect"}, "pattern": {"^v<b>"}}).WantStatus(t, 303)
+	refused := string(admin.send(t, path, url.Values{"do": {"protect"}, "pattern": {"("}}).WantStatus(t, 400).Content)
+	want(t, refused, `role="alert"`, `name="pattern" value="("`)
+	want(t, string(admin.send(t, path, url.Values{"do": {"role"}, "name": {"nobody"}, "role": {"read"}}).WantStatus(t, 404).Content), `role="alert"`, `value="nobody"`)
+	admin.send(t, path, url.Values{"do": {"role"}, "who": {"account"}, "name": {"reader"}, "role": {"write"}}).WantStatus(t, 303)
+	page := admin.page(t, 200, path+"?done=saved")
+	want(t, page, `value="public" selected`, "^v&lt;b&gt;", "!^v<b>", ">reader<", `value="write" selected`, "Saved.")
+
+	var rules struct{ Rules []api.ProtectionRule }
+	admin.Manage(t, "GET", "/repository/acme/web/tagprotection", "").Into(t, 200, &rules)
+	admin.send(t, path, url.Values{"do": {"unprotect"}, "rule": {rules.Rules[0].UUID}}).WantStatus(t, 303)
+	admin.send(t, path, url.Values{"do": {"remove"}, "who": {"account"}, "name": {"reader"}}).WantStatus(t, 303)
+	want(t, admin.page(t, 200, path), "No rule protects tags here", "Nobody has a role")
+
+	want(t, string(admin.send(t, path, url.Values{"do": {"delete"}, "confirm": {"acme/we"}}).WantStatus(t, 400).Content), "Not deleted")
+	to := admin.send(t, path, url.Values{"do": {"delete"}, "confirm": {"acme/web"}}).WantStatus(t, 303).Header.Get("Location")
+	admin.page(t, 404, "/ui/repositories/acme/web")
+	page = admin.page(t, 200, to)
+	want(t, page, "acme/web is deleted", "Restore it", "2 tags", ">repository<")
+	_, undo, _ := strings.Cut(page, `role="status"`)
+	undo, _, _ = strings.Cut(undo, "</form>")
+	want(t, string(admin.send(t, "/ui/trash", fields(undo)).WantStatus(t, 200).Content), "acme/web is back", "is empty")
+	admin.page(t, 200, "/ui/repositories/acme/web")
+	want(t, admin.page(t, 200, "/ui/trash"), "Choose a namespace", "?namespace=acme")
+}
+
+func TestSettingsOfNamespace(t *testing.T) {
+	t.Parallel()
+	r := setupPruned(t, withTrash)
+	r.tags(t, "acme/web", 2)
+	path := "/ui/namespaces/acme/-/settings"
+	want(t, r.page(t, 200, "/ui/namespaces/acme"), "/ui/repositories?namespace=acme", "has no policies of its own", "of it only here")
+	want(t, r.page(t, 200, path), "has no quota", "The registry's default policies apply")
+	form := url.Values{"do": {"quota"}, "bytes": {"10 GiB"}, "repositories": {"5"}, "tags": {""}, "Warning": {"70, 90"}, "Reject": {"100"}}
+	r.send(t, path, form).WantStatus(t, 303)
+	page := r.page(t, 200, path)
+	want(t, page, `value="10 GiB"`, `value="70, 90"`, "1 of 5", "(20%)")
+	var quotas []api.QuotaView
+	r.Manage(t, "GET", "/organization/acme/quota", "").Into(t, 200, &quotas)
+	if len(quotas) != 1 || *quotas[0].LimitBytes != 10<<30 || *quotas[0].LimitRepositories != 5 || quotas[0].LimitTags != nil || len(quotas[0].Limits) != 3 {
+		t.Fatalf("quota %+v", quotas)
+	}
+	_, saved, _ := strings.Cut(page, `name="bytes"`)
+	saved, _, _ = strings.Cut(saved, "</form>")
+	form = fields(`<input name="bytes"` + saved)
+	form.Set("do", "quota")
+	form.Set("bytes", "much")
+	want(t, string(r.send(t, path, form).WantStatus(t, 400).Content), "number and a unit", `value="much"`)
+	form.Set("bytes", "")
+	form.Set("tags", "100")
+	r.send(t, path, form).WantStatus(t, 303)
+	r.Manage(t, "GET", "/organization/acme/quota", "").Into(t, 200, &quotas)
+	if q := quotas[0]; q.LimitBytes != nil || *q.LimitRepositories != 5 || *q.LimitTags != 100 || len(q.Limits) != 3 {
+		t.Errorf("quota %+v", q)
+	}
+	want(t, r.page(t, 200, "/ui/namespaces/acme"), "2 of 100", "refuses above 100%")
+	r.send(t, path, url.Values{"do": {"defaults"}, "defaults": {"off"}}).WantStatus(t, 303)
+	want(t, r.page(t, 200, path), "refuses the registry's default policies")
+	want(t, r.page(t, 200, "/ui/namespaces/acme/-/policies"), "default policies don't apply here")
+	form.Set("do", "delete-quota")
+	r.send(t, path, form).WantStatus(t, 303)
+
+	to := r.send(t, path, url.Values{"do": {"delete"}, "confirm": {"acme"}}).WantStatus(t, 303).Header.Get("Location")
+	r.page(t, 404, "/ui/namespaces/acme")
+	page = r.page(t, 200, to)
+	want(t, page, "acme is deleted", ">namespace<")
+	_, undo, _ := strings.Cut(page, `role="status"`)
+	undo, _, _ = strings.Cut(undo, "</form>")
+	purge := fields(undo)
+	purge.Set("do", "purge")
+	want(t, string(r.send(t, "/ui/trash", purge).WantStatus(t, 200).Content), "deleted for good")
+	want(t, string(r.send(t, "/ui/trash", purge).WantStatus(t, 404).Content), `role="alert"`)
+}
+
+func TestHoldsPages(t *testing.T) {
+	t.Parallel()
+	r := setupPruned(t)
+	r.tags(t, "acme/web", 1)
+	want(t, r.page(t, 200, "/ui/holds?namespace=acme"), "purser report kubernetes", "--namespace acme")
+	body := `{"digests": [{"digest": "` + servertest.Digest("x").String() + `", "used_by": "<pod> shop"}]}`
+	r.Manage(t, "PUT", "/holds/prod%2Feu?namespace=acme&lease=1h&kind=kubernetes", body).WantStatus(t, 200)
+	r.Exec(t, "UPDATE holdreporters SET reported_at = reported_at - interval '40 min'")
+	page := r.page(t, 200, "/ui/holds?namespace=acme")
+	want(t, page, "prod/eu", "silent", "kubernetes")
+	want(t, r.page(t, 200, "/ui/holds/prod%2Feu?namespace=acme"), "&lt;pod&gt; shop", "!<pod>", "no report for half of its lease")
+	want(t, string(r.send(t, "/ui/holds", url.Values{"reporter": {"prod/eu"}, "namespace": {"acme"}}).WantStatus(t, 200).Content), "is deleted", "purser report kubernetes")
+}

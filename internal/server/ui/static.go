@@ -1,0 +1,67 @@
+package ui
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// staticRoot is the prefix of the style sheet, the script and the icon. A digest of the content
+// follows, so that browsers may keep the files for good.
+const staticRoot = root + "static/"
+
+//go:embed static
+var staticFiles embed.FS
+
+type staticFile struct {
+	content     []byte
+	contentType string
+}
+
+// static has the files by their paths, and staticPaths the paths by the files' names.
+var static, staticPaths = loadStatic()
+
+func loadStatic() (map[string]staticFile, map[string]string) {
+	types := map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+	files, paths := make(map[string]staticFile), make(map[string]string)
+	entries, err := staticFiles.ReadDir("static")
+	if err != nil {
+		panic(err)
+	}
+	for _, e := range entries {
+		content, err := staticFiles.ReadFile("static/" + e.Name())
+		if err != nil {
+			panic(err)
+		}
+		sum := sha256.Sum256(content)
+		at := staticRoot + hex.EncodeToString(sum[:8]) + "/" + e.Name()
+		files[at] = staticFile{content, types[path.Ext(e.Name())]}
+		paths[e.Name()] = at
+	}
+	return files, paths
+}
+
+func (u *UI) serveStatic(w http.ResponseWriter, r *http.Request) {
+	f, ok := static[r.URL.Path]
+	if !ok || r.Method != http.MethodGet && r.Method != http.MethodHead {
+		u.server.Fail(w, r, server.NothingAt(r))
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", f.contentType)
+	h.Set("Content-Length", strconv.Itoa(len(f.content)))
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	if strings.HasSuffix(r.URL.Path, ".svg") { // an icon may have styles of its own
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+	}
+	w.WriteHeader(http.StatusOK)
+	if r.Method == http.MethodGet {
+		w.Write(f.content) //nolint:errcheck // the client is gone, and knows
+	}
+}

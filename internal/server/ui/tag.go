@@ -1,0 +1,132 @@
+package ui
+
+import (
+	"net/http"
+	"time"
+)
+
+// tagPath is the page of a tag, to which its forms are sent too.
+const tagPath = "/ui/repositories/{repository}/-/tags/{tag}"
+
+// tagInfo is what the registry says about one tag.
+type tagInfo struct {
+	tagRow
+	CreatedAt   time.Time `json:"created_at"`
+	EndTS       int64     `json:"end_ts"`
+	IsProtected bool      `json:"is_protected"`
+	ProtectedBy string    `json:"protected_by"`
+
+	Kind, Pulls string
+	Expires     time.Time
+}
+
+// showTag shows a tag and its history, with a notice about what a form has done. A tag that was
+// deleted has a page as long as the audit log knows it.
+func (q *request) showTag(n *notice) error {
+	repository, name := q.repository(), q.values["tag"]
+	d := struct {
+		Repository, Action string
+		Tag                *tagInfo // nil: it was deleted
+		History            historyList
+		Pages              pages
+		Clients            []client
+	}{Repository: repository, Action: link(tagPath, repository, name)}
+	missing := q.get(apiPath("/repository/%s/tag/%s", repository, name), nil, &d.Tag)
+	if missing != nil && statusOf(missing) != http.StatusNotFound {
+		return missing
+	}
+	if t := d.Tag; t != nil {
+		t.Kind = clip(100, kindOf(t.MediaType, t.ArtifactType))
+		if t.Pulls = "0 pulls"; t.PullDisplay != nil {
+			t.Pulls = *t.PullDisplay + " pulls"
+		}
+		if t.PullCount != nil && *t.PullCount == 1 {
+			t.Pulls = "1 pull"
+		}
+		if t.EndTS > 0 {
+			t.Expires = time.Unix(t.EndTS, 0)
+		}
+		d.Clients = clients(q.Host, repository+":"+name)
+	}
+	history, next, err := q.history(repository, 25, "specificTag", name)
+	switch {
+	case err != nil && !hidden(err):
+		return err
+	case missing != nil && len(history) == 0 && n == nil && q.query("page") == "":
+		return missing
+	}
+	d.History = historyList{Repository: repository, Rows: history}
+	for i := range history {
+		history[i].Action = d.Action
+		if d.Tag != nil && history[i].Digest == d.Tag.Digest {
+			history[i].MayRestore = false
+		}
+	}
+	d.Pages = q.pagesOf(nil, next)
+	p := q.repositoryPage(repository, "none")
+	p.Title, p.Heading, p.Tabs, p.Notice = repository+":"+name, name, nil, n
+	p.Crumbs = append(p.Crumbs, crumb{repository, link("/ui/repositories/{repository}", repository)})
+	if d.Tag == nil {
+		p.Lead = "This tag doesn't exist now. The history shows what it pointed to, and restores it as long as that is here."
+	}
+	p.Data = d
+	p.Same = []same{
+		command("purser tag show %s:%s", repository, name), command("purser tag delete %s:%s", repository, name),
+		command("purser tag restore %s:%s DIGEST", repository, name),
+		call("GET", apiPath("/repository/%s/tag/%s", repository, name)),
+		call("GET", apiPath("/repository/%s/tag", repository)+"?onlyActiveTags=false&specificTag="+name),
+	}
+	return q.show("tag", p)
+}
+
+// changeTag deletes a tag, or points it to a manifest that it had before.
+func changeTag(q *request) error {
+	repository, name := q.repository(), q.values["tag"]
+	if q.form.Get("do") == "restore" {
+		return q.showTag(q.restoreTag(repository, name, q.form.Get("digest")))
+	}
+	before, err := q.digestOf(repository, name)
+	if err == nil {
+		err = q.call(http.MethodDelete, apiPath("/repository/%s/tag/%s", repository, name), nil, nil)
+	}
+	if err != nil {
+		if statusOf(err) == 0 {
+			return err
+		}
+		return q.showTag(&notice{Bad: true, Text: "The tag was not deleted. " + sentence(err.Error())})
+	}
+	n := &notice{Text: "The tag was deleted. Garbage collection keeps its image for a while, so it can be restored."}
+	if before != "" {
+		n.Undo = &undo{q.URL.EscapedPath(), "Undo", []field{{"do", "restore"}, {"digest", before}}}
+	}
+	return q.showTag(n)
+}
+
+// digestOf returns the digest of the manifest to which a tag points, "" if there is no such tag.
+func (q *request) digestOf(repository, tag string) (string, error) {
+	var t tagRow
+	err := q.get(apiPath("/repository/%s/tag/%s", repository, tag), nil, &t)
+	if statusOf(err) == http.StatusNotFound {
+		err = nil
+	}
+	return t.Digest, err
+}
+
+// restoreTag points a tag to a manifest that it had before, and returns what the page says of it.
+func (q *request) restoreTag(repository, tag, digest string) *notice {
+	before, err := q.digestOf(repository, tag)
+	if err == nil {
+		body := map[string]string{"manifest_digest": digest}
+		err = q.call(http.MethodPost, apiPath("/repository/%s/tag/%s/restore", repository, tag), body, nil)
+	}
+	if err != nil {
+		_, text := messageOf(q.Context(), err)
+		return &notice{Bad: true, Text: tag + " was not restored. " + sentence(text)}
+	}
+	n := &notice{Text: tag + " points to " + shortDigest(digest) + " again."}
+	n.Undo = &undo{link(tagPath, repository, tag), "Undo", []field{{"do", "delete"}}}
+	if before != "" {
+		n.Undo.Fields = []field{{"do", "restore"}, {"digest", before}}
+	}
+	return n
+}

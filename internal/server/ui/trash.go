@@ -1,0 +1,104 @@
+package ui
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+func (u *UI) addTrash() { u.add("/ui/trash", showTrash, changeTrash) }
+
+type trashData struct {
+	scopedList
+	Items []catalog.Trashed
+	Pages pages
+}
+
+// showTrash lists deleted repositories and namespaces. The parameter deleted is what was deleted
+// just now.
+func showTrash(q *request) error {
+	var n *notice
+	namespace := q.query("namespace")
+	if q.URL.Query().Has("deleted") {
+		id := q.query("deleted")
+		var t catalog.Trashed
+		err := error(nil)
+		if id != "" {
+			err = q.get(apiPath("/trash/%s", id), nil, &t)
+		}
+		switch {
+		case err != nil && !hidden(err):
+			return err
+		case id == "":
+			n = &notice{Text: "It is deleted for good: this registry has no trash."}
+		case err == nil:
+			n = &notice{
+				Text: clip(255, t.Name) + " is deleted. It can be restored until " + exact(t.ExpiresAt) + ".",
+				Undo: &undo{Action: "/ui/trash", Text: "Restore it", Fields: []field{{"do", "restore"}, {"id", id}, {"namespace", namespace}}},
+			}
+			if t.IsNamespace() {
+				n.Undo.Fields = n.Undo.Fields[:2]
+			}
+		}
+	}
+	return q.showTrash(http.StatusOK, namespace, n)
+}
+
+func (q *request) showTrash(status int, namespace string, n *notice) error {
+	query := url.Values{"limit": {"100"}}
+	if namespace != "" {
+		query.Set("namespace", namespace)
+	}
+	if page := q.query("page"); page != "" {
+		query.Set("cursor", page)
+	}
+	var list struct {
+		Items []catalog.Trashed `json:"items"`
+		Next  string            `json:"next"`
+	}
+	frame, err := q.chooseNamespace(q.get("/trash", query, &list))
+	if err != nil {
+		return err
+	}
+	frame.Namespace = namespace
+	return q.showStatus(status, "trash", page{
+		Title: "Trash", Section: "trash", Notice: n, Lead: "Deleted repositories and namespaces, as long as they can be restored.",
+		Data: trashData{frame, list.Items, q.pagesOf(q.keep("namespace"), list.Next)},
+		Same: []same{command("purser trash list"), command("purser trash restore ID"), call("GET", "/trash")},
+	})
+}
+
+// changeTrash restores something or deletes it for good.
+func changeTrash(q *request) error {
+	id, namespace := q.form.Get("id"), q.form.Get("namespace")
+	var err error
+	n := &notice{}
+	switch q.form.Get("do") {
+	case "restore":
+		var restored struct{ Name string }
+		body := make(map[string]string)
+		if as := q.form.Get("as"); as != "" {
+			body["as"] = as
+		}
+		err = q.call(http.MethodPost, apiPath("/trash/%s/restore", id), body, &restored)
+		n.Text = clip(255, restored.Name) + " is back, with its tags, policies and rights."
+	case "purge":
+		err = q.call(http.MethodPost, apiPath("/trash/%s/purge", id), nil, nil)
+		n.Text = "It is deleted for good."
+	default:
+		err = formError("The form doesn't say what to do.")
+	}
+	status := http.StatusOK
+	if err != nil {
+		if status = statusOf(err); status == 0 {
+			status = http.StatusBadRequest
+			if _, ok := errors.AsType[formError](err); !ok {
+				return err
+			}
+		}
+		n = noticeOf(err, "")
+	}
+	return q.showTrash(status, namespace, n)
+}

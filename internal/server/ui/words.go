@@ -1,0 +1,200 @@
+package ui
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// room is how many bytes of HTML remain for text from clients on a page. Whoever pushes an image
+// chooses how much there is of it, and a page has to stay small.
+type room int
+
+// clip returns at most n characters of the text, as the function clip of format.go does, and fewer
+// if there is less room. Without room it returns "…".
+func (r *room) clip(n int, text string) string {
+	if most := 4*n + 8; len(text) > most { // n characters have 4n bytes at most
+		for most > 0 && !utf8.RuneStart(text[most]) {
+			most--
+		}
+		text = text[:most]
+	}
+	text = clip(n, text)
+	for i, c := range text {
+		size := escapedSize(c)
+		if int(*r) < size {
+			return text[:i] + "…"
+		}
+		*r -= room(size)
+	}
+	return text
+}
+
+// escapedSize returns how many bytes html/template writes for a character of a text.
+func escapedSize(c rune) int {
+	switch c {
+	case '<', '>':
+		return 4
+	case '&', '"', '\'', '+':
+		return 5
+	}
+	return utf8.RuneLen(c)
+}
+
+// indented returns JSON on several lines, cut after about `limit` bytes. The parameter may be
+// malformed; encoding/json isn't used because the depth of hostile JSON would multiply its size.
+func indented(text string, limit int) (out string, cut bool) {
+	var b strings.Builder
+	depth, quoted, escaped := 0, false, false
+	line := func() {
+		b.WriteByte('\n')
+		b.WriteString(strings.Repeat("  ", min(max(depth, 0), 12)))
+	}
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if b.Len() >= limit && utf8.RuneStart(c) {
+			return b.String(), true
+		}
+		if quoted {
+			b.WriteByte(c)
+			quoted, escaped = escaped || c != '"', !escaped && c == '\\'
+			continue
+		}
+		switch c {
+		case ' ', '\t', '\n', '\r':
+		case '{', '[':
+			b.WriteByte(c)
+			rest := strings.TrimLeft(text[i+1:min(len(text), i+64)], " \t\r\n")
+			if depth++; rest == "" || rest[0] != '}' && rest[0] != ']' {
+				line()
+			}
+		case '}', ']':
+			depth--
+			if last := b.String(); last != "" && last[len(last)-1] != '{' && last[len(last)-1] != '[' {
+				line()
+			}
+			b.WriteByte(c)
+		case ',':
+			b.WriteByte(c)
+			line()
+		case ':':
+			b.WriteString(": ")
+		default:
+			quoted = c == '"'
+			b.WriteByte(c)
+		}
+	}
+	return b.String(), false
+}
+
+// pair is a name with its value, both shown as they are.
+type pair struct{ Name, Value string }
+
+// pairsOf returns the members of a map in the order of their names, up to `most` of them, and how
+// many are left.
+func pairsOf(words *room, most int, values map[string]string) (list []pair, left int) {
+	names := make([]string, 0, len(values))
+	for name := range values {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for i, name := range names {
+		if i == most || *words <= 0 {
+			return list, len(names) - i
+		}
+		list = append(list, pair{words.clip(100, name), words.clip(400, values[name])})
+	}
+	return list, 0
+}
+
+// phrase is a part of a sentence: text, or the digest of a manifest.
+type phrase struct{ Text, Digest, Link string }
+
+var digestForm = regexp.MustCompile(`\b(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})\b`)
+
+// phrases splits a sentence where it names manifests of a repository. Those that are missing get
+// no link.
+func phrases(repository, sentence string, missing []string) (list []phrase) {
+	at := 0
+	for _, found := range digestForm.FindAllStringIndex(sentence, -1) {
+		digest := sentence[found[0]:found[1]]
+		p := phrase{Digest: digest}
+		if !slices.Contains(missing, digest) {
+			p.Link = link(manifestPath, repository, digest)
+		}
+		list = append(list, phrase{Text: sentence[at:found[0]]}, p)
+		at = found[1]
+	}
+	return append(list, phrase{Text: sentence[at:]})
+}
+
+// lenient decodes a member of hostile JSON. What has another type stays empty.
+func lenient[T any](members map[string]json.RawMessage, name string) (value T) {
+	if json.Unmarshal(members[name], &value) != nil {
+		var none T
+		return none
+	}
+	return value
+}
+
+// commandLine returns the words of a command as a shell would take them.
+func commandLine(list []string) string {
+	parts := make([]string, len(list))
+	for i, word := range list {
+		if parts[i] = word; word == "" || strings.ContainsAny(word, " \t\n\"'\\$") {
+			parts[i] = strconv.Quote(word)
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// artifacts are artifact types and media types of configurations, as people say them.
+var artifacts = map[string]string{
+	"application/vnd.oci.image.config.v1+json":         "image",
+	"application/vnd.docker.container.image.v1+json":   "image",
+	"application/vnd.oci.empty.v1+json":                "artifact",
+	"application/vnd.docker.plugin.v1+json":            "Docker plugin",
+	"application/vnd.dev.cosign.artifact.sig.v1+json":  "signature (cosign)",
+	"application/vnd.dev.cosign.simplesigning.v1+json": "signature (cosign)",
+	"application/vnd.dev.cosign.artifact.sbom.v1+json": "SBOM (cosign)",
+	"application/vnd.dev.sigstore.bundle.v0.3+json":    "signature or attestation (Sigstore)",
+	"application/vnd.cncf.notary.signature":            "signature (Notary)",
+	"application/vnd.in-toto+json":                     "attestation (in-toto)",
+	"application/vnd.dsse.envelope.v1+json":            "attestation (DSSE)",
+	"application/spdx+json":                            "SBOM (SPDX)",
+	"text/spdx":                                        "SBOM (SPDX)",
+	"text/spdx+json":                                   "SBOM (SPDX)",
+	"application/vnd.cyclonedx":                        "SBOM (CycloneDX)",
+	"application/vnd.cyclonedx+json":                   "SBOM (CycloneDX)",
+	"application/vnd.cyclonedx+xml":                    "SBOM (CycloneDX)",
+	"application/vnd.syft+json":                        "SBOM (Syft)",
+	"application/sarif+json":                           "scan report (SARIF)",
+	"application/vnd.cncf.helm.config.v1+json":         "Helm chart",
+	"application/vnd.cncf.flux.config.v1+json":         "Flux artifact",
+	"application/vnd.wasm.config.v0+json":              "WebAssembly module",
+}
+
+// kindOf returns what a manifest is, for people, by its media type and its artifact type.
+func kindOf(mediaType, artifactType string) string {
+	what := kind(mediaType)
+	if strings.HasPrefix(what, "index") {
+		if text, ok := artifacts[artifactType]; ok {
+			return what + ", " + text
+		}
+		return what
+	}
+	if artifactType == "" {
+		return what
+	}
+	text, ok := artifacts[artifactType]
+	switch {
+	case !ok:
+		return "artifact"
+	case text == "image":
+		return what
+	}
+	return text
+}
