@@ -108,7 +108,7 @@ func (d *demo) processes() (list []string) {
 // url returns the address that the demo has printed.
 func (d *demo) url() string {
 	d.t.Helper()
-	found := regexp.MustCompile(`(?m)^  (http://\S+)/api/v1/$`).FindStringSubmatch(d.p.out.String())
+	found := regexp.MustCompile(`(?m)^  (http://\S+)/$`).FindStringSubmatch(d.p.out.String())
 	if found == nil {
 		d.t.Fatalf("it has printed no address:\n%s", d.p.out.String())
 	}

@@ -36,7 +36,7 @@ func Command() *cobra.Command {
 			"directory, with delays of seconds instead of days. Images with shared layers, signatures and SBOMs\n" +
 			"are pushed, some are pulled, policies prune tags, and garbage collection deletes what they\n" +
 			"leave. At the end the registry is checked against its store, stopped and removed. Meanwhile it can\n" +
-			"be looked at with other commands and over its API. No other registry is touched.\n\n" +
+			"be looked at in a browser and with other commands. No other registry is touched.\n\n" +
 			"An interrupt stops and removes everything. A second interrupt ends the command at once: then the\n" +
 			"directory, whose name is printed at the start, stays. The exit code is 0 when all is well, 1 after\n" +
 			"an error or an interrupt of the tour, and 4 when the check finds something.",

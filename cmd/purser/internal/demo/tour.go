@@ -58,8 +58,8 @@ func (t *tour) give(ctx context.Context) error {
 }
 
 func (t *tour) welcome(context.Context) error {
-	return t.line.say("It was ready after %[1]s. Meanwhile read about its API in a browser, or look at it from another terminal:\n"+
-		"  %[2]s/api/v1/\n"+
+	return t.line.say("It was ready after %[1]s. Look at it meanwhile, in a browser or in another terminal:\n"+
+		"  %[2]s/\n"+
 		"  export %[3]s=%[2]s\n"+
 		"  purser repo list %[4]s; purser tag list %[5]s; purser gc status; purser audit list %[4]s\n",
 		t.registry.took.Round(100*time.Millisecond), t.registry.url, api.ServerVariable, namespace, webRepo)
