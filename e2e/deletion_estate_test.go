@@ -391,7 +391,8 @@ type orphans struct {
 
 // children are tables that must be among those that "purser loosefk audit" lists.
 var children = []string{"tags", "manifest_references", "manifests", "repository_blobs", "uploads",
-	"tagpullstatistics", "manifestpullstatistics", "repositories"}
+	"tagpullstatistics", "manifestpullstatistics", "tagpullhistory", "manifestpullhistory",
+	"repositorypullhistory", "namespacepullhistory", "repositories"}
 
 // audit runs "purser loosefk audit" and returns its output. The test fails unless the command
 // exits with `code` and lists all tables in `children`.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,18 +34,26 @@ func newStatsEstate(t testing.TB) *statsEstate {
 // and also the number of manifests.
 const pulls = 300
 
-// pulled inserts statistics for n tags and n manifests of each of the repositories `ids`,
-// directly into the tables. The names of the tags and manifests begin with `name`.
+// pulled inserts statistics for n tags and n manifests of each of the repositories `ids`, and
+// n days of history, directly into the tables. The names of the tags and manifests begin with
+// `name`.
 func (e *statsEstate) pulled(ids []int64, name string, n int) {
 	e.t.Helper()
 	mustExec(e.t, e.statsDB, `INSERT INTO tagpullstatistics (repository_id, tag_name, tag_pull_count)
 		SELECT id, $2 || i, i FROM unnest($1::bigint[]) AS id, generate_series(1, $3::int) AS i`, ids, name, n)
 	mustExec(e.t, e.statsDB, `INSERT INTO manifestpullstatistics (repository_id, manifest_digest, total_pull_count)
 		SELECT id, $2 || i, i FROM unnest($1::bigint[]) AS id, generate_series(1, $3::int) AS i`, ids, name, n)
+	mustExec(e.t, e.statsDB, `INSERT INTO tagpullhistory (repository_id, tag_name, day, pulls)
+		SELECT id, $2, current_date - i, i FROM unnest($1::bigint[]) AS id, generate_series(1, $3::int) AS i`, ids, name, n)
+	mustExec(e.t, e.statsDB, `INSERT INTO manifestpullhistory (repository_id, manifest_digest, day, pulls)
+		SELECT id, $2, current_date - i, i FROM unnest($1::bigint[]) AS id, generate_series(1, $3::int) AS i`, ids, name, n)
+	mustExec(e.t, e.statsDB, `INSERT INTO repositorypullhistory (repository_id, namespace_id, day, pulls)
+		SELECT id, 1, current_date - i, i FROM unnest($1::bigint[]) AS id, generate_series(1, $2::int) AS i`, ids, n)
 }
 
-// statsTables are the tables on the PostgreSQL server for statistics.
-var statsTables = []string{"tagpullstatistics", "manifestpullstatistics"}
+// statsTables are the tables on the PostgreSQL server for statistics whose rows belong to
+// repositories.
+var statsTables = []string{"tagpullstatistics", "manifestpullstatistics", "tagpullhistory", "manifestpullhistory", "repositorypullhistory"}
 
 // left counts the statistics of repositories.
 func (e *statsEstate) left(ids []int64) (rows int, err error) {
@@ -166,7 +175,7 @@ func (e *statsEstate) deleteAll() {
 // the test if no statistics were left to delete at the crash.
 func (e *statsEstate) killWhileCleaning(victim *postgres, gone []int64) {
 	e.t.Helper()
-	whole := 2 * pulls * len(gone)
+	whole := len(statsTables) * pulls * len(gone)
 	n := whole
 	eventually(e.t, time.Minute, func() (err error) {
 		if n, err = e.left(gone); err == nil && n == whole {
@@ -202,8 +211,8 @@ func (e *statsEstate) cleaned(gone, kept []int64) {
 
 func (e *statsEstate) allThere(kept []int64) {
 	e.t.Helper()
-	if n, err := e.left(kept); err != nil || n != 2*pulls*len(kept) {
-		e.t.Errorf("%d rows of living repositories are left (%v), want all %d", n, err, 2*pulls*len(kept))
+	if n, err := e.left(kept); err != nil || n != len(statsTables)*pulls*len(kept) {
+		e.t.Errorf("%d rows of living repositories are left (%v), want all %d", n, err, len(statsTables)*pulls*len(kept))
 	}
 }
 
@@ -213,10 +222,10 @@ func (e *statsEstate) allThere(kept []int64) {
 // deletes the rows.
 func (e *statsEstate) lookedAgain(gone, kept []int64) {
 	e.t.Helper()
-	rows := e.pending()
-	if len(rows) != 1 || rows[0].Table != "public.repositories" || rows[0].Database != "main" ||
-		rows[0].Count != len(gone) || rows[0].SecondLook != len(gone) {
-		e.t.Errorf("pending is %+v, want %d repositories that only await their second look", rows, len(gone))
+	// deleteAll has deleted one namespace.
+	want := []pending{{"main", "public.repositories", len(gone), len(gone)}, {"main", "public.top_level_namespaces", 1, 1}}
+	if rows := e.pending(); !slices.Equal(rows, want) {
+		e.t.Errorf("pending is %+v, want %+v, which only await their second look", rows, want)
 	}
 	e.pulled(gone[:3], "late", 1)
 	found := map[string]orphans{}

@@ -35,7 +35,7 @@ func TestGCStatusOfNothing(t *testing.T) {
 	queue := gc.QueueStatus{Due: exact(0), Waiting: exact(0), Failed: exact(0)}
 	want := gc.GCStatus{AsOf: s.AsOf, Manifests: queue, Blobs: queue, Failed: []gc.FailedReview{}}
 	want.Doomed.Objects, want.Doomed.Due, want.Doomed.Failing, want.Uploads.Uploads = exact(0), exact(0), exact(0), exact(0)
-	want.Doomed.Kept, want.Doomed.SecondSweeps, want.Lost = exact(0), exact(0), exact(0)
+	want.Doomed.Kept, want.Doomed.SecondSweeps, want.Lost, want.Stored.Blobs = exact(0), exact(0), exact(0), exact(0)
 	if got, want := fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", want); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -60,7 +60,7 @@ func TestGCStatus(t *testing.T) {
 	b.Exec(t, `INSERT INTO gc_doomed_objects (storage_key, of_upload, delete_after, again_at, sweeping) VALUES
 		('swept once', true, now() + interval '1 h', now() + interval '1 h', true),
 		('too', true, now() + interval '2 h', now() + interval '2 h', true)`)
-	b.Exec(t, "INSERT INTO blobs (digest, size, storage_key, lost_at) VALUES ('\\x01', 1, 'lost', now()), ('\\x02', 1, 'there', NULL)")
+	b.Exec(t, "INSERT INTO blobs (digest, size, storage_key, lost_at) VALUES ('\\x01', 5, 'lost', now()), ('\\x02', 50, 'there', NULL)")
 	b.Exec(t, "DELETE FROM gc_blob_review_queue WHERE digest IN ('\\x01', '\\x02')")
 	b.Exec(t, `INSERT INTO uploads (id, repository, storage_key, size) VALUES
 		(gen_random_uuid(), 'r', 'u1', 10), (gen_random_uuid(), 'r', 'u2', 20), (gen_random_uuid(), '', 'made ahead', 0)`)
@@ -106,7 +106,7 @@ func TestGCStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := strings.NewReplacer("\n", "", "\t", "", "#", `{"count":`, ";", `,"exact":true}`).Replace(`{
-		"as_of":"0001-01-01T00:00:00Z",
+		"as_of":"0001-01-01T00:00:00Z","stored":{"blobs":#2;,"bytes":55},
 		"manifests":{"due":#1;,"waiting":#7;,"set_aside":#0;,"oldest_overdue_seconds":0,"next_due":null},
 		"blobs":{"due":#3;,"waiting":#5;,"set_aside":#4;,"oldest_overdue_seconds":0,"next_due":null},
 		"set_aside":null,"doomed":{"objects":#4;,"second_sweeps":#2;,"due":#1;,"bytes":1000,"kept":#1;,"kept_bytes":400,"failing":#2;,"last_error":"older","failing_since":null},
