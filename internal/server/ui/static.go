@@ -49,6 +49,12 @@ func loadStatic() (map[string]staticFile, map[string]string) {
 
 func (u *UI) serveStatic(w http.ResponseWriter, r *http.Request) {
 	f, ok := static[r.URL.Path]
+	caching := "public, max-age=31536000, immutable"
+	if !ok { // The page may come from a replica of another version.
+		f, ok = static[staticPaths[path.Base(r.URL.Path)]]
+		ok = ok && strings.Count(strings.TrimPrefix(r.URL.Path, staticRoot), "/") == 1
+		caching = "no-store"
+	}
 	if !ok || r.Method != http.MethodGet && r.Method != http.MethodHead {
 		u.server.Fail(w, r, server.NothingAt(r))
 		return
@@ -56,7 +62,7 @@ func (u *UI) serveStatic(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", f.contentType)
 	h.Set("Content-Length", strconv.Itoa(len(f.content)))
-	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	h.Set("Cache-Control", caching)
 	if strings.HasSuffix(r.URL.Path, ".svg") { // an icon may have styles of its own
 		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 	}
