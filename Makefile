@@ -13,7 +13,7 @@ RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/
 # The packages of all modules: the registry, the benchmarks, and the test of loosefk that
 # needs the libraries of migration tools.
 PACKAGES = ./... ./bench/... ./loosefk/migratetest/...
-say = @echo; echo "==> $(1)"
+say = @echo; echo "==> $$(date +%T) $(1)"
 
 .PHONY: help run build test test-short lint gofmt vet staticcheck analyzers unit model fuzz e2e e2e-all soak bench packages tools clean
 

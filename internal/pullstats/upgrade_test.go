@@ -231,7 +231,7 @@ func TestUpgradeStorm(t *testing.T) {
 	})
 	o := older{s, c}
 	for i := range 2 {
-		recorders.Go(func() error { return w.pulls(t, uint64(i), n) })
+		recorders.Go(func() error { return w.pulls(t, uint64(i), n, 0, 2) })
 		recorders.Go(func() error {
 			random := rand.New(rand.NewPCG(uint64(i), stormSeed+1))
 			for range n {

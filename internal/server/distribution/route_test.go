@@ -17,7 +17,7 @@ func TestUnknownRoutes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	for _, path := range []string{
-		"/", "/v1/", "/v3/", "/v2x", "/V2/", "//v2/", "/v2//", "/v2/a", "/v2/a/", "/v2/_catalog/", "/v2/_catalog/x", "/v2/a/tags",
+		"/v1/", "/v3/", "/v2x", "/V2/", "//v2/", "/v2//", "/v2/a", "/v2/a/", "/v2/_catalog/", "/v2/_catalog/x", "/v2/a/tags",
 		"/v2/a/tags/", "/v2/a/tags/list/", "/v2/a/tags/other", "/v2/tags/list", "/v2//tags/list", "/v2/a/manifests", "/v2/a/manifests/",
 		"/v2/manifests/v1", "/v2/a/blobs", "/v2/a/blobs/", "/v2/blobs/uploads/", "/v2/a/referrers", "/v2/a/referrers/", "/v2/a/unknown/x",
 		"/v2/a/manifest/v1", "/metrics", "/healthz", "/favicon.ico",
