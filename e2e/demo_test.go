@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -220,6 +221,9 @@ func TestDemoLeavesNothing(t *testing.T) {
 	for after, s := range map[string]syscall.Signal{"Starting": syscall.SIGHUP, "Pushing": syscall.SIGINT, "Pruning": syscall.SIGTERM} {
 		t.Run(after, func(t *testing.T) {
 			beginOwn(t)
+			if s == syscall.SIGHUP && signal.Ignored(s) { // as in tests under nohup
+				s = syscall.SIGTERM
+			}
 			d := startDemo(t, nil)
 			d.says(after)
 			d.signal(s)
