@@ -26,11 +26,11 @@ func loginCommand(src *command.Source) *cobra.Command {
 			"read: purser/credentials.json in $XDG_CONFIG_HOME, by default ~/.config. It doesn't store the\n" +
 			"password. In place of the password you may give a personal token or the secret of a robot, which is\n" +
 			"stored as it is. If $" + api.TokenVariable + " or $" + api.TokenFileVariable + " is set, commands use that token and not the stored one.",
-		Example: "  purser login registry.example.com --username alice\n" +
+		Example: "  purser login registry.example.com -u alice\n" +
 			"  purser login registry.example.com --username acme+ci --password-stdin < secret",
 	}
 	var name string
-	textFlag(cmd, &name, "username", "", "log in as the account `NAME`", notEmpty)
+	cmd.Flags().VarP(checkedText{&name, notEmpty}, "username", "u", "log in as the account `NAME`")
 	input := addPasswordStdin(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, logins, err := loginTarget(src, cmd, args)
