@@ -21,7 +21,7 @@ func (c concern) Word() string {
 	if c.State == "bad" {
 		return "broken"
 	}
-	return "look"
+	return "check"
 }
 
 const (

@@ -39,8 +39,6 @@ type logEntry struct {
 // Actor says who did it.
 func (e logEntry) Actor() string {
 	switch {
-	case e.Performer != nil && e.Performer.Kind == "worker":
-		return "the registry (" + e.Performer.Name + ")"
 	case e.Performer != nil:
 		return e.Performer.Name
 	case e.IP == "":

@@ -190,12 +190,24 @@ type explanation struct {
 	CreatedAt   time.Time  `json:"created_at"`
 	LostAt      *time.Time `json:"lost_at"`
 	Explanation []string   `json:"explanation"`
+	Missing     struct {
+		First []string `json:"first"`
+	} `json:"missing"`
 }
 
 // fates are the states of content, as people say them.
 var fates = map[string][2]string{
 	"kept": {"good", "kept"}, "waiting": {"warn", "will be reviewed"}, "due": {"warn", "is due for review"},
 	"set_aside": {"bad", "its review has failed"}, "unplanned": {"warn", "no review is planned"},
+}
+
+// Sentences returns the explanation, in which digests of the repository's manifests are links.
+func (e *explanation) Sentences() [][]phrase {
+	words, list := room(24<<10), make([][]phrase, 0, len(e.Explanation))
+	for _, text := range e.Explanation {
+		list = append(list, phrases(e.Repository, sentence(words.clip(2000, text)), e.Missing.First))
+	}
+	return list
 }
 
 // State returns the class and the words of the fate.

@@ -20,6 +20,8 @@ var functions = template.FuncMap{
 	"list":    func(list ...string) []string { return list },
 	"age":     func(age string) string { return ages[age] },
 	"kind":    kind,
+	"kindof":  kindOf,
+	"day":     day,
 	"list64":  func(a int64, b *int64) []int64 { return []int64{a, *b} },
 	"policylist": func(p place, rows []policyRow) any {
 		return struct {
@@ -113,6 +115,9 @@ func exact(value any) string {
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
+// day returns the day of a time, in UTC: "5 Mar 2026".
+func day(t time.Time) string { return t.UTC().Format("2 Jan 2006") }
+
 // stamp returns a time for the attribute datetime of the element time.
 func stamp(value any) string {
 	t, ok := timeOf(value)
@@ -126,9 +131,12 @@ func stamp(value any) string {
 func formatDuration(value any) string {
 	switch d := value.(type) {
 	case time.Duration:
+		if 0 < d && d < time.Second {
+			return "under 1 s"
+		}
 		return unit(d)
 	case float64:
-		return unit(time.Duration(d * float64(time.Second)))
+		return formatDuration(time.Duration(d * float64(time.Second)))
 	case int64:
 		return unit(time.Duration(d) * time.Second)
 	}

@@ -4,6 +4,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/purser-registry/purser/internal/auth"
 )
 
 // historyList is a list of what tags point to, and what they pointed to before.
@@ -48,6 +50,7 @@ func (q *request) history(repository string, limit int, parameters ...string) (r
 	if page := q.query("page"); page != "" {
 		query.Set("next_page", page)
 	}
+	mayRestore := q.may(auth.Maintain, auth.OfRepository(repository))
 	var list struct {
 		Tags     []historyRow `json:"tags"`
 		NextPage string       `json:"next_page"`
@@ -62,7 +65,7 @@ func (q *request) history(repository string, limit int, parameters ...string) (r
 			r.Since = time.Unix(r.StartTS, 0)
 		}
 		if r.EndTS > 0 && r.EndedBy != "" {
-			r.Until, r.MayRestore = time.Unix(r.EndTS, 0), !r.Gone
+			r.Until, r.MayRestore = time.Unix(r.EndTS, 0), !r.Gone && mayRestore
 			if r.Ended = endings[r.EndedBy]; r.Ended == "" {
 				r.Ended = "ended"
 			}

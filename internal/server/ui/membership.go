@@ -34,12 +34,12 @@ func (q *request) addLimits(body map[string]any) error {
 	return nil
 }
 
-// membershipPage returns the frame of a page about who belongs to a namespace.
-func membershipPage(namespace, title, lead string, n *notice) page {
-	return page{
-		Title: title + " of " + namespace, Section: "namespaces", Lead: lead, Notice: n,
-		Crumbs: []crumb{{"Namespaces", "/ui/namespaces"}, {namespace, link("/ui/namespaces/{namespace}", namespace)}},
-	}
+// membershipPage returns the frame of a page about who belongs to a namespace. `tab` is the page's
+// path below that of the namespace.
+func (q *request) membershipPage(namespace, title, tab string, n *notice) page {
+	p := q.placePage(place{namespace: namespace}, tab)
+	p.Title, p.Heading, p.Notice = title+" of "+namespace, namespace, n
+	return p
 }
 
 // teamRoles are the roles of teams in a whole namespace, with what they allow.
@@ -98,7 +98,7 @@ func (q *request) showTeams(n *notice) error {
 		}
 		d.Teams[i].Members = out.Members[:min(len(out.Members), shownMembers)]
 	}
-	p := membershipPage(namespace, "Teams", "The members of a team have its role in the whole namespace, and the roles that it has in single repositories.", n)
+	p := q.membershipPage(namespace, "Teams", "/-/teams", n)
 	p.Data, p.Same = d, []same{
 		command("purser team list %s", namespace), command("purser team create %s TEAM", namespace), command("purser team add %s TEAM ACCOUNT", namespace),
 		call("GET", apiPath("/organization/%s/team", namespace)), call("PUT", apiPath("/organization/%s/team/{teamname}", namespace)),
@@ -174,7 +174,7 @@ func (q *request) showRobots(n *notice, made *secret) error {
 	}
 	d.Namespace, d.Made, d.More = namespace, made, max(len(list.Robots)-shownRobots, 0)
 	d.Robots = list.Robots[:len(list.Robots)-d.More]
-	p := membershipPage(namespace, "Robots", "A robot is an account for a program, such as a build. It has no rights until it gets a role or joins a team.", n)
+	p := q.membershipPage(namespace, "Robots", "/-/robots", n)
 	p.Data, p.Same = d, []same{
 		command("purser robot list %s", namespace), command("purser robot create %s+NAME", namespace), command("purser robot rotate %s+NAME", namespace), command("purser robot limit %s+NAME", namespace),
 		call("GET", apiPath("/organization/%s/robots", namespace)), call("PUT", apiPath("/organization/%s/robots/{robot_shortname}", namespace)),

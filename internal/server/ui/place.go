@@ -76,12 +76,27 @@ type placeTab struct {
 // on that: the management API decides what they show.
 func (q *request) tabs(list []placeTab, home, current string, place auth.Resource) (out []tab) {
 	for _, t := range list {
-		if t.access == 0 || q.ui.server.Authorize(q.Context(), t.access, place) == nil {
+		if t.access == 0 || q.may(t.access, place) {
 			out = append(out, tab{t.text, home + t.path, t.path == current})
 		}
 	}
-	q.w.Header().Del("WWW-Authenticate") // Authorize sets it for clients that aren't logged in
 	return out
+}
+
+// may says whether the client has an access to a repository or a namespace. Pages use it to leave
+// out what the API would refuse, and for nothing else.
+func (q *request) may(access auth.Access, of auth.Resource) bool {
+	err := q.ui.server.Authorize(q.Context(), access, of)
+	q.w.Header().Del("WWW-Authenticate") // Authorize sets it for clients that aren't logged in
+	return err == nil
+}
+
+// mayDelete says whether the client may delete the place.
+func (q *request) mayDelete(p place) bool {
+	if p.repository != "" {
+		return q.may(auth.Delete, auth.OfRepository(p.repository))
+	}
+	return q.may(auth.Administer, auth.OfNamespace(p.namespace))
 }
 
 // addPlace adds a page, or a form, to all repositories and all namespaces.

@@ -138,7 +138,7 @@ func (u *UI) fail(q *request, err error) {
 		return
 	}
 	if status == http.StatusForbidden || status == http.StatusUnauthorized {
-		text = "You may not see this or do this, or it doesn't exist. " + text
+		text = "You have no access to this, or it doesn't exist. The registry says: " + text
 	}
 	server.SetRetry(q.w.Header(), server.Answer(q.Context(), err))
 	p := page{Title: problemTitle(status), Data: problem{Status: status, Text: text, ID: o.ID}}

@@ -93,6 +93,7 @@ func (q *request) showTags(n *notice) error {
 		Tags                               []tagRow
 		Pages                              pages
 		Clients                            []client
+		MayDelete                          bool
 	}
 	columns := q.columns(sort, keep, [][2]string{
 		{"name", "Tag"}, {"", "Image"}, {"", "Platforms"}, {"-size", "Size"}, {"-pushed", "Pushed"}, {"-last_pulled", "Last pulled"}, {"-pull_count", "Pulls"},
@@ -107,7 +108,7 @@ func (q *request) showTags(n *notice) error {
 	p.Data = data{
 		Info: info, Host: q.Host, Query: q.query("q"), Unused: q.query("unused"), Sort: sort, Refused: refused,
 		Columns: columns, Tags: list.Tags, Pages: q.pagesOf(keep, list.NextPage),
-		Clients: clients(q.Host, repository+":"+example),
+		Clients: clients(q.Host, repository+":"+example), MayDelete: q.mayDelete(place{repository: repository}),
 	}
 	p.Same = []same{command("purser tag list %s", repository), command("purser tag delete %s:TAG", repository), call("GET", apiPath("/repository/%s/tag", repository))}
 	return q.show("repository", p)

@@ -42,6 +42,7 @@ type settingsData struct {
 	Prune       *pruneState
 	Quota       *api.QuotaView
 	SeesQuota   bool
+	MayDelete   bool
 	Typed       url.Values // of a form that the registry refused
 }
 
@@ -99,7 +100,7 @@ func showSettings(q *request) error { return q.showSettings(http.StatusOK, nil) 
 
 func (q *request) showSettings(status int, n *notice) error {
 	p := q.place()
-	d := settingsData{Place: p, Typed: q.form}
+	d := settingsData{Place: p, Typed: q.form, MayDelete: q.mayDelete(p)}
 	if n == nil || !n.Bad {
 		d.Typed = nil
 	}

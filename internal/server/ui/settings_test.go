@@ -27,9 +27,11 @@ func TestSettingsOfRepository(t *testing.T) {
 		r.Grant(t, "acme", name, role)
 	}
 	admin, path := r.as("admin"), "/ui/repositories/acme/web/-/settings"
-	want(t, r.as("reader").page(t, 200, path), "Members only", "!Protect tags", "!Nobody has a role")
+	want(t, r.as("reader").page(t, 200, path), "Members only", "!Protect tags", "!Nobody has a role", "!Delete this repository")
+	want(t, r.as("reader").page(t, 200, "/ui/repositories/acme/web"), "pr-0", "!Delete picked tags", `!type="checkbox"`)
+	want(t, admin.page(t, 200, "/ui/repositories/acme/web"), "Delete picked tags")
 	want(t, r.as("maintainer").page(t, 200, path), "No rule protects tags here", "!Nobody has a role")
-	want(t, admin.page(t, 200, path), "No rule protects tags here", "Nobody has a role")
+	want(t, admin.page(t, 200, path), "No rule protects tags here", "Nobody has a role", "Delete this repository")
 	r.page(t, 303, path)
 	r.as("reader").send(t, path, url.Values{"do": {"visibility"}, "visibility": {"public"}}).WantStatus(t, 403)
 

@@ -30,7 +30,8 @@ func (q *request) showTag(n *notice) error {
 		History            historyList
 		Pages              pages
 		Clients            []client
-	}{Repository: repository, Action: link(tagPath, repository, name)}
+		MayDelete          bool
+	}{Repository: repository, Action: link(tagPath, repository, name), MayDelete: q.mayDelete(place{repository: repository})}
 	missing := q.get(apiPath("/repository/%s/tag/%s", repository, name), nil, &d.Tag)
 	if missing != nil && statusOf(missing) != http.StatusNotFound {
 		return missing

@@ -116,13 +116,13 @@ type phrase struct{ Text, Digest, Link string }
 var digestForm = regexp.MustCompile(`\b(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})\b`)
 
 // phrases splits a sentence where it names manifests of a repository. Those that are missing get
-// no link.
+// no link, and neither do others if the repository is "".
 func phrases(repository, sentence string, missing []string) (list []phrase) {
 	at := 0
 	for _, found := range digestForm.FindAllStringIndex(sentence, -1) {
 		digest := sentence[found[0]:found[1]]
 		p := phrase{Digest: digest}
-		if !slices.Contains(missing, digest) {
+		if repository != "" && !slices.Contains(missing, digest) {
 			p.Link = link(manifestPath, repository, digest)
 		}
 		list = append(list, phrase{Text: sentence[at:found[0]]}, p)

@@ -132,3 +132,6 @@ function reachable() {
 addEventListener("load", reachable);
 addEventListener("resize", reachable);
 new MutationObserver(reachable).observe(document.body, {childList: true, subtree: true});
+
+// On a narrow screen the tabs scroll: the current one is to be seen.
+document.querySelector(".tabs [aria-current]")?.scrollIntoView({block: "nearest", inline: "center"});
