@@ -30,7 +30,9 @@ func (q *request) showTag(n *notice) error {
 		History            historyList
 		Pages              pages
 		Clients            []client
+		Plot               *plot // of pulls, nil if there is nothing to show
 	}{Repository: repository, Action: link(tagPath, repository, name)}
+	var err error
 	missing := q.get(apiPath("/repository/%s/tag/%s", repository, name), nil, &d.Tag)
 	if missing != nil && statusOf(missing) != http.StatusNotFound {
 		return missing
@@ -47,6 +49,9 @@ func (q *request) showTag(n *notice) error {
 			t.Expires = time.Unix(t.EndTS, 0)
 		}
 		d.Clients = clients(q.Host, repository+":"+name)
+		if d.Plot, err = q.pullPlot(apiPath("/repository/%s/tag/%s", repository, name)); err != nil {
+			return err
+		}
 	}
 	history, next, err := q.history(repository, 25, "specificTag", name)
 	switch {
@@ -74,6 +79,7 @@ func (q *request) showTag(n *notice) error {
 		command("purser tag show %s:%s", repository, name), command("purser tag delete %s:%s", repository, name),
 		command("purser tag restore %s:%s DIGEST", repository, name),
 		call("GET", apiPath("/repository/%s/tag/%s", repository, name)),
+		call("GET", apiPath("/repository/%s/tag/%s/pull_statistics/history", repository, name)),
 		call("GET", apiPath("/repository/%s/tag", repository)+"?onlyActiveTags=false&specificTag="+name),
 	}
 	return q.show("tag", p)
