@@ -24,10 +24,11 @@ func (t repositoryTable) CountsPulls() bool {
 
 // head sets the heads of the columns. The first and the last of them are given.
 func (t *repositoryTable) head(ends []column) {
-	t.Columns = []column{ends[0], {Text: "Size", Number: true}, {Text: "Tags", Number: true}}
+	t.Columns = []column{ends[0]}
 	if t.Ranked != "" {
 		t.Columns = append(t.Columns, column{Text: t.Ranked, Number: true})
 	}
+	t.Columns = append(t.Columns, column{Text: "Size", Number: true}, column{Text: "Tags", Number: true})
 	if t.CountsPulls() {
 		t.Columns = append(t.Columns, column{Text: "Pulls in 30 days", Number: true}, column{Text: "Last pull"})
 	}
@@ -100,7 +101,7 @@ func (q *request) repositoriesPage(pulls bool) page {
 
 // showTopRepositories lists the repositories that were pulled most.
 func showTopRepositories(q *request) error {
-	d := repositoriesData{Show: "top", Namespace: q.query("namespace"), Host: q.Host, Days: oneOf(q.query("days"), "30", "7", "1", "90")}
+	d := repositoriesData{Show: "top", Namespace: q.query("namespace"), Host: q.Host, Days: oneOf(q.query("days"), "7", "1", "30", "90")}
 	var list struct {
 		Since        *string `json:"since"`
 		Repositories []struct {
@@ -138,14 +139,14 @@ func showTopRepositories(q *request) error {
 	return q.show("repositories", p)
 }
 
-// unpulledAnswers is how many answers of the API a page of repositories without pulls is made of at
-// most: each examines 100 repositories, of which all may have been pulled.
-const unpulledAnswers = 5
+// A page of repositories without pulls is made of up to unpulledAnswers answers of the API, each of
+// which examines unpulledRows repositories, and ends with the one that makes it as long as that.
+const unpulledAnswers, unpulledRows = 5, 50
 
 // showUnpulledRepositories lists the repositories that nobody has pulled.
 func showUnpulledRepositories(q *request) error {
 	d := repositoriesData{Show: "unpulled", Namespace: q.query("namespace"), Host: q.Host, Days: oneOf(q.query("days"), "3660", "30", "90", "365")}
-	query := url.Values{"days": {d.Days}}
+	query := url.Values{"days": {d.Days}, "limit": {strconv.Itoa(unpulledRows)}}
 	for from, to := range map[string]string{"namespace": "namespace", "page": "next_page"} {
 		if value := q.query(from); value != "" {
 			query.Set(to, value)
@@ -163,8 +164,8 @@ func showUnpulledRepositories(q *request) error {
 			return err
 		}
 		d.since(list.Since)
-		names, next = list.Repositories, list.NextPage
-		if len(names) > 0 || next == "" {
+		names, next = append(names, list.Repositories...), list.NextPage
+		if len(names) >= unpulledRows || next == "" {
 			break
 		}
 		query.Set("next_page", next)
