@@ -16,6 +16,14 @@ type PullDay struct {
 	Pulls int64  `json:"pulls"`
 }
 
+// RecentPulls is how often a repository was pulled lately.
+type RecentPulls struct {
+	Since   *string `json:"since" format:"date" doc:"The first of the days. Null: nothing was counted yet" example:"2026-11-01"`
+	Days    []int64 `json:"days" nullable:"false" doc:"Pulls on each of the last 30 days in UTC, oldest first. The last is today. Days before the history began are left out"`
+	Count   int64   `json:"pull_count" doc:"Pulls of all these days"`
+	Display string  `json:"pull_count_display" doc:"pull_count for people" example:"1.7K"`
+}
+
 // TopRepositories is which repositories were pulled most.
 type TopRepositories struct {
 	Since        *string            `json:"since" format:"date" doc:"The first day that was examined. Null: nothing was counted yet" example:"2026-11-01"`

@@ -30,6 +30,13 @@ func TestAggregate(t *testing.T) {
 		{Filter{Namespace: "app"}, 4, []DayCount{{day, DeleteTag, 1}, {day, PushRepo, 2}, {day.AddDate(0, 0, 1), PushRepo, 1}}, true},
 		{Filter{Namespace: "app"}, 3, nil, false},
 		{Filter{Kinds: []Kind{PushRepo, DeleteTag}}, 9, []DayCount{{day, DeleteTag, 1}, {day, PushRepo, 3}, {day.AddDate(0, 0, 1), PushRepo, 1}}, true},
+		{Filter{Kinds: []Kind{PushRepo, DeleteTag, PushRepo}, From: day}, 5, []DayCount{{day, DeleteTag, 1}, {day, PushRepo, 3}, {day.AddDate(0, 0, 1), PushRepo, 1}}, true},
+		{Filter{Kinds: []Kind{PushRepo, DeleteTag}, From: day}, 4, nil, false},
+		{Filter{Kinds: []Kind{PushRepo, DeleteTag}, From: day}, 1, nil, false},
+		{Filter{Kinds: []Kind{PushRepo}, From: day.Add(time.Minute), To: day.AddDate(0, 0, 1)}, 9, []DayCount{{day, PushRepo, 1}}, true},
+		{Filter{Kinds: []Kind{PushRepo}, From: day, To: day.Add(time.Minute)}, 9, []DayCount{{day, PushRepo, 2}}, true},
+		{Filter{Kinds: []Kind{DeleteTag}, From: day.AddDate(0, 0, 1)}, 9, nil, true},
+		{Filter{Kinds: []Kind{PushRepo}, From: day.AddDate(-3, 0, 0)}, 9, []DayCount{{day, PushRepo, 3}, {day.AddDate(0, 0, 1), PushRepo, 1}}, true},
 		{Filter{Namespace: "app", Tag: "a", To: day.Add(time.Minute)}, 9, []DayCount{{day, PushRepo, 1}}, true},
 		{Filter{Repository: "none/web"}, 9, nil, true},
 	} {

@@ -44,6 +44,7 @@ type listedRepository struct {
 	QuayRepository
 	LastModified *int64        `json:"last_modified,omitempty" doc:"pushed_at in seconds since 1970, if it was asked for"`
 	Tags         catalog.Count `json:"tags" doc:"Counted up to 1000"`
+	RepositoryStatistics
 }
 
 // describedRepository is the answer about a single repository.
@@ -56,17 +57,22 @@ type describedRepository struct {
 
 type repositoryListInput struct {
 	NameFilter
-	Namespace    string `query:"namespace" doc:"Only repositories of this namespace" example:"library"`
-	Sort         string `query:"sort" enum:"name,-name,created,-created" default:"name" doc:"The order; with - in front it is reversed"`
-	Limit        int    `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
-	LastModified bool   `query:"last_modified" doc:"Return last_modified"`
-	Public       bool   `query:"public" doc:"Quay's clients send it; all repositories that one may see are listed anyway"`
-	Kind         string `query:"repo_kind" enum:"image" default:"image" doc:"There is one kind"`
-	Visibility   string `query:"visibility" enum:"public,private" doc:"Only repositories with this visibility. A page examines 20,000 names at most"`
-	Starred      bool   `query:"starred" doc:"Only repositories with a star. A page examines 20,000 names at most"`
+	Names        []string `query:"names" maxItems:"100" doc:"Only these repositories, in this order, with commas between them. Those that don't exist, or from which one may not pull, are left out. Other filters can't be given with it" example:"library/alpine"`
+	Statistics   bool     `query:"statistics" doc:"Return size, last_pulled_at and recent_pulls"`
+	Namespace    string   `query:"namespace" doc:"Only repositories of this namespace" example:"library"`
+	Sort         string   `query:"sort" enum:"name,-name,created,-created" default:"name" doc:"The order; with - in front it is reversed"`
+	Limit        int      `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
+	LastModified bool     `query:"last_modified" doc:"Return last_modified"`
+	Public       bool     `query:"public" doc:"Quay's clients send it; all repositories that one may see are listed anyway"`
+	Kind         string   `query:"repo_kind" enum:"image" default:"image" doc:"There is one kind"`
+	Visibility   string   `query:"visibility" enum:"public,private" doc:"Only repositories with this visibility. A page examines 20,000 names at most"`
+	Starred      bool     `query:"starred" doc:"Only repositories with a star. A page examines 20,000 names at most"`
 }
 
 func (in *repositoryListInput) query() (q catalog.RepositoryQuery, err error) {
+	if len(in.Names) > 0 {
+		return q, in.checkNames()
+	}
 	if q.NameFilter, err = in.filter(); err != nil {
 		return q, err
 	}
@@ -101,7 +107,13 @@ func (a *API) repositories(ctx context.Context, in *repositoryListInput) (out re
 	if err != nil {
 		return out, err
 	}
-	found, next, err := a.catalog.BrowseRepositories(ctx, viewer, q)
+	var found []catalog.RepositoryInfo
+	var next *catalog.RepositoryPlace
+	if len(in.Names) > 0 {
+		found, err = a.catalog.NamedRepositories(ctx, viewer, in.Names)
+	} else {
+		found, next, err = a.catalog.BrowseRepositories(ctx, viewer, q)
+	}
 	if err != nil {
 		return out, err
 	}
@@ -114,6 +126,11 @@ func (a *API) repositories(ctx context.Context, in *repositoryListInput) (out re
 		}
 		out.Repositories = append(out.Repositories, item)
 	}
+	if in.Statistics {
+		if err := a.addStatistics(ctx, found, out.Repositories); err != nil {
+			return out, err
+		}
+	}
 	if next != nil {
 		out.NextPage = cursor("repository "+in.Sort, next)
 	}
@@ -125,7 +142,8 @@ func (a *API) addRepositoryList() {
 	add(a, auth.List, huma.Operation{
 		OperationID: "listRepos", Method: http.MethodGet, Path: "/repository", Tags: []string{"repository"},
 		Summary: "List repositories", Errors: []int{http.StatusNotFound},
-		Description: "Lists the repositories of a namespace, or all, from which one may pull. Tags are counted up to 1000 each; exact says whether that is all.",
+		Description: "Lists the repositories of a namespace, or all, from which one may pull. Tags are counted up to 1000 each; exact says whether that is all. " +
+			"With statistics=true it adds up the blobs of each repository, as far as there are few, and says how often and when it was pulled.",
 	}, func(ctx context.Context, in *repositoryListInput) (*output, error) {
 		out, err := a.repositories(ctx, in)
 		return &output{out}, err
@@ -147,7 +165,7 @@ type newRepository struct {
 
 // TransformSchema adds the read-only members of a repository.
 func (newRepository) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "is_public", "is_starred", "kind", "state", "created_at", "pushed_at", "last_modified", "tags", "tags_count", "manifests_count", "size")
+	return readOnly(s, "is_public", "is_starred", "kind", "state", "created_at", "pushed_at", "last_modified", "tags", "tags_count", "manifests_count", "size", "last_pulled_at", "recent_pulls")
 }
 
 // path returns the full name of the repository.

@@ -73,10 +73,10 @@ func showForecast(q *request) error {
 	return q.show("forecast", out)
 }
 
-// asAnswer returns a policy with the members of answers, which have the age or number as value.
+// asAnswer returns a policy with the members of answers, which have the age, the number or the size as value.
 func asAnswer(d document) document {
 	d = d.writable()
-	for _, name := range []string{"olderThan", "numTags"} {
+	for _, name := range []string{"olderThan", "numTags", "maxBytes"} {
 		if d[name] != nil {
 			d["value"] = d[name]
 		}
@@ -87,10 +87,13 @@ func asAnswer(d document) document {
 	return d
 }
 
-// comparedSettings returns the ages or numbers with which a forecast compares a policy's own.
+// comparedSettings returns the ages, numbers or sizes with which a forecast compares a policy's own.
 func comparedSettings(method string) string {
-	if method == string(autoprune.NumberOfTags) {
+	switch autoprune.Method(method) {
+	case autoprune.NumberOfTags:
 		return "5,10,25,50,100"
+	case autoprune.MaxBytes:
+		return "1GiB,5GiB,10GiB,50GiB,100GiB"
 	}
 	return "7d,14d,30d,90d,180d,1y"
 }

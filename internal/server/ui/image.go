@@ -113,6 +113,7 @@ type manifestData struct {
 	Raw                                       string
 	RawCut                                    bool
 	Clients                                   []client
+	Plot                                      *plot // of pulls, nil if there is nothing to show
 }
 
 func showManifest(q *request) error {
@@ -131,6 +132,9 @@ func showManifest(q *request) error {
 		if d.Tree, err = q.referrersOf(repository, digest, &others); err != nil {
 			return err
 		}
+	}
+	if d.Plot, err = q.pullPlot(apiPath("/repository/%s/manifest/%s", repository, digest)); err != nil {
+		return err
 	}
 	if d.Attached, err = q.attachedTags(repository, digest); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -31,6 +32,9 @@ type namespaceData struct {
 	Quota        *api.QuotaView
 	Policies     []policyRow
 	SeesPolicies bool
+	Table        repositoryTable // the first repositories
+	More         bool            // there are more
+	Plot         *plot           // of pulls, nil if there is nothing to show
 }
 
 // Shared returns the bytes that other namespaces have, too, nil if the client may not know.
@@ -62,8 +66,32 @@ func showNamespace(q *request) error {
 		return err
 	}
 	d.SeesPolicies = err == nil
+	if err := d.listRepositories(q); err != nil {
+		return err
+	}
+	if d.Plot, err = q.pullPlot(p.api("")); err != nil {
+		return err
+	}
 	out := q.placePage(p, "")
 	out.Data = d
 	out.Same = []same{command("purser namespace show %s", p.namespace), call("GET", p.api(""))}
 	return q.show("namespace", out)
+}
+
+// namespaceRows is how many repositories the page of a namespace has.
+const namespaceRows = "15"
+
+// listRepositories sets the first repositories of the namespace.
+func (d *namespaceData) listRepositories(q *request) error {
+	var list struct {
+		Repositories []repositoryRow `json:"repositories"`
+		NextPage     string          `json:"next_page"`
+	}
+	query := url.Values{"namespace": {d.Info.Name}, "limit": {namespaceRows}, "statistics": {"true"}}
+	if err := q.get("/repository", query, &list); err != nil && !hidden(err) {
+		return err
+	}
+	d.Table.Rows, d.More = list.Repositories, list.NextPage != ""
+	d.Table.head(plainEnds)
+	return nil
 }

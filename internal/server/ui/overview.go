@@ -18,7 +18,7 @@ type overview struct {
 	Attention    []concern
 	Figures      []figure
 	Plots        []*plot
-	NoPlots      string // why there are no charts of pushes and pulls
+	NoPlots      string // why there is no chart of pushes
 	Repositories []repositoryRow
 	Namespaces   []ownNamespace
 	LoggedIn     bool
@@ -72,7 +72,7 @@ func showOverview(q *request) error {
 	}
 	p := page{Title: "Overview", Section: "overview", Data: d}
 	if d.Operator {
-		p.Same = []same{command("purser gc status"), call("GET", "/gc/status"), call("GET", "/gc/activity"), call("GET", "/superuser/aggregatelogs")}
+		p.Same = []same{command("purser gc status"), call("GET", "/gc/status"), call("GET", "/gc/activity"), call("GET", "/superuser/aggregatelogs"), call("GET", "/pull_statistics/history")}
 	} else {
 		p.Same = []same{command("purser repo list"), call("GET", "/user"), call("GET", "/repository")}
 	}
@@ -102,7 +102,7 @@ func figuresOf(s *gcStatus) []figure {
 // plotAll draws the charts of the whole registry.
 func (q *request) plotAll(d *overview) error {
 	now := time.Now()
-	if err := q.plotUse(d, now, "/superuser/aggregatelogs"); err != nil {
+	if err := q.plotUse(d, now, "/superuser", ""); err != nil {
 		return err
 	}
 	var activity struct {
@@ -122,42 +122,39 @@ func (q *request) plotAll(d *overview) error {
 	return nil
 }
 
-// plotUse draws pushes and pulls from the counts at a path of the API, if the client may see them.
-func (q *request) plotUse(d *overview, now time.Time, path string) error {
+// plotUse draws pushes, which the audit log at a path of the API counts, and pulls, of which
+// another path has the history, if the client may see them.
+func (q *request) plotUse(d *overview, now time.Time, log, pulls string) error {
 	var counts struct {
 		Aggregated []struct {
-			Kind     string `json:"kind"`
 			Count    int64  `json:"count"`
 			Datetime string `json:"datetime"`
 		} `json:"aggregated"`
 	}
 	first := now.UTC().AddDate(0, 0, 1-plotDays).Format(time.DateOnly)
-	err := q.get(path, url.Values{"kind": {"push_repo,pull_repo"}, "from": {first}}, &counts)
+	err := q.get(log+"/aggregatelogs", url.Values{"kind": {"push_repo"}, "from": {first}}, &counts)
 	switch status := statusOf(err); {
 	case hidden(err):
-		return nil
 	case status == 400 || status == 503: // too many entries to count, or no log
 		d.NoPlots = sentence(err.Error())
-		return nil
 	case err != nil:
 		return err
-	}
-	pushes, pulls := make(map[time.Time]int64), make(map[time.Time]int64)
-	for _, c := range counts.Aggregated {
-		day, err := time.Parse("Mon, 02 Jan 2006 15:04:05 -0000", c.Datetime)
-		if err != nil {
-			return err
-		}
-		if c.Kind == "push_repo" {
+	default:
+		pushes := make(map[time.Time]int64)
+		for _, c := range counts.Aggregated {
+			day, err := time.Parse("Mon, 02 Jan 2006 15:04:05 -0000", c.Datetime)
+			if err != nil {
+				return err
+			}
 			pushes[day.UTC()] += c.Count
-		} else {
-			pulls[day.UTC()] += c.Count
 		}
+		d.Plots = append(d.Plots, plotOfDays("pushes", "Pushes", now, pushes, func(n int64) string { return plural(n, "push", "pushes") }))
 	}
-	d.Plots = append(d.Plots,
-		plotOfDays("pushes", "Pushes", now, pushes, func(n int64) string { return plural(n, "push", "pushes") }),
-		plotOfDays("pulls", "Pulls", now, pulls, func(n int64) string { return plural(n, "pull", "pulls") }))
-	return nil
+	p, err := q.pullPlot(pulls)
+	if p != nil {
+		d.Plots = append(d.Plots, p)
+	}
+	return err
 }
 
 // maxOwn is how many namespaces of a client the overview asks about.
@@ -182,7 +179,7 @@ func (q *request) showOwn(d *overview) error {
 		}
 		d.Attention = append(d.Attention, list...)
 	}
-	return q.plotUse(d, time.Now(), "/user/aggregatelogs")
+	return q.plotUse(d, time.Now(), "/user", apiPath("/organization/%s", q.account()))
 }
 
 // rows is a number of rows that the registry counted up to a limit.

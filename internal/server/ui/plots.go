@@ -2,7 +2,10 @@ package ui
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -55,4 +58,32 @@ func plotOfDays(id, title string, now time.Time, values map[time.Time]int64, wor
 		p.Bars = append(p.Bars, plotBar{X: float64(10*i) + 1, Y: 100 - height, Height: height, Text: day.Format("Mon 2 Jan") + ": " + words(n)})
 	}
 	return p
+}
+
+// pullPlot draws the pulls on each day, from the history at a path of the API. It returns nil if the
+// registry doesn't count pulls or can't read the counts now, or if the client may not see them.
+func (q *request) pullPlot(path string) (*plot, error) {
+	var history struct {
+		Since *string `json:"since"`
+		Days  []struct {
+			Day   string `json:"day"`
+			Pulls int64  `json:"pulls"`
+		} `json:"days"`
+	}
+	err := q.get(path+"/pull_statistics/history", url.Values{"days": {strconv.Itoa(plotDays)}}, &history)
+	switch {
+	case hidden(err) || statusOf(err) == http.StatusServiceUnavailable:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	pulls := make(map[time.Time]int64, len(history.Days))
+	for _, d := range history.Days {
+		day, err := time.Parse(time.DateOnly, d.Day)
+		if err != nil {
+			return nil, err
+		}
+		pulls[day] = d.Pulls
+	}
+	return plotOfDays("pulls", "Pulls", time.Now(), pulls, func(n int64) string { return plural(n, "pull", "pulls") }), nil
 }

@@ -1,6 +1,7 @@
 package ui_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -28,7 +29,13 @@ func setupPruned(t *testing.T, change ...func(*servertest.Options)) pruned {
 	var r pruned
 	change = append(change, func(o *servertest.Options) {
 		var err error
-		r.pruner, err = autoprune.New(autoprune.Options{DB: pool, Catalog: o.Catalog, Log: o.Log, Interval: time.Second})
+		r.pruner, err = autoprune.New(autoprune.Options{
+			DB: pool, Catalog: o.Catalog, Log: o.Log, Interval: time.Second,
+			Pulls: func(context.Context) (autoprune.PullRecord, error) {
+				return autoprune.PullRecord{Since: time.Now().AddDate(-1, 0, 0)}, nil
+			},
+			Used: func(context.Context, int64, []*autoprune.Tag) error { return nil },
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -220,6 +227,35 @@ func TestPolicyPreviewAndForecast(t *testing.T) {
 	page = string(r.send(t, "/ui/repositories/acme/web/-/forecast", form).WantStatus(t, 200).Content)
 	want(t, page, "Of this policy alone", "<svg", "<desc", "The same as a table", "If it had another setting")
 	want(t, r.page(t, 200, "/ui/namespaces/acme/-/forecast?days=30"), "Of all policies that apply to acme")
+}
+
+// TestPolicyByBytes: the editor makes a policy by bytes of a size as people write it, and the live
+// preview shows what it deletes.
+func TestPolicyByBytes(t *testing.T) {
+	t.Parallel()
+	r := setupPruned(t)
+	r.tags(t, "acme/web", 6)
+	home := "/ui/repositories/acme/web/-/policies"
+	form := editor(t, r.page(t, 200, home+"/new"))
+	form.Set("method", "max_bytes")
+	form.Set("olderThan", "5d") // the field that was shown before another method was chosen
+	want(t, string(r.send(t, home+"/preview", form).WantStatus(t, 200).Content), `<p class="bad">`, "MaxBytes: it is missing")
+	form.Set("maxBytes", "ten")
+	want(t, string(r.send(t, home+"/new", form).WantStatus(t, 400).Content), `name="maxBytes" value="ten"`, `aria-invalid="true"`)
+	form.Set("maxBytes", "10 GiB")
+	form.Set("smallerThan", "1 TiB")
+	want(t, string(r.send(t, home+"/preview", form).WantStatus(t, 200).Content), `id="preview"`, "of 6 tags in 1 repository", "<dt>Goes</dt><dd>0</dd>", `value="10GiB"`)
+	form.Set("maxBytes", "1 kB")
+	want(t, string(r.send(t, home+"/preview", form).WantStatus(t, 200).Content), "of 6 tags in 1 repository", ">pr-5<", "!<dt>Goes</dt><dd>0</dd>")
+	r.send(t, home+"/new", form).WantStatus(t, 303)
+	saved := r.policies(t, "/repository/acme/web")
+	if len(saved) != 1 || saved[0].Method != "max_bytes" || saved[0].Value != "1kB" || saved[0].SmallerThan != "1TiB" {
+		t.Fatalf("saved %+v", saved)
+	}
+	want(t, r.page(t, 200, home), "least recently used tags of a repository that stores more than 1kB")
+	page := r.page(t, 200, home+"/"+saved[0].UUID)
+	want(t, page, `<option value="max_bytes" selected>`, `name="maxBytes" value="1kB"`)
+	want(t, string(r.send(t, "/ui/repositories/acme/web/-/forecast", editor(t, page)).WantStatus(t, 200).Content), "If it had another setting", "10GiB")
 }
 
 func TestPoliciesByRole(t *testing.T) {

@@ -33,13 +33,14 @@ func (f policyForm) Fields(names ...string) []textField {
 var editorFields = map[string]textField{
 	"olderThan":         {Label: "Older than", Example: "90d", Hint: "A number and s, m, h, d, w or y."},
 	"numTags":           {Label: "Newest tags that stay", Example: "100", Number: true, Hint: "In each repository."},
+	"maxBytes":          {Label: "May store at most", Example: "10 GiB", Hint: "In each repository: a number and kB, MB, GB, TB, KiB, MiB, GiB or TiB."},
 	"tagPattern":        {Label: "Pattern", Example: "^pr-", Hint: "A regular expression (RE2), found anywhere in the name unless it has ^ and $. Empty: all tags."},
 	"repositories":      {Label: "Only in repositories", Example: "acme/web/**", Hint: "* is any text without a slash, ** any text. Commas between them."},
 	"mediaTypes":        {Label: "Media types", Example: "application/vnd.oci.image.*"},
 	"artifactTypes":     {Label: "Artifact types", Example: "application/vnd.cncf.helm.*"},
 	"platforms":         {Label: "Platforms", Example: "linux/arm64"},
-	"largerThan":        {Label: "Larger than", Example: "1GiB"},
-	"smallerThan":       {Label: "Smaller than", Example: "100MiB"},
+	"largerThan":        {Label: "Larger than", Example: "1 GiB"},
+	"smallerThan":       {Label: "Smaller than", Example: "100 MiB"},
 	"grace":             {Label: "Grace period", Example: "7d", Hint: "How long it waits after each change, with a notice of what it would delete. 0s: not at all."},
 	"maxDeleted":        {Label: "Ask above so many tags in a run", Example: "1000", Number: true},
 	"maxDeletedPercent": {Label: "Ask above this percentage", Example: "20", Number: true, Hint: "Of the tags that it looks at."},
@@ -66,6 +67,7 @@ func hasOption(list []option, value string) bool {
 func (f policyForm) Methods() []option {
 	return []option{
 		{"creation_date", "were pushed long ago"}, {"last_pulled", "were last used long ago"}, {"number_of_tags", "are not among the newest"},
+		{"max_bytes", "were least recently used and exceed a size"},
 	}
 }
 

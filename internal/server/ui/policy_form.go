@@ -24,13 +24,14 @@ import (
 // Members of a policy that have a field, by the kind of their value. Members that can't be shown in
 // their field, such as a list with an element that has a comma, stay in Others.
 var (
-	textMembers   = []string{"olderThan", "tagPattern", "largerThan", "smallerThan", "mode", "grace", "keepUntagged"}
+	textMembers   = []string{"olderThan", "maxBytes", "tagPattern", "largerThan", "smallerThan", "mode", "grace", "keepUntagged"}
 	numberMembers = []string{"numTags", "maxDeleted", "maxDeletedPercent", "neverBelow"}
+	sizeMembers   = []string{"maxBytes", "largerThan", "smallerThan"} // of textMembers
 	listMembers   = []string{"repositories", "mediaTypes", "artifactTypes", "platforms"}
 	// readMembers are the members of answers that no request sets.
 	readMembers = []string{"uuid", "warnings", "problem", "stored", "setting", "active_from", "version", "created_at", "updated_at"}
 	// memberOrder is the order in which a document is shown.
-	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers,
+	memberOrder = slices.Concat([]string{"method", "olderThan", "numTags", "maxBytes", "tagPattern", "tagPatternMatches", "removeOrphans"}, listMembers,
 		[]string{"largerThan", "smallerThan", "annotations", "labels", "keep", "mode", "windows", "grace"}, numberMembers[1:], []string{"keepUntagged"})
 )
 
@@ -168,13 +169,27 @@ func formOf(d document) policyForm {
 	return f.pad()
 }
 
-// renameValue gives the member value, which is another name for the age or the number, the name
-// that fits the method.
-func (d document) renameValue(method string) {
-	name := "olderThan"
-	if method == string(autoprune.NumberOfTags) {
-		name = "numTags"
+// amountMember returns the member that has the age, the number or the size of a policy, as its
+// method needs it.
+func amountMember(method string) string {
+	switch autoprune.Method(method) {
+	case autoprune.NumberOfTags:
+		return "numTags"
+	case autoprune.MaxBytes:
+		return "maxBytes"
 	}
+	return "olderThan"
+}
+
+// isAmount says whether a member has the age, the number or the size of a policy.
+func isAmount(name string) bool {
+	return name == "olderThan" || name == "numTags" || name == "maxBytes"
+}
+
+// renameValue gives the member value, which is another name for the age, the number or the size,
+// the name that fits the method.
+func (d document) renameValue(method string) {
+	name := amountMember(method)
 	if value, ok := d["value"]; ok && d[name] == nil {
 		d[name] = value
 		delete(d, "value")
@@ -187,7 +202,7 @@ func (f *policyForm) takeTexts(d document) {
 	for _, name := range textMembers {
 		var text string
 		if json.Unmarshal(d[name], &text) != nil || text != strings.TrimSpace(text) || strings.ContainsFunc(text, unicode.IsControl) ||
-			name == "mode" && text != "on" && !hasOption(f.Modes(), text) {
+			name == "mode" && text != "on" && !hasOption(f.Modes(), text) || slices.Contains(sizeMembers, name) && strings.Contains(text, " ") {
 			continue
 		}
 		if text != "on" || name != "mode" {
@@ -295,6 +310,9 @@ func readPolicyForm(v url.Values) policyForm {
 	for _, name := range slices.Concat(textMembers, numberMembers, listMembers) {
 		f.Text[name] = strings.TrimSpace(v.Get(name))
 	}
+	for _, name := range sizeMembers { // people write 10 GiB, policies have 10GiB
+		f.Text[name] = strings.ReplaceAll(f.Text[name], " ", "")
+	}
 	for i := range maxKeepRows {
 		name := fmt.Sprintf("keep%d.", i)
 		if kind := v.Get(name + "kind"); kind != "" {
@@ -346,12 +364,12 @@ func (f policyForm) document() (document, error) {
 	}
 	put("method", f.Method)
 	for _, name := range textMembers {
-		if text := f.Text[name]; text != "" && (name != "olderThan" || f.Method != string(autoprune.NumberOfTags)) {
+		if text := f.Text[name]; text != "" && (!isAmount(name) || name == amountMember(f.Method)) {
 			put(name, text)
 		}
 	}
 	for _, name := range numberMembers {
-		if text := f.Text[name]; text != "" && (name != "numTags" || f.Method == string(autoprune.NumberOfTags)) {
+		if text := f.Text[name]; text != "" && (!isAmount(name) || name == amountMember(f.Method)) {
 			put(name, numberOr(text))
 		}
 	}

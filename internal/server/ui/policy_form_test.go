@@ -16,6 +16,7 @@ import (
 // fields can't hold, and those of which it knows nothing.
 var members = map[string][]string{
 	"olderThan":         {`"90d"`, `"5"`, `7`, `" 1d"`},
+	"maxBytes":          {`"50GiB"`, `"x"`, `"50 GiB"`, `5`},
 	"numTags":           {`5`, `1e3`, `"x"`},
 	"tagPattern":        {`"^pr-"`, `"a\nb"`, `"\"><script>"`, `" v "`},
 	"tagPatternMatches": {`false`, `"no"`},
@@ -39,12 +40,12 @@ var members = map[string][]string{
 func TestFormKeepsDocument(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		method := rapid.SampledFrom([]string{"creation_date", "last_pulled", "number_of_tags", "phase_of_the_moon"}).Draw(t, "method")
+		method := rapid.SampledFrom([]string{"creation_date", "last_pulled", "number_of_tags", "max_bytes", "phase_of_the_moon"}).Draw(t, "method")
 		d := document{"method": json.RawMessage(`"` + method + `"`)}
 		for _, name := range slices.Sorted(maps.Keys(members)) {
 			values := members[name]
-			// A policy has an age or a number, as its method says; the editor sends only that.
-			if method == "number_of_tags" && name == "olderThan" || method != "number_of_tags" && name == "numTags" {
+			// A policy has an age, a number or a size, as its method says; the editor sends only that.
+			if isAmount(name) && name != amountMember(method) {
 				continue
 			}
 			if i := rapid.IntRange(-1, len(values)-1).Draw(t, name); i >= 0 {

@@ -20,12 +20,31 @@ type repositoryRow struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	PushedAt   *time.Time `json:"pushed_at"`
 	Tags       count      `json:"tags"`
+	// The members below are set if the page asked for statistics.
+	Size         *storedSize  `json:"size"`
+	LastPulledAt *time.Time   `json:"last_pulled_at"`
+	Pulls        *recentPulls `json:"recent_pulls"`
+
+	Ranked int64 // pulls in the days of a list of those that were pulled most
+}
+
+// storedSize is the size of a repository in a list.
+type storedSize struct {
+	Blobs int64 `json:"blobs"`
+	Bytes int64 `json:"bytes"`
+	Exact bool  `json:"exact"`
 }
 
 // showRepositories lists the repositories that the client may read.
 func showRepositories(q *request) error {
+	switch q.query("show") {
+	case "top":
+		return showTopRepositories(q)
+	case "unpulled":
+		return showUnpulledRepositories(q)
+	}
 	sort := oneOf(q.query("sort"), "name", "-name", "created", "-created")
-	query := url.Values{"sort": {sort}, "limit": {"50"}}
+	query := url.Values{"sort": {sort}, "limit": {"50"}, "statistics": {"true"}}
 	for from, to := range map[string]string{"q": "contains", "namespace": "namespace", "page": "next_page"} {
 		if value := q.query(from); value != "" {
 			query.Set(to, value)
@@ -39,21 +58,13 @@ func showRepositories(q *request) error {
 		return err
 	}
 	keep := q.keep("q", "namespace", "sort")
-	type data struct {
-		Query, Namespace, Sort, Host string
-		Columns                      []column
-		Repositories                 []repositoryRow
-		Pages                        pages
+	t := repositoryTable{Rows: list.Repositories}
+	t.head(q.columns(sort, keep, [][2]string{{"name", "Repository"}, {"-created", "Created"}}))
+	p := q.repositoriesPage(t.CountsPulls())
+	p.Data = repositoriesData{
+		Query: q.query("q"), Namespace: q.query("namespace"), Sort: sort, Host: q.Host, Table: t, Pages: q.pagesOf(keep, list.NextPage),
 	}
-	p := page{
-		Title: "Repositories", Section: "repositories",
-		Data: data{
-			q.query("q"), q.query("namespace"), sort, q.Host,
-			q.columns(sort, keep, [][2]string{{"name", "Repository"}, {"", "Tags"}, {"", "Last push"}, {"-created", "Created"}}),
-			list.Repositories, q.pagesOf(keep, list.NextPage),
-		},
-		Same: []same{command("purser repo list"), call("GET", "/repository")},
-	}
+	p.Same = []same{command("purser repo list"), call("GET", "/repository?statistics=true")}
 	return q.show("repositories", p)
 }
 

@@ -31,7 +31,9 @@ func (q *request) showTag(n *notice) error {
 		Pages              pages
 		Clients            []client
 		MayDelete          bool
+		Plot               *plot // of pulls, nil if there is nothing to show
 	}{Repository: repository, Action: link(tagPath, repository, name), MayDelete: q.mayDelete(place{repository: repository})}
+	var err error
 	missing := q.get(apiPath("/repository/%s/tag/%s", repository, name), nil, &d.Tag)
 	if missing != nil && statusOf(missing) != http.StatusNotFound {
 		return missing
@@ -48,6 +50,9 @@ func (q *request) showTag(n *notice) error {
 			t.Expires = time.Unix(t.EndTS, 0)
 		}
 		d.Clients = clients(q.Host, repository+":"+name)
+		if d.Plot, err = q.pullPlot(apiPath("/repository/%s/tag/%s", repository, name)); err != nil {
+			return err
+		}
 	}
 	history, next, err := q.history(repository, 25, "specificTag", name)
 	switch {
@@ -75,6 +80,7 @@ func (q *request) showTag(n *notice) error {
 		command("purser tag show %s:%s", repository, name), command("purser tag delete %s:%s", repository, name),
 		command("purser tag restore %s:%s DIGEST", repository, name),
 		call("GET", apiPath("/repository/%s/tag/%s", repository, name)),
+		call("GET", apiPath("/repository/%s/tag/%s/pull_statistics/history", repository, name)),
 		call("GET", apiPath("/repository/%s/tag", repository)+"?onlyActiveTags=false&specificTag="+name),
 	}
 	return q.show("tag", p)
