@@ -122,6 +122,7 @@ var layers = map[string]rule{
 	"bench/auth":       {only: true, also: []string{"bench/instance", "bench/meter"}},
 	"bench/holds":      {only: true, also: []string{"bench/instance", "bench/meter"}},
 	"bench/quota":      {only: true, also: []string{"bench/instance", "bench/meter"}},
+	"bench/ui":         {only: true, also: []string{"bench/instance", "bench/meter"}},
 	"bench/idle":       {only: true},
 	"bench/gc":         {layer: 7},
 	"bench/prune":      {layer: 7},

@@ -26,6 +26,7 @@ import (
 	"github.com/purser-registry/purser/bench/pulls"
 	"github.com/purser-registry/purser/bench/quota"
 	"github.com/purser-registry/purser/bench/registries"
+	"github.com/purser-registry/purser/bench/ui"
 )
 
 // scenarios are the benchmarks, by the name of their command.
@@ -43,6 +44,7 @@ var scenarios = []struct {
 	{"auth", "pulls with and without access control, and beside log-ins", auth.Run},
 	{"holds", "reports of what is deployed, and pulls beside them", holds.Run},
 	{"quota", "pushes to a namespace with a quota and to one without", quota.Run},
+	{"ui", "every page of the web UI on a registry of 10,000 repositories", ui.Run},
 	{"idle", "CPU time and wake-ups of a server without requests", idle.Run},
 }
 

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -17,7 +18,7 @@ const (
 	// browseCount is the highest exact number of tags of a repository, or of repositories of
 	// a namespace, in a list. If there are more, the list shows browseCount, marked as inexact.
 	browseCount = 1000
-	// browseBlobs is the maximum number of links from repositories to blobs that are read for
+	// browseBlobs is the default maximum number of links from repositories to blobs that are read for
 	// the exact size of a repository or namespace.
 	browseBlobs = 50_000
 	// afterNames sorts behind every name of a repository or a tag.
@@ -147,8 +148,8 @@ type Size struct {
 	// this number whether a hidden repository has the blob too.
 	OwnBytes *int64 `json:"own_bytes,omitempty"`
 	// Exact is false if the repository, or all repositories of the namespace together, have
-	// more than 50,000 links to blobs. Only the blobs of 50,001 of these links were counted
-	// then, so the numbers may be too low.
+	// more links to blobs than were to be read, which are 50,000 unless the caller asked for
+	// fewer. Only the blobs of one more link were counted then, so the numbers may be too low.
 	Exact bool `json:"exact"`
 }
 
@@ -161,16 +162,17 @@ type NamespaceDetails struct {
 }
 
 // DescribeNamespace returns the details of a namespace, of which it counts the repositories that
-// the viewer may read. Error: NAME_UNKNOWN, also if the namespace is hidden from the viewer.
+// the viewer may read. For its size, at most `links` links to blobs are read; 0: 50,000. Error:
+// NAME_UNKNOWN, also if the namespace is hidden from the viewer.
 // OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans" in package db.
-func (c *Catalog) DescribeNamespace(ctx context.Context, v Viewer, name string) (d NamespaceDetails, err error) {
+func (c *Catalog) DescribeNamespace(ctx context.Context, v Viewer, name string, links int) (d NamespaceDetails, err error) {
 	n, err := c.namespaceFor(ctx, v, name)
 	if err != nil {
 		return d, err
 	}
 	d.Name, d.CreatedAt = name, n.created.UTC()
 	if !n.whole {
-		if err := c.describeReadable(ctx, v, n.id, &d); err != nil {
+		if err := c.describeReadable(ctx, v, n.id, cmp.Or(links, browseBlobs), &d); err != nil {
 			return d, fmt.Errorf("describing namespace %s: %w", name, err)
 		}
 		return d, nil
@@ -194,7 +196,7 @@ func (c *Catalog) DescribeNamespace(ctx context.Context, v Viewer, name string) 
 				WHERE o.blob_digest = l.blob_digest AND o.top_level_namespace_id <> $1)), 0), 9223372036854775807)::bigint END,
 			(SELECT count(*) FROM links) < $2
 		FROM (SELECT DISTINCT blob_digest FROM links) l
-		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`, n.id, browseBlobs+1, v.Unlimited())
+		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`, n.id, cmp.Or(links, browseBlobs)+1, v.Unlimited())
 	if err != nil {
 		return d, fmt.Errorf("adding up the blobs of namespace %s: %w", name, err)
 	}

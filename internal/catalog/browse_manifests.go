@@ -29,8 +29,8 @@ type ManifestDetails struct {
 }
 
 // DescribeManifest returns the details of a manifest of a repository. Errors: NAME_UNKNOWN,
-// MANIFEST_UNKNOWN. OFFSET 0 in its SQL makes PostgreSQL look rows up by an index: see "Plans"
-// in package db.
+// MANIFEST_UNKNOWN. Its SQL looks rows up by a range of one id, in the order of this id: only one
+// index has this order, so the planner can't choose another one that reads the whole repository.
 func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Digest) (m ManifestDetails, err error) {
 	m.Digest = d
 	var r repository
@@ -55,10 +55,10 @@ func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Diges
 	err = c.db.Pool.QueryRow(ctx, `
 		SELECT m.media_type, m.payload, m.created_at, m.size,
 			ARRAY(SELECT name FROM (SELECT name FROM tags
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = m.id LIMIT $6) pointing
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id BETWEEN m.id AND m.id ORDER BY manifest_id LIMIT $6) pointing
 				ORDER BY name LIMIT $5),
 			(SELECT count(*) FROM (SELECT FROM tags
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = m.id LIMIT $6) counted),
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id BETWEEN m.id AND m.id ORDER BY manifest_id LIMIT $6) counted),
 			(SELECT count(*) FROM (SELECT FROM manifests
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = m.digest ORDER BY id LIMIT $6) counted),
 			ARRAY(SELECT above.digest FROM (
@@ -67,7 +67,7 @@ func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Diges
 					ORDER BY parent_id LIMIT $5) x
 				CROSS JOIN LATERAL (
 					SELECT digest FROM manifests
-					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = x.parent_id OFFSET 0) above)
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN x.parent_id AND x.parent_id ORDER BY id LIMIT 1) above)
 		FROM purser_sized_manifest($1, $2, $3, $4) m`,
 		r.namespace, r.id, id, oci.MaxDescriptors, browseHolders, browseCount+1).
 		Scan(&m.MediaType, &m.Payload, &m.CreatedAt, &m.Size, &m.Tags, &tags, &referrers, &indexes)

@@ -199,8 +199,8 @@ func (c *Catalog) countReadable(ctx context.Context, v Viewer, names []string) (
 }
 
 // describeReadable sets the number of the repositories in the namespace that the viewer may
-// read, and their size without OwnBytes.
-func (c *Catalog) describeReadable(ctx context.Context, v Viewer, namespace int64, d *NamespaceDetails) error {
+// read, and the size of what the first `links` links to blobs lead to, without OwnBytes.
+func (c *Catalog) describeReadable(ctx context.Context, v Viewer, namespace int64, links int, d *NamespaceDetails) error {
 	return c.db.Pool.QueryRow(ctx, `
 		WITH readable AS MATERIALIZED (
 			SELECT r.id FROM repositories r
@@ -228,6 +228,6 @@ func (c *Catalog) describeReadable(ctx context.Context, v Viewer, namespace int6
 			(SELECT count(*) FROM links) < @most
 		FROM (SELECT DISTINCT blob_digest FROM links) l
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`,
-		v.args(db.SharedArgs{"namespace": namespace, "most": browseBlobs + 1})).
+		v.args(db.SharedArgs{"namespace": namespace, "most": links + 1})).
 		Scan(&d.Repositories, &d.Size.Blobs, &d.Size.Bytes, &d.Size.Exact)
 }

@@ -124,7 +124,7 @@ func readableOperations(t *testing.T, v catalog.Viewer, all int, run func(name s
 	run("page of a namespace", 1500, page(catalog.RepositoryQuery{Namespace: "n150"}))
 	run("page of a namespace by creation", 1500, page(catalog.RepositoryQuery{Namespace: "n150", ByCreation: true, Descending: true}))
 	run("namespaces", 3000, func(b bundle) error { _, _, err := b.Namespaces(ctx, v, catalog.NameFilter{}, "", 10); return err })
-	run("namespace", 1500, func(b bundle) error { return second(b.DescribeNamespace(ctx, v, "n150")) })
+	run("namespace", 1500, func(b bundle) error { return second(b.DescribeNamespace(ctx, v, "n150", 0)) })
 	run("sources of a blob", 3000, func(b bundle) error {
 		return second(b.Sources(ctx, v, oci.Compute(oci.SHA256, []byte("b")), 10))
 	})

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/purser-registry/purser/internal/db"
 )
@@ -148,6 +150,15 @@ func (c *Catalog) repositoriesByCreation(ctx context.Context, v Viewer, q Reposi
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[foundRepository])
 }
 
+// firstPush and lastPush enclose the times of all pushes. A statement that reads the latest push of
+// a repository asks for a time between them, as parameters. With this condition the planner chooses
+// the index in the order of pushes. Without it, it expects so few tags in a repository that it would
+// rather read all by the index of names, and sort them.
+var (
+	firstPush = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	lastPush  = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+)
+
 // repositoryInfos returns the details of repositories, and leaves out deleted ones.
 func (c *Catalog) repositoryInfos(ctx context.Context, places []foundRepository) ([]RepositoryInfo, error) {
 	ids := make([]int64, len(places))
@@ -166,8 +177,9 @@ func (c *Catalog) repositoryInfos(ctx context.Context, places []foundRepository)
 		LEFT JOIN LATERAL (
 			SELECT COALESCE(updated_at, created_at) AS pushed FROM tags
 			WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
+				AND COALESCE(updated_at, created_at) BETWEEN $3::timestamptz AND $4::timestamptz -- see firstPush
 			ORDER BY COALESCE(updated_at, created_at) DESC, name DESC LIMIT 1) p ON true
-		ORDER BY want.nth`, ids, browseCount+1)
+		ORDER BY want.nth`, ids, browseCount+1, firstPush, lastPush)
 	if err != nil {
 		return nil, err
 	}
@@ -203,9 +215,9 @@ type RepositoryDetails struct {
 	Starred    bool       `json:"starred"`
 }
 
-// DescribeRepository returns the details of a repository, which the viewer may read. Error:
-// NAME_UNKNOWN.
-func (c *Catalog) DescribeRepository(ctx context.Context, v Viewer, path string) (d RepositoryDetails, err error) {
+// DescribeRepository returns the details of a repository, which the viewer may read. For its size,
+// at most `links` links to blobs are read; 0: 50,000. Error: NAME_UNKNOWN.
+func (c *Catalog) DescribeRepository(ctx context.Context, v Viewer, path string, links int) (d RepositoryDetails, err error) {
 	d.Path = path
 	d.Namespace, _, _ = strings.Cut(path, "/")
 	var namespace int64
@@ -222,8 +234,9 @@ func (c *Catalog) DescribeRepository(ctx context.Context, v Viewer, path string)
 		LEFT JOIN LATERAL (
 			SELECT COALESCE(updated_at, created_at) AS pushed FROM tags
 			WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
+				AND COALESCE(updated_at, created_at) BETWEEN $4::timestamptz AND $5::timestamptz -- see firstPush
 			ORDER BY COALESCE(updated_at, created_at) DESC, name DESC LIMIT 1) p ON true
-		WHERE r.path = $1`, path, v.PublicByDefault, v.Account).
+		WHERE r.path = $1`, path, v.PublicByDefault, v.Account, firstPush, lastPush).
 		Scan(&namespace, &d.ID, &d.CreatedAt, &d.PushedAt, &d.Tags, &d.Manifests, &public, &d.Starred)
 	switch {
 	case isNoRows(err):
@@ -243,7 +256,7 @@ func (c *Catalog) DescribeRepository(ctx context.Context, v Viewer, path string)
 			count(*) < $3
 		FROM links l
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`,
-		namespace, d.ID, browseBlobs+1, v.Unlimited())
+		namespace, d.ID, cmp.Or(links, browseBlobs)+1, v.Unlimited())
 	if err != nil {
 		return d, fmt.Errorf("adding up the blobs of repository %s: %w", path, err)
 	}

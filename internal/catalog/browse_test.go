@@ -416,7 +416,7 @@ func TestSizes(t *testing.T) {
 		}
 		config := s.Push(t, "acme/app", "config")
 		s.Put(t, "acme/app", catalogtest.Image(t, config, nil, nil), "v1", "v2")
-		r, err := s.DescribeRepository(t.Context(), catalog.Everyone, "acme/app")
+		r, err := s.DescribeRepository(t.Context(), catalog.Everyone, "acme/app", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -424,7 +424,7 @@ func TestSizes(t *testing.T) {
 		if r.Size != want || own != *r.Size.OwnBytes || r.Tags != 2 || r.Manifests != 1 || r.PushedAt == nil || r.Namespace != "acme" {
 			t.Errorf("%+v, want %+v", r, want)
 		}
-		n, err := s.DescribeNamespace(t.Context(), catalog.Everyone, "acme")
+		n, err := s.DescribeNamespace(t.Context(), catalog.Everyone, "acme", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -432,13 +432,13 @@ func TestSizes(t *testing.T) {
 		if n.Size != want || own != *n.Size.OwnBytes || n.Repositories != 2 {
 			t.Errorf("%+v, want %+v", n, want)
 		}
-		if r, err = s.DescribeRepository(t.Context(), catalog.Everyone, "else"); err != nil || *r.Size.OwnBytes != 0 || r.Size.Bytes != 13 || r.PushedAt != nil {
+		if r, err = s.DescribeRepository(t.Context(), catalog.Everyone, "else", 0); err != nil || *r.Size.OwnBytes != 0 || r.Size.Bytes != 13 || r.PushedAt != nil {
 			t.Errorf("%+v %v", r, err)
 		}
-		if _, err := s.DescribeRepository(t.Context(), catalog.Everyone, "none"); oci.CodeOf(err) != oci.NameUnknown {
+		if _, err := s.DescribeRepository(t.Context(), catalog.Everyone, "none", 0); oci.CodeOf(err) != oci.NameUnknown {
 			t.Errorf("a repository that isn't there: %v", err)
 		}
-		if _, err := s.DescribeNamespace(t.Context(), catalog.Everyone, "none"); oci.CodeOf(err) != oci.NameUnknown {
+		if _, err := s.DescribeNamespace(t.Context(), catalog.Everyone, "none", 0); oci.CodeOf(err) != oci.NameUnknown {
 			t.Errorf("a namespace that isn't there: %v", err)
 		}
 	})

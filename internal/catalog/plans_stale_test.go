@@ -107,6 +107,13 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 	run("described manifest", 600, func(b bundle, i int) error { return second(b.DescribeManifest(ctx, path, manifest(i+1))) })
 	run("described index", 400, func(b bundle, i int) error { return second(b.DescribeManifest(ctx, path, manifest(manyRows-i))) })
 	run("page of tags", 200, func(b bundle, i int) error { _, _, err := b.Tags(ctx, path, "t5", 10); return err })
+	run("details of tags", 800, func(b bundle, i int) error {
+		return second(b.BrowseTags(ctx, path, catalog.TagQuery{NameFilter: catalog.NameFilter{Prefix: "t"}, Descending: true, Limit: 10}))
+	})
+	run("details of repositories", 2500, func(b bundle, i int) error {
+		_, _, err := b.BrowseRepositories(ctx, catalog.Everyone, catalog.RepositoryQuery{NameFilter: catalog.NameFilter{Prefix: path}, Limit: 10})
+		return err
+	})
 	run("referrers", 200, func(b bundle, i int) error {
 		_, _, err := b.Referrers(ctx, path, manifest(i+1), "", 0, 10)
 		return err

@@ -49,7 +49,7 @@ func TestCountsWithoutTrash(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			see := func(name string) string {
-				d, err := b.DescribeNamespace(ctx, v, name)
+				d, err := b.DescribeNamespace(ctx, v, name, 0)
 				infos, _, err2 := b.Namespaces(ctx, v, catalog.NameFilter{Prefix: name}, "", 10)
 				list, _, err3 := b.BrowseRepositories(ctx, v, catalog.RepositoryQuery{Namespace: name, Limit: 10})
 				byTime, _, err4 := b.BrowseRepositories(ctx, v, catalog.RepositoryQuery{Namespace: name, Limit: 10, ByCreation: true})

@@ -238,7 +238,8 @@ func (v *statusQuery) count(t tally) {
 }
 
 // failedReviews adds queries for the few reviews of each kind that failed for good last,
-// the latest first. "Plans" in the comment of package db says why lookups have OFFSET 0.
+// the latest first. The manifest is looked up by a range, in the order of its id: only one index has
+// this order, and the planner would else use another one that reads the whole repository.
 func (v *statusQuery) failedReviews(list *[]FailedReview) {
 	for kind, sql := range map[ReviewKind]string{
 		ReviewOfManifests: `
@@ -249,7 +250,7 @@ func (v *statusQuery) failedReviews(list *[]FailedReview) {
 			LEFT JOIN LATERAL (
 				SELECT digest FROM manifests
 				WHERE top_level_namespace_id = q.top_level_namespace_id AND repository_id = q.repository_id
-					AND id = q.manifest_id OFFSET 0) m ON true`,
+					AND id BETWEEN q.manifest_id AND q.manifest_id ORDER BY id LIMIT 1) m ON true`,
 		ReviewOfBlobs: `
 			SELECT '', digest, event, set_aside_at, COALESCE(last_error, '') FROM gc_blob_review_queue
 			WHERE set_aside_at IS NOT NULL ORDER BY set_aside_at DESC LIMIT $1`,

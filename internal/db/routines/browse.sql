@@ -9,7 +9,10 @@
 -- uses the length of the payload instead.
 --
 -- The planner inlines the function into the statement that calls it. OFFSET 0 in its SQL makes
--- PostgreSQL look rows up by an index: see "Plans" in package db.
+-- PostgreSQL look rows up by an index: see "Plans" in package db. A manifest is looked up by a range
+-- of one id, in the order of ids: only one index has this order. In a registry of many repositories
+-- the planner expects one manifest in each, so it would else use the index of digests as readily,
+-- and read all manifests of the repository for each one.
 CREATE OR REPLACE FUNCTION purser_sized_manifest (namespace bigint, repository bigint, manifest bigint, most_children bigint)
     RETURNS TABLE (
         id bigint,
@@ -30,8 +33,8 @@ CREATE OR REPLACE FUNCTION purser_sized_manifest (namespace bigint, repository b
                 octet_length(f.payload) + COALESCE((
                     SELECT sum(b.size) FROM (
                         SELECT l.digest FROM layers l
-                        WHERE l.top_level_namespace_id = namespace AND l.repository_id = repository AND l.manifest_id = manifest
-                        OFFSET 0) l
+                        WHERE l.top_level_namespace_id = namespace AND l.repository_id = repository AND l.manifest_id BETWEEN manifest AND manifest
+                        ORDER BY l.manifest_id OFFSET 0) l
                     CROSS JOIN LATERAL (SELECT b.size FROM blobs b WHERE b.digest = l.digest OFFSET 0) b), 0)
             ELSE GREATEST(f.total_size, octet_length(f.payload))
             END AS size
@@ -39,8 +42,8 @@ CREATE OR REPLACE FUNCTION purser_sized_manifest (namespace bigint, repository b
             SELECT *, i.media_type IN ('application/vnd.oci.image.index.v1+json',
                 'application/vnd.docker.distribution.manifest.list.v2+json') AS is_index
             FROM manifests i
-            WHERE i.top_level_namespace_id = namespace AND i.repository_id = repository AND i.id = manifest
-            OFFSET 0) f) m
+            WHERE i.top_level_namespace_id = namespace AND i.repository_id = repository AND i.id BETWEEN manifest AND manifest
+            ORDER BY i.id LIMIT 1) f) m
     CROSS JOIN LATERAL (
         SELECT COALESCE(sum(c.size), 0) AS size FROM (
             SELECT r.child_id FROM manifest_references r
@@ -48,6 +51,6 @@ CREATE OR REPLACE FUNCTION purser_sized_manifest (namespace bigint, repository b
             ORDER BY r.child_id LIMIT most_children) x
         CROSS JOIN LATERAL (
             SELECT GREATEST(c.total_size, octet_length(c.payload)) AS size FROM manifests c
-            WHERE c.top_level_namespace_id = namespace AND c.repository_id = repository AND c.id = x.child_id
-            OFFSET 0) c) children
+            WHERE c.top_level_namespace_id = namespace AND c.repository_id = repository AND c.id BETWEEN x.child_id AND x.child_id
+            ORDER BY c.id LIMIT 1) c) children
 $$;

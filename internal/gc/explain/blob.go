@@ -98,7 +98,7 @@ func askUses(b *pgx.Batch, e *BlobExplanation) {
 		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
-			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = f.id OFFSET 0) m
+			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id BETWEEN f.id AND f.id ORDER BY id LIMIT 1) m
 		LEFT JOIN LATERAL (SELECT path, in_trash FROM named_repositories WHERE id = f.repository OFFSET 0) r ON true
 		ORDER BY f.id`, explainLimit+1, explainFirst), e.Digest.Bytes())
 	askSome(b, &e.Layers, scan, fmt.Sprintf(`
@@ -109,10 +109,10 @@ func askUses(b *pgx.Batch, e *BlobExplanation) {
 		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f
 		CROSS JOIN LATERAL (
 			SELECT manifest_id FROM layers
-			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = f.id OFFSET 0) l
+			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id BETWEEN f.id AND f.id ORDER BY id LIMIT 1) l
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
-			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = l.manifest_id OFFSET 0) m
+			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id BETWEEN l.manifest_id AND l.manifest_id ORDER BY id LIMIT 1) m
 		LEFT JOIN LATERAL (SELECT path, in_trash FROM named_repositories WHERE id = f.repository OFFSET 0) r ON true
 		ORDER BY f.id`, explainLimit+1, explainFirst), e.Digest.Bytes())
 }

@@ -196,7 +196,7 @@ func askHolders(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
 		FROM (SELECT * FROM list ORDER BY id LIMIT %[2]d) f
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = f.id OFFSET 0) m
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN f.id AND f.id ORDER BY id LIMIT 1) m
 		CROSS JOIN LATERAL (
 			WITH t AS MATERIALIZED (
 				SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = f.id LIMIT %[1]d)
@@ -239,7 +239,7 @@ func askDependents(b *pgx.Batch, e *ManifestExplanation, r repository, id int64)
 		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = f.id OFFSET 0) m
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN f.id AND f.id ORDER BY id LIMIT 1) m
 		ORDER BY f.id`, explainLimit+1, explainFirst), r.namespace, r.id, id)
 	askSome(b, &e.Missing, scanDigest, fmt.Sprintf(`
 		WITH list AS MATERIALIZED (

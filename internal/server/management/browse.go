@@ -169,13 +169,14 @@ func (a *API) addNamespace() {
 	})
 	type input struct {
 		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
+		SizeLinks
 	}
 	type output struct{ Body namespaceDetails }
 	add(a, auth.Pull, huma.Operation{
 		OperationID: "getNamespace", Method: http.MethodGet, Path: "/organization/{orgname}", Tags: []string{"namespace"},
 		Summary: "Describe a namespace",
 		Description: "size.bytes is the size of all blobs in its repositories from which one may pull, each counted once; size.own_bytes is the size of those " +
-			"that no other namespace has, and is absent for a client that may not pull from every repository of the registry. Of more than 50,000 links to blobs only the first are counted, and size.exact is false.",
+			"that no other namespace has, and is absent for a client that may not pull from every repository of the registry. Of more than size_links links to blobs only the first are counted, and size.exact is false.",
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*output, error) {
 		if err := checkNamespace("orgname", in.Namespace); err != nil {
@@ -185,7 +186,7 @@ func (a *API) addNamespace() {
 		if err != nil {
 			return nil, err
 		}
-		d, err := a.catalog.DescribeNamespace(ctx, viewer, in.Namespace)
+		d, err := a.catalog.DescribeNamespace(ctx, viewer, in.Namespace, in.Links)
 		if err != nil {
 			return nil, err
 		}

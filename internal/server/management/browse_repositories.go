@@ -52,7 +52,12 @@ type describedRepository struct {
 	QuayRepository
 	Tags      int64        `json:"tags_count"`
 	Manifests int64        `json:"manifests_count"`
-	Size      catalog.Size `json:"size" doc:"Of more than 50,000 blobs only the first are counted, and exact is false"`
+	Size      catalog.Size `json:"size" doc:"Of more than size_links blobs only the first are counted, and exact is false"`
+}
+
+// SizeLinks bounds the work for the size of a repository or a namespace.
+type SizeLinks struct {
+	Links int `query:"size_links" minimum:"1" maximum:"50000" default:"50000" doc:"How many links to blobs are read at most for the size"`
 }
 
 type repositoryListInput struct {
@@ -246,6 +251,7 @@ func (a *API) addRepository() {
 	})
 	type input struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+		SizeLinks
 	}
 	type output struct{ Body describedRepository }
 	add(a, auth.Pull, huma.Operation{
@@ -259,7 +265,7 @@ func (a *API) addRepository() {
 		if err != nil {
 			return nil, err
 		}
-		d, err := a.catalog.DescribeRepository(ctx, viewer, in.Repository)
+		d, err := a.catalog.DescribeRepository(ctx, viewer, in.Repository, in.Links)
 		if err != nil {
 			return nil, err
 		}

@@ -154,6 +154,16 @@ func TestAPIRepositories(t *testing.T) {
 	if one.Repository != "acme/app" || one.Tags != 1 || one.Manifests != 1 || one.Size.Blobs != 1 || one.Size.Bytes != 2 || one.Size.Own != 2 {
 		t.Errorf("%+v", one)
 	}
+	r.Push(t, "acme/app", "another blob")
+	for _, path := range []string{"/repository/acme/app", "/organization/acme"} {
+		for links, exact := range map[string]bool{"": true, "?size_links=2": true, "?size_links=1": false} {
+			var sized struct{ Size struct{ Exact bool } }
+			if r.Manage(t, "GET", path+links, "").Into(t, 200, &sized); sized.Size.Exact != exact {
+				t.Errorf("%s%s: exact is %v", path, links, sized.Size.Exact)
+			}
+		}
+		r.Manage(t, "GET", path+"?size_links=0", "").Refused(t, 400, "invalid_request", "size_links")
+	}
 	r.Manage(t, "GET", "/repository/none", "").Refused(t, 404, "not_found", "repository none is not known")
 	r.Manage(t, "GET", "/repository?namespace=none", "").Refused(t, 404, "not_found", "namespace none is not known")
 	r.Manage(t, "GET", "/repository?sort=size", "").Refused(t, 400, "invalid_request", "sort")

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strings"
 )
 
 // pages are the links below a list: to its first page, if this is a later one, and to the next.
@@ -25,6 +26,26 @@ func (q *request) pagesOf(keep url.Values, next string) (p pages) {
 		p.Next = path + suffix(further)
 	}
 	return p
+}
+
+// find is the search in a list of names that its page shows in part.
+type find struct {
+	Text   string
+	Needed bool // there is more than the page shows, or less because of the search
+}
+
+// findNames returns those of the list whose names contain the parameter "q" of the query, the
+// first `most` of them, and how many more there are.
+func findNames[T any](q *request, list []T, name func(T) string, most int) (f find, shown []T, more int) {
+	f.Text = q.query("q")
+	for _, each := range list {
+		if strings.Contains(name(each), f.Text) {
+			shown = append(shown, each)
+		}
+	}
+	more = max(len(shown)-most, 0)
+	f.Needed = more > 0 || f.Text != ""
+	return f, shown[:len(shown)-more], more
 }
 
 func suffix(query url.Values) string {

@@ -64,10 +64,11 @@ type memberRow struct {
 	Synced  bool   `json:"synced"`
 }
 
-// shownTeams and shownMembers are how much the page of teams shows. Each team costs a call.
+// shownTeams and shownMembers are how many teams, and members of all of them together, the page of
+// teams shows. Each team costs a call.
 const (
 	shownTeams   = 30
-	shownMembers = 100
+	shownMembers = 120
 )
 
 func (q *request) showTeams(n *notice) error {
@@ -81,10 +82,16 @@ func (q *request) showTeams(n *notice) error {
 	var d struct {
 		Off, Namespace string
 		Teams          []teamRow
+		Find           find
 		More           int
 	}
-	d.Namespace, d.More = namespace, max(len(list.Teams)-shownTeams, 0)
-	d.Teams = list.Teams[:len(list.Teams)-d.More]
+	d.Namespace = namespace
+	d.Find, d.Teams, d.More = findNames(q, list.Teams, func(t teamRow) string { return t.Name }, shownTeams)
+	many := 0
+	for _, t := range d.Teams {
+		many += t.Count
+	}
+	d.Find.Needed = d.Find.Needed || many > shownMembers
 	if q.open() {
 		d.Off = noAccounts
 	}
@@ -96,7 +103,7 @@ func (q *request) showTeams(n *notice) error {
 		if err := q.get(apiPath("/organization/%s/team/%s/members", namespace, d.Teams[i].Name), nil, &out); err != nil && statusOf(err) != http.StatusNotFound {
 			return err
 		}
-		d.Teams[i].Members = out.Members[:min(len(out.Members), shownMembers)]
+		d.Teams[i].Members = out.Members[:min(len(out.Members), shownMembers/len(d.Teams))]
 	}
 	p := q.membershipPage(namespace, "Teams", "/-/teams", n)
 	p.Data, p.Same = d, []same{
@@ -153,7 +160,7 @@ func (r robotRow) Short() string {
 }
 
 // shownRobots is how many robots the page lists.
-const shownRobots = 100
+const shownRobots = 40
 
 func (q *request) showRobots(n *notice, made *secret) error {
 	namespace := q.values["namespace"]
@@ -167,13 +174,14 @@ func (q *request) showRobots(n *notice, made *secret) error {
 		Off, Namespace string
 		Made           *secret
 		Robots         []robotRow
+		Find           find
 		More           int
 	}
 	if q.open() {
 		d.Off = noAccounts
 	}
-	d.Namespace, d.Made, d.More = namespace, made, max(len(list.Robots)-shownRobots, 0)
-	d.Robots = list.Robots[:len(list.Robots)-d.More]
+	d.Namespace, d.Made = namespace, made
+	d.Find, d.Robots, d.More = findNames(q, list.Robots, func(r robotRow) string { return r.Name }, shownRobots)
 	p := q.membershipPage(namespace, "Robots", "/-/robots", n)
 	p.Data, p.Same = d, []same{
 		command("purser robot list %s", namespace), command("purser robot create %s+NAME", namespace), command("purser robot rotate %s+NAME", namespace), command("purser robot limit %s+NAME", namespace),

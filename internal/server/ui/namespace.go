@@ -50,7 +50,7 @@ func (d namespaceData) Shared() *int64 {
 func showNamespace(q *request) error {
 	p := q.place()
 	d := namespaceData{Place: p}
-	if err := q.get(p.api(""), nil, &d.Info); err != nil {
+	if err := q.get(p.api(""), fewLinks, &d.Info); err != nil {
 		return err
 	}
 	for _, t := range d.Info.Teams {

@@ -1,6 +1,8 @@
 package ui
 
 import (
+	"fmt"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -83,5 +85,22 @@ func TestFormats(t *testing.T) {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+func TestFindNames(t *testing.T) {
+	t.Parallel()
+	list := []string{"ab", "b", "abc", "c"}
+	for query, want := range map[string]string{
+		"": "{ true} [ab b] 2", "q=a": "{a true} [ab abc] 0", "q=x": "{x true} [] 0",
+	} {
+		r := httptest.NewRequest("GET", "/ui/?"+query, nil)
+		f, shown, more := findNames(&request{Request: r}, list, func(s string) string { return s }, 2)
+		if got := fmt.Sprint(f, shown, more); got != want {
+			t.Errorf("%q: %s, want %s", query, got, want)
+		}
+	}
+	if f, shown, more := findNames(&request{Request: httptest.NewRequest("GET", "/ui/", nil)}, list, func(s string) string { return s }, 4); f.Needed || len(shown) != 4 || more != 0 {
+		t.Errorf("a list that fits: %v %v %d", f, shown, more)
 	}
 }

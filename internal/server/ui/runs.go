@@ -136,7 +136,7 @@ func (q *request) deletedTags(d *runData) error {
 	if d.Run.Deleted == 0 {
 		return nil
 	}
-	query := url.Values{"kind": {"autoprune_tag_delete"}, "run": {d.Run.ID}, "limit": {"100"}}
+	query := url.Values{"kind": {"autoprune_tag_delete"}, "run": {d.Run.ID}, "limit": {"80"}}
 	if page := q.query("page"); page != "" {
 		query.Set("next_page", page)
 	}

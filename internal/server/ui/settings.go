@@ -38,6 +38,8 @@ type settingsData struct {
 	Rules       []api.ProtectionRule
 	SeesRules   bool
 	Members     []member
+	MoreMembers int
+	Find        find
 	SeesMembers bool
 	Prune       *pruneState
 	Quota       *api.QuotaView
@@ -45,6 +47,9 @@ type settingsData struct {
 	MayDelete   bool
 	Typed       url.Values // of a form that the registry refused
 }
+
+// shownRoles is how many members the page lists.
+const shownRoles = 60
 
 // Roles returns the roles by the names of the API, which are Quay's, and by Purser's.
 func (d settingsData) Roles() []option {
@@ -125,7 +130,7 @@ func (q *request) showSettings(status int, n *notice) error {
 func (q *request) readSettings(d *settingsData) error {
 	p := d.Place
 	if p.IsNamespace() {
-		if err := q.get(p.api(""), nil, nil); err != nil {
+		if err := q.get(p.api(""), url.Values{"size_links": {"1"}}, nil); err != nil {
 			return err
 		}
 		if err := q.readNamespaceSettings(d); err != nil {
@@ -133,7 +138,7 @@ func (q *request) readSettings(d *settingsData) error {
 		}
 	} else {
 		var info repositoryInfo
-		if err := q.get(p.api(""), nil, &info); err != nil {
+		if err := q.get(p.api(""), url.Values{"size_links": {"1"}}, &info); err != nil {
 			return err
 		}
 		d.Visibility = info.Visibility
@@ -160,6 +165,7 @@ func (q *request) readSettings(d *settingsData) error {
 		}
 	}
 	slices.SortFunc(d.Members, func(a, b member) int { return strings.Compare(a.Who()+a.Name, b.Who()+b.Name) })
+	d.Find, d.Members, d.MoreMembers = findNames(q, d.Members, func(m member) string { return m.Name }, shownRoles)
 	return nil
 }
 
