@@ -24,7 +24,13 @@ const manyRows = 3000
 // have grown, no operation may read the whole repository.
 func TestPlansOfLargeRepository(t *testing.T) {
 	t.Parallel()
-	for name, before := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed with many repositories": 300} {
+	const repositories = 1000
+	for name, before := range map[string]struct{ namespaces, filled int }{
+		"never analyzed": {1, -1}, "analyzed empty": {1, 0}, "analyzed with many repositories": {1, 300},
+		// The planner expects the product of what the namespace and the repository select, so
+		// that an index that leads to a repository seems to lead to less than one row.
+		"analyzed with many namespaces": {200, repositories},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dsn := dbtest.DSN(t)
@@ -39,16 +45,16 @@ func TestPlansOfLargeRepository(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			exec(`INSERT INTO top_level_namespaces (name) VALUES ('acme')`)
+			exec(`INSERT INTO top_level_namespaces (name) SELECT CASE WHEN i = 1 THEN 'acme' ELSE 'acme' || i END FROM generate_series(1, $1::int) i`, before.namespaces)
 			exec(`INSERT INTO repositories (top_level_namespace_id, path)
-				SELECT id, 'acme/small' || i FROM top_level_namespaces, generate_series(1, 300) i`)
-			if before > 0 {
-				exec(fillRepositories, "acme/small%")
+				SELECT n.id, n.name || '/small' || i FROM top_level_namespaces n, generate_series(1, $1::int / $2::int) i`, max(before.filled, 300), before.namespaces)
+			if before.filled > 0 {
+				exec(fillRepositories, "acme%/small%")
 			}
-			if before >= 0 {
+			if before.filled >= 0 {
 				exec("ANALYZE")
 			}
-			exec(`INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'acme/large' FROM top_level_namespaces`)
+			exec(`INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'acme/large' FROM top_level_namespaces WHERE name = 'acme'`)
 			d := dbtest.Open(t, dsn)
 			for _, sql := range fillLarge {
 				exec(sql, manyRows)

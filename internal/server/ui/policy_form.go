@@ -177,6 +177,7 @@ func amountMember(method string) string {
 		return "numTags"
 	case autoprune.MaxBytes:
 		return "maxBytes"
+	case autoprune.CreationDate, autoprune.LastPulled:
 	}
 	return "olderThan"
 }
