@@ -66,12 +66,12 @@ fuzz: ## every fuzz function for FUZZTIME, default 2s
 
 e2e: packages tools ## real clients against the real binary
 	$(call say,end-to-end tests)
-	go test $(RACE) -count=1 -timeout 20m ./e2e
+	go test $(RACE) -count=1 -timeout 30m ./e2e
 
 e2e-all: packages tools ## e2e with helm and cosign too, which are slow to build
 	$(call say,end-to-end tests with helm and cosign)
 	@nice tools/get helm cosign >/dev/null
-	go test $(RACE) -tags e2e_all -count=1 -timeout 30m ./e2e
+	go test $(RACE) -tags e2e_all -count=1 -timeout 40m ./e2e
 
 soak: packages tools ## random traffic, kills and a failing store for DURATION, default 1h, or until interrupted
 	$(call say,soaking for $(DURATION) of traffic)
