@@ -231,6 +231,64 @@ func TestUIActions(t *testing.T) {
 	}
 }
 
+// TestUIPolicies: the preview of a policy follows what is typed, before anything is saved. Of two
+// tabs that edit the policy, the second one to save is shown what the first one has saved, and loses
+// nothing of its own.
+func TestUIPolicies(t *testing.T) {
+	beginOwn(t)
+	r := startRegistry(t, options{env: []string{"PURSER_AUTOPRUNE_INTERVAL=1h"}})
+	push, blob := pushers(t, r, nil)
+	fillForPages(t, r, push, blob)
+	b := newBrowser(t)
+	b.look(1280, 900, "light")
+	policies := r.URL() + "/ui/repositories/acme/web/-/policies"
+	b.open(policies + "/new")
+	b.wait("the preview is there", `document.querySelector("#preview dd")`)
+	eval[string](b, `(select => { select.value = "number_of_tags"; select.dispatchEvent(new Event("change", {bubbles: true})); return "" })(document.querySelector("select[name=method]"))`)
+	number := chromedp.CSS("input[name=numTags]")
+	b.do("typing a number", chromedp.WaitVisible(number), chromedp.SendKeys(number, "5"))
+	b.wait("the preview follows", `document.querySelector("#preview tbody tr") && document.querySelectorAll("#preview dd")[2]?.textContent == "5"`)
+	b.checkPage("the editor with a preview")
+	var list struct {
+		Policies []struct {
+			UUID  string
+			Value int
+		}
+	}
+	path := "/repository/acme/web/autoprunepolicy/"
+	if r.manage("GET", path, nil, &list, 200); len(list.Policies) != 0 {
+		t.Fatalf("before it is saved: %+v", list)
+	}
+	save := chromedp.CSS("form.editor button.main")
+	b.do("saving", chromedp.Click(save))
+	b.wait("the policy is listed", `location.pathname.endsWith("/-/policies") && document.readyState == "complete"`)
+	if r.manage("GET", path, nil, &list, 200); len(list.Policies) != 1 || list.Policies[0].Value != 5 {
+		t.Fatalf("what was saved: %+v", list)
+	}
+
+	second := newBrowser(t)
+	for _, tab := range []*browser{b, second} {
+		tab.open(policies + "/" + list.Policies[0].UUID)
+	}
+	change := func(tab *browser, to string) {
+		t.Helper()
+		tab.do("changing the number to "+to, chromedp.WaitVisible(number), chromedp.Clear(number), chromedp.SendKeys(number, to), chromedp.Click(save))
+	}
+	change(b, "6")
+	b.wait("it is saved", `location.pathname.endsWith("/-/policies") && document.readyState == "complete"`)
+	change(second, "7")
+	second.wait("the tab shows what the other one has saved", `document.querySelector("#main .card .does")?.textContent.includes("6") && document.querySelector("input[name=numTags]").value == "7"`)
+	if r.manage("GET", path, nil, &list, 200); list.Policies[0].Value != 6 {
+		t.Errorf("the second tab has overwritten what the first one saved: %+v", list)
+	}
+	second.do("saving all the same", chromedp.Click(save))
+	second.wait("it is saved", `location.pathname.endsWith("/-/policies") && document.readyState == "complete"`)
+	if r.manage("GET", path, nil, &list, 200); list.Policies[0].Value != 7 {
+		t.Errorf("the second tab couldn't save after it was told: %+v", list)
+	}
+	b.checkPage("the policies")
+}
+
 // TestUIRoles logs in with several roles. Each sees and may change only what its role allows, and
 // every page that links lead to works for it.
 func TestUIRoles(t *testing.T) {
