@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -287,6 +288,60 @@ func TestUIPolicies(t *testing.T) {
 		t.Errorf("the second tab couldn't save after it was told: %+v", list)
 	}
 	b.checkPage("the policies")
+}
+
+// TestUIOperations does what people who look after a registry do: they protect tags, ask why
+// something is kept, filter the audit log, and delete a repository and take it out of the trash.
+func TestUIOperations(t *testing.T) {
+	beginOwn(t)
+	r := startRegistry(t, options{})
+	push, blob := pushers(t, r, nil)
+	fillForPages(t, r, push, blob)
+	b := newBrowser(t)
+	b.look(390, 844, "dark")
+
+	b.open(r.URL() + "/ui/repositories/acme/web/-/settings")
+	b.do("protecting tags", chromedp.SendKeys(chromedp.CSS("input[name=pattern]"), "^v[0-9.]+$"), chromedp.Click(chromedp.CSS("button[value=protect]")))
+	b.wait("the rule is listed", `[...document.querySelectorAll("#main td, #main th")].some(e => e.textContent.trim() == "^v[0-9.]+$")`)
+	b.checkPage("the settings with a rule")
+	b.open(r.URL() + "/ui/repositories/acme/web/-/tags/v1.0")
+	b.answer()
+	b.do("deleting a protected tag", chromedp.Click(chromedp.CSS("button[value=delete]")))
+	b.wait("the refusal says why", `document.querySelector(".notice.bad")?.textContent.includes("protect")`)
+	if status := getStatus(t.Context(), r.URL()+"/v2/acme/web/manifests/v1.0"); status != 200 {
+		t.Errorf("the protected tag: %d", status)
+	}
+
+	digest := eval[string](b, `document.querySelector("#main dl.pairs code").textContent`)
+	b.open(r.URL() + "/ui/cleanup/explain")
+	b.do("asking why a manifest is kept", chromedp.SendKeys(chromedp.CSS("#main input[name=digest]"), digest),
+		chromedp.SendKeys(chromedp.CSS("#main input[name=repository]"), "acme/web"+kb.Enter))
+	b.wait("the page explains it", `document.querySelector("#main section.card h2")?.textContent.startsWith("Manifest")`)
+	says(t, b.text(), "acme/web", "v1.0")
+	b.checkPage("an explanation")
+
+	b.open(r.URL() + "/ui/repositories/acme/deep/er/name/-/settings")
+	confirm := chromedp.CSS("input[name=confirm]")
+	b.do("deleting without the right name", chromedp.SendKeys(confirm, "acme/other"), chromedp.Click(chromedp.CSS("section.danger button[value=delete]")))
+	b.wait("it is refused", `document.querySelector(".notice.bad")`)
+	b.do("deleting", chromedp.Clear(confirm), chromedp.SendKeys(confirm, "acme/deep/er/name"), chromedp.Click(chromedp.CSS("section.danger button[value=delete]")))
+	eventually(t, time.Minute, func() error {
+		if status := getStatus(t.Context(), r.URL()+"/v2/acme/deep/er/name/manifests/latest"); status != 404 {
+			return fmt.Errorf("the deleted repository: %d", status)
+		}
+		return nil
+	})
+	b.open(r.URL() + "/ui/trash?namespace=acme")
+	b.do("restoring", chromedp.Click(chromedp.CSS("button[value=restore]")))
+	b.wait("the page says so", `document.querySelector(".notice:not(.bad)")`)
+	if status := getStatus(t.Context(), r.URL()+"/v2/acme/deep/er/name/manifests/latest"); status != 200 {
+		t.Errorf("the restored repository: %d", status)
+	}
+	b.checkPage("the trash")
+
+	b.open(r.URL() + "/ui/audit?namespace=acme&kind=delete_repo")
+	says(t, b.text(), "acme/deep/er/name")
+	b.checkPage("the filtered audit log")
 }
 
 // TestUIRoles logs in with several roles. Each sees and may change only what its role allows, and
