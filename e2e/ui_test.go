@@ -18,6 +18,16 @@ import (
 // hostile is text that a careless page would run, or would let change the text around it.
 const hostile = `<script>alert(1)</script>"><img src=x onerror=alert(2)> ` + "\u202egnp.exe" + ` {{.}} javascript:alert(3)`
 
+// openUI starts an open registry, fills it for the pages of its UI, and starts a browser.
+func openUI(t *testing.T, o options) (*registry, *browser) {
+	t.Helper()
+	beginOwn(t)
+	r := startRegistry(t, o)
+	push, blob := pushers(t, r, nil)
+	fillForPages(t, r, push, blob)
+	return r, newBrowser(t)
+}
+
 // fillForPages pushes what the pages have to show: images of several platforms, attached
 // manifests, text that is hostile, and pulls.
 func fillForPages(t *testing.T, r *registry, push func(repo, tag string, m any, mediaType string) v1.Descriptor, blob func(repo string, content []byte) v1.Descriptor) {
@@ -156,11 +166,7 @@ func crawl(t *testing.T, b *browser, r *registry) map[string]string {
 // and dark. No page may have an error in the console, violate a rule of accessibility, be wider
 // than the screen or run what somebody has written into names, annotations and labels.
 func TestUIPages(t *testing.T) {
-	beginOwn(t)
-	r := startRegistry(t, options{})
-	push, blob := pushers(t, r, nil)
-	fillForPages(t, r, push, blob)
-	b := newBrowser(t)
+	r, b := openUI(t, options{})
 	b.look(1280, 900, "light")
 	kinds := crawl(t, b, r)
 	for _, want := range []string{"/ui/?", "/ui/repositories?", "/ui/repositories/REPO?", "/ui/namespaces?"} {
@@ -183,11 +189,7 @@ func TestUIPages(t *testing.T) {
 
 // TestUIActions does with the mouse and the keyboard what people do in a repository.
 func TestUIActions(t *testing.T) {
-	beginOwn(t)
-	r := startRegistry(t, options{})
-	push, blob := pushers(t, r, nil)
-	fillForPages(t, r, push, blob)
-	b := newBrowser(t)
+	r, b := openUI(t, options{})
 	b.look(1280, 900, "light")
 	if status := b.open(r.URL() + "/"); status != 200 || !strings.Contains(b.text(), "Purser") {
 		t.Fatalf("the root: status %d", status)
@@ -236,11 +238,7 @@ func TestUIActions(t *testing.T) {
 // tabs that edit the policy, the second one to save is shown what the first one has saved, and loses
 // nothing of its own.
 func TestUIPolicies(t *testing.T) {
-	beginOwn(t)
-	r := startRegistry(t, options{env: []string{"PURSER_AUTOPRUNE_INTERVAL=1h"}})
-	push, blob := pushers(t, r, nil)
-	fillForPages(t, r, push, blob)
-	b := newBrowser(t)
+	r, b := openUI(t, options{env: []string{"PURSER_AUTOPRUNE_INTERVAL=1h"}})
 	b.look(1280, 900, "light")
 	policies := r.URL() + "/ui/repositories/acme/web/-/policies"
 	b.open(policies + "/new")
@@ -293,11 +291,7 @@ func TestUIPolicies(t *testing.T) {
 // TestUIOperations does what people who look after a registry do: they protect tags, ask why
 // something is kept, filter the audit log, and delete a repository and take it out of the trash.
 func TestUIOperations(t *testing.T) {
-	beginOwn(t)
-	r := startRegistry(t, options{})
-	push, blob := pushers(t, r, nil)
-	fillForPages(t, r, push, blob)
-	b := newBrowser(t)
+	r, b := openUI(t, options{})
 	b.look(390, 844, "dark")
 
 	b.open(r.URL() + "/ui/repositories/acme/web/-/settings")

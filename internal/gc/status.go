@@ -239,7 +239,7 @@ func (v *statusQuery) count(t tally) {
 
 // failedReviews adds queries for the few reviews of each kind that failed for good last,
 // the latest first. The manifest is looked up by a range, in the order of its id: only one index has
-// this order, and the planner would else use another one that reads the whole repository.
+// this order, and without it the planner might use one that reads the whole repository.
 func (v *statusQuery) failedReviews(list *[]FailedReview) {
 	for kind, sql := range map[ReviewKind]string{
 		ReviewOfManifests: `

@@ -14,8 +14,8 @@ import (
 // RetentionOptions configures a RetentionWorker.
 type RetentionOptions struct {
 	Stats *db.DB // required: the database of the statistics
-	// Retention is how long the history of a day is kept at least. Required: whoever keeps the
-	// history for ever needs no RetentionWorker.
+	// Retention is how long the history of a day is kept at least. Required: a
+	// history that is kept for ever needs no RetentionWorker.
 	Retention time.Duration
 	// Batch is how many rows one statement deletes. Default 1,000.
 	Batch  int

@@ -11,7 +11,7 @@
 -- The planner inlines the function into the statement that calls it. OFFSET 0 in its SQL makes
 -- PostgreSQL look rows up by an index: see "Plans" in package db. A manifest is looked up by a range
 -- of one id, in the order of ids: only one index has this order. In a registry of many repositories
--- the planner expects one manifest in each, so it would else use the index of digests as readily,
+-- the planner expects one manifest in each, so it might otherwise use the index of digests,
 -- and read all manifests of the repository for each one.
 CREATE OR REPLACE FUNCTION purser_sized_manifest (namespace bigint, repository bigint, manifest bigint, most_children bigint)
     RETURNS TABLE (

@@ -126,25 +126,14 @@ func (a *API) addTagPulls() {
 		Tags: []string{"pullstatistics"}, Summary: "Get how often and when a tag was pulled", Description: pullsDelay,
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*output, error) {
-		if err := a.pullsOff(); err != nil {
-			return nil, err
-		}
-		if err := server.CheckTag(in.Tag); err != nil {
-			return nil, err
-		}
-		here, err := a.catalog.Present(ctx, in.Repository, []string{in.Tag}, nil)
+		repository, d, err := a.pulledTag(ctx, in.Repository, in.Tag)
 		if err != nil {
 			return nil, err
 		}
-		d, ok := here.Tags[in.Tag]
-		if !ok {
-			return nil, oci.Errorf(oci.ManifestUnknown, "repository %s has no tag %s", in.Repository, in.Tag).
-				WithDetail(map[string]string{"name": in.Repository, "tag": in.Tag})
-		}
 		var t, m pullstats.Row
-		live, since, err := a.readPulls(ctx, in.Realtime, here.Repository, func(ctx context.Context, pulls *pullstats.Reader) (err error) {
-			if t, err = pulls.TagRow(ctx, here.Repository, in.Tag); err == nil {
-				m, err = pulls.ManifestRow(ctx, here.Repository, d)
+		live, since, err := a.readPulls(ctx, in.Realtime, repository, func(ctx context.Context, pulls *pullstats.Reader) (err error) {
+			if t, err = pulls.TagRow(ctx, repository, in.Tag); err == nil {
+				m, err = pulls.ManifestRow(ctx, repository, d)
 			}
 			return err
 		})
@@ -169,24 +158,56 @@ func (a *API) addManifestPulls() {
 		Tags: []string{"pullstatistics"}, Summary: "Get how often and when a manifest was pulled", Description: pullsDelay,
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*output, error) {
-		if err := a.pullsOff(); err != nil {
-			return nil, err
-		}
-		here, err := a.catalog.Present(ctx, in.Repository, nil, []oci.Digest{in.Digest})
+		repository, err := a.pulledManifest(ctx, in.Repository, in.Digest)
 		if err != nil {
 			return nil, err
 		}
-		if !here.Manifests[in.Digest] {
-			return nil, oci.Errorf(oci.ManifestUnknown, "repository %s has no manifest %s", in.Repository, in.Digest).
-				WithDetail(map[string]string{"name": in.Repository, "digest": in.Digest.String()})
-		}
 		var row pullstats.Row
-		live, since, err := a.readPulls(ctx, in.Realtime, here.Repository, func(ctx context.Context, pulls *pullstats.Reader) (err error) {
-			row, err = pulls.ManifestRow(ctx, here.Repository, in.Digest)
+		live, since, err := a.readPulls(ctx, in.Realtime, repository, func(ctx context.Context, pulls *pullstats.Reader) (err error) {
+			row, err = pulls.ManifestRow(ctx, repository, in.Digest)
 			return err
 		})
 		return &output{manifestPullStatistics{newManifestPulls(live.Manifest(row)), since}}, err
 	})
+}
+
+// pulledTag returns the ids of a repository and of the manifest to which its tag points, for an
+// answer about the tag's pulls. Errors: that of pullsOff, NAME_UNKNOWN,
+// MANIFEST_UNKNOWN.
+func (a *API) pulledTag(ctx context.Context, repository, tag string) (id int64, d oci.Digest, err error) {
+	if err := a.pullsOff(); err != nil {
+		return 0, d, err
+	}
+	if err := server.CheckTag(tag); err != nil {
+		return 0, d, err
+	}
+	here, err := a.catalog.Present(ctx, repository, []string{tag}, nil)
+	if err != nil {
+		return 0, d, err
+	}
+	d, ok := here.Tags[tag]
+	if !ok {
+		return 0, d, oci.Errorf(oci.ManifestUnknown, "repository %s has no tag %s", repository, tag).
+			WithDetail(map[string]string{"name": repository, "tag": tag})
+	}
+	return here.Repository, d, nil
+}
+
+// pulledManifest returns the id of a repository that has a manifest, for an answer about the
+// manifest's pulls. Its errors are those of pulledTag.
+func (a *API) pulledManifest(ctx context.Context, repository string, d oci.Digest) (id int64, err error) {
+	if err := a.pullsOff(); err != nil {
+		return 0, err
+	}
+	here, err := a.catalog.Present(ctx, repository, nil, []oci.Digest{d})
+	if err != nil {
+		return 0, err
+	}
+	if !here.Manifests[d] {
+		return 0, oci.Errorf(oci.ManifestUnknown, "repository %s has no manifest %s", repository, d).
+			WithDetail(map[string]string{"name": repository, "digest": d.String()})
+	}
+	return here.Repository, nil
 }
 
 // pullPlace is the position in a repository's pull statistics at which a page of them begins.

@@ -88,22 +88,12 @@ func (a *API) addHistoryOfRepository() {
 		Tags: []string{"pullstatistics"}, Summary: "Get how often a tag was pulled on each day", Description: historyDelay,
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *tagInput) (*historyOutput, error) {
-		if err := a.pullsOff(); err != nil {
-			return nil, err
-		}
-		if err := server.CheckTag(in.Tag); err != nil {
-			return nil, err
-		}
-		here, err := a.catalog.Present(ctx, in.Repository, []string{in.Tag}, nil)
+		repository, _, err := a.pulledTag(ctx, in.Repository, in.Tag)
 		if err != nil {
 			return nil, err
 		}
-		if _, ok := here.Tags[in.Tag]; !ok {
-			return nil, oci.Errorf(oci.ManifestUnknown, "repository %s has no tag %s", in.Repository, in.Tag).
-				WithDetail(map[string]string{"name": in.Repository, "tag": in.Tag})
-		}
 		return a.pullHistory(ctx, func(pulls *pullstats.Reader) (pullstats.History, error) {
-			return pulls.TagHistory(ctx, here.Repository, in.Tag, in.Days)
+			return pulls.TagHistory(ctx, repository, in.Tag, in.Days)
 		})
 	})
 	type manifestInput struct {
@@ -116,19 +106,12 @@ func (a *API) addHistoryOfRepository() {
 		Tags: []string{"pullstatistics"}, Summary: "Get how often a manifest was pulled on each day",
 		Description: "By any tag or by digest. " + historyDelay, Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *manifestInput) (*historyOutput, error) {
-		if err := a.pullsOff(); err != nil {
-			return nil, err
-		}
-		here, err := a.catalog.Present(ctx, in.Repository, nil, []oci.Digest{in.Digest})
+		repository, err := a.pulledManifest(ctx, in.Repository, in.Digest)
 		if err != nil {
 			return nil, err
 		}
-		if !here.Manifests[in.Digest] {
-			return nil, oci.Errorf(oci.ManifestUnknown, "repository %s has no manifest %s", in.Repository, in.Digest).
-				WithDetail(map[string]string{"name": in.Repository, "digest": in.Digest.String()})
-		}
 		return a.pullHistory(ctx, func(pulls *pullstats.Reader) (pullstats.History, error) {
-			return pulls.ManifestHistory(ctx, here.Repository, in.Digest, in.Days)
+			return pulls.ManifestHistory(ctx, repository, in.Digest, in.Days)
 		})
 	})
 }

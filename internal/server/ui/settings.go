@@ -19,7 +19,7 @@ type member struct {
 	Team bool
 }
 
-// Who says what the member is.
+// Who returns the kind of the member: team, robot or account.
 func (m member) Who() string {
 	switch {
 	case m.Team:
