@@ -68,9 +68,9 @@ e2e: packages tools ## real clients against the real binary
 	$(call say,end-to-end tests)
 	go test $(RACE) -count=1 -timeout 30m ./e2e
 
-e2e-all: packages tools ## e2e with helm and cosign too, which are slow to build
-	$(call say,end-to-end tests with helm and cosign)
-	@nice tools/get helm cosign >/dev/null
+e2e-all: packages tools ## e2e with helm, cosign and a Kubernetes API too, which are slow to build
+	$(call say,end-to-end tests with helm, cosign and a Kubernetes API)
+	@nice tools/get kubeapi helm cosign >/dev/null
 	go test $(RACE) -tags e2e_all -count=1 -timeout 40m ./e2e
 
 soak: packages tools ## random traffic, kills and a failing store for DURATION, default 1h, or until interrupted

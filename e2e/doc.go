@@ -10,6 +10,6 @@
 // speaks plain HTTP, to find out whether a client or Purser causes a result.
 // PURSER_TEST_BINARY=PATH names a purser binary to test, which then isn't built.
 // PURSER_TEST_SOAK=10m makes the soak test longer ("make soak"), and PURSER_TEST_SOAK_SEED
-// repeats the random choices of an earlier run. The build tag e2e_all adds tests with helm and
-// cosign.
+// repeats the random choices of an earlier run. The build tag e2e_all adds tests with helm, cosign
+// and the API of a Kubernetes cluster.
 package e2e
