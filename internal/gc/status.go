@@ -19,9 +19,12 @@ import (
 type GCStatus struct {
 	AsOf time.Time `json:"as_of"` // by the database's clock
 	// Stored counts the blobs in the database, each of which the store keeps once.
-	Stored    StoredBlobs `json:"stored"`
-	Manifests QueueStatus `json:"manifests"`
-	Blobs     QueueStatus `json:"blobs"`
+	Stored StoredBlobs `json:"stored"`
+	// Reclaimable counts the blobs in the review queue to which no manifest refers. Their
+	// reviews delete them, unless a manifest refers to them by then.
+	Reclaimable BlobCount   `json:"reclaimable"`
+	Manifests   QueueStatus `json:"manifests"`
+	Blobs       QueueStatus `json:"blobs"`
 	// Failed has, for each kind of review, the five reviews that were most recently marked as
 	// failed for good, the latest first.
 	Failed []FailedReview `json:"set_aside"`
@@ -42,10 +45,18 @@ type GCBacklog struct {
 	Lost      catalog.Count  `json:"lost"` // blobs whose objects the store has lost
 }
 
-// StoredBlobs counts blobs.
-type StoredBlobs struct {
+// BlobCount counts blobs.
+type BlobCount struct {
 	Blobs catalog.Count `json:"blobs"`
 	Bytes int64         `json:"bytes"` // as exact as Blobs
+}
+
+// StoredBlobs counts blobs, and tells how many bytes of them several repositories share.
+type StoredBlobs struct {
+	BlobCount
+	// Shared counts the blobs that more than one repository has. If there are more than
+	// sampleLimit blobs, it is estimated from a random sample.
+	Shared BlobCount `json:"shared"`
 }
 
 // QueueStatus counts the rows of one review queue by state: due, waiting for the review delay
@@ -116,9 +127,12 @@ type Reclaimed struct {
 const (
 	// statusLimit is the number of rows up to which GCStatus counts exactly. It estimates
 	// larger numbers.
-	statusLimit = 100_000
+	statusLimit = 20_000
 	// backlogLimit is the number of rows up to which GCBacklog counts exactly.
 	backlogLimit = 10_000
+	// sampleLimit is the number of blobs up to which GCStatus looks at each blob's uses. Of
+	// more blobs it looks at about so many, and estimates.
+	sampleLimit = 2_000
 	// failedShown is how many failed reviews of each kind GCStatus lists.
 	failedShown = 5
 )
@@ -133,6 +147,7 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	v.backlog(&backlog, c.opt.KeepDoomed)
 	v.row([]any{&s.AsOf}, "SELECT now()")
 	v.count(tally{from: "blobs", rows: &s.Stored.Blobs, bytes: &s.Stored.Bytes})
+	shared, reclaimable := v.sharedBlobs(), v.reclaimableBlobs()
 	v.failedReviews(&s.Failed)
 	v.count(tally{from: "gc_doomed_objects WHERE attempts > 0", rows: &s.Doomed.Failing})
 	v.row([]any{&s.Doomed.LastError, &s.Doomed.FailingSince}, `
@@ -148,6 +163,8 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 		return GCStatus{}, fmt.Errorf("asking for the state of garbage collection: %w", err)
 	}
 	s.Manifests, s.Blobs, s.Doomed.PendingBacklog, s.Lost = backlog.Manifests, backlog.Blobs, backlog.Doomed, backlog.Lost
+	s.Stored.Shared = shared.of(s.Stored.BlobCount)
+	s.Reclaimable = reclaimable.of(BlobCount{Blobs: s.Blobs.rows()})
 	return s, nil
 }
 

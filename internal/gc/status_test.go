@@ -36,6 +36,7 @@ func TestGCStatusOfNothing(t *testing.T) {
 	want := gc.GCStatus{AsOf: s.AsOf, Manifests: queue, Blobs: queue, Failed: []gc.FailedReview{}}
 	want.Doomed.Objects, want.Doomed.Due, want.Doomed.Failing, want.Uploads.Uploads = exact(0), exact(0), exact(0), exact(0)
 	want.Doomed.Kept, want.Doomed.SecondSweeps, want.Lost, want.Stored.Blobs = exact(0), exact(0), exact(0), exact(0)
+	want.Stored.Shared.Blobs, want.Reclaimable.Blobs = exact(0), exact(0)
 	if got, want := fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", want); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -106,7 +107,7 @@ func TestGCStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := strings.NewReplacer("\n", "", "\t", "", "#", `{"count":`, ";", `,"exact":true}`).Replace(`{
-		"as_of":"0001-01-01T00:00:00Z","stored":{"blobs":#2;,"bytes":55},
+		"as_of":"0001-01-01T00:00:00Z","stored":{"blobs":#2;,"bytes":55,"shared":{"blobs":#0;,"bytes":0}},"reclaimable":{"blobs":#0;,"bytes":0},
 		"manifests":{"due":#1;,"waiting":#7;,"set_aside":#0;,"oldest_overdue_seconds":0,"next_due":null},
 		"blobs":{"due":#3;,"waiting":#5;,"set_aside":#4;,"oldest_overdue_seconds":0,"next_due":null},
 		"set_aside":null,"doomed":{"objects":#4;,"second_sweeps":#2;,"due":#1;,"bytes":1000,"kept":#1;,"kept_bytes":400,"failing":#2;,"last_error":"older","failing_since":null},

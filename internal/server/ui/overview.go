@@ -86,10 +86,15 @@ func figuresOf(s *gcStatus) []figure {
 		}
 		return "about " + text
 	}
+	shared := "each kept once"
+	if s.Stored.Shared.Bytes > 0 {
+		shared = about(s.Stored.Shared.Blobs, formatBytes(s.Stored.Shared.Bytes)) + " of it in several repositories"
+	}
+	waiting := s.Manifests.Waiting.Rows + s.Manifests.Due.Rows + s.Blobs.Waiting.Rows + s.Blobs.Due.Rows
 	list := []figure{
-		{"Stored", about(s.Stored.Blobs, formatBytes(s.Stored.Bytes)), about(s.Stored.Blobs, plural(s.Stored.Blobs.Rows, "blob", "blobs")) + ", each kept once", ""},
-		{"Waiting for review", about(s.Blobs.Waiting, formatNumber(s.Manifests.Waiting.Rows+s.Manifests.Due.Rows+s.Blobs.Waiting.Rows+s.Blobs.Due.Rows)),
-			formatNumber(s.Manifests.Due.Rows+s.Blobs.Due.Rows) + " due now. What a review finds unused is deleted", "/ui/cleanup"},
+		{"Stored", about(s.Stored.Blobs, formatBytes(s.Stored.Bytes)), about(s.Stored.Blobs, plural(s.Stored.Blobs.Rows, "blob", "blobs")) + ", " + shared, ""},
+		{"Reclaimable", about(s.Reclaimable.Blobs, formatBytes(s.Reclaimable.Bytes)), "unused; deleted after the delay. " +
+			plural(waiting, "review waits", "reviews wait") + ", " + formatNumber(s.Manifests.Due.Rows+s.Blobs.Due.Rows) + " due now", "/ui/cleanup"},
 		{"Pending deletion", about(s.Doomed.Objects, formatBytes(s.Doomed.Bytes)), plural(s.Doomed.Objects.Rows, "object", "objects"), "/ui/cleanup#deletions"},
 		{"Reclaimed in a day", formatBytes(s.LastDay.Bytes), plural(s.LastDay.Objects, "object", "objects") + " of the store", "/ui/cleanup#done"},
 	}
@@ -191,6 +196,12 @@ type rows struct {
 // Value is the number, for the template "about".
 func (r rows) Value() int64 { return r.Rows }
 
+// blobCount is a number of blobs with their size, which is as exact as the number.
+type blobCount struct {
+	Blobs rows  `json:"blobs"`
+	Bytes int64 `json:"bytes"`
+}
+
 // queueState is the state of a review queue.
 type queueState struct {
 	Due     rows       `json:"due"`
@@ -212,13 +223,14 @@ type reclaimed struct {
 type gcStatus struct {
 	AsOf   time.Time `json:"as_of"`
 	Stored struct {
-		Blobs rows  `json:"blobs"`
-		Bytes int64 `json:"bytes"`
+		blobCount
+		Shared blobCount `json:"shared"`
 	} `json:"stored"`
-	Manifests queueState     `json:"manifests"`
-	Blobs     queueState     `json:"blobs"`
-	Failed    []failedReview `json:"set_aside"`
-	Doomed    struct {
+	Reclaimable blobCount      `json:"reclaimable"`
+	Manifests   queueState     `json:"manifests"`
+	Blobs       queueState     `json:"blobs"`
+	Failed      []failedReview `json:"set_aside"`
+	Doomed      struct {
 		Objects      rows       `json:"objects"`
 		SecondSweeps rows       `json:"second_sweeps"`
 		Due          rows       `json:"due"`
