@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -340,6 +341,86 @@ func TestUIOperations(t *testing.T) {
 
 // TestUIRoles logs in with several roles. Each sees and may change only what its role allows, and
 // every page that links lead to works for it.
+// logIn opens a page of a registry with access control, and logs in on the way.
+func (b *browser) logIn(r *registry, path, name string) {
+	b.t.Helper()
+	b.open(r.URL() + path)
+	b.do("logging in", chromedp.WaitVisible(chromedp.CSS("input[name=password]")),
+		chromedp.SendKeys(chromedp.CSS("input[name=username]"), name),
+		chromedp.SendKeys(chromedp.CSS("input[name=password]"), accountPassword+kb.Enter))
+	b.wait("the browser comes back", `location.pathname == "`+path+`" && document.readyState == "complete" && document.querySelector("#main")`)
+}
+
+// TestUIMembers: an administrator makes an account, puts it into a team, makes a robot, looks at
+// what is deployed, and takes all of it away again.
+func TestUIMembers(t *testing.T) {
+	r, _ := startClosed(t)
+	b := newBrowser(t)
+	b.look(390, 844, "light")
+	b.logIn(r, "/ui/accounts", "admin")
+	press := func(what, selector string) {
+		t.Helper()
+		b.answer()
+		b.do(what, chromedp.Click(chromedp.CSS(selector)))
+	}
+	b.do("making an account", chromedp.Click(chromedp.CSS("details.card summary")), chromedp.WaitVisible(chromedp.CSS("details.card input[name=name]")),
+		chromedp.SendKeys(chromedp.CSS("details.card input[name=name]"), "newcomer"+kb.Enter), chromedp.WaitVisible(chromedp.CSS(".secret code")))
+	password := eval[string](b, `document.querySelector(".secret code").textContent`)
+	b.checkPage("a new account")
+	enters := func(want int) {
+		t.Helper()
+		_, err := r.API().do(t.Context(), request{method: "GET", path: "/api/v1/user", want: want,
+			header: map[string]string{"Authorization": basic("newcomer", password)}})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	enters(http.StatusOK)
+
+	const teams = "/ui/namespaces/acme/-/teams"
+	b.open(r.URL() + teams)
+	b.do("making a team", chromedp.SendKeys(chromedp.CSS("details.card input[name=team]"), "developers"+kb.Enter),
+		chromedp.WaitVisible(chromedp.CSS("input[name=member]")))
+	b.do("adding a member", chromedp.SendKeys(chromedp.CSS("input[name=member]"), "newcomer"+kb.Enter),
+		chromedp.WaitVisible(chromedp.CSS(`[aria-label="Remove newcomer from developers"]`)))
+	b.checkPage("a team")
+	says(t, string(r.administer(t, "GET", "/organization/acme/team/developers/members", "", http.StatusOK)), `"newcomer"`)
+	press("removing the member", `[aria-label="Remove newcomer from developers"]`)
+	b.wait("it has left", `document.querySelector("#main").textContent.includes("It has no members")`)
+	b.open(r.URL() + "/ui/namespaces/acme")
+	b.wait("the role is in words", `[...document.querySelectorAll("#main td")].some(e => e.textContent == "none (only in single repositories)")`)
+	b.open(r.URL() + teams)
+	press("deleting the team", "button[value=delete]")
+	b.wait("it is gone", `document.querySelector("#main").textContent.includes("has no teams")`)
+
+	b.open(r.URL() + "/ui/namespaces/acme/-/robots")
+	b.do("making a robot that may only report", chromedp.Click(chromedp.CSS("details.card summary")), chromedp.WaitVisible(chromedp.CSS("details.card input[name=robot]")),
+		chromedp.Click(chromedp.CSS("details.card input[value=hold]")), chromedp.SendKeys(chromedp.CSS("details.card input[name=robot]"), "cluster"+kb.Enter),
+		chromedp.WaitVisible(chromedp.CSS(".secret code")))
+	b.checkPage("a new robot")
+	b.do("opening the robot", chromedp.Click(chromedp.CSS(`tr:has(input[value=cluster]) summary`)), chromedp.WaitVisible(chromedp.CSS("tr:has(input[value=cluster]) button[value=limit]")))
+	b.do("saving its limits as they are", chromedp.Click(chromedp.CSS("tr:has(input[value=cluster]) button[value=limit]")))
+	b.wait("they were saved", `document.querySelector(".notice")?.textContent.includes("limits of cluster")`)
+	says(t, string(r.administer(t, "GET", "/organization/acme/robots/cluster", "", http.StatusOK)), `"actions":["hold"]`)
+
+	r.administer(t, "PUT", "/holds/prod-eu?namespace=acme&kind=kubernetes&lease=1h", `{"digests":[{"digest":"sha256:`+strings.Repeat("a", 64)+`","used_by":"pod shop/web"}]}`, http.StatusOK)
+	b.open(r.URL() + "/ui/holds?namespace=acme")
+	b.checkPage("reporters")
+	b.do("opening a reporter", chromedp.Click(chromedp.CSS(`a[href^="/ui/holds/prod-eu"]`)))
+	b.wait("it says what runs", `document.querySelector("#main").textContent.includes("pod shop/web")`)
+	b.checkPage("a reporter")
+	b.open(r.URL() + "/ui/holds?namespace=acme")
+	press("deleting the reporter", `tr:has(input[value="prod-eu"]) button.danger`)
+	b.wait("it is gone", `document.querySelector("#main").textContent.includes("Nobody reports")`)
+
+	b.open(r.URL() + "/ui/accounts?q=newcomer")
+	b.do("opening the account", chromedp.Click(chromedp.CSS("td summary")), chromedp.WaitVisible(chromedp.CSS("button[value=disable]")))
+	press("disabling it", "button[value=disable]")
+	b.wait("it is disabled", `document.querySelector("#results")?.textContent.includes("disabled")`)
+	enters(http.StatusUnauthorized)
+	b.checkPage("a disabled account")
+}
+
 func TestUIRoles(t *testing.T) {
 	r, _ := startClosed(t)
 	push, blob := pushers(t, r, map[string]string{"Authorization": basic("admin", accountPassword)})
@@ -352,11 +433,7 @@ func TestUIRoles(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBrowser(t)
 			b.look(1280, 900, "light")
-			b.open(r.URL() + "/ui/repositories/acme/web")
-			b.do("logging in", chromedp.WaitVisible(chromedp.CSS("input[name=password]")),
-				chromedp.SendKeys(chromedp.CSS("input[name=username]"), c.name),
-				chromedp.SendKeys(chromedp.CSS("input[name=password]"), accountPassword+kb.Enter))
-			b.wait("the browser comes back", `location.pathname == "/ui/repositories/acme/web" && document.readyState == "complete" && document.querySelector("#main")`)
+			b.logIn(r, "/ui/repositories/acme/web", c.name)
 			if sees := strings.Contains(b.text(), "pr-58"); sees != c.sees {
 				t.Errorf("%s sees the tags: %v, want %v", c.name, sees, c.sees)
 			}

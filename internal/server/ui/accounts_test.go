@@ -163,6 +163,10 @@ func TestTeamsAndRobots(t *testing.T) {
 	pull(next, 200)
 	ann.send(t, robots, url.Values{"do": {"limit"}, "robot": {"ci"}, "repositories": {"acme/none"}}, "limits of ci were saved", "acme/none", "all actions")
 	pull(next, 403)
+	for _, action := range auth.Actions() { // a form that leaves one out would take the limit away
+		picked := url.Values{"do": {"limit"}, "robot": {"ci"}, "action": {string(action)}}
+		ann.send(t, robots, picked, `value="`+string(action)+`" checked`)
+	}
 	ann.send(t, robots, url.Values{"do": {"disable"}, "robot": {"ci"}}, "no longer log in", "disabled")
 	pull(next, 401)
 	ann.send(t, robots, url.Values{"do": {"delete"}, "robot": {"ci"}}, "was deleted", "has no robots")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/purser-registry/purser/internal/auth"
 )
 
 // functions are those of the templates.
@@ -30,8 +32,20 @@ var functions = template.FuncMap{
 		}{p, rows}
 	},
 	"roles":    func() []field { return teamRoles },
+	"actions":  actions,
+	"teamrole": teamRole,
 	"nolimits": func() robotRow { return robotRow{} },
 	"percent":  func(part, whole int64) int64 { return 100 * part / max(whole, 1) },
+}
+
+// actions returns all that a robot or a token may be limited to: a form that left one out would
+// take it away, or take the whole limit away.
+func actions() []string {
+	var list []string
+	for _, a := range auth.Actions() {
+		list = append(list, string(a))
+	}
+	return list
 }
 
 // ages are the ages that pages offer, as people say them.

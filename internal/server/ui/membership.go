@@ -47,6 +47,16 @@ var teamRoles = []field{
 	{"member", "none (only in single repositories)"}, {"reader", "read"}, {"creator", "write: push"}, {"maintainer", "maintain: delete, policies"}, {"admin", "administer"},
 }
 
+// teamRole says what a role of a team in a whole namespace allows.
+func teamRole(name string) string {
+	for _, r := range teamRoles {
+		if r.Name == name {
+			return r.Value
+		}
+	}
+	return name
+}
+
 // teamRow is a team with its members.
 type teamRow struct {
 	Name        string `json:"name"`
