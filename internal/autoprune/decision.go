@@ -2,6 +2,8 @@ package autoprune
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -144,16 +146,22 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	return string(d.Code)
 }
 
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// quoted returns a pattern in quotation marks, as it was written: unlike %q it doesn't double
+// backslashes.
+func quoted(pattern any) string {
+	return strings.ReplaceAll(strconv.Quote(fmt.Sprint(pattern)), `\\`, `\`)
+}
 
 // ofWhich returns which tags a number_of_tags or max_bytes policy counts, "" for all.
 func (v *Verdict) ofWhich(r *rule) (text string) {
 	switch {
 	case r.policy.pattern.IsZero():
 	case r.policy.exclude:
-		text = fmt.Sprintf(" that don't match %q", r.policy.pattern)
+		text = fmt.Sprintf(" that don't match %s", quoted(r.policy.pattern))
 	default:
-		text = fmt.Sprintf(" that match %q", r.policy.pattern)
+		text = fmt.Sprintf(" that match %s", quoted(r.policy.pattern))
 	}
 	if first := v.order[0]; !v.rules[first].counts() { // r is in v.order, so it isn't empty
 		text += " and that policies by age leave"

@@ -398,12 +398,12 @@ func TestReason(t *testing.T) {
 	}
 	v := evaluate(t, r, tags)
 	for i, want := range []string{
-		"pushed at 2026-02-09T12:00:00Z, more than 2w ago",
-		"pushed at 2026-02-26T12:00:00Z, no more than 2w ago",
-		`among the newest 1 that don't match "^[al]\\w" and that policies by age leave`,
-		`not among the newest 1 that don't match "^[al]\\w" and that policies by age leave`,
-		"last used at 2025-11-30T12:00:00Z, more than 90d ago",
-		"pushed at 2025-11-22T12:00:00Z, more than 90d ago, and no use recorded since 2023-03-02T12:00:00Z",
+		"pushed at 2026-02-09 12:00:00 UTC, more than 2w ago",
+		"pushed at 2026-02-26 12:00:00 UTC, no more than 2w ago",
+		`among the newest 1 that don't match "^[al]\w" and that policies by age leave`,
+		`not among the newest 1 that don't match "^[al]\w" and that policies by age leave`,
+		"last used at 2025-11-30 12:00:00 UTC, more than 90d ago",
+		"pushed at 2025-11-22 12:00:00 UTC, more than 90d ago, and no use recorded since 2023-03-02 12:00:00 UTC",
 		`protected: it matches "^v"`,
 		"restored by an undo, and the policy hasn't been saved since",
 	} {
@@ -411,7 +411,7 @@ func TestReason(t *testing.T) {
 			t.Errorf("tag %s: the reason is %q, want %q", tags[i].Name, got, want)
 		}
 	}
-	want := "[{3 pull statistics began at 2023-03-02T12:00:00Z, no more than 9y ago}]"
+	want := "[{3 pull statistics began at 2023-03-02 12:00:00 UTC, no more than 9y ago}]"
 	if got := fmt.Sprint(v.Notices()); got != want {
 		t.Errorf("the notices are %s, want %s", got, want)
 	}

@@ -189,19 +189,19 @@ func TestKeepReasons(t *testing.T) {
 	x := tag("x", 90*day)
 	x.Checked = ago(day)
 	for want, one := range map[string]autoprune.Tag{
-		`kept: tags that match "^p"`:                          tag("p", 3*day),
-		`kept: the newest 1 of each group by "^(n)"`:          tag("n1", 3*day),
-		"kept: every release":                                 tag("1.2.3", 3*day),
-		"kept: the newest 1 prereleases":                      tag("1.2.3-rc1", 3*day),
-		"kept: pushed at 2026-02-26T12:00:00Z, within 9y":     tag("u", 3*day),
-		"kept: last used at 2026-02-28T12:00:00Z, within 30d": x,
-		"kept, because it isn't known whether it was used within 9y: pull statistics began at 2023-03-02T12:00:00Z, no more than 9y ago": tag("u", 20*365*day),
+		`kept: tags that match "^p"`:                             tag("p", 3*day),
+		`kept: the newest 1 of each group by "^(n)"`:             tag("n1", 3*day),
+		"kept: every release":                                    tag("1.2.3", 3*day),
+		"kept: the newest 1 prereleases":                         tag("1.2.3-rc1", 3*day),
+		"kept: pushed at 2026-02-26 12:00:00 UTC, within 9y":     tag("u", 3*day),
+		"kept: last used at 2026-02-28 12:00:00 UTC, within 30d": x,
+		"kept, because it isn't known whether it was used within 9y: pull statistics began at 2023-03-02 12:00:00 UTC, no more than 9y ago": tag("u", 20*365*day),
 	} {
 		if got := v.Reason(one, v.Decide(one)); got != want {
 			t.Errorf("tag %s: the reason is %q, want %q", one.Name, got, want)
 		}
 	}
-	want := "[{0 its keep rule usedWithin 9y keeps every tag: pull statistics began at 2023-03-02T12:00:00Z, no more than 9y ago}]"
+	want := "[{0 its keep rule usedWithin 9y keeps every tag: pull statistics began at 2023-03-02 12:00:00 UTC, no more than 9y ago}]"
 	if got := fmt.Sprint(v.Notices()); got != want {
 		t.Errorf("the notices are %s, want %s", got, want)
 	}

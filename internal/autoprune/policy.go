@@ -119,9 +119,9 @@ func (p Policy) String() string {
 	switch {
 	case p.pattern.IsZero():
 	case p.exclude:
-		text = fmt.Sprintf("%s, tags that don't match %q", text, p.pattern)
+		text = fmt.Sprintf("%s, tags that don't match %s", text, quoted(p.pattern))
 	default:
-		text = fmt.Sprintf("%s, tags that match %q", text, p.pattern)
+		text = fmt.Sprintf("%s, tags that match %s", text, quoted(p.pattern))
 	}
 	if where := p.Selectors().String(); where != "" {
 		text += ", " + where

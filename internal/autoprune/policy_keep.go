@@ -96,7 +96,7 @@ func (k KeepForm) String() string {
 	case k.UsedWithin != "":
 		return "tags used within " + k.UsedWithin
 	case k.TagPattern != "":
-		return fmt.Sprintf("tags that match %q", k.TagPattern)
+		return fmt.Sprintf("tags that match %s", quoted(k.TagPattern))
 	case k.Versions == Releases:
 		return "every release"
 	case k.Versions == NewestPatches:
@@ -106,7 +106,7 @@ func (k KeepForm) String() string {
 	case k.GroupBy == "":
 		return fmt.Sprintf("the newest %d", k.Newest)
 	}
-	return fmt.Sprintf("the newest %d of each group by %q", k.Newest, k.GroupBy)
+	return fmt.Sprintf("the newest %d of each group by %s", k.Newest, quoted(k.GroupBy))
 }
 
 // keepsUsed returns whether a keep rule of the policy needs to know when tags were last

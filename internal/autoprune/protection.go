@@ -22,6 +22,6 @@ func (v *Verdict) protectedBy(tag string) string {
 	case p.Problem != "":
 		return fmt.Sprintf("by rule %s, which holds for every tag: %s", p.ID, p.Problem)
 	default:
-		return fmt.Sprintf("it matches %q", p.Pattern)
+		return fmt.Sprintf("it matches %s", quoted(p.Pattern))
 	}
 }

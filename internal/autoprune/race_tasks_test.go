@@ -222,7 +222,7 @@ func TestOneWorkerEach(t *testing.T) {
 		t.Errorf("the tasks were taken in the order %v", order)
 	}
 	r.consistent()
-	if n := value[int](r, "SELECT count(*) FROM autoprunetaskstatus WHERE status LIKE 'success: deleted 1 of 1 tags%' AND lease IS NULL AND run IS NULL"); n != 3 {
+	if n := value[int](r, "SELECT count(*) FROM autoprunetaskstatus WHERE status LIKE 'success: deleted 1 of 1 tag,%' AND lease IS NULL AND run IS NULL"); n != 3 {
 		t.Errorf("%d tasks were done, want 3: %v", n, values[string](r, "SELECT status FROM autoprunetaskstatus"))
 	}
 }

@@ -295,14 +295,22 @@ func (p *Pruner) notified(told bool) {
 
 // status describes the run's outcome for its task.
 func (r *run) status() string {
-	text := fmt.Sprintf("deleted %d of %d tags, %d repositories, in %s", r.deleted, r.tags, r.repositories, r.busy.Round(time.Millisecond))
+	text := fmt.Sprintf("deleted %d of %s, %s, in %s", r.deleted, counted(r.tags, "tag", "tags"), counted(r.repositories, "repository", "repositories"), r.busy.Round(time.Millisecond))
 	if r.would > 0 {
-		text += fmt.Sprintf("; %d tags would be deleted", r.would)
+		text += fmt.Sprintf("; %s would be deleted", counted(r.would, "tag", "tags"))
 	}
 	if r.state == "failure" {
-		return fmt.Sprintf("failure: %d repositories failed, first %s; %s", r.failed, r.err, text)
+		return fmt.Sprintf("failure: %s failed, first %s; %s", counted(r.failed, "repository", "repositories"), r.err, text)
 	}
 	return "success: " + text
+}
+
+// counted is a number with its noun: "1 tag", "2 tags".
+func counted(n int64, one, many string) string {
+	if n == 1 {
+		many = one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // skipped describes for the task how many policies were skipped.

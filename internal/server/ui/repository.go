@@ -98,6 +98,14 @@ func (q *request) showTags(n *notice) error {
 		Pages                              pages
 		Clients                            []client
 		MayDelete                          bool
+		Plot                               *plot // of pulls, nil if there is nothing to show
+	}
+	var pulls *plot
+	if q.query("page") == "" && refused == "" {
+		var err error
+		if pulls, err = q.pullPlot(apiPath("/repository/%s", repository)); err != nil {
+			return err
+		}
 	}
 	columns := q.columns(sort, keep, [][2]string{
 		{"name", "Tag"}, {"", "Image"}, {"", "Platforms"}, {"-size", "Size"}, {"-pushed", "Pushed"}, {"-last_pulled", "Last pulled"}, {"-pull_count", "Pulls"},
@@ -112,7 +120,7 @@ func (q *request) showTags(n *notice) error {
 	p.Data = data{
 		Info: info, Host: q.Host, Query: q.query("q"), Unused: q.query("unused"), Sort: sort, Refused: refused,
 		Columns: columns, Tags: list.Tags, Pages: q.pagesOf(keep, list.NextPage),
-		Clients: clients(q.Host, repository+":"+example), MayDelete: q.mayDelete(place{repository: repository}),
+		Clients: clients(q.Host, repository+":"+example), MayDelete: q.mayDelete(place{repository: repository}), Plot: pulls,
 	}
 	p.Same = []same{command("purser tag list %s", repository), command("purser tag delete %s:TAG", repository), call("GET", apiPath("/repository/%s/tag", repository))}
 	return q.show("repository", p)

@@ -24,6 +24,25 @@ type repositoryView struct {
 	CreatedAt  time.Time     `json:"created_at"`
 	PushedAt   *time.Time    `json:"pushed_at"`
 	Tags       catalog.Count `json:"tags"`
+	// The members below are there with --statistics.
+	Size         *catalog.Size    `json:"size,omitempty"`
+	LastPulledAt *time.Time       `json:"last_pulled_at,omitempty"`
+	RecentPulls  *api.RecentPulls `json:"recent_pulls,omitempty"`
+}
+
+// statistics returns the columns of --statistics. What the registry doesn't know is "".
+func (r repositoryView) statistics() []string {
+	var size, count string
+	if r.Size != nil {
+		size = command.Size(r.Size.Bytes)
+		if !r.Size.Exact {
+			size += "+"
+		}
+	}
+	if r.RecentPulls != nil {
+		count = pulls(&r.RecentPulls.Count)
+	}
+	return []string{size, clock(r.LastPulledAt), count}
 }
 
 func repoListCommand(src *command.Source) *cobra.Command {
@@ -31,6 +50,7 @@ func repoListCommand(src *command.Source) *cobra.Command {
 	format, limit, names := command.AddFormat(cmd), addLimit(cmd), addNameFlags(cmd)
 	var sort string
 	textFlag(cmd, &sort, "sort", "name", "sort by `ORDER`: name or created; with - in front the other way round", checkOrder("name", "created"))
+	statistics := cmd.Flags().Bool("statistics", false, "show size, last pull and the pulls of 30 days too")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
 		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]repositoryView, string, error) {
 			var page struct {
@@ -39,6 +59,9 @@ func repoListCommand(src *command.Source) *cobra.Command {
 			}
 			q := names.query(cursor, n)
 			q.Set("sort", sort)
+			if *statistics {
+				q.Set("statistics", "true")
+			}
 			if len(args) > 0 {
 				q.Set("namespace", args[0])
 			}
@@ -49,11 +72,18 @@ func repoListCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			head := []string{"REPOSITORY", "TAGS", "LAST PUSH", "CREATED"}
+			if *statistics {
+				head = append(head, "SIZE", "LAST PULL", "PULLS")
+			}
 			rows := make([][]string, len(list))
 			for i, r := range list {
 				rows[i] = []string{r.Repository, atLeast(r.Tags), since(r.PushedAt), clock(&r.CreatedAt)}
+				if *statistics {
+					rows[i] = append(rows[i], r.statistics()...)
+				}
 			}
-			return table(w, []string{"REPOSITORY", "TAGS", "LAST PUSH", "CREATED"}, rows, more)
+			return table(w, head, rows, more)
 		})
 	})
 	return cmd
