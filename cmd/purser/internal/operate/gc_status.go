@@ -56,9 +56,9 @@ func writeGCStatus(w io.Writer, s gc.GCStatus) error {
 		}
 		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", q.name, number(q.Due), number(q.Waiting), number(q.Failed), overdue, next)
 	}
-	fmt.Fprintf(out, "\nstored\t%s blobs (%s), of which several repositories have %s (%s)\n", number(s.Stored.Blobs), command.Size(s.Stored.Bytes),
-		number(s.Stored.Shared.Blobs), command.Size(s.Stored.Shared.Bytes))
-	fmt.Fprintf(out, "reclaimable\t%s unused blobs (%s) wait for their review\n", number(s.Reclaimable.Blobs), command.Size(s.Reclaimable.Bytes))
+	fmt.Fprintf(out, "\nstored\t%s (%s)\n", number(s.Stored.Blobs), command.Size(s.Stored.Bytes))
+	fmt.Fprintf(out, "  shared\t%s (%s), in several repositories\n", number(s.Stored.Shared.Blobs), command.Size(s.Stored.Shared.Bytes))
+	fmt.Fprintf(out, "reclaimable\t%s (%s), unused, which the next reviews delete\n", number(s.Reclaimable.Blobs), command.Size(s.Reclaimable.Bytes))
 	fmt.Fprintf(out, "pending deletions\t%s (%s), %s due\n", number(s.Doomed.Objects), command.Size(s.Doomed.Bytes), number(s.Doomed.Due))
 	if s.Doomed.SecondSweeps.Rows > 0 {
 		fmt.Fprintf(out, "second deletions\t%s: deleted, and to be deleted once more in case a request wrote late\n", number(s.Doomed.SecondSweeps))

@@ -148,6 +148,9 @@ func TestGCStatusText(t *testing.T) {
 	}
 	s.Doomed = gc.PendingStatus{Failing: exact(7), LastError: "permission denied", FailingSince: &since}
 	s.Doomed.Objects, s.Doomed.Due, s.Doomed.Bytes = exact(1200), exact(1000), 3<<30
+	s.Stored.BlobCount = gc.BlobCount{Blobs: catalog.Count{Rows: 1_234_567}, Bytes: 5 << 40}
+	s.Stored.Shared = gc.BlobCount{Blobs: catalog.Count{Rows: 34_567}, Bytes: 2 << 40}
+	s.Reclaimable = gc.BlobCount{Blobs: exact(17), Bytes: 1 << 30}
 	var out strings.Builder
 	if err := writeGCStatus(&out, s); err != nil {
 		t.Fatal(err)
@@ -157,6 +160,9 @@ QUEUE      DUE    WAITING      FAILED  OLDEST OVERDUE  NEXT DUE
 manifests  0      12           0       -               in 3h12m
 blobs      1,204  ~23,456,789  3       4h5m            -
 
+stored             ~1,234,567 (5.0 TiB)
+  shared           ~34,567 (2.0 TiB), in several repositories
+reclaimable        17 (1.0 GiB), unused, which the next reviews delete
 pending deletions  1,200 (3.0 GiB), 1,000 due
   failing          7, the oldest for 1d2h: permission denied
 uploads            2 in progress (10 MiB)
