@@ -122,7 +122,7 @@ func (c *cluster) apply(token, file string) {
 	}
 }
 
-// pods returns a template of pods with one image.
+// podOf returns a template of pods with one image.
 func podOf(image string) object {
 	return object{"metadata": object{"labels": object{"app": "web"}},
 		"spec": object{"restartPolicy": "Never", "containers": []object{{"name": "main", "image": image}}}}

@@ -28,14 +28,15 @@ import (
 const witness = `
 	CREATE TABLE wrong (what text);
 	CREATE TABLE deletions (repository_id bigint, tag text, created_at timestamptz, updated_at timestamptz, by text);
-	CREATE TABLE pushes (repository_id bigint, tag text, pushed timestamptz);
+	CREATE TABLE pushes (repository_id bigint, tag text, pushed timestamptz, manifest_id bigint);
+	CREATE TABLE by_bytes (tag text); -- deletions by max_bytes policies
 
 	CREATE FUNCTION witness_tags () RETURNS trigger LANGUAGE plpgsql AS $$
 	BEGIN
 		IF TG_OP = 'DELETE' THEN
 			INSERT INTO deletions VALUES (OLD.repository_id, OLD.name, OLD.created_at, OLD.updated_at, current_setting('application_name'));
 		ELSE
-			INSERT INTO pushes VALUES (NEW.repository_id, NEW.name, COALESCE(NEW.updated_at, NEW.created_at));
+			INSERT INTO pushes VALUES (NEW.repository_id, NEW.name, COALESCE(NEW.updated_at, NEW.created_at), NEW.manifest_id);
 		END IF;
 		RETURN NULL;
 	END;
@@ -86,10 +87,20 @@ const witness = `
 				SELECT count(DISTINCT tag) FROM pushes u WHERE u.repository_id = NEW.repository_id AND u.tag <> NEW.tag
 					AND u.pushed >= was) < (p ->> 'numTags')::bigint THEN
 				INSERT INTO wrong VALUES (format('%s was among the newest of %s', NEW.tag, p));
+			ELSIF p ? 'maxBytes' AND ( -- a manifest has 2 bytes, and is the whole image
+				SELECT 2 * count(DISTINCT manifest_id) FROM pushes u WHERE u.repository_id = NEW.repository_id AND u.pushed >= was
+					AND u.tag ~ COALESCE(p ->> 'tagPattern', '')) <= (p ->> 'maxBytes')::bigint THEN
+				INSERT INTO wrong VALUES (format('%s and what was used since fit into %s', NEW.tag, p));
 			ELSIF p ? 'tagPattern' AND NEW.tag !~ (p ->> 'tagPattern') THEN
 				INSERT INTO wrong VALUES (format('%s does not match %s', NEW.tag, p));
 			END IF;
 		END LOOP;
+		INSERT INTO by_bytes SELECT NEW.tag WHERE EXISTS (
+			SELECT FROM namespaceautoprunepolicy WHERE uuid = NEW.detail -> 'policies' ->> 0 AND policy::jsonb ? 'maxBytes'
+			UNION ALL
+			SELECT FROM repositoryautoprunepolicy WHERE uuid = NEW.detail -> 'policies' ->> 0 AND policy::jsonb ? 'maxBytes'
+			UNION ALL
+			SELECT FROM defaultautoprunepolicy WHERE uuid = NEW.detail -> 'policies' ->> 0 AND policy::jsonb ? 'maxBytes');
 		IF jsonb_array_length(NEW.detail -> 'policies') = 0 THEN
 			INSERT INTO wrong VALUES (format('%s was deleted by no policy', NEW.tag));
 		END IF;
@@ -117,6 +128,9 @@ var (
 		`{"method": "creation_date", "olderThan": "2h", "tagPattern": "b.*"}`,
 		`{"method": "creation_date", "olderThan": "1h", "keep": [{"tagPattern": "^a[0-3]"}, {"newest": 1}]}`,
 		`{"method": "number_of_tags", "numTags": 2, "tagPattern": "b.*", "keep": [{"newest": 4}]}`,
+		`{"method": "max_bytes", "maxBytes": "2"}`,
+		`{"method": "max_bytes", "maxBytes": "4", "tagPattern": "^[ab]"}`,
+		`{"method": "max_bytes", "maxBytes": "6", "keep": [{"newest": 2}]}`,
 	}
 )
 
@@ -136,8 +150,9 @@ func TestStorm(t *testing.T) {
 				if rand.IntN(4) == 0 {
 					time.Sleep(time.Duration(rand.IntN(90)) * time.Millisecond)
 				}
-				return autoprune.PullRecord{}, nil
+				return longCounted, nil
 			}
+			o.Used = unpulled
 		})
 		s.pruners = append(s.pruners, p)
 	}
@@ -150,6 +165,11 @@ func TestStorm(t *testing.T) {
 	s.settle()
 	s.verify()
 }
+
+// longCounted and unpulled are the statistics of a registry in which nothing was ever pulled.
+var longCounted = autoprune.PullRecord{Since: time.Unix(0, 0)}
+
+func unpulled(context.Context, int64, []*autoprune.Tag) error { return nil }
 
 // blow lets all clients and workers run for a while.
 func (s *storm) blow(d time.Duration) {
@@ -321,7 +341,10 @@ func (s *storm) undo(ctx context.Context) error {
 func (s *storm) settle() {
 	s.t.Helper()
 	s.exec("UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() - interval '1s' WHERE lease IS NOT NULL")
-	_, p := s.replica() // a new pruner keeps house when it begins
+	statistics := func(o *autoprune.Options) {
+		o.Pulls, o.Used = func(context.Context) (autoprune.PullRecord, error) { return longCounted, nil }, unpulled
+	}
+	_, p := s.replica(statistics) // a new pruner keeps house when it begins
 	for quiet, before := 0, int64(-1); quiet < 20; quiet++ {
 		_, err := p.Work(s.t.Context())
 		s.must(err)
@@ -330,7 +353,7 @@ func (s *storm) settle() {
 			before, quiet = now, 0
 		}
 	}
-	_, p = s.replica() // once more, for runs whose task was just deleted
+	_, p = s.replica(statistics) // once more, for runs whose task was just deleted
 	_, err := p.Work(s.t.Context())
 	s.must(err)
 }
@@ -372,6 +395,9 @@ func (s *storm) verify() {
 		}
 	}
 	s.verifyRest()
+	if value[int](s.registry, "SELECT count(*) FROM by_bytes") == 0 {
+		s.t.Error("no max_bytes policy deleted a tag")
+	}
 	for kind, what := range []string{"pushes", "deletions", "changes of policies", "changes of protection", "undos", "deletions of repositories"} {
 		if s.done[kind].Load() == 0 {
 			s.t.Errorf("there were no %s", what)
