@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
@@ -127,19 +128,19 @@ type Reclaimed struct {
 const (
 	// statusLimit is the number of rows up to which GCStatus counts exactly. It estimates
 	// larger numbers.
-	statusLimit = 20_000
+	statusLimit = 10_000
 	// backlogLimit is the number of rows up to which GCBacklog counts exactly.
 	backlogLimit = 10_000
 	// sampleLimit is the number of blobs up to which GCStatus looks at each blob's uses. Of
 	// more blobs it looks at about so many, and estimates.
-	sampleLimit = 2_000
+	sampleLimit = 1_000
 	// failedShown is how many failed reviews of each kind GCStatus lists.
 	failedShown = 5
 )
 
 // GCStatus returns the status. Its cost doesn't grow with the queues: it takes one round
-// trip to the database, and a second one if some numbers of rows exceed statusLimit and
-// have to be estimated.
+// trip to the database on each of two connections at once, and one more if some numbers of rows
+// exceed statusLimit and have to be estimated.
 func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	s := GCStatus{Failed: []FailedReview{}}
 	var backlog GCBacklog
@@ -147,7 +148,6 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	v.backlog(&backlog, c.opt.KeepDoomed)
 	v.row([]any{&s.AsOf}, "SELECT now()")
 	v.count(tally{from: "blobs", rows: &s.Stored.Blobs, bytes: &s.Stored.Bytes})
-	shared, reclaimable := v.sharedBlobs(), v.reclaimableBlobs()
 	v.failedReviews(&s.Failed)
 	v.count(tally{from: "gc_doomed_objects WHERE attempts > 0", rows: &s.Doomed.Failing})
 	v.row([]any{&s.Doomed.LastError, &s.Doomed.FailingSince}, `
@@ -159,7 +159,13 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	v.count(tally{from: "uploads WHERE repository <> ''", rows: &s.Uploads.Uploads, bytes: &s.Uploads.Bytes})
 	v.reclaimed(&s.LastHour, time.Hour)
 	v.reclaimed(&s.LastDay, 24*time.Hour)
-	if err := v.take(ctx, c.db); err != nil {
+	uses := newStatusQuery(statusLimit)
+	shared, reclaimable := uses.sharedBlobs(), uses.reclaimableBlobs()
+	all, parallel := errgroup.WithContext(ctx)
+	for _, q := range []*statusQuery{v, uses} {
+		all.Go(func() error { return q.take(parallel, c.db) })
+	}
+	if err := all.Wait(); err != nil {
 		return GCStatus{}, fmt.Errorf("asking for the state of garbage collection: %w", err)
 	}
 	s.Manifests, s.Blobs, s.Doomed.PendingBacklog, s.Lost = backlog.Manifests, backlog.Blobs, backlog.Doomed, backlog.Lost
