@@ -93,7 +93,7 @@ func figuresOf(s *gcStatus) []figure {
 	waiting := s.Manifests.Waiting.Rows + s.Manifests.Due.Rows + s.Blobs.Waiting.Rows + s.Blobs.Due.Rows
 	list := []figure{
 		{"Stored", about(s.Stored.Blobs, formatBytes(s.Stored.Bytes)), about(s.Stored.Blobs, plural(s.Stored.Blobs.Rows, "blob", "blobs")) + ", " + shared, ""},
-		{"Reclaimable", about(s.Reclaimable.Blobs, formatBytes(s.Reclaimable.Bytes)), "unused; deleted after the delay. " +
+		{"Reclaimable", about(s.Reclaimable.Blobs, formatBytes(s.Reclaimable.Bytes)), "in unused blobs; " +
 			plural(waiting, "review waits", "reviews wait") + ", " + formatNumber(s.Manifests.Due.Rows+s.Blobs.Due.Rows) + " due now", "/ui/cleanup"},
 		{"Pending deletion", about(s.Doomed.Objects, formatBytes(s.Doomed.Bytes)), plural(s.Doomed.Objects.Rows, "object", "objects"), "/ui/cleanup#deletions"},
 		{"Reclaimed in a day", formatBytes(s.LastDay.Bytes), plural(s.LastDay.Objects, "object", "objects") + " of the store", "/ui/cleanup#done"},

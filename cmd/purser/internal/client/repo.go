@@ -74,7 +74,7 @@ func repoListCommand(src *command.Source) *cobra.Command {
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			head := []string{"REPOSITORY", "TAGS", "LAST PUSH", "CREATED"}
 			if *statistics {
-				head = append(head, "SIZE", "LAST PULL", "PULLS")
+				head = append(head, "SIZE", "LAST PULL", "PULLS IN 30D")
 			}
 			rows := make([][]string, len(list))
 			for i, r := range list {
