@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The test runs the commands that use the management API, on a registry to which crane pushes
@@ -36,6 +39,36 @@ func TestCommandsOfTheAPI(t *testing.T) {
 	has(cli("repo", "show", "team/deep/app"), "tags        2\n")
 	has(cli("tag", "list", "team/deep/app"), "v1", "all")
 	has(cli("tag", "show", "team/deep/app:v1"), digest, "linux/amd64", "layers ")
+
+	crane.Run("push", writeImage(t, img, "v1"), r.Ref("team/unused", "v1"))
+	for range 3 {
+		crane.Run("manifest", r.Ref("team/deep/app", "v1"))
+	}
+	// Pulls of the last second aren't counted yet.
+	eventually(t, time.Minute, func() error {
+		cli("pulls", "flush")
+		if out := cli("pulls", "history", "team/deep/app:v1"); !regexp.MustCompile(`(?m)^total +3$`).MatchString(out) {
+			return fmt.Errorf("the history of the tag, want 3 pulls:\n%s", out)
+		}
+		return nil
+	})
+	for command, want := range map[string]string{
+		"pulls history":                         `(?m)^total +3$`,
+		"pulls history team":                    `(?m)^DAY +PULLS\n(.*\n)+total +3$`,
+		"pulls history team/deep/app@" + digest: `(?m)^total +3$`,
+		"pulls top --days 7":                    `^REPOSITORY +PULLS\nteam/deep/app +3\n$`,
+		"pulls top team":                        `(?m)^team/deep/app +3$`,
+		"pulls top team/deep/app":               `^TAG +PULLS\nv1 +3\n$`,
+		"pulls unpulled team":                   `(?m)^team/unused$`,
+		"repo list team --statistics":           `(?m)^team/deep/app .* (K|M)iB\+? +\d{4}-\d\d-\d\d \S+ +3$`,
+	} {
+		if out := cli(strings.Fields(command)...); !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("purser %s: want %s in:\n%s", command, want, out)
+		}
+	}
+	if out := cli("pulls", "unpulled", "team"); strings.Contains(out, "deep/app") {
+		t.Errorf("what was pulled is among what wasn't:\n%s", out)
+	}
 
 	cli("tag", "delete", "--yes", "team/deep/app:v1")
 	crane.Refused("digest", r.Ref("team/deep/app", "v1"))
