@@ -62,7 +62,7 @@ model: ## every interleaving of garbage collection, in a model; needs spin
 
 fuzz: ## every fuzz function for FUZZTIME, default 2s
 	$(call say,fuzzing)
-	@tools/fuzz $(FUZZTIME)
+	@RACE=$(RACE) tools/fuzz $(FUZZTIME)
 
 e2e: packages tools ## real clients against the real binary
 	$(call say,end-to-end tests)
