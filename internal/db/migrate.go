@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -53,6 +54,9 @@ type MigrationStatus struct {
 	Version int64
 	Name    string
 	Applied time.Time
+	// Unknown says that a newer version of Purser has applied it, of which this one knows only the
+	// number.
+	Unknown bool
 }
 
 // ErrNewerSchema says that the database was migrated by a newer Purser.
@@ -166,6 +170,11 @@ func statusOf(ctx context.Context, dsn string, p *goose.Provider, applied string
 	var out []MigrationStatus
 	for _, s := range p.ListSources() {
 		out = append(out, MigrationStatus{Version: s.Version, Name: s.Path, Applied: at[s.Version]})
+	}
+	for _, version := range slices.Sorted(maps.Keys(at)) {
+		if n := len(out); n > 0 && version > out[n-1].Version {
+			out = append(out, MigrationStatus{Version: version, Name: "by a newer version of Purser", Applied: at[version], Unknown: true})
+		}
 	}
 	return out, nil
 }

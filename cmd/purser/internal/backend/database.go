@@ -150,14 +150,19 @@ func CheckMetadata(ctx context.Context, dsn string) error {
 // database.
 var errNoSchema = errors.New("it has no tables of Purser")
 
+// SchemaComplete returns an error unless exactly the migrations that this version of Purser knows
+// were applied. An older version could damage what a newer one has stored.
 func SchemaComplete(list []db.MigrationStatus) error {
 	applied := func(m db.MigrationStatus) bool { return !m.Applied.IsZero() }
 	if len(list) > 0 && !slices.ContainsFunc(list, applied) {
 		return fmt.Errorf("%w: %w", errNoSchema, errPending)
 	}
 	for _, m := range list {
-		if m.Applied.IsZero() {
+		switch {
+		case m.Applied.IsZero():
 			return fmt.Errorf("%s is missing: %w", m.Name, errPending)
+		case m.Unknown:
+			return fmt.Errorf("migration %d was applied: %w", m.Version, db.ErrNewerSchema)
 		}
 	}
 	return nil

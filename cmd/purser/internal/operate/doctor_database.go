@@ -1,0 +1,206 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// risky are settings of PostgreSQL that endanger data, or the registry's work, if they are off.
+var risky = []struct{ name, level, why string }{
+	{"fsync", levelError, "a crash of the machine may destroy the whole database"},
+	{"full_page_writes", levelError, "a crash of the machine may damage tables"},
+	{"synchronous_commit", levelError, "a push that was acknowledged may be gone after a crash"},
+	{"autovacuum", levelError, "tables grow without end, and queries become slow"},
+	{"track_counts", levelError, "autovacuum does nothing without it"},
+	{"track_activities", levelWarning, "nobody can see what holds a lock"},
+}
+
+// examineSettings looks at settings of PostgreSQL, at the role, and at what wears a server down.
+func (d *doctor) examineSettings(ctx context.Context) error {
+	for _, s := range risky {
+		var value string
+		if err := d.db.Pool.QueryRow(ctx, "SELECT current_setting($1)", s.name).Scan(&value); err != nil {
+			return err
+		}
+		if value == "off" {
+			d.find(s.level, s.name, "set "+s.name+" = on in PostgreSQL's configuration, or for the role or database that has it off", "it is off, so %s", s.why)
+		}
+	}
+	var buffers, role string
+	var standby, super bool
+	var age int64
+	err := d.db.Pool.QueryRow(ctx, `
+		SELECT current_setting('shared_buffers'), pg_is_in_recovery(),
+			(SELECT rolsuper FROM pg_roles WHERE rolname = current_user), current_user::text,
+			(SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database())`).
+		Scan(&buffers, &standby, &super, &role, &age)
+	if err != nil {
+		return err
+	}
+	if standby {
+		d.find(levelError, "database.main", "name the primary server; with several hosts in the DSN add target_session_attrs=read-write", "the server is a standby, on which nothing can be written")
+	}
+	own := d.cfg.Database.Main != ""
+	if own && super {
+		d.find(levelNote, "role "+role, "give the registry a role that isn't a superuser and owns its database", "it is a superuser, and Purser needs no superuser")
+	}
+	if own && buffers == "128MB" {
+		d.find(levelNote, "shared_buffers", "set it to about a quarter of the server's memory", "it has PostgreSQL's small default, 128MB")
+	}
+	if age > 1_000_000_000 {
+		d.find(levelWarning, "autovacuum", "look for old transactions and slots, and run VACUUM (FREEZE)", "the oldest transaction id is %d transactions old; at 2 billion PostgreSQL refuses to write", age)
+	}
+	return d.examineHolders(ctx)
+}
+
+// examineHolders looks for what keeps PostgreSQL from removing old rows and WAL.
+func (d *doctor) examineHolders(ctx context.Context) error {
+	rows, err := d.db.Pool.Query(ctx, `
+		SELECT pid, COALESCE(application_name, ''), COALESCE(state, 'unknown'), extract(epoch FROM now() - xact_start)::bigint FROM pg_stat_activity
+		WHERE xact_start < now() - interval '1 hour' AND datname = current_database() ORDER BY xact_start LIMIT 5`)
+	if err != nil {
+		return err
+	}
+	var pid, seconds int64
+	var name, state string
+	_, err = pgx.ForEachRow(rows, []any{&pid, &name, &state, &seconds}, func() error {
+		d.find(levelWarning, fmt.Sprintf("session %d (%s)", pid, strings.TrimSpace(name)), fmt.Sprintf("end it if it isn't a backup: SELECT pg_terminate_backend(%d)", pid),
+			"it is %s in a transaction of %s; meanwhile no deleted row can be removed, and pulls aren't counted beyond it", state, time.Duration(seconds)*time.Second)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	rows, err = d.db.Pool.Query(ctx, `
+		SELECT slot_name::text, pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn)::bigint
+		FROM pg_replication_slots WHERE NOT active AND restart_lsn IS NOT NULL`)
+	if err != nil {
+		return err
+	}
+	var bytes int64
+	_, err = pgx.ForEachRow(rows, []any{&name, &bytes}, func() error {
+		if bytes > 1<<30 {
+			d.find(levelWarning, "replication slot "+name, "start what reads it, or SELECT pg_drop_replication_slot('"+name+"')",
+				"nobody reads it, and it keeps %d GiB of WAL, until the disk is full", bytes>>30)
+		}
+		return nil
+	})
+	return err
+}
+
+// examineConnections compares the connections that replicas may open with those that PostgreSQL
+// allows, and looks for a pooler in between.
+func (d *doctor) examineConnections(ctx context.Context) error {
+	room, err := d.db.Room(ctx)
+	if err != nil {
+		return err
+	}
+	replicas := 1
+	var known bool
+	if err := d.db.Pool.QueryRow(ctx, "SELECT to_regclass('replicas') IS NOT NULL").Scan(&known); err != nil {
+		return err
+	}
+	if known {
+		var n int
+		if err := d.db.Pool.QueryRow(ctx, "SELECT count(*) FROM replicas WHERE seen_at > now() - interval '30 s'").Scan(&n); err != nil {
+			return err
+		}
+		replicas = max(n, 1)
+	}
+	// A process also listens for notifications, and migrates with two connections.
+	each := d.cfg.Database.MaxConns + backend.ReviewConns(d.cfg) + backend.PruneConns + backend.LooseConns + 3
+	if need := each * replicas; room.Connections < need {
+		d.find(levelWarning, room.Of, "raise the limit in PostgreSQL, or lower database.max_conns or gc.workers",
+			"it allows %d connections, and %d replicas may open %d each: requests fail when there is none left", room.Connections, replicas, each)
+	}
+	conn, err := d.db.Pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	var pid uint32
+	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+		return err
+	}
+	if pid != conn.Conn().PgConn().PID() {
+		d.find(levelNote, "database.main", "connect to PostgreSQL directly, or keep the pooler in session mode with room for all connections (docs/configuration.md)", "there is a connection pooler in between, which brings no advantage: each process has a pool of its own")
+	}
+	return nil
+}
+
+// examineClock compares this machine's clock with the database's.
+func (d *doctor) examineClock(ctx context.Context) error {
+	var theirs time.Time
+	before := time.Now()
+	if err := d.db.Pool.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&theirs); err != nil {
+		return err
+	}
+	after := time.Now()
+	early, late := before.Sub(theirs), theirs.Sub(after) // of the database's clock
+	apart := max(early, late)
+	if apart < 2*time.Second {
+		return nil
+	}
+	level := levelWarning
+	if apart > 30*time.Second {
+		level = levelError
+	}
+	d.find(level, "clock", "synchronize both clocks, by NTP", "this machine and the database's server are %s apart: S3 refuses requests, tokens are refused or live too long, and the audit log's times are wrong", apart.Round(time.Millisecond))
+	return nil
+}
+
+// examineSchema compares the schema with what this program needs. complete says that all tables
+// are there.
+func (d *doctor) examineSchema(ctx context.Context) (complete bool, err error) {
+	list, err := backend.Migrations(ctx, d.cfg, d.dsn)
+	if err != nil {
+		return false, err
+	}
+	switch err := backend.ForCommand(backend.SchemaComplete(list)); {
+	case errors.Is(err, db.ErrNewerSchema):
+		d.find(levelError, "schema", "run the newer version on all machines; to go back, restore a backup that the older version has made", "%v", err)
+		return false, nil
+	case err != nil:
+		d.find(levelError, "schema", `run "purser migrate up", or start the server with database.migrate: true`, "%v", err)
+		return false, nil
+	}
+	return true, nil
+}
+
+// examineStatistics looks for tables about which the planner knows nothing.
+func (d *doctor) examineStatistics(ctx context.Context) error {
+	rows, err := d.db.Pool.Query(ctx, `
+		SELECT relname::text FROM pg_stat_user_tables
+		WHERE n_live_tup > 10000 AND last_analyze IS NULL AND last_autoanalyze IS NULL ORDER BY n_live_tup DESC LIMIT 20`)
+	if err != nil {
+		return err
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	if len(tables) > 0 {
+		d.find(levelWarning, "statistics", "run ANALYZE", "PostgreSQL has never analyzed %s, so it may choose slow plans", strings.Join(tables, ", "))
+		return nil
+	}
+	var missing int
+	err = d.db.Pool.QueryRow(ctx, `
+		SELECT count(*) FROM pg_statistic_ext e JOIN pg_class c ON c.oid = e.stxrelid
+		WHERE c.reltuples > 10000 AND NOT EXISTS (
+			SELECT FROM pg_stats_ext s WHERE s.statistics_schemaname = e.stxnamespace::regnamespace::text AND s.statistics_name = e.stxname)`).Scan(&missing)
+	if err != nil {
+		return err
+	}
+	if missing > 0 {
+		d.find(levelWarning, "statistics", "run ANALYZE", "%d of the extended statistics were never built: with many small repositories, queries may read the whole of a large one", missing)
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package operate
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/purser-registry/purser/internal/gc/explain"
+)
+
+// Limits below which the doctor warns.
+const (
+	fewBytes       = 2 << 30 // free in a file system
+	fewPercent     = 5       // of its space or inodes
+	fewDescriptors = 4096
+	certificateEnd = 14 * 24 * time.Hour
+)
+
+// examineConfiguration looks at settings that are valid and dangerous.
+func (d *doctor) examineConfiguration() error {
+	h := d.cfg.HTTP
+	if beyond := !onLoopback(h.Addr); beyond {
+		if !d.cfg.Auth.Enabled {
+			d.find(levelError, "auth.enabled", "set auth.enabled: true, or listen on 127.0.0.1", "everybody who reaches %s may push, delete and administer", h.Addr)
+		}
+		if !h.TLS.Enabled() && len(h.TrustedProxies) == 0 && !strings.HasPrefix(h.ExternalURL, "https://") {
+			d.find(levelWarning, "http.tls", "set http.tls.cert and http.tls.key, or http.tls.acme; behind a proxy with TLS set http.external_url and http.trusted_proxies",
+				"passwords and tokens travel to %s in plain text", h.Addr)
+		}
+	}
+	if !d.cfg.GC.ReviewBlobs || !d.cfg.GC.ReviewManifests {
+		d.find(levelNote, "gc.review_blobs, gc.review_manifests", "see that they are on in at least one replica", "garbage collection is off here")
+	}
+	return d.examineCertificate()
+}
+
+// onLoopback says whether other machines can't reach an address to listen on.
+func onLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+}
+
+// examineCertificate reads the certificate from its files. Those by ACME renew themselves.
+func (d *doctor) examineCertificate() error {
+	t := d.cfg.HTTP.TLS
+	if t.Cert == "" {
+		return nil
+	}
+	c, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	if err != nil {
+		return err
+	}
+	switch left := time.Until(c.Leaf.NotAfter); {
+	case left <= 0:
+		d.find(levelError, "http.tls.cert", "renew it; the server reads the new files within 10 seconds", "the certificate has expired at %s, so clients refuse to connect", c.Leaf.NotAfter.UTC().Format(time.DateTime))
+	case left < certificateEnd:
+		d.find(levelWarning, "http.tls.cert", "renew it; the server reads the new files within 10 seconds", "the certificate expires in %s", explain.Age(left))
+	}
+	return nil
+}
+
+// examineMachine looks at the space of the directories, and at how many files may be open.
+func (d *doctor) examineMachine() error {
+	places := map[string]string{}
+	if d.cfg.Database.Main == "" {
+		places["data_dir"] = d.cfg.DataDir
+	}
+	if !d.cfg.Storage.UsesS3() {
+		places["storage.filesystem.path"] = d.cfg.Storage.Filesystem.Path
+	}
+	for setting, path := range places {
+		s, err := spaceOf(path)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		if s.bytes > 0 && (s.free < fewBytes || s.free/100 < s.bytes/10_000*fewPercent) {
+			d.find(levelWarning, setting, "make space, or move it to a larger volume: when it is full, pushes fail", "the file system of %s has only %s left", path, humanize.IBytes(s.free))
+		}
+		if s.inodes > 0 && s.freeInodes < s.inodes/100*fewPercent {
+			d.find(levelWarning, setting, "move it to a file system with more inodes", "the file system of %s has only %s inodes left", path, humanize.Comma(int64(s.freeInodes)))
+		}
+	}
+	if n := descriptorLimit(); n > 0 && n < fewDescriptors {
+		d.find(levelWarning, "open files", "raise the limit, in systemd by LimitNOFILE=65536", "this user may have only %d files open; each connection of a client needs one or two", n)
+	}
+	return nil
+}
+
+// space is how much a file system has, and has left for users without privileges.
+type space struct {
+	bytes, free        uint64
+	inodes, freeInodes uint64
+}

@@ -1,0 +1,195 @@
+package operate
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+)
+
+// examined runs the doctor and returns its findings.
+func (g *garbage) examined(t *testing.T, environ ...string) (found []finding, code int) {
+	t.Helper()
+	code, stdout, stderr := purser(t, append(environ, g.environ...), "doctor", "-o", "json")
+	var r report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatalf("exit code %d: %v\n%s\n%s", code, err, stdout, stderr)
+	}
+	return r.Findings, code
+}
+
+// serious returns the findings that matter. Those about the test server are left out: it is fast
+// and not safe.
+func serious(found []finding) (list []finding) {
+	server := []string{"max_connections", "fsync", "full_page_writes", "synchronous_commit", "autovacuum"}
+	for _, f := range found {
+		if f.Level != levelNote && !slices.Contains(server, f.About) {
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+func wants(t *testing.T, found []finding, level, about, text string) {
+	t.Helper()
+	for _, f := range found {
+		if f.Level == level && strings.Contains(f.About, about) && strings.Contains(f.Text, text) && f.Remedy != "" {
+			return
+		}
+	}
+	t.Errorf("no %s about %s that says %q in %+v", level, about, text, found)
+}
+
+// TestDoctorOfHealthy: of a registry that is well, the doctor finds nothing serious, and changes
+// nothing.
+func TestDoctorOfHealthy(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	g.run("store", "adopt")
+	found, _ := g.examined(t)
+	for _, f := range serious(found) {
+		t.Errorf("found %+v", f)
+	}
+}
+
+// TestDoctor: what endangers data or work is found, with what to do.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	g.run("store", "adopt")
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := g.db.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$`)
+	exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I CONNECTION LIMIT 20', current_database()); END $$`)
+	exec(`INSERT INTO gc_blob_review_queue (digest, review_after, event, set_aside_at, last_error) VALUES ('\x01', now(), 'blob_upload', now(), 'no luck')`)
+	exec(`INSERT INTO gc_blob_review_queue (digest, review_after, event) VALUES ('\x02', now() - interval '3 h', 'blob_upload')`)
+	exec(`INSERT INTO gc_doomed_objects (storage_key, size, doomed_at, attempts, last_error, sweeping) VALUES ('a', 1, now() - interval '2 h', 3, 'permission denied', true)`)
+	exec(`UPDATE blobs SET lost_at = now()`)
+	exec(`INSERT INTO autoprunetaskstatus (namespace_id, status) SELECT id, 'failure: broken' FROM top_level_namespaces LIMIT 1
+		ON CONFLICT (namespace_id) DO UPDATE SET status = EXCLUDED.status`)
+	found, code := g.examined(t, "PURSER_HTTP_ADDR=0.0.0.0:5000", "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_ALLOW_ANONYMOUS=true")
+	if code != command.ExitFindings {
+		t.Errorf("exit code %d", code)
+	}
+	wants(t, found, levelError, "synchronous_commit", "may be gone")
+	wants(t, found, levelError, "auth.enabled", "0.0.0.0:5000")
+	wants(t, found, levelWarning, "http.tls", "plain text")
+	wants(t, found, levelWarning, "garbage collection", "failed too often")
+	wants(t, found, levelWarning, "garbage collection", "overdue by 3h")
+	wants(t, found, levelError, "the blob store", "permission denied")
+	wants(t, found, levelError, "blobs", "has lost 2")
+	wants(t, found, levelWarning, "auto-pruning", "failed in 1")
+
+	// In a store that isn't the database's, and with an expired certificate.
+	other := newGarbage(t)
+	other.run("store", "adopt")
+	cert, key := certificateFiles(t, time.Now().Add(-time.Hour))
+	found, _ = g.examined(t, "PURSER_STORAGE_FILESYSTEM_PATH="+other.store, "PURSER_HTTP_TLS_CERT="+cert, "PURSER_HTTP_TLS_KEY="+key)
+	wants(t, found, levelError, "the blob store at "+other.store, "isn't the database's")
+	wants(t, found, levelError, "http.tls.cert", "expired")
+	cert, key = certificateFiles(t, time.Now().Add(50*time.Hour))
+	found, _ = g.examined(t, "PURSER_STORAGE_FILESYSTEM_PATH="+filepath.Join(t.TempDir(), "away"), "PURSER_HTTP_TLS_CERT="+cert, "PURSER_HTTP_TLS_KEY="+key)
+	wants(t, found, levelError, "the blob store", "couldn't be examined")
+	wants(t, found, levelWarning, "http.tls.cert", "expires in 2d")
+}
+
+// TestDoctorOfSchema: of a schema that isn't this program's, the doctor says what to do, and looks at
+// nothing that may be missing.
+func TestDoctorOfSchema(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	if _, err := g.db.Pool.Exec(t.Context(), "DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)"); err != nil {
+		t.Fatal(err)
+	}
+	found, _ := g.examined(t)
+	wants(t, found, levelError, "schema", "older than this program needs")
+	newer := newGarbage(t)
+	if _, err := newer.db.Pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)"); err != nil {
+		t.Fatal(err)
+	}
+	found, _ = newer.examined(t)
+	wants(t, found, levelError, "schema", "newer than this version")
+}
+
+func TestDoctorWithoutFindings(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	if err := writeReport(&out, report{Looked: []string{"a", "b"}}); err != nil {
+		t.Fatal(err)
+	}
+	same(t, out.String(), "All is well.\nLooked at: a, b.\n")
+	out.Reset()
+	if err := writeReport(&out, report{Findings: []finding{{levelWarning, "http.tls", "plain", "set it"}}, Looked: []string{"a"}}); err != nil {
+		t.Fatal(err)
+	}
+	same(t, out.String(), "warning  http.tls: plain\n         → set it\nLooked at: a.\n")
+}
+
+// certificateFiles writes a certificate that ends at a time, and its key.
+func certificateFiles(t *testing.T, end time.Time) (cert, key string) {
+	t.Helper()
+	certificate, private := selfSigned(t, end)
+	dir := t.TempDir()
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for path, content := range map[string][]byte{cert: certificate, key: private} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+// selfSigned makes a certificate and its key, in PEM.
+func selfSigned(t *testing.T, end time.Time) (certificate, private []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: end.Add(-100 * time.Hour), NotAfter: end}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text})
+}
+
+// TestNewerSchemaIsRefused: no command of an older version works on a database that a newer version
+// has migrated, since it could damage what it doesn't know.
+func TestNewerSchemaIsRefused(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	for _, sql := range []string{"INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)", "UPDATE settings SET value = 'of 99999' WHERE name = 'schema_hash'"} {
+		if _, err := g.db.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{"gc", "run"}, {"gc", "status"}, {"check", "--repair"}, {"store", "adopt"}, {"migrate", "up"}, {"loosefk", "run"}} {
+		code, stdout, stderr := purser(t, g.environ, args...)
+		if code != 1 || !strings.Contains(stderr, "99999") || !strings.Contains(stderr, "newer than this version of Purser") {
+			t.Errorf("purser %s: exit code %d\n%s\n%s", strings.Join(args, " "), code, stdout, stderr)
+		}
+	}
+	if text := g.run("migrate", "status"); !strings.Contains(text, "by a newer version of Purser") {
+		t.Errorf("migrate status: %s", text)
+	}
+}

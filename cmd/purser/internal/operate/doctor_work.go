@@ -1,0 +1,148 @@
+package operate
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/backend"
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/gc/explain"
+	"github.com/purser-registry/purser/internal/pullstats"
+)
+
+// late is after how long work that is due counts as overdue.
+const late = time.Hour
+
+// examineStore compares the identities of store and database, and tries the store.
+func (d *doctor) examineStore(ctx context.Context, log *slog.Logger) error {
+	store, err := backend.TryStore(ctx, d.cfg.Storage, blob.DirOptions{Path: d.cfg.Storage.Filesystem.Path, Existing: true})
+	if err != nil {
+		return err
+	}
+	guarded, err := backend.IdentifiedStore(d.cfg.Storage, d.db, store, log)
+	if err != nil {
+		return err
+	}
+	s, err := guarded.Show(ctx)
+	if err != nil {
+		return err
+	}
+	switch place := backend.StorePlace(d.cfg.Storage); {
+	case s.Store == "" && s.Database == "": // before the first start
+	case !s.Same():
+		d.find(levelError, "the blob store at "+place, `mount the right volume or correct storage; "purser store show" compares them, and "purser store adopt --help" says when to adopt`,
+			"it isn't the database's: the store has the identity %s, the database's store %s", orNone(s.Store), orNone(s.Database))
+	case s.Sample.Found < s.Sample.Sampled:
+		d.find(levelError, "the blob store at "+place, `run "purser check"`, "of %d blobs that were drawn at random it lacks %d", s.Sample.Sampled, s.Sample.Sampled-s.Sample.Found)
+	}
+	return nil
+}
+
+// examineCollection looks at what garbage collection hasn't done.
+func (d *doctor) examineCollection(ctx context.Context, c *gc.Collector) error {
+	s, err := c.GCStatus(ctx)
+	if err != nil {
+		return err
+	}
+	if n := s.Manifests.Failed.Rows + s.Blobs.Failed.Rows; n > 0 {
+		d.find(levelWarning, "garbage collection", `"purser gc status" shows their errors; once the cause is gone, run "purser gc retry"`, "%d reviews have failed too often and aren't tried again", n)
+	}
+	if overdue := time.Duration(max(s.Manifests.OldestOverdueSeconds, s.Blobs.OldestOverdueSeconds)) * time.Second; overdue > late {
+		d.find(levelWarning, "garbage collection", "see that gc.review_blobs and gc.review_manifests are on in a running server, and raise gc.workers", "reviews are overdue by %s", explain.Age(overdue))
+	}
+	if s.Doomed.FailingSince != nil {
+		d.find(levelError, "the blob store", "give the registry the right to delete, and look at the store's own log", "it has failed to delete %d objects, for %s: %s",
+			s.Doomed.Failing.Rows, explain.Age(s.AsOf.Sub(*s.Doomed.FailingSince)), s.Doomed.LastError)
+	}
+	if s.Lost.Rows > 0 {
+		d.find(levelError, "blobs", `"purser check" lists them; push their images again, or restore the store`, "the store has lost %d blobs, so images can't be pulled", s.Lost.Rows)
+	}
+	return nil
+}
+
+// examineTasks looks at auto-pruning and at the audit log's partitions.
+func (d *doctor) examineTasks(ctx context.Context) error {
+	var failing int64
+	var name string
+	err := d.db.Pool.QueryRow(ctx, `
+		SELECT count(*), COALESCE(min(n.name), '') FROM autoprunetaskstatus t JOIN live_namespaces n ON n.id = t.namespace_id
+		WHERE t.status LIKE 'failure%'`).Scan(&failing, &name)
+	if err != nil {
+		return err
+	}
+	if failing > 0 {
+		d.find(levelWarning, "auto-pruning", `"purser prune status `+name+`" says why`, "the last run failed in %d namespaces, one of them %s", failing, name)
+	}
+	return nil
+}
+
+// examineLooseKeys looks for deleted rows whose children wait for long.
+func (d *doctor) examineLooseKeys(ctx context.Context, k *backend.LooseKeys) error {
+	for i := range k.Databases {
+		list, err := k.Databases[i].Pending(ctx)
+		if err != nil {
+			return err
+		}
+		for _, p := range list {
+			if p.Untracked {
+				d.find(levelError, "loose foreign keys", `run "purser loosefk install"`, "%s has no trigger, so the rows that refer to its deleted rows stay for ever", p.Table)
+			} else if p.OldestAge > 2*late && p.Count > p.SecondLook {
+				d.find(levelWarning, "loose foreign keys", `see that a server runs; "purser loosefk status" says more, "purser loosefk drain" cleans up now`,
+					"rows that refer to deleted rows of %s have waited for %s", p.Table, explain.Age(p.OldestAge))
+			}
+		}
+	}
+	return nil
+}
+
+// examinePulls looks at what keeps pulls from being counted.
+func (d *doctor) examinePulls(ctx context.Context, stats *db.DB) error {
+	var began bool
+	if err := stats.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pullstatisticsprocessingstate)").Scan(&began); err != nil {
+		return err
+	}
+	if !began || !d.cfg.PullStatistics.Counts() {
+		return nil
+	}
+	places := pullstats.Databases{Log: d.db, Stats: stats, Alive: catalog.LivingNamespaces}
+	var redis *pullstats.Redis
+	if d.cfg.Redis.URL != "" {
+		var err error
+		if redis, err = pullstats.NewRedis(string(d.cfg.Redis.URL), stats); err != nil {
+			return err
+		}
+		defer redis.Close() //nolint:errcheck // nothing was written
+		flush, err := pullstats.NewFlushWorker(pullstats.FlushOptions{Databases: places, Redis: redis})
+		if err != nil {
+			return err
+		}
+		s, err := flush.Status(ctx)
+		if err != nil {
+			return err
+		}
+		for _, problem := range s.Problems {
+			d.find(levelWarning, "Redis at "+s.Address, `see docs/pull-statistics.md, "Redis"`, "%s", problem)
+		}
+	}
+	sync, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Redis: redis})
+	if err != nil {
+		return err
+	}
+	s, err := sync.Status(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.Foreign:
+		d.find(levelError, "pull statistics", `run "purser pulls reset"`, "the database was restored or moved, so no pull is counted")
+	case s.Unseen:
+		d.find(levelWarning, "pull statistics", "set redis.url here as on the other replicas", "Redis may have pulls that this process can't read, so policies by last pull rest")
+	case s.Behind > late:
+		d.find(levelWarning, "pull statistics", "see that a server runs with pull_statistics on, and look for old transactions in the database", "they are %s behind, so policies by last pull rest", explain.Age(s.Behind))
+	}
+	return nil
+}
