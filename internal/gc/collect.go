@@ -58,6 +58,8 @@ type Progress struct {
 	// deletion comes when all such requests must be over. Collect counts these objects at
 	// its end.
 	SecondSweeps int64 `json:"second_sweeps"`
+	// Paused says that a backup runs, so that due pending deletions wait for its end.
+	Paused bool `json:"paused"`
 	// Due is the number of due reviews that are left. Collect counts them every few
 	// seconds, and subtracts the reviews that it has done since the last count.
 	Due int64 `json:"due"`
@@ -229,6 +231,7 @@ func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error
 			c.failure, c.storeFailed = err, true
 			break
 		}
+		c.progress.Paused = s.paused
 		if err != nil || o.claimed == 0 {
 			return did, err
 		}

@@ -86,6 +86,9 @@
 //     time to a state from before the row's deletion, the restored row still finds its
 //     object in the store. The restored database has no pending deletion of the object.
 //
+//   - While a backup copies objects, sweepers claim no pending deletions: see PauseSweeps.
+//     Everything else goes on.
+//
 //   - A store carries the identity of the database to which it belongs. If that database
 //     isn't the one that this process uses, the sweeper, the reaper and repairs do nothing.
 //     For the objects in such a store belong to another registry. And a store reports no

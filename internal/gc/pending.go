@@ -2,6 +2,7 @@ package gc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -37,29 +38,58 @@ func claims(list []PendingDeletion) (keys []string, until []time.Time) {
 // Options.KeepDoomed has passed since delete_after, so that a restored older database
 // still finds it. An upload's objects needn't wait so long, since no blob row of a
 // restored database names them.
+//
+// While a backup holds the lock of PauseSweeps, ClaimPending claims nothing and returns
+// ErrSweepsPaused. The statement that claims rows has the lock in shared mode until it
+// commits.
 func (c *Collector) ClaimPending(ctx context.Context, n int, claimTime time.Duration) ([]PendingDeletion, error) {
 	rows, err := c.db.Pool.Query(ctx, `
-		WITH others AS MATERIALIZED (
+		WITH free AS MATERIALIZED (
+			SELECT pg_try_advisory_xact_lock_shared($4) AS free
+		), others AS MATERIALIZED (
 			SELECT storage_key FROM gc_doomed_objects
-			WHERE (of_upload OR sweeping) AND delete_after <= now()
+			WHERE (of_upload OR sweeping) AND delete_after <= now() AND (SELECT free FROM free)
 			ORDER BY delete_after LIMIT $1 FOR UPDATE SKIP LOCKED
 		), kept AS MATERIALIZED (
 			SELECT storage_key FROM gc_doomed_objects
-			WHERE NOT (of_upload OR sweeping) AND delete_after <= now() - $3::interval
+			WHERE NOT (of_upload OR sweeping) AND delete_after <= now() - $3::interval AND (SELECT free FROM free)
 			ORDER BY delete_after LIMIT $1 - (SELECT count(*) FROM others) FOR UPDATE SKIP LOCKED
+		), claimed AS (
+			UPDATE gc_doomed_objects d SET delete_after = now() + $2::interval, sweeping = true,
+				again_at = CASE WHEN again_at > now() THEN again_at END
+			WHERE storage_key = ANY (ARRAY(SELECT storage_key FROM others UNION ALL SELECT storage_key FROM kept))
+			RETURNING storage_key, of_upload, COALESCE(keep, '') AS keep, size, attempts, delete_after
 		)
-		UPDATE gc_doomed_objects d SET delete_after = now() + $2::interval, sweeping = true,
-			again_at = CASE WHEN again_at > now() THEN again_at END
-		WHERE storage_key = ANY (ARRAY(SELECT storage_key FROM others UNION ALL SELECT storage_key FROM kept))
-		RETURNING storage_key, of_upload, COALESCE(keep, ''), size, attempts, delete_after`, n, claimTime, c.opt.KeepDoomed)
+		SELECT f.free, c.* FROM free f LEFT JOIN claimed c ON true`, n, claimTime, c.opt.KeepDoomed, sweepLock)
 	if err != nil {
 		return nil, fmt.Errorf("claiming pending deletions: %w", err)
 	}
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PendingDeletion])
-	if err != nil {
+	list, err := claimed(rows)
+	if err != nil && !errors.Is(err, ErrSweepsPaused) {
 		return nil, fmt.Errorf("claiming pending deletions: %w", err)
 	}
-	return list, nil
+	return list, err
+}
+
+// claimed reads the result of ClaimPending's statement. Each row says whether the statement
+// got the lock. If it claimed nothing, it returns one row whose other columns are NULL.
+func claimed(rows pgx.Rows) (list []PendingDeletion, err error) {
+	var free bool
+	var key, keep *string
+	var ofUpload *bool
+	var size *int64
+	var attempts *int
+	var until *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&free, &key, &ofUpload, &keep, &size, &attempts, &until}, func() error {
+		if key != nil {
+			list = append(list, PendingDeletion{*key, *ofUpload, *keep, *size, *attempts, *until})
+		}
+		return nil
+	})
+	if err == nil && !free {
+		err = ErrSweepsPaused
+	}
+	return list, err
 }
 
 // SettlePending removes the rows of pending deletions whose objects the store has deleted.

@@ -25,6 +25,9 @@ const (
 	// upload needs a call of its own, since the store has to list its objects first.
 	parallelUploads = 8
 	settleTimeout   = 5 * time.Second
+
+	// pausedWait is how long a sweeper sleeps that a backup has paused.
+	pausedWait = 5 * time.Second
 )
 
 // SweeperOptions says what to sweep and how.
@@ -51,7 +54,9 @@ type SweeperOptions struct {
 type Sweeper struct {
 	opt  SweeperOptions
 	loop *worker.Loop
-	size int // of the next batch; only the loop's goroutine uses it
+	// These are used by the loop's goroutine alone.
+	size   int  // of the next batch
+	paused bool // the last batch found the sweepers paused
 }
 
 // NewSweeper makes a sweeper. It starts nothing: see Run.
@@ -73,6 +78,9 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	s.loop = worker.New(worker.Options{
 		Name: "sweeper", Batch: s.batch, Timeout: o.ClaimTime, Log: o.Log, Metrics: o.Worker,
 		Next: func(ctx context.Context) (time.Duration, error) {
+			if s.paused {
+				return pausedWait, nil
+			}
 			return o.Collector.NextPending(ctx, worker.MaxIdle)
 		},
 	})
@@ -156,6 +164,9 @@ func (s *Sweeper) claimAndSweep(ctx context.Context) (*outcome, error) {
 		return nil, err
 	}
 	list, err := s.opt.Collector.ClaimPending(ctx, s.size, s.opt.ClaimTime)
+	if s.paused = errors.Is(err, ErrSweepsPaused); s.paused {
+		return &outcome{}, nil
+	}
 	if err != nil || len(list) == 0 {
 		return &outcome{}, err
 	}

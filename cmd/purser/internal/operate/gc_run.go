@@ -169,7 +169,10 @@ func (r *gcRun) summary(w io.Writer) error {
 	if err == nil && p.Kept > 0 {
 		_, err = fmt.Fprintf(w, "Kept in the store until gc.keep_doomed is over, or a day after a repair: %s (%s).\n", command.Count(p.Kept, "object"), command.Size(p.KeptBytes))
 	}
-	if err == nil && r.report.Complete {
+	if err == nil && p.Paused {
+		_, err = fmt.Fprintln(w, "A backup is running. Until it ends, nothing is deleted from the store: servers do it afterwards.")
+	}
+	if err == nil && r.report.Complete && !p.Paused {
 		_, err = fmt.Fprintln(w, "Nothing is left to do now. What lost its last reference may wait for its delay: see \"purser gc status\".")
 	}
 	return err

@@ -1,0 +1,72 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// sweepLock is the key of the advisory lock that PauseSweeps takes, and that ClaimPending
+// takes in shared mode.
+const sweepLock = 0x70757377 // "pusw"
+
+var (
+	// ErrSweepsPaused says that no pending deletions can be claimed, since a backup is running.
+	ErrSweepsPaused = errors.New("a backup is running, so nothing is deleted from the blob store")
+
+	// ErrPausing says that another process has paused the sweepers.
+	ErrPausing = errors.New("another backup or restore of this registry is running")
+)
+
+// pauseWait is how long PauseSweeps waits for the statements of sweepers that are claiming
+// pending deletions.
+const pauseWait = "20s"
+
+// PauseSweeps keeps all processes from claiming pending deletions, until [ResumeSweeps] or the
+// end of the connection's session. It returns ErrPausing if another connection has paused
+// them.
+//
+// After PauseSweeps has returned, every object that a sweeper can still be deleting was
+// claimed by a statement that had committed before, and the row of the object's blob had been
+// deleted before that. So a snapshot that begins after PauseSweeps has no row of a blob whose
+// object is deleted before ResumeSweeps.
+func PauseSweeps(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "SELECT set_config('lock_timeout', $1, false)", pauseWait)
+	if err == nil {
+		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", sweepLock)
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, "RESET lock_timeout")
+	}
+	if db.Code(err) == db.CodeLockNotAvailable {
+		return ErrPausing
+	}
+	if err != nil {
+		return fmt.Errorf("pausing deletions from the blob store: %w", err)
+	}
+	return nil
+}
+
+// ResumeSweeps ends what PauseSweeps began on the same connection.
+func ResumeSweeps(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", sweepLock); err != nil {
+		return fmt.Errorf("resuming deletions from the blob store: %w", err)
+	}
+	return nil
+}
+
+// SweepsPausedIn says whether the sweepers of the connection's database are paused by another
+// connection. Since the lock belongs to a database, a process that has paused them can tell by
+// this function whether two connections lead to the same database.
+func SweepsPausedIn(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	var free bool
+	err := conn.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock_shared($1)", sweepLock).Scan(&free)
+	if err != nil {
+		return false, fmt.Errorf("looking for a backup that runs: %w", err)
+	}
+	return !free, nil
+}
