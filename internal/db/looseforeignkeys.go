@@ -75,6 +75,10 @@ func looseSQL(schema loosefk.Schema) []string {
 	return list
 }
 
+// looseTablesSQL returns the statements that create the tables of deleted records in a schema,
+// without the triggers that write into them.
+func looseTablesSQL(schema string) string { return loosefk.Schema(schema).InstallSQL() }
+
 func installLooseForeignKeys(ctx context.Context, tx pgx.Tx) error {
 	var schema loosefk.Schema
 	if err := tx.QueryRow(ctx, "SELECT current_schema()").Scan(&schema); err != nil {

@@ -47,6 +47,9 @@ type MigrateOptions struct {
 	// Partitions is the number of hash partitions of each large table, from 1 to 1,024. Only
 	// the first migration uses it. Default: DefaultPartitions.
 	Partitions int
+	// Restoring makes Migrate go on although a restore into the database isn't finished. Only
+	// the restore itself sets it.
+	Restoring bool
 }
 
 // MigrationStatus is one migration and when it was applied (zero: pending).
@@ -81,7 +84,11 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	if err := requireOwners(ctx, conn); err != nil {
 		return 0, err
 	}
-	if current, err := upToDate(ctx, conn); err != nil || current {
+	current, restoring, err := upToDate(ctx, conn)
+	if err == nil && restoring && !o.Restoring {
+		err = ErrRestoring
+	}
+	if err != nil || current {
 		return 0, err
 	}
 	var n int
@@ -243,22 +250,24 @@ func requireVersion(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // upToDate says whether the database has the schema of this version, so that there is nothing
-// to migrate. It takes no lock and makes two short queries, because most starts of a process
-// find nothing to migrate and should be quick.
-func upToDate(ctx context.Context, conn *pgx.Conn) (bool, error) {
+// to migrate, and whether a restore into it is unfinished. It takes no lock and makes two short
+// queries, because most starts of a process find nothing to migrate and should be quick.
+func upToDate(ctx context.Context, conn *pgx.Conn) (current, restoring bool, err error) {
 	var known bool
 	if err := conn.QueryRow(ctx, "SELECT to_regclass('settings') IS NOT NULL").Scan(&known); err != nil {
-		return false, fmt.Errorf("looking for the schema: %w", err)
+		return false, false, fmt.Errorf("looking for the schema: %w", err)
 	}
 	if !known {
-		return false, nil
+		return false, false, nil
 	}
 	var hash string
-	err := conn.QueryRow(ctx, "SELECT COALESCE((SELECT value FROM settings WHERE name = 'schema_hash'), '')").Scan(&hash)
+	err = conn.QueryRow(ctx, `
+		SELECT COALESCE((SELECT value FROM settings WHERE name = 'schema_hash'), ''), EXISTS (SELECT FROM settings WHERE name = $1)`,
+		restoringSetting).Scan(&hash, &restoring)
 	if err != nil {
-		return false, fmt.Errorf("reading the schema's hash: %w", err)
+		return false, false, fmt.Errorf("reading the schema's hash: %w", err)
 	}
-	return hash == Hash(), nil
+	return hash == Hash(), restoring, nil
 }
 
 func gooseProvider(dsn string, partitions int) (*goose.Provider, func(), error) {

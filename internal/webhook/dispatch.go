@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -145,7 +146,7 @@ func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told i
 	}
 	if p.foreign {
 		s.opt.Log.WarnContext(ctx, "the database was restored or moved, and the order of its audit log began anew: webhooks aren't told of what happened before now")
-		return true, 0, s.beginAnew(ctx, tx)
+		return true, 0, beginAnew(ctx, tx)
 	}
 	watchers, err := watchersOf(ctx, tx, p.since)
 	if err != nil {
@@ -177,10 +178,19 @@ func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told i
 	return moreChanges || morePulls || moreCollected || len(due) == maxDue, len(notices), err
 }
 
+// BeginAnew makes webhooks tell only of what happens from now on. It is for a database that was
+// restored or moved.
+func BeginAnew(ctx context.Context, d *db.DB) error {
+	if err := beginAnew(ctx, d.Pool); err != nil {
+		return fmt.Errorf("skipping what happened before the restore: %w", err)
+	}
+	return nil
+}
+
 // beginAnew moves the position to the end of the audit log, so that no notices are sent of
 // entries before it.
-func (s *Sender) beginAnew(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `
+func beginAnew(ctx context.Context, q db.Querier) error {
+	_, err := q.Exec(ctx, `
 		UPDATE webhookposition SET xid = pg_snapshot_xmin(pg_current_snapshot()), id = 0,
 			pulls_xid = pg_snapshot_xmin(pg_current_snapshot()), pulls_id = 0, since = clock_timestamp()`)
 	return err
