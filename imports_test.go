@@ -89,6 +89,7 @@ var layers = map[string]rule{
 	"internal/check":               {layer: 5},
 	"internal/storeid":             {layer: 5, also: []string{"internal/check"}},
 	"internal/autoprune":           {layer: 4},
+	"internal/backup":              {layer: 5},
 	"internal/api":                 {layer: 5}, // what the management API and the command line share
 	"internal/server":              {layer: 5}, // what its APIs share
 	"internal/server/distribution": {layer: 6},

@@ -92,6 +92,8 @@ const (
 	RetryGC           Kind = "retry_gc" // failed reviews were put back into the queue
 	RunCheck          Kind = "run_check"
 	AdoptStore        Kind = "adopt_store"
+	RunBackup         Kind = "run_backup"
+	RunRestore        Kind = "run_restore"
 	RunLooseKeys      Kind = "run_loose_foreign_keys"
 	ExportLog         Kind = "export_logs"
 	ChangeMaintenance Kind = "change_maintenance"
@@ -133,7 +135,7 @@ var kinds = []Kind{
 	EnableTeamSync, DisableTeamSync, CreateRobotFederation, DeleteRobotFederation, ExchangeFederatedToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
 	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
-	RunGC, RetryGC, RunCheck, AdoptStore, RunLooseKeys, ExportLog, ChangeMaintenance,
+	RunGC, RetryGC, RunCheck, AdoptStore, RunBackup, RunRestore, RunLooseKeys, ExportLog, ChangeMaintenance,
 	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys,
 	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter, RecountQuota,
 	RestoreRepo, RestoreNamespace, PurgeRepo, PurgeNamespace,

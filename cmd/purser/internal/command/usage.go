@@ -73,6 +73,10 @@ func exitCodeOf(err error, otherwise int) int {
 	return otherwise
 }
 
+// TakesArguments is an annotation of a command that has subcommands, and also does something
+// itself with its arguments.
+const TakesArguments = "takes arguments"
+
 // checkUsage changes `cmd` and its subcommands so that errors about their flags and
 // arguments are usage errors, with suggestions for misspelt names of subcommands.
 func checkUsage(cmd *cobra.Command) {
@@ -88,7 +92,7 @@ func checkUsage(cmd *cobra.Command) {
 	}
 	check := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 && cmd.HasSubCommands() {
+		if len(args) > 0 && cmd.HasSubCommands() && cmd.Annotations[TakesArguments] == "" {
 			return &usageError{cmd.CommandPath(), unknownCommand(cmd, args[0])}
 		}
 		if check == nil {

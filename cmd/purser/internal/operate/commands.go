@@ -13,6 +13,7 @@ import (
 // Commands returns the commands for operators.
 func Commands(src *command.Source) []*cobra.Command {
 	return []*cobra.Command{
-		configCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), checkCommand(src), storeCommand(src), looseCommand(src), doctorCommand(src),
+		configCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), checkCommand(src), storeCommand(src),
+		backupCommand(src), restoreCommand(src), looseCommand(src), doctorCommand(src),
 	}
 }

@@ -1,0 +1,43 @@
+package backend
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/backup"
+	"github.com/purser-registry/purser/internal/blob/s3"
+	"github.com/purser-registry/purser/internal/config"
+)
+
+// S3Access says how a bucket of backups is reached. Where a field is empty, the setting of
+// storage.s3 applies.
+type S3Access struct {
+	Endpoint  string
+	Region    string
+	PathStyle bool
+}
+
+// BackupTarget opens the place that the argument names: a directory, or s3://BUCKET/PREFIX.
+func BackupTarget(text string, cfg config.Storage, a S3Access) (backup.Target, error) {
+	rest, inS3 := strings.CutPrefix(text, "s3://")
+	if !inS3 {
+		if text == "" || strings.Contains(text, "://") {
+			return nil, fmt.Errorf("%q is neither a directory nor s3://BUCKET/PREFIX", text)
+		}
+		return backup.InDirectory(text)
+	}
+	bucket, prefix, _ := strings.Cut(rest, "/")
+	prefix = strings.Trim(prefix, "/")
+	if c := cfg.S3; cfg.UsesS3() && bucket == c.Bucket && prefix == c.Prefix {
+		return nil, fmt.Errorf("%s is the place of the registry's own blobs: name another bucket or prefix", text)
+	}
+	store, err := s3.New(s3.Options{
+		Endpoint: cmp.Or(a.Endpoint, cfg.S3.Endpoint), Region: cmp.Or(a.Region, cfg.S3.Region), Bucket: bucket, Prefix: prefix,
+		PathStyle: a.PathStyle || cfg.S3.PathStyle, AccessKey: cfg.S3.AccessKey, SecretKey: string(cfg.S3.SecretKey),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", text, err)
+	}
+	return backup.InBucket(store, text), nil
+}

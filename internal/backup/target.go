@@ -1,0 +1,180 @@
+package backup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// Target is where backups are: a directory or a prefix in a bucket. It has files with names
+// such as "backups/ID/manifest.json".
+type Target interface {
+	// Put writes a file with the next `size` bytes of r, durably and as a whole: nobody sees
+	// an incomplete file. It replaces a file of this name.
+	Put(ctx context.Context, name string, size int64, r io.Reader) error
+	// Open returns a reader of a file, or blob.ErrNotFound.
+	Open(ctx context.Context, name string) (io.ReadCloser, error)
+	// Files returns the names (as keys) and sizes of all files whose names begin with
+	// `prefix`. Within a directory they are sorted by the bytes of their names. If the listing
+	// fails, the last element is the error.
+	Files(ctx context.Context, prefix string) iter.Seq2[blob.Object, error]
+	// Delete deletes files. A missing file is no error.
+	Delete(ctx context.Context, names []string) error
+	// Place describes where the target is, for messages.
+	Place() string
+}
+
+// Bucket is an S3 store, as far as a target needs it. s3.Store implements it.
+type Bucket interface {
+	blob.Putter
+	Open(ctx context.Context, key string, off, length int64) (io.ReadCloser, error)
+	All(ctx context.Context, prefix string) iter.Seq2[blob.Object, error]
+	Delete(ctx context.Context, keys []string) error
+}
+
+type bucketTarget struct {
+	Bucket
+	place string
+}
+
+// InBucket returns the target in a bucket, below the store's prefix.
+func InBucket(b Bucket, place string) Target { return bucketTarget{b, place} }
+
+func (b bucketTarget) Place() string { return b.place }
+
+func (b bucketTarget) Open(ctx context.Context, name string) (io.ReadCloser, error) {
+	return b.Bucket.Open(ctx, name, 0, -1)
+}
+
+func (b bucketTarget) Files(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {
+	return b.All(ctx, prefix)
+}
+
+type dirTarget struct{ path string }
+
+// InDirectory returns the target in a directory. The directory is created by the first Put.
+func InDirectory(path string) (Target, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("resolving the directory of backups %s: %w", path, err)
+	}
+	return dirTarget{abs}, nil
+}
+
+func (d dirTarget) Place() string { return d.path }
+
+func (d dirTarget) file(name string) (string, error) {
+	if !filepath.IsLocal(filepath.FromSlash(name)) {
+		return "", fmt.Errorf("%q is not a path below the directory of backups", name)
+	}
+	return filepath.Join(d.path, filepath.FromSlash(name)), nil
+}
+
+func (d dirTarget) Put(ctx context.Context, name string, size int64, r io.Reader) error {
+	path, err := d.file(name)
+	if err != nil {
+		return err
+	}
+	if err := blob.PutFile(ctx, path, size, r); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return nil
+}
+
+func (d dirTarget) Open(ctx context.Context, name string) (io.ReadCloser, error) {
+	path, err := d.file(name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, blob.ErrNotFound
+	}
+	return f, err
+}
+
+func (d dirTarget) Files(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {
+	return func(yield func(blob.Object, error) bool) {
+		// Begin in the deepest directory that has all of the files.
+		root := d.path
+		if i := strings.LastIndexByte(prefix, '/'); i >= 0 {
+			root = filepath.Join(d.path, filepath.FromSlash(prefix[:i]))
+		}
+		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // deleted meanwhile, or there are no files yet
+			}
+			if err != nil || e.IsDir() {
+				return errors.Join(err, ctx.Err())
+			}
+			rel, err := filepath.Rel(d.path, path)
+			if err != nil {
+				return err
+			}
+			name := filepath.ToSlash(rel)
+			if !strings.HasPrefix(name, prefix) {
+				return nil
+			}
+			info, err := e.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			if !yield(blob.Object{Key: name, Size: info.Size(), Modified: info.ModTime()}, nil) {
+				return fs.SkipAll
+			}
+			return nil
+		})
+		if err != nil {
+			yield(blob.Object{}, fmt.Errorf("listing %s: %w", root, err))
+		}
+	}
+}
+
+// Delete implements Target. It also removes directories that have become empty.
+func (d dirTarget) Delete(_ context.Context, names []string) error {
+	var errs []error
+	for _, name := range names {
+		path, err := d.file(name)
+		if err != nil {
+			return err
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+			continue
+		}
+		for dir := filepath.Dir(path); dir != d.path && os.Remove(dir) == nil; {
+			dir = filepath.Dir(dir)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// putBytes writes a file with these bytes.
+func putBytes(ctx context.Context, t Target, name string, b []byte) error {
+	return t.Put(ctx, name, int64(len(b)), bytes.NewReader(b))
+}
+
+// maxSmallFile limits what readAll reads.
+const maxSmallFile = 64 << 20
+
+// readAll returns the content of a small file, or blob.ErrNotFound.
+func readAll(ctx context.Context, t Target, name string) ([]byte, error) {
+	r, err := t.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(io.LimitReader(r, maxSmallFile))
+}
