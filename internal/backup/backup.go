@@ -104,6 +104,9 @@ type Options struct {
 	Progress func(Progress)
 	Log      *slog.Logger // default slog.Default()
 
+	// statsStay leaves the statistics out: they are in another database, and stay there.
+	statsStay bool
+
 	// paused is called while the sweepers are paused and the snapshot is taken; copied after
 	// each object. They are for tests.
 	paused func()
@@ -212,7 +215,7 @@ func (b *run) database(ctx context.Context, conn *pgx.Conn) error {
 		if err := b.listObjects(ctx, tx); err != nil {
 			return err
 		}
-		if stats == nil {
+		if stats == nil && !b.statsStay {
 			b.m.Stats, err = d.part(ctx, tx, s, "stats", isStats)
 		}
 		return err
@@ -226,6 +229,9 @@ func (b *run) database(ctx context.Context, conn *pgx.Conn) error {
 // otherStats returns a connection to the statistics' database if that isn't the database of
 // conn, whose sweepers are paused.
 func (b *run) otherStats(ctx context.Context, conn *pgx.Conn) (*pgx.Conn, func(), error) {
+	if b.statsStay {
+		return nil, func() {}, nil
+	}
 	if b.Stats == b.Main {
 		return nil, func() {}, requireSchema(ctx, conn, db.Newest().Stats, db.CurrentStats)
 	}

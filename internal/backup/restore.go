@@ -46,6 +46,15 @@ type RestoreOptions struct {
 	Progress   func(Progress) // may be nil
 	Log        *slog.Logger   // default slog.Default()
 
+	// transfer says that the rows come from a registry that is stopped, and aren't an old
+	// state: see Transfer.
+	transfer bool
+	// statsStay says that the statistics are in the database Stats already.
+	statsStay bool
+	// beforeEnd is called when all is done but the end of the note that keeps servers from
+	// starting. May be nil.
+	beforeEnd func(ctx context.Context) error
+
 	// reached is called before each step. If it returns an error, the restore ends as if the
 	// process were killed. It is for tests.
 	reached func(step string) error
@@ -204,6 +213,12 @@ func (r *restore) begin(ctx context.Context) error {
 		if err := r.first(ctx); err != nil {
 			return err
 		}
+	} else if r.transfer {
+		// The rows of an interrupted transfer may be older than the source is now.
+		r.note = note{Backup: r.m.ID, Identity: r.m.Store}
+		if err := db.MarkRestoring(ctx, r.conn, r.note.String()); err != nil {
+			return err
+		}
 	} else if err := json.Unmarshal([]byte(old), &r.note); err != nil || r.note.Backup != r.m.ID {
 		return fmt.Errorf("a restore of backup %s into this database was interrupted: go on with that one, or use another, empty database", r.note.Backup)
 	}
@@ -246,7 +261,7 @@ const emptyDatabase = "a restore needs an empty one: name a new database in data
 
 func (r *restore) requireEmptyDatabase(ctx context.Context) error {
 	conns := []*pgx.Conn{r.conn}
-	if r.stats != r.conn {
+	if r.stats != r.conn && !r.statsStay {
 		conns = append(conns, r.stats)
 	}
 	for _, conn := range conns {
@@ -325,11 +340,13 @@ func (r *restore) fill(ctx context.Context) error {
 		return err
 	}
 	r.told.step("loading the database")
-	if err := db.MigrateStatsTo(ctx, r.Stats, r.m.Schema.Stats); err != nil {
-		return err
+	if !r.statsStay {
+		if err := db.MigrateStatsTo(ctx, r.Stats, r.m.Schema.Stats); err != nil {
+			return err
+		}
 	}
-	if r.stats != r.conn {
-		l := loader{r.Target, r.m.dir(), r.told}
+	l := loader{t: r.Target, dir: r.m.dir(), told: r.told, again: r.transfer}
+	if r.stats != r.conn && !r.statsStay {
 		if err := l.load(ctx, r.stats, []Part{r.m.Stats}, nil); err != nil {
 			return fmt.Errorf("the statistics' database: %w", err)
 		}
@@ -339,10 +356,10 @@ func (r *restore) fill(ctx context.Context) error {
 	}
 	r.note.Loaded = true
 	parts := []Part{r.m.Main}
-	if r.stats == r.conn {
+	if r.stats == r.conn && !r.statsStay {
 		parts = append(parts, r.m.Stats)
 	}
-	return loader{r.Target, r.m.dir(), r.told}.load(ctx, r.conn, parts, func(tx pgx.Tx) error {
+	return l.load(ctx, r.conn, parts, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `
 			INSERT INTO store_identity AS i (id, place, confirmed_at) VALUES ($1, $2, now())
 			ON CONFLICT (one) DO UPDATE SET id = EXCLUDED.id, place = EXCLUDED.place, confirmed_at = EXCLUDED.confirmed_at`,
@@ -460,7 +477,7 @@ func (r *restore) finish(ctx context.Context) error {
 	if err := r.reached("reset"); err != nil {
 		return err
 	}
-	if r.out.Uncounted, err = beginAnew(ctx, main, stats, r.Log); err != nil {
+	if r.out.Uncounted, err = beginAnew(ctx, main, stats, r.transfer, r.Log); err != nil {
 		return err
 	}
 	if _, err := main.AnalyzeGrown(ctx); err != nil {
@@ -469,14 +486,20 @@ func (r *restore) finish(ctx context.Context) error {
 	if err := r.reached("end"); err != nil {
 		return err
 	}
+	if r.beforeEnd != nil {
+		if err := r.beforeEnd(ctx); err != nil {
+			return err
+		}
+	}
 	return db.MarkRestored(ctx, main.Pool)
 }
 
 // beginAnew gives the pulls in the audit log transaction ids of this server, and lets webhooks
 // tell only of what happens from now on. Pulls from between the backup and now are unknown, so
 // the statistics count as complete from now on only, and no policy takes a tag for unused that
-// was used meanwhile. It returns the number of pulls that are still to be counted.
-func beginAnew(ctx context.Context, main, stats *db.DB, log *slog.Logger) (uncounted int64, err error) {
+// was used meanwhile. (After a transfer there are no such pulls.) It returns the number of pulls
+// that are still to be counted.
+func beginAnew(ctx context.Context, main, stats *db.DB, transfer bool, log *slog.Logger) (uncounted int64, err error) {
 	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{
 		Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.LivingNamespaces}, Logger: log,
 	})
@@ -485,6 +508,9 @@ func beginAnew(ctx context.Context, main, stats *db.DB, log *slog.Logger) (uncou
 	}
 	if uncounted, err = w.Reset(ctx); err != nil {
 		return 0, err
+	}
+	if transfer {
+		return uncounted, webhook.BeginAnew(ctx, main)
 	}
 	if err := pullstats.Unrecorded(ctx, stats, 0); err != nil {
 		return 0, err
@@ -500,6 +526,8 @@ type loader struct {
 	t    Target
 	dir  string
 	told *teller
+	// again says that the rows of an earlier attempt are to be replaced.
+	again bool
 }
 
 // load replaces the rows of all tables of the parts, and calls `last`, in one transaction.
@@ -512,7 +540,7 @@ func (l loader) load(ctx context.Context, conn *pgx.Conn, parts []Part, last fun
 		if err != nil {
 			return err
 		}
-		if err := empty(ctx, tx, parts); err != nil {
+		if err := empty(ctx, tx, parts, l.again); err != nil {
 			return err
 		}
 		for _, p := range parts {
@@ -567,8 +595,9 @@ func enableTriggers(ctx context.Context, tx pgx.Tx, tables []string) error {
 }
 
 // empty deletes the rows that migrations have inserted, except those that describe the
-// database itself. It refuses tables with content: a server may have been started meanwhile.
-func empty(ctx context.Context, tx pgx.Tx, parts []Part) error {
+// database itself. Unless `again` is set, it refuses tables with content: a server may have been
+// started meanwhile.
+func empty(ctx context.Context, tx pgx.Tx, parts []Part, again bool) error {
 	var names []string
 	settings := false
 	for _, p := range parts {
@@ -589,7 +618,7 @@ func empty(ctx context.Context, tx pgx.Tx, parts []Part) error {
 			if err != nil {
 				return err
 			}
-			if some && !isStats(table) {
+			if some && !isStats(table) && !again {
 				return fmt.Errorf("table %s has got rows since the restore began, so a server is running: %w", table, ErrNotEmpty)
 			}
 		}

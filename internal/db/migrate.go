@@ -84,9 +84,9 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	if err := requireOwners(ctx, conn); err != nil {
 		return 0, err
 	}
-	current, restoring, err := upToDate(ctx, conn)
-	if err == nil && restoring && !o.Restoring {
-		err = ErrRestoring
+	current, marked, err := upToDate(ctx, conn)
+	if err == nil && marked {
+		err = usable(ctx, conn, o.Restoring)
 	}
 	if err != nil || current {
 		return 0, err
@@ -250,9 +250,9 @@ func requireVersion(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // upToDate says whether the database has the schema of this version, so that there is nothing
-// to migrate, and whether a restore into it is unfinished. It takes no lock and makes two short
+// to migrate, and whether a restore or a move has marked the database (see usable). It takes no lock and makes two short
 // queries, because most starts of a process find nothing to migrate and should be quick.
-func upToDate(ctx context.Context, conn *pgx.Conn) (current, restoring bool, err error) {
+func upToDate(ctx context.Context, conn *pgx.Conn) (current, marked bool, err error) {
 	var known bool
 	if err := conn.QueryRow(ctx, "SELECT to_regclass('settings') IS NOT NULL").Scan(&known); err != nil {
 		return false, false, fmt.Errorf("looking for the schema: %w", err)
@@ -262,12 +262,12 @@ func upToDate(ctx context.Context, conn *pgx.Conn) (current, restoring bool, err
 	}
 	var hash string
 	err = conn.QueryRow(ctx, `
-		SELECT COALESCE((SELECT value FROM settings WHERE name = 'schema_hash'), ''), EXISTS (SELECT FROM settings WHERE name = $1)`,
-		restoringSetting).Scan(&hash, &restoring)
+		SELECT COALESCE((SELECT value FROM settings WHERE name = 'schema_hash'), ''), EXISTS (SELECT FROM settings WHERE name = ANY ($1))`,
+		[]string{restoringSetting, movedSetting}).Scan(&hash, &marked)
 	if err != nil {
 		return false, false, fmt.Errorf("reading the schema's hash: %w", err)
 	}
-	return hash == Hash(), restoring, nil
+	return hash == Hash(), marked, nil
 }
 
 func gooseProvider(dsn string, partitions int) (*goose.Provider, func(), error) {

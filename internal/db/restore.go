@@ -19,6 +19,13 @@ import (
 // ErrRestoring says that a restore into the database has begun and isn't finished.
 var ErrRestoring = errors.New(`a restore into this database isn't finished: run "purser restore" again`)
 
+// ErrMoved says that the registry uses another database now, so that this one must not be used.
+var ErrMoved = errors.New("this registry was moved to another database")
+
+// movedSetting is the name of the row in the table settings that MarkMoved inserts. Its value
+// says where the registry is now.
+const movedSetting = "moved"
+
 // restoringSetting is the name of the row in the table settings that a restore inserts at its
 // beginning and deletes at its end.
 const restoringSetting = "restoring"
@@ -216,6 +223,62 @@ func MarkRestoring(ctx context.Context, q Querier, note string) error {
 		return fmt.Errorf("storing that a restore has begun: %w", err)
 	}
 	return nil
+}
+
+// MarkMoved stores that the registry uses another database from now on, which `to` describes
+// without a password. From then on Migrate and Usable return ErrMoved.
+func MarkMoved(ctx context.Context, q Querier, to string) error {
+	_, err := q.Exec(ctx, `
+		INSERT INTO settings (name, value) VALUES ($1, $2)
+		ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value`, movedSetting, to)
+	if err != nil {
+		return fmt.Errorf("storing that the registry was moved: %w", err)
+	}
+	return nil
+}
+
+// UnmarkMoved ends what MarkMoved began. It returns false if there was no mark.
+func UnmarkMoved(ctx context.Context, q Querier) (was bool, err error) {
+	done, err := q.Exec(ctx, "DELETE FROM settings WHERE name = $1", movedSetting)
+	if err != nil {
+		return false, fmt.Errorf("storing that the registry is back: %w", err)
+	}
+	return done.RowsAffected() > 0, nil
+}
+
+// Usable returns ErrMoved if the registry was moved to another database, and ErrRestoring if a
+// restore into this one isn't finished.
+func Usable(ctx context.Context, dsn string) error {
+	conn, done, err := migrationConn(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer done()
+	there, err := Exists(ctx, conn, "settings")
+	if err != nil || !there {
+		return err
+	}
+	return usable(ctx, conn, false)
+}
+
+// usable is Usable for a database with the table settings. It returns no ErrRestoring if the
+// caller is the restore itself.
+func usable(ctx context.Context, conn *pgx.Conn, restoring bool) error {
+	rows, err := conn.Query(ctx, "SELECT name, value FROM settings WHERE name = ANY ($1)", []string{movedSetting, restoringSetting})
+	if err != nil {
+		return fmt.Errorf("reading the settings in the database: %w", err)
+	}
+	var name, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		switch {
+		case name == movedSetting:
+			return fmt.Errorf("%w, %s: name that one in database.main. If the move is to be given up, and nothing has used the other database, run \"purser move database --back\"", ErrMoved, value)
+		case !restoring:
+			return ErrRestoring
+		}
+		return nil
+	})
+	return err
 }
 
 // MarkRestored ends what MarkRestoring began.

@@ -141,7 +141,12 @@ func isOf(made *pgconn.Config, dsn string) bool {
 
 // CheckMetadata is like CheckSchema, for the metadata only. It is for commands that don't
 // need the statistics, whose server may be unreachable.
+// It also returns an error if the database must not be used, because the registry was moved or
+// a restore isn't finished.
 func CheckMetadata(ctx context.Context, dsn string) error {
+	if err := db.Usable(ctx, dsn); err != nil {
+		return err
+	}
 	list, err := db.Status(ctx, dsn)
 	return errors.Join(err, SchemaComplete(list))
 }
