@@ -730,3 +730,49 @@ func TestTransfer(t *testing.T) {
 		t.Errorf("the rows are left: %v", err)
 	}
 }
+
+// Blobs move to S3 while the registry serves, and the last pass copies the rest. It is refused
+// while a server runs. Afterwards the old store belongs to nobody.
+func TestMoveBlobs(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for i := range 5 {
+		r.push(fmt.Sprint("v", i), fmt.Sprint("content ", i))
+	}
+	to, err := s3.New(blobtest.S3Server(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := MoveBlobsOptions{Main: r.dsn, From: r.store, FromPlace: "here", Identity: r.id, To: to, ToPlace: "s3://there", Log: quiet}
+	pass := func(want int64) {
+		t.Helper()
+		if res, err := MoveBlobs(t.Context(), o); err != nil || res.Copied != want || res.Missing != 0 || res.Finished != o.Finish {
+			t.Fatalf("%+v, %v, want %d copied", res, err, want)
+		}
+	}
+	pass(5)
+	pass(0)
+	r.push("v5", "content 5")
+	o.Finish = true
+	r.Exec(t, "INSERT INTO replicas (id, name) VALUES ($1, 'a server')", uuid.New())
+	if _, err := MoveBlobs(t.Context(), o); !errors.Is(err, ErrRunning) {
+		t.Errorf("beside a server: %v", err)
+	}
+	r.Exec(t, "DELETE FROM replicas")
+	pass(1)
+	wantObjects(t, r.dsn, to)
+	if id, err := to.Identity(t.Context()); id != r.id || err != nil {
+		t.Errorf("the new store has the identity %q, %v", id, err)
+	}
+	if id, err := r.store.Identity(t.Context()); id == r.id || id == "" || err != nil {
+		t.Errorf("the old store has the identity %q, %v", id, err)
+	}
+	full := newStore(t)
+	if err := full.Put(t.Context(), blob.NewBase()+"-0", 1, strings.NewReader("x")); err != nil {
+		t.Fatal(err)
+	}
+	o.From, o.To, o.ToPlace, o.Finish = to, full, "full", false
+	if _, err := MoveBlobs(t.Context(), o); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("into a store in use: %v", err)
+	}
+}

@@ -20,7 +20,7 @@ import (
 var ErrRestoring = errors.New(`a restore into this database isn't finished: run "purser restore" again`)
 
 // ErrMoved says that the registry uses another database now, so that this one must not be used.
-var ErrMoved = errors.New("this registry was moved to another database")
+var ErrMoved = errors.New("this registry was moved")
 
 // movedSetting is the name of the row in the table settings that MarkMoved inserts. Its value
 // says where the registry is now.
@@ -272,7 +272,7 @@ func usable(ctx context.Context, conn *pgx.Conn, restoring bool) error {
 	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
 		switch {
 		case name == movedSetting:
-			return fmt.Errorf("%w, %s: name that one in database.main. If the move is to be given up, and nothing has used the other database, run \"purser move database --back\"", ErrMoved, value)
+			return fmt.Errorf("%w %s: name that one in database.main. If the move is to be given up, and nothing has used the other database, run \"purser move database --back\"", ErrMoved, value)
 		case !restoring:
 			return ErrRestoring
 		}

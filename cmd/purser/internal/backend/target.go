@@ -3,6 +3,7 @@ package backend
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/backup"
@@ -40,4 +41,29 @@ func BackupTarget(text string, cfg config.Storage, a S3Access) (backup.Target, e
 		return nil, fmt.Errorf("%s: %w", text, err)
 	}
 	return backup.InBucket(store, text), nil
+}
+
+// BlobPlace returns the settings of the blob store that the argument names: a directory, or
+// s3://BUCKET/PREFIX.
+func BlobPlace(text string, cfg config.Storage, a S3Access) (config.Storage, error) {
+	rest, inS3 := strings.CutPrefix(text, "s3://")
+	if !inS3 {
+		if text == "" || strings.Contains(text, "://") {
+			return cfg, fmt.Errorf("%q is neither a directory nor s3://BUCKET/PREFIX", text)
+		}
+		path, err := filepath.Abs(text)
+		if err != nil {
+			return cfg, err
+		}
+		cfg.S3, cfg.Filesystem.Path = config.S3{}, path
+		return cfg, nil
+	}
+	cfg.S3.Bucket, cfg.S3.Prefix, _ = strings.Cut(rest, "/")
+	cfg.S3.Prefix = strings.Trim(cfg.S3.Prefix, "/")
+	if cfg.S3.Bucket == "" {
+		return cfg, fmt.Errorf("%q names no bucket", text)
+	}
+	cfg.S3.Endpoint, cfg.S3.Region = cmp.Or(a.Endpoint, cfg.S3.Endpoint), cmp.Or(a.Region, cfg.S3.Region)
+	cfg.S3.PathStyle = a.PathStyle || cfg.S3.PathStyle
+	return cfg, nil
 }

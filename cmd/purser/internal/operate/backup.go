@@ -90,28 +90,15 @@ func runBackup(cmd *cobra.Command, cfg *config.Config, dsn string, o backup.Opti
 	if o.Log, err = command.NewLogger(progress, cfg.Log); err != nil {
 		return err
 	}
-	raw, err := backend.TryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: true})
+	store, identity, err := ownStore(ctx, cmd, cfg, dsn)
 	if err != nil {
 		return err
-	}
-	store, err := backend.IdentifiedStore(cfg.Storage, metadata, raw, o.Log)
-	if err != nil {
-		return err
-	}
-	state, err := store.Show(ctx)
-	switch {
-	case err != nil:
-		return err
-	case state.Database == "":
-		return errors.New("the database has no blob store yet: start the registry once with \"purser serve\"")
-	case !state.Same():
-		return fmt.Errorf("%w: \"purser store show\" tells more", blob.ErrWrongStore)
 	}
 	entry := audit.Entry{Kind: audit.RunBackup, Detail: map[string]any{"target": o.Target.Place(), "blobs": o.Blobs}}
 	if err := audit.New(metadata).Append(ctx, entry); err != nil {
 		return err
 	}
-	o.Main, o.Stats, o.Store, o.Identity, o.Place = dsn, backend.StatsDSN(cfg, dsn), raw, state.Database, state.Place
+	o.Main, o.Stats, o.Store, o.Identity, o.Place = dsn, backend.StatsDSN(cfg, dsn), store, identity, backend.StorePlace(cfg.Storage)
 	o.Purser = command.ReadBuild().Version
 	o.Progress = func(p backup.Progress) { tellBackup(progress, p) }
 	r, err := backup.Run(ctx, o)
