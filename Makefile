@@ -72,6 +72,7 @@ e2e-all: packages tools ## e2e with helm, cosign and a Kubernetes API too, which
 	$(call say,end-to-end tests with helm, cosign and a Kubernetes API)
 	@nice tools/get kubeapi helm cosign >/dev/null
 	go test $(RACE) -tags e2e_all -count=1 -timeout 40m ./e2e
+	go test -tags e2e_all -count=1 -timeout 10m -run TestPostgresUpgrade ./cmd/purser
 
 soak: packages tools ## random traffic, kills and a failing store for DURATION, default 1h, or until interrupted
 	$(call say,soaking for $(DURATION) of traffic)

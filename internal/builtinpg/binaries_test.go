@@ -80,7 +80,7 @@ func TestNothingThatFits(t *testing.T) {
 		"the named is missing":      {named: filepath.Join(base, "none"), path: good, want: []string{binVariable, "none", "no such file"}},
 		"the named is broken":       {named: broken, path: good, want: []string{binVariable, "exit status 3", "broken"}},
 		"the named is too old":      {named: old, path: good, want: []string{binVariable, "14.9", "15 or newer"}},
-		"another version":           {path: good, major: 16, want: []string{"/cluster was made by PostgreSQL 16", "15.3 in " + good, "Install PostgreSQL 16", "pg_upgrade", "pg_dumpall"}},
+		"another version":           {path: good, major: 16, want: []string{"/cluster was made by PostgreSQL 16", "15.3 in " + good, "Install PostgreSQL 16", "purser postgres upgrade"}},
 		"a cluster that is too old": {path: good, major: 14, want: []string{"/cluster was made by PostgreSQL 14", "15 or newer", "pg_upgrade"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestClusterOfAnotherMajorIsRefused(t *testing.T) {
 	must(t, err)
 	must(t, os.WriteFile(versionFile, []byte("99\n"), 0o600))
 	_, err = Start(t.Context(), testOptions(dir))
-	wantError(t, err, s.cluster, "PostgreSQL 99", "pg_upgrade")
+	wantError(t, err, s.cluster, "PostgreSQL 99", "purser postgres upgrade")
 
 	must(t, os.WriteFile(versionFile, right, 0o600)) // nothing else has changed
 	begin(t, testOptions(dir))

@@ -8,7 +8,8 @@
 //     lock file. If an earlier owner left a server running, the new owner stops that
 //     server and starts a new one.
 //   - A cluster is complete or absent: initdb works in a temporary directory, which
-//     is renamed at the end. A cluster is never deleted.
+//     is renamed at the end. A cluster is never deleted, except by ForgetOld, which
+//     deletes clusters that an upgrade has replaced.
 //   - The server ends with its owner, even if the owner is killed: on Linux by a death
 //     signal from the kernel, elsewhere by a watchdog process.
 //   - Only the owner's user (and root) can connect: there is no TCP, the socket is
@@ -22,6 +23,7 @@
 //
 //	lock       flock; holds the owner's pid and the socket's directory
 //	cluster/   PostgreSQL's own data directory, and its socket
+//	cluster-N/ the cluster of version N that an upgrade has replaced (see Replace)
 //	initdb-*/  an initialisation under way, or one that was killed
 package builtinpg
 
@@ -52,6 +54,9 @@ type Options struct {
 	// Existing makes Start fail with ErrNoCluster, and create nothing, if there is no
 	// cluster.
 	Existing bool
+	// Major is the major version of PostgreSQL that a new cluster must have. 0: any version from
+	// 15 on. It doesn't apply to a cluster that exists.
+	Major int
 	// AnyRole lets everyone who can open the socket connect as any role. It is for
 	// tests: without it only this process's user and root can connect, as the
 	// superuser.

@@ -36,7 +36,8 @@ type fetcher struct {
 	shared string
 	getenv func(string) string
 	pin    pin
-	known  bool // there is a pin for this platform
+	known  bool        // there is a pin for this platform
+	older  map[int]pin // see olderPins
 	client *http.Client
 }
 
@@ -46,7 +47,14 @@ func newFetcher(o Options) *fetcher {
 		transport = t.Clone() // a copy, whose connections can be closed
 	}
 	p, known := pinForHere()
-	return &fetcher{log: o.Log, dir: o.CacheDir, shared: sharedCache, getenv: os.Getenv, pin: p, known: known, client: &http.Client{Transport: transport}}
+	return &fetcher{log: o.Log, dir: o.CacheDir, shared: sharedCache, getenv: os.Getenv, pin: p, known: known, older: olderForHere(), client: &http.Client{Transport: transport}}
+}
+
+// of returns a fetcher of the package p.
+func (f *fetcher) of(p pin) *fetcher {
+	other := *f
+	other.pin, other.known = p, true
+	return &other
 }
 
 // get returns the bin directory of the pinned programs, readable for acct. It downloads

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -237,7 +238,19 @@ func TestPinsAreComplete(t *testing.T) {
 		t.Errorf("version %s is not of major %d", pinnedVersion, pinnedMajor)
 	}
 	seen := map[string]bool{}
-	for platform, p := range pins {
+	all := maps.Clone(pins)
+	for major, older := range olderPins {
+		if len(older) != len(pins) || major < oldestMajor || major >= pinnedMajor {
+			t.Errorf("version %d has %d packages, want %d", major, len(older), len(pins))
+		}
+		for platform, p := range older {
+			if p.platform != pins[platform].platform || !strings.HasPrefix(p.version, fmt.Sprintf("%d.", major)) {
+				t.Errorf("version %d for %s: %+v", major, platform, p)
+			}
+			all[fmt.Sprint(platform, " ", major)] = p
+		}
+	}
+	for platform, p := range all {
 		raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(p.integrity, "sha512-"))
 		if err != nil || len(raw) != sha512.Size || seen[p.integrity] {
 			t.Errorf("%s: bad or repeated integrity %s (%v)", platform, p.integrity, err)

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -149,7 +150,12 @@ func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 	if err != nil {
 		return err
 	}
-	bin, err := find.find(ctx, acct, s.cluster, major)
+	if major == 0 {
+		if old, err := OldClusters(s.dataDir); err != nil || len(old) > 0 {
+			return errors.Join(err, fmt.Errorf("there is no cluster in %s, but %s: an upgrade was interrupted; run \"purser postgres upgrade\" again", s.dataDir, strings.Join(old, ", ")))
+		}
+	}
+	bin, err := find.find(ctx, acct, s.cluster, cmp.Or(major, o.Major))
 	if err != nil {
 		return err
 	}

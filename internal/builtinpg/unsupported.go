@@ -32,3 +32,21 @@ func RunningDSN(string, string) (string, error) { return "", errUnsupported }
 
 // Foreground does nothing on this operating system.
 func Foreground(uint32) error { return errUnsupported }
+
+// ClusterMajor always fails on this operating system.
+func ClusterMajor(string) (int, error) { return 0, errUnsupported }
+
+// NewestMajor always fails on this operating system.
+func NewestMajor(context.Context, Options) (int, error) { return 0, errUnsupported }
+
+// Replace always fails on this operating system.
+func Replace(string, string) (string, error) { return "", errUnsupported }
+
+// UndoReplace always fails on this operating system.
+func UndoReplace(string) error { return errUnsupported }
+
+// OldClusters always fails on this operating system.
+func OldClusters(string) ([]string, error) { return nil, errUnsupported }
+
+// ForgetOld always fails on this operating system.
+func ForgetOld(string) error { return errUnsupported }

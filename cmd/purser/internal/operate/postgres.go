@@ -34,5 +34,5 @@ func postgresCommand(src *command.Source) *cobra.Command {
 			return err
 		},
 	}
-	return command.Group("postgres", "Reach the built-in PostgreSQL", url)
+	return command.Group("postgres", "Reach and upgrade the built-in PostgreSQL", url, postgresUpgradeCommand(src), postgresForgetCommand(src))
 }
