@@ -157,6 +157,7 @@ func (b *run) run(ctx context.Context) (Result, error) {
 	if err := gc.PauseSweeps(ctx, conn); err != nil {
 		return Result{}, err
 	}
+	defer gc.ResumeSweeps(ctx, conn)
 	if err := prepareTarget(ctx, b.Target, b.Identity); err != nil {
 		return Result{}, err
 	}

@@ -776,3 +776,40 @@ func TestMoveBlobs(t *testing.T) {
 		t.Errorf("into a store in use: %v", err)
 	}
 }
+
+// A restore and a backup need no more rights than the registry has: those of the database's
+// owner, who may not switch off the checks of foreign keys.
+func TestOrdinaryRole(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.push("v1", "content")
+	r.Put(t, "acme/app", catalogtest.Index(t, oci.Compute(oci.SHA256, catalogtest.Image(t, r.push("v2", "other"), nil, nil))), "index")
+	target := newTarget(t)
+	want := dump(t, r.dsn)
+	r.backup(target)
+	o := restoreOptions(t, target)
+	admin := dbtest.Open(t, o.Main)
+	role := "owner_" + blob.NewBase()
+	cfg := admin.Pool.Config().ConnConfig
+	for _, sql := range []string{
+		"CREATE ROLE " + role + " LOGIN", "GRANT ALL ON DATABASE " + cfg.Database + " TO " + role, "ALTER SCHEMA public OWNER TO " + role,
+	} {
+		if _, err := admin.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if _, err := admin.Pool.Exec(context.Background(), "DROP OWNED BY "+role+" CASCADE; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	o.Main = fmt.Sprintf("host=%s port=%d dbname=%s user=%s sslmode=disable", cfg.Host, cfg.Port, cfg.Database, role)
+	if _, err := Restore(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	wantSame(t, dump(t, o.Main), want)
+	again := Options{Main: o.Main, Target: newTarget(t), Store: o.Store, Identity: r.id, Blobs: Copy, Purser: "test", Log: quiet}
+	if b, err := Run(t.Context(), again); err != nil || b.Blobs.Count != 2 || b.Blobs.Missing != 0 {
+		t.Errorf("%+v, %v", b.Manifest, err)
+	}
+}

@@ -100,6 +100,7 @@ func (m *blobMove) run(ctx context.Context) (err error) {
 	if err := gc.PauseSweeps(ctx, conn); err != nil { // one pass at a time, and no backup beside it
 		return err
 	}
+	defer gc.ResumeSweeps(ctx, conn)
 	if m.Finish {
 		if err := requireStopped(ctx, conn); err != nil {
 			return err

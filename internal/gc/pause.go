@@ -51,12 +51,12 @@ func PauseSweeps(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// ResumeSweeps ends what PauseSweeps began on the same connection.
-func ResumeSweeps(ctx context.Context, conn *pgx.Conn) error {
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", sweepLock); err != nil {
-		return fmt.Errorf("resuming deletions from the blob store: %w", err)
-	}
-	return nil
+// ResumeSweeps ends what PauseSweeps began on the same connection, also if ctx has ended. If it
+// fails, the end of the connection does it.
+func ResumeSweeps(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", sweepLock) //nolint:errcheck // see above
 }
 
 // SweepsPausedIn says whether the sweepers of the connection's database are paused by another
