@@ -342,14 +342,19 @@ func restoreCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().BoolVar(&o.Keep, "keep-store", false, "restore the database alone, and use the blobs that the store has")
 	cmd.Flags().BoolVar(&o.NewIdentity, "new-identity", false, "give database and store a new identity, to run beside the registry that was backed up")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		// The backup is looked for first, so that a wrong TARGET doesn't create a database.
+		_, target, err := loadForTarget(src, cmd, &t, args[0])
+		if err != nil {
+			return err
+		}
+		if o.Manifest, err = backup.Find(cmd.Context(), target, id); err != nil {
+			return err
+		}
+		o.Target = target
+		if o.Manifest.Blobs.Which == backup.Reference && !o.Keep {
+			return command.Refuse(fmt.Sprintf("backup %s has no copies of the blobs: restore the blob store, or use the registry's own, and add --keep-store", o.Manifest.ID))
+		}
 		return withAnyDSN(src, cmd, false, func(ctx context.Context, cfg *config.Config, dsn string) error {
-			var err error
-			if o.Target, err = t.open(args[0], cfg); err != nil {
-				return err
-			}
-			if o.Manifest, err = backup.Find(ctx, o.Target, id); err != nil {
-				return err
-			}
 			return runRestore(cmd, cfg, dsn, o, *out)
 		})
 	}
@@ -362,9 +367,6 @@ func runRestore(cmd *cobra.Command, cfg *config.Config, dsn string, o backup.Res
 	var err error
 	if o.Log, err = command.NewLogger(progress, cfg.Log); err != nil {
 		return err
-	}
-	if o.Manifest.Blobs.Which == backup.Reference && !o.Keep {
-		return command.Refuse(fmt.Sprintf("backup %s has no copies of the blobs: restore the blob store, or use the registry's own, and add --keep-store", o.Manifest.ID))
 	}
 	o.Store, err = backend.TryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: o.Keep})
 	if err != nil {
