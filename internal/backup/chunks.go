@@ -117,7 +117,7 @@ func (r *chunkReader) Read(p []byte) (int, error) {
 		if err == nil || n > 0 {
 			return n, nil
 		}
-		if err != io.EOF {
+		if !errors.Is(err, io.EOF) {
 			return 0, r.damaged(err)
 		}
 		if err := r.finish(); err != nil {
@@ -171,12 +171,10 @@ func (r *chunkReader) finish() error {
 	return nil
 }
 
-// Close closes the file that is open.
-func (r *chunkReader) Close() error {
-	if r.file == nil {
-		return nil
+// Close closes the file that is open, if it wasn't read to its end.
+func (r *chunkReader) Close() {
+	if r.file != nil {
+		r.file.Close() //nolint:errcheck // its bytes aren't used
+		r.file = nil
 	}
-	err := r.file.Close()
-	r.file = nil
-	return err
 }

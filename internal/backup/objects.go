@@ -82,7 +82,7 @@ func (l *objectList) peek() (*object, error) {
 		return l.next, nil
 	}
 	line, err := l.lines.ReadString('\n')
-	if err == io.EOF && line == "" {
+	if errors.Is(err, io.EOF) && line == "" {
 		return nil, nil
 	}
 	if err != nil {

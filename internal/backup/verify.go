@@ -109,7 +109,8 @@ func verifyFiles(ctx context.Context, t Target, m *Manifest, told *teller) error
 	for f := range m.files() {
 		r := newChunkReader(ctx, t, m.dir(), []File{f})
 		n, err := io.Copy(io.Discard, r)
-		if err = errors.Join(err, r.Close()); err != nil {
+		r.Close()
+		if err != nil {
 			return fmt.Errorf("verifying backup %s: %w", m.ID, err)
 		}
 		told.rows(0, n)

@@ -59,7 +59,7 @@ type Progress struct {
 	// its end.
 	SecondSweeps int64 `json:"second_sweeps"`
 	// Paused says that a backup runs, so that due pending deletions wait for its end.
-	Paused bool `json:"paused"`
+	Paused bool `json:"paused,omitempty"`
 	// Due is the number of due reviews that are left. Collect counts them every few
 	// seconds, and subtracts the reviews that it has done since the last count.
 	Due int64 `json:"due"`
