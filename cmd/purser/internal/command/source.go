@@ -23,8 +23,18 @@ const configVariable = "PURSER_CONFIG"
 // Source reads the configuration from the configuration file, the environment and the
 // flags.
 type Source struct {
-	Environ []string
-	file    string
+	Environ  []string
+	file     string
+	replaced []replacement
+}
+
+// replacement is the value of a setting that the process knows by itself.
+type replacement struct{ key, value, from string }
+
+// Replace makes Load take `value` for the setting `key`, whatever the file, the environment and
+// the flags say. `from` says in errors where the value comes from.
+func (s *Source) Replace(key, value, from string) {
+	s.replaced = append(s.replaced, replacement{key, value, from})
 }
 
 // clientVariables are environment variables that Source.Client reads. They aren't settings.
@@ -74,6 +84,9 @@ func (s *Source) Load(cmd *cobra.Command) (*config.Config, error) {
 		if flag := cmd.Flags().Lookup(f.name); flag != nil && flag.Changed {
 			problems = append(problems, cfg.Set(f.key, flag.Value.String(), "flag --"+f.name))
 		}
+	}
+	for _, r := range s.replaced {
+		problems = append(problems, cfg.Set(r.key, r.value, r.from))
 	}
 	_, policy := DefaultPolicy(cfg)
 	problems = append(problems, cfg.Validate(), policy)

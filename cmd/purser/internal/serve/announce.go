@@ -11,6 +11,11 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 )
 
+// announcer returns the function that announces on `out` that the server is ready.
+func announcer(out io.Writer, cfg *config.Config) func(*sockets, access) error {
+	return func(s *sockets, a access) error { return announce(out, cfg, s, a) }
+}
+
 // announce prints that the registry is ready, and how to use it.
 func announce(out io.Writer, cfg *config.Config, socks *sockets, access access) error {
 	host := reachable(socks.registry)

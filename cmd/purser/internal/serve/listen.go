@@ -23,9 +23,9 @@ type sockets struct {
 	bounded  *limit.Listener // wraps registry with its limits
 }
 
-// listen opens all listeners. Run calls it before anything else, so that a port that is in
-// use is reported at once.
-func listen(ctx context.Context, h config.HTTP, log *slog.Logger) (*sockets, error) {
+// listen opens all listeners, or takes those that the service manager has opened. Run calls it
+// before anything else, so that a port that is in use is reported at once.
+func listen(ctx context.Context, h config.HTTP, host *manager, log *slog.Logger) (*sockets, error) {
 	s := &sockets{}
 	acme := &issued{}
 	var err error
@@ -49,6 +49,10 @@ func listen(ctx context.Context, h config.HTTP, log *slog.Logger) (*sockets, err
 		{&acme.challenges, h.TLS.ACME.HTTPAddr, "", "http.tls.acme.http_addr"},
 	} {
 		if a.addr == "" || a.to == &s.profiles && a.addr == h.DebugAddr {
+			continue
+		}
+		if l := host.socket(a.key); l != nil {
+			*a.to = l
 			continue
 		}
 		l, err := open(ctx, a.addr, a.flag, a.key)

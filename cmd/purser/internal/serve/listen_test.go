@@ -23,12 +23,12 @@ func TestPortInUse(t *testing.T) {
 		"--debug-addr":   {Addr: "127.0.0.1:0", DebugAddr: addr},
 		"--profile-addr": {Addr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0", ProfileAddr: addr},
 	} {
-		_, err := listen(t.Context(), h, slog.New(slog.DiscardHandler))
+		_, err := listen(t.Context(), h, nil, slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), addr+" is in use") || !strings.Contains(err.Error(), " "+flag+" ") {
 			t.Errorf("%s: %v; want an error that names address and flag", flag, err)
 		}
 	}
-	if _, err := listen(t.Context(), config.HTTP{Addr: "127.0.0.1:0", TLS: config.TLS{Cert: "/nonexistent.pem", Key: "/nonexistent.key"}}, slog.New(slog.DiscardHandler)); err == nil ||
+	if _, err := listen(t.Context(), config.HTTP{Addr: "127.0.0.1:0", TLS: config.TLS{Cert: "/nonexistent.pem", Key: "/nonexistent.key"}}, nil, slog.New(slog.DiscardHandler)); err == nil ||
 		!strings.Contains(err.Error(), "http.tls.cert") {
 		t.Errorf("missing certificate: %v", err)
 	}

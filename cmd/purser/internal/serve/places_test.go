@@ -34,7 +34,7 @@ func TestPlaces(t *testing.T) {
 func TestAnnounceExternalURL(t *testing.T) {
 	t.Parallel()
 	cfg := servetest.Config(t, "PURSER_HTTP_EXTERNAL_URL=https://registry.example.com")
-	socks, err := listen(t.Context(), cfg.HTTP, slog.New(slog.DiscardHandler))
+	socks, err := listen(t.Context(), cfg.HTTP, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

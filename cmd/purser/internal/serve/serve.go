@@ -53,9 +53,15 @@ func Command(src *command.Source) *cobra.Command {
 		Short: "Run the registry",
 		Long: "Run the registry. Without further settings it keeps its metadata in a PostgreSQL of its own\n" +
 			"and its blobs in the data directory. An interrupt lets requests end, then stops it; a second\n" +
-			"one stops it at once. SIGHUP reads the certificate and log.level again.",
+			"one stops it at once. SIGHUP reads the certificate and log.level again. systemd can pass it\n" +
+			"the socket to listen on, and is told when it is ready.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			host, err := newManager(src.Environ)
+			if err != nil {
+				return err
+			}
+			host.replace(src)
 			cfg, err := src.Load(cmd)
 			if err != nil {
 				return err
@@ -67,7 +73,9 @@ func Command(src *command.Source) *cobra.Command {
 			memory.HoldHeap()
 			memory.SetLimit(cfg.Database.Main == "")
 			load := func() (*config.Config, error) { return src.Load(cmd) }
-			err = Run(cmd.Context(), cfg, cmd.OutOrStdout(), log, &reloader{load: load, running: cfg, level: level, log: log})
+			host.log = log
+			reload := &reloader{load: load, running: cfg, level: level, log: log}
+			err = run(cmd.Context(), cfg, log, reload, host, announcer(cmd.OutOrStdout(), cfg))
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // interrupted before the server was ready
 			}
@@ -82,22 +90,24 @@ func Command(src *command.Source) *cobra.Command {
 // ready, serves until ctx ends, and stops the parts in reverse order. If `reload` is nil,
 // SIGHUP keeps its default effect: it ends the process.
 func Run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger, reload *reloader) error {
-	return run(ctx, cfg, log, reload, func(s *sockets, a access) error { return announce(out, cfg, s, a) })
+	return run(ctx, cfg, log, reload, nil, announcer(out, cfg))
 }
 
 // RunFor is like Run, for a program that uses the registry itself: instead of announcing that
 // the server is ready, it calls `ready` with the registry's URL. `ready` must return at once.
 func RunFor(ctx context.Context, cfg *config.Config, log *slog.Logger, ready func(url string)) error {
-	return run(ctx, cfg, log, nil, func(s *sockets, _ access) error {
+	return run(ctx, cfg, log, nil, nil, func(s *sockets, _ access) error {
 		ready(s.url())
 		return nil
 	})
 }
 
-func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *reloader, announce func(*sockets, access) error) error {
+// run is Run with `announce`, which announces that the server is ready, and `host`, the service
+// manager; nil: there is none.
+func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *reloader, host *manager, announce func(*sockets, access) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	socks, err := listen(ctx, cfg.HTTP, log)
+	socks, err := listen(ctx, cfg.HTTP, host, log)
 	if err != nil {
 		return err
 	}
@@ -158,7 +168,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	if err != nil {
 		return err
 	}
-	background = append(slices.Concat(background, workers, certificates), store.Run, pools.stats.Run)
+	background = append(slices.Concat(background, workers, certificates), store.Run, pools.stats.Run, host.watch)
 
 	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, readinessCheck{name: "storage", run: store.Check},
 		readinessCheck{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
@@ -166,7 +176,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	if err := announce(socks, handler.access); err != nil {
 		return err
 	}
-	return serve(ctx, cfg, handler, socks, limits, background, ready, log)
+	return serve(ctx, cfg, handler, socks, limits, background, ready, host, log)
 }
 
 // dependencies are the components from which assemble makes the registry.
@@ -420,7 +430,7 @@ func idle(cfg config.GC) time.Duration {
 // http.drain_timeout. It stops the background functions only after that, because requests
 // depend on them.
 func serve(ctx context.Context, cfg *config.Config, handler *site, socks *sockets, limits *limits,
-	background []func(context.Context) error, ready *readiness, log *slog.Logger,
+	background []func(context.Context) error, ready *readiness, host *manager, log *slog.Logger,
 ) error {
 	srv := &http.Server{
 		Handler: handler,
@@ -446,6 +456,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *site, socks *socket
 		}
 		return fmt.Errorf("serving the registry: %w", err)
 	})
+	host.ready(socks.url()) // connections wait for the goroutine above, none is refused
 	group.Go(func() error {
 		defer stopWork()
 		select {
@@ -454,6 +465,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *site, socks *socket
 		case <-groupCtx.Done():
 		}
 		ready.stopping()
+		host.stopping()
 		drain(srv, cfg.HTTP.DrainTimeout, log)
 		if err := handler.close(); err != nil {
 			log.Warn("deleting the uploads that were made ahead failed; the reaper deletes them later", "error", err)
