@@ -8,6 +8,10 @@ SHELL := bash
 
 FUZZTIME ?= 2s
 DURATION ?= 1h
+# What "make image" makes. Its files have the commit's time, so equal sources give equal bytes.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+PLATFORMS ?= linux/amd64,linux/arm64
+RELEASE_TIME ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # The race detector needs a C compiler.
 RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/dev/null && echo -race)
 # The packages of all modules: the registry, the benchmarks, and the test of loosefk that
@@ -15,7 +19,7 @@ RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/
 PACKAGES = ./... ./bench/... ./loosefk/migratetest/...
 say = @echo; echo "==> $$(date +%T) $(1)"
 
-.PHONY: help run build test test-short lint gofmt vet staticcheck analyzers unit model fuzz e2e e2e-all soak bench packages tools clean
+.PHONY: help run build image test test-short lint gofmt vet staticcheck analyzers unit model fuzz e2e e2e-all soak bench packages tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +29,9 @@ run: ## start a registry on 127.0.0.1:5000
 
 build: ## build the commands into bin/
 	go build -trimpath -o bin/ ./cmd/...
+
+image: ## an OCI layout of the container image in bin/image, for PLATFORMS
+	@tool=$$(tools/get image); SOURCE_DATE_EPOCH=$(RELEASE_TIME) "$$tool" -o bin/image -version "$(VERSION)" -platform "$(PLATFORMS)"
 
 test: packages tools lint unit fuzz e2e ## everything that CI runs
 	$(call say,all of it passed)
@@ -87,7 +94,7 @@ packages:
 
 tools:
 	$(call say,tools)
-	@tools/get versitygw pebble crane regctl staticcheck oidcprovider
+	@tools/get versitygw pebble crane regctl staticcheck oidcprovider image
 
 clean: ## remove what was built here; data and caches stay
 	rm -rf bin
