@@ -104,7 +104,8 @@ func (c *cluster) apply(token, file string) {
 		c.t.Fatal(err)
 	}
 	plural := map[string]string{"Namespace": "namespaces", "ServiceAccount": "serviceaccounts", "ClusterRole": "clusterroles",
-		"ClusterRoleBinding": "clusterrolebindings", "CronJob": "cronjobs"}
+		"ClusterRoleBinding": "clusterrolebindings", "CronJob": "cronjobs", "ConfigMap": "configmaps", "Service": "services", "Deployment": "deployments",
+		"PodDisruptionBudget": "poddisruptionbudgets", "NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
 	for _, part := range strings.Split(string(text), "\n---\n") {
 		var o object
 		if err := yaml.Unmarshal([]byte(part), &o); err != nil {
