@@ -45,7 +45,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 func newRoot(environ []string) *cobra.Command {
 	src := &command.Source{Environ: environ}
 	root := command.NewRoot(src, slices.Concat(
-		[]*cobra.Command{serve.Command(src), demo.Command(), serve.HashCommand(), command.VersionCommand()}, operate.Commands(src), client.Commands(src, operate.RecoverCommand(src)))...)
+		[]*cobra.Command{serve.Command(src), demo.Command(), serve.HashCommand(), manualCommand(), command.VersionCommand()}, operate.Commands(src), client.Commands(src, operate.RecoverCommand(src)))...)
 	client.Complete(src, root)
 	completeFlags(root)
 	return root
