@@ -8,7 +8,7 @@ SHELL := bash
 
 FUZZTIME ?= 2s
 DURATION ?= 1h
-# What "make image" makes. Its files have the commit's time, so equal sources give equal bytes.
+# What "make image" and "make deb" make. Its files have the commit's time, so equal sources give equal bytes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 PLATFORMS ?= linux/amd64,linux/arm64
 RELEASE_TIME ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
@@ -19,7 +19,7 @@ RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/
 PACKAGES = ./... ./bench/... ./loosefk/migratetest/...
 say = @echo; echo "==> $$(date +%T) $(1)"
 
-.PHONY: help run build image test test-short lint gofmt vet staticcheck analyzers unit model fuzz e2e e2e-all soak bench packages tools clean
+.PHONY: help run build image deb test test-short lint gofmt vet staticcheck analyzers unit model fuzz e2e e2e-all soak bench packages tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ build: ## build the commands into bin/
 
 image: ## an OCI layout of the container image in bin/image, for PLATFORMS
 	@tool=$$(tools/get image); SOURCE_DATE_EPOCH=$(RELEASE_TIME) "$$tool" -o bin/image -version "$(VERSION)" -platform "$(PLATFORMS)"
+
+deb: ## a Debian package in bin/, for this machine's architecture
+	@SOURCE_DATE_EPOCH=$(RELEASE_TIME) tools/deb bin "$(VERSION)"
 
 test: packages tools lint unit fuzz e2e ## everything that CI runs
 	$(call say,all of it passed)
