@@ -19,6 +19,7 @@ const chart = "../deploy/chart/purser"
 const chartDefaults = `
 image: {repository: registry.example.com/tools/purser}
 database: {secretName: purser-database}
+persistence: {existingClaim: blobs}
 `
 
 // chartEverything turns on everything that the chart can do.
@@ -34,7 +35,6 @@ secrets:
   - {variable: PURSER_STORAGE_S3_ACCESS_KEY, secretName: purser-s3, key: access-key}
   - {variable: PURSER_STORAGE_S3_SECRET_KEY, secretName: purser-s3, key: secret-key}
   - {variable: PURSER_REDIS_URL, secretName: purser-redis, key: url}
-persistence: {existingClaim: blobs}
 drainSeconds: 120
 service: {type: NodePort, port: 5000}
 ingress:
@@ -74,7 +74,7 @@ func TestChart(t *testing.T) {
 		c.apply(admin, rendered)
 		checkChartPod(t, c, admin, name, text)
 	}
-	for _, wrong := range []string{"image.repository=", "database.secretName=", "drainSeconds=soon", "config.database.main=postgres://u:p@h/d", "replica=2"} {
+	for _, wrong := range []string{"image.repository=", "database.secretName=", "drainSeconds=soon", "config.database.main=postgres://u:p@h/d", "replica=2", "persistence.existingClaim="} {
 		file := filepath.Join(newDir(t), "values.yaml")
 		if err := os.WriteFile(file, []byte(chartDefaults), 0o644); err != nil {
 			t.Fatal(err)

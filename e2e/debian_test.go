@@ -28,8 +28,11 @@ func TestDebianPackage(t *testing.T) {
 		return strings.TrimSpace(string(out))
 	}
 	dir := newDir(t)
-	file := run("../tools/deb", dir, "v1.2.3", binary())
-	if want := "purser_1.2.3_"; !strings.HasPrefix(filepath.Base(file), want) {
+	file := run("../tools/deb", dir, "v1.2.3-rc.1-4-g0abc", binary())
+	version := run("dpkg-deb", "-f", file, "Version")
+	run("dpkg", "--compare-versions", version, "lt", "1.2.3")
+	run("dpkg", "--compare-versions", version, "gt", "1.2.3~rc.1")
+	if want := "purser_1.2.3~rc.1+"; !strings.HasPrefix(filepath.Base(file), want) {
 		t.Errorf("the package is %s, want %s…", file, want)
 	}
 	list := run("dpkg-deb", "-c", file) + "\n"
