@@ -57,6 +57,25 @@ func (c *Client) authorize(req *http.Request) error {
 	return nil
 }
 
+// RegistryLogin returns the user name and the password by which the client's credentials are given
+// to the registry's OCI API, both "" if there are none. Like requests of the client, it returns an
+// error if they would cross the network unencrypted and that isn't allowed.
+func (c *Client) RegistryLogin() (user, password string, err error) {
+	k := c.credentials
+	switch {
+	case k.Token != "":
+		user, password = "$token", k.Token
+	case k.Name != "":
+		user, password = k.Name, k.Password
+	case c.server.User != nil:
+		user = c.server.User.Username()
+		password, _ = c.server.User.Password()
+	default:
+		return "", "", nil
+	}
+	return user, password, c.CheckPlain(k.Insecure)
+}
+
 // CheckPlain returns an error if credentials would cross the network unencrypted and that isn't
 // allowed.
 func (c *Client) CheckPlain(allowed bool) error {

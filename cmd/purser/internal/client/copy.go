@@ -1,0 +1,117 @@
+package client
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
+	"github.com/purser-registry/purser/cmd/purser/internal/mirror"
+	"github.com/purser-registry/purser/internal/api"
+)
+
+func copyCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "copy SOURCE [DESTINATION]",
+		Short: "Mirror repositories of another registry",
+		Long: "Copy repositories of another registry to this one, with signatures and whatever else is attached to\n" +
+			"their images. SOURCE is a repository (HOST/REPOSITORY), all with a prefix (HOST/PREFIX/) or all of a\n" +
+			"registry (HOST). DESTINATION is the name of the copy, or the prefix of several; without it names stay.\n" +
+			"Tags that point to the same manifest already are left alone, so that the command can be repeated. Tags\n" +
+			"that the source no longer has stay. It goes on after what can't be copied; the exit code is 1 then.\n\n" +
+			"The source's credentials are those of docker's configuration (\"docker login\").",
+		Example: "  purser copy docker.io/library/alpine mirror/alpine --tags '^3\\.'\n" +
+			"  purser copy registry.example.com/team/\n" +
+			"  purser copy old.example.com --repositories '^(app|web)/' --dry-run",
+		Args: cobra.RangeArgs(1, 2),
+	}
+	out := command.AddFormat(cmd)
+	var o mirror.Options
+	o.Parallel = 4
+	cmd.Flags().Var(command.Number(&o.Parallel, 1, 64), "parallel", "copy `N` tags at the same time")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would be copied, and copy nothing")
+	cmd.Flags().BoolVar(&o.NoReferrers, "no-referrers", false, "leave out what is attached to images by referrers")
+	cmd.Flags().BoolVar(&o.PlainHTTP, "source-plain-http", false, "speak plain http to the source")
+	repositories := cmd.Flags().String("repositories", "", "copy only the repositories in whose name this `REGEXP` is found")
+	tags := cmd.Flags().String("tags", "", "copy only the tags in whose name this `REGEXP` is found, and what is attached to their images")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) (err error) {
+		if o.Repositories, err = pattern("repositories", *repositories); err != nil {
+			return err
+		}
+		if o.Tags, err = pattern("tags", *tags); err != nil {
+			return err
+		}
+		o.Source, o.Server = args[0], c.Server()
+		if len(args) > 1 {
+			o.To = args[1]
+		}
+		if o.User, o.Password, err = c.RegistryLogin(); err != nil {
+			return err
+		}
+		var list []mirror.Tag
+		line := command.NewProgressLine(cmd.ErrOrStderr())
+		o.Told = func(t mirror.Tag) {
+			list = append(list, t)
+			if t.Outcome == mirror.Failed {
+				fmt.Fprintf(line, "%s: %s\n", t.Source, t.Error) //nolint:errcheck // the summary counts it
+			}
+			line.Tell("", fmt.Sprintf("%s: %s %s", command.Count(int64(len(list)), "tag"), t.Source, t.Outcome))
+		}
+		sum, err := mirror.Copy(cmd.Context(), o)
+		if err != nil {
+			return err
+		}
+		line.Clear()
+		slices.SortFunc(list, func(a, b mirror.Tag) int { return strings.Compare(a.Source, b.Source) })
+		result := struct {
+			mirror.Summary
+			Tags []mirror.Tag `json:"tags"`
+		}{sum, list}
+		if err := out.Print(cmd.OutOrStdout(), result, func(w io.Writer) error { return writeCopied(w, sum, list, o.DryRun) }); err != nil {
+			return err
+		}
+		if sum.Failed > 0 {
+			return command.ExitCode(1)
+		}
+		return nil
+	})
+	return addServer(cmd)
+}
+
+// pattern compiles the value of a flag; "" is nil.
+func pattern(flag, text string) (*regexp.Regexp, error) {
+	if text == "" {
+		return nil, nil
+	}
+	p, err := regexp.Compile(text)
+	if err != nil {
+		return nil, command.Usagef("--%s: %w", flag, err)
+	}
+	return p, nil
+}
+
+func writeCopied(w io.Writer, sum mirror.Summary, list []mirror.Tag, dry bool) error {
+	if dry {
+		for _, t := range list {
+			if t.Outcome == mirror.WouldBe {
+				if _, err := fmt.Fprintf(w, "%s → %s\n", printable(t.Source), printable(t.Destination)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	verb, attached := "Copied", ""
+	if dry {
+		verb = "Would copy"
+	} else if sum.Attached > 0 {
+		attached = ", and " + counted(int64(sum.Attached), "manifest", "manifests") + " attached to images"
+	}
+	_, err := fmt.Fprintf(w, "%s %s of %s%s. %s up to date already, %s failed.\n", verb, command.Count(int64(sum.Copied), "tag"),
+		counted(int64(sum.Repositories), "repository", "repositories"), attached, counted(int64(sum.UpToDate), "tag was", "tags were"), humanize.Comma(int64(sum.Failed)))
+	return err
+}
