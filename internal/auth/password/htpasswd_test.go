@@ -77,14 +77,15 @@ func FuzzParseFile(f *testing.F) {
 	f.Add("ann:" + hash2y + "\r\n# x\n\nbob:" + openwallBcrypt)
 	f.Add("ann:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=")
 	f.Add("\ufeff:\x00:\n")
-	f.Add(strings.Repeat("0", 21) + ":" + strings.Repeat("0", 21)) // the hash is the name
+	f.Add(strings.Repeat("0", 21) + ":" + strings.Repeat("0", 21))  // the hash is the name
+	f.Add(strings.Repeat("0", 20) + ": " + strings.Repeat("0", 20)) // and so it is with a space
 	f.Fuzz(func(t *testing.T, text string) {
 		hashes, err := parseFile(text)
 		if err != nil {
 			allowed := "line, account doesn't begin with the name of an account"
 			for line := range strings.Lines(text) {
 				name, _, _ := strings.Cut(strings.TrimSpace(line), ":")
-				allowed += "\n" + name
+				allowed += "\nline 1, account " + name + ": "
 			}
 			for line := range strings.Lines(text) {
 				_, hash, ok := strings.Cut(strings.TrimSpace(line), ":")
