@@ -221,7 +221,12 @@ func TestUIActions(t *testing.T) {
 		}
 	}
 
-	// With the keyboard alone: the first stop skips to the content, and links open by Enter.
+	// With the keyboard alone: the first stop of a page with tabs, which scroll on a phone, skips to
+	// the content, and links open by Enter.
+	b.look(200, 740, "light")
+	b.open(r.URL() + "/ui/repositories/acme/web/-/settings")
+	b.wait("the current tab is seen", `(tab => tab && document.querySelector(".tabs").scrollLeft > 0 && tab.getBoundingClientRect().right <= innerWidth)(document.querySelector(".tabs [aria-current]"))`)
+	b.look(1280, 900, "light")
 	b.open(r.URL() + "/ui/repositories")
 	b.do("tabbing", chromedp.KeyEvent(kb.Tab))
 	b.wait("the skip link has the focus", `document.activeElement.className == "skip"`)
