@@ -94,6 +94,8 @@ const (
 	AdoptStore        Kind = "adopt_store"
 	RunBackup         Kind = "run_backup"
 	RunRestore        Kind = "run_restore"
+	RunImport         Kind = "run_import"
+	FinishImport      Kind = "finish_import"
 	RunLooseKeys      Kind = "run_loose_foreign_keys"
 	ExportLog         Kind = "export_logs"
 	ChangeMaintenance Kind = "change_maintenance"
@@ -135,7 +137,7 @@ var kinds = []Kind{
 	EnableTeamSync, DisableTeamSync, CreateRobotFederation, DeleteRobotFederation, ExchangeFederatedToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
 	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
-	RunGC, RetryGC, RunCheck, AdoptStore, RunBackup, RunRestore, RunLooseKeys, ExportLog, ChangeMaintenance,
+	RunGC, RetryGC, RunCheck, AdoptStore, RunBackup, RunRestore, RunImport, FinishImport, RunLooseKeys, ExportLog, ChangeMaintenance,
 	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys,
 	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter, RecountQuota,
 	RestoreRepo, RestoreNamespace, PurgeRepo, PurgeNamespace,

@@ -306,6 +306,10 @@ func (d *Dir) remove(ctx context.Context, key string) (dir string, err error) {
 			return "", nil // another registry's layout: its directory was removed with the object
 		}
 	}
+	// Other registries have a directory for each object.
+	if strings.Contains(key, "/") && os.Remove(dir) == nil {
+		dir = filepath.Dir(dir)
+	}
 	return dir, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,6 +26,15 @@ type NewManifest struct {
 	Condition  Condition     // its Tag is the only one of Tags, or ""
 	// KeepTags refuses the manifest if one of Tags points to another manifest.
 	KeepTags bool
+	// Imported is set if no client pushes the manifest, but an import brings it from another
+	// registry. nil: a client pushes it.
+	Imported *Imported
+}
+
+// Imported says when another registry got a manifest and its tags.
+type Imported struct {
+	Manifest time.Time
+	Tags     map[string]time.Time // of each of the tags
 }
 
 // PutManifest stores a manifest with its references and tags in one transaction, which takes
@@ -197,7 +207,9 @@ func (c *Catalog) putNew(ctx context.Context, r repository, p NewManifest, rows 
 // entries: see the statement point_tags in put_manifest.sql.
 func (c *Catalog) putExisting(ctx context.Context, r repository, p NewManifest, rows manifestColumns, kind string) error {
 	args := c.tagArgs(ctx, r, p, rows)
-	args["kind"] = kind
+	if p.Imported == nil {
+		args["kind"] = kind
+	}
 	b := new(batch)
 	b.guard([]any{nil}, putStatement("lock_repository"), args)
 	b.guard(nil, putStatement("lock_manifest"), args)
@@ -220,8 +232,17 @@ func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows
 	if p.KeepTags {
 		protected = rows.tags
 	}
+	kind, created := audit.PushRepo, (*time.Time)(nil)
+	var times []time.Time
+	if p.Imported != nil {
+		kind, created = audit.CreateTag, &p.Imported.Manifest
+		for _, tag := range rows.tags {
+			times = append(times, p.Imported.Tags[tag])
+		}
+	}
 	return db.SharedArgs(audit.Args(ctx, db.Args{
 		"namespace": r.namespace, "repository": r.id, "path": p.Repository, "digest": rows.digest, "tags": rows.tags,
+		"kind": string(kind), "created": created, "times": times,
 		"rules": rules.version, "protected": protected, "condition_tag": p.Condition.Tag,
 		"if_match": p.Condition.IfMatch.arg(), "if_no_match": p.Condition.IfNoMatch.arg(),
 	}))

@@ -7,6 +7,8 @@
 --
 -- @namespace, @repository   ids of the repository          @digest   the manifest
 -- @path                     name of the repository         @tags     names, sorted; may be empty
+-- @kind                     kind of the audit entries      @created, @times   of an import: when another
+--                                                          registry got the manifest, and each tag
 
 -- name: lock_repository
 -- Locks the rows of the repository and of its namespace against deletion. It refuses the put
@@ -148,8 +150,9 @@ WITH previous AS (
 	-- its children's payloads, at most the largest bigint. The statements before have locked
 	-- the rows of these blobs and children.
 	INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type,
-		subject_digest, configuration_blob_digest, annotations, payload, total_size)
+		subject_digest, configuration_blob_digest, annotations, payload, created_at, total_size)
 	SELECT @namespace, @repository, @digest, @media_type, @artifact_type, @subject, @config, @annotations, @payload,
+		COALESCE(@created::timestamptz, now()),
 		LEAST(octet_length(@payload::bytea)::numeric
 			+ COALESCE((SELECT sum(b.size) FROM unnest(@blobs::bytea[]) AS own (digest)
 				CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = own.digest OFFSET 0) b), 0)
@@ -179,10 +182,10 @@ WITH previous AS (
 		SELECT FROM manifests
 		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = child.digest OFFSET 0)
 ), t AS (
-	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
-	SELECT @namespace, @repository, name, m.id FROM m, unnest(@tags::text[]) AS name
+	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+	SELECT @namespace, @repository, name, m.id, COALESCE(at, now()) FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at)
 	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
-	SET manifest_id = EXCLUDED.manifest_id, updated_at = now(), expires_at = NULL
+	SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at, expires_at = NULL
 	WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
 	RETURNING name, updated_at IS NOT NULL AS moved
 ), logged AS (
@@ -190,8 +193,11 @@ WITH previous AS (
 	SELECT e.kind, @actor, @address, @user_agent, @request_id, split_part(@path, '/', 1), @path, @repository, @digest, e.tag,
 		CASE WHEN e.previous IS NOT NULL THEN jsonb_build_object('previous_digest', purser_digest_text(e.previous)) END
 	FROM (
-		-- an audit entry for each tag, and a single entry for a put without tags
-		SELECT 'push_repo' AS kind, t.name AS tag, NULL::bytea AS previous FROM m LEFT JOIN t ON true
+		-- an audit entry for each tag, and a single entry for a push without tags; with the @kind
+		-- create_tag, one for each tag that is new
+		SELECT @kind::text AS kind, t.name AS tag, NULL::bytea AS previous
+		FROM m LEFT JOIN t ON true LEFT JOIN previous p ON p.name = t.name
+		WHERE @kind::text <> 'create_tag' OR t.name IS NOT NULL AND p.name IS NULL
 		UNION ALL
 		SELECT 'move_tag', t.name, p.digest FROM t JOIN previous p ON p.name = t.name) e
 )
@@ -261,11 +267,11 @@ WITH previous AS (
 	SELECT id FROM accepted, manifests
 	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest
 ), t AS (
-	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
-	SELECT @namespace, @repository, name, m.id FROM m, unnest(@tags::text[]) AS name
+	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+	SELECT @namespace, @repository, name, m.id, COALESCE(at, now()) FROM m, unnest(@tags::text[], @times::timestamptz[]) AS want (name, at)
 	ORDER BY name COLLATE "C"
 	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
-	SET manifest_id = EXCLUDED.manifest_id, updated_at = now(), expires_at = NULL
+	SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at, expires_at = NULL
 	WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
 	RETURNING name, updated_at IS NOT NULL AS moved
 ), logged AS (
@@ -276,7 +282,7 @@ WITH previous AS (
 		SELECT @kind::text AS kind, t.name AS tag,
 			CASE WHEN @kind::text = 'revert_tag' AND p.manifest_id <> m.id THEN p.digest END AS previous
 		FROM m LEFT JOIN t ON true LEFT JOIN previous p ON p.name = t.name
-		WHERE @kind::text <> 'create_tag' OR p.name IS NULL
+		WHERE @kind::text <> 'create_tag' OR t.name IS NOT NULL AND p.name IS NULL
 		UNION ALL
 		SELECT 'move_tag', t.name, p.digest
 		FROM m CROSS JOIN t JOIN previous p ON p.name = t.name

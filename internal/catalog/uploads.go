@@ -344,8 +344,7 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 
 // commitLost commits an upload whose blob exists but has lost its object in the store. The
 // blob's row gets the upload's object, so every repository with a link to the blob has it
-// again. The old object is recorded for deletion, unless it is foreign, that is, a file of
-// another registry. If two uploads of the same lost blob are committed at once, the second
+// again. The old object is recorded for deletion. If two uploads of the same lost blob are committed at once, the second
 // commit finds that the blob has an object again, and CommitUpload runs again and calls
 // commitKnown. Right after it has locked the blob, commitLost deletes the upload's row, and
 // refuses the commit if the row has another attempt. So a request whose upload was taken over
@@ -366,7 +365,7 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 		u.ID, u.Attempt, key, c.late(), leftovers)
 	b.exec(`
 		INSERT INTO gc_doomed_objects (storage_key, size)
-		SELECT storage_key, size FROM blobs WHERE digest = $1 AND position('/' IN storage_key) = 0 AND purser_accepted()
+		SELECT storage_key, size FROM blobs WHERE digest = $1 AND purser_accepted()
 		ON CONFLICT DO NOTHING`, d.Bytes())
 	b.exec("UPDATE blobs SET storage_key = $2, size = $3, lost_at = NULL WHERE digest = $1 AND purser_accepted()",
 		d.Bytes(), key, u.Size)

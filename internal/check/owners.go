@@ -34,6 +34,7 @@ const (
 	OwnerBlob         OwnerKind = "blob"
 	OwnerDoomed       OwnerKind = "doomed object"
 	OwnerDoomedUpload OwnerKind = "doomed upload"
+	OwnerForeign      OwnerKind = "foreign object" // that no blob names any more
 )
 
 // OfUpload says whether the row owns all objects of an upload, so that Key is a prefix.
@@ -42,7 +43,7 @@ func (o Owner) OfUpload() bool { return o.Kind == OwnerUpload || o.Kind == Owner
 // ownersPage is how many owner rows one FETCH reads from the cursor.
 const ownersPage = 1000
 
-// readOwners returns the rows of blobs, uploads and pending deletions whose storage keys
+// readOwners returns the rows of blobs, uploads, pending deletions and foreign objects whose storage keys
 // are at least `from` and less than `to` ("": no upper limit), in byte order of the keys.
 // So the row of an upload comes before rows of objects of this upload, whose keys begin
 // with the upload's key. An error ends the sequence.
@@ -107,6 +108,9 @@ func declareOwners(ctx context.Context, conn *pgx.Conn, from, to string) error {
 			UNION ALL
 			SELECT CASE WHEN of_upload THEN 'doomed upload' ELSE 'doomed object' END, storage_key, NULL, 0, false, COALESCE(keep, '')
 			FROM gc_doomed_objects WHERE storage_key >= $1 AND ($2 = '' OR storage_key < $2)
+			UNION ALL
+			SELECT 'foreign object', storage_key, NULL, 0, false, ''
+			FROM gc_foreign_objects WHERE storage_key >= $1 AND ($2 = '' OR storage_key < $2)
 			ORDER BY storage_key, kind`, from, to)
 		return err
 	})

@@ -114,7 +114,7 @@ func (p *part) count(owners []Owner, object *blob.Object) {
 			p.report.Blobs++
 		case OwnerDoomed, OwnerDoomedUpload:
 			doomed = true
-		case OwnerUpload:
+		case OwnerUpload, OwnerForeign:
 		}
 	}
 	if object != nil && doomed {

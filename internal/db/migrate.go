@@ -40,7 +40,7 @@ const DefaultPartitions = 4
 // raised with every change of these files after a release. A process compares it with the
 // version in the database: a process of an older version that starts during an upgrade doesn't
 // replace newer functions and triggers.
-const RoutinesVersion = 8
+const RoutinesVersion = 9
 
 // MigrateOptions says how to migrate.
 type MigrateOptions struct {

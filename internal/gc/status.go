@@ -98,6 +98,10 @@ type PendingBacklog struct {
 	// kept for gc.keep_doomed, or for a day after a repair.
 	Kept      catalog.Count `json:"kept"`
 	KeptBytes int64         `json:"kept_bytes"` // as exact as Kept
+	// Foreign counts the objects of another registry's storage that no blob names any more. They
+	// aren't in Objects: they stay until the import of that storage is finished.
+	Foreign      catalog.Count `json:"foreign"`
+	ForeignBytes int64         `json:"foreign_bytes"` // as exact as Foreign
 }
 
 // PendingStatus is a PendingBacklog, together with the deletions that failed.
@@ -221,6 +225,7 @@ func (v *statusQuery) backlog(s *GCBacklog, keep time.Duration) {
 		" OR NOT (of_upload OR sweeping) AND delete_after <= " + kept, rows: &s.Doomed.Due})
 	v.count(tally{from: "gc_doomed_objects WHERE NOT (of_upload OR sweeping) AND delete_after > " + kept,
 		rows: &s.Doomed.Kept, bytes: &s.Doomed.KeptBytes})
+	v.count(tally{from: "gc_foreign_objects", rows: &s.Doomed.Foreign, bytes: &s.Doomed.ForeignBytes})
 	v.count(tally{from: "blobs WHERE lost_at IS NOT NULL", rows: &s.Lost})
 }
 

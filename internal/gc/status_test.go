@@ -36,7 +36,7 @@ func TestGCStatusOfNothing(t *testing.T) {
 	want := gc.GCStatus{AsOf: s.AsOf, Manifests: queue, Blobs: queue, Failed: []gc.FailedReview{}}
 	want.Doomed.Objects, want.Doomed.Due, want.Doomed.Failing, want.Uploads.Uploads = exact(0), exact(0), exact(0), exact(0)
 	want.Doomed.Kept, want.Doomed.SecondSweeps, want.Lost, want.Stored.Blobs = exact(0), exact(0), exact(0), exact(0)
-	want.Stored.Shared.Blobs, want.Reclaimable.Blobs = exact(0), exact(0)
+	want.Stored.Shared.Blobs, want.Reclaimable.Blobs, want.Doomed.Foreign = exact(0), exact(0), exact(0)
 	if got, want := fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", want); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -61,6 +61,7 @@ func TestGCStatus(t *testing.T) {
 	b.Exec(t, `INSERT INTO gc_doomed_objects (storage_key, of_upload, delete_after, again_at, sweeping) VALUES
 		('swept once', true, now() + interval '1 h', now() + interval '1 h', true),
 		('too', true, now() + interval '2 h', now() + interval '2 h', true)`)
+	b.Exec(t, "INSERT INTO gc_doomed_objects (storage_key, size) VALUES ('docker/registry/v2/blobs/data', 70)")
 	b.Exec(t, "INSERT INTO blobs (digest, size, storage_key, lost_at) VALUES ('\\x01', 5, 'lost', now()), ('\\x02', 50, 'there', NULL)")
 	b.Exec(t, "DELETE FROM gc_blob_review_queue WHERE digest IN ('\\x01', '\\x02')")
 	b.Exec(t, `INSERT INTO uploads (id, repository, storage_key, size) VALUES
@@ -110,7 +111,7 @@ func TestGCStatus(t *testing.T) {
 		"as_of":"0001-01-01T00:00:00Z","stored":{"blobs":#2;,"bytes":55,"shared":{"blobs":#0;,"bytes":0}},"reclaimable":{"blobs":#0;,"bytes":0},
 		"manifests":{"due":#1;,"waiting":#7;,"set_aside":#0;,"oldest_overdue_seconds":0,"next_due":null},
 		"blobs":{"due":#3;,"waiting":#5;,"set_aside":#4;,"oldest_overdue_seconds":0,"next_due":null},
-		"set_aside":null,"doomed":{"objects":#4;,"second_sweeps":#2;,"due":#1;,"bytes":1000,"kept":#1;,"kept_bytes":400,"failing":#2;,"last_error":"older","failing_since":null},
+		"set_aside":null,"doomed":{"objects":#4;,"second_sweeps":#2;,"due":#1;,"bytes":1000,"kept":#1;,"kept_bytes":400,"foreign":#1;,"foreign_bytes":70,"failing":#2;,"last_error":"older","failing_since":null},
 		"lost":#1;,"uploads":{"uploads":#2;,"bytes":30},
 		"last_hour":{"manifests":11,"blobs":22,"objects":33,"bytes":44},
 		"last_day":{"manifests":111,"blobs":222,"objects":333,"bytes":444}}`)

@@ -104,8 +104,17 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 
 // sampleBlobs returns up to n of the database's blobs, drawn at random. It leaves out lost
 // blobs. It also leaves out blobs whose objects another registry has written, since other
-// stores may have objects with the same keys.
+// stores may have objects with the same keys, unless there are no others.
 func (s *Store) sampleBlobs(ctx context.Context, n int) ([]catalog.StoredBlob, error) {
+	list, err := s.drawBlobs(ctx, n, "position('/' IN storage_key) = 0")
+	if err == nil && len(list) == 0 {
+		list, err = s.drawBlobs(ctx, n, "position('/' IN storage_key) > 0")
+	}
+	return list, err
+}
+
+// drawBlobs returns up to n blobs for which the SQL condition is true, drawn at random.
+func (s *Store) drawBlobs(ctx context.Context, n int, condition string) ([]catalog.StoredBlob, error) {
 	const draws = 5 // starting points in the order of digests
 	var list []catalog.StoredBlob
 	seen := make(map[string]bool)
@@ -117,7 +126,7 @@ func (s *Store) sampleBlobs(ctx context.Context, n int) ([]catalog.StoredBlob, e
 		}
 		rows, err := s.opt.DB.Pool.Query(ctx, `
 			SELECT digest, storage_key, size FROM blobs
-			WHERE digest >= $1 AND lost_at IS NULL AND position('/' IN storage_key) = 0
+			WHERE digest >= $1 AND lost_at IS NULL AND `+condition+`
 			ORDER BY digest LIMIT $2`, from, n/draws)
 		if err != nil {
 			return nil, fmt.Errorf("drawing some blobs: %w", err)

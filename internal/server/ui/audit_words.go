@@ -43,7 +43,7 @@ var kindGroups = []kindGroup{
 	}},
 	{"Operation", []field{
 		{"run_gc", "ran garbage collection"}, {"retry_gc", "retried failed reviews"}, {"run_check", "checked the store"}, {"adopt_store", "adopted a store"},
-		{"run_backup", "made a backup"}, {"run_restore", "restored a backup"},
+		{"run_backup", "made a backup"}, {"run_restore", "restored a backup"}, {"run_import", "imported another registry"}, {"finish_import", "finished the import"},
 		{"run_loose_foreign_keys", "ran loose foreign keys"}, {"export_logs", "exported the log"}, {"change_maintenance", "did maintenance"},
 		{"create_webhook", "created a webhook"}, {"update_webhook", "changed a webhook"}, {"delete_webhook", "deleted a webhook"}, {"redeliver_webhook", "sent notices of a webhook again"},
 	}},

@@ -66,6 +66,9 @@ func writeGCStatus(w io.Writer, s gc.GCStatus) error {
 	if s.Doomed.Kept.Rows > 0 {
 		fmt.Fprintf(out, "  kept\t%s (%s)\n", number(s.Doomed.Kept), command.Size(s.Doomed.KeptBytes))
 	}
+	if s.Doomed.Foreign.Rows > 0 {
+		fmt.Fprintf(out, "imported\t%s (%s) of another registry, kept until \"purser import --finish\"\n", number(s.Doomed.Foreign), command.Size(s.Doomed.ForeignBytes))
+	}
 	if s.Doomed.FailingSince != nil {
 		fmt.Fprintf(out, "  failing\t%s, the oldest for %s: %s\n",
 			number(s.Doomed.Failing), explain.Age(s.AsOf.Sub(*s.Doomed.FailingSince)), s.Doomed.LastError)

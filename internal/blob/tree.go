@@ -1,0 +1,93 @@
+package blob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"path"
+	"path/filepath"
+)
+
+// Tree is a store in which the files of another registry can be found, to import them. Paths are
+// relative to the store, with slashes; "" is the store itself. A file's path is its key for
+// Store.Open and Store.Stat. Dir and s3.Store implement it.
+type Tree interface {
+	// Directories returns the names of the directories in the directory `dir`, sorted; none if
+	// there is no such directory. A directory of an S3 store is a common prefix of keys.
+	Directories(ctx context.Context, dir string) ([]string, error)
+
+	// Files returns all files below the directory `dir`, in no particular order; none if there is
+	// no such directory. A file that is created or deleted meanwhile may be missing. If the
+	// listing fails, the last element is the error.
+	Files(ctx context.Context, dir string) iter.Seq2[Object, error]
+}
+
+var _ Tree = (*Dir)(nil)
+
+// Directories implements Tree.
+func (d *Dir) Directories(ctx context.Context, dir string) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	below, err := d.below(dir)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(below)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("listing directories: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// Files implements Tree.
+func (d *Dir) Files(ctx context.Context, dir string) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		below, err := d.below(dir)
+		if err == nil {
+			err = filepath.WalkDir(below, func(file string, e fs.DirEntry, err error) error {
+				if err == nil {
+					err = ctx.Err()
+				}
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil // deleted meanwhile, or there is no directory
+				}
+				if err != nil || !e.Type().IsRegular() {
+					return err
+				}
+				info, err := e.Info()
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				key, err := filepath.Rel(d.path, file)
+				if err == nil && !yield(Object{Key: filepath.ToSlash(key), Size: info.Size(), Modified: info.ModTime()}, nil) {
+					return filepath.SkipAll
+				}
+				return err
+			})
+		}
+		if err != nil {
+			yield(Object{}, fmt.Errorf("listing files: %w", err))
+		}
+	}
+}
+
+// below returns the path of a directory below the store's.
+func (d *Dir) below(dir string) (string, error) {
+	if dir != "" && !filepath.IsLocal(dir) {
+		return "", fmt.Errorf("%q is not a path below the blob directory", dir)
+	}
+	return filepath.Join(d.path, filepath.FromSlash(path.Clean("/"+dir))), nil
+}

@@ -1,0 +1,104 @@
+package registryimport
+
+import (
+	"context"
+	"iter"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// distribution is the storage of distribution, Docker's registry:
+//
+//	ROOT/repositories/NAME/_manifests/tags/TAG/current/link          the digest of the tag's manifest
+//	ROOT/repositories/NAME/_manifests/revisions/sha256/HEX/link      a manifest that the repository has
+//	ROOT/repositories/NAME/_layers/sha256/HEX/link                   a blob that it has
+//	ROOT/blobs/sha256/HE/HEX/data                                    the content of manifests and blobs
+//
+// ROOT is docker/registry/v2 below the configured directory.
+type distribution struct {
+	store Store
+	root  string
+}
+
+func (d *distribution) format() string { return "distribution" }
+
+func (d *distribution) prefix() string { return d.root + "/" }
+
+// repositories implements source. Names of directories that begin with "_" are distribution's own,
+// and repositories may be nested.
+func (d *distribution) repositories(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) { d.walk(ctx, "", yield) }
+}
+
+// walk yields the repositories whose names begin with `name`, itself included.
+func (d *distribution) walk(ctx context.Context, name string, yield func(string, error) bool) bool {
+	below, err := d.store.Directories(ctx, path.Join(d.root, "repositories", name))
+	if err != nil {
+		yield("", err)
+		return false
+	}
+	for _, dir := range below {
+		if dir == "_manifests" && !yield(name, nil) {
+			return false
+		}
+		if !strings.HasPrefix(dir, "_") && !d.walk(ctx, path.Join(name, dir), yield) {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *distribution) contents(ctx context.Context, repository string) (contents, error) {
+	out := contents{tags: make(map[string]tagged), manifests: make(map[oci.Digest]time.Time), complete: true}
+	dir := path.Join(d.root, "repositories", repository, "_manifests")
+	for file, err := range d.store.Files(ctx, dir) {
+		if err != nil {
+			return out, err
+		}
+		parts := strings.Split(strings.TrimPrefix(file.Key, dir+"/"), "/")
+		switch {
+		case len(parts) == 4 && parts[0] == "revisions" && parts[3] == "link":
+			digest, err := oci.ParseDigest(parts[1] + ":" + parts[2])
+			if err != nil {
+				out.skipped = append(out.skipped, Skip{Repository: repository, Reason: "the file " + file.Key + ": " + err.Error()})
+				continue
+			}
+			out.manifests[digest] = file.Modified
+		case len(parts) == 4 && parts[0] == "tags" && parts[2] == "current" && parts[3] == "link":
+			digest, err := d.link(ctx, file.Key)
+			if reason, ok := reasonOf(err); ok {
+				out.skipped = append(out.skipped, Skip{Repository: repository, Tag: parts[1], Reason: reason})
+				continue
+			}
+			if err != nil {
+				return out, err
+			}
+			out.tags[parts[1]] = tagged{digest, file.Modified}
+		}
+	}
+	return out, nil
+}
+
+// link reads a file that has only a digest.
+func (d *distribution) link(ctx context.Context, key string) (oci.Digest, error) {
+	text, err := readFile(ctx, d.store, key, maxLink)
+	if err != nil {
+		return oci.Digest{}, err
+	}
+	digest, err := oci.ParseDigest(strings.TrimSpace(string(text)))
+	if err != nil {
+		err = brokenf("the file %s: %w", key, err)
+	}
+	return digest, err
+}
+
+func (d *distribution) manifestKey(_ string, digest oci.Digest) string { return d.blobKey("", digest) }
+
+func (d *distribution) blobKey(_ string, digest oci.Digest) string {
+	return path.Join(d.root, "blobs", digest.Algorithm().String(), digest.Hex()[:2], digest.Hex(), "data")
+}
+
+func (d *distribution) elsewhere(context.Context, oci.Digest) (string, error) { return "", nil }

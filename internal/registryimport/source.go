@@ -1,0 +1,118 @@
+package registryimport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// source is the storage of another registry. Its methods may be called concurrently, and return
+// a *broken error about content that the storage lacks or that makes no sense.
+type source interface {
+	format() string
+	prefix() string // what the keys of all its objects begin with
+
+	// repositories returns the names of all repositories. An error is the last element.
+	repositories(ctx context.Context) iter.Seq2[string, error]
+
+	// contents returns what a repository has.
+	contents(ctx context.Context, repository string) (contents, error)
+
+	// manifestKey and blobKey return the path of a file that may not exist.
+	manifestKey(repository string, d oci.Digest) string
+	blobKey(repository string, d oci.Digest) string
+
+	// elsewhere returns the path of another file with a blob's content, "" if there is none. It
+	// is asked if the blob's own file is empty.
+	elsewhere(ctx context.Context, d oci.Digest) (string, error)
+}
+
+// contents are the tags and manifests of a repository.
+type contents struct {
+	tags      map[string]tagged
+	manifests map[oci.Digest]time.Time // when each was pushed
+	// complete says that the repository has no other manifests: if the file of another one is
+	// there, it belongs to other repositories, or the manifest was deleted.
+	complete bool
+	skipped  []Skip // what can't be read
+}
+
+// tagged is the manifest to which a tag points.
+type tagged struct {
+	digest oci.Digest
+	pushed time.Time // when it was made to point there
+}
+
+// These limit files that name a digest, and indexes of layouts.
+const (
+	maxLink  = 4 << 10
+	maxIndex = 256 << 20
+)
+
+// open finds out what kind of storage the directory `dir` of the store has.
+func open(ctx context.Context, s Store, dir string) (source, error) {
+	if dir != "" && path.Clean(dir) != dir || strings.HasPrefix(dir, "..") {
+		return nil, fmt.Errorf("%q isn't a directory below the blob store", dir)
+	}
+	root := path.Join(dir, "docker/registry/v2")
+	below, err := s.Directories(ctx, root)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range below {
+		if name == "repositories" {
+			return &distribution{store: s, root: root}, nil
+		}
+	}
+	l := &layouts{store: s, root: dir}
+	for _, err := range l.repositories(ctx) {
+		return l, err
+	}
+	where := "the blob store"
+	if dir != "" {
+		where = fmt.Sprintf("the directory %q of the blob store", dir)
+	}
+	return nil, fmt.Errorf("there is no storage of another registry in %s: neither docker/registry/v2/repositories, as Docker's registry has it, nor OCI layouts, as zot has them", where)
+}
+
+// readFile returns a file of up to `limit` bytes.
+func readFile(ctx context.Context, s blob.Store, key string, limit int64) ([]byte, error) {
+	r, err := s.Open(ctx, key, 0, -1)
+	if errors.Is(err, blob.ErrNotFound) {
+		return nil, brokenf("the file %s is missing", key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close() //nolint:errcheck // only read
+	content, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(content)) > limit {
+		err = brokenf("the file %s has more than %d bytes", key, limit)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return content, nil
+}
+
+// hash returns the digest of a file.
+func hash(ctx context.Context, s blob.Store, key string, a oci.Algorithm) (oci.Digest, error) {
+	r, err := s.Open(ctx, key, 0, -1)
+	if err != nil {
+		return oci.Digest{}, err
+	}
+	defer r.Close() //nolint:errcheck // only read
+	h := a.New()
+	if _, err := io.Copy(h, r); err != nil {
+		return oci.Digest{}, fmt.Errorf("reading the file %s: %w", key, err)
+	}
+	return oci.FromHash(a, h), nil
+}
