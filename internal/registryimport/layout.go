@@ -133,7 +133,7 @@ func (l *layouts) elsewhere(ctx context.Context, d oci.Digest) (string, error) {
 					return nil, err
 				}
 				dir, hex := path.Split(file.Key)
-				if file.Size > 0 && strings.HasSuffix(dir, "/blobs/sha256/") {
+				if file.Size > 0 && (strings.HasSuffix(dir, "/blobs/sha256/") || strings.HasSuffix(dir, "/blobs/sha512/")) {
 					found[hex] = file.Key
 				}
 			}

@@ -98,8 +98,7 @@ func (p *one) tagged(ctx context.Context, d oci.Digest, tags []string) error {
 			p.count(func(r *Report) { r.Newer++ })
 		}
 	}
-	if len(fresh)+len(moved) == 0 && p.have.Manifests[d] {
-		p.done[d] = nil
+	if len(fresh)+len(moved) == 0 {
 		return nil
 	}
 	err := p.manifest(ctx, d, fresh)

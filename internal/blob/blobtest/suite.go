@@ -66,6 +66,7 @@ func Run(t *testing.T, b Backend) {
 		{"Presign", presign},
 		{"Check", check},
 		{"Identity", identity},
+		{"Tree", tree},
 		{"Race", race},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -189,7 +189,7 @@ func itemsOf(path, member string) completer {
 		}
 		for _, item := range items {
 			if strings.HasPrefix(item.UUID, word) {
-				list = append(list, cobra.CompletionWithDesc(item.UUID, printable(strings.TrimSpace(item.Method+item.Pattern+item.URL+item.Event+" "+item.State))))
+				list = append(list, cobra.CompletionWithDesc(item.UUID, command.Printable(strings.TrimSpace(item.Method+item.Pattern+item.URL+item.Event+" "+item.State))))
 			}
 		}
 		return list, false

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
 )
 
@@ -55,7 +56,7 @@ func tokens(ctx context.Context, c *api.Client, _ []string, word string) (list [
 	if c.Get(ctx, tokensPath, nil, &page) == nil {
 		for _, t := range page.Tokens {
 			if strings.HasPrefix(t.UUID, word) {
-				list = append(list, cobra.CompletionWithDesc(t.UUID, printable(t.Title)))
+				list = append(list, cobra.CompletionWithDesc(t.UUID, command.Printable(t.Title)))
 			}
 		}
 	}

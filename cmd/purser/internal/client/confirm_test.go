@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/purser-registry/purser/cmd/purser/internal/command"
 )
 
 func TestAsk(t *testing.T) {
@@ -21,7 +23,7 @@ func TestAsk(t *testing.T) {
 
 func TestPrintable(t *testing.T) {
 	t.Parallel()
-	if got := printable("a\x1b[31mé\u009b\n\x7f"); got != "a�[31mé���" {
+	if got := command.Printable("a\x1b[31mé\u009b\n\x7f"); got != "a�[31mé���" {
 		t.Errorf("%q", got)
 	}
 }

@@ -99,7 +99,7 @@ func writeCopied(w io.Writer, sum mirror.Summary, list []mirror.Tag, dry bool) e
 	if dry {
 		for _, t := range list {
 			if t.Outcome == mirror.WouldBe {
-				if _, err := fmt.Fprintf(w, "%s → %s\n", printable(t.Source), printable(t.Destination)); err != nil {
+				if _, err := fmt.Fprintf(w, "%s → %s\n", command.Printable(t.Source), command.Printable(t.Destination)); err != nil {
 					return err
 				}
 			}

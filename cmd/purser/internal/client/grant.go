@@ -125,7 +125,7 @@ func grantSetCommand(src *command.Source) *cobra.Command {
 		if err := c.Put(cmd.Context(), path+end, api.PermissionRequest{Role: rest[0]}, nil); err != nil {
 			return err
 		}
-		return say(cmd, "%s is %s of %s now.\n", printable(who), rest[0], printable(name))
+		return say(cmd, "%s is %s of %s now.\n", command.Printable(who), rest[0], command.Printable(name))
 	})
 	return cmd
 }
@@ -148,7 +148,7 @@ func grantRemoveCommand(src *command.Source) *cobra.Command {
 		if err := c.Delete(cmd.Context(), path+end, nil); err != nil {
 			return err
 		}
-		return say(cmd, "%s has no role of its own in %s now.\n", printable(who), printable(name))
+		return say(cmd, "%s has no role of its own in %s now.\n", command.Printable(who), command.Printable(name))
 	})
 	return cmd
 }

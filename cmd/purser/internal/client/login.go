@@ -103,7 +103,7 @@ func logIn(cmd *cobra.Command, c *api.Client, logins *command.Logins, name, secr
 			warn(cmd, []string{fmt.Sprintf("token %s of your log-in before is still valid: %v", before.TokenID, err)})
 		}
 	}
-	text := fmt.Sprintf("Logged in to %s as %s.", c.Name(), printable(login.Name))
+	text := fmt.Sprintf("Logged in to %s as %s.", c.Name(), command.Printable(login.Name))
 	if login.Expires != nil {
 		text += " The log-in ends on " + login.Expires.Local().Format(time.DateOnly) + "."
 	}

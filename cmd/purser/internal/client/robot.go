@@ -296,7 +296,7 @@ func robotFederateCommand(src *command.Source) *cobra.Command {
 		if err := c.Post(cmd.Context(), path, append(rules, rule), nil); err != nil {
 			return err
 		}
-		return say(cmd, "Tokens of %s can log in as robot %s now.\n", printable(rule.Issuer), name)
+		return say(cmd, "Tokens of %s can log in as robot %s now.\n", command.Printable(rule.Issuer), name)
 	})
 	return cmd
 }

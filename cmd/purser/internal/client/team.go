@@ -71,7 +71,7 @@ func teamCreateCommand(src *command.Source) *cobra.Command {
 		if t.NewTeam {
 			done = "Created"
 		}
-		return say(cmd, "%s team %s of %s.\n", done, printable(args[1]), printable(args[0]))
+		return say(cmd, "%s team %s of %s.\n", done, command.Printable(args[1]), command.Printable(args[0]))
 	})
 	return cmd
 }
@@ -80,13 +80,13 @@ func teamDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE TEAM", Short: "Delete a team: its members lose the roles that they have by it", Args: cobra.ExactArgs(2)}
 	yes := addYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := confirm(cmd, *yes, "Delete team %s of %s? Its members lose the roles that they have by it.", printable(args[1]), printable(args[0])); err != nil {
+		if err := confirm(cmd, *yes, "Delete team %s of %s? Its members lose the roles that they have by it.", command.Printable(args[1]), command.Printable(args[0])); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), teamPath(args), nil); err != nil {
 			return err
 		}
-		return say(cmd, "Deleted team %s of %s.\n", printable(args[1]), printable(args[0]))
+		return say(cmd, "Deleted team %s of %s.\n", command.Printable(args[1]), command.Printable(args[0]))
 	})
 	return cmd
 }
@@ -127,7 +127,7 @@ func teamAddCommand(src *command.Source) *cobra.Command {
 				if err := c.Put(cmd.Context(), teamPath(args)+api.Path("members", name), nil, nil); err != nil {
 					return err
 				}
-				if err := say(cmd, "Added %s to team %s of %s.\n", printable(name), printable(args[1]), printable(args[0])); err != nil {
+				if err := say(cmd, "Added %s to team %s of %s.\n", command.Printable(name), command.Printable(args[1]), command.Printable(args[0])); err != nil {
 					return err
 				}
 			}
@@ -144,7 +144,7 @@ func teamRemoveCommand(src *command.Source) *cobra.Command {
 				if err := c.Delete(cmd.Context(), teamPath(args)+api.Path("members", name), nil); err != nil {
 					return err
 				}
-				if err := say(cmd, "Removed %s from team %s of %s.\n", printable(name), printable(args[1]), printable(args[0])); err != nil {
+				if err := say(cmd, "Removed %s from team %s of %s.\n", command.Printable(name), command.Printable(args[1]), command.Printable(args[0])); err != nil {
 					return err
 				}
 			}
@@ -186,7 +186,7 @@ func teamGroupsCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 		}
-		return say(cmd, "%s\n", fmt.Sprintf("Team %s of %s has %s now.", printable(args[1]), printable(args[0]), command.Count(int64(len(groups)), "group")))
+		return say(cmd, "%s\n", fmt.Sprintf("Team %s of %s has %s now.", command.Printable(args[1]), command.Printable(args[0]), command.Count(int64(len(groups)), "group")))
 	})
 	return cmd
 }

@@ -48,7 +48,7 @@ func table(w io.Writer, header []string, rows [][]string, more bool) error {
 	fmt.Fprintln(out, strings.Join(header, "\t"))
 	for _, row := range rows {
 		for i, cell := range row {
-			if row[i] = printable(cell); cell == "" {
+			if row[i] = command.Printable(cell); cell == "" {
 				row[i] = "-"
 			}
 		}
@@ -71,24 +71,13 @@ func fields(w io.Writer, pairs ...string) error {
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			fmt.Fprintf(out, "%s\t%s\n", pairs[i], printable(pairs[i+1]))
+			fmt.Fprintf(out, "%s\t%s\n", pairs[i], command.Printable(pairs[i+1]))
 		}
 	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("printing: %w", err)
 	}
 	return nil
-}
-
-// printable replaces control characters, since they could manipulate the terminal, and some
-// of the text in lists was written by strangers.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '�'
-		}
-		return r
-	}, text)
 }
 
 // clock formats a time in the local zone; "" for nil.

@@ -73,7 +73,7 @@ func tokenRevokeCommand(src *command.Source) *cobra.Command {
 			}
 			title = t.Token.Title
 		}
-		if err := confirm(cmd, *yes, "Revoke token %s (%s)? That can't be undone.", args[0], printable(title)); err != nil {
+		if err := confirm(cmd, *yes, "Revoke token %s (%s)? That can't be undone.", args[0], command.Printable(title)); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), path, nil); err != nil {

@@ -104,7 +104,7 @@ func userCreateCommand(src *command.Source) *cobra.Command {
 		if err := c.Post(cmd.Context(), api.Path("superuser", "users"), n, &made); err != nil {
 			return err
 		}
-		text := fmt.Sprintf("Created account %s.\n", printable(made.Username))
+		text := fmt.Sprintf("Created account %s.\n", command.Printable(made.Username))
 		if made.Password != "" {
 			text += fmt.Sprintf("Its password, which isn't told again: %s\n", made.Password)
 		}
@@ -185,7 +185,7 @@ func userPasswordCommand(src *command.Source) *cobra.Command {
 			return err
 		}
 		made.Email, made.Superuser = u.Email, u.Superuser
-		text := fmt.Sprintf("Changed the password of %s.\n", printable(args[0]))
+		text := fmt.Sprintf("Changed the password of %s.\n", command.Printable(args[0]))
 		if made.Password != "" {
 			text += fmt.Sprintf("The new one, which isn't told again: %s\n", made.Password)
 		}
@@ -225,7 +225,7 @@ func userEnableCommand(src *command.Source, name, short string, enabled bool) *c
 			if err := c.Put(cmd.Context(), userPath(args[0]), api.UserChange{Enabled: &enabled}, nil); err != nil {
 				return err
 			}
-			return say(cmd, "Account %s is %sd now.\n", printable(args[0]), name)
+			return say(cmd, "Account %s is %sd now.\n", command.Printable(args[0]), name)
 		}),
 	}
 }
@@ -241,7 +241,7 @@ func userAdminCommand(src *command.Source) *cobra.Command {
 			if err := c.Put(cmd.Context(), userPath(args[0]), api.UserChange{Superuser: &on}, nil); err != nil {
 				return err
 			}
-			return say(cmd, "Account %s is %s administrator of the registry now.\n", printable(args[0]), map[bool]string{true: "an", false: "no"}[on])
+			return say(cmd, "Account %s is %s administrator of the registry now.\n", command.Printable(args[0]), map[bool]string{true: "an", false: "no"}[on])
 		}),
 	}
 }
@@ -250,13 +250,13 @@ func userDeleteCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAME", Short: "Delete an account with its roles, tokens and log-ins", Args: cobra.ExactArgs(1)}
 	yes := addYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		if err := confirm(cmd, *yes, "Delete account %s with its roles and tokens? That can't be undone.", printable(args[0])); err != nil {
+		if err := confirm(cmd, *yes, "Delete account %s with its roles and tokens? That can't be undone.", command.Printable(args[0])); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), userPath(args[0]), nil); err != nil {
 			return err
 		}
-		return say(cmd, "Deleted account %s.\n", printable(args[0]))
+		return say(cmd, "Deleted account %s.\n", command.Printable(args[0]))
 	})
 	return cmd
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -66,3 +67,14 @@ func Count(n int64, one string) string {
 
 // Size formats bytes with a binary unit.
 func Size(bytes int64) string { return humanize.IBytes(uint64(max(0, bytes))) }
+
+// Printable returns text of others, such as a tag's name, without the control characters that would
+// change a terminal's screen.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '�'
+		}
+		return r
+	}, text)
+}

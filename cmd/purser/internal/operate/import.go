@@ -186,7 +186,7 @@ func describeSkip(s registryimport.Skip) string {
 	} else if !s.Digest.IsZero() {
 		text += "@" + s.Digest.String()
 	}
-	return "skipped " + text + ": " + s.Reason
+	return "skipped " + command.Printable(text+": "+s.Reason)
 }
 
 // writeImport prints the result of an import, and what comes next.

@@ -1,0 +1,477 @@
+package registryimport_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/blob/blobtest"
+	"github.com/purser-registry/purser/internal/blob/s3"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/check"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/registryimport"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// other is the storage of another registry in Purser's blob store.
+type other struct {
+	t     *testing.T
+	store registryimport.Store
+	dir   string // of the store, if it is a directory
+	root  string // in the store
+}
+
+func newOther(t *testing.T) *other {
+	t.Helper()
+	dir := t.TempDir()
+	store, err := blob.OpenDir(blob.DirOptions{Path: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &other{t, store, dir, "docker/registry/v2"}
+}
+
+// put writes a file and, if the store is a directory, sets its time.
+func (o *other) put(key, content string, at time.Time) {
+	o.t.Helper()
+	err := o.store.(blob.Putter).Put(o.t.Context(), key, int64(len(content)), strings.NewReader(content))
+	if err == nil && o.dir != "" && !at.IsZero() {
+		err = os.Chtimes(filepath.Join(o.dir, key), at, at)
+	}
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *other) data(d oci.Digest) string {
+	return path.Join(o.root, "blobs/sha256", d.Hex()[:2], d.Hex(), "data")
+}
+
+// blob stores content as distribution does.
+func (o *other) blob(content string) oci.Digest {
+	o.t.Helper()
+	d := oci.Compute(oci.SHA256, []byte(content))
+	o.put(o.data(d), content, time.Time{})
+	return d
+}
+
+func (o *other) revision(repository string, d oci.Digest) string {
+	return path.Join(o.root, "repositories", repository, "_manifests/revisions/sha256", d.Hex(), "link")
+}
+
+func (o *other) tagLink(repository, tag string) string {
+	return path.Join(o.root, "repositories", repository, "_manifests/tags", tag, "current/link")
+}
+
+// manifest stores a manifest with tags, pushed at the time `at`.
+func (o *other) manifest(repository string, payload []byte, at time.Time, tags ...string) oci.Digest {
+	o.t.Helper()
+	d := o.blob(string(payload))
+	o.put(o.revision(repository, d), d.String(), at)
+	for _, tag := range tags {
+		o.put(o.tagLink(repository, tag), d.String(), at)
+	}
+	return d
+}
+
+// image returns the payload of an image whose blobs are stored.
+func (o *other) image(name string, more map[string]any) []byte {
+	o.t.Helper()
+	return image(o.t, o.blob, name, more)
+}
+
+// image returns the payload of an image, and stores its configuration and layer.
+func image(t *testing.T, store func(content string) oci.Digest, name string, more map[string]any) []byte {
+	t.Helper()
+	descriptor := func(mediaType, content string) map[string]any {
+		return map[string]any{"mediaType": mediaType, "digest": store(content).String(), "size": len(content)}
+	}
+	m := map[string]any{
+		"schemaVersion": 2, "mediaType": oci.MediaTypeImageManifest,
+		"config": descriptor("application/vnd.oci.image.config.v1+json", `{"name":"`+name+`"}`),
+		"layers": []any{descriptor("application/vnd.oci.image.layer.v1.tar", "the layer of "+name)},
+	}
+	maps.Copy(m, more)
+	payload, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
+
+// run imports, and returns the report and the reasons why things were skipped.
+func (o *other) run(b catalogtest.Bundle, change func(*registryimport.Options)) (registryimport.Report, []string) {
+	o.t.Helper()
+	options := registryimport.Options{Catalog: b.Catalog, Store: o.store}
+	var skipped []string
+	options.Skipped = func(s registryimport.Skip) {
+		skipped = append(skipped, fmt.Sprintf("%s:%s: %s", s.Repository, s.Tag, s.Reason))
+	}
+	if change != nil {
+		change(&options)
+	}
+	ctx := audit.WithSource(o.t.Context(), audit.Source{UserAgent: "purser import"})
+	report, err := registryimport.Run(ctx, options)
+	if err != nil {
+		o.t.Fatalf("importing: %v (skipped %q)", err, skipped)
+	}
+	slices.Sort(skipped)
+	return report, skipped
+}
+
+// clean expects that a check of database and store finds nothing.
+func (o *other) clean(b catalogtest.Bundle) {
+	o.t.Helper()
+	_, err := check.Run(o.t.Context(), check.Options{Catalog: b.Catalog, Store: o.store, Deep: true,
+		Found: func(f check.Finding) {
+			if !f.Problem.Note() {
+				o.t.Errorf("found %+v", f)
+			}
+		}})
+	if err != nil {
+		o.t.Error(err)
+	}
+}
+
+// tagsOf returns a repository's tags with their manifests.
+func tagsOf(t *testing.T, b catalogtest.Bundle, repository string) map[string]oci.Digest {
+	t.Helper()
+	c, err := b.Content(t.Context(), repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tags := make(map[string]oci.Digest)
+	for tag, m := range c.Tags {
+		tags[tag] = m.Digest
+	}
+	return tags
+}
+
+var (
+	longAgo = time.Date(2021, 3, 4, 5, 6, 7, 0, time.UTC)
+	later   = longAgo.AddDate(1, 0, 0)
+)
+
+// Manifests and tags keep the times at which the other registry got them. The audit log says who
+// made them, and that they weren't pushed.
+func TestImportKeepsTimes(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	d := o.manifest("acme/app", o.image("one", nil), longAgo, "v1")
+	o.put(o.tagLink("acme/app", "latest"), d.String(), later)
+	if r, skipped := o.run(b, nil); r.Tags != 2 || r.Manifests != 1 || r.Blobs != 2 || len(skipped) > 0 {
+		t.Errorf("%+v, skipped %q", r, skipped)
+	}
+	for sql, at := range map[string]time.Time{
+		"SELECT count(*) FROM manifests WHERE created_at = $1":                                              longAgo,
+		"SELECT count(*) FROM tags WHERE name = 'v1' AND created_at = $1 AND updated_at IS NULL":            longAgo,
+		"SELECT count(*) FROM tags WHERE name = 'latest' AND created_at = $1 AND updated_at IS NULL":        later,
+		"SELECT 1 WHERE NOT EXISTS (SELECT FROM blobs WHERE created_at < $1::timestamptz + interval '1 y')": later,
+	} {
+		if b.Count(t, sql, at) != 1 {
+			t.Errorf("not true at %v: %s", at, sql)
+		}
+	}
+	const entries = "SELECT count(*) FROM auditlog WHERE kind = 'create_tag' AND user_agent = 'purser import' AND tag IN ('v1', 'latest')"
+	if n := b.Count(t, entries); n != 2 || b.Count(t, "SELECT count(*) FROM auditlog WHERE kind = 'push_repo'") != 0 {
+		t.Errorf("%d entries of new tags, want 2 and no push", n)
+	}
+	o.clean(b)
+
+	// The tag moved in the other registry. A tag that was pushed to Purser later stays.
+	next := o.manifest("acme/app", o.image("two", nil), later.AddDate(1, 0, 0), "v1", "latest")
+	b.Put(t, "acme/app", o.imageInPurser(b, "acme/app", "ours"), "latest")
+	if r, _ := o.run(b, nil); r.Tags != 1 || r.Newer != 1 || r.Manifests != 1 {
+		t.Errorf("after a move: %+v", r)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM tags WHERE name = 'v1' AND created_at = $1 AND updated_at = $2", longAgo, later.AddDate(1, 0, 0)); n != 1 || tagsOf(t, b, "acme/app")["v1"] != next {
+		t.Errorf("the moved tag: %v, %d rows with the times", tagsOf(t, b, "acme/app"), n)
+	}
+	if r, _ := o.run(b, nil); r.Tags != 0 || r.Manifests != 0 || r.UpToDate != 1 || r.Newer != 1 {
+		t.Errorf("once more: %+v", r)
+	}
+}
+
+// imageInPurser pushes an image's blobs to Purser, and returns its payload.
+func (o *other) imageInPurser(b catalogtest.Bundle, repository, name string) []byte {
+	return image(o.t, func(content string) oci.Digest { return b.Push(o.t, repository, content) }, name, nil)
+}
+
+// An index brings its platforms, and an image what is attached to it, and what is attached to that.
+// Other manifests without a tag come when they are asked for.
+func TestImportWhatBelongsTogether(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	amd, arm := o.manifest("app", o.image("amd", nil), longAgo), o.manifest("app", o.image("arm", nil), longAgo)
+	index := o.manifest("app", catalogtest.Index(t, amd, arm), longAgo, "multi")
+	subject := func(d oci.Digest) map[string]any {
+		return map[string]any{"subject": map[string]any{"mediaType": oci.MediaTypeImageManifest, "digest": d.String(), "size": 1}}
+	}
+	signature := o.manifest("app", o.image("signature", subject(amd)), longAgo)
+	ofSignature := o.manifest("app", o.image("of the signature", subject(signature)), longAgo)
+	alone := o.manifest("app", o.image("alone", nil), longAgo)
+	ofAlone := o.manifest("app", o.image("of alone", subject(alone)), longAgo)
+	r, skipped := o.run(b, func(o *registryimport.Options) { o.To = "from/docker" })
+	if r.Manifests != 5 || r.Untagged != 2 || r.Tags != 1 || len(skipped) > 0 {
+		t.Errorf("%+v, skipped %q", r, skipped)
+	}
+	has := func(want ...oci.Digest) {
+		t.Helper()
+		c, err := b.Content(t.Context(), "from/docker/app")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := slices.Collect(maps.Keys(c.Manifests))
+		catalogtest.SortDigests(got)
+		catalogtest.SortDigests(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("manifests %v, want %v", got, want)
+		}
+	}
+	has(amd, arm, index, signature, ofSignature)
+	r, _ = o.run(b, func(o *registryimport.Options) { o.To, o.Untagged = "from/docker", true })
+	if r.Manifests != 2 || r.Untagged != 0 {
+		t.Errorf("with untagged ones: %+v", r)
+	}
+	has(amd, arm, index, signature, ofSignature, alone, ofAlone)
+	b.AtOnce(t)
+	b.DueNow(t)
+	b.ReviewAll(t)
+	has(amd, arm, index, signature, ofSignature)
+	o.clean(b)
+}
+
+// What is broken is named and skipped, and nothing of it is imported.
+func TestImportSkipsWhatIsBroken(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	good := o.manifest("app", o.image("good", nil), longAgo, "good")
+	noLayer := o.image("no layer", nil)
+	o.manifest("app", noLayer, longAgo, "no-layer")
+	remove := func(key string) {
+		if err := o.store.Delete(t.Context(), []string{key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove(o.data(oci.Compute(oci.SHA256, []byte("the layer of no layer"))))
+	damaged := o.manifest("app", o.image("damaged", nil), longAgo, "damaged")
+	o.put(o.data(damaged), "something else", longAgo)
+	gone := o.manifest("app", o.image("gone", nil), longAgo, "gone")
+	remove(o.data(gone))
+	o.put(o.tagLink("app", "empty"), "", longAgo)
+	o.put(o.tagLink("app", "rubbish"), "sha256:rubbish", longAgo)
+	o.put(o.tagLink("app", "no-revision"), o.blob("{}").String(), longAgo)
+	o.manifest("app", []byte(`{"schemaVersion": 1}`), longAgo, "schema1")
+	o.manifest("app", o.image("hostile", nil), longAgo, "-no-tag\x1b[31m")
+	child := o.manifest("app", o.image("child", nil), longAgo)
+	o.manifest("app", catalogtest.Index(t, good, child), longAgo, "index")
+	remove(o.revision("app", child))
+	o.manifest("Upper/Case", o.image("upper", nil), longAgo, "v1")
+	wrongSize := bytes.Replace(o.image("wrong size", nil), []byte(`"size":23`), []byte(`"size":24`), 1)
+	wrong := o.manifest("app", wrongSize, longAgo, "wrong-size") // only the manifest is wrong
+	if !bytes.Contains(wrongSize, []byte(`"size":24`)) {
+		t.Fatalf("the manifest has no wrong size: %s", wrongSize)
+	}
+
+	for _, dry := range []bool{true, false} {
+		r, skipped := o.run(b, func(o *registryimport.Options) { o.DryRun = dry })
+		if r.Tags != 2 || r.Manifests != 2 || r.Skipped != 10 {
+			t.Errorf("dry %t: %+v", dry, r)
+		}
+		for _, want := range []string{
+			"Upper/Case:: ", "app:-no-tag\x1b[31m: ", "app:damaged: the file " + o.data(damaged) + " is damaged: its content is sha256:",
+			"app:empty: the file " + o.tagLink("app", "empty"), "app:gone: the file " + o.data(gone) + " is missing",
+			"app:index: its manifest " + child.String() + " can't be imported: manifest " + child.String() + " was deleted",
+			"app:no-layer: blob sha256:", "app:no-revision: manifest sha256:", "app:rubbish: the file ", "app:schema1: schemaVersion: Docker schema 1",
+		} {
+			if !slices.ContainsFunc(skipped, func(s string) bool { return strings.HasPrefix(s, want) }) {
+				t.Errorf("dry %t: skipped %q, want %q", dry, skipped, want)
+			}
+		}
+		if dry && b.Rows(t, "repositories")+b.Rows(t, "blobs")+b.Rows(t, "imports")+b.Rows(t, "auditlog") != 0 {
+			t.Error("a dry run has written rows")
+		}
+	}
+	if got := tagsOf(t, b, "app"); len(got) != 2 || got["good"] != good || got["wrong-size"] != wrong {
+		t.Errorf("tags %v", got)
+	}
+}
+
+// zot's OCI layouts, with a blob that two repositories have and whose content zot keeps once.
+func TestImportLayouts(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	layout := func(repository string, empty bool, tags map[string][]byte) {
+		o.put(path.Join("zot", repository, "oci-layout"), `{"imageLayoutVersion":"1.0.0"}`, longAgo)
+		list := []any{}
+		for tag, payload := range tags {
+			d := oci.Compute(oci.SHA256, payload)
+			o.put(path.Join("zot", repository, "blobs/sha256", d.Hex()), string(payload), longAgo)
+			entry := map[string]any{"mediaType": oci.MediaTypeImageManifest, "digest": d.String(), "size": len(payload)}
+			if tag != "" {
+				entry["annotations"] = map[string]string{"org.opencontainers.image.ref.name": tag}
+			}
+			list = append(list, entry)
+		}
+		index, err := json.Marshal(map[string]any{"schemaVersion": 2, "manifests": list})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.put(path.Join("zot", repository, "index.json"), string(index), longAgo)
+	}
+	in := func(repository string, empty bool) func(string) oci.Digest {
+		return func(content string) oci.Digest {
+			d := oci.Compute(oci.SHA256, []byte(content))
+			if empty {
+				content = ""
+			}
+			o.put(path.Join("zot", repository, "blobs/sha256", d.Hex()), content, longAgo)
+			return d
+		}
+	}
+	shared := image(t, in("_blobstore", false), "shared", nil)
+	image(t, in("app", true), "shared", nil)
+	image(t, in("deep/app", true), "shared", nil)
+	layout("app", false, map[string][]byte{"v1": shared, "": image(t, in("app", false), "untagged", nil)})
+	layout("deep/app", false, map[string][]byte{"v1": shared, "v2": image(t, in("deep/app", false), "other", nil)})
+	o.put("zot/_trivy/db/file", "x", longAgo)
+
+	if _, err := registryimport.Run(t.Context(), registryimport.Options{Catalog: b.Catalog, Store: o.store, Dir: "nothing"}); err == nil || !strings.Contains(err.Error(), `"nothing"`) {
+		t.Errorf("a directory without storage: %v", err)
+	}
+	r, skipped := o.run(b, func(o *registryimport.Options) { o.Dir = "zot" })
+	if r.Format != "layout" || r.Repositories != 2 || r.Tags != 3 || r.Manifests != 3 || r.Untagged != 1 || len(skipped) > 0 {
+		t.Errorf("%+v, skipped %q", r, skipped)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM manifests WHERE created_at = $1", longAgo); n != 3 {
+		t.Errorf("%d manifests have the time of their file, want 3", n)
+	}
+	o.clean(b)
+}
+
+// The same in S3, below the store's prefix.
+func TestImportFromS3(t *testing.T) {
+	t.Parallel()
+	options := blobtest.S3Server(t)
+	store, err := s3.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() }) //nolint:errcheck // it only has idle connections
+	b, o := catalogtest.Setup(t), &other{t: t, store: store, root: "old/docker/registry/v2"}
+	d := o.manifest("acme/app", o.image("one", nil), time.Time{}, "v1")
+	o.manifest("acme/app/nested", o.image("two", nil), time.Time{}, "v1")
+	r, skipped := o.run(b, func(o *registryimport.Options) { o.Dir = "/old/" })
+	if r.Tags != 2 || r.Repositories != 2 || len(skipped) > 0 || tagsOf(t, b, "acme/app")["v1"] != d {
+		t.Errorf("%+v, skipped %q", r, skipped)
+	}
+	o.clean(b)
+}
+
+// Objects that garbage collection gave up stay until the end, come back with the next import, and go
+// after the end. What belongs to the registry isn't imported again.
+func TestImportFinishes(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	b.AtOnce(t)
+	d := o.manifest("acme/app", o.image("one", nil), longAgo, "v1")
+	forget := func() {
+		t.Helper()
+		if err := b.DeleteManifest(t.Context(), "acme/app", d); err != nil {
+			t.Fatal(err)
+		}
+		b.ReviewAll(t)
+	}
+	o.run(b, nil)
+	forget()
+	if n := b.Rows(t, "gc_foreign_objects"); n != 2 || b.Rows(t, "gc_doomed_objects") != 0 || b.Rows(t, "blobs") != 0 {
+		t.Fatalf("%d foreign objects, want 2, and nothing doomed", n)
+	}
+	o.run(b, nil)
+	if n := b.Rows(t, "gc_foreign_objects"); n != 0 || b.Rows(t, "blobs") != 2 {
+		t.Fatalf("%d foreign objects after the second import, want none", n)
+	}
+	o.clean(b)
+	forget()
+	objects, bytes, err := b.FinishImports(t.Context())
+	if err != nil || objects != 2 || bytes == 0 || b.Rows(t, "gc_doomed_objects") != 2 || b.Rows(t, "gc_foreign_objects") != 0 {
+		t.Errorf("finishing: %d objects, %d bytes, %v", objects, bytes, err)
+	}
+	for _, dir := range []string{"", "docker"} {
+		_, err = registryimport.Run(t.Context(), registryimport.Options{Catalog: b.Catalog, Store: o.store, Dir: dir})
+		if dir == "" && !errors.Is(err, catalog.ErrImportFinished) || err == nil {
+			t.Errorf("an import of %q after the end: %v", dir, err)
+		}
+	}
+	list, waiting, _, err := b.Imports(t.Context())
+	if err != nil || len(list) != 1 || list[0].Finished.IsZero() || list[0].Source != "docker/registry/v2/" || waiting != 0 {
+		t.Errorf("the imports: %+v, %d objects wait, %v", list, waiting, err)
+	}
+}
+
+// A blob that Purser has already keeps its object, and a lost one gets the foreign object.
+func TestImportOfKnownBlobs(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	o.manifest("acme/app", o.image("one", nil), longAgo, "v1")
+	known, lost := b.Push(t, "other", `{"name":"one"}`), b.Push(t, "other", "the layer of one")
+	b.Exec(t, "UPDATE blobs SET lost_at = now() WHERE digest = $1", lost.Bytes())
+	if r, skipped := o.run(b, nil); r.Tags != 1 || len(skipped) > 0 {
+		t.Errorf("%+v, skipped %q", r, skipped)
+	}
+	key := func(d oci.Digest) string {
+		s, there, err := b.StoredBlob(t.Context(), d)
+		if err != nil || !there || s.Lost {
+			t.Fatalf("%+v, %t, %v", s, there, err)
+		}
+		return s.Key
+	}
+	if key(lost) != o.data(lost) || strings.Contains(key(known), "/") || b.Rows(t, "gc_doomed_objects") != 1 {
+		t.Errorf("keys %s and %s, %d objects doomed", key(known), key(lost), b.Rows(t, "gc_doomed_objects"))
+	}
+	if !b.Linked(t, "acme/app", known) || !b.Linked(t, "acme/app", lost) {
+		t.Error("a blob isn't linked")
+	}
+}
+
+// A context that ends stops the import, and the next one goes on.
+func TestImportGoesOn(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	for i := range 30 {
+		o.manifest(fmt.Sprintf("acme/app%d", i%3), o.image(fmt.Sprint(i), nil), longAgo, fmt.Sprint(i))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := registryimport.Run(ctx, registryimport.Options{Catalog: b.Catalog, Store: o.store, Parallel: 1,
+		Progress: func(r registryimport.Report) {
+			if r.Tags == 7 {
+				cancel()
+			}
+		}})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("cancelled: %v", err)
+	}
+	before := b.Rows(t, "tags")
+	r, skipped := o.run(b, nil)
+	if before == 0 || before == 30 || r.Tags != int64(30-before) || r.UpToDate != int64(before) || len(skipped) > 0 {
+		t.Errorf("%d tags before, then %+v, skipped %q", before, r, skipped)
+	}
+	o.clean(b)
+}
