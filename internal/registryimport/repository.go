@@ -15,8 +15,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// blobBatch is how many blobs one transaction adds.
-const blobBatch = 500
+const (
+	blobBatch = 500 // blobs that one transaction adds
+	aheadOf   = 50  // images whose blobs are added together
+)
 
 // one imports a repository.
 type one struct {
@@ -68,12 +70,43 @@ func (p *one) tags(ctx context.Context) error {
 	oldestFirst := func(a, b oci.Digest) int {
 		return cmp.Or(p.from.manifests[a].Compare(p.from.manifests[b]), cmp.Compare(a.String(), b.String()))
 	}
-	for _, d := range slices.SortedFunc(maps.Keys(byDigest), oldestFirst) {
-		if err := p.tagged(ctx, d, byDigest[d]); err != nil {
+	for group := range slices.Chunk(slices.SortedFunc(maps.Keys(byDigest), oldestFirst), aheadOf) {
+		if err := p.ahead(ctx, group); err != nil {
 			return err
+		}
+		for _, d := range group {
+			if err := p.tagged(ctx, d, byDigest[d]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// ahead adds the blobs of several images at once, which halves the number of transactions. If it
+// skips an image, because something is wrong with it, tagged finds the same.
+func (p *one) ahead(ctx context.Context, digests []oci.Digest) error {
+	var list []catalog.ForeignBlob
+	for _, d := range digests {
+		if _, listed := p.from.manifests[d]; p.have.Manifests[d] || !listed && p.from.complete {
+			continue
+		}
+		m, _, err := p.read(ctx, d)
+		if err == nil && m.Kind == oci.KindImage {
+			var needs []catalog.ForeignBlob
+			if needs, err = p.needs(ctx, m); err == nil {
+				list = append(list, needs...)
+			}
+		}
+		if _, ok := reasonOf(err); err != nil && !ok {
+			return err
+		}
+	}
+	err := p.add(ctx, list)
+	if _, refused := reasonOf(err); refused {
+		return nil // for a quota, for example: tagged says so of each image
+	}
+	return err
 }
 
 // tagged imports a manifest with its tags.
@@ -208,36 +241,50 @@ func (p *one) read(ctx context.Context, d oci.Digest) (*oci.Manifest, []byte, er
 
 // blobs adds the blobs that a manifest needs to the repository.
 func (p *one) blobs(ctx context.Context, m *oci.Manifest) error {
-	var list []catalog.ForeignBlob
-	var bytes int64
-	needs := slices.Concat(m.Layers, slices.DeleteFunc(slices.Clone(m.Manifests), oci.Descriptor.IsManifest))
-	if m.Config != nil {
-		needs = append(needs, *m.Config)
+	list, err := p.needs(ctx, m)
+	if err != nil {
+		return err
 	}
-	for _, need := range needs {
+	return p.add(ctx, list)
+}
+
+// needs returns the blobs that a manifest needs and that the import hasn't added to the repository.
+func (p *one) needs(ctx context.Context, m *oci.Manifest) ([]catalog.ForeignBlob, error) {
+	var list []catalog.ForeignBlob
+	all := slices.Concat(m.Layers, slices.DeleteFunc(slices.Clone(m.Manifests), oci.Descriptor.IsManifest))
+	if m.Config != nil {
+		all = append(all, *m.Config)
+	}
+	for _, need := range all {
 		if need.Foreign() || p.linked[need.Digest] {
 			continue
 		}
 		b, err := p.blob(ctx, need)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		p.linked[need.Digest] = true
-		list, bytes = append(list, b), catalog.AddSizes(bytes, b.Size)
+		list = append(list, b)
 	}
+	return list, nil
+}
+
+// add adds blobs, in which one may occur twice, to the repository.
+func (p *one) add(ctx context.Context, list []catalog.ForeignBlob) error {
 	slices.SortFunc(list, func(a, b catalog.ForeignBlob) int { return cmp.Compare(a.Digest.String(), b.Digest.String()) })
+	list = slices.CompactFunc(list, func(a, b catalog.ForeignBlob) bool { return a.Digest == b.Digest })
 	for batch := range slices.Chunk(list, blobBatch) {
-		if p.opt.DryRun {
-			break
-		}
-		if err := p.opt.Catalog.AddForeignBlobs(ctx, p.path, p.source.prefix(), batch); err != nil {
-			for _, b := range list {
-				delete(p.linked, b.Digest)
+		if !p.opt.DryRun {
+			if err := p.opt.Catalog.AddForeignBlobs(ctx, p.path, p.source.prefix(), batch); err != nil {
+				return err
 			}
-			return err
 		}
+		var bytes int64
+		for _, b := range batch {
+			p.linked[b.Digest] = true
+			bytes = catalog.AddSizes(bytes, b.Size)
+		}
+		p.count(func(r *Report) { r.Blobs += int64(len(batch)); r.Bytes = catalog.AddSizes(r.Bytes, bytes) })
 	}
-	p.count(func(r *Report) { r.Blobs += int64(len(list)); r.Bytes = catalog.AddSizes(r.Bytes, bytes) })
 	return nil
 }
 
