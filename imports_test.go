@@ -90,9 +90,9 @@ var layers = map[string]rule{
 	"internal/storeid":             {layer: 5, also: []string{"internal/check"}},
 	"internal/autoprune":           {layer: 4},
 	"internal/backup":              {layer: 5},
-	"internal/registryimport":      {layer: 5}, // takes over the storage of another registry
-	"internal/api":                 {layer: 5}, // what the management API and the command line share
-	"internal/server":              {layer: 5}, // what its APIs share
+	"internal/registryimport":      {layer: 5, also: []string{"internal/check"}}, // takes over the storage of another registry; its tests check
+	"internal/api":                 {layer: 5},                                   // what the management API and the command line share
+	"internal/server":              {layer: 5},                                   // what its APIs share
 	"internal/server/distribution": {layer: 6},
 	"internal/server/management":   {layer: 6},
 	"internal/server/login":        {layer: 6},
