@@ -59,7 +59,10 @@ type Options struct {
 	Repositories *regexp.Regexp // only repositories in whose names it is found; nil: all
 	// Untagged imports manifests too that have no tag and to which nothing refers.
 	Untagged bool
-	DryRun   bool // change nothing
+	// Sparse imports an index although some of its manifests can't be imported. The Catalog must
+	// accept such indexes.
+	Sparse bool
+	DryRun bool // change nothing
 	// Parallel is the number of repositories that are imported at the same time. Default 4.
 	Parallel int
 	// Skipped is called for everything that isn't imported, never concurrently. May be nil.

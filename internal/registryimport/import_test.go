@@ -311,6 +311,14 @@ func TestImportSkipsWhatIsBroken(t *testing.T) {
 	if got := tagsOf(t, b, "app"); len(got) != 2 || got["good"] != good || got["wrong-size"] != wrong {
 		t.Errorf("tags %v", got)
 	}
+	// A registry that accepts sparse indexes takes the index without the missing manifest.
+	b.Catalog = catalog.New(catalog.Options{DB: b.DB, SparseIndexes: true})
+	if r, _ := o.run(b, func(o *registryimport.Options) { o.Sparse = true }); r.Tags != 1 || r.Skipped != 9 {
+		t.Errorf("with sparse indexes: %+v", r)
+	}
+	if got := tagsOf(t, b, "app"); len(got) != 3 {
+		t.Errorf("tags %v", got)
+	}
 }
 
 // zot's OCI layouts, with a blob that two repositories have and whose content zot keeps once.

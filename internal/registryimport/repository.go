@@ -209,7 +209,11 @@ func (p *one) content(ctx context.Context, d oci.Digest) error {
 			continue
 		}
 		if err := p.manifest(ctx, child.Digest, nil); err != nil {
-			if reason, ok := reasonOf(err); ok {
+			reason, ok := reasonOf(err)
+			switch {
+			case ok && p.opt.Sparse:
+				continue
+			case ok:
 				err = brokenf("its manifest %s can't be imported: %s", child.Digest, reason)
 			}
 			return err

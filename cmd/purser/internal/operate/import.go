@@ -66,7 +66,9 @@ func importCommand(src *command.Source) *cobra.Command {
 				return err
 			}
 			defer metadata.Close()
-			o.Catalog = catalog.New(catalog.Options{DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime})
+			o.Catalog = catalog.New(catalog.Options{DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime,
+				SparseIndexes: cfg.Manifests.SparseIndexes})
+			o.Sparse = cfg.Manifests.SparseIndexes
 			if *finish {
 				return finishImports(byCommand(ctx, cmd), cmd.OutOrStdout(), *out, o.Catalog)
 			}
