@@ -76,13 +76,14 @@ func (b Bundle) Linked(t *testing.T, path string, d oci.Digest) bool {
 		WHERE r.path = $1 AND rb.blob_digest = $2`, path, d.Bytes()) == 1
 }
 
-// Owned checks that no storage key has more than one owner row in the tables blobs, uploads
-// and gc_doomed_objects. It returns the number of rows of these tables.
+// Owned checks that no storage key has more than one owner row in the tables blobs, uploads,
+// gc_doomed_objects and gc_foreign_objects. It returns the number of rows of the first three.
 func (b Bundle) Owned(t *testing.T) int {
 	t.Helper()
 	if n := b.Count(t, `SELECT count(*) FROM (
 			SELECT FROM (SELECT storage_key FROM blobs UNION ALL SELECT storage_key FROM uploads
-				UNION ALL SELECT storage_key FROM gc_doomed_objects) x
+				UNION ALL SELECT storage_key FROM gc_doomed_objects
+				UNION ALL SELECT storage_key FROM gc_foreign_objects) x
 			GROUP BY storage_key HAVING count(*) > 1) y`); n != 0 {
 		t.Errorf("%d storage keys have several owners", n)
 	}
