@@ -169,6 +169,8 @@ type Progress struct {
 type Options struct {
 	Catalog *catalog.Catalog // required
 	Store   blob.Store       // required
+	// Tree lists the files of finished imports. nil: they aren't looked at.
+	Tree blob.Tree
 	// KeepDoomed is the setting gc.keep_doomed: how long the objects of deleted blobs are
 	// kept. A repair leaves younger objects without an owner alone.
 	KeepDoomed time.Duration
@@ -271,7 +273,13 @@ func (k *checker) run(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if err := k.settleStrays(ctx, 0); err != nil {
+	k.mu.Lock()
+	seen := k.report.Objects
+	k.mu.Unlock()
+	if err := k.settleStrays(ctx, 0, seen); err != nil {
+		return err
+	}
+	if err := k.imported(ctx); err != nil {
 		return err
 	}
 	if err := k.settleMarks(ctx, 0); err != nil {

@@ -130,7 +130,7 @@ func scanOwner(row pgx.CollectableRow) (Owner, error) {
 }
 
 // FindUnowned returns those of the storage keys that no row owns; each must be the key of
-// an object of an upload (BASE-N). It looks for owners in all tables with one statement,
+// an object of an upload (BASE-N), or of a file of a finished import. It looks for owners in all tables with one statement,
 // and so in one snapshot: it also finds the owner of an object that moves from one owner to
 // another meanwhile.
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -32,17 +33,22 @@ func (k *checker) stray(ctx context.Context, o blob.Object) error {
 	}
 	k.mu.Lock()
 	k.strays = append(k.strays, o)
+	seen := k.report.Objects
 	k.mu.Unlock()
-	return k.settleStrays(ctx, maxStrays)
+	if strings.Contains(o.Key, "/") {
+		seen = math.MaxInt64
+	}
+	return k.settleStrays(ctx, maxStrays, seen)
 }
 
 // settleStrays checks the objects in k.strays a second time, if there are at least
 // `atLeast` of them: it first looks for an owner of each object and then for the object. It
 // reports the objects without an owner that still exist and, if it may repair, records them
-// for deletion.
-func (k *checker) settleStrays(ctx context.Context, atLeast int) error {
+// for deletion. `seen` is how many objects the check has looked at, for mayRepair. Of the files of a
+// finished import most have no owner, so they aren't counted: their `seen` is math.MaxInt64.
+func (k *checker) settleStrays(ctx context.Context, atLeast int, seen int64) error {
 	k.mu.Lock()
-	list, seen := k.strays, k.report.Objects
+	list := k.strays
 	if len(list) == 0 || len(list) < atLeast {
 		k.mu.Unlock()
 		return nil

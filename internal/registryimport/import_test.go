@@ -427,6 +427,35 @@ func TestImportFinishes(t *testing.T) {
 			t.Errorf("an import of %q after the end: %v", dir, err)
 		}
 	}
+	// What no row owns is found now, and not before: the manifest, its links and the two doomed
+	// objects' neighbours.
+	unused := o.blob("never imported")
+	o.put("lost/found", "", longAgo)
+	o.put("backups/blobs/sha256/x", "", longAgo)
+	var found []string
+	old := longAgo.AddDate(0, 0, 1)
+	for _, d := range []oci.Digest{d, unused} {
+		if err := os.Chtimes(filepath.Join(o.dir, o.data(d)), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		_, err = check.Run(t.Context(), check.Options{Catalog: b.Catalog, Store: o.store, Tree: o.store, Repair: true, Found: func(f check.Finding) {
+			if f.Problem != check.Unowned || !f.Repaired {
+				t.Errorf("found %+v", f)
+			}
+			found = append(found, f.Key)
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{o.data(d), o.data(unused), o.revision("acme/app", d), o.tagLink("acme/app", "v1")}
+	slices.Sort(found)
+	slices.Sort(want)
+	if !slices.Equal(found, want) || b.Rows(t, "gc_doomed_objects") != 6 {
+		t.Errorf("without an owner: %q, want %q; %d objects are doomed, want 6", found, want, b.Rows(t, "gc_doomed_objects"))
+	}
 	list, waiting, _, err := b.Imports(t.Context())
 	if err != nil || len(list) != 1 || list[0].Finished.IsZero() || list[0].Source != "docker/registry/v2/" || waiting != 0 {
 		t.Errorf("the imports: %+v, %d objects wait, %v", list, waiting, err)
@@ -440,8 +469,12 @@ func TestImportOfKnownBlobs(t *testing.T) {
 	o.manifest("acme/app", o.image("one", nil), longAgo, "v1")
 	known, lost := b.Push(t, "other", `{"name":"one"}`), b.Push(t, "other", "the layer of one")
 	b.Exec(t, "UPDATE blobs SET lost_at = now() WHERE digest = $1", lost.Bytes())
+	b.DueNow(t)
 	if r, skipped := o.run(b, nil); r.Tags != 1 || len(skipped) > 0 {
 		t.Errorf("%+v, skipped %q", r, skipped)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after < now() + interval '1 h'"); n != 0 {
+		t.Errorf("%d blobs aren't promised to stay", n)
 	}
 	key := func(d oci.Digest) string {
 		s, there, err := b.StoredBlob(t.Context(), d)

@@ -204,3 +204,77 @@ func (r *race) settle(sweeper *gc.Sweeper) {
 		}
 	}
 }
+
+// The end of an import waits for a transaction that gives up a foreign object, and then sees it; and
+// for one that adds blobs, so that it gives up no object that becomes a blob's.
+func TestFinishingWaits(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	o.manifest("acme/app", o.image("one", nil), longAgo, "v1")
+	o.run(b, nil)
+	layer := oci.Compute(oci.SHA256, []byte("the layer of one"))
+	add := func() error {
+		return b.AddForeignBlobs(context.WithoutCancel(t.Context()), "acme/app", "docker/registry/v2/",
+			[]catalog.ForeignBlob{{Digest: layer, Key: o.data(layer), Size: 16}})
+	}
+	giving, reviewing := b.Session(t), b.Session(t)
+	giving.Exec(t, "BEGIN")
+	giving.Exec(t, "INSERT INTO gc_doomed_objects (storage_key, size) VALUES ('docker/registry/v2/blobs/sha256/aa/aa/data', 7)")
+	if !reviewing.Collecting(t, layer) {
+		t.Fatal("the layer's review can't begin")
+	}
+	added := catalogtest.Later(add)
+	catalogtest.Eventually(t, "the import waits for the review", func() bool { return b.Waiting(t) == 1 })
+	finished := catalogtest.Later(func() error {
+		objects, bytes, err := b.FinishImports(context.WithoutCancel(t.Context()))
+		if err == nil && (objects != 1 || bytes != 7) {
+			err = fmt.Errorf("%d objects with %d bytes were given up, want the one of 7 bytes", objects, bytes)
+		}
+		return err
+	})
+	catalogtest.Eventually(t, "the end waits", func() bool { return b.Waiting(t) == 2 })
+	giving.Exec(t, "COMMIT")
+	select {
+	case err := <-finished:
+		t.Fatalf("the end didn't wait for the import: %v", err)
+	case <-time.After(50 * time.Millisecond): // it would have ended
+	}
+	reviewing.Exec(t, "ROLLBACK")
+	if err := errors.Join(catalogtest.Soon(t, "the import", added), catalogtest.Soon(t, "the end", finished)); err != nil {
+		t.Error(err)
+	}
+	giving.Exec(t, "INSERT INTO gc_doomed_objects (storage_key, size) VALUES ('docker/registry/v2/blobs/sha256/bb/bb/data', 7)")
+	if n := b.Rows(t, "gc_doomed_objects"); n != 2 || b.Rows(t, "gc_foreign_objects") != 0 {
+		t.Errorf("%d objects are doomed, want both", n)
+	}
+	if err := add(); !errors.Is(err, catalog.ErrImportFinished) {
+		t.Errorf("adding a blob after the end: %v", err)
+	}
+}
+
+// An import that meets the review that deletes a blob takes the object back.
+func TestImportTakesBack(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	o.manifest("acme/app", o.image("one", nil), longAgo, "v1")
+	o.run(b, nil)
+	layer := oci.Compute(oci.SHA256, []byte("the layer of one"))
+	b.Exec(t, "TRUNCATE tags, manifests, layers, manifest_references, repository_blobs, gc_blobs_layers, gc_blobs_configurations, missing_children CASCADE")
+	reviewing := b.Session(t)
+	if !reviewing.Collecting(t, layer) {
+		t.Fatal("the layer's review can't begin")
+	}
+	imported := catalogtest.Later(func() error {
+		_, err := registryimport.Run(context.WithoutCancel(t.Context()), registryimport.Options{Catalog: b.Catalog, Store: o.store})
+		return err
+	})
+	catalogtest.Eventually(t, "the import waits for the review", func() bool { return b.Waiting(t) == 1 })
+	reviewing.Collect(t, layer)
+	if err := catalogtest.Soon(t, "the import", imported); err != nil {
+		t.Fatal(err)
+	}
+	if b.Owned(t); b.Rows(t, "gc_foreign_objects") != 0 || len(tagsOf(t, b, "acme/app")) != 1 {
+		t.Errorf("%d foreign objects, tags %v", b.Rows(t, "gc_foreign_objects"), tagsOf(t, b, "acme/app"))
+	}
+	o.clean(b)
+}

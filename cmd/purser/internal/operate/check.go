@@ -48,7 +48,7 @@ func checkCommand(src *command.Source) *cobra.Command {
 			defer metadata.Close()
 			o.Catalog = catalog.New(catalog.Options{DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime})
 			o.KeepDoomed = cfg.GC.KeepDoomed
-			if o.Store, err = storeForCheck(ctx, cmd, cfg.Storage, metadata, o.Repair); err != nil {
+			if o.Store, o.Tree, err = storeForCheck(ctx, cmd, cfg.Storage, metadata, o.Repair); err != nil {
 				return err
 			}
 			entry := audit.Entry{Kind: audit.RunCheck, Detail: map[string]any{"deep": o.Deep, "repair": o.Repair, "force": o.Force}}
@@ -63,31 +63,32 @@ func checkCommand(src *command.Source) *cobra.Command {
 
 // storeForCheck opens the blob store for a check. If `repair` is set, it returns an error
 // unless the database is bound to this store. Otherwise it accepts another store with a
-// warning, since a check without repairs changes nothing.
-func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, metadata *db.DB, repair bool) (blob.Store, error) {
+// warning, since a check without repairs changes nothing. It also returns the store as a Tree.
+func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, metadata *db.DB, repair bool) (blob.Store, blob.Tree, error) {
 	log, err := command.NewLogger(cmd.ErrOrStderr(), config.Log{Level: "error", Format: "text"})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	// With Existing, a wrong path is an error. Without it, a new, empty store would be made
 	// there.
 	raw, err := backend.TryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: true})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	tree, _ := raw.(blob.Tree)
 	store, err := backend.IdentifiedStore(cfg, metadata, raw, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if repair {
-		return store, store.Establish(ctx)
+		return store, tree, store.Establish(ctx)
 	}
 	if s, err := store.Show(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	} else if !s.Same() && s.Store+s.Database != "" {
 		fmt.Fprintf(cmd.ErrOrStderr(), "This store isn't the database's: \"purser store show\" tells more. What is found below says nothing about the registry.\n") //nolint:errcheck
 	}
-	return raw, nil
+	return raw, tree, nil
 }
 
 // openForCheck opens a pool on the metadata database. Options.Replica stays empty, since

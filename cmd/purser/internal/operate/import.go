@@ -257,8 +257,8 @@ func finishImports(ctx context.Context, w io.Writer, out command.Format, c *cata
 	return out.Print(w, result, func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "Finished: the files below %s belong to Purser.\n%s (%s) that no image uses any more will be deleted.\n",
 			strings.Join(sources, ", "), command.Count(objects, "object"), command.Size(bytes))
-		if err == nil && open[0].Format == "distribution" {
-			_, err = fmt.Fprintf(w, "The other registry's links, below %srepositories, aren't needed any more.\n", open[0].Source)
+		if err == nil {
+			_, err = io.WriteString(w, "What was never imported is deleted by \"purser check --repair\".\n")
 		}
 		return err
 	})

@@ -1,0 +1,59 @@
+package check
+
+import (
+	"context"
+	"math"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// imported looks for files of finished imports that nothing owns: what the other registry kept
+// besides the blobs that were imported. They are checked like other objects without an owner. This is
+// right although their keys weren't made by an upload: a file of a finished import never becomes a
+// blob's object again, since no import may begin there (catalog.BeginImport).
+//
+// Files of unfinished imports belong to the other registry.
+func (k *checker) imported(ctx context.Context) error {
+	if k.opt.Tree == nil {
+		return nil
+	}
+	list, _, _, err := k.opt.Catalog.Imports(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range list {
+		if m.Finished.IsZero() {
+			continue
+		}
+		for file, err := range k.opt.Tree.Files(ctx, strings.TrimSuffix(m.Source, "/")) {
+			if err != nil {
+				return err
+			}
+			if !ofImport(m.Format, file.Key) {
+				continue
+			}
+			if err := k.stray(ctx, file); err != nil {
+				return err
+			}
+		}
+		if err := k.settleStrays(ctx, 0, math.MaxInt64); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inLayout matches the last parts of the path of a file in an OCI layout.
+var inLayout = regexp.MustCompile(`(^|/)(index\.json|oci-layout|blobs/sha256/[0-9a-f]{64}|blobs/sha512/[0-9a-f]{128})$`)
+
+// ofImport says whether another registry has made the file. A directory of layouts may have other
+// files, and the objects of this registry.
+func ofImport(format, key string) bool {
+	if _, ours := blob.UploadOf(path.Base(key)); ours || strings.HasPrefix(key, "objects/") {
+		return false
+	}
+	return format == "distribution" || inLayout.MatchString(key)
+}
