@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -306,8 +307,9 @@ func (d *Dir) remove(ctx context.Context, key string) (dir string, err error) {
 			return "", nil // another registry's layout: its directory was removed with the object
 		}
 	}
-	// Other registries have a directory for each object.
-	if strings.Contains(key, "/") && os.Remove(dir) == nil {
+	// Other registries have a directory for each object. Rmdir, unlike os.Remove, leaves a symbolic
+	// link to a directory with other objects.
+	if strings.Contains(key, "/") && syscall.Rmdir(dir) == nil {
 		dir = filepath.Dir(dir)
 	}
 	return dir, nil

@@ -44,6 +44,9 @@ func (d *distribution) walk(ctx context.Context, name string, yield func(string,
 		if dir == "_manifests" && !yield(name, nil) {
 			return false
 		}
+		if dir == "." || dir == ".." {
+			continue // in a bucket: path.Join would lead back to where the walk has been
+		}
 		if !strings.HasPrefix(dir, "_") && !d.walk(ctx, path.Join(name, dir), yield) {
 			return false
 		}
