@@ -19,7 +19,7 @@ RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/
 PACKAGES = ./... ./bench/... ./loosefk/migratetest/...
 say = @echo; echo "==> $$(date +%T) $(1)"
 
-.PHONY: help run build image deb test test-short lint gofmt vet staticcheck analyzers unit model fuzz e2e e2e-all soak bench packages tools clean
+.PHONY: help run build image deb test test-short lint gofmt vet staticcheck analyzers unit model fuzz e2e e2e-all ops soak bench packages tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -51,7 +51,7 @@ gofmt:
 vet:
 	$(call say,go vet)
 	go vet $(PACKAGES)
-	go vet -tags e2e_all ./e2e
+	go vet -tags e2e_all,ops ./e2e
 
 staticcheck:
 	$(call say,staticcheck)
@@ -83,6 +83,10 @@ e2e-all: packages tools ## e2e with helm, cosign and a Kubernetes API too, which
 	@nice tools/get kubeapi helm cosign >/dev/null
 	go test $(RACE) -tags e2e_all -count=1 -timeout 40m ./e2e
 	go test -tags e2e_all -count=1 -timeout 10m -run TestPostgresUpgrade ./cmd/purser
+
+ops: packages tools ## upgrades, failovers and the procedures of the documentation
+	$(call say,operations)
+	go test $(RACE) -tags ops -count=1 -timeout 40m -v -run '^TestOps' ./e2e
 
 soak: packages tools ## random traffic, kills and a failing store for DURATION, default 1h, or until interrupted
 	$(call say,soaking for $(DURATION) of traffic)
