@@ -86,6 +86,7 @@ e2e-all: packages tools ## e2e with helm, cosign and a Kubernetes API too, which
 
 ops: packages tools ## upgrades, failovers and the procedures of the documentation
 	$(call say,operations)
+	@tools/packages ops
 	go test $(RACE) -tags ops -count=1 -timeout 40m -v -run '^TestOps' ./e2e
 
 soak: packages tools ## random traffic, kills and a failing store for DURATION, default 1h, or until interrupted

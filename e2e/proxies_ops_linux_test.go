@@ -1,0 +1,71 @@
+//go:build ops
+
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+var caddy = proxyKind{
+	program: "caddy", file: "Caddyfile",
+	args: func(config, _ string) []string {
+		return []string{"run", "--config", config, "--adapter", "caddyfile"}
+	},
+	replace: func(s *proxyScene) [][2]string {
+		host, port, _ := net.SplitHostPort(s.addr)
+		// Otherwise Caddy would listen at its usual ports too, for redirections and its own API.
+		own := "{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n}\n\n(replicas) {\n"
+		return [][2]string{
+			{"(replicas) {\n", own},
+			{"registry.example.com {\n", fmt.Sprintf("%s:%s {\n\tbind %s\n\ttls %s %s\n", host, port, host, s.cert, s.key)},
+			{"health_port 5001", "health_port " + s.debugPort},
+		}
+	},
+}
+
+var haproxy = proxyKind{
+	program: "haproxy", file: "haproxy.cfg",
+	args: func(config, _ string) []string { return []string{"-db", "-f", config} },
+	replace: func(s *proxyScene) [][2]string {
+		return [][2]string{
+			{"bind :443 ", "bind " + s.addr + " "},
+			{"/etc/haproxy/registry.pem", s.certAndKey()},
+			{"port 5001", "port " + s.debugPort},
+		}
+	},
+}
+
+// certAndKey returns the path of a file with the certificate and its key.
+func (s *proxyScene) certAndKey() string {
+	s.t.Helper()
+	var both []byte
+	for _, file := range []string{s.cert, s.key} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		both = append(both, text...)
+	}
+	path := filepath.Join(s.dir, "registry.pem")
+	if err := os.WriteFile(path, both, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+func TestOpsProxies(t *testing.T) {
+	for _, kind := range []proxyKind{caddy, haproxy} {
+		t.Run(kind.program, func(t *testing.T) {
+			beginOwn(t)
+			testProxy(t, kind)
+		})
+		t.Run(kind.program+" repeats only reads", func(t *testing.T) {
+			beginOwn(t)
+			testRepeats(t, kind)
+		})
+	}
+}
