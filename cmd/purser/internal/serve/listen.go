@@ -21,6 +21,10 @@ type sockets struct {
 	profiles net.Listener    // for profiles, if apart from debug; nil: none
 	cert     certificates    // of the registry; nil: no TLS
 	bounded  *limit.Listener // wraps registry with its limits
+
+	// opened is the registry's listener if this process has opened it, nil if it is that of the
+	// service manager.
+	opened *net.TCPListener
 }
 
 // listen opens all listeners, or takes those that the service manager has opened. Run calls it
@@ -61,6 +65,9 @@ func listen(ctx context.Context, h config.HTTP, host *manager, log *slog.Logger)
 			return nil, err
 		}
 		*a.to = l
+		if tcp, ok := l.(*net.TCPListener); ok && a.to == &s.registry {
+			s.opened = tcp
+		}
 	}
 	return s, nil
 }
@@ -90,7 +97,9 @@ func open(ctx context.Context, addr, flag, key string) (net.Listener, error) {
 	if flag == "" {
 		way = key
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	var plain net.ListenConfig
+	plain.SetMultipathTCP(false) // Linux allows it no filter, see acceptLast
+	l, err := plain.Listen(ctx, "tcp", addr)
 	switch {
 	case err == nil:
 		return l, nil

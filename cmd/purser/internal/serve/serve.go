@@ -443,6 +443,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *site, socks *socket
 		srv.TLSConfig = socks.cert.config()
 	}
 	limits.apply(srv, socks)
+	silent := watchSilent(srv)
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	group, groupCtx := errgroup.WithContext(work)
@@ -466,7 +467,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *site, socks *socket
 		}
 		ready.stopping()
 		host.stopping()
-		drain(srv, cfg.HTTP.DrainTimeout, log)
+		drain(srv, socks, silent, cfg.HTTP.DrainTimeout, log)
 		if err := handler.close(); err != nil {
 			log.Warn("deleting the uploads that were made ahead failed; the reaper deletes them later", "error", err)
 		}
@@ -484,15 +485,4 @@ func listenAndServe(srv *http.Server, socks *sockets) error {
 		return srv.ServeTLS(socks.registry, "", "")
 	}
 	return srv.Serve(socks.registry)
-}
-
-// drain stops accepting connections and waits until the running requests end. After the
-// timeout it closes the connections of the requests that are left.
-func drain(srv *http.Server, timeout time.Duration, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	if err := srv.Shutdown(ctx); err != nil {
-		log.Warn("requests did not end in time and are cut off", "drain_timeout", timeout)
-		srv.Close() //nolint:errcheck // nothing is left to do about it
-	}
 }

@@ -1,0 +1,91 @@
+package serve
+
+import (
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// handshakeTime is how long a handshake that has begun may take until the server closes its
+	// listener: more than a round trip to a load balancer.
+	handshakeTime = 50 * time.Millisecond
+	// acceptTime limits how long the server waits for requests on the last connections. Some
+	// clients connect ahead and send nothing; and if http.max_connections is reached, the server
+	// accepts no more connections.
+	acceptTime = 500 * time.Millisecond
+	settleTime = 10 * time.Millisecond
+)
+
+// noNewConnections is a filter of packets that drops those with the flag SYN and without ACK,
+// with which connections begin. Its packets begin with the TCP header.
+var noNewConnections = []unix.SockFilter{
+	{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 13},                  // the flags
+	{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: 0x12},               // SYN and ACK
+	{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: 0, Jf: 1, K: 0x02}, // SYN alone?
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0},                                 // drop it
+	{Code: unix.BPF_RET | unix.BPF_K, K: 0xffffffff},                        // else keep all of it
+}
+
+// acceptLast prepares for closing a listener, while the server still accepts its connections.
+//
+// The kernel makes connections and queues them until the server accepts them. When a listener is
+// closed, the kernel resets the connections in its queue. Their clients have a connection, and
+// maybe sent a request; a load balancer must not send a POST again then, and fails. The same
+// happens to silent connections. So first no new connection may begin: the kernel drops the
+// packets that would begin one. Clients send these again after a second, and are then refused, so
+// a load balancer takes another replica. Then acceptLast waits for handshakes that have begun,
+// until the queue is empty, and until the requests on its connections have begun.
+//
+// The listener must be the server's own. That of a service manager outlives the server, so its
+// queue isn't lost, and a filter would stay.
+func acceptLast(l *net.TCPListener, silent *silentConns) {
+	if !dropNew(l) {
+		return // a sandbox may forbid it: then a connection may be lost
+	}
+	time.Sleep(handshakeTime)
+	for end := time.Now().Add(acceptTime); time.Now().Before(end); {
+		if queued(l) == 0 && silent.count() == 0 {
+			// The server may have accepted a connection that it hasn't counted yet, or read a
+			// request that it hasn't begun to serve.
+			time.Sleep(settleTime)
+			if silent.count() == 0 {
+				return
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// dropNew makes the kernel drop the packets that begin connections to a listener.
+func dropNew(l *net.TCPListener) bool {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return false
+	}
+	filter := unix.SockFprog{Len: uint16(len(noNewConnections)), Filter: &noNewConnections[0]}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &filter)
+	})
+	return err == nil && failed == nil
+}
+
+// queued returns how many connections wait until they are accepted.
+func queued(l *net.TCPListener) (n uint32) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	err = raw.Control(func(fd uintptr) {
+		// Of a listener, the kernel reports the length of the queue in this member.
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n = info.Unacked
+		}
+	})
+	if err != nil {
+		return 0
+	}
+	return n
+}
