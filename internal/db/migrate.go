@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/pressly/goose/v3/database"
 
 	"github.com/purser-registry/purser/internal/pgsession"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 //go:embed migrations/*.sql
@@ -324,29 +326,58 @@ func upTo(ctx context.Context, p *goose.Provider) (int, error) {
 	if current > target {
 		return 0, fmt.Errorf("schema %d, known %d: %w", current, target, ErrNewerSchema)
 	}
-	applied, err := p.Up(ctx)
-	if err != nil {
-		return len(applied), fmt.Errorf("migrating: %w", err)
+	n := 0
+	for range lockTries {
+		var applied []*goose.MigrationResult
+		applied, err = p.Up(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+			applied = partial.Applied
+		}
+		n += len(applied)
+		if err == nil || !lacksLock(err) {
+			break
+		}
+		if err := worker.Sleep(ctx, lockRetry+rand.N(lockRetry)); err != nil {
+			return n, err
+		}
 	}
-	return len(applied), nil
+	switch {
+	case err == nil:
+		return n, nil
+	case lacksLock(err):
+		return n, fmt.Errorf("migrating: a table stays locked; pg_stat_activity shows the transaction that is open for long: %w", err)
+	}
+	return n, fmt.Errorf("migrating: %w", err)
 }
 
-// While applyRoutines waits for a lock on a busy table, all later statements on this table
-// wait too. Therefore it waits at most routinesLockWait for a lock, then gives up so that
-// these statements can run, and tries again, up to routinesLockTries times in all.
+// While a migration or applyRoutines waits for a lock on a busy table, all later statements on this
+// table wait too. Therefore it waits half a second at most (SET LOCAL lock_timeout in each
+// migration, routinesLockWait), then gives up so that these statements can run, and tries again, up
+// to lockTries times in all.
+//
+// Half a second is less than PostgreSQL's deadlock_timeout, a second by default. A migration
+// locks several tables, maybe in another order than requests that replicas of the older version
+// serve meanwhile. In such a deadlock PostgreSQL ends one of the two after deadlock_timeout, which
+// may be the request. A migration that has given up by then ends the deadlock itself.
 const (
-	routinesLockWait  = "1s"
-	routinesLockTries = 30
+	routinesLockWait = "500ms"
+	lockTries        = 60
 )
+
+// lacksLock says whether a migration failed since it couldn't get its locks in time.
+func lacksLock(err error) bool {
+	code := Code(err)
+	return code == CodeLockNotAvailable || code == CodeDeadlockDetected
+}
 
 // applyRoutines replaces the functions and triggers in the database by those in routines/, in
 // one transaction. It does nothing if the functions and triggers in the database are those of
 // a newer version.
 func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
 	var err error
-	for range routinesLockTries {
+	for range lockTries {
 		err = applyRoutinesOnce(ctx, conn)
-		if code := Code(err); code != CodeLockNotAvailable && code != CodeDeadlockDetected {
+		if !lacksLock(err) {
 			return err
 		}
 	}

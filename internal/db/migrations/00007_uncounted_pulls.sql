@@ -3,7 +3,7 @@
 -- constraint allows, so existing rows needn't be checked.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE auditlog DROP CONSTRAINT auditlog_counted_by_check;
 ALTER TABLE auditlog ADD CONSTRAINT auditlog_counted_by_check CHECK (counted_by IN ('audit', 'redis', 'none')) NOT VALID;

@@ -3,6 +3,6 @@
 -- that run ends, a further run of the namespace begins.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE autoprunetaskstatus ADD COLUMN asked boolean NOT NULL DEFAULT false;

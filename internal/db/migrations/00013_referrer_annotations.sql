@@ -4,7 +4,7 @@
 -- was longer than clients accept.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 UPDATE manifests SET annotations = NULL
 WHERE subject_digest IS NOT NULL AND octet_length(annotations::text) > 65536;

@@ -12,7 +12,7 @@
 -- not to join this pull again.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE auditlog ADD COLUMN port integer;
 

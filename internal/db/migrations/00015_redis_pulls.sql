@@ -3,6 +3,6 @@
 -- worker counts the missing pulls from the audit log.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE auditlog ADD COLUMN redis_seq bigint;

@@ -13,7 +13,7 @@
 -- tags again.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE tagprotectionrules ADD COLUMN searched text;
 ALTER TABLE autopruneruns_repositories ADD COLUMN tags bigint NOT NULL DEFAULT 0;

@@ -9,7 +9,7 @@
 -- and changes it to a day.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE gc_review_after_defaults ADD COLUMN configured interval;
 

@@ -6,7 +6,7 @@
 -- corrects manifests that processes of the first release stored during the upgrade.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 CREATE TABLE manifest_size_corrections (
     one_row     boolean PRIMARY KEY DEFAULT true CHECK (one_row),

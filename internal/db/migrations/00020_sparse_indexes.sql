@@ -5,7 +5,7 @@
 -- manifest_references, so that garbage collection keeps the manifest while the index lists it.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 CREATE TABLE missing_children (
     top_level_namespace_id bigint NOT NULL,

@@ -2,7 +2,7 @@
 -- repository's owner wants it to be public, and whether the repository has a star.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE tags ADD COLUMN expires_at timestamptz;
 CREATE INDEX tags_expires_at_idx ON tags (expires_at) WHERE expires_at IS NOT NULL;

@@ -8,7 +8,7 @@
 -- index on (xid, id) for pulls already; this migration adds one for all other entries.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 CREATE TABLE webhooks (
     uuid            uuid PRIMARY KEY,

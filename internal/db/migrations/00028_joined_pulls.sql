@@ -3,7 +3,7 @@
 -- the default of one pull. Adding the column rewrites no row.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE auditlog
     ADD COLUMN pulls integer NOT NULL DEFAULT 1,

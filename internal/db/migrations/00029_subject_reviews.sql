@@ -4,7 +4,7 @@
 -- queues the other referrers in batches.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 CREATE TABLE gc_subject_review_queue (
     top_level_namespace_id bigint NOT NULL,

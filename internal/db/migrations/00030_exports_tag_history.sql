@@ -15,7 +15,7 @@
 -- it raises the version number that all default policies share.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE webhookdeliveries ADD COLUMN url text;
 COMMENT ON COLUMN webhookdeliveries.url IS 'of a callback, which belongs to no webhook; NULL: the webhook says where it goes';

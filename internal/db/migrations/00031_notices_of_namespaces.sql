@@ -7,7 +7,7 @@
 -- statements anew after the change.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE webhookdeliveries RENAME TO webhooknotices;
 ALTER INDEX webhookdeliveries_pkey RENAME TO webhooknotices_pkey;

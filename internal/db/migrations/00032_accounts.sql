@@ -6,7 +6,7 @@
 -- guessing; it is stored as that, and is found by an index without computing a slow hash.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 -- is_public says who may pull: true is everybody, or every account if auth.anonymous_pull is
 -- off; false is only those with a role; NULL follows the setting auth.default_visibility.

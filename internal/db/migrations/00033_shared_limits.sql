@@ -9,7 +9,7 @@
 -- uploads that a replica of an older version starts.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 CREATE UNLOGGED TABLE requestrates (
     subject  bytea PRIMARY KEY,

@@ -2,7 +2,7 @@
 -- tags would be deleted.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE autopruneruns ADD COLUMN would bigint NOT NULL DEFAULT 0, ADD COLUMN observed jsonb;
 

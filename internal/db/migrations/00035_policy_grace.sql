@@ -2,7 +2,7 @@
 -- before a run has announced in the namespace what the policy would delete.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE namespaceautoprunepolicy ADD COLUMN active_from timestamptz;
 ALTER TABLE repositoryautoprunepolicy ADD COLUMN active_from timestamptz;

@@ -9,7 +9,7 @@
 -- pages.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 CREATE TABLE holdreporters (
     id             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -11,7 +11,7 @@
 -- million of rows; no blob can be pushed or mounted meanwhile.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 CREATE TABLE namespacequotas (
     namespace_id       bigint PRIMARY KEY,

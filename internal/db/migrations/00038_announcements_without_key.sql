@@ -3,6 +3,6 @@
 -- which waits for the task. Housekeeping deletes the announcements of deleted namespaces.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE autopruneannouncements DROP CONSTRAINT autopruneannouncements_namespace_id_fkey;

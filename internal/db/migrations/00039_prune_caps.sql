@@ -2,7 +2,7 @@
 -- nothing and asks for an approval.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE autopruneruns ADD COLUMN limits jsonb, ADD COLUMN asks jsonb;
 

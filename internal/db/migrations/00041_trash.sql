@@ -13,7 +13,7 @@
 -- what was promised.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 -- In the order in which pushes lock them: otherwise pushes under way and this migration would wait
 -- for each other.

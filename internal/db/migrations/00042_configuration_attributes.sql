@@ -8,7 +8,7 @@
 -- rows FOR KEY SHARE, in the order of their digests and without any other lock.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 CREATE TABLE configurationattributes (
     digest   bytea PRIMARY KEY REFERENCES blobs (digest) ON DELETE CASCADE,

@@ -7,7 +7,7 @@
 -- condition is that of the statement in package gc (lockHolds).
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE gc_manifest_review_queue ADD COLUMN unused_since timestamptz;
 COMMENT ON COLUMN gc_manifest_review_queue.unused_since IS 'since when nothing references the manifest; of rows with the event keep_untagged';

@@ -7,7 +7,7 @@
 -- time of a lookup of a single row doesn't depend on this number.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 -- +goose StatementBegin
 DO $$

@@ -17,7 +17,7 @@
 -- these pulls instead.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 ALTER TABLE tagpullstatistics ADD COLUMN day date, ADD COLUMN day_pulls bigint, ADD COLUMN earlier_day date, ADD COLUMN earlier_pulls bigint;
 ALTER TABLE manifestpullstatistics ADD COLUMN day date, ADD COLUMN day_pulls bigint, ADD COLUMN earlier_day date, ADD COLUMN earlier_pulls bigint;

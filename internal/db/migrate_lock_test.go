@@ -1,0 +1,71 @@
+package db_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// TestMigrationGivesWayToRequests: during an upgrade, a request of the older version reads the
+// tables repositories and top_level_namespaces, while a migration (that of the trash) locks them
+// in the opposite order. The request must succeed, and the migration after it.
+func TestMigrationGivesWayToRequests(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.EmptyDSN(t)
+	if err := db.MigrateUpTo(t.Context(), dsn, 40); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+	migrated := make(chan error, 1)
+	err = pgx.BeginFunc(t.Context(), conn, func(request pgx.Tx) error {
+		if _, err := request.Exec(t.Context(), "SELECT FROM repositories"); err != nil {
+			return err
+		}
+		go func() {
+			_, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{})
+			migrated <- err
+		}()
+		if err := waitsForLock(t, dsn); err != nil {
+			return err
+		}
+		// PostgreSQL looks for a deadlock after a second of waiting. A migration that waits for
+		// longer has found none, so the request would be the one that finds it.
+		time.Sleep(1200 * time.Millisecond)
+		_, err := request.Exec(t.Context(), "SELECT FROM top_level_namespaces")
+		return err
+	})
+	if err != nil {
+		t.Errorf("the request: %v", err)
+	}
+	if err := <-migrated; err != nil {
+		t.Errorf("the migration: %v", err)
+	}
+}
+
+// waitsForLock waits until some connection to the database waits for a lock of a table.
+func waitsForLock(t *testing.T, dsn string) error {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		var waiting bool
+		err := conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+			WHERE d.datname = current_database() AND l.relation IS NOT NULL AND NOT l.granted)`).Scan(&waiting)
+		if err != nil || waiting {
+			return err
+		}
+	}
+	return fmt.Errorf("the migration doesn't wait for a lock")
+}
