@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -24,6 +25,7 @@ type options struct {
 	dataDir string   // default: a new one, see dataDir
 	env     []string // more environment
 	args    []string // more arguments of serve
+	program string   // default: binary()
 }
 
 // registry is a running Purser, or the other registry that is tested (target).
@@ -71,7 +73,7 @@ func (r *registry) tryStart() error {
 func (r *registry) command() *exec.Cmd {
 	args := slices.Concat([]string{"serve", "--data-dir", r.opt.dataDir,
 		"--addr", "127.0.0.1:0", "--debug-addr", "127.0.0.1:0"}, r.opt.args)
-	cmd := exec.Command(binary(), args...)
+	cmd := exec.Command(cmp.Or(r.opt.program, binary()), args...)
 	cmd.Env = childEnv(r.opt.env...)
 	return cmd
 }
