@@ -25,7 +25,8 @@ import (
 // has changed after it was first committed, before any release.
 const earlierCommit = "d0c8aba85fc9f61625b59630003b4511eda9cb7d"
 
-// earlierBinary builds the earlier version, once for all tests.
+// earlierBinary builds the earlier version, once for all tests. With -trimpath the packages come from
+// the cache in later runs, although the directory has another name.
 var earlierBinary = sync.OnceValues(func() (string, error) {
 	if err := exec.Command("git", "-C", "..", "cat-file", "-e", earlierCommit+"^{commit}").Run(); err != nil {
 		return "", fmt.Errorf("the repository has no commit %s (is it a shallow clone?): %w", earlierCommit, err)
@@ -33,7 +34,7 @@ var earlierBinary = sync.OnceValues(func() (string, error) {
 	source, program := filepath.Join(scratch, "earlier"), filepath.Join(scratch, "purser-earlier")
 	for _, command := range []string{
 		fmt.Sprintf("mkdir %s && git -C .. archive %s | tar -x -C %s", source, earlierCommit, source),
-		fmt.Sprintf("cd %s && GOFLAGS= GOWORK=off go build -buildvcs=false -o %s ./cmd/purser", source, program),
+		fmt.Sprintf("cd %s && GOFLAGS= GOWORK=off go build -trimpath -buildvcs=false -o %s ./cmd/purser", source, program),
 	} {
 		if out, err := exec.Command("bash", "-c", "set -o pipefail; "+command).CombinedOutput(); err != nil {
 			return "", fmt.Errorf("building Purser at %s: %w\n%s", earlierCommit, err, out)
