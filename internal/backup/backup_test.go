@@ -592,6 +592,49 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Files of another registry, whose import isn't finished, aren't taken for the restored registry's. In
+// a new store the copies are its own.
+func TestRestoreOfImported(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	d := r.push("v1", "content")
+	const key = "docker/registry/v2/blobs/sha256/aa/aa/data"
+	was, there, err := r.StoredBlob(t.Context(), d)
+	if err != nil || !there {
+		t.Fatal(there, err)
+	}
+	put := func(s any) {
+		t.Helper()
+		if err := s.(blob.Putter).Put(t.Context(), key, int64(len("content")), strings.NewReader("content")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(r.store)
+	for _, sql := range []string{
+		"UPDATE blobs SET storage_key = '" + key + "' WHERE storage_key = '" + was.Key + "'",
+		"INSERT INTO imports (source, format) VALUES ('docker/registry/v2/', 'distribution')",
+		"INSERT INTO gc_foreign_objects (storage_key) VALUES ('docker/registry/v2/blobs/sha256/bb/bb/data')",
+	} {
+		r.Exec(t, sql)
+	}
+	target := newTarget(t)
+	r.backup(target)
+	o := restoreOptions(t, target)
+	put(o.Store)
+	if _, err := Restore(t.Context(), o); !errors.Is(err, ErrNotEmpty) || !strings.Contains(err.Error(), key) {
+		t.Errorf("into the other registry's storage: %v", err)
+	}
+	o = restoreOptions(t, target)
+	if _, err := Restore(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	wantObjects(t, o.Main, o.Store)
+	restored := catalogtest.Replica(t, o.Main)
+	if list, waiting, _, err := restored.Imports(t.Context()); err != nil || len(list) != 1 || list[0].Finished.IsZero() || waiting != 0 {
+		t.Errorf("the imports in a new store: %+v, %d objects wait, %v", list, waiting, err)
+	}
+}
+
 // The statistics are in another database. The snapshot of the audit log must be later than that
 // of the statistics, so that the log has all pulls that the statistics have counted.
 func TestStatisticsApart(t *testing.T) {

@@ -316,7 +316,32 @@ func (r *restore) requireStore(ctx context.Context) error {
 		}
 		return fmt.Errorf("the blob store at %s has objects, such as %s: %w; name a new directory, bucket or prefix", r.Place, o.Key, ErrNotEmpty)
 	}
-	return nil
+	return r.requireNoForeign(ctx)
+}
+
+// requireNoForeign verifies that the store has none of the backup's foreign objects, which List leaves
+// out. If it has one, it may be the storage of the other registry, whose files the restored registry
+// would take for its own.
+func (r *restore) requireNoForeign(ctx context.Context) error {
+	list := openObjects(ctx, r.Target, r.m)
+	for {
+		o, err := list.peek()
+		if err != nil || o == nil {
+			return err
+		}
+		list.next = nil
+		if !strings.Contains(o.key, "/") {
+			continue
+		}
+		_, err = r.Store.Stat(ctx, o.key)
+		switch {
+		case err == nil:
+			return fmt.Errorf("the blob store at %s has files of another registry, such as %s: %w; name a new directory, bucket or prefix, "+
+				"or go on with the store of the registry that was backed up, by --keep-store", r.Place, o.key, ErrNotEmpty)
+		case !errors.Is(err, blob.ErrNotFound):
+			return err
+		}
+	}
 }
 
 // fill copies the objects and then loads the rows, in this order, so that a database with rows

@@ -3,7 +3,7 @@
 -- registry may still serve these files, so nothing may delete them.
 
 -- +goose Up
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '500ms';
 
 -- imports has the storages that were imported. source is what the keys of a storage's objects begin
 -- with. Until finished_at, these objects are foreign.
