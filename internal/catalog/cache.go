@@ -142,6 +142,7 @@ func (c *cache) dropAll(path string) {
 }
 
 func (c *cache) dropEverything() {
+	c.promises.InvalidateAll() // promises about blobs have no generation
 	for i := range generations {
 		c.tags[i].Add(1)
 		c.rest[i].Add(1)

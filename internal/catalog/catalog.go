@@ -101,6 +101,8 @@ type Catalog struct {
 	protection atomic.Pointer[protection] // nil until it was read
 	expiry     expiry
 	quotas     quotaCache
+
+	interruptions atomic.Uint64 // see Interruptions
 }
 
 // New makes a catalog. Its caches stay unused until Listen runs.

@@ -49,6 +49,7 @@ func (c *Catalog) Listen(ctx context.Context) error {
 		began := time.Now()
 		err := c.listenOnce(ctx)
 		c.cache.disable()
+		c.interruptions.Add(1)
 		if ctx.Err() != nil {
 			return c.unregister(context.WithoutCancel(ctx))
 		}
@@ -60,6 +61,11 @@ func (c *Catalog) Listen(ctx context.Context) error {
 		pause = min(2*pause, 5*time.Second)
 	}
 }
+
+// Interruptions returns how often the connection to the database was interrupted on which Listen hears
+// of changes. After an interruption the database may be another server, a standby that was promoted,
+// which lacks the last transactions. Rows that this process remembers may not exist there.
+func (c *Catalog) Interruptions() uint64 { return c.interruptions.Load() }
 
 func (c *Catalog) unregister(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

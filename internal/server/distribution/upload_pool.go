@@ -58,6 +58,9 @@ type uploads struct {
 	expired []uuid.UUID // rows of uploads that were removed from ahead and given to no client
 	known   map[uuid.UUID]remembered
 	bytes   int // of the tails in known
+	// interruptions is how many interruptions of the connection to the database the uploads in
+	// ahead and known have outlived. After another one, the database may not have their rows.
+	interruptions uint64
 }
 
 // uploader is who begins an upload. A name whose open uploads aren't limited is left out, so
@@ -130,6 +133,7 @@ func (m *uploads) make(ctx context.Context, by uploader, n int) (catalog.Upload,
 	expired := m.expired
 	m.expired = nil
 	m.mu.Unlock()
+	interruptions := m.catalog.Interruptions()
 	list, err := m.catalog.StartUploads(ctx, catalog.StartOptions{
 		N: n, Client: by.client, Account: by.account, Drop: expired,
 		MostOfClient: m.limits.client, MostOfAccount: m.limits.account, Most: m.limits.all,
@@ -142,8 +146,11 @@ func (m *uploads) make(ctx context.Context, by uploader, n int) (catalog.Upload,
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.outlive()
 	p := m.pool(by)
-	p.list = append(p.list, list[1:]...)
+	if m.interruptions == interruptions {
+		p.list = append(p.list, list[1:]...)
+	}
 	p.next = min(2*n, uploadsAhead)
 	return list[0], nil
 }
@@ -167,6 +174,7 @@ func (l uploadLimits) refuse(full string, by uploader) error {
 func (m *uploads) take(by uploader) (*pool, catalog.Upload, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.outlive()
 	m.sweep()
 	p := m.pool(by)
 	for len(p.list) > 0 {
@@ -178,6 +186,22 @@ func (m *uploads) take(by uploader) (*pool, catalog.Upload, bool) {
 		m.expired = append(m.expired, u.ID)
 	}
 	return p, catalog.Upload{}, false
+}
+
+// outlive gives up all uploads that this process knows, if the connection to the database was
+// interrupted since they were made. Otherwise a client could get an upload that a promoted standby
+// has never heard of. The caller holds mu.
+func (m *uploads) outlive() {
+	n := m.catalog.Interruptions()
+	if n == m.interruptions {
+		return
+	}
+	m.interruptions = n
+	for by := range m.ahead {
+		m.expire(by, 0)
+	}
+	clear(m.known)
+	m.bytes = 0
 }
 
 // pool returns the uploader's pool. The caller holds mu.
@@ -247,6 +271,7 @@ func (m *uploads) forget(id uuid.UUID) {
 func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.outlive()
 	r, ok := m.known[id]
 	if !ok || r.Repository != path {
 		return r.Upload, false
