@@ -119,10 +119,11 @@ type ForeignBlob struct {
 //
 // A foreign object may have been the object of a blob before, which garbage collection has deleted.
 // Then the object's row in gc_foreign_objects goes in the transaction that inserts the blob, so that
-// it always has one owner. This is right because the transaction first locks the blob's row in
-// gc_blob_review_queue: a review that deletes the blob has that lock too, so it has either
-// committed, and later statements see its rows, or begins after this transaction. The lock on the
-// row of imports keeps the import from being finished meanwhile, so no sweeper deletes the object.
+// it always has one owner. The statement that deletes that row comes after those that insert and lock
+// the blob. A review that deleted the old blob has committed by then, so the statement, which has a
+// snapshot of its own, sees the row that the review wrote. No review deletes the new blob while it
+// is locked, and then its row in gc_blob_review_queue postpones the review. The lock on the row of
+// imports keeps the import from being finished meanwhile, so no sweeper deletes the object.
 func (c *Catalog) AddForeignBlobs(ctx context.Context, path, source string, list []ForeignBlob) error {
 	digests, keys, sizes := make([][]byte, len(list)), make([]string, len(list)), make([]int64, len(list))
 	for i, b := range list {
