@@ -59,7 +59,9 @@ func TestDoctorOfHealthy(t *testing.T) {
 	g.run("store", "adopt")
 	found, _ := g.examined(t)
 	for _, f := range serious(found) {
-		t.Errorf("found %+v", f)
+		if !strings.Contains(f.Text, "GiB left") { // the machine that runs the tests may be full
+			t.Errorf("found %+v", f)
+		}
 	}
 }
 
