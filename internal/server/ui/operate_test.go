@@ -119,7 +119,8 @@ func TestCleanup(t *testing.T) {
 	loose := s.Push(t, "acme/app", "nobody uses this")
 	s.open(t, "/ui/cleanup", "Review queues", "Dry run", "Start the check")
 	s.Exec(t, "UPDATE gc_blob_review_queue SET set_aside_at = now(), last_error = '<b>bad</b>'")
-	s.open(t, "/ui/cleanup", `id="failed"`, "&lt;b&gt;bad", "Retry all")
+	s.Exec(t, "INSERT INTO gc_doomed_objects (storage_key, size) VALUES ('docker/registry/v2/blobs/data', 2048)")
+	s.open(t, "/ui/cleanup", `id="failed"`, "&lt;b&gt;bad", "Retry all", "Imported, unused", "1, 2.0 KiB", "purser import --finish")
 	lacks(t, s.send(t, "/ui/cleanup", url.Values{"do": {"retry"}}, "due again"), `id="failed"`)
 	s.Exec(t, "UPDATE gc_blob_review_queue SET review_after = now()")
 

@@ -233,6 +233,8 @@ type gcStatus struct {
 	Doomed      struct {
 		Objects      rows       `json:"objects"`
 		SecondSweeps rows       `json:"second_sweeps"`
+		Foreign      rows       `json:"foreign"`
+		ForeignBytes int64      `json:"foreign_bytes"`
 		Due          rows       `json:"due"`
 		Bytes        int64      `json:"bytes"`
 		Kept         rows       `json:"kept"`
