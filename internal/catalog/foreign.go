@@ -34,21 +34,34 @@ func (c *Catalog) BeginImport(ctx context.Context, source, format string) error 
 		if _, err := tx.Exec(ctx, "LOCK TABLE imports IN SHARE ROW EXCLUSIVE MODE"); err != nil {
 			return fmt.Errorf("beginning the import of %s: %w", source, err)
 		}
-		var finished *string
-		err := tx.QueryRow(ctx, `
-			SELECT min(source) FROM imports
-			WHERE finished_at IS NOT NULL AND (starts_with(source, $1) OR starts_with($1, source))`, source).Scan(&finished)
-		if err == nil && finished != nil {
-			return fmt.Errorf("%w: what is below %q belongs to this registry", ErrImportFinished, *finished)
+		if err := refuseFinished(ctx, tx, source); err != nil {
+			return err
 		}
-		if err == nil {
-			_, err = tx.Exec(ctx, "INSERT INTO imports (source, format) VALUES ($1, $2) ON CONFLICT DO NOTHING", source, format)
-		}
+		_, err := tx.Exec(ctx, "INSERT INTO imports (source, format) VALUES ($1, $2) ON CONFLICT DO NOTHING", source, format)
 		if err != nil {
 			return fmt.Errorf("beginning the import of %s: %w", source, err)
 		}
 		return nil
 	})
+}
+
+// CanImport returns the error that BeginImport would return now, without writing anything.
+func (c *Catalog) CanImport(ctx context.Context, source string) error {
+	return refuseFinished(ctx, c.db.Pool, source)
+}
+
+func refuseFinished(ctx context.Context, q db.Querier, source string) error {
+	var finished *string
+	err := q.QueryRow(ctx, `
+		SELECT min(source) FROM imports
+		WHERE finished_at IS NOT NULL AND (starts_with(source, $1) OR starts_with($1, source))`, source).Scan(&finished)
+	switch {
+	case err != nil:
+		return fmt.Errorf("looking for finished imports of %s: %w", source, err)
+	case finished != nil:
+		return fmt.Errorf("%w: the files below %q belong to this registry", ErrImportFinished, *finished)
+	}
+	return nil
 }
 
 // Imports returns all imports, the oldest first, and the number and bytes of the foreign objects

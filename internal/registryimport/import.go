@@ -114,10 +114,13 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	if !o.DryRun {
-		if err := o.Catalog.BeginImport(ctx, src.prefix(), src.format()); err != nil {
-			return Report{}, err
-		}
+	if o.DryRun {
+		err = o.Catalog.CanImport(ctx, src.prefix())
+	} else {
+		err = o.Catalog.BeginImport(ctx, src.prefix(), src.format())
+	}
+	if err != nil {
+		return Report{}, err
 	}
 	m := &importer{opt: o, source: src, report: Report{Format: src.format()}}
 	err = m.run(ctx)

@@ -35,8 +35,9 @@ func importCommand(src *command.Source) *cobra.Command {
 			"Run it again to go on after an interruption, or to fetch what was pushed to the other registry since: a\n" +
 			"tag that differs is taken from the registry to which it was pushed last. What is broken is named and\n" +
 			"skipped.\n\n" +
-			"When the other registry is stopped for good, --finish makes its files Purser's own. Only then does\n" +
-			"garbage collection delete those that are no longer in use. This can't be undone.\n\n" +
+			"When the other registry is stopped for good, --finish makes all of its files Purser's own, also those of\n" +
+			"images that were skipped or left out. Only then does garbage collection delete the files that are no\n" +
+			"longer in use, and \"purser check --repair\" the others. This can't be undone.\n\n" +
 			"The exit code is 0 when all was imported, 1 after an error, and 4 when something was skipped.",
 		Example: "  purser import --dry-run\n  purser import --untagged --to old\n  purser import --finish",
 		Args:    cobra.MaximumNArgs(1),

@@ -1,0 +1,28 @@
+package operate
+
+import (
+	"testing"
+
+	"github.com/purser-registry/purser/internal/config"
+)
+
+func TestDirectoryInStore(t *testing.T) {
+	t.Parallel()
+	var disk, bucket config.Storage
+	disk.Filesystem.Path = "/var/lib/registry"
+	bucket.S3.Bucket = "registry"
+	for _, c := range []struct {
+		in   string
+		cfg  config.Storage
+		want string // "!": an error
+	}{
+		{"/var/lib/registry", disk, ""}, {"/var/lib/registry/old/", disk, "old"}, {".", disk, ""}, {"old/./deep", disk, "old/deep"},
+		{"/var/lib/registry-two", disk, "!"}, {"/", disk, "!"}, {"..", disk, "!"}, {"old/../..", disk, "!"},
+		{"old", bucket, "old"}, {"/old", bucket, "!"}, {"../old", bucket, "!"},
+	} {
+		got, err := directoryInStore(c.in, c.cfg)
+		if (err != nil) != (c.want == "!") || err == nil && got != c.want {
+			t.Errorf("%q: %q, %v; want %q", c.in, got, err, c.want)
+		}
+	}
+}
