@@ -58,8 +58,9 @@ type uploads struct {
 	expired []uuid.UUID // rows of uploads that were removed from ahead and given to no client
 	known   map[uuid.UUID]remembered
 	bytes   int // of the tails in known
-	// interruptions is how many interruptions of the connection to the database the uploads in
-	// ahead and known have outlived. After another one, the database may not have their rows.
+	// interruptions is the number of interruptions of the connection to the database
+	// (catalog.Interruptions) before the uploads in ahead and known were made. After another one
+	// the database may lack the rows of these uploads.
 	interruptions uint64
 }
 
@@ -146,7 +147,7 @@ func (m *uploads) make(ctx context.Context, by uploader, n int) (catalog.Upload,
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.outlive()
+	m.giveUpAfterInterruption()
 	p := m.pool(by)
 	if m.interruptions == interruptions {
 		p.list = append(p.list, list[1:]...)
@@ -174,7 +175,7 @@ func (l uploadLimits) refuse(full string, by uploader) error {
 func (m *uploads) take(by uploader) (*pool, catalog.Upload, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.outlive()
+	m.giveUpAfterInterruption()
 	m.sweep()
 	p := m.pool(by)
 	for len(p.list) > 0 {
@@ -188,10 +189,10 @@ func (m *uploads) take(by uploader) (*pool, catalog.Upload, bool) {
 	return p, catalog.Upload{}, false
 }
 
-// outlive gives up all uploads that this process knows, if the connection to the database was
-// interrupted since they were made. Otherwise a client could get an upload that a promoted standby
-// has never heard of. The caller holds mu.
-func (m *uploads) outlive() {
+// giveUpAfterInterruption gives up all uploads that this process remembers, if the connection to the
+// database was interrupted since it has last looked. Otherwise a client could get an upload whose row
+// a promoted standby lacks. The caller holds mu.
+func (m *uploads) giveUpAfterInterruption() {
 	n := m.catalog.Interruptions()
 	if n == m.interruptions {
 		return
@@ -271,7 +272,7 @@ func (m *uploads) forget(id uuid.UUID) {
 func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.outlive()
+	m.giveUpAfterInterruption()
 	r, ok := m.known[id]
 	if !ok || r.Repository != path {
 		return r.Upload, false

@@ -15,7 +15,7 @@ func drain(srv *http.Server, socks *sockets, silent *silentConns, timeout time.D
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	if socks.opened != nil {
-		acceptLast(socks.opened, silent)
+		acceptLast(ctx, socks.opened, silent)
 	}
 	if err := srv.Shutdown(ctx); err != nil {
 		log.Warn("requests did not end in time and are cut off", "drain_timeout", timeout)

@@ -1,10 +1,14 @@
 package serve
 
 import (
+	"context"
+	"errors"
 	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 const (
@@ -36,25 +40,24 @@ var noNewConnections = []unix.SockFilter{
 // happens to silent connections. So first no new connection may begin: the kernel drops the
 // packets that would begin one. Clients send these again after a second, and are then refused, so
 // a load balancer takes another replica. Then acceptLast waits for handshakes that have begun,
-// until the queue is empty, and until the requests on its connections have begun.
+// until the queue is empty, and until the requests on its connections have begun, or until ctx ends.
 //
 // The listener must be the server's own. That of a service manager outlives the server, so its
 // queue isn't lost, and a filter would stay.
-func acceptLast(l *net.TCPListener, silent *silentConns) {
+func acceptLast(ctx context.Context, l *net.TCPListener, silent *silentConns) {
 	if !dropNew(l) {
 		return // a sandbox may forbid it: then a connection may be lost
 	}
-	time.Sleep(handshakeTime)
-	for end := time.Now().Add(acceptTime); time.Now().Before(end); {
+	err := worker.Sleep(ctx, handshakeTime)
+	for end := time.Now().Add(acceptTime); err == nil && time.Now().Before(end); {
 		if queued(l) == 0 && silent.count() == 0 {
 			// The server may have accepted a connection that it hasn't counted yet, or read a
 			// request that it hasn't begun to serve.
-			time.Sleep(settleTime)
-			if silent.count() == 0 {
+			if err = worker.Sleep(ctx, settleTime); silent.count() == 0 {
 				return
 			}
 		}
-		time.Sleep(time.Millisecond)
+		err = errors.Join(err, worker.Sleep(ctx, time.Millisecond))
 	}
 }
 

@@ -79,11 +79,7 @@ func TestDrainRefusesConnections(t *testing.T) {
 	srv := &http.Server{Handler: http.NotFoundHandler()}
 	silent := watchSilent(srv)
 	go srv.Serve(socks.registry) //nolint:errcheck // drain ends it
-	began := time.Now()
 	drain(srv, socks, silent, 10*time.Second, slog.New(slog.DiscardHandler))
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("a server without connections took %v to stop", took)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if conn, err := new(net.Dialer).DialContext(ctx, "tcp", socks.registry.Addr().String()); err == nil {

@@ -2,7 +2,10 @@
 
 package serve
 
-import "net"
+import (
+	"context"
+	"net"
+)
 
 // acceptLast does nothing: only on Linux can a listener be told to begin no new connections.
-func acceptLast(*net.TCPListener, *silentConns) {}
+func acceptLast(context.Context, *net.TCPListener, *silentConns) {}
