@@ -68,7 +68,7 @@ func (l *clientLoad) Stop() {
 func (l *clientLoad) work(ctx context.Context, repo string) {
 	base := newImage(l.t, 1, 200<<10)
 	for i := 0; ctx.Err() == nil; i++ {
-		// What has begun goes on to its end when the load is stopped, so that the test knows
+		// An operation that has begun goes on to its end when the load is stopped, so that the test knows
 		// whether it was acknowledged.
 		l.round(context.WithoutCancel(ctx), repo, i, base)
 	}

@@ -87,8 +87,8 @@ func runImport(t *testing.T, r *registry, args ...string) (code int, sum importS
 }
 
 // TestImport: the storage that Debian's docker-registry has written is imported in place, while both
-// registries serve it. What is broken is skipped. A repeated import brings what is new. What nobody
-// uses in Purser stays in the storage until the import is finished, and is deleted then.
+// registries serve it. Broken images are skipped. A repeated import brings new images. Files that no
+// image in Purser uses stay in the storage until the import is finished, and are deleted then.
 func TestImport(t *testing.T) {
 	storage := filepath.Join(t.TempDir(), "storage")
 	host := startDistribution(t, storage)
@@ -160,10 +160,9 @@ func TestImport(t *testing.T) {
 	for _, tag := range [][2]string{{"team/app", "v1"}, {"team/app", "v2"}, {"team/deep/tool", "latest"}, {"single", "1"}, {"team/app", "unused"}} {
 		same(tag[0], tag[1])
 	}
-
 	crane.Run("manifest", r.Ref("team/app", digestOf(t, signature)))
 
-	// What is deleted in Purser stays in the storage.
+	// Files of an image that was deleted in Purser stay in the storage.
 	crane.Run("delete", r.Ref("team/app", digestOf(t, unused)))
 	env := append(r.opt.env, "PURSER_DATA_DIR="+r.opt.dataDir)
 	collected := func(objects int64) {
@@ -191,7 +190,7 @@ func TestImport(t *testing.T) {
 	}
 	crane.Run("validate", "--remote", there("team/app", "unused"))
 
-	// What is new comes, and the newer of two tags stays.
+	// A second import brings new images, and leaves the newer of two tags.
 	crane.Run("push", writeImage(t, newImage(t, 1, 1<<10), "v3"), there("team/app", "v3"))
 	crane.Run("push", writeImage(t, newImage(t, 1, 1<<10), "latest"), there("team/deep/tool", "latest"))
 	ours := newImage(t, 1, 1<<10)
@@ -225,7 +224,7 @@ func TestImport(t *testing.T) {
 	if code, out := purser(t, env, "import"); code != 1 || !strings.Contains(out, "finished") {
 		t.Errorf("an import after the end: exit code %d: %s", code, out)
 	}
-	// What Purser has no use for is found, once no request can be writing it any more.
+	// The check finds files that no row owns, once they are so old that no request can be writing them.
 	old := time.Now().AddDate(0, 0, -1)
 	err = filepath.WalkDir(storage, func(path string, _ os.DirEntry, err error) error {
 		return errors.Join(err, os.Chtimes(path, old, old))
