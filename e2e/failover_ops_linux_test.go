@@ -143,20 +143,7 @@ func TestOpsFailoverBehind(t *testing.T) {
 
 	crane.Run("push", writeImage(t, newImage(t, 1, 1<<10), "last"), r.Ref("acme/app", "last"))
 	crane.Run("delete", r.Ref("acme/app", digestOf(t, gone)))
-	env = append(env, "PURSER_DATA_DIR="+r.opt.dataDir)
-	eventually(t, readyWithin, func() error {
-		code, out := purser(t, env, "gc", "status", "-o", "json")
-		var status struct {
-			Doomed struct{ Kept struct{ Count int64 } }
-		}
-		if err := json.Unmarshal([]byte(out), &status); err != nil || code != 0 {
-			return fmt.Errorf("purser gc status: exit code %d, %w: %s", code, err, out)
-		}
-		if status.Doomed.Kept.Count != 3 {
-			return fmt.Errorf("%d objects are kept, want configuration and layers", status.Doomed.Kept.Count)
-		}
-		return nil
-	})
+	r.keepsDoomed(3) // configuration and layers
 
 	primary.p.kill()
 	standby.exec("SELECT pg_promote()")
@@ -172,9 +159,28 @@ func TestOpsFailoverBehind(t *testing.T) {
 	if status := getStatus(t.Context(), r.URL()+"/v2/acme/app/manifests/last"); status != http.StatusNotFound {
 		t.Errorf("the push that the standby lacks: status %d", status)
 	}
-	if code, out := purser(t, env, "check", "--deep"); code != 0 {
+	if code, out := purser(t, append(env, "PURSER_DATA_DIR="+r.opt.dataDir), "check", "--deep"); code != 0 {
 		t.Errorf("purser check: exit code %d: %s", code, out)
 	}
 	crane.Run("push", writeImage(t, newImage(t, 1, 1<<10), "next"), r.Ref("acme/app", "next"))
 	crane.Run("validate", "--remote", r.Ref("acme/app", "next"))
+}
+
+// keepsDoomed waits until gc.keep_doomed keeps so many objects of deleted blobs.
+func (r *registry) keepsDoomed(objects int64) {
+	r.t.Helper()
+	env := append(r.opt.env, "PURSER_DATA_DIR="+r.opt.dataDir)
+	eventually(r.t, readyWithin, func() error {
+		code, out := purser(r.t, env, "gc", "status", "-o", "json")
+		var status struct {
+			Doomed struct{ Kept struct{ Count int64 } }
+		}
+		if err := json.Unmarshal([]byte(out), &status); err != nil || code != 0 {
+			return fmt.Errorf("purser gc status: exit code %d, %w: %s", code, err, out)
+		}
+		if status.Doomed.Kept.Count != objects {
+			return fmt.Errorf("%d objects are kept, want %d", status.Doomed.Kept.Count, objects)
+		}
+		return nil
+	})
 }

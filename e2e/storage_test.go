@@ -20,14 +20,14 @@ var storages = map[string]func(t testing.TB) []string{
 	"s3": startS3,
 }
 
-// startS3 starts an S3 server with one bucket, and returns the environment variables that make
-// a registry use it. At the end of the test the server is stopped.
+// startS3 starts an S3 server, and returns the environment variables that make a registry use its
+// bucket purser. It has a second bucket, backups. At the end of the test the server is stopped.
 func startS3(t testing.TB) []string {
 	t.Helper()
 	path := toolClient(t, "versitygw").path
 	dir := newDir(t)
 	root, meta := filepath.Join(dir, "root"), filepath.Join(dir, "meta")
-	for _, d := range []string{root, meta, filepath.Join(root, "purser")} {
+	for _, d := range []string{root, meta, filepath.Join(root, "purser"), filepath.Join(root, "backups")} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +24,10 @@ type DirOptions struct {
 
 	// Existing makes OpenDir fail if the directory has no store, instead of creating one.
 	Existing bool
+
+	// Complete makes OpenDir create the directories that an existing store lacks, as after a
+	// copy without empty directories. It has an effect only with Existing.
+	Complete bool
 
 	// LockWait is how long Resume waits if another request has locked the upload's object.
 	// After that the Writer copies the acknowledged bytes to a new object instead. Default 2
@@ -74,7 +79,7 @@ func OpenDir(o DirOptions) (*Dir, error) {
 	}
 	o.LockWait = cmp.Or(o.LockWait, 2*time.Second)
 	d := &Dir{path: path, objects: filepath.Join(path, "objects"), lockWait: o.LockWait}
-	if o.Existing {
+	if o.Existing && (!o.Complete || !d.begun()) {
 		return d, d.mounted()
 	}
 	if err := d.makeLayout(); err != nil {
@@ -167,9 +172,18 @@ func (d *Dir) file(key string) (string, error) {
 // deleted successfully.
 func (d *Dir) mounted() error {
 	if _, err := os.Stat(filepath.Join(d.objects, "ff")); err != nil {
-		return fmt.Errorf("%w: the directory %s has lost its layout (is its volume mounted?): %w", ErrWrongStore, d.path, err)
+		return fmt.Errorf("%w: the directory %s has lost its layout (is its volume mounted? \"purser store adopt\" completes a copy that lacks empty directories): %w", ErrWrongStore, d.path, err)
 	}
 	return nil
+}
+
+// begun returns whether the directory has some of the store's directories.
+func (d *Dir) begun() bool {
+	entries, err := os.ReadDir(d.objects)
+	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		two, err := hex.DecodeString(e.Name())
+		return err == nil && len(two) == 1 && e.IsDir()
+	})
 }
 
 // missing interprets err, the error of opening or removing an object's file. It returns

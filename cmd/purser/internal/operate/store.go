@@ -22,8 +22,8 @@ func storeCommand(src *command.Source) *cobra.Command {
 
 // withStore runs `fn` with the configured store, even if the database is bound to another
 // store. If `existing` is set and the configured directory has no store, it returns an
-// error instead of creating one.
-func withStore(src *command.Source, cmd *cobra.Command, existing bool, fn func(ctx context.Context, store *storeid.Store, log *audit.Log) error) error {
+// error instead of creating one, unless it lacks only a part of its layout and `complete` is set.
+func withStore(src *command.Source, cmd *cobra.Command, existing, complete bool, fn func(ctx context.Context, store *storeid.Store, log *audit.Log) error) error {
 	return withDSN(src, cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		metadata, err := openForCheck(ctx, cmd, cfg, dsn)
 		if err != nil {
@@ -34,7 +34,7 @@ func withStore(src *command.Source, cmd *cobra.Command, existing bool, fn func(c
 		if err != nil {
 			return err
 		}
-		store, err := backend.TryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: existing})
+		store, err := backend.TryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: existing, Complete: complete})
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func storeShowCommand(src *command.Source) *cobra.Command {
 	}
 	out := command.AddFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return withStore(src, cmd, true, func(ctx context.Context, store *storeid.Store, _ *audit.Log) error {
+		return withStore(src, cmd, true, false, func(ctx context.Context, store *storeid.Store, _ *audit.Log) error {
 			s, err := store.Show(ctx)
 			if err != nil {
 				return err
@@ -127,7 +127,7 @@ func storeAdoptCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().BoolVar(&o.New, "new", false, "give store and database a new identity: for a copy of both, to be a registry of its own")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "adopt a store that has none of the database's blobs, or whose identity is damaged")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return withStore(src, cmd, !o.Force, func(ctx context.Context, store *storeid.Store, log *audit.Log) error {
+		return withStore(src, cmd, !o.Force, true, func(ctx context.Context, store *storeid.Store, log *audit.Log) error {
 			o.Begin = func(a storeid.Adoption) error {
 				return log.Append(ctx, audit.Entry{Kind: audit.AdoptStore, Detail: map[string]any{
 					"place": a.Place, "identity": a.Identity, "was": a.Was, "force": o.Force, "sampled": a.Sampled, "found": a.Found,

@@ -1,6 +1,8 @@
 package operate
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -58,6 +60,18 @@ func TestStoreCommands(t *testing.T) {
 	}
 	if code, text, stderr := purser(t, elsewhere, "store", "adopt", "--force"); code != 0 || !strings.Contains(text, "the store has 0") {
 		t.Errorf("store adopt --force of an empty directory: exit code %d\n%s\n%s", code, text, stderr)
+	}
+	if err := os.RemoveAll(filepath.Join(empty, "objects", "ff")); err != nil { // a copy without empty directories
+		t.Fatal(err)
+	}
+	if code, _, stderr := purser(t, elsewhere, "store", "show"); code != 1 || !strings.Contains(stderr, `"purser store adopt" completes`) {
+		t.Errorf("store show without a directory: exit code %d\n%s", code, stderr)
+	}
+	if code, text, stderr := purser(t, elsewhere, "store", "adopt"); code != 0 || !strings.Contains(text, "already") {
+		t.Errorf("store adopt without a directory: exit code %d\n%s\n%s", code, text, stderr)
+	}
+	if _, err := os.Stat(filepath.Join(empty, "objects", "ff")); err != nil {
+		t.Errorf("the directory after the adoption: %v", err)
 	}
 	var n int
 	if err := g.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM auditlog WHERE kind = 'adopt_store'").Scan(&n); err != nil || n != 2 {
