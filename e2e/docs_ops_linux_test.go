@@ -23,6 +23,7 @@ type docPage struct {
 	env    []string          // of all commands
 	values map[string]string // what the page has as an example, and what the test has instead
 	exits  map[string]int    // the exit codes of commands that don't end with 0
+	quiet  bool              // what commands print isn't compared
 	as     func(*exec.Cmd)   // changes commands, such as the account that runs them
 }
 
@@ -126,8 +127,12 @@ func (p *docPage) RunBlock(b *docBlock) string {
 	var all strings.Builder
 	for _, part := range strings.Split("\n"+b.text, "\n$ ")[1:] {
 		command, want, _ := strings.Cut(part, "\n")
+		for strings.HasSuffix(command, "\\") {
+			next, rest, _ := strings.Cut(want, "\n")
+			command, want = command+"\n"+next, rest
+		}
 		got := p.command(command)
-		if want != "" && !likeDoc(p.here(want), got) {
+		if want != "" && !p.quiet && !likeDoc(p.here(want), got) {
 			p.t.Errorf("%s:%d: %s: it prints\n%s\non the page it prints\n%s", p.name, b.line, command, got, want)
 		}
 		all.WriteString(got)

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,23 +24,23 @@ import (
 // has changed after it was first committed, before any release.
 const earlierCommit = "d0c8aba85fc9f61625b59630003b4511eda9cb7d"
 
-// earlierBinary builds the earlier version, once for all tests. With -trimpath the packages come from
-// the cache in later runs, although the directory has another name.
-var earlierBinary = sync.OnceValues(func() (string, error) {
-	if err := exec.Command("git", "-C", "..", "cat-file", "-e", earlierCommit+"^{commit}").Run(); err != nil {
-		return "", fmt.Errorf("the repository has no commit %s (is it a shallow clone?): %w", earlierCommit, err)
+// earlierBinary builds the version of a commit. With -trimpath the packages come from the cache in
+// later runs, although the directory has another name.
+func earlierBinary(commit string) (string, error) {
+	if err := exec.Command("git", "-C", "..", "cat-file", "-e", commit+"^{commit}").Run(); err != nil {
+		return "", fmt.Errorf("the repository has no commit %s (is it a shallow clone?): %w", commit, err)
 	}
-	source, program := filepath.Join(scratch, "earlier"), filepath.Join(scratch, "purser-earlier")
+	source, program := filepath.Join(scratch, commit), filepath.Join(scratch, "purser-"+commit[:8])
 	for _, command := range []string{
-		fmt.Sprintf("mkdir %s && git -C .. archive %s | tar -x -C %s", source, earlierCommit, source),
-		fmt.Sprintf("cd %s && GOFLAGS= GOWORK=off go build -trimpath -buildvcs=false -o %s ./cmd/purser", source, program),
+		fmt.Sprintf("mkdir %s && git -C .. archive %s | tar -x -C %s", source, commit, source),
+		fmt.Sprintf("cd %s && GOFLAGS=-mod=mod GOWORK=off go build -trimpath -buildvcs=false -o %s ./cmd/purser", source, program),
 	} {
 		if out, err := exec.Command("bash", "-c", "set -o pipefail; "+command).CombinedOutput(); err != nil {
-			return "", fmt.Errorf("building Purser at %s: %w\n%s", earlierCommit, err, out)
+			return "", fmt.Errorf("building Purser at %s: %w\n%s", commit, err, out)
 		}
 	}
 	return program, os.RemoveAll(source)
-})
+}
 
 // givenEarlierBinary is the name of an environment variable with the path of a purser binary from
 // which to upgrade, such as that of a release.
@@ -62,7 +61,7 @@ func newRollingScene(t *testing.T) *rollingScene {
 	earlier := os.Getenv(givenEarlierBinary)
 	if earlier == "" {
 		var err error
-		if earlier, err = earlierBinary(); err != nil {
+		if earlier, err = earlierBinary(earlierCommit); err != nil {
 			lacking(t, "no earlier version: %v", err)
 		}
 	}
