@@ -68,19 +68,19 @@ func (im *images) delete(r *registry, tag string) {
 func TestOpsDocsBackup(t *testing.T) {
 	beginOwn(t)
 	p, im := readPage(t, "docs/backup.md"), newImages(t)
-	r := p.Registry()
+	r := p.imported(im)
 	im.push(r, "v1", "v2")
 	blocks := p.Section("Back up")
 	p.RunBlock(blocks[0])
 	p.expect(p.Inline("purser backup list /srv/backup"), "complete")
-	p.expect(p.Inline("purser backup verify /srv/backup"), "6 objects")
+	p.expect(p.Inline("purser backup verify /srv/backup"), "9 objects")
 	im.push(r, "late")
 	r.Stop()
 
 	p.move("purser", "lost")
 	p.Run("Restore")
 	r = p.Registry()
-	im.whole(r, "v1", "v2")
+	im.whole(r, "imported", "v1", "v2")
 	im.missing(r, "late")
 	im.push(r, "later")
 	p.Inline("purser backup verify /srv/backup")
@@ -89,18 +89,30 @@ func TestOpsDocsBackup(t *testing.T) {
 	p.move("purser/postgres", "lost/second")
 	p.expect(p.Run("Restore the database alone"), "so young that a request may still be writing them: 3 objects")
 	r = p.Registry()
-	im.whole(r, "v1", "v2")
+	im.whole(r, "imported", "v1", "v2")
 	im.missing(r, "later")
 	r.Stop()
 
 	p.move("purser/blobs", "lost/blobs-too")
 	p.restoreStore()
 	r = p.Registry()
-	im.whole(r, "v1", "v2")
+	im.whole(r, "imported", "v1", "v2")
 	p.identity(r)
 	p.recover(im)
 	p.toBucket(blocks[1], im)
 	p.checkSettings("Keep what backups know")
+}
+
+// imported starts a registry that has taken over the storage of another registry with one image.
+func (p *docPage) imported(im *images) *registry {
+	p.t.Helper()
+	host := startDistribution(p.t, p.path("purser/blobs"))
+	im.known["imported"] = newImage(p.t, 2, 20<<10)
+	im.crane.Run("push", writeImage(p.t, im.known["imported"], "imported"), host+"/acme/app:imported")
+	r := p.Registry()
+	p.expect(p.command("purser import"), "Imported 1 tag")
+	p.expect(p.command("purser import --finish"), "belong to Purser")
+	return r
 }
 
 // restoreStore copies a backup's objects to their places.

@@ -58,11 +58,38 @@ func newHash(digest []byte) hash.Hash {
 	return nil
 }
 
-// group is the first characters of a key. Objects of a group are in one directory of a target.
-func (o object) group() string { return o.key[:2] }
+// file is the object's name in a target: its key, in a directory for the first two characters.
+func (o object) file() string {
+	return objectsDir + strings.ReplaceAll(o.key[:2], "/", "-") + "/" + o.key
+}
 
-// file is the object's name in a target.
-func (o object) file() string { return objectsDir + o.group() + "/" + o.key }
+// keyOf returns the key of the object that a file in a target has, or false if the file isn't an
+// object's.
+func keyOf(file string) (string, bool) {
+	in, key, ok := strings.Cut(strings.TrimPrefix(file, objectsDir), "/")
+	return key, ok && len(in) == 2
+}
+
+// group returns the group of a file in a target: the beginning of its name that it has in common with
+// others, so few that their names fit into memory. Objects of Purser are grouped by the first two
+// characters of their keys. The name of another registry's file has the digest of the blob as one of
+// its parts, and the first two of its digits end the group.
+func group(file string) string {
+	begin := len(objectsDir) + 3
+	if len(file) <= begin || !strings.Contains(file[begin:], "/") {
+		return file[:min(begin, len(file))]
+	}
+	for at := begin; ; {
+		part, _, more := strings.Cut(file[at:], "/")
+		if len(part) >= hex.EncodedLen(sha256.Size) && strings.Trim(part, "0123456789abcdef") == "" {
+			return file[:at+2]
+		}
+		if !more {
+			return file[:strings.LastIndexByte(file, '/')+1]
+		}
+		at += len(part) + 1
+	}
+}
 
 // objectList reads a backup's list of objects.
 type objectList struct {
@@ -96,11 +123,11 @@ func (l *objectList) peek() (*object, error) {
 	return l.next, nil
 }
 
-// group returns the objects of the next group, or none at the end of the list.
+// group returns the next objects that are of one group, or none at the end of the list.
 func (l *objectList) group() (list []object, err error) {
 	for {
 		o, err := l.peek()
-		if err != nil || o == nil || len(list) > 0 && o.group() != list[0].group() {
+		if err != nil || o == nil || len(list) > 0 && group(o.file()) != group(list[0].file()) {
 			return list, err
 		}
 		list = append(list, *o)
@@ -108,25 +135,31 @@ func (l *objectList) group() (list []object, err error) {
 	}
 }
 
-// skipTo uses up the objects of groups before `group`.
-func (l *objectList) skipTo(group string) error {
+// has returns whether the list has the object with a key. The list is sorted by keys, and so each call
+// must ask for a later key than the one before.
+func (l *objectList) has(key string) (bool, error) {
 	for {
 		o, err := l.peek()
-		if err != nil || o == nil || o.group() >= group {
-			return err
+		if err != nil || o == nil || o.key > key {
+			return false, err
 		}
-		l.next = nil
+		found := o.key == key
+		if l.next = nil; found {
+			return true, nil
+		}
 	}
 }
 
-// sizes returns the sizes of the files that a target has of a group of objects, by their names.
-func sizes(ctx context.Context, t Target, group string) (map[string]int64, error) {
-	there := make(map[string]int64)
-	for f, err := range t.Files(ctx, objectsDir+group+"/") {
+// sizes returns the sizes of the files that a target has of an object's group, by their names.
+func sizes(ctx context.Context, t Target, o object) (map[string]int64, error) {
+	there, in := make(map[string]int64), group(o.file())
+	for f, err := range t.Files(ctx, in) {
 		if err != nil {
 			return nil, err
 		}
-		there[f.Key] = f.Size
+		if group(f.Key) == in {
+			there[f.Key] = f.Size
+		}
 	}
 	return there, nil
 }
@@ -203,7 +236,7 @@ func (b *run) copyAll(ctx context.Context) error {
 		if err != nil || len(some) == 0 {
 			return errors.Join(err, group.Wait())
 		}
-		there, err := sizes(ctx, b.Target, some[0].group())
+		there, err := sizes(ctx, b.Target, some[0])
 		if err != nil {
 			return errors.Join(err, group.Wait())
 		}
@@ -315,7 +348,7 @@ func absent(ctx context.Context, t Target, m *Manifest, found func(object)) (n i
 		if err != nil || len(some) == 0 {
 			return n, err
 		}
-		there, err := sizes(ctx, t, some[0].group())
+		there, err := sizes(ctx, t, some[0])
 		if err != nil {
 			return n, err
 		}

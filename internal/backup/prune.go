@@ -2,9 +2,7 @@ package backup
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -65,76 +63,78 @@ func remove(ctx context.Context, t Target, e Entry) error {
 	return t.Delete(ctx, slices.DeleteFunc(slices.Clone(e.files), func(name string) bool { return name == manifest }))
 }
 
-// pruneObjects deletes the objects that none of the backups in `kept` has in its list. The
-// target's files and the lists are sorted by groups of objects, so it reads each once, and keeps
-// the names of one group in memory.
+// deletedAtOnce is how many files pruneObjects deletes by one call.
+const deletedAtOnce = 1000
+
+// pruneObjects deletes the objects that none of the backups in `kept` has in its list. A target
+// usually lists its files in the order of their keys, which the lists have too, so it reads each once,
+// and keeps no names in memory. Where the order differs, the lists are read again from their beginning.
 func pruneObjects(ctx context.Context, t Target, kept []*Manifest, done *Pruned) error {
-	var lists []*objectList
-	for _, m := range kept {
-		l := openObjects(ctx, t, m)
-		defer l.r.Close()
-		lists = append(lists, l)
-	}
-	var group string
-	var needed map[string]bool
+	lists := &keptLists{kept: kept, target: t}
+	defer lists.close()
 	var gone []string
-	flush := func() error {
-		if len(gone) == 0 {
+	flush := func(n int) error {
+		if len(gone) < n {
 			return nil
 		}
 		err := t.Delete(ctx, gone)
-		gone = nil
+		gone = gone[:0]
 		return err
 	}
 	for f, err := range t.Files(ctx, objectsDir) {
 		if err != nil {
 			return err
 		}
-		in, _, ok := strings.Cut(strings.TrimPrefix(f.Key, objectsDir), "/")
-		if !ok || len(in) != 2 {
+		key, ok := keyOf(f.Key)
+		if !ok {
 			continue // not ours
 		}
-		if in < group {
-			return errors.New("the target doesn't list its files in the order of their names, so objects of old backups can't be deleted")
-		}
-		if in != group {
-			if err := flush(); err != nil {
-				return err
-			}
-			if needed, err = neededOf(lists, in); err != nil {
-				return err
-			}
-			group = in
-		}
-		if !needed[f.Key] {
-			gone = append(gone, f.Key)
-			done.Objects, done.Bytes = done.Objects+1, done.Bytes+f.Size
-		}
-	}
-	return flush()
-}
-
-// neededOf returns the names of the objects of a group that are in one of the lists.
-func neededOf(lists []*objectList, group string) (map[string]bool, error) {
-	needed := make(map[string]bool)
-	for _, l := range lists {
-		if err := l.skipTo(group); err != nil {
-			return nil, err
-		}
-		o, err := l.peek()
+		needed, err := lists.have(ctx, key)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if o == nil || o.group() != group {
+		if needed {
 			continue
 		}
-		some, err := l.group()
-		if err != nil {
-			return nil, err
-		}
-		for _, o := range some {
-			needed[o.file()] = true
+		gone = append(gone, f.Key)
+		done.Objects, done.Bytes = done.Objects+1, done.Bytes+f.Size
+		if err := flush(deletedAtOnce); err != nil {
+			return err
 		}
 	}
-	return needed, nil
+	return flush(1)
+}
+
+// keptLists are the lists of objects of the backups that stay.
+type keptLists struct {
+	kept   []*Manifest
+	target Target
+	lists  []*objectList // open
+	last   string        // the key that was asked for last
+}
+
+// have returns whether one of the lists has the object with a key.
+func (k *keptLists) have(ctx context.Context, key string) (found bool, err error) {
+	if k.lists == nil || key <= k.last {
+		k.close()
+		for _, m := range k.kept {
+			k.lists = append(k.lists, openObjects(ctx, k.target, m))
+		}
+	}
+	k.last = key
+	for _, l := range k.lists {
+		one, err := l.has(key)
+		if err != nil {
+			return false, err
+		}
+		found = found || one
+	}
+	return found, nil
+}
+
+func (k *keptLists) close() {
+	for _, l := range k.lists {
+		l.r.Close()
+	}
+	k.lists = nil
 }

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/blob"
@@ -24,8 +25,8 @@ type Target interface {
 	// Open returns a reader of a file, or blob.ErrNotFound.
 	Open(ctx context.Context, name string) (io.ReadCloser, error)
 	// Files returns the names (as keys) and sizes of all files whose names begin with
-	// `prefix`. Within a directory they are sorted by the bytes of their names. If the listing
-	// fails, the last element is the error.
+	// `prefix`, sorted by the bytes of their names, as far as a bucket does that. If the
+	// listing fails, the last element is the error.
 	Files(ctx context.Context, prefix string) iter.Seq2[blob.Object, error]
 	// Delete deletes files. A missing file is no error.
 	Delete(ctx context.Context, names []string) error
@@ -105,41 +106,56 @@ func (d dirTarget) Open(ctx context.Context, name string) (io.ReadCloser, error)
 func (d dirTarget) Files(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {
 	return func(yield func(blob.Object, error) bool) {
 		// Begin in the deepest directory that has all of the files.
-		root := d.path
-		if i := strings.LastIndexByte(prefix, '/'); i >= 0 {
-			root = filepath.Join(d.path, filepath.FromSlash(prefix[:i]))
-		}
-		err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil // deleted meanwhile, or there are no files yet
-			}
-			if err != nil || e.IsDir() {
-				return errors.Join(err, ctx.Err())
-			}
-			rel, err := filepath.Rel(d.path, path)
-			if err != nil {
-				return err
-			}
-			name := filepath.ToSlash(rel)
-			if !strings.HasPrefix(name, prefix) {
-				return nil
-			}
-			info, err := e.Info()
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			if !yield(blob.Object{Key: name, Size: info.Size(), Modified: info.ModTime()}, nil) {
-				return fs.SkipAll
-			}
-			return nil
-		})
-		if err != nil {
-			yield(blob.Object{}, fmt.Errorf("listing %s: %w", root, err))
+		root := prefix[:strings.LastIndexByte(prefix, '/')+1]
+		if _, err := d.walk(ctx, root, prefix, yield); err != nil {
+			yield(blob.Object{}, fmt.Errorf("listing %s: %w", filepath.Join(d.path, filepath.FromSlash(root)), err))
 		}
 	}
+}
+
+// walk yields the files below a directory, whose name ends with a slash, if their names begin with the
+// prefix. It sorts a directory as its files' names are sorted. It returns false to end the listing.
+func (d dirTarget) walk(ctx context.Context, dir, prefix string, yield func(blob.Object, error) bool) (bool, error) {
+	entries, err := os.ReadDir(filepath.Join(d.path, filepath.FromSlash(dir)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil // deleted meanwhile, or there are no files yet
+	}
+	if err != nil {
+		return false, errors.Join(err, ctx.Err())
+	}
+	name := func(e fs.DirEntry) string {
+		if e.IsDir() {
+			return dir + e.Name() + "/"
+		}
+		return dir + e.Name()
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(name(a), name(b)) })
+	for _, e := range entries {
+		n := name(e)
+		if e.IsDir() {
+			if !strings.HasPrefix(n, prefix) && !strings.HasPrefix(prefix, n) {
+				continue
+			}
+			if more, err := d.walk(ctx, n, prefix, yield); err != nil || !more {
+				return more, err
+			}
+			continue
+		}
+		if !strings.HasPrefix(n, prefix) {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if !yield(blob.Object{Key: n, Size: info.Size(), Modified: info.ModTime()}, nil) {
+			return false, nil
+		}
+	}
+	return true, ctx.Err()
 }
 
 // Delete implements Target. It also removes directories that have become empty.

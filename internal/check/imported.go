@@ -2,9 +2,11 @@ package check
 
 import (
 	"context"
+	"maps"
 	"math"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/blob"
@@ -28,6 +30,7 @@ func (k *checker) imported(ctx context.Context) error {
 		if m.Finished.IsZero() {
 			continue
 		}
+		var young []blob.Object
 		for file, err := range k.opt.Tree.Files(ctx, strings.TrimSuffix(m.Source, "/")) {
 			if err != nil {
 				return err
@@ -35,11 +38,42 @@ func (k *checker) imported(ctx context.Context) error {
 			if !ofImport(m.Format, file.Key) {
 				continue
 			}
+			if file.Modified.After(k.young) || file.Modified.After(k.kept) {
+				if young = append(young, file); len(young) == maxStrays {
+					if err := k.youngImported(ctx, young); err != nil {
+						return err
+					}
+					young = young[:0]
+				}
+				continue
+			}
 			if err := k.stray(ctx, file); err != nil {
 				return err
 			}
 		}
+		if err := k.youngImported(ctx, young); err != nil {
+			return err
+		}
 		if err := k.settleStrays(ctx, 0, math.MaxInt64); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// youngImported counts those files that nothing owns. They are too young to be findings, so that no
+// second look tells whether they have an owner.
+func (k *checker) youngImported(ctx context.Context, files []blob.Object) error {
+	keys := make(map[string]blob.Object, len(files))
+	for _, f := range files {
+		keys[f.Key] = f
+	}
+	unowned, err := FindUnowned(ctx, k.opt.Catalog.DB(), slices.Collect(maps.Keys(keys)))
+	if err != nil {
+		return err
+	}
+	for _, key := range unowned {
+		if err := k.stray(ctx, keys[key]); err != nil {
 			return err
 		}
 	}

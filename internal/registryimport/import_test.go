@@ -301,7 +301,7 @@ func TestImportFinishes(t *testing.T) {
 		}
 	}
 	for range 2 {
-		_, err = check.Run(t.Context(), check.Options{Catalog: b.Catalog, Store: o.store, Tree: o.store, Repair: true, Found: func(f check.Finding) {
+		report, err := check.Run(t.Context(), check.Options{Catalog: b.Catalog, Store: o.store, Tree: o.store, Repair: true, Found: func(f check.Finding) {
 			if f.Problem != check.Unowned || !f.Repaired {
 				t.Errorf("found %+v", f)
 			}
@@ -309,6 +309,9 @@ func TestImportFinishes(t *testing.T) {
 		}})
 		if err != nil {
 			t.Fatal(err)
+		}
+		if report.Young != 0 {
+			t.Errorf("%d young files have no owner, want none: the blobs of the image are doomed", report.Young)
 		}
 	}
 	want := []string{o.data(d), o.data(unused), o.revision("acme/app", d), o.tagLink("acme/app", "v1")}
