@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -207,6 +208,20 @@ func TestPublicPackageIsSmall(t *testing.T) {
 		if !slices.ContainsFunc(allowed, func(prefix string) bool { return strings.HasPrefix(path, prefix) }) {
 			t.Errorf("loosefk depends on %s: whoever imports it would get that too", path)
 		}
+	}
+}
+
+// TestModuleAlone: go.mod names all that the packages need, so that the module can be built without
+// go.work, as tools/deb and tools/image build a release. With go.work a missing module isn't noticed.
+func TestModuleAlone(t *testing.T) {
+	t.Parallel()
+	watchSources(t)
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./...")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		t.Errorf("go list without go.work: %v\n%s", err, stderr.String())
 	}
 }
 
