@@ -98,9 +98,12 @@ func startContainer(t *testing.T, root string, c v1.Config) *registry {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The server's socket is in a directory that the image's user may not enter.
+	network, server := pgconn.NetworkAddress(database.Host, database.Port)
+	address := forward(t, func() (net.Conn, error) { return net.Dial(network, server) })
 	script := []string{"set -e", `mount --bind "$1" "$1"`, `mount --rbind /proc "$1/proc"`}
 	mkdir(t, filepath.Join(root, "proc"))
-	dsn := fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", database.User, forward(t, database), database.Database)
+	dsn := fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", database.User, address, database.Database)
 	unshare := []string{"--mount"}
 	userspec := "--userspec=" + c.User
 	if os.Getuid() != 0 {
@@ -135,16 +138,14 @@ func startContainer(t *testing.T, root string, c v1.Config) *registry {
 	return r
 }
 
-// forward returns an address that leads to the database's server. The server's socket is in a
-// directory that the image's user may not enter.
-func forward(t *testing.T, database *pgx.ConnConfig) string {
+// forward returns an address of this system. Connections to it lead where `dial` connects to.
+func forward(t *testing.T, dial func() (net.Conn, error)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	network, address := pgconn.NetworkAddress(database.Host, database.Port)
 	go func() {
 		for {
 			from, err := l.Accept()
@@ -153,7 +154,7 @@ func forward(t *testing.T, database *pgx.ConnConfig) string {
 			}
 			go func() {
 				defer from.Close()
-				to, err := net.Dial(network, address)
+				to, err := dial()
 				if err != nil {
 					return
 				}

@@ -100,16 +100,16 @@ func newProxyScene(t testing.TB, kind proxyKind) *proxyScene {
 	for _, port := range []*string{&s.port, &s.debugPort} {
 		_, *port, _ = net.SplitHostPort(freeAddr(t))
 	}
-	s.makeCertificate()
+	s.cert, s.key = newCertificate(t)
 	return s
 }
 
-// makeCertificate writes a certificate for loopback addresses, signed by itself.
-func (s *proxyScene) makeCertificate() {
-	s.t.Helper()
+// newCertificate writes a certificate for loopback addresses, signed by itself, and its key.
+func newCertificate(t testing.TB) (certFile, keyFile string) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "purser test"}, IsCA: true, BasicConstraintsValid: true,
@@ -118,15 +118,15 @@ func (s *proxyScene) makeCertificate() {
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-	s.cert, s.key = writeFile(s.t, "registry.pem", string(certPEM)), writeFile(s.t, "registry.key", string(keyPEM))
+	return writeFile(t, "registry.pem", string(certPEM)), writeFile(t, "registry.key", string(keyPEM))
 }
 
 // startProxy starts the proxy with its file of deploy/proxies, and waits until it answers.
