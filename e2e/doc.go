@@ -11,6 +11,6 @@
 // PURSER_TEST_BINARY=PATH names a purser binary to test, which then isn't built.
 // PURSER_TEST_SOAK=10m makes the soak test longer ("make soak"), and PURSER_TEST_SOAK_SEED
 // repeats the random choices of an earlier run. The build tag e2e_all adds tests with helm, cosign
-// and the API of a Kubernetes cluster. The tag ops adds upgrades, failovers and proxies ("make ops");
+// and the API of a Kubernetes cluster. The tag ops adds upgrades, failovers, proxies and systemd ("make ops");
 // PURSER_TEST_EARLIER_BINARY=PATH names the binary, such as that of a release, from which to upgrade.
 package e2e

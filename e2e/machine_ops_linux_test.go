@@ -79,6 +79,7 @@ ln -s /proc/self/fd "$root/dev/fd"
 cd "$root"
 pivot_root . run/outside
 umount -l /run/outside
+mount --make-rshared / # systemd expects that of whoever starts a container
 exec setpriv --bounding-set=-sys_module,-sys_time,-sys_rawio,-syslog,-audit_control,-audit_read \
 	env -i PATH=/usr/sbin:/usr/bin container=other /lib/systemd/systemd --log-target=journal
 `

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -244,55 +245,64 @@ func (s *service) gone() {
 	if out, err := s.Try("ls /etc/systemd/system/*.wants/purser.*"); err == nil {
 		s.t.Errorf("enabled: %s", out)
 	}
-	if out := s.Run(`for dir in /proc/[0-9]*; do stat -c '%U %n' $dir; done | grep '^purser ' || :`); out != "" {
-		s.t.Errorf("processes of the account: %s", out)
-	}
+	s.noProcesses()
 }
 
-// TestOpsSystemdRestarts lets systemd listen, and restarts Purser while a client makes connections. It
-// then stops Purser while a request is running.
+// TestOpsSystemdRestarts lets systemd listen, and restarts and upgrades Purser while a client makes
+// connections. It then stops Purser while a request is running.
 func TestOpsSystemdRestarts(t *testing.T) {
 	beginOwn(t)
 	s := installed(t)
 	s.push()
-	s.Run("systemctl stop purser.service")
-	s.gonePostgres()
-	s.Run(documented(t, "### Restarts that refuse no connection", "`(systemctl enable [^`]*)`"))
-	s.Run("systemctl start purser.service")
+	const heading = "### Restarts that refuse no connection"
+	s.Run(documented(t, heading, codeBlock))
 	s.answers(http.StatusUnauthorized) // everybody can reach the socket's address
 	s.Write("/etc/systemd/system/purser.socket.d/override.conf", "[Socket]\nListenStream=\nListenStream=127.0.0.1:5000\n")
-	s.Run("systemctl daemon-reload\nsystemctl restart purser.socket purser.service")
+	s.Run("systemctl daemon-reload")
+	stop, start := documented(t, heading, "run `(systemctl stop [^`]*)`"), documented(t, heading, "and `(systemctl start [^`]*)`")
+	s.Run(stop + "\n" + start)
 	s.answers(http.StatusOK)
 	s.hasImage()
 
-	stop, failed := make(chan struct{}), make(chan []error)
-	go func() { failed <- requestUntil(stop, "http://"+s.host+"/v2/") }()
 	before := s.show("MainPID")
-	s.Run("printf 'log:\\n  level: debug\\n' >>/etc/purser/config.yaml\nsystemctl reload purser.service")
-	eventually(t, readyWithin, func() error {
-		if !strings.Contains(s.journal(), `"level":"DEBUG"`) {
-			return fmt.Errorf("it doesn't log at the new level")
-		}
-		return nil
-	})
+	end, failed := make(chan struct{}), make(chan []error)
+	go func() { failed <- requestUntil(end, "http://"+s.host+"/v2/") }()
+	s.reload()
 	if pid := s.show("MainPID"); pid != before {
 		t.Errorf("reloading has replaced the process %s by %s", before, pid)
 	}
-	for range 2 {
+	for _, command := range []string{"systemctl restart purser.service", "apt-get install ./" + s.upload(newVersion)} {
 		before = s.show("MainPID")
-		s.Run("systemctl restart purser.service")
+		s.Run(command)
 		s.restarted(before)
 	}
-	close(stop)
+	close(end)
 	if errs := <-failed; len(errs) > 0 {
 		t.Errorf("%d requests failed during restarts; the first: %v", len(errs), errs[0])
 	}
 	s.hasImage()
-	s.testStop()
+
+	s.stopSlowly(stop)
+	s.Run(start)
+	s.Run("apt-get remove --yes purser")
+	s.gone()
 }
 
-// testStop stops the service while a request is running, for which it waits.
-func (s *service) testStop() {
+// reload changes the level of the log, and waits until the service uses it.
+func (s *service) reload() {
+	s.t.Helper()
+	s.Run("printf 'log:\\n  level: debug\\n' >>/etc/purser/config.yaml\nsystemctl reload purser.service")
+	reloaded := regexp.MustCompile(`SIGHUP: reloaded.*"log_level":"debug"`)
+	eventually(s.t, readyWithin, func() error {
+		if !reloaded.MatchString(s.journal()) {
+			return errors.New("it doesn't log that it has reloaded")
+		}
+		return nil
+	})
+}
+
+// stopSlowly stops the service while a request is running, for which it waits.
+func (s *service) stopSlowly(command string) {
 	s.t.Helper()
 	const drain = 3 * time.Second
 	s.Write("/etc/systemd/system/purser.service.d/override.conf", fmt.Sprintf("[Service]\nEnvironment=PURSER_HTTP_DRAIN_TIMEOUT=%v\n", drain))
@@ -303,22 +313,20 @@ func (s *service) testStop() {
 	}
 	defer conn.Close()
 	fmt.Fprintf(conn, "POST /v2/acme/app/blobs/uploads/?digest=%s HTTP/1.1\r\nHost: 127.0.0.1:5000\r\nContent-Length: 1000\r\n\r\nsome", s.digest)
-	eventually(s.t, readyWithin, func() error {
-		if !strings.Contains(s.Run("purser gc status --config /etc/purser/config.yaml"), " 1 in progress") {
-			return fmt.Errorf("no upload is in progress")
-		}
-		return nil
-	})
+	r := &registry{debug: forward(s.t, func() (net.Conn, error) { return s.Dial("127.0.0.1:5001") })}
+	eventually(s.t, readyWithin, func() error { return r.inFlight(s.t.Context(), 1) })
 	began := time.Now()
-	s.Run("systemctl stop purser.socket purser.service")
-	if took := time.Since(began); took < drain || took > drain+15*time.Second {
+	s.Run(command)
+	took := time.Since(began)
+	s.t.Logf("stopping took %v", took)
+	if took < drain || took > drain+15*time.Second {
 		s.t.Errorf("stopping took %v, with %v for the request", took, drain)
 	}
-	s.gonePostgres()
+	s.stopped()
 }
 
-// gonePostgres checks that PostgreSQL ended in order, and before the service did.
-func (s *service) gonePostgres() {
+// stopped checks that nothing of the service runs, and that systemd had to kill nothing.
+func (s *service) stopped() {
 	s.t.Helper()
 	if result := s.show("Result"); result != "success" {
 		s.t.Errorf("the service's result: %s", result)
@@ -326,7 +334,13 @@ func (s *service) gonePostgres() {
 	if strings.Contains(s.journal(), "with signal SIGKILL") {
 		s.t.Error("systemd had to kill processes")
 	}
-	if out := s.Run(`for dir in /proc/[0-9]*; do stat -c '%U %n' $dir; done | grep '^purser ' || :`); out != "" {
+	s.noProcesses()
+}
+
+// noProcesses checks that no process belongs to the service's account.
+func (s *service) noProcesses() {
+	s.t.Helper()
+	if out := s.Run(`for dir in /proc/[0-9]*; do stat -c '%U %n' $dir; done 2>/dev/null | grep '^purser ' || :`); out != "" {
 		s.t.Errorf("processes of the account: %s", out)
 	}
 }
@@ -394,5 +408,45 @@ func TestOpsSystemdUnits(t *testing.T) {
 	s.push()
 	s.checkHardening()
 	s.Run("systemctl stop purser.service")
-	s.gonePostgres()
+	s.stopped()
+}
+
+// TestOpsSystemdOwnPostgres uses a PostgreSQL that runs already, whose address only root can read, and
+// keeps blobs outside of /var/lib/purser, once the unit permits that.
+func TestOpsSystemdOwnPostgres(t *testing.T) {
+	beginOwn(t)
+	s := newService(t, "127.0.0.1:5000")
+	s.Run("apt-get install ./" + s.upload(oldVersion))
+	s.Run(`runuser -u postgres -- psql -qc "CREATE ROLE purser LOGIN PASSWORD 'secret'" -c "CREATE DATABASE purser OWNER purser"`)
+	config := s.Run("cat /usr/share/doc/purser/examples/own-postgres.yaml")
+	for _, change := range [][2]string{
+		{"path: /var/lib/purser/blobs", "path: /srv/blobs"},
+		{"database:\n  main: file:/etc/purser/database\n", ""},
+		{"enabled: true", "enabled: false"},
+	} {
+		if !strings.Contains(config, change[0]) {
+			t.Fatalf("the configuration lacks %q:\n%s", change[0], config)
+		}
+		config = strings.ReplaceAll(config, change[0], change[1])
+	}
+	s.Write("/etc/purser/config.yaml", config)
+	s.Run("install -d -o purser -g purser -m 750 /srv/blobs")
+	s.Run("printf postgres://purser:secret@localhost/purser >/etc/purser/dsn\nchmod 600 /etc/purser/dsn")
+	const credential = "[Service]\nLoadCredential=dsn:/etc/purser/dsn\nEnvironment=PURSER_DATABASE_MAIN_FILE=%d/dsn\n"
+	s.Write("/etc/systemd/system/purser.service.d/override.conf", credential)
+	s.Run("systemctl daemon-reload")
+	if out, err := s.Try("systemctl start purser.service"); err == nil {
+		t.Error("the service starts although it can't write to its blobs:", out)
+	}
+	if log := s.journal(); !strings.Contains(log, "/srv/blobs") || !strings.Contains(log, "read-only file system") {
+		t.Errorf("the log doesn't say what is wrong:\n%s", log)
+	}
+
+	writable := documented(t, "## systemd", "`(ReadWritePaths=/srv/blobs)`")
+	s.Write("/etc/systemd/system/purser.service.d/override.conf", credential+writable+"\n")
+	s.Run("systemctl daemon-reload\nsystemctl restart purser.service")
+	s.push()
+	s.Run("systemctl stop purser.service")
+	s.stopped()
+	s.Run("test ! -e /var/lib/purser/postgres && find /srv/blobs -type f -size +3000k | grep -q .")
 }
