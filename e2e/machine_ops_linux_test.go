@@ -42,7 +42,7 @@ mount -t cgroup2 cgroup2 "$dir/memory"
 parent=$dir/memory$(sed -n 's/^0:://p' /proc/self/cgroup)
 for old in "$parent"/purser-e2e-*; do
 	pid=${old##*/purser-e2e-}
-	[ ! -d "$old" ] || [ -e "/proc/${pid%-*}" ] || find "$old" -depth -type d -exec rmdir {} +
+	[ -e "/proc/${pid%-*}" ] || find "$old" -depth -type d -exec rmdir {} + 2>/dev/null || : # others do it too
 done
 mkdir "$parent/$group"
 echo 0 >"$parent/$group/cgroup.procs"
