@@ -249,7 +249,8 @@ func (s *service) gone() {
 }
 
 // TestOpsSystemdRestarts lets systemd listen, and restarts and upgrades Purser while a client makes
-// connections. It then stops Purser while a request is running.
+// connections, also with a configuration that it refuses. The test then stops Purser while a request is
+// running.
 func TestOpsSystemdRestarts(t *testing.T) {
 	beginOwn(t)
 	s := installed(t)
@@ -276,6 +277,7 @@ func TestOpsSystemdRestarts(t *testing.T) {
 		s.Run(command)
 		s.restarted(before)
 	}
+	s.recovers(2) // meanwhile clients wait
 	close(end)
 	if errs := <-failed; len(errs) > 0 {
 		t.Errorf("%d requests failed during restarts; the first: %v", len(errs), errs[0])
@@ -364,6 +366,8 @@ func TestOpsSystemdRecovers(t *testing.T) {
 		t.Errorf("systemd has restarted the service %s times, want 2", n)
 	}
 
+	s.recovers(6)
+
 	s.Write("/etc/systemd/system/purser.service.d/override.conf", "[Service]\nWatchdogSec=2\nTimeoutAbortSec=1\n")
 	s.Run("systemctl daemon-reload\nsystemctl restart purser.service")
 	before := s.show("MainPID")
@@ -373,6 +377,20 @@ func TestOpsSystemdRecovers(t *testing.T) {
 		t.Error("systemd logs no watchdog timeout")
 	}
 	s.hasImage()
+}
+
+// recovers writes a mistake into the configuration, restarts the service, which fails, and corrects the
+// mistake. The service comes back by itself, however often its start has failed.
+func (s *service) recovers(restarts int) {
+	s.t.Helper()
+	s.Run("cp -p /etc/purser/config.yaml /etc/purser/right.yaml\necho unknown: 1 >>/etc/purser/config.yaml")
+	for range restarts {
+		if out, err := s.Try("systemctl restart purser.service"); err == nil {
+			s.t.Error("the service starts with a wrong configuration:", out)
+		}
+	}
+	s.Run("mv /etc/purser/right.yaml /etc/purser/config.yaml")
+	s.restarted("0")
 }
 
 // TestOpsSystemdUnits installs the program and the units without a package, with the configuration for
