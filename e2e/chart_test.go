@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -47,6 +48,9 @@ networkPolicy:
   clients: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress}}}]
   metrics: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]
   egress: [{ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 5432}]}]
+podMonitor: {enabled: true, labels: {release: monitoring}}
+prometheusRule: {enabled: true, labels: {release: monitoring}}
+report: {enabled: true, reporter: prod-eu, server: "https://registry.example.com", registry: registry.example.com, namespace: acme, secretName: purser-report}
 podAnnotations: {prometheus.io/port: "5001"}
 nodeSelector: {disk: fast}
 tolerations: [{key: registry, operator: Exists}]
@@ -58,7 +62,9 @@ func TestChart(t *testing.T) {
 	beginOwn(t)
 	helm := toolClient(t, "helm")
 	c, admin := startCluster(t)
-	for name, values := range map[string]string{"defaults": chartDefaults, "everything": chartEverything} {
+	c.define(admin, "PodMonitor", "podmonitors")
+	c.define(admin, "PrometheusRule", "prometheusrules")
+	for name, values := range map[string]string{"defaults": chartDefaults, "everything": chartEverything, "documented": chartDocumented(t)} {
 		file := filepath.Join(newDir(t), "values.yaml")
 		if err := os.WriteFile(file, []byte(values), 0o644); err != nil {
 			t.Fatal(err)
@@ -74,16 +80,61 @@ func TestChart(t *testing.T) {
 		c.apply(admin, rendered)
 		checkChartPod(t, c, admin, name, text)
 	}
-	for _, wrong := range []string{"image.repository=", "database.secretName=", "drainSeconds=soon", "config.database.main=postgres://u:p@h/d", "replica=2", "persistence.existingClaim="} {
+	for _, wrong := range []string{"image.repository=", "database.secretName=", "drainSeconds=soon", "config.database.main=postgres://u:p@h/d", "replica=2", "persistence.existingClaim=",
+		"report.enabled=true", "report.server=registry.example.com", "podMonitor.interval=often"} {
 		file := filepath.Join(newDir(t), "values.yaml")
 		if err := os.WriteFile(file, []byte(chartDefaults), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		key, _, _ := strings.Cut(wrong, "=")
+		key, _, _ := strings.Cut(strings.Replace(wrong, "report.enabled", "report.reporter", 1), "=")
 		if refusal := helm.Refused("template", "registry", chart, "--values", file, "--set", wrong); !strings.Contains(refusal, key[strings.LastIndex(key, ".")+1:]) {
 			t.Errorf("%s: %s", wrong, refusal)
 		}
 	}
+}
+
+// chartDocumented returns the values in docs/installing.md.
+func chartDocumented(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../docs/installing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, found := strings.Cut(string(page), "\n```yaml\nimage:\n")
+	block, _, closed := strings.Cut(block, "\n```\n")
+	if !found || !closed {
+		t.Fatal("docs/installing.md has no block of values")
+	}
+	return "image:\n" + block + "\n"
+}
+
+// define makes the API server know a kind of the Prometheus operator, with any members.
+func (c *cluster) define(token, kind, plural string) {
+	c.t.Helper()
+	open := object{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+	c.do(token, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", object{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": object{"name": plural + ".monitoring.coreos.com",
+			"annotations": object{"api-approved.kubernetes.io": "https://github.com/prometheus-operator/prometheus-operator"}},
+		"spec": object{"group": "monitoring.coreos.com", "scope": "Namespaced", "names": object{"kind": kind, "plural": plural},
+			"versions": []object{{"name": "v1", "served": true, "storage": true, "schema": object{"openAPIV3Schema": open}}}},
+	}, http.StatusCreated)
+	eventually(c.t, readyWithin, func() error {
+		r, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, c.server+"/apis/monitoring.coreos.com/v1/"+plural, nil)
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		res, err := c.client.Do(r)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: status %d", plural, res.StatusCode)
+		}
+		return nil
+	})
 }
 
 // checkChartPod creates a pod as the deployment in `text` would, and checks its settings.
@@ -106,6 +157,15 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 		case "ConfigMap":
 			if err := os.WriteFile(config, []byte(o.Data["config.yaml"]), 0o644); err != nil {
 				t.Fatal(err)
+			}
+		case "PrometheusRule":
+			rules, err := os.ReadFile("../deploy/prometheus/alerts.yaml")
+			if got, want := strings.Count(part, "- alert: "), strings.Count(string(rules), "- alert: "); err != nil || got != want {
+				t.Errorf("%s: %d alerts, want all %d (%v)", namespace, got, want, err)
+			}
+		case "PodMonitor":
+			if !strings.Contains(part, "port: debug\n") || !strings.Contains(part, "jobLabel: app.kubernetes.io/name") {
+				t.Errorf("%s: %s", namespace, part)
 			}
 		case "Deployment":
 			pod := o.Spec.Template

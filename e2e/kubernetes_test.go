@@ -105,7 +105,8 @@ func (c *cluster) apply(token, file string) {
 	}
 	plural := map[string]string{"Namespace": "namespaces", "ServiceAccount": "serviceaccounts", "ClusterRole": "clusterroles",
 		"ClusterRoleBinding": "clusterrolebindings", "CronJob": "cronjobs", "ConfigMap": "configmaps", "Service": "services", "Deployment": "deployments",
-		"PodDisruptionBudget": "poddisruptionbudgets", "NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
+		"PodDisruptionBudget": "poddisruptionbudgets", "NetworkPolicy": "networkpolicies", "Ingress": "ingresses",
+		"PodMonitor": "podmonitors", "PrometheusRule": "prometheusrules"}
 	for _, part := range strings.Split(string(text), "\n---\n") {
 		var o object
 		if err := yaml.Unmarshal([]byte(part), &o); err != nil {

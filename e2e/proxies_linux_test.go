@@ -46,7 +46,7 @@ const clientHost = "127.0.0.7"
 type proxyKind struct {
 	program string
 	file    string
-	args    func(config, dir string) []string
+	args    func(s *proxyScene, config string) []string
 	// replace has the texts of the configuration that the test replaces, besides the addresses of
 	// the replicas. Each text must be in the configuration.
 	replace func(s *proxyScene) [][2]string
@@ -59,8 +59,8 @@ type proxyKind struct {
 
 var nginx = proxyKind{
 	program: "nginx", file: "nginx.conf",
-	args: func(config, dir string) []string {
-		return []string{"-c", config, "-p", dir, "-e", "stderr", "-g", "daemon off; error_log stderr; pid " + dir + "/pid;"}
+	args: func(s *proxyScene, config string) []string {
+		return []string{"-c", config, "-p", s.dir, "-e", "stderr", "-g", "daemon off; error_log stderr; pid " + s.dir + "/pid;"}
 	},
 	replace: func(s *proxyScene) [][2]string {
 		// Without these directories nginx would write to those of the system's nginx.
@@ -137,7 +137,7 @@ func (s *proxyScene) startProxy() {
 	if err := os.WriteFile(config, []byte(s.config()), 0o644); err != nil {
 		s.t.Fatal(err)
 	}
-	cmd := exec.Command(path, s.kind.args(config, s.dir)...)
+	cmd := exec.Command(path, s.kind.args(s, config)...)
 	cmd.Env = childEnv("HOME="+s.dir, "XDG_DATA_HOME="+s.dir, "XDG_CONFIG_HOME="+s.dir)
 	p, err := startProcess(s.kind.program, cmd)
 	if err != nil {

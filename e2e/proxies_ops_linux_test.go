@@ -12,7 +12,7 @@ import (
 
 var caddy = proxyKind{
 	program: "caddy", file: "Caddyfile",
-	args: func(config, _ string) []string {
+	args: func(_ *proxyScene, config string) []string {
 		return []string{"run", "--config", config, "--adapter", "caddyfile"}
 	},
 	replace: func(s *proxyScene) [][2]string {
@@ -29,12 +29,31 @@ var caddy = proxyKind{
 
 var haproxy = proxyKind{
 	program: "haproxy", file: "haproxy.cfg",
-	args: func(config, _ string) []string { return []string{"-db", "-f", config} },
+	args: func(_ *proxyScene, config string) []string { return []string{"-db", "-f", config} },
 	replace: func(s *proxyScene) [][2]string {
 		return [][2]string{
 			{"bind :443 ", "bind " + s.addr + " "},
 			{"/etc/haproxy/registry.pem", s.certAndKey()},
 			{"port 5001", "port " + s.debugPort},
+		}
+	},
+}
+
+// traefik isn't in Debian: the tests run it where it is installed. The static configuration, which the
+// comment in its file has, is in the arguments.
+var traefik = proxyKind{
+	program: "traefik", file: "traefik.yaml",
+	args: func(s *proxyScene, config string) []string {
+		const timeouts = "--entryPoints.websecure.transport.respondingTimeouts."
+		return []string{"--entryPoints.websecure.address=" + s.addr, "--providers.file.filename=" + config, "--global.checkNewVersion=false", "--global.sendAnonymousUsage=false",
+			timeouts + "readTimeout=0s", timeouts + "writeTimeout=0s", timeouts + "idleTimeout=3m"}
+	},
+	replace: func(s *proxyScene) [][2]string {
+		return [][2]string{
+			{"Host(`registry.example.com`)", "PathPrefix(`/`)"},
+			{"port: 5001", "port: " + s.debugPort},
+			{"/etc/traefik/registry.pem", s.cert},
+			{"/etc/traefik/registry.key", s.key},
 		}
 	},
 }
@@ -58,7 +77,7 @@ func (s *proxyScene) certAndKey() string {
 }
 
 func TestOpsProxies(t *testing.T) {
-	for _, kind := range []proxyKind{caddy, haproxy} {
+	for _, kind := range []proxyKind{caddy, haproxy, traefik} {
 		t.Run(kind.program, func(t *testing.T) {
 			beginOwn(t)
 			testProxy(t, kind)

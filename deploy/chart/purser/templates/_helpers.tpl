@@ -15,3 +15,17 @@ labels:
   app.kubernetes.io/managed-by: {{ .Release.Service }}
   helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
+
+{{- define "purser.image" -}}
+{{- $repository := required "image.repository: name the repository that you have pushed the image to" .Values.image.repository }}
+{{- with .Values.image.digest }}{{ printf "%s@%s" $repository . }}{{ else }}{{ printf "%s:%s" $repository .Values.image.tag }}{{ end }}
+{{- end }}
+
+{{- define "purser.pullSecrets" -}}
+{{- with .Values.image.pullSecrets -}}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
