@@ -174,25 +174,13 @@ func TestOpsSystemdPackage(t *testing.T) {
 	}
 	s.push()
 	s.checkHardening()
-	if code := s.Run("purser check --deep --config /etc/purser/config.yaml"); !strings.Contains(code, "All is well") {
-		t.Errorf("purser check: %s", code)
+	if out := s.Run("purser check --deep --config /etc/purser/config.yaml"); !strings.Contains(out, "All is well") {
+		t.Errorf("purser check: %s", out)
 	}
 	if complaints := complaint.FindAllString(s.journal(), -1); complaints != nil {
 		t.Errorf("in the log:\n%s", strings.Join(complaints, "\n"))
 	}
-
-	const mine = "\nlog:\n  level: debug\n"
-	s.Run("printf '" + strings.ReplaceAll(mine, "\n", `\n`) + "' >>/etc/purser/config.yaml")
-	before := s.show("MainPID")
-	s.Run("apt-get install ./" + s.upload(newVersion))
-	s.restarted(before)
-	s.hasImage()
-	if version := s.Run("/proc/$(systemctl show --value --property=MainPID purser.service)/exe version"); !strings.Contains(version, newVersion) {
-		t.Errorf("after the upgrade runs %s", version)
-	}
-	if config := s.Run("cat /etc/purser/config.yaml"); !strings.HasSuffix(config+"\n", mine) {
-		t.Errorf("after the upgrade, the configuration is\n%s", config)
-	}
+	s.upgrade()
 
 	s.Run("apt-get remove --yes purser")
 	s.gone()
@@ -207,11 +195,32 @@ func TestOpsSystemdPackage(t *testing.T) {
 	s.Run("test ! -e /etc/purser && test -d /var/lib/purser/postgres && id purser")
 }
 
+// upgrade installs the newer version, which restarts the service, and keeps the administrator's changes.
+func (s *service) upgrade() {
+	s.t.Helper()
+	const mine = "\nlog:\n  level: debug\n"
+	s.Run("printf '" + strings.ReplaceAll(mine, "\n", `\n`) + "' >>/etc/purser/config.yaml")
+	before := s.show("MainPID")
+	s.Run("apt-get install ./" + s.upload(newVersion))
+	s.restarted(before)
+	s.hasImage()
+	if version := s.Run("/proc/$(systemctl show --value --property=MainPID purser.service)/exe version"); !strings.Contains(version, newVersion) {
+		s.t.Errorf("after the upgrade runs %s", version)
+	}
+	if config := s.Run("cat /etc/purser/config.yaml"); !strings.HasSuffix(config+"\n", mine) {
+		s.t.Errorf("after the upgrade, the configuration is\n%s", config)
+	}
+
+	// An upgrade of a service that can't start leaves a package that is installed.
+	s.Run(mistake + "\napt-get reinstall ./" + s.upload(newVersion) + "\n" + correction)
+	s.restarted("0")
+}
+
 // checkHardening checks that processes of the service, PostgreSQL's too, have no rights but that of
 // using low ports, and logs how systemd rates the unit.
 func (s *service) checkHardening() {
 	s.t.Helper()
-	out := s.Run(`for pid in $(cat /sys/fs/cgroup/system.slice/purser.service/cgroup.procs); do
+	out := s.Run(`for pid in $(cat /sys/fs/cgroup/$(systemctl show --value --property=ControlGroup purser.service)/cgroup.procs); do
 	sed -n 's/^\(Uid\|CapEff\|CapBnd\|NoNewPrivs\|Seccomp\):\s*/\1 /p' /proc/$pid/status | tr '\n\t' '  '
 	tr '\0' ' ' </proc/$pid/cmdline
 	echo
@@ -258,10 +267,11 @@ func TestOpsSystemdRestarts(t *testing.T) {
 	const heading = "### Restarts that refuse no connection"
 	s.Run(documented(t, heading, codeBlock))
 	s.answers(http.StatusUnauthorized) // everybody can reach the socket's address
-	s.Write("/etc/systemd/system/purser.socket.d/override.conf", "[Socket]\nListenStream=\nListenStream=127.0.0.1:5000\n")
+	s.Write("/etc/systemd/system/purser.socket.d/override.conf", "[Socket]\nListenStream=\nListenStream=127.0.0.1:5000\nFileDescriptorName=registry\n")
+	s.Write("/etc/systemd/system/purser-debug.socket", "[Socket]\nListenStream=127.0.0.1:5002\nFileDescriptorName=debug\nService=purser.service\n")
 	s.Run("systemctl daemon-reload")
 	stop, start := documented(t, heading, "run `(systemctl stop [^`]*)`"), documented(t, heading, "and `(systemctl start [^`]*)`")
-	s.Run(stop + "\n" + start)
+	s.Run(stop + "\nsystemctl start purser-debug.socket\n" + start)
 	s.answers(http.StatusOK)
 	s.hasImage()
 
@@ -272,7 +282,8 @@ func TestOpsSystemdRestarts(t *testing.T) {
 	if pid := s.show("MainPID"); pid != before {
 		t.Errorf("reloading has replaced the process %s by %s", before, pid)
 	}
-	for _, command := range []string{"systemctl restart purser.service", "apt-get install ./" + s.upload(newVersion)} {
+	// When only the service is stopped, the next client starts it.
+	for _, command := range []string{"systemctl restart purser.service", "apt-get install ./" + s.upload(newVersion), "systemctl stop purser.service"} {
 		before = s.show("MainPID")
 		s.Run(command)
 		s.restarted(before)
@@ -315,7 +326,7 @@ func (s *service) stopSlowly(command string) {
 	}
 	defer conn.Close()
 	fmt.Fprintf(conn, "POST /v2/acme/app/blobs/uploads/?digest=%s HTTP/1.1\r\nHost: 127.0.0.1:5000\r\nContent-Length: 1000\r\n\r\nsome", s.digest)
-	r := &registry{debug: forward(s.t, func() (net.Conn, error) { return s.Dial("127.0.0.1:5001") })}
+	r := &registry{debug: forward(s.t, func() (net.Conn, error) { return s.Dial("127.0.0.1:5002") })}
 	eventually(s.t, readyWithin, func() error { return r.inFlight(s.t.Context(), 1) })
 	began := time.Now()
 	s.Run(command)
@@ -379,17 +390,23 @@ func TestOpsSystemdRecovers(t *testing.T) {
 	s.hasImage()
 }
 
+// mistake and correction are scripts that make the configuration wrong and right again.
+const (
+	mistake    = "cp -p /etc/purser/config.yaml /etc/purser/right.yaml\necho unknown: 1 >>/etc/purser/config.yaml"
+	correction = "mv /etc/purser/right.yaml /etc/purser/config.yaml"
+)
+
 // recovers writes a mistake into the configuration, restarts the service, which fails, and corrects the
 // mistake. The service comes back by itself, however often its start has failed.
 func (s *service) recovers(restarts int) {
 	s.t.Helper()
-	s.Run("cp -p /etc/purser/config.yaml /etc/purser/right.yaml\necho unknown: 1 >>/etc/purser/config.yaml")
+	s.Run(mistake)
 	for range restarts {
 		if out, err := s.Try("systemctl restart purser.service"); err == nil {
 			s.t.Error("the service starts with a wrong configuration:", out)
 		}
 	}
-	s.Run("mv /etc/purser/right.yaml /etc/purser/config.yaml")
+	s.Run(correction)
 	s.restarted("0")
 }
 
