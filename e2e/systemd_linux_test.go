@@ -82,7 +82,7 @@ func requestUntil(stop <-chan struct{}, url string) []error {
 			}
 		}
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("at %s: %w", time.Now().UTC().Format("15:04:05.000"), err))
 		}
 	}
 }

@@ -2,11 +2,23 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
+
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	// acceptTime limits how long the server waits for requests on the last connections. Some
+	// clients connect ahead and send nothing; and if http.max_connections is reached, the server
+	// accepts no more connections.
+	acceptTime = 500 * time.Millisecond
+	settleTime = 10 * time.Millisecond
 )
 
 // drain stops accepting connections and waits until the running requests end. After the
@@ -14,8 +26,12 @@ import (
 func drain(srv *http.Server, socks *sockets, silent *silentConns, timeout time.Duration, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	if socks.opened != nil {
+	switch {
+	case socks.opened != nil:
 		acceptLast(ctx, socks.opened, silent)
+	case socks.passed != nil:
+		socks.passed.stop()
+		silent.wait(ctx, func() uint32 { return 0 })
 	}
 	if err := srv.Shutdown(ctx); err != nil {
 		log.Warn("requests did not end in time and are cut off", "drain_timeout", timeout)
@@ -53,4 +69,54 @@ func (s *silentConns) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
+}
+
+// wait waits until no connection is in the listener's queue, whose length `queued` returns, and none
+// is silent. It gives up after acceptTime, or when ctx ends.
+func (s *silentConns) wait(ctx context.Context, queued func() uint32) {
+	var err error
+	for end := time.Now().Add(acceptTime); err == nil && time.Now().Before(end); {
+		if queued() == 0 && s.count() == 0 {
+			// The server may have accepted a connection that it hasn't counted yet, or read a
+			// request that it hasn't begun to serve.
+			if err = worker.Sleep(ctx, settleTime); s.count() == 0 {
+				return
+			}
+		}
+		err = errors.Join(err, worker.Sleep(ctx, time.Millisecond))
+	}
+}
+
+// passedListener is a socket of the service manager, which keeps it open. So connections that this
+// process doesn't accept wait for the next one.
+type passedListener struct {
+	*net.TCPListener
+	once   sync.Once
+	closed chan struct{}
+}
+
+func newPassedListener(l *net.TCPListener) *passedListener {
+	return &passedListener{TCPListener: l, closed: make(chan struct{})}
+}
+
+// stop makes Accept return no more connections.
+func (l *passedListener) stop() {
+	l.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // it fails only if the listener is closed
+}
+
+// Accept implements net.Listener. After stop it waits until Close is called, since http.Server takes
+// any error before Shutdown for a failure.
+func (l *passedListener) Accept() (net.Conn, error) {
+	c, err := l.TCPListener.Accept()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		<-l.closed
+		return nil, net.ErrClosed
+	}
+	return c, err
+}
+
+// Close implements net.Listener.
+func (l *passedListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.TCPListener.Close()
 }

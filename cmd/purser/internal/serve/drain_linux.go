@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"errors"
 	"net"
 	"time"
 
@@ -11,16 +10,9 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-const (
-	// handshakeTime is how long a handshake that has begun may take until the server closes its
-	// listener: more than a round trip to a load balancer.
-	handshakeTime = 50 * time.Millisecond
-	// acceptTime limits how long the server waits for requests on the last connections. Some
-	// clients connect ahead and send nothing; and if http.max_connections is reached, the server
-	// accepts no more connections.
-	acceptTime = 500 * time.Millisecond
-	settleTime = 10 * time.Millisecond
-)
+// handshakeTime is how long a handshake that has begun may take until the server closes its listener:
+// more than a round trip to a load balancer.
+const handshakeTime = 50 * time.Millisecond
 
 // noNewConnections is a filter of packets that drops those with the flag SYN and without ACK,
 // with which connections begin. Its packets begin with the TCP header.
@@ -48,16 +40,8 @@ func acceptLast(ctx context.Context, l *net.TCPListener, silent *silentConns) {
 	if !dropNew(l) {
 		return // a sandbox may forbid it: then a connection may be lost
 	}
-	err := worker.Sleep(ctx, handshakeTime)
-	for end := time.Now().Add(acceptTime); err == nil && time.Now().Before(end); {
-		if queued(l) == 0 && silent.count() == 0 {
-			// The server may have accepted a connection that it hasn't counted yet, or read a
-			// request that it hasn't begun to serve.
-			if err = worker.Sleep(ctx, settleTime); silent.count() == 0 {
-				return
-			}
-		}
-		err = errors.Join(err, worker.Sleep(ctx, time.Millisecond))
+	if worker.Sleep(ctx, handshakeTime) == nil {
+		silent.wait(ctx, func() uint32 { return queued(l) })
 	}
 }
 

@@ -68,6 +68,71 @@ func TestDrainAnswersConnectionsThatWait(t *testing.T) {
 	}
 }
 
+// TestDrainOfManagersSocket: when a server stops that uses a socket of the service manager, it answers
+// the request on a connection that it has accepted, although the request comes later, and leaves new
+// connections to the next server.
+func TestDrainOfManagersSocket(t *testing.T) {
+	t.Parallel()
+	opened, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(status int) (*http.Server, *sockets, *silentConns) {
+		f, err := opened.(*net.TCPListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close() //nolint:errcheck // the listener has a duplicate
+		passed, err := net.FileListener(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		host := &manager{sockets: map[string]net.Listener{"http.addr": passed}}
+		socks, err := listen(t.Context(), localOnly, host, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })}
+		silent := watchSilent(srv)
+		go srv.Serve(socks.registry) //nolint:errcheck // drain ends it
+		return srv, socks, silent
+	}
+	connect := func() net.Conn {
+		conn, err := net.Dial("tcp", opened.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.SetDeadline(time.Now().Add(10 * time.Second)) //nolint:errcheck // only for failures
+		return conn
+	}
+	answered := func(conn net.Conn, status string) {
+		t.Helper()
+		defer conn.Close() //nolint:errcheck // its answer has been read
+		_, err := fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+		answer, readErr := io.ReadAll(conn)
+		if err != nil || readErr != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+status) {
+			t.Errorf("%v, %v, %q, want status %s", err, readErr, answer, status)
+		}
+	}
+	srv, socks, silent := start(http.StatusCreated)
+	before := connect()
+	for silent.count() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	drained := make(chan struct{})
+	go func() {
+		drain(srv, socks, silent, 10*time.Second, slog.New(slog.DiscardHandler))
+		close(drained)
+	}()
+	time.Sleep(20 * time.Millisecond) // the server knows that it stops, and can't tell that it does
+	after := connect()
+	answered(before, "201")
+	<-drained
+	srv, socks, silent = start(http.StatusAccepted)
+	answered(after, "202")
+	drain(srv, socks, silent, 10*time.Second, slog.New(slog.DiscardHandler))
+}
+
 // TestDrainRefusesConnections: whoever connects when the server has stopped accepting is refused,
 // and not left without an answer.
 func TestDrainRefusesConnections(t *testing.T) {

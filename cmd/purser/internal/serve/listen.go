@@ -22,9 +22,10 @@ type sockets struct {
 	cert     certificates    // of the registry; nil: no TLS
 	bounded  *limit.Listener // wraps registry with its limits
 
-	// opened is the registry's listener if this process has opened it, nil if it is that of the
-	// service manager.
+	// The registry's listener is either opened, by this process, or passed by the service manager.
+	// The other one is nil.
 	opened *net.TCPListener
+	passed *passedListener
 }
 
 // listen opens all listeners, or takes those that the service manager has opened. Run calls it
@@ -57,6 +58,10 @@ func listen(ctx context.Context, h config.HTTP, host *manager, log *slog.Logger)
 		}
 		if l := host.socket(a.key); l != nil {
 			*a.to = l
+			if tcp, ok := l.(*net.TCPListener); ok && a.to == &s.registry {
+				s.passed = newPassedListener(tcp)
+				s.registry = s.passed
+			}
 			continue
 		}
 		l, err := open(ctx, a.addr, a.flag, a.key)
