@@ -13,6 +13,7 @@
 //	backups/ID/objects.N.gz        key, size and digest of each object, sorted by key
 //	backups/ID/manifest.json       the last file, with the hashes of all others
 //	objects/1f/1f0c…e2-0           an object, for all backups that need it
+//	objects/do/docker/…/data       an object that an import has taken over
 //
 // The format of rows is text, so that a backup can be loaded into any version of PostgreSQL
 // without its programs pg_dump and pg_restore, which the built-in PostgreSQL doesn't have.
