@@ -83,10 +83,11 @@ func TestOpsDocsAutoPrune(t *testing.T) {
 	for i := range 105 {
 		d.push(fmt.Sprintf("app/web:v%d", i))
 	}
-	d.expect(d.Run("Start"), "app/web:v0", "5 of 105 tags in 1 repository would be deleted", "deleted 5 of 105 tags")
+	d.expect(d.Run("Start"), "app/web:v0", "5 of 105 tags in 1 repository would be deleted", "status     success")
 	d.Run("Protection")
 	d.Run("Forecasts")
-	d.values["7d0f4c1e-…"] = d.first("purser prune runs app --limit 1")
+	// A worker may have been faster than the command's run.
+	d.values["7d0f4c1e-…"] = d.first("purser prune runs app | grep '5 of 105'")
 	d.expect(d.Run("Undo"), "Restored 5 tags")
 	policy := d.first("purser policy list app")
 	d.command("purser policy update app " + policy + " --num-tags 50 --max-deleted 1")

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,7 @@ type docPage struct {
 	exits  map[string]int    // the exit codes of commands that don't end with 0
 	quiet  bool              // what commands print isn't compared
 	as     func(*exec.Cmd)   // changes commands, such as the account that runs them
+	stdout string            // of the last command; progress is on the other output
 }
 
 // docBlock is a block of code.
@@ -132,7 +134,7 @@ func (p *docPage) RunBlock(b *docBlock) string {
 			command, want = command+"\n"+next, rest
 		}
 		got := p.command(command)
-		if want != "" && !p.quiet && !likeDoc(p.here(want), got) {
+		if want != "" && !p.quiet && !likeDoc(p.here(want), got) && !likeDoc(p.here(want), p.stdout) {
 			p.t.Errorf("%s:%d: %s: it prints\n%s\non the page it prints\n%s", p.name, b.line, command, got, want)
 		}
 		all.WriteString(got)
@@ -157,11 +159,15 @@ func (p *docPage) command(script string) string {
 	if p.as != nil {
 		p.as(cmd)
 	}
-	out, err := cmd.CombinedOutput()
+	var stdout strings.Builder
+	both := newOutput()
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, both), both
+	err := cmd.Run()
+	p.stdout = stdout.String()
 	if want := p.exits[strings.TrimSpace(script)]; cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != want {
-		p.t.Fatalf("%s: %s: %v, want exit code %d\n%s", p.name, script, err, want, out)
+		p.t.Fatalf("%s: %s: %v, want exit code %d\n%s", p.name, script, err, want, both.String())
 	}
-	return docLog.ReplaceAllString(string(out), "")
+	return docLog.ReplaceAllString(both.String(), "")
 }
 
 // docLog are lines of the log, which the page doesn't show.
