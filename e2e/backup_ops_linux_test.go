@@ -158,6 +158,9 @@ func TestOpsBackupKilled(t *testing.T) {
 	from, to, backups := newPlace(t), newPlace(t), newDir(t)
 	r := from.serve("", "PURSER_GC_REVIEW_AFTER=0s", "PURSER_AUTOPRUNE_INTERVAL=1s",
 		"PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=10s", "PURSER_GC_REVIEW_AFTER_EVENTS_MANIFEST_UPLOAD=10s")
+	im := newImages(t)
+	im.push(r, "kept-1", "kept-2", "kept-3")
+	r.remote("protection", "add", "acme", "^kept-")
 	ctx, cancel := context.WithCancel(t.Context())
 	var pushing sync.WaitGroup
 	pushed := make(chan struct{}, 1000)
@@ -209,6 +212,7 @@ func TestOpsBackupKilled(t *testing.T) {
 			t.Errorf("%s isn't in the restored registry", tag)
 		}
 	}
+	im.whole(copied, "kept-1", "kept-2", "kept-3")
 	t.Logf("%d tags before the last backup, %d after it, %d both; %d restored", len(before), len(after), len(stay), len(there))
 	cancel()
 	pushing.Wait()

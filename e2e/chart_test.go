@@ -4,10 +4,12 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -163,6 +165,8 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 			if got, want := strings.Count(part, "- alert: "), strings.Count(string(rules), "- alert: "); err != nil || got != want {
 				t.Errorf("%s: %d alerts, want all %d (%v)", namespace, got, want, err)
 			}
+		case "ClusterRole":
+			sameRules(t, part)
 		case "PodMonitor":
 			if !strings.Contains(part, "port: debug\n") || !strings.Contains(part, "jobLabel: app.kubernetes.io/name") {
 				t.Errorf("%s: %s", namespace, part)
@@ -176,6 +180,28 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 	}
 	if exit, out := purser(t, env, "config", "check", "--config", config); exit != 0 {
 		t.Errorf("%s: purser refuses the settings: %s", namespace, out)
+	}
+}
+
+// sameRules fails the test unless a role has the rules of deploy/kubernetes/report.yaml, with which
+// TestReportsOfKubernetes reports.
+func sameRules(t *testing.T, role string) {
+	t.Helper()
+	content, err := os.ReadFile("../deploy/kubernetes/report.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range strings.Split(string(content), "\n---\n") {
+		var got, want struct {
+			Kind  string
+			Rules []object
+		}
+		if err := errors.Join(yaml.Unmarshal([]byte(part), &want), yaml.Unmarshal([]byte(role), &got)); err != nil {
+			t.Fatal(err)
+		}
+		if want.Kind == "ClusterRole" && !reflect.DeepEqual(got, want) {
+			t.Errorf("the chart's role: %v, want %v", got, want)
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ func (d *daily) push(references ...string) {
 	}
 }
 
-// known lets the page's example stand for the digest of an image.
+// digest lets the digest of an image stand for an example on the page.
 func (d *daily) digest(example, ref string) { d.values[example] = digestOf(d.t, d.im.known[ref]) }
 
 // first returns the first identifier in the output of a command.

@@ -238,7 +238,7 @@ func (p *docPage) expect(output string, want ...string) {
 	}
 }
 
-// lines appends the blocks of a section that aren't commands to a file.
+// appendTo appends the text of a block to a file.
 func (p *docPage) appendTo(file string, b *docBlock) {
 	p.t.Helper()
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)

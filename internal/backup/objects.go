@@ -70,11 +70,11 @@ func keyOf(file string) (string, bool) {
 	return key, ok && len(in) == 2
 }
 
-// group returns the group of a file in a target: the beginning of its name that it has in common with
+// groupOf returns the group of a file in a target: the beginning of its name that it has in common with
 // others, so few that their names fit into memory. Objects of Purser are grouped by the first two
 // characters of their keys. The name of another registry's file has the digest of the blob as one of
 // its parts, and the first two of its digits end the group.
-func group(file string) string {
+func groupOf(file string) string {
 	begin := len(objectsDir) + 3
 	if len(file) <= begin || !strings.Contains(file[begin:], "/") {
 		return file[:min(begin, len(file))]
@@ -127,7 +127,7 @@ func (l *objectList) peek() (*object, error) {
 func (l *objectList) group() (list []object, err error) {
 	for {
 		o, err := l.peek()
-		if err != nil || o == nil || len(list) > 0 && group(o.file()) != group(list[0].file()) {
+		if err != nil || o == nil || len(list) > 0 && groupOf(o.file()) != groupOf(list[0].file()) {
 			return list, err
 		}
 		list = append(list, *o)
@@ -152,12 +152,12 @@ func (l *objectList) has(key string) (bool, error) {
 
 // sizes returns the sizes of the files that a target has of an object's group, by their names.
 func sizes(ctx context.Context, t Target, o object) (map[string]int64, error) {
-	there, in := make(map[string]int64), group(o.file())
+	there, in := make(map[string]int64), groupOf(o.file())
 	for f, err := range t.Files(ctx, in) {
 		if err != nil {
 			return nil, err
 		}
-		if group(f.Key) == in {
+		if groupOf(f.Key) == in {
 			there[f.Key] = f.Size
 		}
 	}

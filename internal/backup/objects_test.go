@@ -24,7 +24,7 @@ func TestGroup(t *testing.T) {
 		"objects/te/team/other":                          "objects/te/team/",
 		"objects/x":                                      "objects/x",
 	} {
-		if got := group(file); got != want || !strings.HasPrefix(file, got) {
+		if got := groupOf(file); got != want || !strings.HasPrefix(file, got) {
 			t.Errorf("the group of %s is %s, want %s", file, got, want)
 		}
 	}

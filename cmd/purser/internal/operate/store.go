@@ -115,7 +115,7 @@ func storeAdoptCommand(src *command.Source) *cobra.Command {
 		Short: "Give the blob store to the database",
 		Long: "Give the blob store to the database: the store gets the database's identity, and registries on\n" +
 			"this database may write to it from now on. Do this when the store was restored or moved without\n" +
-			"its identity, when the database was restored from a backup that knows no store, or to begin\n" +
+			"its identity or its empty directories, when the database was restored from a backup that knows no store, or to begin\n" +
 			"with another store.\n\n" +
 			"It is refused when the store has none of the database's blobs, unless --force is given,\n" +
 			"and when the store belongs to another database, unless --from names the identity that it has.\n" +

@@ -30,7 +30,7 @@ func drain(srv *http.Server, socks *sockets, silent *silentConns, timeout time.D
 	case socks.opened != nil:
 		acceptLast(ctx, socks.opened, silent)
 	case socks.passed != nil:
-		socks.passed.stop()
+		socks.passed.stop(ctx)
 		silent.wait(ctx, func() uint32 { return 0 })
 	}
 	if err := srv.Shutdown(ctx); err != nil {
@@ -91,17 +91,27 @@ func (s *silentConns) wait(ctx context.Context, queued func() uint32) {
 // process doesn't accept wait for the next one.
 type passedListener struct {
 	*net.TCPListener
-	once   sync.Once
-	closed chan struct{}
+	once    sync.Once
+	closed  chan struct{}
+	stopped chan struct{} // closed when Accept returns no more connections
+	noticed sync.Once
 }
 
 func newPassedListener(l *net.TCPListener) *passedListener {
-	return &passedListener{TCPListener: l, closed: make(chan struct{})}
+	return &passedListener{TCPListener: l, closed: make(chan struct{}), stopped: make(chan struct{})}
 }
 
-// stop makes Accept return no more connections.
-func (l *passedListener) stop() {
+// stop makes Accept return no more connections, and waits until that is so: http.Server has then
+// counted those before. It gives up after acceptTime, since nobody calls Accept while
+// http.max_connections is reached, or when ctx ends.
+func (l *passedListener) stop(ctx context.Context) {
 	l.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // it fails only if the listener is closed
+	limited, cancel := context.WithTimeout(ctx, acceptTime)
+	defer cancel()
+	select {
+	case <-l.stopped:
+	case <-limited.Done():
+	}
 }
 
 // Accept implements net.Listener. After stop it waits until Close is called, since http.Server takes
@@ -109,6 +119,7 @@ func (l *passedListener) stop() {
 func (l *passedListener) Accept() (net.Conn, error) {
 	c, err := l.TCPListener.Accept()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
+		l.noticed.Do(func() { close(l.stopped) })
 		<-l.closed
 		return nil, net.ErrClosed
 	}

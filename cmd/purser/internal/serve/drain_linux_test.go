@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 var localOnly = config.HTTP{Addr: "127.0.0.1:0"}
@@ -117,14 +118,16 @@ func TestDrainOfManagersSocket(t *testing.T) {
 	srv, socks, silent := start(http.StatusCreated)
 	before := connect()
 	for silent.count() == 0 {
-		time.Sleep(time.Millisecond)
+		if err := worker.Sleep(t.Context(), time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
 	}
 	drained := make(chan struct{})
 	go func() {
 		drain(srv, socks, silent, 10*time.Second, slog.New(slog.DiscardHandler))
 		close(drained)
 	}()
-	time.Sleep(20 * time.Millisecond) // the server knows that it stops, and can't tell that it does
+	<-socks.passed.stopped
 	after := connect()
 	answered(before, "201")
 	<-drained
