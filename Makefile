@@ -6,7 +6,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-FUZZTIME ?= 2s
+FUZZTIME ?= 20s
 DURATION ?= 1h
 # What "make image" and "make deb" make. Its files have the commit's time, so equal sources give equal bytes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
@@ -14,12 +14,10 @@ PLATFORMS ?= linux/amd64,linux/arm64
 RELEASE_TIME ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # The race detector needs a C compiler.
 RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/dev/null && echo -race)
-# The packages of all modules: the registry, the benchmarks, and the test of loosefk that
-# needs the libraries of migration tools.
-PACKAGES = ./... ./bench/... ./loosefk/migratetest/...
-say = @echo; echo "==> $$(date +%T) $(1)"
+# Runs steps of checks and tests, and tells at the end how long they took and what failed.
+SUITE = go run ./tools/suite
 
-.PHONY: help run build image deb test test-short lint gofmt vet staticcheck analyzers unit model fuzz e2e e2e-all ops soak bench packages tools clean
+.PHONY: help run build image deb test test-all test-short lint unit e2e ops model fuzz soak bench packages tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -36,73 +34,44 @@ image: ## an OCI layout of the container image in bin/image, for PLATFORMS
 deb: ## a Debian package in bin/, for this machine's architecture
 	@SOURCE_DATE_EPOCH=$(RELEASE_TIME) tools/deb bin "$(VERSION)"
 
-test: packages tools lint unit fuzz e2e ## everything that CI runs
-	$(call say,all of it passed)
+test: ## what CI runs: checks, and tests within minutes
+	@$(SUITE) fast
+
+test-all: ## every test, with the race detector and more of everything: for the night
+	@FUZZTIME=$(FUZZTIME) $(SUITE) all
 
 test-short: ## the quick tests, with what is installed
-	go test -short -timeout 5m $(PACKAGES)
+	go test -short -timeout 5m ./... ./bench/... ./loosefk/migratetest/...
 
-lint: gofmt vet staticcheck analyzers ## gofmt, go vet, staticcheck and tools/analyzers
+lint: ## gofmt, and the checks of go vet, staticcheck and tools/analyzers
+	@$(SUITE) lint
 
-gofmt:
-	$(call say,gofmt)
-	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "not formatted; run gofmt -w on:"; echo "$$files"; exit 1; }
+unit: ## the tests of the packages that "make test" runs
+	@$(SUITE) unit
 
-vet:
-	$(call say,go vet)
-	go vet $(PACKAGES)
-	go vet -tags e2e_all,ops ./e2e
+e2e: ## the end-to-end tests that "make test" runs: real clients against the real binary
+	@$(SUITE) e2e
 
-staticcheck:
-	$(call say,staticcheck)
-	@command=$$(tools/get staticcheck); echo "staticcheck $(PACKAGES)"; "$$command" $(PACKAGES)
-
-analyzers:
-	$(call say,analyzers)
-	GOWORK=off go build -C tools/analyzers -o "$(CURDIR)/bin/analyzers" .
-	go vet -vettool="$(CURDIR)/bin/analyzers" $(PACKAGES)
-
-unit:
-	$(call say,tests of the packages)
-	go test $(RACE) -timeout 15m $$(go list $(PACKAGES) | grep -v '/e2e$$')
+ops: ## upgrades, failovers and the procedures of the documentation
+	@$(SUITE) ops
 
 model: ## every interleaving of garbage collection, in a model; needs spin
-	$(call say,model of garbage collection)
 	@tools/model
 
-fuzz: ## every fuzz function for FUZZTIME, default 2s
-	$(call say,fuzzing)
+fuzz: ## every fuzz function for FUZZTIME
 	@RACE=$(RACE) tools/fuzz $(FUZZTIME)
 
-e2e: packages tools ## real clients against the real binary
-	$(call say,end-to-end tests)
-	go test $(RACE) -count=1 -timeout 30m ./e2e
-
-e2e-all: packages tools ## e2e with helm, cosign and a Kubernetes API too, which are slow to build
-	$(call say,end-to-end tests with helm, cosign and a Kubernetes API)
-	@nice tools/get kubeapi helm cosign >/dev/null
-	go test $(RACE) -tags e2e_all -count=1 -timeout 40m ./e2e
-	go test -tags e2e_all -count=1 -timeout 10m -run TestPostgresUpgrade ./cmd/purser
-
-ops: packages tools ## upgrades, failovers and the procedures of the documentation
-	$(call say,operations)
-	@tools/packages ops
-	go test $(RACE) -tags ops -count=1 -timeout 40m -v -run '^TestOps' ./e2e
-
 soak: packages tools ## random traffic, kills and a failing store for DURATION, default 1h, or until interrupted
-	$(call say,soaking for $(DURATION) of traffic)
-	PURSER_TEST_SOAK=$(DURATION) go test $(RACE) -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e
+	PURSER_TEST_SOAK=$(DURATION) go test $(RACE) -tags all -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e
 
 bench: ## the benchmarks: without ARGS it lists them, ARGS="gc -h" lists the flags of one
 	go run ./bench $(ARGS)
 
-packages:
-	$(call say,programs of the system)
+packages: ## install the programs that tests drive, where that is possible
 	@tools/packages
 
-tools:
-	$(call say,tools)
-	@tools/get versitygw pebble crane regctl staticcheck oidcprovider image
+tools: ## build the tools that tests drive
+	@tools/get versitygw pebble crane regctl analyzers oidcprovider image
 
 clean: ## remove what was built here; data and caches stay
 	rm -rf bin

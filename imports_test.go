@@ -52,6 +52,8 @@ var layers = map[string]rule{
 		also: []string{"loosefk", "loosefk/doctor", "loosefk/internal/pg"}},
 	"loosefk/cli": {only: true, // the commands of both tools
 		also: []string{"loosefk", "loosefk/doctor", "loosefk/generate"}},
+	"tools/suite":               {only: true},                // "make test" and "make test-all"
+	"internal/testscale":        {only: true, testing: true}, // how much tests do
 	"internal/memory":           {only: true},
 	"internal/pgsession":        {only: true},
 	"internal/limit":            {only: true},

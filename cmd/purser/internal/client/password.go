@@ -14,6 +14,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // passwordInput says from where a command reads a password: from the terminal without echo or,
@@ -113,25 +114,15 @@ var errInterrupted = errors.New("interrupted")
 // context ends first.
 func whenAsked(cmd *cobra.Command, prompt string, read func() (string, error)) (string, error) {
 	fmt.Fprint(cmd.ErrOrStderr(), prompt) //nolint:errcheck // the user sees it or not
-	type answer struct {
-		text string
-		err  error
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		text, err := read()
-		answers <- answer{text, err}
-	}()
-	select {
-	case a := <-answers:
-		if a.err != nil && !errors.Is(a.err, io.EOF) {
-			return "", fmt.Errorf("reading the answer: %w", a.err)
-		}
-		return a.text, nil
-	case <-cmd.Context().Done():
+	text, err := worker.Await(cmd.Context(), read)
+	switch {
+	case err != nil && cmd.Context().Err() != nil && errors.Is(err, cmd.Context().Err()):
 		fmt.Fprintln(cmd.ErrOrStderr()) //nolint:errcheck // ends the line of the prompt
 		return "", errInterrupted
+	case err != nil && !errors.Is(err, io.EOF):
+		return "", fmt.Errorf("reading the answer: %w", err)
 	}
+	return text, nil
 }
 
 // askName asks for the name of an account on the terminal.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/cmd/purser/internal/command"
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/worker"
 
 	"github.com/spf13/cobra"
 )
@@ -105,15 +106,14 @@ func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	if !ok || !command.IsTerminal(in) || !command.IsTerminal(cmd.ErrOrStderr()) {
 		return command.Refuse(question + " There is no terminal to ask for confirmation: add --yes to go on")
 	}
-	answer := make(chan error, 1)
-	go func() { answer <- ask(in, cmd.ErrOrStderr(), question) }()
-	select {
-	case err := <-answer:
-		return err
-	case <-cmd.Context().Done():
+	_, err := worker.Await(cmd.Context(), func() (struct{}, error) {
+		return struct{}{}, ask(in, cmd.ErrOrStderr(), question)
+	})
+	if err != nil && cmd.Context().Err() != nil && errors.Is(err, cmd.Context().Err()) {
 		fmt.Fprintln(cmd.ErrOrStderr()) //nolint:errcheck // ends the line of the question
 		return errDeclined
 	}
+	return err
 }
 
 // errDeclined is the error of a command whose question the user answered with no.

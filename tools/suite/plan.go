@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// plans has the steps of each kind of run.
+var plans = map[string][]step{
+	"fast": fast(false),
+	"all":  all(),
+	"lint": append(programs()[1:], lint()...),
+	"unit": append(programs(), unit(false)...),
+	"e2e":  append(programs(), endToEnd(false)),
+	"ops":  slices.Concat(programs(), slowPrograms(), []step{operations()}),
+}
+
+// Every package of the modules that are tested together: the registry with the public package,
+// the benchmarks, and the test of loosefk that needs the libraries of migration tools.
+var allPackages = []string{"./...", "./bench/...", "./loosefk/migratetest/..."}
+
+// fast is "make test": what runs before each change lands. Only "make test-all" asks that the
+// tests keep to their budgets: the machine of a person may be busy.
+func fast(budgeted bool) []step {
+	return slices.Concat(programs(), lint(), unit(budgeted), []step{endToEnd(budgeted)})
+}
+
+// all is "make test-all": what runs at night. After the steps of "make test" it runs all tests
+// with the race detector and with the build tag "all", which adds tests, examples and time.
+func all() []step {
+	return slices.Concat(
+		fast(true),
+		slowPrograms(),
+		[]step{
+			{name: "model of garbage collection", command: words("tools/model")},
+			{name: "all of the packages with the race detector", tests: true, command: testAll},
+			{name: "fuzzing", command: words("tools/fuzz", cmp.Or(os.Getenv("FUZZTIME"), "20s")), env: []string{"RACE=" + race()}},
+			{name: "all end to end with the race detector", tests: true,
+				command: words(goTest(race(), "-tags=all", "-count=1", "-timeout=120m", "./e2e")...)},
+		})
+}
+
+// programs are the steps that bring what the tests of "make test" drive.
+func programs() []step {
+	return []step{
+		{name: "programs of the system", command: words("tools/packages")},
+		{name: "tools", command: words("tools/get", "versitygw", "pebble", "crane", "regctl", "analyzers", "oidcprovider", "image")},
+	}
+}
+
+// slowPrograms are the steps that bring what only "make test-all" drives.
+func slowPrograms() []step {
+	return []step{
+		{name: "programs of the system for operations", command: words("tools/packages", "ops")},
+		{name: "tools that are slow to build", command: words("nice", "tools/get", "kubeapi", "helm", "cosign")},
+	}
+}
+
+func unit(budgeted bool) []step {
+	return []step{
+		{name: "packages with the race detector", tests: true, budgeted: budgeted, command: testRaced},
+		{name: "packages", tests: true, budgeted: budgeted, command: testOthers},
+	}
+}
+
+func endToEnd(budgeted bool) step {
+	return step{name: "end to end", tests: true, budgeted: budgeted, command: words(goTest("-count=1", "-timeout=20m", "./e2e")...)}
+}
+
+func operations() step {
+	return step{name: "operations", tests: true, command: words(goTest(race(), "-tags=all", "-count=1", "-timeout=60m", "-run=^TestOps", "./e2e")...)}
+}
+
+// lint is gofmt and the analyzers. The analyzers read the tests of "make test-all" too.
+func lint() []step {
+	return []step{
+		{name: "gofmt", command: words("bash", "-c", `files=$(gofmt -l .); [ -z "$files" ] || { echo "not formatted; run gofmt -w on:"; echo "$files"; exit 1; }`)},
+		{name: "analyzers", command: words("bash", "-c", `exec "$(tools/get analyzers)" -tags all `+strings.Join(allPackages, " "))},
+	}
+}
+
+func words(args ...string) func() ([]string, error) {
+	return func() ([]string, error) { return args, nil }
+}
+
+// goTest returns a command that prints events. The analyzers have vetted the tests already.
+func goTest(args ...string) []string {
+	args = slices.DeleteFunc(args, func(s string) bool { return s == "" })
+	return append([]string{"go", "test", "-json", "-vet=off"}, args...)
+}
+
+// race returns -race if the race detector can be built: it needs a C compiler.
+func race() string {
+	out, err := exec.Command("go", "env", "CGO_ENABLED", "CC").Output()
+	enabled, compiler, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if err != nil || enabled != "1" {
+		return ""
+	}
+	if _, err := exec.LookPath(compiler); err != nil {
+		return ""
+	}
+	return "-race"
+}
+
+func testRaced() ([]string, error) {
+	raced, _, err := split()
+	return goTest(append([]string{race(), "-timeout=15m"}, raced...)...), err
+}
+
+func testOthers() ([]string, error) {
+	_, others, err := split()
+	return goTest(append([]string{"-timeout=15m"}, others...)...), err
+}
+
+func testAll() ([]string, error) {
+	raced, others, err := split()
+	return goTest(slices.Concat([]string{race(), "-tags=all", "-timeout=60m"}, raced, others)...), err
+}
+
+// raceFile lists the packages that "make test" tests with the race detector, the slowest first:
+// a package that begins last would keep one core waiting.
+const raceFile = "tools/race"
+
+// split returns the packages that are tested with the race detector, in the order of the file,
+// and those that are tested without it.
+func split() (raced, others []string, err error) {
+	out, err := exec.Command("go", append([]string{"list"}, allPackages...)...).Output()
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing the packages: %w", err)
+	}
+	file, err := os.Open(raceFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	list := strings.Fields(string(out))
+	var unknown []error
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		path, _, _ := strings.Cut(lines.Text(), "#")
+		if path = strings.TrimSpace(path); path == "" {
+			continue
+		}
+		i := slices.IndexFunc(list, func(p string) bool { return strings.HasSuffix(p, "/purser/"+path) })
+		if i < 0 {
+			unknown = append(unknown, fmt.Errorf("%s: there is no package %s", raceFile, path))
+			continue
+		}
+		raced, list = append(raced, list[i]), slices.Delete(list, i, i+1)
+	}
+	list = slices.DeleteFunc(list, func(p string) bool { return strings.HasSuffix(p, "/purser/e2e") })
+	return raced, list, errors.Join(append(unknown, lines.Err())...)
+}
