@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/loosefk/internal/pg"
-	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
 // TestKeys creates parents with keys of each type and of any name, in tables with and
@@ -152,18 +151,5 @@ func TestUnfitKeys(t *testing.T) {
 		VALUES ('public.p', 0, '00000000-0000-0000-0000-00000000000b')`)
 	if _, err := w.RunOnce(t.Context(), "main"); err == nil || !strings.Contains(err.Error(), "records the column k, but its key is id") {
 		t.Errorf("the run ends with %v", err)
-	}
-}
-
-// After an upgrade of the program alone, its worker must still process deleted records in a
-// database with the tables and functions of version 1.
-func TestWorkerBeforeUpgrade(t *testing.T) {
-	t.Parallel()
-	pool := newPool(t, oneChild, testdb.Version1, `CREATE TRIGGER projects_loose_fk_trigger AFTER DELETE ON projects REFERENCING OLD TABLE AS old_table
-		FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`)
-	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, Database{Name: "main", Pool: pool})
-	family(t, pool, 1, 3)
-	if r := runOnce(t, w, "main"); r.Processed != 1 || r.Deletes != 3 {
-		t.Errorf("the run says %+v", r)
 	}
 }

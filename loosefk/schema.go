@@ -18,8 +18,7 @@ const (
 )
 
 // SchemaVersion is the version of the tables and functions that Install makes. In a
-// database, the SQL function loose_foreign_keys_version returns the installed version;
-// version 1 had no such function.
+// database, the SQL function loose_foreign_keys_version returns the installed version.
 const SchemaVersion = installed.Version
 
 // Schema is the PostgreSQL schema that contains the table of deleted records, and the

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/purser-registry/purser/loosefk/doctor"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
 const shop = `
@@ -104,8 +105,9 @@ func TestDoctor(t *testing.T) {
 			FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`, "warning", "deletions from public.users are recorded", `^loosefk untrack users$`},
 		{"function without its owner's rights", "ALTER FUNCTION insert_into_loose_foreign_keys_deleted_records() SECURITY INVOKER", "error", "isn't SECURITY DEFINER", `^ALTER FUNCTION .* SECURITY DEFINER$`},
 		{"function without a path", "ALTER FUNCTION insert_into_loose_foreign_keys_deleted_records_override_table() RESET search_path", "error", "no search_path", `SET search_path = pg_catalog, pg_temp$`},
-		{"an older version", "DROP FUNCTION loose_foreign_keys_version()", "error", "version 1 of loose foreign keys is installed, this is version 2", `^loosefk install main$`},
-		{"an older function", "CREATE OR REPLACE FUNCTION loose_foreign_keys_guard_insert() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS 'BEGIN RETURN NULL; END'", "error", "guard_insert.*isn't as version 2 installs it", `^loosefk install main$`},
+		{"an older version", testdb.OlderVersion, "error", "version 0 of loose foreign keys is installed, this is version 1", `^loosefk install main$`},
+		{"no version", "DROP FUNCTION loose_foreign_keys_version()", "error", "version 0 of loose foreign keys is installed, this is version 1", `^loosefk install main$`},
+		{"another function", "CREATE OR REPLACE FUNCTION loose_foreign_keys_guard_insert() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS 'BEGIN RETURN NULL; END'", "error", "guard_insert.*isn't as version 1 installs it", `^loosefk install main$`},
 		{"a function that everybody may execute", "GRANT EXECUTE ON FUNCTION loose_foreign_keys_guard_update() TO PUBLIC", "error", "everybody may execute the function .*guard_update", `^REVOKE ALL ON FUNCTION`},
 		{"a function that somebody may execute", "CREATE ROLE $role; GRANT EXECUTE ON FUNCTION insert_into_loose_foreign_keys_deleted_records() TO $role", "warning", "owns no parent, may execute", `^REVOKE ALL ON FUNCTION`},
 		{"records that everybody may write", "GRANT INSERT ON " + records + "_1 TO PUBLIC", "error", "everybody may write to public." + records + "_1", `^REVOKE ALL ON`},

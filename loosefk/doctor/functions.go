@@ -32,7 +32,7 @@ func (e *examination) functions(ctx context.Context, db *loosefk.Database) error
 	install := "loosefk install " + db.Name
 	switch {
 	case version < installed.Version:
-		e.add(SeverityError, db, records, install, "version %d of loose foreign keys is installed, this is version %d: what is installed can be misused by everybody who may connect", version, installed.Version)
+		e.add(SeverityError, db, records, install, "version %d of loose foreign keys is installed, this is version %d", version, installed.Version)
 	case version > installed.Version:
 		e.add(SeverityInfo, db, records, "", "version %d of loose foreign keys is installed, this is version %d: use a newer loosefk", version, installed.Version)
 	}
@@ -82,7 +82,7 @@ func (e *examination) function(db *loosefk.Database, f installed.Function, found
 	mighty := strings.HasPrefix(f.Options, installed.Definer)
 	switch {
 	case found.body != f.Body && current:
-		add(SeverityError, install, "the function %s isn't as version %d installs it: somebody or an older version has replaced it", name, installed.Version)
+		add(SeverityError, install, "the function %s isn't as version %d installs it: somebody has replaced it", name, installed.Version)
 	case mighty && !found.definer:
 		add(SeverityError, fmt.Sprintf("ALTER FUNCTION %s SECURITY DEFINER", name),
 			"the trigger function %s isn't SECURITY DEFINER: whoever deletes a parent would need rights on the table of deleted records", name)

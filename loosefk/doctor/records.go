@@ -125,7 +125,7 @@ func (e *examination) detached(ctx context.Context, db *loosefk.Database) error 
 		}
 		if pending {
 			e.add(SeverityError, db, table, fmt.Sprintf(`WITH again AS (UPDATE %s SET status = %d WHERE status = %d RETURNING *)
-INSERT INTO %s (fully_qualified_table_name, primary_key_value, primary_key_text) SELECT fully_qualified_table_name, primary_key_value, to_jsonb(again) ->> 'primary_key_text' FROM again`, table.Quoted(), pg.StatusProcessed, pg.StatusPending, in(db).Records()),
+INSERT INTO %s (fully_qualified_table_name, primary_key_value, primary_key_text) SELECT fully_qualified_table_name, primary_key_value, primary_key_text FROM again`, table.Quoted(), pg.StatusProcessed, pg.StatusPending, in(db).Records()),
 				"a detached partition has pending records: no worker processes them")
 		} else {
 			e.add(SeverityWarning, db, table, "loosefk run "+db.Name, "a detached partition should have been dropped: no worker runs, or it may not drop the table")

@@ -22,6 +22,6 @@ func ExampleInstallMigrations() {
 		fmt.Println(format, names)
 	}
 	// Output:
-	// goose [00002_install_loose_foreign_keys.sql]
-	// plain [00002_install_loose_foreign_keys.down.sql 00002_install_loose_foreign_keys.up.sql]
+	// goose [00001_install_loose_foreign_keys.sql]
+	// plain [00001_install_loose_foreign_keys.down.sql 00001_install_loose_foreign_keys.up.sql]
 }

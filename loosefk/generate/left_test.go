@@ -70,7 +70,7 @@ func TestConvertWhatIsLeft(t *testing.T) {
 		{"all but the drop", left(t, ordersByHand, withInstallation(t), trackedTable(t, "customers")), []string{drop}},
 		{"all but the definition", left(t, "", withInstallation(t), trackedTable(t, "customers")), []string{"loose.yml", drop}},
 		{"all but the trigger", left(t, ordersByHand, withInstallation(t), runs(t, dropOrders)), []string{"track_deletions_from_customers.sql"}},
-		{"installed by an older version", left(t, ordersByHand, runs(t, testdb.Version1)), []string{"upgrade_loose_foreign_keys_to_2.sql", "track_deletions_from_customers.sql", drop}},
+		{"installed by an older version", left(t, ordersByHand, withInstallation(t), runs(t, testdb.OlderVersion)), []string{upgradeName() + ".sql", "track_deletions_from_customers.sql", drop}},
 		{"only the definition and the drop", left(t, ordersByHand, runs(t, dropOrders)), []string{"install_loose_foreign_keys.sql", "track_deletions_from_customers.sql"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -175,7 +175,7 @@ func upgradeName() string {
 }
 
 // upgrade returns the migration that upgrades an older installation. Its down migration
-// does nothing, since other roles could misuse the older version.
+// does nothing, since the SQL of the older version isn't known here.
 func upgrade(s installed.Schema, database string) migration {
 	m := installation(s, database)
 	return migration{

@@ -193,7 +193,7 @@ func TestFails(t *testing.T) {
 		{"no trigger", "DROP TRIGGER projects_loose_fk_trigger ON projects", has, []string{"projects has no trigger", "loosefk track projects"}},
 		{"trigger disabled", "ALTER TABLE projects DISABLE TRIGGER projects_loose_fk_trigger", has, []string{"is disabled", "ENABLE TRIGGER"}},
 		{"a function that does nothing", `CREATE OR REPLACE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger
-			LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS 'BEGIN RETURN NULL; END'`, has, []string{"isn't as version 2 installs it"}},
+			LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS 'BEGIN RETURN NULL; END'`, has, []string{"isn't as version 1 installs it"}},
 		{"no table", "DROP TABLE requests", has, []string{"there is no table public.requests"}},
 		{"a parent that can't be made up", "ALTER TABLE projects ADD CHECK (note = 'mine'), ALTER note SET NOT NULL", has, []string{"making a row of public.projects", "NewParent"}},
 		{"no definition of the child", "", func(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions) {

@@ -8,9 +8,8 @@ import (
 )
 
 // Version is the version of the tables and functions that Install makes. In a database, the
-// SQL function loose_foreign_keys_version returns the installed version; version 1 had no
-// such function.
-const Version = 2
+// SQL function loose_foreign_keys_version returns the installed version.
+const Version = 1
 
 // Names of the functions.
 const (
@@ -56,14 +55,13 @@ func (f Function) sql(s Schema) string {
 const Definer = "LANGUAGE plpgsql SECURITY DEFINER"
 
 // Functions returns all SQL functions that Install creates. Only their owner may execute
-// them, and roles that were granted the right EXECUTE since version 2. This doesn't keep
+// them, and roles that were granted the right EXECUTE after Install. This doesn't keep
 // existing triggers on other roles' tables from calling them: PostgreSQL checks the right when
 // a trigger is created, not when it fires.
 //
-// Some of these functions run with their owner's rights, and another role may have created a
-// trigger on its own table that calls one: before version 2 every role could do so, now a
-// role with the right EXECUTE can. Therefore each such function first checks whether the
-// table may use it. It identifies tables by values of the type regclass, and columns by their
+// Some of these functions run with their owner's rights, and a role that has the right
+// EXECUTE, or had it once, may have created a trigger on its own table that calls one.
+// Therefore each such function first checks whether the table may use it. It identifies tables by values of the type regclass, and columns by their
 // rows in the system catalog. It reads only columns of built-in types, because comparing
 // values of another type could run an operator or cast of another role.
 func (s Schema) Functions() []Function {

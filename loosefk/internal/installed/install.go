@@ -22,9 +22,9 @@ var installSQL string
 //
 // The trigger functions run with the rights of the role that installs them, so a role that
 // deletes a parent needs no right on the table of deleted records. The SQL revokes the right
-// EXECUTE on the functions from all other roles, even if default privileges grant it, except
-// from roles that were granted it since version 2. If a newer version is installed, the SQL
-// changes nothing.
+// EXECUTE on the functions from all other roles, even if default privileges grant it. If the
+// functions exist already, roles other than PUBLIC keep the rights that they were granted. If
+// a newer version is installed, the SQL changes nothing.
 func (s Schema) InstallSQL() string {
 	var functions, names []string
 	for _, f := range s.Functions() {

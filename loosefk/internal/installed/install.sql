@@ -8,7 +8,6 @@ DECLARE
     names text[] := ARRAY[{function_names}];
     installed int := COALESCE((SELECT substring(p.prosrc FROM '[0-9]+')::int FROM pg_catalog.pg_proc p
         WHERE p.pronamespace = home AND p.proname = {version_name}), 0);
-    used boolean := to_regclass({regclass}) IS NOT NULL;
     trusted oid[];
     granted text[];
     o record;
@@ -78,22 +77,11 @@ BEGIN
         drop_after timestamptz NOT NULL,
         table_name text NOT NULL UNIQUE
     );
-    -- Version 1 had no column for keys that aren't integers: add it to the table of deleted
-    -- records and to its detached partitions.
-    FOR o IN
-        SELECT c.oid::regclass AS name FROM pg_catalog.pg_class c
-        WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
-            AND (c.oid = {regclass}::regclass OR c.oid IN (
-                SELECT to_regclass(regexp_replace(d.table_name, '^([^.]+)[.](.+)$', '"\1"."\2"')) FROM {detached} d))
-            AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'primary_key_text' AND NOT a.attisdropped)
-    LOOP
-        EXECUTE format('ALTER TABLE %s ADD COLUMN primary_key_text text', o.name);
-    END LOOP;
-    -- If version 2 or newer is installed already, store in `granted` which roles have the
-    -- right EXECUTE on which function, so that the loop below doesn't revoke it.
+    -- If the functions exist already, store in `granted` which roles have the right EXECUTE on
+    -- which function, so that the loop below doesn't revoke it.
     granted := ARRAY(
         SELECT p.proname || ' ' || a.grantee FROM pg_catalog.pg_proc p, pg_catalog.aclexplode(p.proacl) a
-        WHERE p.pronamespace = home AND p.proname = ANY (names) AND a.grantee <> 0 AND installed >= 2);
+        WHERE p.pronamespace = home AND p.proname = ANY (names) AND a.grantee <> 0);
 {functions}
     FOR o IN
         SELECT 'FUNCTION ' || p.oid::regprocedure AS name, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS grantee
@@ -108,27 +96,6 @@ BEGIN
     LOOP
         EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', o.name, o.grantee);
     END LOOP;
-    -- Before version 2 every role had the right EXECUTE and so could create the triggers on
-    -- its tables. The loop above has revoked this right from all roles but the functions'
-    -- owner. If the owner of a table lacks the right, the table's trigger may refuse to
-    -- record deletions. So grant the right to the owner of a table with such a trigger, if
-    -- the owner is trusted or if a worker has processed deleted records of the table.
-    IF used AND installed < 2 THEN
-        FOR o IN
-            SELECT DISTINCT c.relowner::regrole AS owner
-            FROM pg_catalog.pg_trigger g
-            JOIN pg_catalog.pg_class c ON c.oid = g.tgrelid AND c.relpersistence <> 't'
-            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-            WHERE g.tgfoid IN ({track_literal}, {override_literal})
-                AND NOT has_function_privilege(c.relowner, g.tgfoid, 'EXECUTE')
-                AND (c.relowner = ANY (trusted) OR EXISTS (
-                    SELECT FROM {records} r
-                    WHERE r.status = 2 AND r.fully_qualified_table_name = n.nspname || '.' || c.relname))
-        LOOP
-            EXECUTE format('GRANT EXECUTE ON FUNCTION %s (), %s (), %s (), %s (regclass, boolean) TO %s',
-                {track_name}, {override_name}, {key_change_name}, {track_table_name}, o.owner);
-        END LOOP;
-    END IF;
     PERFORM set_config('search_path', search_path_before, true);
 END;
 $install$;

@@ -46,12 +46,11 @@ func (k Kind) Among(d, parameter string) string {
 }
 
 // Fits returns the SQL condition that the key of a deleted record is of this kind; `d` is the
-// record's alias in the SQL. The condition also works on the table of version 1, which has no
-// column primary_key_text.
+// record's alias in the SQL.
 func (k Kind) Fits(d string) string {
 	switch k {
 	case "integer":
-		return fmt.Sprintf("to_jsonb(%s) ->> 'primary_key_text' IS NULL", d)
+		return d + ".primary_key_text IS NULL"
 	case "uuid":
 		return fmt.Sprintf("COALESCE(%s.primary_key_text ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$', false)", d)
 	}

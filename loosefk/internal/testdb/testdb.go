@@ -4,7 +4,6 @@ package testdb
 
 import (
 	"context"
-	_ "embed"
 	"slices"
 	"testing"
 
@@ -107,8 +106,9 @@ packages:
     conditions: [{column: kind, value: npm}]
 `
 
-// Version1 is the SQL that version 1, the first release, ran to install loose foreign keys
-// in the schema public.
-//
-//go:embed install_1.sql
-var Version1 string
+// OlderVersion and NewerVersion are SQL that makes what is installed in the schema public look
+// like an installation of another version.
+const (
+	OlderVersion = "CREATE OR REPLACE FUNCTION loose_foreign_keys_version() RETURNS integer LANGUAGE sql AS 'SELECT 0'"
+	NewerVersion = "CREATE OR REPLACE FUNCTION loose_foreign_keys_version() RETURNS integer LANGUAGE sql AS 'SELECT 99'"
+)
