@@ -151,7 +151,7 @@ func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 		"a bad pattern":                  `{"method": "creation_date", "olderThan": "1d", "tagPattern": "("}`,
 		"nothing, may keep":              ``,
 		"something else, may keep":       `7`,
-		"an old expression":              `{"method": "creation_date", "olderThan": "1d", "tagPattern": "(?=a)", "tagPatternSearch": true}`,
+		"an unknown expression":          `{"method": "creation_date", "olderThan": "1d", "tagPattern": "(?=a)"}`,
 		"a newer keep rule, may keep":    `{"method": "creation_date", "olderThan": "1d", "keep": [{"everything": true}]}`,
 		"a member in capitals, may keep": `{"method": "creation_date", "olderThan": "1d", "KEEP": [{"newest": 1}]}`,
 		"a method twice, may keep":       `{"method": "creation_date", "method": "creation_date", "olderThan": "1d"}`,
@@ -207,42 +207,5 @@ func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 				t.Errorf("tags without the policy: %v, want %v", got, want)
 			}
 		})
-	}
-}
-
-// TestPatternsOfTheFirstRelease: the database has policies and a protection rule whose
-// patterns the first release stored. Such a pattern must match a tag only if it matches
-// the whole name: the pattern v must match the tag v, but not the tag v1.
-func TestPatternsOfTheFirstRelease(t *testing.T) {
-	t.Parallel()
-	r := setup(t)
-	a := r.repository("app/a")
-	for _, name := range []string{"v", "v1", "dev", "keep", "keeper"} {
-		r.tag(a, name, name, 10*day)
-	}
-	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 100}`) // makes the task
-	r.exec(`INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) VALUES
-		('a', $1, '{"method": "creation_date", "olderThan": "1d", "tagPattern": "v", "tagPatternMatches": true}'),
-		('b', $1, '{"method": "creation_date", "olderThan": "1d", "tagPattern": "v|v1|dev|\\Qother", "tagPatternMatches": false}')`, a.NamespaceID)
-	r.exec("INSERT INTO tagprotectionrules (uuid, pattern) VALUES (gen_random_uuid(), 'keep')")
-	r.run()
-	if got, want := r.tags(a), []string{"dev", "keep", "v1"}; !slices.Equal(got, want) {
-		t.Errorf("tags: %v, want %v", got, want)
-	}
-	p, err := r.pruner.Get(t.Context(), autoprune.Target{Namespace: "app"}, "a")
-	r.must(err)
-	if pattern, matches := p.Policy.Pattern(); pattern.String() != "^(?:v)$" || !matches {
-		t.Errorf("the policy is told with %q, %t", pattern, matches)
-	}
-	// A pattern that is saved now is searched for anywhere in a tag's name. It is stored
-	// with tagPatternSearch, and the first release refuses a policy with this field.
-	r.must(r.pruner.Update(t.Context(), autoprune.Target{Namespace: "app"}, "a", parsed(t, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "v"}`)))
-	stored := value[string](r, "SELECT policy FROM namespaceautoprunepolicy WHERE uuid = 'a'")
-	if !strings.Contains(stored, `"tagPatternSearch":true`) {
-		t.Errorf("stored: %s", stored)
-	}
-	r.run()
-	if got, want := r.tags(a), []string{"keep"}; !slices.Equal(got, want) {
-		t.Errorf("tags: %v, want %v", got, want)
 	}
 }

@@ -26,7 +26,6 @@ const (
 	fieldPattern = "tagPattern"
 	fieldMatches = "tagPatternMatches"
 	fieldOrphans = "removeOrphans"
-	fieldSearch  = "tagPatternSearch" // in the stored form alone
 )
 
 var (
@@ -37,7 +36,6 @@ var (
 		fieldRepositories, fieldMediaTypes, fieldArtifactTypes, fieldLarger, fieldSmaller, fieldAnnotations, fieldLabels, fieldPlatforms, fieldMode, fieldWindows, fieldGrace, fieldMaxDeleted, fieldMaxPercent, fieldUntagged,
 	}
 	policyFields = members{of: "a policy", fields: append(slices.Clone(fieldsWithoutKeep), fieldNeverBelow, fieldKeep)}
-	storedFields = members{of: "a policy", fields: policyFields.fields, also: []string{fieldSearch}}
 )
 
 // members are the names that the fields of a JSON object may have. Error messages name
@@ -107,27 +105,10 @@ func ParsePolicy(data []byte, readOnly ...string) (Policy, error) {
 	if err != nil {
 		return Policy{}, err
 	}
-	return readPolicy(fields, oci.ParseTagPattern)
+	return readPolicy(fields)
 }
 
-// parseStored parses a policy from the database: as marshalStored writes it, or as the
-// first release stored it, without tagPatternSearch.
-func parseStored(data []byte) (Policy, error) {
-	fields, err := readFields(data, storedFields)
-	if err != nil {
-		return Policy{}, err
-	}
-	searched, err := readFlag(fieldSearch, fields[fieldSearch], false)
-	if err != nil {
-		return Policy{}, err
-	}
-	if searched {
-		return readPolicy(fields, oci.ParseTagPattern)
-	}
-	return readPolicy(fields, oci.ParseWholeTagPattern)
-}
-
-func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oci.TagPattern, error)) (p Policy, err error) {
+func readPolicy(fields map[string]json.RawMessage) (p Policy, err error) {
 	if p.method, err = readMethod(fields[fieldMethod]); err != nil {
 		return Policy{}, err
 	}
@@ -142,7 +123,7 @@ func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oc
 	if err != nil {
 		return Policy{}, err
 	}
-	if p.pattern, err = readPattern(fieldPattern, fields[fieldPattern], parsePattern); err != nil {
+	if p.pattern, err = readPattern(fieldPattern, fields[fieldPattern]); err != nil {
 		return Policy{}, err
 	}
 	matches, err := readFlag(fieldMatches, fields[fieldMatches], true)
@@ -349,7 +330,7 @@ func readWhole(name string, raw json.RawMessage, limit int) (int, error) {
 	return n, nil
 }
 
-func readPattern(field string, raw json.RawMessage, parse func(string) (oci.TagPattern, error)) (oci.TagPattern, error) {
+func readPattern(field string, raw json.RawMessage) (oci.TagPattern, error) {
 	if raw == nil || string(raw) == "null" {
 		return oci.TagPattern{}, nil
 	}
@@ -357,7 +338,7 @@ func readPattern(field string, raw json.RawMessage, parse func(string) (oci.TagP
 	if err != nil {
 		return oci.TagPattern{}, err
 	}
-	pattern, err := parse(text)
+	pattern, err := oci.ParseTagPattern(text)
 	if err != nil {
 		return oci.TagPattern{}, fieldErrorf(field, "%v", err)
 	}

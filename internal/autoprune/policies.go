@@ -138,7 +138,7 @@ func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
 
 // read reads a policy as it is stored.
 func (s *Saved) read(text string) {
-	policy, err := parseStored([]byte(text))
+	policy, err := ParsePolicy([]byte(text))
 	if err == nil {
 		s.Policy, s.Problem, s.Stored, s.Counts, s.MayKeep = policy, "", "", false, false
 		return
@@ -150,14 +150,14 @@ func (s *Saved) read(text string) {
 // mayKeep returns whether a policy that can't be read may have keep rules. Even a field that
 // this version doesn't know may be a newer version's way to keep tags.
 func mayKeep(stored []byte) bool {
-	_, err := readFields(stored, members{fields: fieldsWithoutKeep, also: []string{fieldSearch}})
+	_, err := readFields(stored, members{fields: fieldsWithoutKeep})
 	return err != nil
 }
 
 // countsTags returns whether a policy that can't be read is certainly a number_of_tags or
 // max_bytes policy, because only its number, its size or its pattern is wrong.
 func countsTags(stored []byte) bool {
-	fields, err := readFields(stored, storedFields)
+	fields, err := readFields(stored, policyFields)
 	if err != nil || fields[fieldAge] != nil {
 		return false
 	}
@@ -290,7 +290,7 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 	if except == "" && len(list) >= MaxScopePolicies {
 		return "", invalid("%s has %d policies, and more aren't possible: delete one, or put their patterns together", t, len(list))
 	}
-	text, err := policy.marshalStored()
+	text, err := policy.MarshalJSON()
 	return string(text), err
 }
 

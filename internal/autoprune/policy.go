@@ -135,8 +135,7 @@ func (p Policy) String() string {
 	return text
 }
 
-// policyJSON is the JSON form of a policy. Only the form in the database has
-// TagPatternSearch.
+// policyJSON is the JSON form of a policy, in the API and in the database.
 type policyJSON struct {
 	Method            Method `json:"method"`
 	OlderThan         string `json:"olderThan,omitempty"`
@@ -147,8 +146,7 @@ type policyJSON struct {
 	RemoveOrphans     bool   `json:"removeOrphans,omitempty"`
 	SelectorForm
 	SafeguardForm
-	Keep             []KeepForm `json:"keep,omitempty"`
-	TagPatternSearch bool       `json:"tagPatternSearch,omitempty"`
+	Keep []KeepForm `json:"keep,omitempty"`
 }
 
 // MarshalJSON writes the policy in the one form that the API returns: with olderThan, numTags
@@ -160,20 +158,6 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(form)
-}
-
-// marshalStored returns the policy's JSON for the database. The first release compared a
-// pattern with the whole name of a tag and stored no tagPatternSearch; a stored policy
-// without this field keeps that meaning (see parseStored). During an upgrade, a process of
-// the first release may still run: it can't read a policy with tagPatternSearch, and
-// deletes nothing by it.
-func (p Policy) marshalStored() ([]byte, error) {
-	form, err := p.form()
-	if err != nil {
-		return nil, err
-	}
-	form.TagPatternSearch = !p.pattern.IsZero()
 	return json.Marshal(form)
 }
 

@@ -196,7 +196,7 @@ func readKeep(raw json.RawMessage) (k keepRule, err error) {
 		k.used, err = readAgeOf(fieldWithin, fields[fieldWithin])
 	case fieldPattern:
 		k.kind = keepPattern
-		k.pattern, err = readPattern(fieldPattern, fields[fieldPattern], oci.ParseTagPattern)
+		k.pattern, err = readPattern(fieldPattern, fields[fieldPattern])
 		if err == nil && k.pattern.IsZero() {
 			err = fieldErrorf(fieldPattern, "it must be a string, not null")
 		}
@@ -208,7 +208,7 @@ func readKeep(raw json.RawMessage) (k keepRule, err error) {
 }
 
 func readGroupBy(raw json.RawMessage) (oci.TagPattern, error) {
-	pattern, err := readPattern(fieldGroupBy, raw, oci.ParseTagPattern)
+	pattern, err := readPattern(fieldGroupBy, raw)
 	if err == nil && !pattern.IsZero() && pattern.Groups() == 0 {
 		return pattern, fieldErrorf(fieldGroupBy, `it needs parentheses around the part of the name that is the group, as in ^(v[0-9]+)\.`)
 	}

@@ -78,7 +78,7 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 		}
 		p.log.InfoContext(ctx, "the default policy was removed from the configuration: it deletes nothing any more", "setting", SettingName, "policy", id)
 	} else {
-		text, err := policy.marshalStored()
+		text, err := policy.MarshalJSON()
 		if err != nil {
 			return err
 		}

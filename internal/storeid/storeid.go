@@ -21,9 +21,9 @@
 // dies in between, the id in the database stays unconfirmed. If the store has this id too, any
 // process confirms it; if not, another process chooses a new id, after a pause that is longer
 // than the first process could have needed. If two registries start on one store at the same
-// time, only one gets it, since the store accepts only the first identity. If a registry is
-// upgraded from a version without identities, its database has blobs already; then the store
-// must have at least half of a sample of these blobs.
+// time, only one gets it, since the store accepts only the first identity. If neither has an
+// identity but the database has blobs, the store must have at least half of a sample of these
+// blobs.
 //
 // After the first start, Store never accepts a blob store with a missing or different
 // identity; only Adopt changes identities. Adopt writes the database's id to the blob store.

@@ -56,9 +56,6 @@ func (f LogFilter) filter(namespace, repository string) (out audit.Filter, err e
 		}
 		out.Actor = f.Performer
 	}
-	if out.Actor == audit.ActorAutoprune && (len(f.Kinds) == 0 || slices.Contains(f.Kinds, string(audit.AutopruneTagDelete))) {
-		out.Actor, f.Kinds = "", []string{string(audit.AutopruneTagDelete)} // the first release wrote these entries without an actor
-	}
 	for _, k := range f.Kinds {
 		if !slices.Contains(audit.Kinds(), audit.Kind(k)) {
 			return out, badQuery("kind", "there is no kind %q: the kinds are %s", k, joinKinds())
@@ -186,16 +183,13 @@ func newLogEntry(e audit.Entry) logEntry {
 	tell("tag", e.Tag)
 	tell("manifest_digest", e.Digest.String())
 	tell("user-agent", e.UserAgent)
-	actor := e.Actor
-	if actor == "" && e.Kind == audit.AutopruneTagDelete { // the first release wrote these entries without an actor
-		actor = audit.ActorAutoprune
-	}
-	switch {
-	case actor == audit.ActorAutoprune, actor == audit.ActorExpiration:
-		out.Performer = &LogPerformer{"worker", actor, false}
-		tell("performer", actor) // Quay has it here
-	case actor != "":
-		out.Performer = &LogPerformer{"user", actor, strings.Contains(actor, "+")}
+	switch e.Actor {
+	case "":
+	case audit.ActorAutoprune, audit.ActorExpiration:
+		out.Performer = &LogPerformer{"worker", e.Actor, false}
+		tell("performer", e.Actor) // Quay has it here
+	default:
+		out.Performer = &LogPerformer{"user", e.Actor, strings.Contains(e.Actor, "+")}
 	}
 	if e.Policy != uuid.Nil {
 		out.Policy = &e.Policy

@@ -56,9 +56,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	}
 	checkTags()
 	checkDeclared(t, r, child, image, about, top)
-	// For a manifest that declares sizes near the largest int64, the first release stored a
-	// negative total size. The API must then show only the size of the manifest itself, without
-	// its content.
+	// If somebody has written a negative total size into the database, the API must show only the
+	// size of the manifest itself, without its content.
 	r.Exec(t, "UPDATE manifests SET total_size = -9223372036854775238")
 	want["v1"], want["all"] = len(payload), len(list)+len(payload)
 	checkTags()
