@@ -318,15 +318,11 @@ func (r *restore) fill(ctx context.Context) error {
 }
 
 // ownImported finishes the imports of a database whose objects were copied to a new store: there they
-// are no other registry's. Backups of older versions know no imports.
+// are no other registry's.
 func ownImported(ctx context.Context, tx pgx.Tx) error {
-	var known bool
-	err := tx.QueryRow(ctx, "SELECT to_regclass('imports') IS NOT NULL").Scan(&known)
-	if err == nil && known {
-		_, err = tx.Exec(ctx, "UPDATE imports SET finished_at = now() WHERE finished_at IS NULL")
-		if err == nil {
-			_, err = tx.Exec(ctx, "DELETE FROM gc_foreign_objects")
-		}
+	_, err := tx.Exec(ctx, "UPDATE imports SET finished_at = now() WHERE finished_at IS NULL")
+	if err == nil {
+		_, err = tx.Exec(ctx, "DELETE FROM gc_foreign_objects")
 	}
 	if err != nil {
 		return fmt.Errorf("finishing imports: %w", err)

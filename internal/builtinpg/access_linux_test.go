@@ -91,10 +91,9 @@ func openDir(t *testing.T, dir string) string {
 	return fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 }
 
-// An earlier version let everyone connect who could reach the cluster's socket. The test
-// prepares such a cluster and starts it with this version: then only the users that
-// writeAccess names can connect, the data is still there, and the old file is kept under
-// another name. The same must hold if a process was killed after it had replaced one of the
+// Somebody has changed the rules of a cluster, so that everyone can connect who can reach its
+// socket. When the cluster is started, only the users that writeAccess names can connect, the
+// data is still there, and the old file is kept under another name. The same must hold if a process was killed after it had replaced one of the
 // files pg_hba.conf and pg_ident.conf.
 func TestTrustingClusterIsMended(t *testing.T) {
 	t.Parallel()

@@ -356,7 +356,7 @@ func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) (
 }
 
 // platforms returns the platforms that an image index names, each as os/architecture/variant.
-// It returns nil for an index that can't be parsed, such as one stored by an older version.
+// It returns nil for an index that can't be parsed.
 func platforms(index []byte) []string {
 	var content struct {
 		Manifests []struct {

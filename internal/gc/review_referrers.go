@@ -35,10 +35,6 @@ import (
 //   - An older event may have queued a referrer for review before QueueReferrers does. A
 //     review postpones such a referrer, so that it isn't deleted before the review delay of
 //     the subject's deletion is over.
-//
-// Purser's first release takes no advisory lock when it reviews. While a replica of that
-// release runs, it may delete a referrer at the moment at which another transaction commits
-// the subject, as if the review had come first.
 
 // maxSubjects bounds the advisory locks of one review, which take space in PostgreSQL's
 // lock table. If a batch has referrers of more subjects, the rows of the remaining

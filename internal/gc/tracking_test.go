@@ -193,8 +193,8 @@ func TestOperatorsDelaysStay(t *testing.T) {
 	want("tag_delete", 2*day)
 	want("tag_switch", time.Hour)
 
-	// An earlier version of Purser didn't store the configured delay (configured is NULL).
-	// The first start after the upgrade must keep the stored delay.
+	// No configured delay is known of a row that an operator has written (configured is NULL).
+	// The next start must keep the row's delay.
 	set("UPDATE gc_review_after_defaults SET value = '7 hours', configured = NULL WHERE event = 'blob_upload'")
 	start(2*day, nil)
 	want("blob_upload", 7*time.Hour)

@@ -305,10 +305,10 @@ func TestFirstStartIsCompleted(t *testing.T) {
 	}
 }
 
-// A registry of a version without identities is upgraded. Its database and the store with its
-// blobs must get an identity. A start with its database and another store must be refused, and
-// so must a start with a new database and a store that has objects.
-func TestUpgrade(t *testing.T) {
+// Neither a database with blobs nor its store has an identity. Both must get one. A start with
+// this database and another store must be refused, and so must a start with a new database and a
+// store that has objects.
+func TestNeitherHasIdentity(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
 		b, store := setup(t), open(t)
