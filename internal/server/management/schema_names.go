@@ -6,9 +6,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// publishedNames maps a schema's name in this version to its name in the OpenAPI document. The
-// Go types of these schemas were renamed; the document keeps their old names, because clients
-// that were generated from the document use them.
+// publishedNames maps the name of a Go type to its schema's name in the OpenAPI document, where
+// the two differ. Clients that are generated from the document use its names, so a type that is
+// renamed keeps the name of its schema.
 var publishedNames = map[string]string{
 	"DryRunDeletion": "Reviewed",
 	"FailedReview":   "SetAsideReview",

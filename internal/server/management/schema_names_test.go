@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestPublishedSchemaNames: the Go types of some schemas were renamed. The OpenAPI document
-// must keep the schemas' old names, since clients were generated from it.
+// TestPublishedSchemaNames: some schemas have other names in the OpenAPI document than their Go
+// types. The document must use its own names, since clients are generated from it.
 func TestPublishedSchemaNames(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
