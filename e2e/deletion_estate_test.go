@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/http"
 	"os"
@@ -325,6 +326,30 @@ func (e *estate) stored() []string {
 	return list
 }
 
+// files returns, for each file below a directory, the result of `name` for the file's path. It
+// leaves out hidden directories and the store's identity. It may or may not list a file that
+// is removed meanwhile.
+func files(dir string, name func(path string) string) ([]string, error) {
+	var list []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case os.IsNotExist(err):
+			return nil
+		case err != nil:
+			return err
+		case e.IsDir() && path != dir && strings.HasPrefix(e.Name(), "."):
+			return fs.SkipDir
+		case !e.IsDir() && e.Name() != "purser-store.json": // the store's identity
+			list = append(list, name(path))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing the store: %w", err)
+	}
+	return list, nil
+}
+
 // drained waits until the worker of loose foreign keys has deleted the rows below all deleted
 // repositories and namespaces. It doesn't wait for the second look: the search for late rows
 // in the statistics' database, an hour after the first.
@@ -420,18 +445,4 @@ func (e *estate) noOrphans() {
 			e.t.Errorf("the audit finds %+v, want none", o)
 		}
 	}
-}
-
-// cleanly returns whether a push succeeded, that is, whether `err` is nil. It fails the test
-// if the push got no answer, or one whose status isn't 4xx or whose error code isn't one of
-// those in `clean`.
-func cleanly(t testing.TB, what string, err error) bool {
-	t.Helper()
-	var answer *statusError
-	switch {
-	case err == nil:
-	case !errors.As(err, &answer) || answer.status/100 != 4 || !clean.MatchString(answer.body):
-		t.Errorf("%s: %v, want success or a clean refusal", what, err)
-	}
-	return err == nil
 }

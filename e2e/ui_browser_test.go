@@ -13,6 +13,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -38,6 +39,25 @@ type browser struct {
 	problems []string
 	status   int64 // of the last document
 	accept   bool  // answer the next question of a page with yes
+}
+
+// chromium returns the command that loads `url` in a browser without a window. For this
+// browser, every name below example points to 127.0.0.1.
+func chromium(t *testing.T, url string) *exec.Cmd {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			dir := newDir(t)
+			cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+				"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+filepath.Join(dir, "profile"),
+				"--host-resolver-rules=MAP *.example 127.0.0.1", url)
+			cmd.Env = childEnv("HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_CACHE_HOME="+dir)
+			cmd.SysProcAttr = endsWithParent()
+			return cmd
+		}
+	}
+	lacking(t, "chromium isn't installed (tools/packages installs it)")
+	return nil
 }
 
 // newBrowser starts a browser, which ends with the test.
@@ -169,13 +189,6 @@ func (b *browser) wait(what, expression string) {
 	})
 }
 
-// answer makes the browser answer the next question of a page with yes.
-func (b *browser) answer() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.accept = true
-}
-
 // checkPage fails the test if the page has shown a problem since the last call, violates a rule of
 // accessibility, or is wider than the window.
 func (b *browser) checkPage(name string) {
@@ -194,22 +207,6 @@ func (b *browser) checkPage(name string) {
 		b.t.Errorf("%s: %s", name, p)
 	}
 	b.problems = nil
-}
-
-// shoot keeps a picture of the whole page among the test's artifacts.
-func (b *browser) shoot(name string) {
-	b.t.Helper()
-	picture, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-	if err != nil {
-		b.t.Fatalf("taking a picture of %s: %v", name, err)
-	}
-	dir := b.t.ArtifactDir()
-	if given := os.Getenv("PURSER_TEST_PICTURES"); given != "" {
-		dir = given
-	}
-	if err := os.WriteFile(filepath.Join(dir, strings.NewReplacer("/", "_", ":", "_", "?", "_").Replace(name)+".png"), picture, 0o644); err != nil {
-		b.t.Fatal(err)
-	}
 }
 
 // axe-core checks the accessibility of pages. It is used by tests only, and isn't a part of this
