@@ -190,7 +190,7 @@ func TestClientsLogIn(t *testing.T) {
 			}
 			wants(t, account+" copies", c.copies(repo, "acme/copies/"+repo))
 			wants(t, account+" pulls the copy", c.pull("acme/copies/"+repo, "v1"))
-			eventually(t, 10*time.Second, func() error { return r.mounted("acme/copies/" + repo) })
+			eventually(t, time.Minute, func() error { return r.mounted("acme/copies/" + repo) })
 		}
 	})
 }

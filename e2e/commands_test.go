@@ -31,7 +31,7 @@ func TestSecondInstanceIsRefused(t *testing.T) {
 	started := time.Now()
 	code, out := purser(t, nil, "serve", "--data-dir", r.opt.dataDir, "--addr", "127.0.0.1:0", "--debug-addr", "127.0.0.1:0")
 	refused(t, code, out, r.opt.dataDir)
-	if took := time.Since(started); took > 20*time.Second {
+	if took := time.Since(started); took > time.Minute {
 		t.Errorf("the refusal took %v", took)
 	}
 	if _, err := r.API().pushImage(t.Context(), "first/app", "v1", randomBytes(1<<10)); err != nil {

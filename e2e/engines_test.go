@@ -57,7 +57,7 @@ func startEngine(t testing.TB, name string, cmd *exec.Cmd, socket string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.signal(syscall.SIGTERM, 20*time.Second); p.running() {
+		if err := p.signal(syscall.SIGTERM, stopWithin); p.running() {
 			t.Errorf("stopping at the end of the test: %v", err)
 			p.kill()
 		}
