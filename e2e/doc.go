@@ -10,7 +10,13 @@
 // speaks plain HTTP, to find out whether a client or Purser causes a result.
 // PURSER_TEST_BINARY=PATH names a purser binary to test, which then isn't built.
 // PURSER_TEST_SOAK=10m makes the soak test longer ("make soak"), and PURSER_TEST_SOAK_SEED
-// repeats the random choices of an earlier run. The build tag e2e_all adds tests with helm, cosign
-// and the API of a Kubernetes cluster. The tag ops adds upgrades, failovers, proxies and systemd ("make ops");
-// PURSER_TEST_EARLIER_BINARY=PATH names the binary, such as that of a release, from which to upgrade.
+// repeats the random choices of an earlier run.
+//
+// "make test" runs the tests in files without the build tag all: each client and each capability
+// once, in a few minutes. A test that belongs to them takes at most 20 s on an idle machine, and
+// waits for what it expects, with a limit of a minute or more, so that it passes on a busy machine
+// too. The tag all adds the other tests: further cases, kills again and again, the soak, helm, cosign
+// and the API of a Kubernetes cluster; and the tests called TestOps of upgrades, failovers, proxies,
+// systemd and the procedures of the documentation ("make ops").
+// PURSER_TEST_EARLIER_BINARY=PATH names the binary, such as that of a release, from which they upgrade.
 package e2e

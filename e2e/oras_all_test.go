@@ -17,46 +17,6 @@ import (
 	"oras.land/oras-go/v2/content/memory"
 )
 
-func TestORASReferrers(t *testing.T) {
-	begin(t)
-	r := startRegistry(t, options{})
-	repo, ctx := orasRepository(t, r, "oras/subject"), t.Context()
-	subject := pack(t, repo, testArtifact, "the subject", nil)
-	attached := map[string][]digest.Digest{}
-	for _, text := range []string{"one", "two", "three"} {
-		for _, kind := range []string{"application/vnd.example.sbom", "application/vnd.example.signature"} {
-			desc := pack(t, repo, kind, text, &subject)
-			attached[kind] = append(attached[kind], desc.Digest)
-			attached[""] = append(attached[""], desc.Digest)
-		}
-	}
-	for kind, want := range attached {
-		var got []digest.Digest
-		err := repo.Referrers(ctx, subject, kind, func(page []v1.Descriptor) error {
-			for _, desc := range page {
-				got = append(got, desc.Digest)
-				if kind != "" && desc.ArtifactType != kind {
-					t.Errorf("a referrer of type %q among those of %q", desc.ArtifactType, kind)
-				}
-			}
-			return nil
-		})
-		slices.Sort(got)
-		slices.Sort(want)
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("referrers of type %q: %q (%v), want %q", kind, got, err, want)
-		}
-	}
-	// oras copies the manifest with all its referrers to another repository.
-	other := orasRepository(t, r, "oras/graph")
-	if err := oras.ExtendedCopyGraph(ctx, repo, other, subject, oras.DefaultExtendedCopyGraphOptions); err != nil {
-		t.Fatalf("copying the graph: %v", err)
-	}
-	for _, d := range attached[""] {
-		r.API().checkWhole(t, "oras/graph", d.String(), d.String())
-	}
-}
-
 // oras reads at most 4 MiB of each page of the list of referrers. The test expects that oras
 // sees every referrer nevertheless, even if the referrers' annotations are long and consist of
 // characters that JSON encodes in six bytes each.

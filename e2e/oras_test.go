@@ -1,17 +1,17 @@
 package e2e
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/content"
 	"oras.land/oras-go/v2/content/memory"
 	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry/remote"
-
-	"errors"
 )
 
 const testArtifact = "application/vnd.example.artifact"
@@ -79,5 +79,45 @@ func TestORAS(t *testing.T) {
 	}
 	if _, err := repo.Resolve(ctx, "a"); !errors.Is(err, errdef.ErrNotFound) {
 		t.Errorf("resolving a tag of a deleted manifest: %v, want not found", err)
+	}
+}
+
+func TestORASReferrers(t *testing.T) {
+	begin(t)
+	r := startRegistry(t, options{})
+	repo, ctx := orasRepository(t, r, "oras/subject"), t.Context()
+	subject := pack(t, repo, testArtifact, "the subject", nil)
+	attached := map[string][]digest.Digest{}
+	for _, text := range []string{"one", "two", "three"} {
+		for _, kind := range []string{"application/vnd.example.sbom", "application/vnd.example.signature"} {
+			desc := pack(t, repo, kind, text, &subject)
+			attached[kind] = append(attached[kind], desc.Digest)
+			attached[""] = append(attached[""], desc.Digest)
+		}
+	}
+	for kind, want := range attached {
+		var got []digest.Digest
+		err := repo.Referrers(ctx, subject, kind, func(page []v1.Descriptor) error {
+			for _, desc := range page {
+				got = append(got, desc.Digest)
+				if kind != "" && desc.ArtifactType != kind {
+					t.Errorf("a referrer of type %q among those of %q", desc.ArtifactType, kind)
+				}
+			}
+			return nil
+		})
+		slices.Sort(got)
+		slices.Sort(want)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("referrers of type %q: %q (%v), want %q", kind, got, err, want)
+		}
+	}
+	// oras copies the manifest with all its referrers to another repository.
+	other := orasRepository(t, r, "oras/graph")
+	if err := oras.ExtendedCopyGraph(ctx, repo, other, subject, oras.DefaultExtendedCopyGraphOptions); err != nil {
+		t.Fatalf("copying the graph: %v", err)
+	}
+	for _, d := range attached[""] {
+		r.API().checkWhole(t, "oras/graph", d.String(), d.String())
 	}
 }
