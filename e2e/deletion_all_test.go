@@ -120,6 +120,32 @@ func (e *estate) deleteBusily(times int, pushed *atomic.Int64) (deleted int) {
 	return deleted
 }
 
+// settle pushes an image to each of the repositories. Some of them may exist, with images that
+// were pushed before. It returns all content that each repository has afterwards.
+func (e *estate) settle(repos []string) (list []property) {
+	e.t.Helper()
+	for _, repo := range repos {
+		p := property{repo: repo, tags: map[string]string{}}
+		if _, err := e.r.API().pushImage(e.t.Context(), repo, "last", randomBytes(1<<10)); err != nil {
+			e.t.Fatalf("pushing when all is quiet again: %v", err)
+		}
+		tags, err := e.r.API().listTags(e.t.Context(), repo)
+		if err != nil {
+			e.t.Fatal(err)
+		}
+		for _, tag := range tags {
+			_, d, err := e.r.API().manifest(e.t.Context(), repo, tag)
+			if err != nil {
+				e.t.Fatalf("%s:%s is listed: %v", repo, tag, err)
+			}
+			p.tags[tag] = d.String()
+		}
+		p.blobs = e.blobs(repo, tags...)
+		list = append(list, p)
+	}
+	return list
+}
+
 // The test deletes repositories at every stage of a push to them. The rest of the push must be
 // refused with a proper error, or create a new repository. Nothing of a refused push may be
 // left in the store.

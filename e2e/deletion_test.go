@@ -18,29 +18,3 @@ func TestRepositoryDeleted(t *testing.T) {
 	again := e.again(app)
 	e.atRest(again, web, other)
 }
-
-// settle pushes an image to each of the repositories. Some of them may exist, with images that
-// were pushed before. It returns all content that each repository has afterwards.
-func (e *estate) settle(repos []string) (list []property) {
-	e.t.Helper()
-	for _, repo := range repos {
-		p := property{repo: repo, tags: map[string]string{}}
-		if _, err := e.r.API().pushImage(e.t.Context(), repo, "last", randomBytes(1<<10)); err != nil {
-			e.t.Fatalf("pushing when all is quiet again: %v", err)
-		}
-		tags, err := e.r.API().listTags(e.t.Context(), repo)
-		if err != nil {
-			e.t.Fatal(err)
-		}
-		for _, tag := range tags {
-			_, d, err := e.r.API().manifest(e.t.Context(), repo, tag)
-			if err != nil {
-				e.t.Fatalf("%s:%s is listed: %v", repo, tag, err)
-			}
-			p.tags[tag] = d.String()
-		}
-		p.blobs = e.blobs(repo, tags...)
-		list = append(list, p)
-	}
-	return list
-}

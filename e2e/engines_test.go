@@ -128,7 +128,7 @@ func startDocker(t testing.TB) *docker {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &docker{t, &http.Client{Transport: transport, Timeout: time.Minute},
+	return &docker{t, &http.Client{Transport: transport, Timeout: 3 * time.Minute},
 		systemClient(t, "ctr", "--address", containerd, "--namespace", "moby")}
 }
 

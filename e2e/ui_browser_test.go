@@ -123,7 +123,7 @@ func (b *browser) hear(event any) {
 // do runs actions in the tab.
 func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(b.ctx, 3*time.Minute)
 	defer cancel()
 	if err := chromedp.Do(ctx, actions...); err != nil {
 		b.t.Fatalf("%s at %s: %v", what, b.location(), err)
@@ -168,7 +168,7 @@ func (b *browser) text() string {
 // eval runs JavaScript in the page and returns its result, of a promise too.
 func eval[T any](b *browser, script string) T {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(b.ctx, 3*time.Minute)
 	defer cancel()
 	out, err := chromedp.Run(ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
 	if err != nil {
@@ -180,7 +180,7 @@ func eval[T any](b *browser, script string) T {
 // wait waits until a JavaScript expression is true. The page may change meanwhile.
 func (b *browser) wait(what, expression string) {
 	b.t.Helper()
-	eventually(b.t, time.Minute, func() error {
+	eventually(b.t, 3*time.Minute, func() error {
 		ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`Boolean(`+expression+`)`))
 		if err == nil && !ok {
 			err = fmt.Errorf("never: %s, at %s", what, b.location())
