@@ -116,8 +116,8 @@ var layers = map[string]rule{
 	"cmd/purser":                    {layer: 9},
 	"cmd/loosefk":                   {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
 	// The tests in e2e use Purser from outside, as clients do. Of this module they import
-	// only the helper that gives them an empty database.
-	"e2e": {only: true, also: []string{"internal/db/dbtest"}},
+	// only the helpers that give them an empty database and say how much to do.
+	"e2e": {only: true, also: []string{"internal/db/dbtest", "internal/testscale"}},
 	// The benchmarks are a module of their own. bench/registries sends requests to any
 	// registry, so it imports nothing of Purser. Benchmarks that measure a part of Purser
 	// from inside import that part.

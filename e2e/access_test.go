@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // accountPassword is the password of all people's accounts in closed registries.
@@ -152,14 +153,14 @@ func regctlAccess(t *testing.T, r *registry, dir string) accessClient {
 	}
 }
 
-// eachAccessClient runs a test with each client, or with crane alone unless the tests are
-// thorough, against one registry. The test gets a function that makes a client, which isn't
+// eachAccessClient runs a test with each client, or with crane alone in "make test",
+// against one registry. The test gets a function that makes a client, which isn't
 // logged in.
 func eachAccessClient(t *testing.T, test func(t *testing.T, r *registry, robotSecret, name string, newClient func() accessClient)) {
 	r, robotSecret := startClosed(t)
 	dir := writeImage(t, newImage(t, 2, 16<<10), "v1")
 	for name, start := range accessClients {
-		if !thorough && name != "crane" {
+		if !testscale.All && name != "crane" {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // splitRef cuts REPOSITORY:TAG.
@@ -22,7 +24,7 @@ func unanswered(err error) bool {
 
 func TestKillLosesNothingAcknowledged(t *testing.T) {
 	rounds := 1
-	if thorough {
+	if testscale.All {
 		rounds = 3
 	}
 	for name, storage := range storages {

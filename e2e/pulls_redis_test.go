@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // redisServer is a Redis or Valkey that a test can kill and start again. It keeps all writes
@@ -110,7 +112,7 @@ func splitHeads(t testing.TB, heads, rest *registry) *registry {
 // replicas. The test expects that the two requests together count as one pull.
 func TestPullsThroughReplicas(t *testing.T) {
 	for _, name := range []string{"crane", "regctl", "containerd"} {
-		if !thorough && name != "crane" {
+		if !testscale.All && name != "crane" {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"oras.land/oras-go/v2/content/memory"
 
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // puller is a client that pulls.
@@ -86,12 +87,12 @@ func orasPuller(t testing.TB, r *registry) puller {
 	}}
 }
 
-// The test pulls with each client, or with those of machines that run containers alone unless
-// the tests are thorough. The clients differ in the requests that they send for a
+// The test pulls with each client, or with those of machines that run containers alone in
+// "make test". The clients differ in the requests that they send for a
 // pull. The test expects that a pull counts once, whatever requests the client sends for it.
 func TestPullsOfClients(t *testing.T) {
 	for name, client := range pullers {
-		if !thorough && name != "containerd" && name != "docker" {
+		if !testscale.All && name != "containerd" && name != "docker" {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

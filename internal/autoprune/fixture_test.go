@@ -15,9 +15,13 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
-func TestMain(m *testing.M) { dbtest.Main(m) }
+func TestMain(m *testing.M) {
+	testscale.Properties()
+	dbtest.Main(m)
+}
 
 // registry is a test database with a catalog and a pruner. Its methods create repositories,
 // tags and policies in the database.

@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -28,6 +29,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: go run ./tools/suite fast|all|lint|unit|e2e|ops")
 		os.Exit(2)
 	}
+	shareCache()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	r := &run{ctx: ctx, results: newResults(), cacheBefore: cacheBytes()}
@@ -35,6 +37,15 @@ func main() {
 		r.step(s)
 	}
 	os.Exit(r.report(os.Stdout))
+}
+
+// shareCache lets the commands of the steps build with -trimpath. What they build is then the
+// same in every checkout, so that a fresh clone finds it in Go's cache.
+func shareCache() {
+	flags := strings.TrimSpace(os.Getenv("GOFLAGS") + " -trimpath")
+	if err := os.Setenv("GOFLAGS", flags); err != nil {
+		panic(err) // the name of the variable is valid
+	}
 }
 
 // step is one part of a run.
