@@ -54,6 +54,7 @@ var layers = map[string]rule{
 		also: []string{"loosefk", "loosefk/doctor", "loosefk/generate"}},
 	"tools/suite":               {only: true},                // "make test" and "make test-all"
 	"internal/testscale":        {only: true, testing: true}, // how much tests do
+	"internal/boundedcache":     {only: true},                // the only one that knows otter
 	"internal/memory":           {only: true},
 	"internal/pgsession":        {only: true},
 	"internal/limit":            {only: true},

@@ -224,7 +224,7 @@ type use struct {
 // lately. Of many requests at once, one stores it.
 func (c *Control) noteUse(ctx context.Context, a Account, credential uuid.UUID) {
 	key, now := use{a.ID, credential}, time.Now()
-	if last, ok := c.uses.GetIfPresent(key); ok && now.Sub(last) < lastUsedAge {
+	if last, ok := c.uses.Get(key); ok && now.Sub(last) < lastUsedAge {
 		return
 	}
 	c.uses.Set(key, now)

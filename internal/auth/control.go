@@ -9,13 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/maypok86/otter/v2"
-
 	"github.com/purser-registry/purser/internal/auth/identity"
 	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/auth/session"
 	"github.com/purser-registry/purser/internal/auth/throttle"
 	"github.com/purser-registry/purser/internal/auth/token"
+	"github.com/purser-registry/purser/internal/boundedcache"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/worker"
@@ -57,12 +56,12 @@ type Control struct {
 	// generation counts the changes that this process has made. A cached entry is used only if
 	// the generation is the same as before the entry was read.
 	generation  atomic.Uint64
-	rights      *otter.Cache[rightKey, entry[right]]
-	accounts    *otter.Cache[string, entry[Account]]
-	accountsBy  *otter.Cache[int64, entry[Account]]
-	credentials *otter.Cache[[32]byte, entry[owned]]
+	rights      *boundedcache.Cache[rightKey, entry[right]]
+	accounts    *boundedcache.Cache[string, entry[Account]]
+	accountsBy  *boundedcache.Cache[int64, entry[Account]]
+	credentials *boundedcache.Cache[[32]byte, entry[owned]]
 	// uses has when this process last stored that something was used.
-	uses *otter.Cache[use, time.Time]
+	uses *boundedcache.Cache[use, time.Time]
 }
 
 // owned is a credential with the name of its account.
@@ -89,7 +88,7 @@ func New(o Options) (*Control, error) {
 		accounts:    newCache[string, Account](),
 		accountsBy:  newCache[int64, Account](),
 		credentials: newCache[[32]byte, owned](),
-		uses:        otter.Must(&otter.Options[use, time.Time]{MaximumSize: rightsMax}),
+		uses:        boundedcache.New(boundedcache.Options[use, time.Time]{Entries: rightsMax}),
 	}
 	c.Store = &Store{db: o.DB, changed: func() {
 		c.generation.Add(1)
@@ -100,15 +99,15 @@ func New(o Options) (*Control, error) {
 	return c, nil
 }
 
-func newCache[K comparable, V any]() *otter.Cache[K, entry[V]] {
-	return otter.Must(&otter.Options[K, entry[V]]{MaximumSize: rightsMax})
+func newCache[K comparable, V any]() *boundedcache.Cache[K, entry[V]] {
+	return boundedcache.New(boundedcache.Options[K, entry[V]]{Entries: rightsMax})
 }
 
 // cached returns the value of a key from a cache if it isn't older than rightsAge, else from
 // `read`. Errors aren't cached.
-func cached[K comparable, V any](c *Control, cache *otter.Cache[K, entry[V]], key K, read func() (V, error)) (V, error) {
+func cached[K comparable, V any](c *Control, cache *boundedcache.Cache[K, entry[V]], key K, read func() (V, error)) (V, error) {
 	e := entry[V]{read: time.Now(), generation: c.generation.Load()}
-	if known, ok := cache.GetIfPresent(key); ok && known.generation == e.generation && e.read.Sub(known.read) < rightsAge {
+	if known, ok := cache.Get(key); ok && known.generation == e.generation && e.read.Sub(known.read) < rightsAge {
 		return known.value, nil
 	}
 	var err error

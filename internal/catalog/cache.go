@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/maypok86/otter/v2"
-
+	"github.com/purser-registry/purser/internal/boundedcache"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -53,12 +52,12 @@ type cache struct {
 	used atomic.Int64  // when a request last used the cache, in the unit of lastHeartbeat, exact to a second
 	wake chan struct{} // wakes the sender of heartbeats when requests come again
 
-	repositories *otter.Cache[pathKey, entry[repository]]
-	tagged       *otter.Cache[tagKey, entry[oci.Digest]]
-	manifests    *otter.Cache[contentKey, entry[*Manifest]]
-	blobs        *otter.Cache[contentKey, entry[Blob]]
-	promises     *otter.Cache[contentKey, entry[time.Time]]
-	lists        *otter.Cache[listKey, entry[[]string]]
+	repositories *boundedcache.Cache[pathKey, entry[repository]]
+	tagged       *boundedcache.Cache[tagKey, entry[oci.Digest]]
+	manifests    *boundedcache.Cache[contentKey, entry[*Manifest]]
+	blobs        *boundedcache.Cache[contentKey, entry[Blob]]
+	promises     *boundedcache.Cache[contentKey, entry[time.Time]]
+	lists        *boundedcache.Cache[listKey, entry[[]string]]
 }
 
 const (
@@ -101,19 +100,19 @@ func newCache(o Options) *cache {
 		seed:         maphash.MakeSeed(),
 		started:      time.Now(),
 		wake:         make(chan struct{}, 1),
-		repositories: otter.Must(&otter.Options[pathKey, entry[repository]]{MaximumSize: n}),
-		tagged:       otter.Must(&otter.Options[tagKey, entry[oci.Digest]]{MaximumSize: n}),
-		manifests: otter.Must(&otter.Options[contentKey, entry[*Manifest]]{
-			MaximumWeight: uint64(o.ManifestCacheBytes),
-			Weigher: func(k contentKey, e entry[*Manifest]) uint32 {
+		repositories: boundedcache.New(boundedcache.Options[pathKey, entry[repository]]{Entries: n}),
+		tagged:       boundedcache.New(boundedcache.Options[tagKey, entry[oci.Digest]]{Entries: n}),
+		manifests: boundedcache.New(boundedcache.Options[contentKey, entry[*Manifest]]{
+			Weight: uint64(o.ManifestCacheBytes),
+			Weigh: func(k contentKey, e entry[*Manifest]) uint32 {
 				return uint32(len(e.value.Payload) + len(k.path) + 512)
 			},
 		}),
-		blobs:    otter.Must(&otter.Options[contentKey, entry[Blob]]{MaximumSize: n}),
-		promises: otter.Must(&otter.Options[contentKey, entry[time.Time]]{MaximumSize: n}),
-		lists: otter.Must(&otter.Options[listKey, entry[[]string]]{
-			MaximumWeight: uint64(o.ManifestCacheBytes) / 4,
-			Weigher: func(k listKey, e entry[[]string]) uint32 {
+		blobs:    boundedcache.New(boundedcache.Options[contentKey, entry[Blob]]{Entries: n}),
+		promises: boundedcache.New(boundedcache.Options[contentKey, entry[time.Time]]{Entries: n}),
+		lists: boundedcache.New(boundedcache.Options[listKey, entry[[]string]]{
+			Weight: uint64(o.ManifestCacheBytes) / 4,
+			Weigh: func(k listKey, e entry[[]string]) uint32 {
 				w := len(k.path) + 256
 				for _, s := range e.value {
 					w += len(s) + 16
@@ -142,7 +141,7 @@ func (c *cache) dropAll(path string) {
 }
 
 func (c *cache) dropEverything() {
-	c.promises.InvalidateAll() // promises about blobs have no generation
+	c.promises.Clear() // promises about blobs have no generation
 	for i := range generations {
 		c.tags[i].Add(1)
 		c.rest[i].Add(1)
@@ -298,9 +297,9 @@ func (k contentKey) of() string { return k.path }
 
 // get returns the value that `m` has under the key `k`, if it was stored with generation `gen`.
 // `fresh` is the result of cache.fresh for this request; if it is false, get returns no value.
-func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
+func get[K key, V any](c *cache, fresh bool, m *boundedcache.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
 	if fresh && !c.distrusted(k.of()) {
-		if e, ok := m.GetIfPresent(k); ok && e.gen == gen {
+		if e, ok := m.Get(k); ok && e.gen == gen {
 			return e.value, true
 		}
 	}
@@ -312,7 +311,7 @@ func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, g
 // which the caller has read before the query. If the generation has changed since then, get
 // never returns the entry. keep doesn't check the age of the newest heartbeat, because get
 // returns an entry only to a request for which cache.fresh has checked this age.
-func keep[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
+func keep[K key, V any](c *cache, m *boundedcache.Cache[K, entry[V]], k K, v V, gen uint64) {
 	if !c.off && c.lastHeartbeat.Load() != 0 && !c.distrusted(k.of()) {
 		m.Set(k, entry[V]{value: v, gen: gen})
 	}

@@ -252,7 +252,7 @@ func (c *Catalog) PromiseBlobExists(ctx context.Context, path string, d oci.Dige
 // path: the promise holds in every repository, and the blob isn't deleted while the promise
 // lasts.
 func (c *Catalog) promised(k contentKey, gen uint64) bool {
-	e, ok := c.cache.promises.GetIfPresent(k)
+	e, ok := c.cache.promises.Get(k)
 	return ok && e.gen == gen && time.Now().Before(e.value)
 }
 

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/maypok86/otter/v2"
+	"github.com/purser-registry/purser/internal/boundedcache"
 )
 
 // CacheOptions configure a Cache.
@@ -29,14 +29,14 @@ type Cache struct {
 	secret [sha256.Size]byte
 	// until maps the key of a Login to the time at which it expires. The library could expire entries by
 	// itself, but for that its goroutine would wake the process every second.
-	until *otter.Cache[checkKey, time.Time]
+	until *boundedcache.Cache[checkKey, time.Time]
 
 	mu      sync.Mutex
 	running map[checkKey]*runningCheck
 	// guesses is how many checks without a cached result run now for a name and an address, and
 	// guessed the time until which one of them that failed counts. See Do.
 	guesses map[place]int
-	guessed *otter.Cache[place, time.Time]
+	guessed *boundedcache.Cache[place, time.Time]
 }
 
 // Login is what somebody sends to log in, and what it is checked against.
@@ -71,8 +71,8 @@ type runningCheck struct {
 func NewCache(o CacheOptions) *Cache {
 	c := &Cache{
 		ttl:     cmp.Or(o.TTL, time.Minute),
-		until:   otter.Must(&otter.Options[checkKey, time.Time]{MaximumSize: cmp.Or(o.Size, 10_000)}),
-		guessed: otter.Must(&otter.Options[place, time.Time]{MaximumSize: cmp.Or(o.Size, 10_000)}),
+		until:   boundedcache.New(boundedcache.Options[checkKey, time.Time]{Entries: cmp.Or(o.Size, 10_000)}),
+		guessed: boundedcache.New(boundedcache.Options[place, time.Time]{Entries: cmp.Or(o.Size, 10_000)}),
 		running: map[checkKey]*runningCheck{},
 		guesses: map[place]int{},
 	}
@@ -98,10 +98,10 @@ func (c *Cache) key(l Login) (k checkKey) {
 // address.
 func (c *Cache) has(k checkKey, from place) bool {
 	now := time.Now()
-	if until, ok := c.until.GetIfPresent(k); !ok || !now.Before(until) {
+	if until, ok := c.until.Get(k); !ok || !now.Before(until) {
 		return false
 	}
-	if until, ok := c.guessed.GetIfPresent(from); ok && now.Before(until) {
+	if until, ok := c.guessed.Get(from); ok && now.Before(until) {
 		return false
 	}
 	c.mu.Lock()

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/maypok86/otter/v2"
+	"github.com/purser-registry/purser/internal/boundedcache"
 )
 
 // cache keeps the claims of verified tokens. No timer removes entries: get compares their times
@@ -17,7 +17,7 @@ import (
 // compared only if its hash is the same, and who doesn't know the seed can't find such a guess.
 type cache struct {
 	seed    maphash.Seed
-	entries *otter.Cache[uint64, entry]
+	entries *boundedcache.Cache[uint64, entry]
 }
 
 type entry struct {
@@ -28,15 +28,15 @@ type entry struct {
 }
 
 func newCache(size int64) *cache {
-	return &cache{seed: maphash.MakeSeed(), entries: otter.Must(&otter.Options[uint64, entry]{
-		MaximumWeight: uint64(size),                                                                     //nolint:gosec // an option in bytes
-		Weigher:       func(_ uint64, e entry) uint32 { return uint32(len(e.raw)) + e.claims.weight() }, //nolint:gosec // at most MaxBytes
+	return &cache{seed: maphash.MakeSeed(), entries: boundedcache.New(boundedcache.Options[uint64, entry]{
+		Weight: uint64(size),                                                                     //nolint:gosec // an option in bytes
+		Weigh:  func(_ uint64, e entry) uint32 { return uint32(len(e.raw)) + e.claims.weight() }, //nolint:gosec // at most MaxBytes
 	})}
 }
 
 // get returns nil if there is no usable entry.
 func (c *cache) get(raw string, generation uint64, now time.Time) *Claims {
-	e, ok := c.entries.GetIfPresent(maphash.String(c.seed, raw))
+	e, ok := c.entries.Get(maphash.String(c.seed, raw))
 	if !ok || e.generation != generation || !now.Before(e.until) || e.raw != raw {
 		return nil
 	}

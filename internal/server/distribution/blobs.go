@@ -149,7 +149,7 @@ func (a *API) endedEarly(c *call, b catalog.Blob) {
 // the object from the store. Therefore redirect checks first that the object exists, unless it
 // has checked the same object less than redirectedAge ago.
 func (a *API) redirect(c *call, b catalog.Blob) (bool, error) {
-	if at, seen := a.redirected.GetIfPresent(b.StorageKey); !seen || time.Since(at) >= redirectedAge {
+	if at, seen := a.redirected.Get(b.StorageKey); !seen || time.Since(at) >= redirectedAge {
 		var err error
 		if b, err = a.wholeBlob(c, b); err != nil {
 			return false, err

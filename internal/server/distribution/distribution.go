@@ -18,9 +18,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/maypok86/otter/v2"
-
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/boundedcache"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
@@ -71,7 +70,7 @@ type API struct {
 	// store has the object with this key. redirect itself ignores entries older than
 	// redirectedAge. A cache that expires its entries isn't used, because it would wake the
 	// process every second.
-	redirected *otter.Cache[string, time.Time]
+	redirected *boundedcache.Cache[string, time.Time]
 }
 
 const (
@@ -96,7 +95,7 @@ func New(o Options) (*API, error) {
 	return &API{
 		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log,
 		uploads: newUploads(o), heavyTurns: make(chan struct{}, maxHeavy),
-		redirected: otter.Must(&otter.Options[string, time.Time]{MaximumSize: redirectedMax}),
+		redirected: boundedcache.New(boundedcache.Options[string, time.Time]{Entries: redirectedMax}),
 	}, nil
 }
 
