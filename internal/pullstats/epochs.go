@@ -20,26 +20,24 @@ type epoch struct{ redis, stats int64 }
 // lost says whether Redis was emptied or restored to an older state.
 func (e epoch) lost() bool { return e.redis < e.stats }
 
-// epochs returns the epoch of this version (now) and that of the previous version (older,
-// see upgrade.go). It reads the database before Redis: the number in Redis only grows, so a
-// flush between the two reads doesn't look like a loss of data.
-func (r *Redis) epochs(ctx context.Context, c redis.UniversalClient) (now, older epoch, err error) {
-	if err := r.stats.Pool.QueryRow(ctx, "SELECT redis_flush, redis_epoch FROM redisprocessingstate").Scan(&now.stats, &older.stats); err != nil {
-		return now, older, fmt.Errorf("reading how far pulls in Redis were flushed: %w", err)
+// epoch reads the epoch in the database and then that in Redis. In this order, since the
+// number in Redis only grows: so a flush between the two reads doesn't look like a loss of
+// data.
+func (r *Redis) epoch(ctx context.Context, c redis.UniversalClient) (e epoch, err error) {
+	if err := r.stats.Pool.QueryRow(ctx, "SELECT redis_flush FROM redisprocessingstate").Scan(&e.stats); err != nil {
+		return e, fmt.Errorf("reading how far pulls in Redis were flushed: %w", err)
 	}
-	for key, to := range map[string]*int64{epochKey: &now.redis, olderEpochKey: &older.redis} {
-		if *to, err = c.Get(ctx, key).Int64(); err != nil && !errors.Is(err, redis.Nil) {
-			return now, older, fmt.Errorf("reading how far pulls in Redis were flushed: the key %s should be a number: %w", key, err)
-		}
+	if e.redis, err = c.Get(ctx, epochKey).Int64(); err != nil && !errors.Is(err, redis.Nil) {
+		return e, fmt.Errorf("reading how far pulls in Redis were flushed: the key %s should be a number: %w", epochKey, err)
 	}
-	return now, older, nil
+	return e, nil
 }
 
-// raiseEpoch raises the epoch in Redis, which is stored under `key`, to n. Before that,
-// Redis must have a number of at least `kept`; if it has a lower one, it has lost data, and
-// raiseEpoch returns errRedisLost.
-func (r *Redis) raiseEpoch(ctx context.Context, key string, n, kept int64) error {
-	c := &call{script: epochScript, keys: []string{key}, args: []any{n, kept}}
+// raiseEpoch raises the epoch in Redis to n. Before that, Redis must have a number of at
+// least `kept`; if it has a lower one, it has lost data, and raiseEpoch returns
+// errRedisLost.
+func (r *Redis) raiseEpoch(ctx context.Context, n, kept int64) error {
+	c := &call{script: epochScript, keys: []string{epochKey}, args: []any{n, kept}}
 	r.run(ctx, []*call{c})
 	if got, err := c.outcome(); got != answered {
 		return fmt.Errorf("telling Redis of flush %d: %w", n, err)
@@ -62,14 +60,14 @@ func (w *FlushWorker) reconcileEpochs(ctx context.Context) error {
 	if err := w.opt.Redis.own(ctx, c); err != nil { // Redis may have been emptied and given to another registry
 		return fmt.Errorf("reaching Redis at %s: %w", w.opt.Redis.Address(), err)
 	}
-	now, older, err := w.opt.Redis.epochs(ctx, c)
-	if err == nil && (now.lost() || older.lost()) {
+	e, err := w.opt.Redis.epoch(ctx, c)
+	if err == nil && e.lost() {
 		err = w.recover(ctx, c)
 	}
 	if err != nil {
 		return err
 	}
-	return w.restored(ctx, now.redis)
+	return w.restored(ctx, e.redis)
 }
 
 // restored checks whether the statistics' database was restored to an older state: then

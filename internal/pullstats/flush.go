@@ -134,7 +134,7 @@ func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Durati
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
 		WITH turn AS (
 			UPDATE redisprocessingstate SET processing_status = 'PROCESSING', error_message = NULL, updated_at = now()
-			WHERE (last_processed_timestamp <= now() - $1::bigint * interval '1 microsecond' OR redis_flush = 0)
+			WHERE last_processed_timestamp <= now() - $1::bigint * interval '1 microsecond'
 				AND (processing_status <> 'PROCESSING' OR updated_at < now() - $2::bigint * interval '1 microsecond')
 			RETURNING id)
 		SELECT EXISTS (SELECT FROM turn), (EXTRACT(EPOCH FROM last_processed_timestamp - now()) * 1000000)::bigint + $1
@@ -181,44 +181,40 @@ func (w *FlushWorker) flush(ctx context.Context) error {
 		return fmt.Errorf("beginning to flush pulls: %w", err)
 	}
 	w.crash("begun")
-	if err := w.opt.Redis.raiseEpoch(ctx, epochKey, n, kept); err != nil {
+	if err := w.opt.Redis.raiseEpoch(ctx, n, kept); err != nil {
 		return err
 	}
-	var left error // why keys were left for the next run
-	keys, err := w.scan(ctx, counterPrefix+"*", &left, func(page []string) (error, error) { return w.page(ctx, n, page) })
-	if err == nil {
-		_, err = w.scan(ctx, olderPrefix+"*", &left, func(page []string) (error, error) { return w.olderPage(ctx, page) })
-	}
+	keys, left, err := w.scan(ctx, func(page []string) (error, error) { return w.page(ctx, n, page) })
 	if err = cmp.Or(err, left); err != nil {
 		return err
 	}
 	// If Redis was emptied during the scan, the scan may have missed keys. In that case
 	// Redis doesn't have the epoch any more, and raiseEpoch returns an error.
-	if err := w.opt.Redis.raiseEpoch(ctx, epochKey, n, n); err != nil {
+	if err := w.opt.Redis.raiseEpoch(ctx, n, n); err != nil {
 		return err
 	}
 	w.opt.Metrics.keysLeft(keys)
 	return w.complete(ctx, n, begun)
 }
 
-// scan reads from all Redis servers the names of the keys that match `pattern`, calls fn
-// with at most FlushOptions.Batch of them at a time, and returns their number. If fn returns an
-// error as `err`, scan ends with this error. If fn skips keys, it returns the reason as
-// `left`, which scan stores in *left. If a server can't be read, scan also stores the
-// reason in *left, and goes on with the next server.
-func (w *FlushWorker) scan(ctx context.Context, pattern string, left *error, fn func(keys []string) (left, err error)) (n int, err error) {
+// scan reads from all Redis servers the keys of counters, calls fn with at most
+// FlushOptions.Batch of them at a time, and returns their number. If fn returns an error as
+// `err`, scan ends with this error. `left` is the first reason why keys were left for the
+// next run, nil if none were: fn has skipped keys and returned the reason as `left`, or a
+// server couldn't be read, in which case scan goes on with the next server.
+func (w *FlushWorker) scan(ctx context.Context, fn func(keys []string) (left, err error)) (n int, left, err error) {
 	var failed error
 	err = w.opt.Redis.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
 		for cursor := uint64(0); failed == nil; {
-			page, next, err := c.Scan(ctx, cursor, pattern, int64(w.opt.Batch)).Result()
+			page, next, err := c.Scan(ctx, cursor, counterPrefix+"*", int64(w.opt.Batch)).Result()
 			if err != nil {
-				*left = fmt.Errorf("reading which pulls Redis has: %w", err)
+				left = fmt.Errorf("reading which pulls Redis has: %w", err)
 				return nil
 			}
 			n += len(page)
 			for part := range slices.Chunk(page, w.opt.Batch) {
 				unread, err := fn(part)
-				if *left = cmp.Or(*left, unread); err != nil {
+				if left = cmp.Or(left, unread); err != nil {
 					failed = err
 					return err
 				}
@@ -229,7 +225,7 @@ func (w *FlushWorker) scan(ctx context.Context, pattern string, left *error, fn 
 		}
 		return nil
 	})
-	return n, cmp.Or(failed, err)
+	return n, left, cmp.Or(failed, err)
 }
 
 // distinct sorts keys and removes duplicates: a scan of Redis may return a key twice.
@@ -241,11 +237,9 @@ func distinct(keys []string) []string {
 // complete records that flush number n, which began at the time `begun`, has added the pulls
 // of all counters in Redis to the statistics.
 func (w *FlushWorker) complete(ctx context.Context, n int64, begun time.Time) error {
-	// A trigger accepts the new last_processed_timestamp only with protocol = 3. So a process
-	// of a version that counts no history can't record that it has flushed everything.
 	if _, err := w.opt.Stats.Pool.Exec(ctx, `
 		UPDATE redisprocessingstate SET processing_status = 'IDLE', error_message = NULL, updated_at = now(),
-			last_processed_timestamp = GREATEST(last_processed_timestamp, $1), redis_flush = GREATEST(redis_flush, $2), protocol = 3`, begun, n); err != nil {
+			last_processed_timestamp = GREATEST(last_processed_timestamp, $1), redis_flush = GREATEST(redis_flush, $2)`, begun, n); err != nil {
 		return fmt.Errorf("recording a flush of pulls: %w", err)
 	}
 	return w.forget(ctx)
@@ -333,7 +327,7 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 		// If Redis was emptied before this read, the lost pulls must be counted from the
 		// audit log before any new counter is counted. In that case raiseEpoch returns
 		// errRedisLost.
-		if err := w.opt.Redis.raiseEpoch(ctx, epochKey, n, n); err != nil || len(p.list) == 0 {
+		if err := w.opt.Redis.raiseEpoch(ctx, n, n); err != nil || len(p.list) == 0 {
 			return err
 		}
 		has, err := countedOf(ctx, tx, idsOf(p.list))
@@ -352,7 +346,7 @@ func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p coun
 		}
 		if _, err := tx.Exec(ctx, `
 			UPDATE redisprocessingstate SET keys_processed_count = keys_processed_count + $1,
-				redis_flush = GREATEST(redis_flush, $2), updated_at = now(), protocol = 3`, p.flushed+p.gone, n); err != nil {
+				redis_flush = GREATEST(redis_flush, $2), updated_at = now()`, p.flushed+p.gone, n); err != nil {
 			return fmt.Errorf("recording a flush of pulls: %w", err)
 		}
 		w.crash("before commit")

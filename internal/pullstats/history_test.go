@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -109,23 +108,6 @@ func TestDaysOfCounters(t *testing.T) {
 			t.Errorf("%q: %v", text, r.byDay(120))
 		}
 	}
-}
-
-// A process of a version that knows no history must not be able to commit counts.
-func TestHistoryRefusesOlderVersions(t *testing.T) {
-	t.Parallel()
-	s := open(t, false, 1)
-	s.since(t) // makes the state's row
-	for _, sql := range []string{
-		"UPDATE pullstatisticsprocessingstate SET last_processed_log_id = last_processed_log_id + 1, reads = 2",
-		"UPDATE redisprocessingstate SET keys_processed_count = keys_processed_count + 1, redis_flush = 1",
-		"UPDATE redisprocessingstate SET keys_processed_count = keys_processed_count + 1, protocol = 2",
-	} {
-		if _, err := s.stats.Pool.Exec(t.Context(), sql); db.Code(err) != "55000" {
-			t.Errorf("%s: %v", sql, err)
-		}
-	}
-	exec(t, s.stats, "UPDATE redisprocessingstate SET keys_processed_count = keys_processed_count + 0, redis_flush = 1")
 }
 
 // counted adds pulls to the statistics, as the workers do.

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/db"
 )
 
 // sent is a GET or a HEAD of a manifest. Its field `process` is the number of the process
@@ -143,37 +142,4 @@ func TestJoinedExactlyOnce(t *testing.T) {
 		t.Errorf("%d entries of 12000 pulls: nothing is joined", entries)
 	}
 	t.Logf("12000 pulls in %d entries", entries)
-}
-
-// A process of the first release would count an entry that stands for 37 pulls as one pull.
-// The UPDATE by which such a process moves the watermark must fail.
-func TestOlderVersionCountsNothing(t *testing.T) {
-	t.Parallel()
-	s := open(t, true, 1)
-	e := s.pull(0, "v1", "a", noon)
-	e.Pulls = 37
-	must(t, audit.Append(t.Context(), s.log.Pool, e))
-	w := s.worker(t)
-	_, err := w.Status(t.Context())
-	must(t, err)
-	// This is the first release's statement that moves the watermark.
-	_, err = s.stats.Pool.Exec(t.Context(), `
-		UPDATE pullstatisticsprocessingstate SET
-			last_processed_xid = $3::text::xid8, last_processed_log_id = $4,
-			last_processed_timestamp = GREATEST(last_processed_timestamp, $5::timestamptz),
-			entries_counted = entries_counted + $6, updated_at = now()
-		WHERE last_processed_xid = $1::text::xid8 AND last_processed_log_id = $2`, "0", 0, "1", 1, noon, 1)
-	if db.Code(err) != "55000" {
-		t.Fatalf("an older version counts an entry of 37 pulls as one: %v", err)
-	}
-	settle(t, w)
-	s.wantCounts(t, map[string]int64{tagName(s, 0, "v1"): 37, manifestName(s, 0, "a"): 37})
-	st, err := w.Status(t.Context())
-	must(t, err)
-	if st.Counted != 37 || number(t, s.stats, "SELECT count(*) FROM pullstatisticsprocessingstate WHERE reads IS NULL") != 1 {
-		t.Errorf("the state is %+v", st)
-	}
-	// The statement by which the first release records that it found nothing to count must
-	// still succeed.
-	exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET updated_at = now()")
 }

@@ -47,7 +47,6 @@ type presence struct {
 	loop  *worker.Loop
 
 	taking sync.RWMutex // read-locked while a pull gets its time and is put into a queue
-	newest atomic.Bool  // no process of an older version records pulls
 	gap    atomic.Bool  // a pull that Redis counts is missing in the audit log
 	busy   atomic.Bool  // a pull or HEAD came since the row last said that all are written
 	came   atomic.Int64 // number of pulls and HEADs so far
@@ -77,10 +76,6 @@ func (p *presence) now() time.Time {
 	}
 	return p.wall().Add(time.Duration(p.offset.Load()))
 }
-
-// olderRun says whether a process of an older version may be recording pulls at the same
-// time.
-func (p *presence) olderRun() bool { return p != nil && !p.newest.Load() }
 
 // begin must be called before a pull gets its time, and the method end when the pull is in
 // a queue. Between the two calls the method cut waits. So cut doesn't return a time later
@@ -154,27 +149,20 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 		to = &cut
 	}
 	var theirs time.Time
-	var newest bool
 	begun := p.wall()
 	err = p.stats.Pool.QueryRow(ctx, `
 		UPDATE pullrecorders SET seen_at = now(), written_to = $2, logged = $3 WHERE id = $1 AND ended_at IS NULL
-		RETURNING clock_timestamp(),
-			NOT EXISTS (SELECT FROM pullrecorders
-				WHERE protocol = 1 AND ended_at IS NULL AND seen_at > now() - interval '5 minutes')`, p.id, to, logged).Scan(&theirs, &newest)
+		RETURNING clock_timestamp()`, p.id, to, logged).Scan(&theirs)
 	if errors.Is(err, pgx.ErrNoRows) { // there is no row yet, or another process declared this process dead
 		begun = p.wall()
 		err = p.stats.Pool.QueryRow(ctx,
-			`INSERT INTO pullrecorders (redis, written_to, logged, protocol) VALUES ($1, $2, $3, 2)
-			RETURNING id, clock_timestamp(),
-				NOT EXISTS (SELECT FROM pullrecorders
-					WHERE protocol = 1 AND ended_at IS NULL AND seen_at > now() - interval '5 minutes')`,
-			p.r.queue != nil, to, logged).Scan(&p.id, &theirs, &newest)
+			"INSERT INTO pullrecorders (redis, written_to, logged) VALUES ($1, $2, $3) RETURNING id, clock_timestamp()",
+			p.r.queue != nil, to, logged).Scan(&p.id, &theirs)
 	}
 	if err != nil {
 		p.busy.Store(true) // the row is out of date
 		return false, fmt.Errorf("telling that this process takes note of pulls: %w", err)
 	}
-	p.newest.Store(newest)
 	trip := p.wall().Sub(begun)
 	p.measure(clockSample{theirs.Sub(begun.Add(trip / 2)), trip})
 	return false, nil

@@ -26,10 +26,7 @@
 // reading the watermark again. Entries that Redis counted are skipped, and the watermark
 // moves over them too.
 //
-// An entry of the audit log may stand for several pulls; Pull.N is their number. A process
-// of an older version would count such an entry as one pull. To prevent that, a trigger
-// refuses each UPDATE of the watermark that doesn't set its column `reads` to the current
-// version; the UPDATEs of older processes don't set it.
+// An entry of the audit log may stand for several pulls; Pull.N is their number.
 //
 // At each moment the watermark divides the audit log into entries whose pulls are in the
 // statistics and entries whose pulls are not. [SyncWorker.Uses] relies on this to find each
@@ -137,16 +134,13 @@
 // statistics and redispullcounters in one snapshot. The comment of Live shows that the sum
 // is right.
 //
-// During an upgrade, replicas of the previous version count pulls in Redis keys of another
-// format: upgrade.go flushes these keys too.
-//
 // # Why the history has the same pulls
 //
 // The history says how many pulls there were on each day, in UTC: of the registry, and of each
 // namespace, repository, tag and manifest. The statements that add a batch of pulls to the
 // counts add the same pulls to the history (counts.add). So a pull is in both or in neither,
-// and for each tag and manifest the days add up to the count, from the time on when the history
-// began. A trigger refuses the counts of processes of older versions, which know no history.
+// and for each tag and manifest the days add up to the count, as long as the retention has
+// deleted none of them.
 //
 // The statistics row of a tag or manifest has the pulls of its newest day itself, and the
 // history tables have those of earlier days. The day of a row never goes back. An upsert that

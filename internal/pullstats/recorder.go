@@ -234,8 +234,9 @@ func (r *Recorder) uncounted(e audit.Entry) {
 	r.used(e)
 }
 
-// used records the last-used time of a pull that is still in this process's memory or in
-// Redis, because a process that can read neither must know that the tag was used.
+// used records the last-used time of a pull that may stay uncounted, or that stays in this
+// process's memory for a while: the other processes can't see it there, and must know that
+// the tag was used.
 func (r *Recorder) used(e audit.Entry) { r.opt.LastUsed.used(e.RepositoryID, e.Tag, e.Digest, e.Time) }
 
 // Ignore selects the pulls that aren't counted, such as those of scanners and mirrors, by

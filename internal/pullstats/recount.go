@@ -41,29 +41,23 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 		if err := lockCounters(ctx, tx); err != nil {
 			return err
 		}
-		if err := olderLock(ctx, tx); err != nil {
+		e, err := w.opt.Redis.epoch(ctx, c)
+		if err != nil || !e.lost() { // another process has recovered already
 			return err
 		}
-		now, older, err := w.opt.Redis.epochs(ctx, c)
-		if err != nil || !now.lost() && !older.lost() { // another process has recovered already
-			return err
-		}
-		w.opt.Logger.ErrorContext(ctx, "Redis has lost pulls: it was emptied, or set back", "flush", now.redis, "flush_of_database", now.stats)
-		all, err := w.recount(ctx, tx, older.lost())
+		w.opt.Logger.ErrorContext(ctx, "Redis has lost pulls: it was emptied, or set back", "flush", e.redis, "flush_of_database", e.stats)
+		all, err := w.recount(ctx, tx)
 		if err != nil {
 			return err
 		}
 		// If Redis was restored to an older state, nothing shows which pulls are missing in
 		// its counters.
-		if !all || now.redis > 0 || older.redis > 0 && older.lost() {
+		if !all || e.redis > 0 {
 			if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
 				return err
 			}
 		}
-		if err := w.opt.Redis.raiseEpoch(ctx, olderEpochKey, older.stats, 0); err != nil {
-			return err
-		}
-		return w.opt.Redis.raiseEpoch(ctx, epochKey, now.stats, 0)
+		return w.opt.Redis.raiseEpoch(ctx, e.stats, 0)
 	})
 }
 
@@ -86,16 +80,10 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 // holds the lock of lockCounters. Before the recount, Redis doesn't have the epoch: a flush
 // that finds this after it has read counters doesn't count them, and only the caller of
 // recount restores the epoch.
-func (w *FlushWorker) recount(ctx context.Context, tx pgx.Tx, older bool) (all bool, err error) {
+func (w *FlushWorker) recount(ctx context.Context, tx pgx.Tx) (all bool, err error) {
 	from, all, err := w.recountFrom(ctx)
 	if err != nil {
 		return false, err
-	}
-	var applied map[int64]int64
-	if older {
-		if applied, err = w.olderApplied(ctx, from.Add(-recountMargin)); err != nil {
-			return false, err
-		}
 	}
 	log := audit.New(w.opt.Log)
 	for after := (audit.Place{Time: from}); ; {
@@ -103,7 +91,7 @@ func (w *FlushWorker) recount(ctx context.Context, tx pgx.Tx, older bool) (all b
 		if err != nil {
 			return false, err
 		}
-		lost, unknown, err := w.lost(ctx, tx, page, applied)
+		lost, unknown, err := w.lost(ctx, tx, page)
 		if err != nil {
 			return false, err
 		}
@@ -158,27 +146,20 @@ func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool
 
 // lost returns those of the pulls in `page` that are neither in the statistics nor in
 // Redis. `unknown` says that this can't be decided for some pulls, because Redis never
-// answered whether it had counted them. `older` is the result of olderApplied; nil if Redis
-// has lost no pulls of the previous version.
-func (w *FlushWorker) lost(ctx context.Context, tx pgx.Tx, page []audit.RedisPull, older map[int64]int64) (lost []audit.RedisPull, unknown bool, err error) {
+// answered whether it had counted them.
+func (w *FlushWorker) lost(ctx context.Context, tx pgx.Tx, page []audit.RedisPull) (lost []audit.RedisPull, unknown bool, err error) {
 	var open []audit.RedisPull
 	var keys []string
 	var ids []counterID
 	for _, p := range page {
-		key := counterKey(p.RepositoryID, p.Tag, p.Digest)
 		switch {
 		case p.RepositoryID == 0: // its repository is deleted, so it isn't counted
 			continue
 		case p.Seq == 0:
 			unknown = true // Redis didn't answer
 			continue
-		case p.Seq > 0: // of the older version
-			key = olderKey(p.RepositoryID, p.Tag, p.Digest)
-			if older == nil || p.Seq <= older[olderName(key)] {
-				continue
-			}
 		}
-		p.Seq = max(p.Seq, -p.Seq)
+		key := counterKey(p.RepositoryID, p.Tag, p.Digest)
 		open, keys, ids = append(open, p), append(keys, key), append(ids, idOf(key))
 	}
 	if len(open) == 0 {

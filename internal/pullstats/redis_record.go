@@ -55,16 +55,13 @@ func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, se
 	n := 0
 	for _, e := range list {
 		n += e.n
-		e.CountedBy, e.RedisSeq = audit.CountedByRedis, -seq // older versions ignore negative sequence numbers
+		e.CountedBy, e.RedisSeq = audit.CountedByRedis, seq
 		q.r.log(ctx, e.Entry)
 		if e.name != "" && e.Tag != "" {
 			q.heads.used(e.Entry)
 		}
-		switch {
-		case got == unanswered:
+		if got == unanswered {
 			q.r.uncounted(e.Entry)
-		case q.r.presence.olderRun():
-			q.r.used(e.Entry) // processes of older versions don't read the counters, only last-used times
 		}
 	}
 	if got == unanswered {

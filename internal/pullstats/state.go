@@ -89,7 +89,7 @@ func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted 
 		UPDATE pullstatisticsprocessingstate SET
 			last_processed_xid = $3::text::xid8, last_processed_log_id = $4,
 			last_processed_timestamp = GREATEST(last_processed_timestamp, $5::timestamptz),
-			entries_counted = entries_counted + $6, updated_at = now(), reads = 3
+			entries_counted = entries_counted + $6, updated_at = now()
 		WHERE last_processed_xid = $1::text::xid8 AND last_processed_log_id = $2`,
 		strconv.FormatUint(s.Read.XID, 10), s.Read.ID, strconv.FormatUint(to.XID, 10), to.ID, last, counted)
 	if err != nil {
@@ -271,7 +271,7 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = $1::text::xid8, last_processed_log_id = $2, updated_at = now(), reads = 3",
+		_, err = tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = $1::text::xid8, last_processed_log_id = $2, updated_at = now()",
 			strconv.FormatUint(to.XID, 10), to.ID)
 		return err
 	})

@@ -43,7 +43,7 @@ func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests [
 	}
 	uses := Uses{make(map[string]time.Time, len(tags)), make(map[string]time.Time, len(digests))}
 	if w.opt.Redis != nil {
-		if err := w.opt.Redis.uses(ctx, repository, tags, digests, uses); err != nil {
+		if err := w.opt.Redis.uses(ctx, repository, uses); err != nil {
 			return Uses{}, err
 		}
 	}
@@ -89,8 +89,8 @@ func later(into map[string]time.Time, name string, at time.Time) {
 
 // uses reads from Redis when tags and manifests of a repository were last used, and adds the
 // times to the parameter `uses`: the statistics may not have these times yet. Errors:
-// errRedisLost, or why Redis or the epochs couldn't be read.
-func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []string, uses Uses) error {
+// errRedisLost, or why Redis or the epoch couldn't be read.
+func (r *Redis) uses(ctx context.Context, repository int64, uses Uses) error {
 	list, err := r.ofRepository(ctx, repository)
 	if err != nil {
 		return err
@@ -102,16 +102,10 @@ func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []stri
 	if err != nil {
 		return err
 	}
-	if err := r.olderUses(ctx, c, repository, tags, uses.Tags); err != nil {
-		return err
-	}
-	if err := r.olderUses(ctx, c, repository, digests, uses.Manifests); err != nil {
-		return err
-	}
 	// Compare the epochs only after reading the counters, so that the comparison shows
 	// whether Redis was emptied before the counters were read.
-	now, older, err := r.epochs(ctx, c)
-	if err == nil && (now.lost() || older.lost()) {
+	e, err := r.epoch(ctx, c)
+	if err == nil && e.lost() {
 		err = errRedisLost
 	}
 	return err

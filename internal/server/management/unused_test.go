@@ -126,11 +126,11 @@ func TestAPITagsNotPulledForRefused(t *testing.T) {
 	// hours to be counted, or if the audit log comes from another database server.
 	r.Exec(t, "INSERT INTO auditlog (kind, time, counted_by) VALUES ('pull_repo', now() - interval '3 hours', 'audit')")
 	r.Manage(t, "GET", tags+"1h", "").Refused(t, 503, "unavailable", "the statistics of pulls are 3h0m[0-9]s behind")
-	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET reads = 3, last_processed_xid = '1099511627776'")
+	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = '1099511627776'")
 	r.Manage(t, "GET", tags+"1h", "").Refused(t, 409, "invalid_request", "purser pulls reset")
 
 	r.Exec(t, "ALTER TABLE tagpullstatistics RENAME TO elsewhere")
-	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET reads = 3, last_processed_xid = '0', recorded_since = now() - interval '9 days'")
+	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = '0', recorded_since = now() - interval '9 days'")
 	r.Exec(t, "DELETE FROM auditlog")
 	r.Exec(t, "UPDATE tags SET created_at = now() - interval '9 days', updated_at = NULL")
 	r.Manage(t, "GET", tags+"1h", "").Refused(t, 503, "unavailable", "the statistics of pulls can't be read now")
