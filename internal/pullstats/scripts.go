@@ -13,11 +13,11 @@ import (
 
 // Keys of pulls.
 const (
-	// counterPrefix is the prefix of the keys that count pulls. The rest of the key's name,
-	// and the fields, are those of Quay's design. The repository's id is in braces, so that
+	// counterPrefix is the prefix of the keys that count pulls. The names of the keys and of
+	// their fields are those of Quay's design, but the repository's id is in braces, so that
 	// a cluster keeps all counters of a repository, and the set that lists them, on one
 	// server.
-	counterPrefix = "pull_events:counter:"
+	counterPrefix = "pull_events:repo:"
 	// uncountedPrefix is the prefix of the keys of sets, one for each repository. The set
 	// has the names of the repository's counters that aren't settled: the statistics may
 	// lack pulls of them.
