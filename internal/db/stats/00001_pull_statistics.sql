@@ -3,6 +3,15 @@
 -- repository.
 
 -- +goose Up
+-- Counts: one row for each tag, and one for each manifest.
+--
+-- Policies that delete tags by the time of their last pull treat last_check_date like a pull,
+-- so that no tag in use is deleted. A tag or manifest may be restored, so its row is kept for a
+-- while after gone_since. The worker may read an older pull by tag of a manifest after a newer
+-- one; then last_tag_pull_date keeps it from overwriting the newer pull's tag in
+-- last_tag_pulled.
+--
+-- The columns from day on belong to the history, which is explained below.
 CREATE TABLE tagpullstatistics (
     repository_id           bigint NOT NULL,
     tag_name                text COLLATE "C" NOT NULL,
@@ -18,6 +27,15 @@ CREATE TABLE tagpullstatistics (
     earlier_pulls           bigint,
     PRIMARY KEY (repository_id, tag_name)
 );
+COMMENT ON COLUMN tagpullstatistics.current_manifest_digest IS 'the manifest that the last pull delivered';
+COMMENT ON COLUMN tagpullstatistics.redis_last_processed IS 'when pulls of the tag were last flushed from Redis';
+COMMENT ON COLUMN tagpullstatistics.last_check_date IS 'when a client last asked for the tag by HEAD, or pulled it in a way that may not have been counted; exact to some minutes';
+COMMENT ON COLUMN tagpullstatistics.gone_since IS 'when a worker first found that the tag doesn''t exist any more; NULL: it exists';
+COMMENT ON COLUMN tagpullstatistics.day IS 'the newest day with pulls; NULL: there was no pull';
+COMMENT ON COLUMN tagpullstatistics.day_pulls IS 'pulls of that day';
+COMMENT ON COLUMN tagpullstatistics.earlier_day IS 'what the last count has added to tagpullhistory: a day, or NULL';
+COMMENT ON COLUMN tagpullstatistics.earlier_pulls IS 'pulls that were added for earlier_day';
+
 CREATE INDEX tagpullstatistics_last_tag_pull_date_idx ON tagpullstatistics (repository_id, last_tag_pull_date);
 
 CREATE TABLE manifestpullstatistics (
@@ -26,8 +44,8 @@ CREATE TABLE manifestpullstatistics (
     total_pull_count     bigint NOT NULL DEFAULT 0,
     last_pull_date       timestamptz,
     last_tag_pulled      text,
-    redis_last_processed timestamptz,
     last_tag_pull_date   timestamptz,
+    redis_last_processed timestamptz,
     last_check_date      timestamptz,
     gone_since           timestamptz,
     day                  date,
@@ -36,24 +54,17 @@ CREATE TABLE manifestpullstatistics (
     earlier_pulls        bigint,
     PRIMARY KEY (repository_id, manifest_digest)
 );
-CREATE INDEX manifestpullstatistics_last_pull_date_idx ON manifestpullstatistics (repository_id, last_pull_date);
-
--- Policies that delete tags by the time of their last pull treat last_check_date like a pull,
--- so that no tag in use is deleted.
---
--- A tag or manifest may be restored, so its row is kept for a while after gone_since.
---
--- The worker may read an older pull by tag of a manifest after a newer one. Then last_tag_pull_date
--- keeps it from overwriting the newer pull's tag in last_tag_pulled.
-COMMENT ON COLUMN tagpullstatistics.current_manifest_digest IS 'the manifest that the last pull delivered';
-COMMENT ON COLUMN tagpullstatistics.redis_last_processed IS 'when pulls of the tag were last flushed from Redis';
-COMMENT ON COLUMN tagpullstatistics.last_check_date IS 'when a client last asked for the tag by HEAD, or pulled it in a way that may not have been counted; exact to some minutes';
-COMMENT ON COLUMN tagpullstatistics.gone_since IS 'when a worker first found that the tag doesn''t exist any more; NULL: it exists';
 COMMENT ON COLUMN manifestpullstatistics.last_tag_pulled IS 'the tag of the last pull by tag';
 COMMENT ON COLUMN manifestpullstatistics.redis_last_processed IS 'when pulls of the manifest were last flushed from Redis';
 COMMENT ON COLUMN manifestpullstatistics.last_tag_pull_date IS 'when the manifest was last pulled by tag';
 COMMENT ON COLUMN manifestpullstatistics.last_check_date IS 'when a client last asked for the manifest by HEAD, or pulled it in a way that may not have been counted; exact to some minutes';
 COMMENT ON COLUMN manifestpullstatistics.gone_since IS 'when a worker first found that the manifest doesn''t exist any more; NULL: it exists';
+COMMENT ON COLUMN manifestpullstatistics.day IS 'the newest day with pulls; NULL: there was no pull';
+COMMENT ON COLUMN manifestpullstatistics.day_pulls IS 'pulls of that day';
+COMMENT ON COLUMN manifestpullstatistics.earlier_day IS 'what the last count has added to manifestpullhistory: a day, or NULL';
+COMMENT ON COLUMN manifestpullstatistics.earlier_pulls IS 'pulls that were added for earlier_day';
+
+CREATE INDEX manifestpullstatistics_last_pull_date_idx ON manifestpullstatistics (repository_id, last_pull_date);
 
 -- The history of pulls says how many pulls there were on each day, in UTC: of the registry
 -- (pullhistory), of a namespace, of a repository, of a tag and of a manifest. The transaction
@@ -68,15 +79,6 @@ COMMENT ON COLUMN manifestpullstatistics.gone_since IS 'when a worker first foun
 --
 -- The history of the registry and of a namespace has the pulls of deleted repositories too, and
 -- that of a repository the pulls of deleted tags and manifests.
-COMMENT ON COLUMN tagpullstatistics.day IS 'the newest day with pulls; NULL: there was no pull';
-COMMENT ON COLUMN tagpullstatistics.day_pulls IS 'pulls of that day';
-COMMENT ON COLUMN tagpullstatistics.earlier_day IS 'what the last count has added to tagpullhistory: a day, or NULL';
-COMMENT ON COLUMN tagpullstatistics.earlier_pulls IS 'pulls that were added for earlier_day';
-COMMENT ON COLUMN manifestpullstatistics.day IS 'the newest day with pulls; NULL: there was no pull';
-COMMENT ON COLUMN manifestpullstatistics.day_pulls IS 'pulls of that day';
-COMMENT ON COLUMN manifestpullstatistics.earlier_day IS 'what the last count has added to manifestpullhistory: a day, or NULL';
-COMMENT ON COLUMN manifestpullstatistics.earlier_pulls IS 'pulls that were added for earlier_day';
-
 CREATE TABLE tagpullhistory (
     repository_id bigint NOT NULL,
     tag_name      text COLLATE "C" NOT NULL,
@@ -139,18 +141,17 @@ CREATE TABLE pullstatisticsprocessingstate (
     last_processed_xid       xid8 NOT NULL DEFAULT '0',
     entries_counted          bigint NOT NULL DEFAULT 0,
     recorded_since           timestamptz NOT NULL,
-    created_at               timestamptz NOT NULL DEFAULT now(),
-    updated_at               timestamptz NOT NULL DEFAULT now(),
     checks_since             timestamptz NOT NULL DEFAULT now(),
+    history_since            timestamptz NOT NULL DEFAULT now(),
     uncounted_at             timestamptz,
-    history_since            timestamptz NOT NULL DEFAULT now()
+    created_at               timestamptz NOT NULL DEFAULT now(),
+    updated_at               timestamptz NOT NULL DEFAULT now()
 );
-
 COMMENT ON COLUMN pullstatisticsprocessingstate.last_processed_timestamp IS 'the latest time of all entries that the worker has read';
 COMMENT ON COLUMN pullstatisticsprocessingstate.recorded_since IS 'every use since then is recorded';
 COMMENT ON COLUMN pullstatisticsprocessingstate.checks_since IS 'all processes record HEAD requests since then';
-COMMENT ON COLUMN pullstatisticsprocessingstate.uncounted_at IS 'the last pull that was answered and not counted, because the recorder''s memory was full; NULL: there was none';
 COMMENT ON COLUMN pullstatisticsprocessingstate.history_since IS 'every pull since then that was counted is in the history';
+COMMENT ON COLUMN pullstatisticsprocessingstate.uncounted_at IS 'the last pull that was answered and not counted, because the recorder''s memory was full; NULL: there was none';
 
 -- pullstatisticspending has HEAD requests by tag, and pulls by digest, that a worker has read
 -- from the database. A HEAD request and a pull by digest may be the two halves of one pull of
@@ -175,10 +176,10 @@ CREATE TABLE pullstatisticspending (
     port          integer NOT NULL,
     later         bytea
 );
+COMMENT ON COLUMN pullstatisticspending.later IS 'the requests behind the first, NULL: there are none';
+
 CREATE INDEX pullstatisticspending_time_idx ON pullstatisticspending (head, time, id);
 CREATE INDEX pullstatisticspending_client_idx ON pullstatisticspending (client) WHERE head;
-
-COMMENT ON COLUMN pullstatisticspending.later IS 'the requests behind the first, NULL: there are none';
 
 -- pullrecorders has a row for each process that records pulls.
 CREATE TABLE pullrecorders (
@@ -190,7 +191,6 @@ CREATE TABLE pullrecorders (
     written_to timestamptz,
     ended_at   timestamptz
 );
-
 COMMENT ON COLUMN pullrecorders.redis IS 'Redis counts the process''s pulls, so a process that can''t read Redis can''t know which tags were used';
 COMMENT ON COLUMN pullrecorders.logged IS 'all pulls that the process records are in the audit log too, from which they can be counted again';
 COMMENT ON COLUMN pullrecorders.seen_at IS 'when the process last reported; that of a killed process only stops changing';
@@ -207,17 +207,16 @@ CREATE TABLE redisprocessingstate (
     error_message            text,
     keys_processed_count     bigint NOT NULL DEFAULT 0,
     owner                    uuid NOT NULL DEFAULT gen_random_uuid(),
-    created_at               timestamptz NOT NULL DEFAULT now(),
-    updated_at               timestamptz NOT NULL DEFAULT now(),
     flush                    bigint NOT NULL DEFAULT 0,
-    redis_flush              bigint NOT NULL DEFAULT 0
+    redis_flush              bigint NOT NULL DEFAULT 0,
+    created_at               timestamptz NOT NULL DEFAULT now(),
+    updated_at               timestamptz NOT NULL DEFAULT now()
 );
-
-INSERT INTO redisprocessingstate DEFAULT VALUES;
-
 COMMENT ON COLUMN redisprocessingstate.last_processed_timestamp IS 'when the last complete flush began';
 COMMENT ON COLUMN redisprocessingstate.flush IS 'the number of the newest flush';
 COMMENT ON COLUMN redisprocessingstate.redis_flush IS 'the newest flush that Redis was told of: a Redis that remembers an older one has lost data';
+
+INSERT INTO redisprocessingstate DEFAULT VALUES;
 
 -- A counter in Redis grows as long as it exists, and redispullcounters says how much of each
 -- counter the statistics have. A flush adds the difference to the statistics, so a flush may
@@ -229,7 +228,6 @@ CREATE TABLE redispullcounters (
     seq        bigint NOT NULL,
     updated_at timestamptz NOT NULL DEFAULT now()
 );
-
 COMMENT ON TABLE redispullcounters IS 'what the statistics have of each counter in Redis';
 COMMENT ON COLUMN redispullcounters.id IS 'the first 16 bytes of the SHA-256 of the counter''s key in Redis';
 COMMENT ON COLUMN redispullcounters.born IS 'the sequence number of the counter''s first pull: a counter that was deleted and made again has a greater one';
