@@ -1,4 +1,4 @@
-//go:build e2e_all
+//go:build all
 
 package main
 

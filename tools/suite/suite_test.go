@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A run has tests that fail in all the ways that the tests of this project may. The report must
+// end with each failure, its message and the command that runs it alone.
+func TestReportEndsWithFailures(t *testing.T) {
+	r := &run{ctx: t.Context(), results: newResults()}
+	module := writeModule(t, map[string]string{
+		"good/a_test.go":   `func TestGood(t *testing.T) {}; func TestSkipped(t *testing.T) { t.Skip("needs a moon") }`,
+		"bad/a_test.go":    `func TestBad(t *testing.T) { t.Run("case one", func(t *testing.T) { t.Error("want 1, got 2") }) }`,
+		"panic/a_test.go":  `func TestBefore(t *testing.T) {}; func TestPanics(t *testing.T) { var m map[int]int; m[1] = 1 }`,
+		"main/a_test.go":   `func TestMain(m *testing.M) { m.Run(); println("goroutines are left"); os.Exit(1) }; func TestFine(t *testing.T) {}`,
+		"broken/a_test.go": `func TestBroken(t *testing.T) { var unused int }`,
+	})
+	t.Chdir(module)
+	r.step(step{name: "tests", tests: true, command: words(goTest("-timeout=1m", "./...")...)})
+	r.step(step{name: "a command", command: words("false")})
+	r.step(step{name: "another", command: words("true")})
+	var out bytes.Buffer
+	if code := r.report(&out); code != 1 {
+		t.Errorf("exit code %d", code)
+	}
+	_, end, ok := strings.Cut(out.String(), "passed, ")
+	if !ok {
+		t.Fatalf("no line of the numbers: %s", out.String())
+	}
+	for _, want := range []string{
+		"FAIL example.com/m/bad TestBad/case_one\n", "want 1, got 2", "go test -vet=off -timeout=1m -run='^TestBad$/^case_one$' example.com/m/bad",
+		"FAIL example.com/m/panic TestPanics\n", "assignment to entry in nil map",
+		"FAIL example.com/m/main \n", "goroutines are left", "run it alone: go test -vet=off -timeout=1m example.com/m/main\n",
+		"FAIL example.com/m/broken \n", "declared and not used: unused",
+		"failed: tests, a command\n",
+	} {
+		if !strings.Contains(end, want) {
+			t.Errorf("the end of the report lacks %q", want)
+		}
+	}
+	for _, steps := range []string{"a command  FAILED", "another\n"} {
+		if !strings.Contains(out.String(), steps) {
+			t.Errorf("the steps lack %q", steps)
+		}
+	}
+	if t.Failed() {
+		t.Log(out.String())
+	}
+}
+
+// A test that is slow only because others run beside it is within its budget when it runs alone.
+func TestOverBudgetIsMeasuredAlone(t *testing.T) {
+	t.Chdir(writeModule(t, map[string]string{"a_test.go": `func TestQuick(t *testing.T) {}`}))
+	pretend := func(pkg string) error {
+		r := &run{ctx: t.Context(), results: newResults()}
+		n := name{"tests", pkg, "TestQuick"}
+		r.results.times = []outcome{{name: n, seconds: testBudget + 1, again: alone(goTest("-timeout=1m", "."), n)}}
+		return r.measureAgain(step{name: "tests", tests: true, budgeted: true})
+	}
+	if err := pretend("example.com/m"); err != nil {
+		t.Errorf("a quick test is over its budget: %v", err)
+	}
+	if err := pretend("example.com/m/missing"); err == nil || !strings.Contains(err.Error(), "TestQuick") {
+		t.Errorf("a test that can't be measured again: %v", err)
+	}
+}
+
+// After an interruption no further step runs, and the report says so.
+func TestInterruptedRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &run{ctx: ctx, results: newResults()}
+	r.results.running[name{"tests", "example.com/m", "TestSlow"}] = true
+	cancel()
+	r.step(step{name: "late", command: func() ([]string, error) { return nil, errors.New("it ran") }})
+	var out bytes.Buffer
+	if code := r.report(&out); code != 130 || !strings.Contains(out.String(), "example.com/m TestSlow") || len(r.steps) > 0 {
+		t.Errorf("exit code %d, %d steps: %s", code, len(r.steps), out.String())
+	}
+}
+
+// writeModule writes a module with one test file in each package.
+func writeModule(t *testing.T, files map[string]string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	write := func(path, text string) {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, path), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("go.mod", "module example.com/m\ngo 1.26\n")
+	for path, text := range files {
+		imports := `import "testing"`
+		if strings.Contains(text, "os.") {
+			imports = "import (\"os\"; \"testing\")"
+		}
+		write(path, "package p\n"+imports+"\n"+text+"\n")
+	}
+	return dir
+}
