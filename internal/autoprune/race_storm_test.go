@@ -53,7 +53,7 @@ const witness = `
 		IF namespace IS NULL THEN -- the repository is being deleted
 			RETURN NULL;
 		END IF;
-		IF EXISTS (SELECT FROM tagprotectionrules r WHERE NEW.tag ~ r.searched
+		IF EXISTS (SELECT FROM tagprotectionrules r WHERE NEW.tag ~ r.pattern
 			AND COALESCE(r.namespace_id, namespace) = namespace AND COALESCE(r.repository_id, NEW.repository_id) = NEW.repository_id) THEN
 			INSERT INTO wrong VALUES (format('%s is protected and was deleted', NEW.tag));
 		END IF;

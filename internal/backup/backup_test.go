@@ -556,6 +556,9 @@ func TestRefusals(t *testing.T) {
 		"no copies":                    {func(o *RestoreOptions) { o.Manifest = byReference.Manifest }, "no copies of the blobs"},
 		"a new identity, an old store": {func(o *RestoreOptions) { o.Keep, o.NewIdentity = true, true }, "keeps its identity"},
 		"a newer schema":               {func(o *RestoreOptions) { o.Manifest.Schema.Main++ }, "newer"},
+		"a build before 1.0": {func(o *RestoreOptions) {
+			o.Manifest.Schema = db.Versions{Main: 45, Stats: 10} // as such a build writes it
+		}, "before Purser 1.0"},
 	} {
 		o := restoreOptions(t, target)
 		c.change(&o)

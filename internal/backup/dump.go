@@ -175,7 +175,7 @@ func columns(t Table) string {
 func copyOut(t Table) string {
 	where := ""
 	if t.Name == settingsTable {
-		where = " WHERE name NOT IN ('partitions', 'schema_hash', 'routines_version', 'restoring', 'moved', 'moving_blobs')"
+		where = " WHERE name NOT IN ('history', 'partitions', 'schema_hash', 'routines_version', 'restoring', 'moved', 'moving_blobs')"
 	}
 	list, name := columns(t), pgx.Identifier{t.Name}.Sanitize()
 	return "COPY (SELECT " + list + " FROM " + name + where + ") TO STDOUT"

@@ -125,6 +125,8 @@ type restore struct {
 // check looks at the options alone.
 func (r *restore) check() error {
 	switch known := db.Newest(); {
+	case r.m.Schema.History == "":
+		return fmt.Errorf("backup %s can't be restored: %w", r.m.ID, db.ErrDevelopment)
 	case r.m.Schema.Main > known.Main || r.m.Schema.Stats > known.Stats:
 		return fmt.Errorf("backup %s was made by Purser %s, whose schema is newer: %w", r.m.ID, r.m.Purser, db.ErrNewerSchema)
 	case r.Keep && r.NewIdentity:
@@ -596,7 +598,7 @@ func empty(ctx context.Context, tx pgx.Tx, parts []Part, again bool) error {
 				return fmt.Errorf("table %s has got rows since the restore began, so a server is running: %w", table, ErrNotEmpty)
 			}
 		}
-		if _, err := tx.Exec(ctx, "DELETE FROM settings WHERE name <> 'partitions'"); err != nil {
+		if _, err := tx.Exec(ctx, "DELETE FROM settings WHERE name NOT IN ('history', 'partitions')"); err != nil {
 			return fmt.Errorf("deleting the defaults of settings: %w", err)
 		}
 	}

@@ -160,12 +160,6 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 		_, err := b.DB.Pool.Exec(ctx, "VACUUM gc_manifest_review_queue, gc_blob_review_queue")
 		return err
 	})
-	run("correction of sizes", 300, func(b bundle, i int) error {
-		if i == 0 {
-			b.Exec(t, "UPDATE manifest_size_corrections SET finished_at = NULL, due_at = now()")
-		}
-		return second(b.CorrectSizes(ctx, 10))
-	})
 	run("review of manifests", 1000, func(b bundle, i int) error { return reviewed(b.TryReview(ctx, "manifest", 10)) })
 	run("review of blobs", 1000, func(b bundle, i int) error { return reviewed(b.TryReview(ctx, "blob", 10)) })
 }

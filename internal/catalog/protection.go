@@ -81,7 +81,7 @@ func (c *Catalog) rules() *protection {
 // reloadRules reads all rules from the database into the cache.
 func (c *Catalog) reloadRules(ctx context.Context) error {
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT s.value, p.uuid, COALESCE(p.pattern, ''), p.searched, COALESCE(p.created_at, 'epoch'),
+		SELECT s.value, p.uuid, COALESCE(p.pattern, ''), COALESCE(p.created_at, 'epoch'),
 			COALESCE(p.namespace_id, 0), COALESCE(p.repository_id, 0),
 			CASE WHEN p.repository_id IS NULL THEN COALESCE(n.deleted_name, n.name, '') ELSE '' END, COALESCE(r.deleted_path, r.path, '')
 		FROM settings s
@@ -96,14 +96,13 @@ func (c *Catalog) reloadRules(ctx context.Context) error {
 	var r ProtectionRule
 	var id *uuid.UUID
 	var pattern string
-	var searched *string
-	_, err = pgx.ForEachRow(rows, []any{&out.version, &id, &pattern, &searched, &r.Created, &r.namespace, &r.repository,
+	_, err = pgx.ForEachRow(rows, []any{&out.version, &id, &pattern, &r.Created, &r.namespace, &r.repository,
 		&r.Scope.Namespace, &r.Scope.Repository}, func() error {
 		if id == nil {
 			return nil
 		}
 		r.ID = *id
-		r.read(pattern, searched)
+		r.read(pattern)
 		out.rules = append(out.rules, r)
 		return nil
 	})
@@ -114,18 +113,10 @@ func (c *Catalog) reloadRules(ctx context.Context) error {
 	return nil
 }
 
-// read parses a rule's stored pattern. The database column `pattern` has the form that the
-// first release reads: a pattern that has to match the whole name of a tag. The column
-// `searched` has the pattern as the user wrote it. If `searched` isn't NULL (nil), read parses
-// it instead of `pattern`.
-func (r *ProtectionRule) read(pattern string, searched *string) {
+// read parses a rule's stored pattern.
+func (r *ProtectionRule) read(pattern string) {
 	var err error
-	if searched != nil {
-		pattern = *searched
-		r.Pattern, err = oci.ParseTagPattern(pattern)
-	} else {
-		r.Pattern, err = oci.ParseWholeTagPattern(pattern)
-	}
+	r.Pattern, err = oci.ParseTagPattern(pattern)
 	if r.Problem = ""; err != nil {
 		r.Pattern, r.Problem = oci.EveryTag(pattern), fmt.Sprintf("it can't be read by this version: %v", err)
 	}
@@ -258,7 +249,7 @@ func (c *Catalog) ProtectionRules(ctx context.Context, s ProtectionScope) ([]Pro
 
 func rulesOf(ctx context.Context, tx pgx.Tx, s ProtectionScope, namespace, repository *int64) ([]ProtectionRule, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT uuid, pattern, searched, created_at FROM tagprotectionrules
+		SELECT uuid, pattern, created_at FROM tagprotectionrules
 		WHERE namespace_id IS NOT DISTINCT FROM $1 AND repository_id IS NOT DISTINCT FROM $2
 		ORDER BY created_at, uuid`, namespace, repository)
 	if err != nil {
@@ -267,9 +258,8 @@ func rulesOf(ctx context.Context, tx pgx.Tx, s ProtectionScope, namespace, repos
 	list := []ProtectionRule{}
 	r := ProtectionRule{Scope: s}
 	var pattern string
-	var searched *string
-	_, err = pgx.ForEachRow(rows, []any{&r.ID, &pattern, &searched, &r.Created}, func() error {
-		r.read(pattern, searched)
+	_, err = pgx.ForEachRow(rows, []any{&r.ID, &pattern, &r.Created}, func() error {
+		r.read(pattern)
 		list = append(list, r)
 		return nil
 	})
@@ -322,8 +312,8 @@ func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, p
 				WithStatus(http.StatusBadRequest)
 		}
 		err = tx.QueryRow(ctx, `
-			INSERT INTO tagprotectionrules (uuid, namespace_id, repository_id, pattern, searched) VALUES ($1, $2, $3, $4, $5)
-			RETURNING created_at`, rule.ID, namespace, repository, pattern.WholeText(), pattern.String()).Scan(&rule.Created)
+			INSERT INTO tagprotectionrules (uuid, namespace_id, repository_id, pattern) VALUES ($1, $2, $3, $4)
+			RETURNING created_at`, rule.ID, namespace, repository, pattern.String()).Scan(&rule.Created)
 		if err != nil {
 			return err
 		}
@@ -341,11 +331,10 @@ func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, p
 func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, id uuid.UUID) error {
 	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {
 		var pattern string
-		var searched *string
 		err := tx.QueryRow(ctx, `
 			DELETE FROM tagprotectionrules
 			WHERE uuid = $1 AND namespace_id IS NOT DISTINCT FROM $2 AND repository_id IS NOT DISTINCT FROM $3
-			RETURNING pattern, searched`, id, namespace, repository).Scan(&pattern, &searched)
+			RETURNING pattern`, id, namespace, repository).Scan(&pattern)
 		if isNoRows(err) {
 			return oci.Errorf(oci.NameUnknown, "%s has no rule %s that protects tags", s, id)
 		}
@@ -353,7 +342,7 @@ func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, i
 			return err
 		}
 		rule := ProtectionRule{ID: id, Scope: s}
-		rule.read(pattern, searched)
+		rule.read(pattern)
 		return logRule(ctx, tx, rule, repository, "delete")
 	})
 	if err != nil && !isClientError(err) {

@@ -22,7 +22,7 @@ func (c *Catalog) SetVisibility(ctx context.Context, path, visibility string) er
 	return c.setting(ctx, path, "changing the visibility", func(tx pgx.Tx, r repository) error {
 		_, err := tx.Exec(ctx, `
 			WITH changed AS (
-				UPDATE repositories SET visibility = @visibility, is_public = @visibility::text = 'public'
+				UPDATE repositories SET is_public = @visibility::text = 'public'
 				WHERE id = @repository AND is_public IS DISTINCT FROM (@visibility::text = 'public') RETURNING id
 			), logged AS (
 				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, detail)

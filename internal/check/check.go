@@ -1,6 +1,6 @@
 // Package check compares the database with the blob store, and repairs differences if asked
 // to, while registries use them. It also compares the sizes that manifests declare with the
-// stored sizes, and corrects the total sizes of manifests that the first release stored.
+// stored sizes.
 //
 // Storage keys are random, so [Run] divides them into 16 parts by their first hexadecimal
 // digit. For each part it compares two lists, both in key order: the database rows that own

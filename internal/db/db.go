@@ -29,7 +29,7 @@
 //     so it runs once for each outer row. A join would read the whole repository when that is
 //     much larger than the others, even with good statistics.
 //
-//   - Statistics (migration 44) by which the planner expects a hundred rows of each repository
+//   - Statistics by which the planner expects a hundred rows of each repository
 //     in a large table, whatever the number of namespaces and repositories is. Otherwise, in a
 //     registry of many small repositories, it expects less than one, and takes an index that
 //     leads to a whole repository to be as good as the index that leads to a single row, also

@@ -2,7 +2,12 @@ package db
 
 import (
 	"context"
+	"io/fs"
+	"strings"
+	"testing/fstest"
 	"time"
+
+	"github.com/pressly/goose/v3"
 )
 
 // Alone lets tests call the function alone. `loss` is the time after which PostgreSQL releases
@@ -11,13 +16,43 @@ func Alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx cont
 	return alone(ctx, dsn, loss, fn)
 }
 
-// MigrateUpTo applies the migrations up to a version, without the routines.
-func MigrateUpTo(ctx context.Context, dsn string, version int64) error {
-	p, done, err := gooseProvider(dsn, DefaultPartitions)
+// MigrateBy migrates as a next version would whose last migration is `sql`.
+func MigrateBy(ctx context.Context, dsn, sql string) error {
+	files := fstest.MapFS{"migrations/99999_next.sql": {Data: []byte("-- +goose Up\n" + sql)}}
+	if err := eachMigration(func(name, text string) { files[name] = &fstest.MapFile{Data: []byte(text)} }); err != nil {
+		return err
+	}
+	p, done, err := provider(dsn, files, "migrations", goose.DefaultTablename, map[string]string{"purser.partitions": "4"})
 	if err != nil {
 		return err
 	}
 	defer done()
-	_, err = p.UpTo(ctx, version)
+	_, err = upTo(ctx, p)
 	return err
+}
+
+// eachMigration calls fn with the name and the text of each migration of the main database.
+func eachMigration(fn func(name, text string)) error {
+	names, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		text, err := migrations.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		fn(name, string(text))
+	}
+	return nil
+}
+
+// WaitingMigrations returns the names of the migrations that may wait for a lock without limit.
+func WaitingMigrations() (list []string, err error) {
+	err = eachMigration(func(name, text string) {
+		if !strings.Contains(text, "\nSET LOCAL lock_timeout = '500ms';\n") {
+			list = append(list, name)
+		}
+	})
+	return list, err
 }

@@ -42,7 +42,7 @@ const DefaultPartitions = 4
 // raised with every change of these files after a release. A process compares it with the
 // version in the database: a process of an older version that starts during an upgrade doesn't
 // replace newer functions and triggers.
-const RoutinesVersion = 9
+const RoutinesVersion = 1
 
 // MigrateOptions says how to migrate.
 type MigrateOptions struct {
@@ -87,6 +87,9 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 		return 0, err
 	}
 	current, marked, err := upToDate(ctx, conn)
+	if err == nil && !current {
+		err = requireHistory(ctx, conn)
+	}
 	if err == nil && marked {
 		err = usable(ctx, conn, o.Restoring)
 	}
@@ -118,6 +121,9 @@ func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	if err := requireOwners(ctx, conn); err != nil {
 		return 0, err
 	}
+	if err := requireStatsHistory(ctx, conn); err != nil {
+		return 0, err
+	}
 	var n int
 	err = alone(ctx, dsn, lockLoss, func(ctx context.Context) error {
 		p, finish, err := statsProvider(dsn)
@@ -139,7 +145,7 @@ func Status(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 		return nil, err
 	}
 	defer done()
-	return statusOf(ctx, dsn, p, "SELECT version_id, tstamp FROM goose_db_version WHERE is_applied")
+	return statusOf(ctx, dsn, p, requireHistory, "SELECT version_id, tstamp FROM goose_db_version WHERE is_applied")
 }
 
 // StatusStats is like Status, for the tables of the statistics.
@@ -149,22 +155,25 @@ func StatusStats(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 		return nil, err
 	}
 	defer done()
-	list, err := statusOf(ctx, dsn, p, "SELECT version_id, tstamp FROM goose_stats_version WHERE is_applied")
+	list, err := statusOf(ctx, dsn, p, requireStatsHistory, "SELECT version_id, tstamp FROM goose_stats_version WHERE is_applied")
 	for i := range list {
 		list[i].Name = "stats/" + list[i].Name
 	}
 	return list, err
 }
 
-// statusOf lists the migrations of p. `applied` is the SQL of a query for the versions that
+// statusOf lists the migrations of p, unless `require` returns an error. `applied` is the SQL of a query for the versions that
 // were applied. statusOf runs this query instead of asking goose, since goose would create its
 // table if that doesn't exist.
-func statusOf(ctx context.Context, dsn string, p *goose.Provider, applied string) ([]MigrationStatus, error) {
+func statusOf(ctx context.Context, dsn string, p *goose.Provider, require func(context.Context, *pgx.Conn) error, applied string) ([]MigrationStatus, error) {
 	conn, done, err := migrationConn(ctx, dsn)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
+	if err := require(ctx, conn); err != nil {
+		return nil, err
+	}
 	at := make(map[int64]time.Time)
 	var version int64
 	var when time.Time
@@ -284,7 +293,7 @@ func statsProvider(dsn string) (*goose.Provider, func(), error) {
 
 // provider makes a goose provider for the migrations in the directory dir of files. goose
 // stores the versions that were applied in the given table.
-func provider(dsn string, files embed.FS, dir, table string, settings map[string]string) (*goose.Provider, func(), error) {
+func provider(dsn string, files fs.FS, dir, table string, settings map[string]string) (*goose.Provider, func(), error) {
 	cfg, err := migrationConfig(dsn, settings)
 	if err != nil {
 		return nil, nil, err

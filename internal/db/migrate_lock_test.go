@@ -12,14 +12,11 @@ import (
 )
 
 // TestMigrationGivesWayToRequests: during an upgrade, a request of the older version reads the
-// tables repositories and top_level_namespaces, while a migration (that of the trash) locks them
-// in the opposite order. The request must succeed, and the migration after it.
+// tables repositories and top_level_namespaces, while a migration locks them in the opposite
+// order. The request must succeed, and the migration after it.
 func TestMigrationGivesWayToRequests(t *testing.T) {
 	t.Parallel()
-	dsn := dbtest.EmptyDSN(t)
-	if err := db.MigrateUpTo(t.Context(), dsn, 40); err != nil {
-		t.Fatal(err)
-	}
+	dsn := dbtest.DSN(t)
 	conn, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -31,8 +28,9 @@ func TestMigrationGivesWayToRequests(t *testing.T) {
 			return err
 		}
 		go func() {
-			_, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{})
-			migrated <- err
+			migrated <- db.MigrateBy(t.Context(), dsn, `
+				SET LOCAL lock_timeout = '500ms';
+				LOCK TABLE top_level_namespaces, repositories IN ACCESS EXCLUSIVE MODE;`)
 		}()
 		if err := waitsForLock(t, dsn); err != nil {
 			return err
@@ -48,6 +46,15 @@ func TestMigrationGivesWayToRequests(t *testing.T) {
 	}
 	if err := <-migrated; err != nil {
 		t.Errorf("the migration: %v", err)
+	}
+}
+
+// TestMigrationsBoundTheirWaits: see routinesLockWait.
+func TestMigrationsBoundTheirWaits(t *testing.T) {
+	t.Parallel()
+	list, err := db.WaitingMigrations()
+	if err != nil || len(list) > 0 {
+		t.Errorf("migrations without the lock_timeout of the others: %q (%v)", list, err)
 	}
 }
 

@@ -41,11 +41,13 @@ func Connect(ctx context.Context, dsn string) (*pgx.Conn, func(), error) {
 type Versions struct {
 	Main  int64 `json:"main"`
 	Stats int64 `json:"stats"`
+	// History is the constant History; "" in backups that a build before 1.0 has made.
+	History string `json:"history"`
 }
 
 // Newest returns the versions that this version of Purser migrates to.
 func Newest() Versions {
-	return Versions{Main: newest(migrations, "migrations"), Stats: newest(statsMigrations, "stats")}
+	return Versions{Main: newest(migrations, "migrations"), Stats: newest(statsMigrations, "stats"), History: History}
 }
 
 func newest(files embed.FS, dir string) int64 {
@@ -69,6 +71,9 @@ func Current(ctx context.Context, conn *pgx.Conn) (version int64, err error) {
 	if err != nil || !there {
 		return 0, err
 	}
+	if err := requireHistory(ctx, conn); err != nil {
+		return 0, err
+	}
 	err = conn.QueryRow(ctx, "SELECT COALESCE(max(version_id), 0) FROM goose_db_version WHERE is_applied").Scan(&version)
 	if err != nil {
 		return 0, fmt.Errorf("reading the schema's version: %w", err)
@@ -80,6 +85,9 @@ func Current(ctx context.Context, conn *pgx.Conn) (version int64, err error) {
 func CurrentStats(ctx context.Context, conn *pgx.Conn) (version int64, err error) {
 	there, err := Exists(ctx, conn, "goose_stats_version")
 	if err != nil || !there {
+		return 0, err
+	}
+	if err := requireStatsHistory(ctx, conn); err != nil {
 		return 0, err
 	}
 	err = conn.QueryRow(ctx, "SELECT COALESCE(max(version_id), 0) FROM goose_stats_version WHERE is_applied").Scan(&version)

@@ -26,8 +26,8 @@ const (
 
 // TagPattern selects tags by name with a regular expression in RE2's syntax, which takes
 // linear time. As in Quay, the expression may match any part of the name; ^ and $ anchor it.
-// The zero value matches no tag; other values come from [ParseTagPattern],
-// [ParseWholeTagPattern] or [EveryTag]. Several goroutines may use a pattern.
+// The zero value matches no tag; other values come from [ParseTagPattern] or
+// [EveryTag]. Several goroutines may use a pattern.
 type TagPattern struct {
 	text string
 	re   *regexp.Regexp
@@ -71,40 +71,12 @@ func unwrap(text string) string {
 	return text
 }
 
-// ParseWholeTagPattern compiles a pattern that was stored by the first release, where a
-// pattern had to match the whole name. The result selects the same tags; its text is the old
-// pattern inside ^(?:…)$.
-func ParseWholeTagPattern(text string) (TagPattern, error) {
-	parsed, err := syntax.Parse(text, syntax.Perl)
-	if err != nil {
-		return TagPattern{}, patternError(err)
-	}
-	if strings.Contains(text, `\Q`) { // \Q would quote the closing bracket
-		text = parsed.String()
-	}
-	return ParseTagPattern(wholeOpen + text + wholeClose)
-}
-
 // EveryTag returns a pattern that matches every tag and whose method String returns `text`. It
 // replaces the pattern `text` of a protection rule if this version can't read the pattern, so
 // that the rule protects all tags.
 func EveryTag(text string) TagPattern { return TagPattern{text: text, re: everyTag} }
 
 var everyTag = regexp.MustCompile("")
-
-// WholeText returns a pattern that selects the same tags in the first release, where a pattern
-// must match the whole name. It is needed during an upgrade, while processes of that release
-// still run.
-func (p TagPattern) WholeText() string {
-	if p.re == nil {
-		return ""
-	}
-	parsed, err := syntax.Parse(p.text, syntax.Perl)
-	if err != nil { // can't happen: it was parsed before
-		return p.text
-	}
-	return `.*(?:` + parsed.String() + `).*`
-}
 
 func patternError(err error) error {
 	return fmt.Errorf("it isn't a regular expression (RE2 syntax): %w", err)

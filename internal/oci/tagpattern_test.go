@@ -1,7 +1,6 @@
 package oci_test
 
 import (
-	"regexp"
 	"strings"
 	"testing"
 
@@ -89,38 +88,4 @@ func TestTagPatternWarnings(t *testing.T) {
 			}
 		}
 	}
-}
-
-// FuzzWholeTagPattern converts patterns between the form that may match any part of a name and
-// the form that must match the whole name, and expects that both select the same tags.
-func FuzzWholeTagPattern(f *testing.F) {
-	for _, seed := range [][2]string{{"v.*", "v1"}, {"a|ab", "xab"}, {`\Qa`, "a"}, {`\Qa\Eb`, "xab"}, {"(?i)x$|^y", "X"}, {"(?s-m)a{2,3}?", "aa"}, {`\bq\B`, "q"}, {"(?m)^a$", "a"}} {
-		f.Add(seed[0], seed[1])
-	}
-	f.Fuzz(func(t *testing.T, text, tag string) {
-		if strings.ContainsAny(tag, "\r\n") { // no tag has them
-			return
-		}
-		p, err := oci.ParseTagPattern(text)
-		if err != nil {
-			return
-		}
-		if strings.TrimSpace(text) == text {
-			re := regexp.MustCompile(text)
-			re.Longest()
-			place := re.FindStringIndex(tag)
-			if p.Match(tag) != (place != nil) {
-				t.Fatalf("%q is found in %q: %v", text, tag, place)
-			}
-			if whole, err := oci.ParseWholeTagPattern(text); err == nil {
-				if want := place != nil && place[0] == 0 && place[1] == len(tag); whole.Match(tag) != want {
-					t.Fatalf("%q, once %q, matches %q: %v, want %v", whole, text, tag, !want, want)
-				}
-			}
-		}
-		old, err := oci.ParseWholeTagPattern(p.WholeText())
-		if err == nil && old.Match(tag) != p.Match(tag) {
-			t.Fatalf("%q in %q: %v, and in the first release, as %q: %v", p, tag, p.Match(tag), p.WholeText(), old.Match(tag))
-		}
-	})
 }

@@ -6,9 +6,7 @@
 //
 // The table webhooknotices is an outbox. [Sender.Queue] writes a row in the transaction of
 // the event, so the row exists exactly if the event happened. Every process runs a
-// [Sender], which repeats the steps below. (The view webhookdeliveries contains only the
-// notices for the configured URL. Processes of the first release, which may run during an
-// upgrade, use this view; they would send any notice that they see to that URL.)
+// [Sender], which repeats the steps below.
 //
 //  1. Claim: one statement selects notices that are due, FOR UPDATE SKIP LOCKED, writes a
 //     new random lease id into them, and sets next_attempt to the end of the lease. It is a

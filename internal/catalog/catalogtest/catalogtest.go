@@ -15,7 +15,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/catalog"
-	"github.com/purser-registry/purser/internal/check"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
@@ -69,12 +68,6 @@ func Replica(t *testing.T, dsn string, change ...func(*catalog.Options)) Bundle 
 	}
 	c := catalog.New(o)
 	return Bundle{c, gc.New(gc.Options{Catalog: c, DB: d, Reviews: reviews, Log: log}), d}
-}
-
-// CorrectSizes corrects total_size of up to n manifests, which the first release may have
-// stored with wrong sizes.
-func (b Bundle) CorrectSizes(ctx context.Context, n int) (check.SizeCorrection, error) {
-	return check.CorrectSizes(ctx, b.DB, n)
 }
 
 // Listen runs Catalog.Listen until the test ends. It returns when requests may use the caches.

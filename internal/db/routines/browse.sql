@@ -4,9 +4,7 @@
 --
 -- For an index the function doesn't use the column total_size. This column includes the lengths
 -- of the children's payloads, which the children's own sizes include too. The blobs of an
--- index are its entries that aren't manifests; they are stored as rows of the table layers. If
--- an image's total_size is negative, as the first release may have stored it, the function
--- uses the length of the payload instead.
+-- index are its entries that aren't manifests; they are stored as rows of the table layers.
 --
 -- The planner inlines the function into the statement that calls it. OFFSET 0 in its SQL makes
 -- PostgreSQL look rows up by an index: see "Plans" in package db. A manifest is looked up by a range
@@ -36,7 +34,7 @@ CREATE OR REPLACE FUNCTION purser_sized_manifest (namespace bigint, repository b
                         WHERE l.top_level_namespace_id = namespace AND l.repository_id = repository AND l.manifest_id BETWEEN manifest AND manifest
                         ORDER BY l.manifest_id OFFSET 0) l
                     CROSS JOIN LATERAL (SELECT b.size FROM blobs b WHERE b.digest = l.digest OFFSET 0) b), 0)
-            ELSE GREATEST(f.total_size, octet_length(f.payload))
+            ELSE f.total_size
             END AS size
         FROM (
             SELECT *, i.media_type IN ('application/vnd.oci.image.index.v1+json',
@@ -50,7 +48,7 @@ CREATE OR REPLACE FUNCTION purser_sized_manifest (namespace bigint, repository b
             WHERE r.repository_id = repository AND r.top_level_namespace_id = namespace AND r.parent_id = manifest
             ORDER BY r.child_id LIMIT most_children) x
         CROSS JOIN LATERAL (
-            SELECT GREATEST(c.total_size, octet_length(c.payload)) AS size FROM manifests c
+            SELECT c.total_size AS size FROM manifests c
             WHERE c.top_level_namespace_id = namespace AND c.repository_id = repository AND c.id BETWEEN x.child_id AND x.child_id
             ORDER BY c.id LIMIT 1) c) children
 $$;

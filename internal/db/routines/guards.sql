@@ -41,8 +41,7 @@ $$;
 
 -- purser_require raises an error with the SQLSTATE given by the parameter "state" unless the
 -- parameter "ok" is true. Statements call it where purser_refuse would come too late, because
--- the statement has already changed rows. Processes of the first release, which may run during
--- an upgrade, call it too.
+-- the statement has already changed rows.
 CREATE OR REPLACE FUNCTION purser_require (ok boolean, state text)
     RETURNS void
     LANGUAGE plpgsql

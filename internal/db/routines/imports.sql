@@ -1,7 +1,6 @@
 -- gc_keep_foreign_objects keeps objects of another registry out of the table of pending deletions,
 -- unless their import is finished: it writes them to gc_foreign_objects instead. A trigger does this, and
--- not the statements that record pending deletions, so that it also holds for processes of a
--- version that knows nothing of imports.
+-- not the statements that record pending deletions, so that no statement can leave it out.
 --
 -- The row lock on the import makes the end of the import wait for this transaction. So the
 -- statement that ends it, and moves the rows of gc_foreign_objects, sees the row that is written

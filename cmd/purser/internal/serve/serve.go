@@ -26,7 +26,6 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
-	storecheck "github.com/purser-registry/purser/internal/check"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
@@ -352,7 +351,7 @@ func (p dependencies) front(cfg *config.Config, access access) (*server.Server, 
 }
 
 // gcWorkers makes the workers of garbage collection, and those that manage the audit log's
-// partitions, correct sizes of manifests, and expire tags. Of garbage collection's workers,
+// partitions and expire tags. Of garbage collection's workers,
 // each wakes the worker that continues its work: manifest reviewers wake blob reviewers,
 // and blob reviewers and the reaper wake the sweeper.
 func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p dependencies, loops *worker.Metrics) ([]func(context.Context) error, error) {
@@ -376,15 +375,11 @@ func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p 
 	if err != nil {
 		return nil, err
 	}
-	sizes, err := storecheck.NewSizeCorrector(storecheck.SizeCorrectorOptions{DB: p.prunes, Log: p.log, Worker: loops})
-	if err != nil {
-		return nil, err
-	}
 	expirer, err := autoprune.NewExpirer(autoprune.ExpirerOptions{Catalog: c, Log: p.log, Worker: loops})
 	if err != nil {
 		return nil, err
 	}
-	list := append(auditWorkers(cfg.Audit, p, loops), sweeper.Run, reaper.Run, sizes.Run, expirer.Run)
+	list := append(auditWorkers(cfg.Audit, p, loops), sweeper.Run, reaper.Run, expirer.Run)
 	next := sweeper.Wake
 	for _, k := range []struct {
 		kind gc.ReviewKind

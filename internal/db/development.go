@@ -1,0 +1,63 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// History is the value of the row "history" in the table settings, which the first migration
+// inserts. The builds before 1.0 had other migrations under the same numbers, up to 45, and no
+// such row. So without it, the number of the schema's version means something else.
+const History = "1.0"
+
+const historySetting = "history"
+
+// ErrDevelopment says that a build of Purser before 1.0 has made the tables, or the backup.
+var ErrDevelopment = errors.New("a build from before Purser 1.0 made it, and Purser can't migrate that: to carry the content over, " +
+	`run that build and this one beside each other on two data directories, and "purser copy" from one to the other (see docs/migrating.md)`)
+
+// requireHistory returns ErrDevelopment if a build before 1.0 has migrated the connection's
+// database.
+func requireHistory(ctx context.Context, conn *pgx.Conn) error {
+	var there bool
+	err := conn.QueryRow(ctx, "SELECT to_regclass('settings') IS NOT NULL AND to_regclass('goose_db_version') IS NOT NULL").Scan(&there)
+	if err != nil {
+		return fmt.Errorf("looking for the schema: %w", err)
+	}
+	if !there {
+		return nil
+	}
+	var old bool
+	err = conn.QueryRow(ctx, `
+		SELECT NOT EXISTS (SELECT FROM settings WHERE name = $1) AND EXISTS (SELECT FROM goose_db_version WHERE version_id > 0 AND is_applied)`,
+		historySetting).Scan(&old)
+	if err != nil {
+		return fmt.Errorf("reading which history the schema has: %w", err)
+	}
+	if old {
+		return fmt.Errorf("the database %s can't be used: %w", conn.Config().Database, ErrDevelopment)
+	}
+	return nil
+}
+
+// requireStatsHistory is like requireHistory, for the tables of the statistics, which may be on a
+// server of their own. A development build that has made their version 5, or a later one, left
+// out version 4, which a release doesn't.
+func requireStatsHistory(ctx context.Context, conn *pgx.Conn) error {
+	there, err := Exists(ctx, conn, "goose_stats_version")
+	if err != nil || !there {
+		return err
+	}
+	var old bool
+	err = conn.QueryRow(ctx, "SELECT COALESCE(bool_or(version_id = 5) AND NOT bool_or(version_id = 4), false) FROM goose_stats_version WHERE is_applied").Scan(&old)
+	if err != nil {
+		return fmt.Errorf("reading which history the schema of the statistics has: %w", err)
+	}
+	if old {
+		return fmt.Errorf("the statistics' database %s can't be used: %w", conn.Config().Database, ErrDevelopment)
+	}
+	return nil
+}
