@@ -1,4 +1,4 @@
-//go:build ops
+//go:build all
 
 package e2e
 
