@@ -1,6 +1,7 @@
 package blob
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -13,7 +14,7 @@ func syncData(f *os.File) error {
 		if err == nil {
 			return nil
 		}
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return os.NewSyscallError("fdatasync", err)
 		}
 	}

@@ -3,6 +3,7 @@
 package blob
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -13,13 +14,13 @@ import (
 // process has opened it. An error means that the file system has no locks.
 func tryLock(f *os.File) (bool, error) {
 	for {
-		switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err {
-		case nil:
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
 			return true, nil
-		case unix.EWOULDBLOCK:
+		case errors.Is(err, unix.EWOULDBLOCK):
 			return false, nil
-		case unix.EINTR:
-		default:
+		case !errors.Is(err, unix.EINTR):
 			return false, err
 		}
 	}

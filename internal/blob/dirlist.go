@@ -81,7 +81,7 @@ func (d *Dir) list(ctx context.Context, dir, prefix string) ([]string, error) {
 				keys = append(keys, name)
 			}
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			slices.Sort(keys)
 			return keys, nil
 		}

@@ -200,9 +200,10 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			if err := b.DeleteTag(t.Context(), "r", "x"); err != nil {
 				t.Fatal(err)
 			}
+			session := b.Session(t)
 			current := func() string {
 				var s *string
-				err := b.Session(t).QueryRow(t.Context(), `SELECT encode(m.digest, 'hex') FROM tags t JOIN manifests m ON m.id = t.manifest_id
+				err := session.QueryRow(t.Context(), `SELECT encode(m.digest, 'hex') FROM tags t JOIN manifests m ON m.id = t.manifest_id
 					WHERE t.name = 'doomedtag'`).Scan(&s)
 				if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 					t.Fatal(err)

@@ -242,7 +242,7 @@ func (p *part) hash(ctx context.Context, b Owner) (oci.Digest, error) {
 		n, err := r.Read(p.buf)
 		h.Write(p.buf[:n])
 		p.hashedBytes.Add(int64(n))
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			p.mu.Lock()
 			p.report.Hashed++
 			p.mu.Unlock()

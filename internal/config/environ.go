@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -101,7 +102,7 @@ func defaultDataDir(env map[string]string) string {
 // exist, can create it.
 func writable(dir string) bool {
 	err := unix.Access(dir, unix.W_OK)
-	if err == unix.ENOENT {
+	if errors.Is(err, unix.ENOENT) {
 		err = unix.Access(filepath.Dir(dir), unix.W_OK)
 	}
 	return err == nil

@@ -164,7 +164,7 @@ func checkMembers(segment string) error {
 	var levels []level
 	for {
 		t, err := d.Token()
-		if err == io.EOF && len(levels) == 0 {
+		if errors.Is(err, io.EOF) && len(levels) == 0 {
 			return nil
 		} else if err != nil {
 			return errors.New("its claims are not in JSON")

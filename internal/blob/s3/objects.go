@@ -83,7 +83,7 @@ func (o *object) Read(p []byte) (int, error) {
 	n, err := o.body.Read(p[:min(int64(len(p)), o.rest)])
 	o.rest -= int64(n)
 	switch {
-	case err == io.EOF && o.rest > 0:
+	case errors.Is(err, io.EOF) && o.rest > 0:
 		err = io.ErrUnexpectedEOF
 	case err == nil && o.rest == 0:
 		err = io.EOF

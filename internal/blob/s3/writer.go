@@ -233,7 +233,7 @@ func (w *writer) ReadFrom(r io.Reader) (total int64, err error) {
 			return total, err
 		}
 		total += int64(n)
-		if readErr == io.EOF {
+		if errors.Is(readErr, io.EOF) {
 			return total, nil
 		}
 		if readErr != nil {

@@ -14,6 +14,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,7 +105,8 @@ func launch(t testing.TB) {
 			Log:     slog.New(slog.DiscardHandler),
 			Settings: map[string]string{
 				"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off",
-				"max_connections": "300", "autovacuum": "off", "shared_buffers": "128MB", "max_wal_size": "256MB",
+				// Each test that runs at once may have a few pools, of a dozen connections each.
+				"max_connections": strconv.Itoa(max(300, 100*runtime.GOMAXPROCS(0))), "autovacuum": "off", "shared_buffers": "128MB", "max_wal_size": "256MB",
 			},
 		})
 	})

@@ -59,7 +59,7 @@ func moveDatabaseCommand(src *command.Source) *cobra.Command {
 		url := args[0]
 		if url == "-" {
 			line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-			if err != nil && err != io.EOF {
+			if err != nil && !errors.Is(err, io.EOF) {
 				return err
 			}
 			url = strings.TrimSpace(line)
