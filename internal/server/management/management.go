@@ -151,7 +151,7 @@ func New(o Options) (*API, error) {
 			Tags: tags,
 			Components: &huma.Components{
 				SecuritySchemes: securitySchemes,
-				Schemas:         huma.NewMapRegistry("#/components/schemas/", schemaName),
+				Schemas:         huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
 			},
 		},
 		Formats: huma.DefaultFormats, DefaultFormat: "application/json",
