@@ -112,23 +112,6 @@ func (b *storeBundle) doomed() (n int) {
 	return n
 }
 
-// eventually waits until ok returns true. It has to poll, since the database and the store
-// don't say when they have reached a state. After two minutes it fails the test.
-func (b *storeBundle) eventually(what string, ok func() bool) {
-	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
-	defer cancel()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			b.t.Fatalf("waited in vain: %s; %d objects are stored, %d rows are left", what, len(b.stored()), b.doomed())
-		case <-tick.C:
-		}
-	}
-}
-
 // start runs a worker until stop is called or the test ends.
 func (b *storeBundle) start(run func(context.Context) error) (stop func()) {
 	b.t.Helper()
