@@ -53,6 +53,7 @@ var layers = map[string]rule{
 	"loosefk/cli": {only: true, // the commands of both tools
 		also: []string{"loosefk", "loosefk/doctor", "loosefk/generate"}},
 	"tools/suite":               {only: true},                // "make test" and "make test-all"
+	"internal/testtool":         {only: true, testing: true}, // the programs that tests drive
 	"internal/testscale":        {only: true, testing: true}, // how much tests do
 	"internal/boundedcache":     {only: true},                // the only one that knows otter
 	"internal/memory":           {only: true},
@@ -83,7 +84,7 @@ var layers = map[string]rule{
 	"internal/auth/throttle":       {layer: 3}, // limits on log-ins and requests
 	"internal/auth/session":        {layer: 3}, // log-ins of browsers
 	"internal/acme":                {layer: 3},
-	"internal/acme/acmetest":       {only: true, testing: true, also: []string{"internal/worker"}},
+	"internal/acme/acmetest":       {only: true, testing: true, also: []string{"internal/worker", "internal/testtool"}},
 	"internal/pullstats":           {layer: 3},
 	"internal/pullstats/redistest": {only: true, testing: true},
 	"internal/webhook":             {layer: 3},
@@ -118,7 +119,7 @@ var layers = map[string]rule{
 	"cmd/loosefk":                   {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
 	// The tests in e2e use Purser from outside, as clients do. Of this module they import
 	// only the helpers that give them an empty database and say how much to do.
-	"e2e": {only: true, also: []string{"internal/db/dbtest", "internal/testscale"}},
+	"e2e": {only: true, also: []string{"internal/db/dbtest", "internal/testscale", "internal/testtool"}},
 	// The benchmarks are a module of their own. bench/registries sends requests to any
 	// registry, so it imports nothing of Purser. Benchmarks that measure a part of Purser
 	// from inside import that part.

@@ -3,15 +3,15 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/purser-registry/purser/internal/testtool"
 )
 
 // client is a command-line client of registries, with a home directory of its own.
@@ -37,34 +37,14 @@ func newClient(t testing.TB, path string, args ...string) *client {
 		"XDG_RUNTIME_DIR="+home, "TMPDIR="+home)}
 }
 
-// toolPaths has, by a tool's name, a function that returns the path of the tool. The function
-// calls tools/get only once.
-var toolPaths sync.Map // name → func() (string, error)
-
 // toolClient returns a client for a tool in tools/versions, and builds the tool if necessary.
 func toolClient(t testing.TB, name string, args ...string) *client {
 	t.Helper()
-	get, _ := toolPaths.LoadOrStore(name, sync.OnceValues(func() (string, error) { return getTool(name) }))
-	path, err := get.(func() (string, error))()
+	path, err := testtool.Path(name)
 	if err != nil {
 		lacking(t, "no %s: %v", name, err)
 	}
 	return newClient(t, path, args...)
-}
-
-func getTool(name string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "../tools/get", name)
-	out, err := cmd.Output()
-	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			err = fmt.Errorf("%w: %s", err, exit.Stderr)
-		}
-		return "", err
-	}
-	return strings.TrimSpace(string(out)), nil
 }
 
 // systemClient returns a client for a program that is installed on the system.

@@ -12,7 +12,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
-	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -20,12 +19,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/testtool"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -73,7 +72,7 @@ func (l *log) String() string {
 // or fails if the environment variable CI is set.
 func New(t testing.TB, o Options) *Authority {
 	t.Helper()
-	binary, err := pebble()
+	binary, err := testtool.Path("pebble")
 	if err != nil {
 		if os.Getenv("CI") != "" {
 			t.Fatalf("no certificate authority to test with: %v", err)
@@ -99,17 +98,6 @@ func New(t testing.TB, o Options) *Authority {
 	must(t, os.WriteFile(a.config, config, 0o600))
 	return a
 }
-
-// pebble returns the path of Pebble's binary.
-var pebble = sync.OnceValues(func() (string, error) {
-	_, here, _, _ := runtime.Caller(0)
-	cmd := exec.Command("bash", filepath.Join(filepath.Dir(here), "..", "..", "..", "tools", "get"), "pebble")
-	out, err := cmd.Output()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return "", errors.Join(err, errors.New(string(exit.Stderr)))
-	}
-	return strings.TrimSpace(string(out)), err
-})
 
 // Start starts the authority and waits until it answers. The test's end stops it.
 func (a *Authority) Start(t testing.TB) {

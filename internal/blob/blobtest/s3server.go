@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,10 +19,10 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/blob/s3"
+	"github.com/purser-registry/purser/internal/testtool"
 )
 
 const (
-	gatewayModule = "github.com/versity/versitygw/cmd/versitygw"
 	gatewayKey    = "purser-test"
 	gatewaySecret = "purser-test-secret"
 	gatewayRegion = "us-east-1"
@@ -111,7 +110,7 @@ type gateway struct {
 func startGateway() (*gateway, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	binary, err := gatewayBinary(ctx)
+	binary, err := testtool.Path("versitygw")
 	if err != nil {
 		return nil, err
 	}
@@ -192,54 +191,4 @@ func (g *gateway) stop() {
 	g.cmd.Process.Kill()
 	<-g.exited
 	os.RemoveAll(g.dir)
-}
-
-// pinned returns the version of a tool from the file tools/versions.
-func pinned(tool string) (string, error) {
-	_, here, _, _ := runtime.Caller(0)
-	path := filepath.Join(filepath.Dir(here), "..", "..", "..", "tools", "versions")
-	list, err := os.ReadFile(path)
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(list)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == tool {
-			return f[1], nil
-		}
-	}
-	return "", fmt.Errorf("%s doesn't name %s", path, tool)
-}
-
-// gatewayBinary returns the path of the S3 server's binary, and builds it if it isn't in the
-// user's cache directory. Processes that need the binary at the same time each build it
-// elsewhere and then rename it into the cache directory.
-func gatewayBinary(ctx context.Context) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", err
-	}
-	version, err := pinned("versitygw")
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(cache, "purser", "tools", "versitygw-"+version)
-	binary := filepath.Join(dir, "versitygw")
-	if _, err := os.Stat(binary); err == nil {
-		return binary, nil
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	tmp, err := os.MkdirTemp(dir, "build-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(tmp)
-	cmd := exec.CommandContext(ctx, "go", "install", gatewayModule+"@"+version)
-	cmd.Dir = tmp
-	cmd.Env = append(os.Environ(), "GOBIN="+tmp, "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s@%s: %w\n%s", gatewayModule, version, err, out)
-	}
-	return binary, os.Rename(filepath.Join(tmp, "versitygw"), binary)
 }

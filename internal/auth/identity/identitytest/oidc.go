@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"html"
 	"net/http"
@@ -12,12 +11,11 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
+
+	"github.com/purser-registry/purser/internal/testtool"
 )
 
 // Provider is an OpenID Connect provider for one test, made by [OIDC]. It is a process of its
@@ -56,7 +54,7 @@ type User struct {
 // redirection back to the client itself calls [Provider.Authorize].
 func OIDC(t testing.TB, users ...User) *Provider {
 	t.Helper()
-	binary, err := providerBinary()
+	binary, err := testtool.Path("oidcprovider")
 	if err != nil {
 		if os.Getenv("CI") != "" {
 			t.Fatalf("no OpenID Connect provider to test with: %v", err)
@@ -215,18 +213,3 @@ func (p *Provider) form(t testing.TB, resp *http.Response) (action string, field
 	}
 	return target.String(), fields
 }
-
-// providerBinary returns the path of the provider's program, which tools/get builds once.
-var providerBinary = sync.OnceValues(func() (string, error) {
-	_, here, _, _ := runtime.Caller(0)
-	get := filepath.Join(filepath.Dir(here), "..", "..", "..", "..", "tools", "get")
-	out, err := exec.Command("bash", get, "oidcprovider").Output()
-	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			return "", fmt.Errorf("tools/get oidcprovider: %w\n%s", err, exit.Stderr)
-		}
-		return "", fmt.Errorf("tools/get oidcprovider: %w", err)
-	}
-	return strings.TrimSpace(string(out)), nil
-})
