@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // TestCapHoldsWhileTagsCome: tags that are pushed between the count and the deletion must not
@@ -129,8 +130,9 @@ func TestCapAfterKills(t *testing.T) {
 	}
 	slices := func(o *autoprune.Options) { o.Batch, o.Turn = 1, time.Nanosecond }
 	_, victim := n.replica(slices)
-	killed := 0
-	for writes := 1; ; writes++ {
+	killed, rounds, step := 0, 0, testscale.Pick(6, 1)
+	for writes := 1; ; writes += step {
+		rounds++
 		for i := range 3 {
 			n.push(i, "old", 2)
 		}
@@ -149,7 +151,7 @@ func TestCapAfterKills(t *testing.T) {
 		if n.quiet(); n.old() != 0 {
 			t.Fatalf("killed before write %d (%v), %d old tags are left", writes, err, n.old())
 		}
-		if got := values[int64](n.registry, "SELECT deleted FROM autopruneruns WHERE deleted > 0"); len(got) != writes || got[len(got)-1] != 6 {
+		if got := values[int64](n.registry, "SELECT deleted FROM autopruneruns WHERE deleted > 0"); len(got) != rounds || got[len(got)-1] != 6 {
 			t.Fatalf("killed before write %d (%v), the runs deleted %v", writes, err, got)
 		}
 		if err == nil {
@@ -157,7 +159,7 @@ func TestCapAfterKills(t *testing.T) {
 		}
 		killed++
 	}
-	if killed < 30 {
+	if killed < 30/step {
 		t.Errorf("the worker was killed only %d times", killed)
 	}
 	n.consistent()

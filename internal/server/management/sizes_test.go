@@ -56,11 +56,6 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	}
 	checkTags()
 	checkDeclared(t, r, child, image, about, top)
-	// If somebody has written a negative total size into the database, the API must show only the
-	// size of the manifest itself, without its content.
-	r.Exec(t, "UPDATE manifests SET total_size = -9223372036854775238")
-	want["v1"], want["all"] = len(payload), len(list)+len(payload)
-	checkTags()
 	r.Exec(t, "UPDATE manifests SET total_size = 9223372036854775807")
 	for _, path := range []string{"/repository/acme/app", "/organization/acme", "/gc/status"} {
 		r.Manage(t, "GET", path, "").Into(t, 200, new(any))
