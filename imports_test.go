@@ -98,8 +98,9 @@ var layers = map[string]rule{
 	"internal/registryimport":      {layer: 5, also: []string{"internal/check"}}, // takes over the storage of another registry; its tests check
 	"internal/api":                 {layer: 5},                                   // what the management API and the command line share
 	"internal/server":              {layer: 5},                                   // what its APIs share
+	"internal/server/runs":         {layer: 6},                                   // what operators start on demand
 	"internal/server/distribution": {layer: 6},
-	"internal/server/management":   {layer: 6},
+	"internal/server/management":   {layer: 6, also: []string{"internal/server/runs"}},
 	"internal/server/login":        {layer: 6},
 	"internal/server/ui":           {layer: 6},
 	"internal/server/servertest": {layer: 6, testing: true,

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // processes is a command for HasherOptions, and how often it was asked for.
@@ -84,7 +86,7 @@ func TestProcessesThatFail(t *testing.T) {
 		}
 	}})
 	var wg sync.WaitGroup
-	for i := range 60 {
+	for i := range testscale.Pick(20, 100) {
 		wg.Go(func() {
 			want := i%2 == 0
 			password := "correct horse"

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/server/runs"
 )
 
 // logAct writes an audit entry for an operator's action. The caller does the action afterwards,
@@ -20,11 +21,11 @@ func (a *API) logAct(ctx context.Context, kind audit.Kind, detail map[string]any
 // context of the request that started the run: the audit entry names this request's client.
 // `work` gets the context of the run.
 func logRun[R any](ctx context.Context, a *API, kind audit.Kind, detail map[string]any,
-	work func(ctx context.Context, r *run[R]) error,
-) func(ctx context.Context, r *run[R]) error {
+	work func(ctx context.Context, r *runs.Run[R]) error,
+) func(ctx context.Context, r *runs.Run[R]) error {
 	from := audit.SourceOf(ctx)
-	return func(ctx context.Context, r *run[R]) error {
-		status, _ := r.view()
+	return func(ctx context.Context, r *runs.Run[R]) error {
+		status, _ := r.View()
 		detail["task"] = status.ID
 		if err := a.logAct(audit.WithSource(ctx, from), kind, detail); err != nil {
 			return err

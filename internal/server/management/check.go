@@ -5,6 +5,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/check"
+	"github.com/purser-registry/purser/internal/server/runs"
 )
 
 // checkReport is the state of a run that compares the database with the blob store.
@@ -34,7 +35,7 @@ type checkProgress struct {
 
 // checkRun is the answer about a check.
 type checkRun struct {
-	RunStatus
+	runs.RunStatus
 	Deep          bool               `json:"deep"`
 	Repair        bool               `json:"repair"`
 	Progress      checkProgress      `json:"progress"`
@@ -50,7 +51,7 @@ func (a *API) addChecks() {
 		startMore: "Finds blobs without their objects, and objects that nothing owns, while the registry is used.",
 		what:      "checks",
 		ask:       "Ask for a check", cancel: "Cancel a check",
-	}, a.startCheck, func(status RunStatus, report checkReport) checkRun {
+	}, a.startCheck, func(status runs.RunStatus, report checkReport) checkRun {
 		p := report.progress
 		return checkRun{
 			RunStatus: status, Deep: report.request.Deep, Repair: report.request.Repair,
@@ -60,22 +61,22 @@ func (a *API) addChecks() {
 	})
 }
 
-func (a *API) startCheck(ctx context.Context, req checkRequest) (*run[checkReport], error) {
+func (a *API) startCheck(ctx context.Context, req checkRequest) (*runs.Run[checkReport], error) {
 	detail := map[string]any{"deep": req.Deep, "repair": req.Repair, "force": req.Force}
-	return a.checks.start(checkReport{request: req}, logRun(ctx, a, audit.RunCheck, detail, func(ctx context.Context, r *run[checkReport]) error {
+	return a.checks.Start(checkReport{request: req}, logRun(ctx, a, audit.RunCheck, detail, func(ctx context.Context, r *runs.Run[checkReport]) error {
 		summary, err := check.Run(ctx, check.Options{
 			Catalog: a.catalog, Store: a.store, Deep: req.Deep, Repair: req.Repair, Force: req.Force,
 			KeepDoomed: a.opt.GC.Collector.KeepDoomed(),
-			Progress:   func(p check.Progress) { r.update(func(report *checkReport) { report.progress = p }) },
+			Progress:   func(p check.Progress) { r.Update(func(report *checkReport) { report.progress = p }) },
 			Found: func(f check.Finding) {
-				r.update(func(report *checkReport) {
+				r.Update(func(report *checkReport) {
 					if report.found++; report.found <= maxFindings {
 						report.findings = append(report.findings, f)
 					}
 				})
 			},
 		})
-		r.update(func(report *checkReport) { report.summary = &summary })
+		r.Update(func(report *checkReport) { report.summary = &summary })
 		return err
 	}))
 }

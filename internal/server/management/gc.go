@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/server/runs"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -30,7 +31,7 @@ type gcReport struct {
 
 // gcRun is the answer about a garbage collection run.
 type gcRun struct {
-	RunStatus
+	runs.RunStatus
 	DryRun        bool                `json:"dry_run" doc:"True: nothing is deleted"`
 	Progress      gc.Progress         `json:"progress" doc:"What was done so far; in a dry run, what would have been"`
 	FindingsTotal int64               `json:"findings_total" doc:"How much a dry run would delete"`
@@ -50,7 +51,7 @@ func (a *API) addGCRuns() {
 			"do so all the time.",
 		what: "garbage collection",
 		ask:  "Ask for a run of garbage collection", cancel: "Cancel a run of garbage collection",
-	}, a.startGC, func(status RunStatus, report gcReport) gcRun {
+	}, a.startGC, func(status runs.RunStatus, report gcReport) gcRun {
 		return gcRun{
 			RunStatus: status, DryRun: report.dryRun, Progress: report.progress,
 			FindingsTotal: report.found, Findings: report.findings,
@@ -58,14 +59,14 @@ func (a *API) addGCRuns() {
 	})
 }
 
-func (a *API) startGC(ctx context.Context, req gcRequest) (*run[gcReport], error) {
+func (a *API) startGC(ctx context.Context, req gcRequest) (*runs.Run[gcReport], error) {
 	detail := map[string]any{"dry_run": req.DryRun}
-	return a.gc.start(gcReport{dryRun: req.DryRun}, logRun(ctx, a, audit.RunGC, detail, func(ctx context.Context, r *run[gcReport]) error {
+	return a.gc.Start(gcReport{dryRun: req.DryRun}, logRun(ctx, a, audit.RunGC, detail, func(ctx context.Context, r *runs.Run[gcReport]) error {
 		o := a.opt.GC
 		o.DryRun = req.DryRun
-		o.Progress = func(p gc.Progress) { r.update(func(report *gcReport) { report.progress = p }) }
+		o.Progress = func(p gc.Progress) { r.Update(func(report *gcReport) { report.progress = p }) }
 		o.WouldDelete = func(f gc.DryRunDeletion) {
-			r.update(func(report *gcReport) {
+			r.Update(func(report *gcReport) {
 				if report.found++; report.found <= maxFindings {
 					report.findings = append(report.findings, f)
 				}

@@ -44,6 +44,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/runs"
 	"github.com/purser-registry/purser/internal/webhook"
 	"github.com/purser-registry/purser/loosefk"
 )
@@ -122,9 +123,9 @@ type API struct {
 	huma     huma.API
 	routes   []*route // in the order in which they are tried
 	document func() (document, error)
-	gc       *runs[gcReport]
-	checks   *runs[checkReport]
-	loose    *runs[*loosefk.Result]
+	gc       *runs.List[gcReport]
+	checks   *runs.List[checkReport]
+	loose    *runs.List[*loosefk.Result]
 }
 
 // New makes the API with all its operations.
@@ -136,9 +137,9 @@ func New(o Options) (*API, error) {
 	o.GC.Store, o.GC.Log = o.Store, o.Log
 	a := &API{
 		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log, started: time.Now(), turns: limit.NewTurns(),
-		gc:     newRuns[gcReport]("garbage collection", o.Log),
-		checks: newRuns[checkReport]("a check", o.Log),
-		loose:  newRuns[*loosefk.Result]("a run of loose foreign keys", o.Log),
+		gc:     runs.New[gcReport]("garbage collection", o.Log),
+		checks: runs.New[checkReport]("a check", o.Log),
+		loose:  runs.New[*loosefk.Result]("a run of loose foreign keys", o.Log),
 	}
 	a.document = sync.OnceValues(a.describe)
 	a.huma = huma.NewAPI(huma.Config{
@@ -202,9 +203,9 @@ func (a *API) Mount() server.Mount {
 // Close cancels the runs that operators have started through this API, and waits until these
 // runs or `ctx` end.
 func (a *API) Close(ctx context.Context) {
-	a.gc.close(ctx)
-	a.checks.close(ctx)
-	a.loose.close(ctx)
+	a.gc.Close(ctx)
+	a.checks.Close(ctx)
+	a.loose.Close(ctx)
 }
 
 // Keys of an operation's Metadata. streamKey says that the operation itself reads the body, which

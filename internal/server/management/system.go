@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server/runs"
 	"github.com/purser-registry/purser/loosefk"
 )
 
@@ -168,7 +169,7 @@ type pendingRecords struct {
 // looseRun is the answer about a run of the worker that deletes rows whose parent row was
 // deleted (loose foreign keys).
 type looseRun struct {
-	RunStatus
+	runs.RunStatus
 	Result *loosefk.Result `json:"result,omitempty" doc:"What the run did, when it has ended"`
 }
 
@@ -204,17 +205,17 @@ func (a *API) addLooseKeys() {
 		startMore: "Processes what is due until nothing is, or a limit is reached, beside the worker that does so all the time.",
 		what:      "loose foreign keys",
 		ask:       "Ask for a run of loose foreign keys", cancel: "Cancel a run of loose foreign keys",
-	}, a.startLooseKeys, func(s RunStatus, result *loosefk.Result) looseRun { return looseRun{s, result} })
+	}, a.startLooseKeys, func(s runs.RunStatus, result *loosefk.Result) looseRun { return looseRun{s, result} })
 }
 
-func (a *API) startLooseKeys(ctx context.Context, _ looseRequest) (*run[*loosefk.Result], error) {
+func (a *API) startLooseKeys(ctx context.Context, _ looseRequest) (*runs.Run[*loosefk.Result], error) {
 	keys := a.opt.LooseKeys
 	if keys == nil {
 		return nil, errNoLooseKeys
 	}
-	return a.loose.start(nil, logRun(ctx, a, audit.RunLooseKeys, map[string]any{}, func(ctx context.Context, r *run[*loosefk.Result]) error {
+	return a.loose.Start(nil, logRun(ctx, a, audit.RunLooseKeys, map[string]any{}, func(ctx context.Context, r *runs.Run[*loosefk.Result]) error {
 		result, err := keys.Worker.RunOnce(ctx, keys.Database.Name)
-		r.update(func(report **loosefk.Result) { *report = &result })
+		r.Update(func(report **loosefk.Result) { *report = &result })
 		return err
 	}))
 }
