@@ -124,7 +124,8 @@ func (s oracleScene) compare(t rapid.TB, fates map[string]oracleFate) {
 }
 
 // TestOracle compares Evaluate with the oracle, which decides by the documentation alone, in
-// hundreds of random repositories, and in more until each kind of reason has occurred.
+// random repositories. At night it also fails if a kind of reason never occurs: fewer scenes
+// hardly have all of them.
 func TestOracle(t *testing.T) {
 	t.Parallel()
 	compareScenes(t, testscale.Pick(200, 5000), 100_000, oracleKinds)
@@ -140,7 +141,7 @@ func TestOracleManyGroups(t *testing.T) { //nolint:paralleltest // see above
 
 func compareScenes(t *testing.T, scenes, maxGroups int, kinds []string) {
 	seen, done := map[string]int{}, 0
-	for done < scenes || done < 5000 && len(missingKinds(seen, kinds)) > 0 {
+	for done < scenes {
 		rapid.Check(t, func(t *rapid.T) {
 			s := drawOracleScene(t, "app")
 			s.maxGroups = maxGroups
@@ -153,17 +154,17 @@ func compareScenes(t *testing.T, scenes, maxGroups int, kinds []string) {
 			done++
 		})
 	}
-	requireKinds(t, seen, kinds)
-}
-
-func missingKinds(seen map[string]int, kinds []string) []string {
-	return slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return seen[kind] > 0 })
+	if testscale.All {
+		requireKinds(t, seen, kinds)
+	}
 }
 
 func requireKinds(t *testing.T, seen map[string]int, kinds []string) {
 	t.Helper()
-	for _, kind := range missingKinds(seen, kinds) {
-		t.Errorf("no scene has this kind of tag: %s", kind)
+	for _, kind := range kinds {
+		if seen[kind] == 0 {
+			t.Errorf("no scene has this kind of tag: %s", kind)
+		}
 	}
 	t.Logf("scenes by kind: %v", seen)
 }
