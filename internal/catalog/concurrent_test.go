@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // TestConcurrentPushesAndDeletes has clients that push, move tags, mount and delete at random,
@@ -35,7 +36,7 @@ func testConcurrentPushesAndDeletes(t *testing.T, dsn string) {
 		rng := rand.New(rand.NewPCG(uint64(w), 1))
 		x := []bundle{a, b}[w%2]
 		group.Go(func() error {
-			for i := range 60 {
+			for i := range testscale.Pick(25, 300) {
 				if err := x.act(ctx, t, rng); err != nil {
 					return fmt.Errorf("worker %d, step %d: %w", w, i, err)
 				}

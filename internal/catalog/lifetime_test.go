@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 	"github.com/purser-registry/purser/loosefk"
 )
 
@@ -267,7 +268,7 @@ func testConcurrentLifetimes(t *testing.T, dsn string) {
 		rng := rand.New(rand.NewPCG(uint64(n), 7))
 		x := []bundle{a, b}[n%2]
 		group.Go(func() error {
-			for i := range 60 {
+			for i := range testscale.Pick(20, 300) {
 				if err := x.live(ctx, t, rng); err != nil {
 					return fmt.Errorf("client %d, step %d: %w", n, i, err)
 				}

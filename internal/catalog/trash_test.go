@@ -17,6 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 	"github.com/purser-registry/purser/loosefk"
 )
 
@@ -268,7 +269,7 @@ func TestTrashStorm(t *testing.T) {
 		r.Listen(t)
 	}
 	w := b.LooseKeys(t, loosefk.Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testscale.Pick(2*time.Second, 30*time.Second))
 	defer cancel()
 	var all errgroup.Group
 	for worker := range 8 {

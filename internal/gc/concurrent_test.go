@@ -20,6 +20,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // concurrentTimeVariable is the environment variable that says how long each test runs its
@@ -97,7 +98,7 @@ func (s *storm) calm() bool {
 }
 
 func (s *storm) run(t *testing.T) {
-	length := 3 * time.Second
+	length := testscale.Pick(2*time.Second, 30*time.Second)
 	if text := os.Getenv(concurrentTimeVariable); text != "" {
 		var err error
 		if length, err = time.ParseDuration(text); err != nil {
@@ -120,7 +121,7 @@ func (s *storm) run(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, uint64(w)))
 		b := []bundle{s.a, s.b}[w%2]
 		clients.Go(func() error {
-			for i := 0; time.Now().Before(end) || s.calm() && time.Since(end) < 30*time.Second; i++ {
+			for i := 0; time.Now().Before(end) || s.calm() && time.Since(end) < 2*time.Minute; i++ {
 				if err := s.act(ctx, t, b, rng, fmt.Sprintf("%d.%d", w, i)); err != nil {
 					return fmt.Errorf("client %d, step %d: %w", w, i, err)
 				}

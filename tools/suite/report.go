@@ -113,7 +113,7 @@ func (r *run) measureAgain(s step) error {
 	for _, o := range r.results.overBudget(s) {
 		alone := newResults()
 		again := &run{ctx: r.ctx, results: alone}
-		args := strings.Fields(strings.Replace(strings.ReplaceAll(o.again, "'", ""), "go test", "go test -json -count=1", 1))
+		args := strings.Fields(strings.Replace(strings.ReplaceAll(o.again, "'", ""), "go test", "go test -json", 1))
 		if err := again.execute(step{name: s.name, tests: true}, args); err != nil {
 			over = append(over, fmt.Sprintf("%s %s failed when it was measured again: %v", o.pkg, o.test, err))
 			continue

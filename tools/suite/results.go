@@ -42,11 +42,12 @@ type results struct {
 	output                  map[name]*strings.Builder
 	builds                  map[string]*strings.Builder // what compilers said, by import path
 	reported                map[name]bool               // a package with a failing test of its own
+	subtests                map[name]float64            // seconds of the subtests that have ended
 }
 
 func newResults() *results {
 	return &results{running: map[name]bool{}, output: map[name]*strings.Builder{},
-		builds: map[string]*strings.Builder{}, reported: map[name]bool{}}
+		builds: map[string]*strings.Builder{}, reported: map[name]bool{}, subtests: map[name]float64{}}
 }
 
 // read reads the events of the command args and prints a line for each package.
@@ -109,9 +110,12 @@ func (r *results) end(e event, n name, args []string) {
 		r.failures = append(r.failures, o)
 		fmt.Printf("--- FAIL: %s %s (%.1f s)\n%s", n.pkg, n.test, o.seconds, indent(lastLines(o.output, failureLines)))
 	}
+	r.add(n, o.seconds)
 	if strings.Contains(n.test, "/") {
 		return
 	}
+	o.seconds = max(o.seconds, r.subtests[n])
+	delete(r.subtests, n)
 	r.times = append(r.times, o)
 	switch e.Action {
 	case "pass":
@@ -122,6 +126,18 @@ func (r *results) end(e event, n name, args []string) {
 		r.skipped++
 		fmt.Printf("--- SKIP: %s %s\n%s", n.pkg, n.test, indent(lastLines(o.output, 3)))
 	}
+}
+
+// add adds the time of a subtest to that of the test around it, which ends later. The time that
+// Go tells of a test lacks its parallel subtests.
+func (r *results) add(n name, seconds float64) {
+	i := strings.LastIndex(n.test, "/")
+	if i < 0 {
+		return
+	}
+	around := name{n.step, n.pkg, n.test[:i]}
+	r.subtests[around] += max(seconds, r.subtests[n])
+	delete(r.subtests, n)
 }
 
 func (r *results) endPackage(e event, o outcome) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,9 +35,9 @@ func TestReportEndsWithFailures(t *testing.T) {
 		t.Fatalf("no line of the numbers: %s", out.String())
 	}
 	for _, want := range []string{
-		"FAIL example.com/m/bad TestBad/case_one\n", "want 1, got 2", "go test -vet=off -timeout=1m -run='^TestBad$/^case_one$' example.com/m/bad",
+		"FAIL example.com/m/bad TestBad/case_one\n", "want 1, got 2", "go test -vet=off -count=1 -timeout=1m -run='^TestBad$/^case_one$' example.com/m/bad",
 		"FAIL example.com/m/panic TestPanics\n", "assignment to entry in nil map",
-		"FAIL example.com/m/main \n", "goroutines are left", "run it alone: go test -vet=off -timeout=1m example.com/m/main\n",
+		"FAIL example.com/m/main \n", "goroutines are left", "run it alone: go test -vet=off -count=1 -timeout=1m example.com/m/main\n",
 		"FAIL example.com/m/broken \n", "declared and not used: unused",
 		"failed: tests, a command\n",
 	} {
@@ -68,6 +69,23 @@ func TestOverBudgetIsMeasuredAlone(t *testing.T) {
 	}
 	if err := pretend("example.com/m/missing"); err == nil || !strings.Contains(err.Error(), "TestQuick") {
 		t.Errorf("a test that can't be measured again: %v", err)
+	}
+}
+
+// A test's time includes that of its parallel subtests, at any depth.
+func TestTimesIncludeSubtests(t *testing.T) {
+	t.Parallel()
+	r := newResults()
+	var events strings.Builder
+	for _, line := range []string{"TestA/x/1 3", "TestA/x/2 4", "TestA/x 0.5", "TestA/y 2", "TestA 1", "TestB/x 1", "TestB 5"} {
+		test, seconds, _ := strings.Cut(line, " ")
+		fmt.Fprintf(&events, "{\"Action\":\"pass\",\"Package\":\"p\",\"Test\":%q,\"Elapsed\":%s}\n", test, seconds)
+	}
+	if err := r.read(strings.NewReader(events.String()), step{name: "tests"}, goTest()); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.times) != 2 || r.times[0].seconds != 9 || r.times[1].seconds != 5 || len(r.subtests) > 0 {
+		t.Errorf("%+v, %v", r.times, r.subtests)
 	}
 }
 
