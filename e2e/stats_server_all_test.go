@@ -219,7 +219,7 @@ func TestMigrateBothServers(t *testing.T) {
 		if code != 0 {
 			t.Fatalf("purser migrate status exited with %d:\n%s", code, out)
 		}
-		for _, name := range []string{"00001_schema.sql", "00003_loose_foreign_keys.sql", "00001_pull_statistics.sql"} {
+		for _, name := range []string{" 00001_schema.sql", "stats/00001_pull_statistics.sql"} {
 			line := ""
 			for l := range strings.Lines(out) {
 				if strings.Contains(l, name) {
