@@ -156,7 +156,7 @@ type markedReader struct {
 
 func (r *markedReader) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && err != io.EOF { //nolint:errorlint // io.Reader returns EOF itself; an error that wraps it is a failure
 		r.err = err
 	}
 	return n, err

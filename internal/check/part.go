@@ -242,7 +242,7 @@ func (p *part) hash(ctx context.Context, b Owner) (oci.Digest, error) {
 		n, err := r.Read(p.buf)
 		h.Write(p.buf[:n])
 		p.hashedBytes.Add(int64(n))
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { //nolint:errorlint // io.Reader returns EOF itself; an error that wraps it is a failure
 			p.mu.Lock()
 			p.report.Hashed++
 			p.mu.Unlock()

@@ -233,7 +233,7 @@ func (w *writer) ReadFrom(r io.Reader) (total int64, err error) {
 			return total, err
 		}
 		total += int64(n)
-		if errors.Is(readErr, io.EOF) {
+		if readErr == io.EOF { //nolint:errorlint // io.Reader returns EOF itself; an error that wraps it is a failure
 			return total, nil
 		}
 		if readErr != nil {
