@@ -303,7 +303,7 @@ func (d *Directory) findUser(ctx context.Context, name string) (c *directoryConn
 			found, err = c.Search(request)
 			return err
 		})
-		if err == nil || !reused || ctx.Err() != nil || !ldap.IsErrorWithCode(err, ldap.ErrorNetwork) {
+		if err == nil || !reused || ctx.Err() != nil || !c.broken {
 			break
 		}
 		c.Close() //nolint:errcheck // the directory has closed it; take another one

@@ -25,7 +25,9 @@ func (c *directoryConn) do(ctx context.Context, fn func() error) error {
 		c.raw.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // it is closed already then
 	})
 	err := fn()
-	if !stop() || ldap.IsErrorWithCode(err, ldap.ErrorNetwork) {
+	// The library's error for a connection that ended while a request waited for its answer has no
+	// code. It closes that connection before it returns the error.
+	if !stop() || c.IsClosing() || ldap.IsErrorWithCode(err, ldap.ErrorNetwork) {
 		c.broken = true
 	}
 	if err != nil && ctx.Err() != nil {
