@@ -21,7 +21,7 @@ func TestPreviewEqualsRun(t *testing.T) {
 	t.Parallel()
 	deleted, freed, attached := 0, int64(0), 0
 	tooLittle := func() bool { return deleted < 20 || freed < 200 || attached < 2 }
-	for seed := uint64(0); seed < testscale.Pick(uint64(4), 100) || seed < 100 && tooLittle(); seed++ {
+	for seed := uint64(0); seed < testscale.Pick(uint64(2), 100) || seed < 100 && tooLittle(); seed++ {
 		r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page = 3, 5 })
 		l := &library{registry: r, rnd: rand.New(rand.NewPCG(seed, 1))}
 		l.fill()
@@ -31,7 +31,7 @@ func TestPreviewEqualsRun(t *testing.T) {
 			r.must(err)
 			_, err = r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
 			r.must(err)
-			r.policy(autoprune.Target{Namespace: "n"}, `{"method": "number_of_tags", "numTags": 2, "tagPattern": "a.*"}`)
+			r.policy(autoprune.Target{Namespace: "n"}, `{"method": "number_of_tags", "numTags": 2, "tagPattern": "a.+|a"}`) // fill makes no such policy
 		}
 		l.collect()
 		before, entries := l.bytes(), value[int64](r, "SELECT COALESCE(max(id), 0) FROM auditlog")

@@ -222,13 +222,19 @@ func TestTopIsBounded(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
 	s.since(t)
-	exec(t, s.stats, "INSERT INTO repositorypullhistory (repository_id, day, namespace_id, pulls) SELECT n, now()::date, 1 + n % 100, n FROM generate_series(1, $1::int) n", MaxTopDays+1)
-	if _, err := s.reader(t, 0).TopRepositories(t.Context(), 0, 1); !errors.Is(err, ErrTooMuchHistory) {
+	const most = 10_000
+	exec(t, s.stats, "INSERT INTO repositorypullhistory (repository_id, day, namespace_id, pulls) SELECT n, now()::date, 1 + n % 100, n FROM generate_series(1, $1::int) n", most+1)
+	r := s.reader(t, 0)
+	if r.topDays != MaxTopDays {
+		t.Errorf("a reader's bound is %d", r.topDays)
+	}
+	r.topDays = most
+	if _, err := r.TopRepositories(t.Context(), 0, 1); !errors.Is(err, ErrTooMuchHistory) {
 		t.Errorf("%v", err)
 	}
-	top, err := s.reader(t, 0).TopRepositories(t.Context(), 7, 1)
+	top, err := r.TopRepositories(t.Context(), 7, 1)
 	must(t, err)
-	if len(top.List) != MaxTopDays/100 || top.List[0].Pulls != MaxTopDays-100+6 {
+	if len(top.List) != most/100 || top.List[0].Pulls != most-100+6 {
 		t.Errorf("%d repositories, first %+v", len(top.List), top.List[0])
 	}
 }

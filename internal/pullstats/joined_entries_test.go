@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // sent is a GET or a HEAD of a manifest. Its field `process` is the number of the process
@@ -67,7 +68,7 @@ func (s *shop) answer(t *testing.T, list []sent, join time.Duration) {
 // first log as from the second.
 func TestJoinedEntriesCountTheSame(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(2) {
+	for seed := range testscale.Pick(uint64(1), 4) {
 		apart, joined := open(t, false, 1), open(t, true, 1)
 		list := apart.requests(seed, 1500)
 		apart.answer(t, list, -1)

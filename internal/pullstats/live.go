@@ -73,7 +73,9 @@ func (r *Reader) Live(ctx context.Context, repository int64, read func(ctx conte
 		if has, err = countedOf(ctx, tx, idsOf(list)); err != nil {
 			return err
 		}
-		return read(ctx, &Reader{stats: r.stats, q: tx})
+		inside := *r
+		inside.q = tx
+		return read(ctx, &inside)
 	})
 	if err != nil {
 		return Live{}, err

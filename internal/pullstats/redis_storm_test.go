@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // events returns how many pulls TestRedisStorm makes: the value of the environment variable
@@ -27,7 +28,7 @@ func events(t testing.TB) int {
 	t.Helper()
 	text := os.Getenv("PURSER_TEST_EVENTS")
 	if text == "" {
-		return 200_000
+		return testscale.Pick(40_000, 200_000)
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n <= 0 {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/testscale"
 )
 
 // Three replicas switch between counting in Redis and from the audit log, each at its own
@@ -38,7 +39,7 @@ func TestSwitch(t *testing.T) {
 						}
 						rec := s.recorder(t, counting, func(o *RecorderOptions) { o.Batch, o.Buffer = 20, 100 })
 						end := running(t, rec)
-						for range 200 {
+						for range testscale.Pick(60, 200) {
 							tag := ""
 							if random.IntN(3) > 0 {
 								tag = fmt.Sprint("v", random.IntN(3))
@@ -65,8 +66,8 @@ func TestSwitch(t *testing.T) {
 				t.Errorf("%d pulls are logged, want %d", len(entries), pulls.Load())
 			}
 			for _, by := range []string{audit.CountedByRedis, audit.CountedByAudit} {
-				if n := s.logged(t, by); n < 1000 {
-					t.Errorf("%d pulls are counted by %s, want more", n, by)
+				if n := s.logged(t, by); n < pulls.Load()/4 {
+					t.Errorf("%d of %d pulls are counted by %s, want more", n, pulls.Load(), by)
 				}
 			}
 			got, want := s.books(t), truth(entries)
