@@ -72,6 +72,21 @@ func TestOverBudgetIsMeasuredAlone(t *testing.T) {
 	}
 }
 
+// The time of a test that is measured alone is what passes on the clock while its subtests run
+// side by side, and that is compared with its budget.
+func TestBudgetIsOfTheClock(t *testing.T) {
+	t.Parallel()
+	for seconds, over := range map[float64]bool{testBudget - 1: false, testBudget + 1: true} {
+		now := []outcome{
+			{name: name{"tests", "p", "TestA"}, seconds: 3 * testBudget},
+			{name: name{"tests", "p", ""}, seconds: seconds},
+		}
+		if got := overAlone(outcome{name: now[0].name}, now); (got > 0) != over {
+			t.Errorf("%.0f s on the clock: %v", seconds, got)
+		}
+	}
+}
+
 // A test's time includes that of its parallel subtests, at any depth.
 func TestTimesIncludeSubtests(t *testing.T) {
 	t.Parallel()
