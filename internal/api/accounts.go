@@ -83,9 +83,9 @@ type SecretView struct {
 // NewRobot is the body of a request to create a robot.
 type NewRobot struct {
 	Description  string     `json:"description,omitempty" maxLength:"255"`
-	Repositories []string   `json:"repositories,omitempty" maxItems:"100" doc:"The only repositories that it may use: paths, in which * stands for any characters but a slash and ** for any characters. Absent or null: no such limit" example:"[\"acme/app\",\"acme/tools/**\"]"`
-	Actions      []string   `json:"actions,omitempty" doc:"The only actions that it may do, of pull, push, overwrite, delete, maintain, admin, operate. Absent or null: no such limit" example:"[\"pull\",\"push\"]"`
-	ExpiresAt    *time.Time `json:"expires_at,omitempty" doc:"When its secret ends. Absent or null: never"`
+	Repositories []string   `json:"repositories,omitzero" maxItems:"100" doc:"The only repositories that it may use: paths, in which * stands for any characters but a slash and ** for any characters. Absent or null: no such limit; an empty list: none" example:"[\"acme/app\",\"acme/tools/**\"]"`
+	Actions      []string   `json:"actions,omitzero" doc:"The only actions that it may do, of pull, push, overwrite, delete, maintain, admin, operate. Absent or null: no such limit; an empty list: none" example:"[\"pull\",\"push\"]"`
+	ExpiresAt    *time.Time `json:"expires_at,omitempty" doc:"When its secret ends. Absent or null: never, or with the token of the request"`
 	Metadata     any        `json:"unstructured_metadata,omitempty" doc:"Quay's clients send it; the registry ignores it"`
 }
 
@@ -115,7 +115,7 @@ func (l Limit) MarshalJSON() ([]byte, error) { return json.Marshal(l.Values) }
 // RobotRegeneration is the body of a request for a new secret of a robot.
 type RobotRegeneration struct {
 	Overlap   int        `json:"overlap,omitempty" minimum:"0" maximum:"2592000" doc:"How many seconds the other secrets of the robot stay valid. Default 0: they end at once"`
-	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"When the new secret ends. Absent or null: never"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty" doc:"When the new secret ends. Absent or null: never, or with the token of the request"`
 }
 
 // FederationRule lets tokens of another issuer, such as a build pipeline's, log in as a robot.
@@ -240,9 +240,9 @@ type TokenView struct {
 // NewToken is the body of a request to make a personal token.
 type NewToken struct {
 	Title        string     `json:"title" minLength:"1" maxLength:"255" doc:"A line for people" example:"laptop"`
-	Repositories []string   `json:"repositories,omitempty" maxItems:"100" doc:"The only repositories that it may use: paths, in which * stands for any characters but a slash and ** for any characters. Absent or null: no such limit" example:"[\"acme/app\",\"acme/tools/**\"]"`
-	Actions      []string   `json:"actions,omitempty" doc:"The only actions that it may do, of pull, push, overwrite, delete, maintain, admin, operate. Absent or null: no such limit" example:"[\"pull\"]"`
-	ExpiresAt    *time.Time `json:"expires_at,omitempty" doc:"When it ends. Absent or null: never"`
+	Repositories []string   `json:"repositories,omitzero" maxItems:"100" doc:"The only repositories that it may use: paths, in which * stands for any characters but a slash and ** for any characters. Absent or null: no such limit; an empty list: none" example:"[\"acme/app\",\"acme/tools/**\"]"`
+	Actions      []string   `json:"actions,omitzero" doc:"The only actions that it may do, of pull, push, overwrite, delete, maintain, admin, operate. Absent or null: no such limit; an empty list: none" example:"[\"pull\"]"`
+	ExpiresAt    *time.Time `json:"expires_at,omitempty" doc:"When it ends. Absent or null: never, or with the token of the request"`
 }
 
 // TokenAnswer is the answer about a personal token.

@@ -148,6 +148,11 @@ func (c *Control) bySecret(ctx context.Context, name, secret string) (*Principal
 	case found.Kind == RefreshToken, name != found.account && !isTokenName(name), found.Expires != nil && !found.Expires.After(time.Now()):
 		return nil, wrongCredentials
 	}
+	return c.enterBy(ctx, found)
+}
+
+// enterBy is enter for a generated secret.
+func (c *Control) enterBy(ctx context.Context, found owned) (*Principal, error) {
 	p, err := c.enter(ctx, found.account, found.Limits, found.Credential.ID)
 	if err == nil {
 		p.expires = found.Expires
@@ -175,7 +180,7 @@ func (c *Control) RefreshPrincipal(ctx context.Context, secret string) (*Princip
 	case found.Kind != RefreshToken, found.Expires != nil && !found.Expires.After(time.Now()):
 		return nil, wrongCredentials
 	}
-	return c.enter(ctx, found.account, found.Limits, found.Credential.ID)
+	return c.enterBy(ctx, found)
 }
 
 // credential returns the credential with a secret, from the cache or by one query.
@@ -297,6 +302,9 @@ func (c *Control) Login(ctx context.Context, name, pass, address string) (*Princ
 	p, err := c.enter(ctx, name, Limits{}, uuid.Nil)
 	if err == nil {
 		p.password, p.federated = how.federated == nil, how.federated
+	}
+	if err == nil && how.federated != nil {
+		p.expires = &how.federated.expires
 	}
 	return p, err
 }

@@ -344,13 +344,17 @@ func meaning(want token.Access, action string) (a Access, r Resource, ok bool) {
 }
 
 // IssueToken makes a registry token with what the principal has of what a client asks for. It
-// is valid until `expires`.
+// is valid until `expires`, at most as long as the credential of the principal.
 func (c *Control) IssueToken(ctx context.Context, p *Principal, asked []token.Access) (raw string, granted []token.Access, expires time.Time, err error) {
 	granted, refused, err := c.Grant(ctx, p, asked)
 	if err != nil {
 		return "", nil, expires, err
 	}
-	raw, expires, err = c.opt.Tokens.Issue(ctx, token.Claims{Account: p.ID, Name: p.Name, Access: granted, Refused: refused, Patterns: p.limits.Repositories})
+	claims := token.Claims{Account: p.ID, Name: p.Name, Access: granted, Refused: refused, Patterns: p.limits.Repositories}
+	if p.expires != nil {
+		claims.ExpiresAt = *p.expires
+	}
+	raw, expires, err = c.opt.Tokens.Issue(ctx, claims)
 	return raw, granted, expires, err
 }
 

@@ -13,9 +13,9 @@ import (
 // limits both allow.
 type Limits struct {
 	// Repositories are patterns of paths, see oci.CheckPathPattern. Nil: all repositories.
-	Repositories []string `json:"repositories,omitempty"`
+	Repositories []string `json:"repositories,omitzero"`
 	// Actions are the allowed actions. Nil: all actions.
-	Actions []Action `json:"actions,omitempty"`
+	Actions []Action `json:"actions,omitzero"`
 }
 
 // Allow says whether the limits allow the action in the resource. Patterns match repositories

@@ -14,7 +14,7 @@ type Principal struct {
 	Superuser bool // an administrator of the registry
 
 	limits  Limits     // of the robot or the credential
-	expires *time.Time // of the credential; nil: never
+	expires *time.Time // of the credential, also of another issuer's token; nil: never
 	token   *token.Claims
 	// session is the id of the browser's session, "" if there is none.
 	session string
@@ -55,7 +55,7 @@ func (p *Principal) HasToken() bool { return p != nil && p.token != nil }
 func (p *Principal) Limits() Limits { return p.limits }
 
 // Expires returns when the secret or token of the client ends, nil if it doesn't or if the client
-// has sent other credentials.
+// has sent other credentials. Whatever lets somebody log in and is made with it ends by then.
 func (p *Principal) Expires() *time.Time { return p.expires }
 
 // MayRefresh says whether the client may get a refresh token: a person who has sent a password

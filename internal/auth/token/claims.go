@@ -21,9 +21,11 @@ type Claims struct {
 	Refused []Access
 	// Patterns are the only repositories that lists may show, as in auth.Limits. Nil: no limit.
 	Patterns []string
-	// ID, IssuedAt and ExpiresAt are set by Verify; Issue ignores them.
-	ID        string
-	IssuedAt  time.Time
+	// ID and IssuedAt are set by Verify; Issue ignores them.
+	ID       string
+	IssuedAt time.Time
+	// ExpiresAt is when the token ends. Issue lets it end earlier if its lifetime is shorter, or
+	// if ExpiresAt is zero.
 	ExpiresAt time.Time
 }
 
@@ -85,7 +87,7 @@ type payload struct {
 	ExpiresAt int64    `json:"exp"`
 	Access    []Access `json:"access"`
 	Refused   []Access `json:"refused,omitempty"`
-	Patterns  []string `json:"patterns,omitempty"`
+	Patterns  []string `json:"patterns,omitzero"` // an empty list isn't absent: it allows nothing
 }
 
 func (p *payload) GetExpirationTime() (*jwt.NumericDate, error) { return date(p.ExpiresAt), nil }

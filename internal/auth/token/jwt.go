@@ -26,6 +26,9 @@ func (k *Keys) Issue(ctx context.Context, c Claims) (string, time.Time, error) {
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("issuing a registry token: %w", err)
 	}
+	if !c.ExpiresAt.IsZero() && c.ExpiresAt.Before(expires) {
+		expires = c.ExpiresAt
+	}
 	now := k.opt.Now().Unix()
 	p := payload{
 		Issuer: k.opt.Issuer, Subject: c.Name, Account: c.Account, Audience: k.opt.Service, ID: rand.Text(),

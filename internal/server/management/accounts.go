@@ -252,6 +252,9 @@ func (a *API) createUser(ctx context.Context, n api.NewUser) (made api.UserMade,
 	if err := checkEmail(n.Email); err != nil {
 		return made, err
 	}
+	if err := checkUnbounded(ctx, "an account"); err != nil {
+		return made, err
+	}
 	if n.Password == "" {
 		n.Password = password.Generate()
 		made.Password = n.Password
@@ -329,6 +332,11 @@ func (a *API) changeUser(ctx context.Context, name string, c api.UserChange) (u 
 	if c.Enabled != nil {
 		disabled := !*c.Enabled
 		change.Disabled = &disabled
+	}
+	if c.Password != nil || c.Superuser != nil && *c.Superuser {
+		if err := checkUnbounded(ctx, "a password or an administrator's rights"); err != nil {
+			return u, err
+		}
 	}
 	if c.Password != nil {
 		if err := keepsPassword(u); err != nil {

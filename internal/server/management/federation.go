@@ -39,6 +39,9 @@ func addFederation[I oneRobot, F interface {
 		if err := checkLimits(ctx, r.Limits); err != nil {
 			return nil, err
 		}
+		if err := checkEndless(ctx, "a rule"); err != nil {
+			return nil, err
+		}
 		list, err := a.federations((*in).rules())
 		if err != nil {
 			return nil, err

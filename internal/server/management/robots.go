@@ -210,16 +210,47 @@ func actions(names []string) []auth.Action {
 	return list
 }
 
-// checkNew returns an error if the limits or the end of something that the client makes aren't
-// possible, or would allow more than the limits of the client itself.
-func checkNew(ctx context.Context, l auth.Limits, expires *time.Time) error {
+// checkNew returns an error if the limits or the end of a secret or token that the client makes
+// aren't possible, or would allow more or for longer than the client's own credential. It returns
+// the end: the one that the request names, else that of the client's credential.
+func checkNew(ctx context.Context, l auth.Limits, expires *time.Time) (end *time.Time, err error) {
 	if expires != nil && !expires.After(time.Now()) {
-		return server.Refusal(http.StatusBadRequest, "expires_at: %s isn't in the future", expires.Format(time.RFC3339))
+		return nil, server.Refusal(http.StatusBadRequest, "expires_at: %s isn't in the future", expires.Format(time.RFC3339))
 	}
 	if err := l.Check(); err != nil {
-		return server.Refusal(http.StatusBadRequest, "%v", err)
+		return nil, server.Refusal(http.StatusBadRequest, "%v", err)
 	}
-	return checkLimits(ctx, l)
+	if err := checkLimits(ctx, l); err != nil {
+		return nil, err
+	}
+	until := server.Observed(ctx).Principal.Expires()
+	switch {
+	case until == nil:
+		return expires, nil
+	case expires == nil:
+		return until, nil
+	case expires.After(*until):
+		return nil, server.Refusal(http.StatusForbidden, "expires_at: the token of this request ends at %s, and it can make only what ends by then", until.UTC().Format(time.RFC3339))
+	}
+	return expires, nil
+}
+
+// checkEndless returns an error if the client's own credential ends. The client is about to make
+// something by which somebody can log in, and which has no end.
+func checkEndless(ctx context.Context, what string) error {
+	p := server.Observed(ctx).Principal
+	if until := p.Expires(); until != nil {
+		return server.Refusal(http.StatusForbidden, "the token of this request ends at %s, and %s would last longer: use a password, or a token without an end", until.UTC().Format(time.RFC3339), what)
+	}
+	return nil
+}
+
+// checkUnbounded is checkEndless for what has no limits either.
+func checkUnbounded(ctx context.Context, what string) error {
+	if !(auth.Limits{}).Within(server.Observed(ctx).Principal.Limits()) {
+		return server.Refusal(http.StatusForbidden, "the token of this request has limits, and %s would have none: use a password, or a token without limits", what)
+	}
+	return checkEndless(ctx, what)
 }
 
 // checkLimits returns an error if the limits of something that the client makes would allow more
@@ -294,12 +325,13 @@ func addRobot[I oneRobot, C interface {
 	add(a, auth.Administer, create, func(ctx context.Context, in *C) (*robotOutput, error) {
 		form := (*in).form()
 		limits := auth.Limits{Repositories: form.Repositories, Actions: actions(form.Actions)}
-		if err := checkNew(ctx, limits, form.ExpiresAt); err != nil {
+		end, err := checkNew(ctx, limits, form.ExpiresAt)
+		if err != nil {
 			return nil, err
 		}
-		r, secret, err := a.opt.Accounts.CreateRobot(ctx, (*in).of(), (*in).short(), form.Description, limits, form.ExpiresAt)
+		r, secret, err := a.opt.Accounts.CreateRobot(ctx, (*in).of(), (*in).short(), form.Description, limits, end)
 		out := viewRobot(r)
-		out.Token, out.ExpiresAt = secret, inUTC(form.ExpiresAt)
+		out.Token, out.ExpiresAt = secret, inUTC(end)
 		return &robotOutput{out}, err
 	})
 	update := accessOperation("robot", "change"+texts.name+"Robot", http.MethodPatch, path, "Change a robot of "+texts.of)
@@ -374,15 +406,16 @@ func addRobotSecrets[I oneRobot, R interface {
 		if err != nil {
 			return nil, err
 		}
-		if err := checkNew(ctx, r.Limits, form.ExpiresAt); err != nil {
+		end, err := checkNew(ctx, r.Limits, form.ExpiresAt)
+		if err != nil {
 			return nil, err
 		}
-		secret, err := a.opt.Accounts.RotateRobot(ctx, name, time.Duration(form.Overlap)*time.Second, form.ExpiresAt)
+		secret, err := a.opt.Accounts.RotateRobot(ctx, name, time.Duration(form.Overlap)*time.Second, end)
 		if err != nil {
 			return nil, err
 		}
 		out, err := a.robot(ctx, name)
-		out.Token, out.ExpiresAt = secret, inUTC(form.ExpiresAt)
+		out.Token, out.ExpiresAt = secret, inUTC(end)
 		return &robotOutput{out}, err
 	})
 	type output struct{ Body api.Permissions }

@@ -75,14 +75,12 @@ func (a *API) addTokens() {
 		if err != nil {
 			return nil, err
 		}
-		limits, expires := inherit(p, in.Body.NewToken)
-		if err := checkNew(ctx, limits, expires); err != nil {
+		limits := inherit(p, in.Body.NewToken)
+		end, err := checkNew(ctx, limits, in.Body.ExpiresAt)
+		if err != nil {
 			return nil, err
 		}
-		if until := p.Expires(); until != nil && expires.After(*until) {
-			return nil, server.Refusal(http.StatusForbidden, "expires_at: the token of this request ends at %s, and it can make only tokens that end by then", until.UTC().Format(time.RFC3339))
-		}
-		c, secret, err := a.opt.Accounts.CreateToken(ctx, p.Name, auth.PersonalToken, in.Body.Title, limits, expires)
+		c, secret, err := a.opt.Accounts.CreateToken(ctx, p.Name, auth.PersonalToken, in.Body.Title, limits, end)
 		view := viewToken(c)
 		view.Code = secret
 		return &output{api.TokenAnswer{Token: view}}, err
@@ -102,20 +100,17 @@ func (a *API) addTokens() {
 		})
 }
 
-// inherit returns the limits and the end of a new token: what the request names, else those of
-// the client.
-func inherit(p *auth.Principal, n api.NewToken) (l auth.Limits, expires *time.Time) {
-	l, expires = p.Limits(), p.Expires()
+// inherit returns the limits of a new token: those that the request names, else those of the
+// client.
+func inherit(p *auth.Principal, n api.NewToken) auth.Limits {
+	l := p.Limits()
 	if n.Repositories != nil {
 		l.Repositories = n.Repositories
 	}
 	if n.Actions != nil {
 		l.Actions = actions(n.Actions)
 	}
-	if n.ExpiresAt != nil {
-		expires = n.ExpiresAt
-	}
-	return l, expires
+	return l
 }
 
 // tokens lists the personal tokens of the client's account.
