@@ -43,8 +43,10 @@ type Options struct {
 	// NewNamespace is called with the name of each new person, to create the namespace of that
 	// name. It returns false if the namespace exists. Nil: people get no namespace of their own.
 	NewNamespace func(ctx context.Context, name string) (made bool, err error)
-	Log          *slog.Logger    // default slog.Default()
-	Worker       *worker.Metrics // nil: none
+	// ReservedNamespaces are names of namespaces that nobody gets by the name of an account.
+	ReservedNamespaces []string
+	Log                *slog.Logger    // default slog.Default()
+	Worker             *worker.Metrics // nil: none
 }
 
 // Control finds out who sends a request, and decides what that client may do.
@@ -207,6 +209,11 @@ var tokenActions = map[Access]string{Pull: "pull", Push: "push", Delete: "delete
 
 // allows is Authorize, without the choice of an error.
 func (c *Control) allows(ctx context.Context, p *Principal, a Access, r Resource) (bool, error) {
+	return c.allowsBy(p, a, r, func() (right, error) { return c.right(ctx, p.ID, r) })
+}
+
+// allowsBy is allows with a way to find the account's right in the resource.
+func (c *Control) allowsBy(p *Principal, a Access, r Resource, rightOf func() (right, error)) (bool, error) {
 	switch {
 	case a == 0:
 		return false, nil
@@ -231,7 +238,7 @@ func (c *Control) allows(ctx context.Context, p *Principal, a Access, r Resource
 	if p.ID == 0 && (a != Pull || !c.opt.AnonymousPull) || r.Namespace == "" {
 		return false, nil
 	}
-	found, err := c.right(ctx, p.ID, r)
+	found, err := rightOf()
 	return err == nil && (found.role >= a.Role() || a == Pull && found.public), err
 }
 
@@ -280,13 +287,17 @@ func (c *Control) MayOverwrite(p *Principal, repository string) bool {
 // Grant divides what a client asks for in a registry token into what the principal has and
 // what it hasn't.
 func (c *Control) Grant(ctx context.Context, p *Principal, asked []token.Access) (granted, refused []token.Access, err error) {
+	rightOf, err := c.rightsToGrant(ctx, p, asked)
+	if err != nil {
+		return nil, nil, err
+	}
 	for _, want := range asked {
 		yes := token.Access{Type: want.Type, Name: want.Name}
 		no := yes
 		for _, action := range expand(want) {
 			a, r, ok := meaning(want, action)
 			if ok {
-				ok, err = c.allows(ctx, p, a, r)
+				ok, err = c.allowsBy(p, a, r, func() (right, error) { return rightOf[r], nil })
 			}
 			switch {
 			case err != nil:
@@ -308,6 +319,20 @@ func (c *Control) Grant(ctx context.Context, p *Principal, asked []token.Access)
 		}
 	}
 	return granted, refused, nil
+}
+
+// rightsToGrant returns the rights of the principal in each repository that a client asks for.
+func (c *Control) rightsToGrant(ctx context.Context, p *Principal, asked []token.Access) (map[Resource]right, error) {
+	if p.open || p.Superuser || p.token != nil || p.ID == 0 && !c.opt.AnonymousPull {
+		return nil, nil // allowsBy asks for no rights
+	}
+	var list []Resource
+	for _, want := range asked {
+		if path, ok := want.Repository(); ok {
+			list = append(list, OfRepository(path))
+		}
+	}
+	return c.rightsIn(ctx, p.ID, list)
 }
 
 // expand returns the actions of a scope, with "*" for a repository replaced by all actions.

@@ -144,6 +144,9 @@ func (s *Store) RoleIn(ctx context.Context, account string, r Resource) (Role, e
 	if err != nil {
 		return NoRole, err
 	}
-	found, err := s.readRight(ctx, a.ID, r, false)
-	return found.role, err
+	found, err := s.readRights(ctx, a.ID, []Resource{r}, false)
+	if err != nil {
+		return NoRole, err
+	}
+	return found[0].role, nil
 }

@@ -106,10 +106,10 @@ func findOrCreate(ctx context.Context, tx pgx.Tx, i identity.Identity) (id int64
 }
 
 // GiveNamespace creates the namespace with the name of a person's account, of which the account
-// becomes the administrator. It does nothing if a namespace of that name exists, or if people
-// get no namespaces of their own.
+// becomes the administrator. It does nothing if a namespace of that name exists or is reserved, or
+// if people get no namespaces of their own.
 func (c *Control) GiveNamespace(ctx context.Context, account string) error {
-	if c.opt.NewNamespace == nil {
+	if c.opt.NewNamespace == nil || slices.Contains(c.opt.ReservedNamespaces, account) {
 		return nil
 	}
 	made, err := c.opt.NewNamespace(ctx, account)

@@ -3,7 +3,11 @@ package auth
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 const (
@@ -30,20 +34,59 @@ type right struct {
 // right returns what an account may do in a namespace or a repository, from the cache or by one
 // query.
 func (c *Control) right(ctx context.Context, account int64, r Resource) (right, error) {
-	return cached(c, c.rights, rightKey{account, r}, func() (right, error) { return c.Store.readRight(ctx, account, r, c.opt.PublicByDefault) })
+	return cached(c, c.rights, rightKey{account, r}, func() (right, error) {
+		found, err := c.Store.readRights(ctx, account, []Resource{r}, c.opt.PublicByDefault)
+		if err != nil {
+			return right{}, err
+		}
+		return found[0], nil
+	})
 }
 
-// readRight reads a right from the database. A resource that doesn't exist has the rights of
-// its namespace; a repository that doesn't exist isn't public.
-func (s *Store) readRight(ctx context.Context, account int64, r Resource, publicByDefault bool) (found right, err error) {
-	var role int
-	err = s.db.Pool.QueryRow(ctx, `
+// rightsIn is right for many resources. It reads those that aren't in the cache by one query.
+func (c *Control) rightsIn(ctx context.Context, account int64, list []Resource) (map[Resource]right, error) {
+	found := make(map[Resource]right, len(list))
+	var unknown []Resource
+	now, generation := time.Now(), c.generation.Load()
+	for _, r := range list {
+		if _, ok := found[r]; ok || slices.Contains(unknown, r) {
+			continue
+		}
+		known, ok := c.rights.Get(rightKey{account, r})
+		if !ok || known.generation != generation || now.Sub(known.read) >= rightsAge {
+			unknown = append(unknown, r)
+			continue
+		}
+		found[r] = known.value
+	}
+	if len(unknown) == 0 {
+		return found, nil
+	}
+	read, err := c.Store.readRights(ctx, account, unknown, c.opt.PublicByDefault)
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range unknown {
+		found[r] = read[i]
+		c.rights.Set(rightKey{account, r}, entry[right]{value: read[i], read: now, generation: generation})
+	}
+	return found, nil
+}
+
+// readRights reads rights from the database, in the order of the resources. A resource that
+// doesn't exist has the rights of its namespace; a repository that doesn't exist isn't public.
+func (s *Store) readRights(ctx context.Context, account int64, list []Resource, publicByDefault bool) ([]right, error) {
+	namespaces, repositories := make([]string, len(list)), make([]string, len(list))
+	for i, r := range list {
+		namespaces[i], repositories[i] = r.Namespace, r.Repository
+	}
+	rows, err := s.db.Pool.Query(ctx, `
 		WITH place AS MATERIALIZED (
-			SELECT n.id AS namespace, r.id AS repository, r.is_public
-			FROM (SELECT) one
-			LEFT JOIN LATERAL (SELECT id FROM live_namespaces WHERE name = $2 OFFSET 0) n ON true
+			SELECT asked.nr, n.id AS namespace, r.id AS repository, r.is_public
+			FROM unnest($2::text[], $3::text[]) WITH ORDINALITY asked (namespace, repository, nr)
+			LEFT JOIN LATERAL (SELECT id FROM live_namespaces WHERE name = asked.namespace OFFSET 0) n ON true
 			LEFT JOIN LATERAL (SELECT id, is_public FROM repositories
-				WHERE path = $3 AND top_level_namespace_id = n.id AND deleted_at IS NULL OFFSET 0) r ON true
+				WHERE path = asked.repository AND top_level_namespace_id = n.id AND deleted_at IS NULL OFFSET 0) r ON true
 		), mine AS MATERIALIZED (
 			SELECT team_id FROM teammembers WHERE account_id = $1
 		)
@@ -61,8 +104,19 @@ func (s *Store) readRight(ctx context.Context, account int64, r Resource, public
 				SELECT t.role FROM mine m CROSS JOIN LATERAL (
 					SELECT role FROM teams WHERE id = m.team_id AND top_level_namespace_id = p.namespace OFFSET 0) t
 			) roles), 0)
-		FROM place p`, account, r.Namespace, r.Repository, publicByDefault).Scan(&found.public, &role)
-	found.role = Role(role) //nolint:gosec // an index into roleNames
+		FROM place p ORDER BY p.nr`, account, namespaces, repositories, publicByDefault)
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f right, err error) {
+		var role int
+		err = row.Scan(&f.public, &role)
+		f.role = Role(role) //nolint:gosec // an index into roleNames
+		return f, err
+	})
+	if err == nil && len(found) != len(list) {
+		err = fmt.Errorf("%d rights were read of %d resources", len(found), len(list))
+	}
 	return found, err
 }
 

@@ -18,8 +18,9 @@ type Auth struct {
 	// AnonymousPull says that everybody may pull from public repositories. Otherwise every
 	// account may.
 	AnonymousPull      bool
-	DefaultVisibility  string // of repositories for which nobody has chosen one: private or public
-	PersonalNamespaces bool   // a new person's account administers the namespace of its name
+	DefaultVisibility  string   // of repositories for which nobody has chosen one: private or public
+	PersonalNamespaces bool     // a new person's account administers the namespace of its name
+	ReservedNamespaces []string // names of namespaces that no person gets
 	TokenTTL           time.Duration
 	RefreshAge         time.Duration // how long a refresh token is valid
 	InitialAdmin       string        // name of the account that is created if there is none
@@ -77,6 +78,8 @@ type LDAP struct {
 type Federation struct {
 	Enabled      bool
 	AllowPrivate bool // issuers may have addresses that aren't public
+	// OwnIssuers are URLs of issuers that give tokens to nobody else's pipelines.
+	OwnIssuers []string
 }
 
 // authSettings are the settings of access control.
@@ -89,6 +92,9 @@ var authSettings = []setting{
 		return choiceField{&c.Auth.DefaultVisibility, []string{"private", "public"}}
 	}},
 	{key: "auth.personal_namespaces", def: "true", field: func(c *Config) field { return boolField{&c.Auth.PersonalNamespaces} }},
+	{key: "auth.reserved_namespaces", def: "library, docker.io, ghcr.io, gcr.io, quay.io, registry.k8s.io, public.ecr.aws, mcr.microsoft.com", field: func(c *Config) field {
+		return listField{&c.Auth.ReservedNamespaces}
+	}},
 	{key: "auth.token_ttl", def: "5m", field: func(c *Config) field {
 		return durationField{&c.Auth.TokenTTL, time.Minute, time.Hour}
 	}},
@@ -145,6 +151,7 @@ var authSettings = []setting{
 	{key: "auth.federation.allow_private", def: "false", field: func(c *Config) field {
 		return boolField{&c.Auth.Federation.AllowPrivate}
 	}},
+	{key: "auth.federation.own_issuers", field: func(c *Config) field { return listField{&c.Auth.Federation.OwnIssuers} }},
 }
 
 // deriveAuth computes the default of auth.enabled. An invalid http.addr, which Validate

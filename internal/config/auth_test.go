@@ -21,7 +21,7 @@ func TestAuthDefaults(t *testing.T) {
 		"filters":    a.LDAP.UserFilter == "(uid=%s)" && a.LDAP.GroupFilter == "(member=%s)",
 		"attributes": a.LDAP.NameAttribute == "uid" && a.LDAP.EmailAttribute == "mail" && a.LDAP.GroupAttribute == "cn",
 		"timeout":    a.LDAP.Timeout == 5*time.Second,
-		"federation": a.Federation == Federation{Enabled: true},
+		"federation": a.Federation.Enabled && !a.Federation.AllowPrivate && a.Federation.OwnIssuers == nil,
 	} {
 		if !ok {
 			t.Errorf("%s: other defaults: %+v", name, a)

@@ -26,6 +26,9 @@ import (
 type VerifierOptions struct {
 	// AllowPrivate allows issuers whose addresses aren't public, and issuers without TLS.
 	AllowPrivate bool
+	// OwnIssuers are issuers that give tokens to nobody else's pipelines. Rules with all others
+	// must name the owner.
+	OwnIssuers []string
 	// RootCAs are the authorities that may have signed certificates of issuers. Default: those
 	// of the system.
 	RootCAs *x509.CertPool

@@ -50,13 +50,15 @@ var (
 	ownerGitHub = regexp.MustCompile(`^(repo|repository):[^*/:]+/|^repository_(owner|owner_id|id):[^*:]+(:|$)`)
 	ownerGitLab = regexp.MustCompile(`^project_path:[^*/:]+/|^project_id:[^*:]+(:|$)`)
 	ownerOrg    = regexp.MustCompile(`^organization:[^*:]+(:|$)`)
+	ownerPulumi = regexp.MustCompile(`^pulumi:(deploy|environments):org:[^*:]+(:|$)`)
+	ownerFresh  = regexp.MustCompile(`^account:[^*:]+(:|$)`)
 )
 
-// shared are issuers that issue tokens to anybody with an account there, with the claims of which
-// one is needed to tell owners apart. Other claims, such as the branch, are the same for
+// owners are, of well-known issuers that issue tokens to anybody with an account there, the claims
+// of which one is needed to tell owners apart. Other claims, such as the branch, are the same for
 // strangers' pipelines. A reusable workflow of GitHub (job_workflow_ref) may be used by strangers
 // too.
-var shared = map[string]map[string]*regexp.Regexp{
+var owners = map[string]map[string]*regexp.Regexp{
 	"https://token.actions.githubusercontent.com": {
 		"sub": ownerGitHub, "repository": ownerPath, "workflow_ref": ownerPath, "repository_id": ownerWhole,
 		"repository_owner": ownerWhole, "repository_owner_id": ownerWhole,
@@ -70,18 +72,28 @@ var shared = map[string]map[string]*regexp.Regexp{
 	"https://app.terraform.io": {
 		"sub": ownerOrg, "terraform_organization_id": ownerWhole, "terraform_organization_name": ownerWhole, "terraform_workspace_id": ownerWhole,
 	},
-	"https://accounts.google.com": {"sub": ownerWhole, "email": ownerWhole},
+	"https://accounts.google.com":      {"sub": ownerWhole, "email": ownerWhole},
+	"https://oauth2.sigstore.dev/auth": {"sub": ownerWhole, "email": ownerWhole},
+	"https://api.pulumi.com/oidc":      {"sub": ownerPulumi},
+	"https://oidc.codefresh.io":        {"sub": ownerFresh, "account_id": ownerWhole},
 }
 
-// Check returns an error, with the way out, if the rule isn't valid or lets strangers in. It
-// sends no request. Use [Verifier.CheckRule] for rules with issuers that need AllowPrivate.
-func (r Rule) Check() error { return r.check(false) }
+// unknownOwners tells owners apart where nothing is known of the issuer: by the whole subject.
+var unknownOwners = map[string]*regexp.Regexp{"sub": ownerWhole}
+
+// enterprises begin the issuers that GitHub gives to one enterprise each.
+const enterprises = "https://token.actions.githubusercontent.com/"
+
+// Check returns an error, with the way out, if the rule isn't valid or lets strangers in: of an
+// issuer, strangers may have tokens too, unless it is one of OwnIssuers. It sends no request. Use
+// [Verifier.CheckRule] for rules with issuers that need AllowPrivate or OwnIssuers.
+func (r Rule) Check() error { return r.check(false, nil) }
 
 // CheckRule checks a rule as its method Check does. If AllowPrivate is set, issuers without TLS
 // are valid.
-func (v *Verifier) CheckRule(r Rule) error { return r.check(v.o.AllowPrivate) }
+func (v *Verifier) CheckRule(r Rule) error { return r.check(v.o.AllowPrivate, v.o.OwnIssuers) }
 
-func (r Rule) check(allowHTTP bool) error {
+func (r Rule) check(allowHTTP bool, own []string) error {
 	if err := checkIssuer(r.Issuer, allowHTTP); err != nil {
 		return err
 	}
@@ -102,17 +114,30 @@ func (r Rule) check(allowHTTP bool) error {
 	if !narrow {
 		return errors.New(`name at least one claim, such as sub, with a pattern that isn't just "*"; else every pipeline of the issuer could log in`)
 	}
-	owners, isShared := shared[strings.TrimSuffix(r.Issuer, "/")]
-	if !isShared {
+	return r.checkOwner(own)
+}
+
+// checkOwner returns an error if strangers may have tokens that the rule matches.
+func (r Rule) checkOwner(own []string) error {
+	issuer := strings.TrimSuffix(r.Issuer, "/")
+	if slices.ContainsFunc(own, func(s string) bool { return strings.TrimSuffix(s, "/") == issuer }) ||
+		strings.HasPrefix(issuer, enterprises) && len(issuer) > len(enterprises) {
 		return nil
 	}
-	for name, owner := range owners {
+	claims, known := owners[issuer]
+	if !known {
+		claims = unknownOwners
+	}
+	for name, owner := range claims {
 		if owner.MatchString(r.Claims[name]) {
 			return nil
 		}
 	}
+	if !known {
+		return fmt.Errorf("others may have tokens of %s too; name the claim sub without a wildcard, or ask the registry's operator to add the issuer to auth.federation.own_issuers if only your own pipelines get its tokens", r.Issuer)
+	}
 	return fmt.Errorf("anybody can get tokens of %s; name the owner without a wildcard, in one of the claims %s (such as repo:acme/app:** in sub for GitHub, project_path:acme/app:** for GitLab)",
-		r.Issuer, strings.Join(slices.Sorted(maps.Keys(owners)), ", "))
+		r.Issuer, strings.Join(slices.Sorted(maps.Keys(claims)), ", "))
 }
 
 // checkIssuer returns an error if an issuer can't be one.

@@ -79,7 +79,7 @@ func TestRulesOfRealIssuers(t *testing.T) {
 		r := Rule{test.issuer, test.audience, test.claims}
 		err = r.Match(claims)
 		if test.want == "" {
-			must(t, r.check(false))
+			must(t, r.check(false, []string{k8s}))
 			if err != nil {
 				t.Errorf("%v: %v", test.claims, err)
 			}
@@ -119,13 +119,19 @@ func TestCheckRule(t *testing.T) {
 	t.Parallel()
 	type patterns = map[string]string
 	sub := patterns{"sub": "x"}
+	verifier := NewVerifier(VerifierOptions{OwnIssuers: []string{"https://own.example.com"}})
 	for _, test := range []struct {
 		issuer, audience string
 		claims           patterns
 		want             string
 	}{
 		{"https://id.example.com", "a", sub, ""},
-		{"https://id.example.com/realms/ci", "a", patterns{"kubernetes.io.namespace": "x*"}, ""},
+		{"https://id.example.com/realms/ci", "a", patterns{"kubernetes.io.namespace": "x*"}, "own_issuers"},
+		{"https://id.example.com", "a", patterns{"sub": "org:acme:*"}, "own_issuers"},
+		{"https://id.example.com", "a", patterns{"email": "a@example.com"}, "own_issuers"},
+		{"https://own.example.com", "a", patterns{"kubernetes.io.namespace": "x*"}, ""},
+		{"https://own.example.com/", "a", patterns{"sub": "org:acme:*"}, ""},
+		{"https://own.example.com/other", "a", patterns{"sub": "org:acme:*"}, "own_issuers"},
 		{"http://id.example.com", "a", sub, "https"},
 		{"ftp://id.example.com", "a", sub, "https"},
 		{"id.example.com", "a", sub, "must be a URL"},
@@ -167,8 +173,15 @@ func TestCheckRule(t *testing.T) {
 		{"https://agent.buildkite.com", "a", patterns{"sub": "organization:acme:pipeline:app:**"}, ""},
 		{"https://agent.buildkite.com", "a", patterns{"sub": "organization:acme*"}, "name the owner"},
 		{"https://accounts.google.com", "a", patterns{"email": "*@example.com"}, "name the owner"},
+		{"https://oauth2.sigstore.dev/auth", "a", patterns{"email": "*@example.com"}, "name the owner"},
+		{"https://oauth2.sigstore.dev/auth", "a", patterns{"email": "a@example.com"}, ""},
+		{"https://api.pulumi.com/oidc", "a", patterns{"sub": "pulumi:deploy:org:*"}, "name the owner"},
+		{"https://api.pulumi.com/oidc", "a", patterns{"sub": "pulumi:deploy:org:acme:project:app:**"}, ""},
+		{"https://oidc.codefresh.io", "a", patterns{"sub": "account:*:pipeline:1:**"}, "name the owner"},
+		{"https://oidc.codefresh.io", "a", patterns{"sub": "account:12:pipeline:1:**"}, ""},
+		{gitHub + "/", "a", patterns{"sub": "**"}, "at least one claim"},
 	} {
-		err := Rule{test.issuer, test.audience, test.claims}.Check()
+		err := verifier.CheckRule(Rule{test.issuer, test.audience, test.claims})
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s %v: %v, want %q", test.issuer, test.claims, err, test.want)
 		}

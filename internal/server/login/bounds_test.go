@@ -165,3 +165,48 @@ func marshal(t *testing.T, v any) string {
 	}
 	return string(b)
 }
+
+// TestManyScopesCostOneQuery: a request for a token names many repositories. Their rights are read
+// by one query, also for a client without credentials, and are what one at a time gives.
+func TestManyScopesCostOneQuery(t *testing.T) {
+	t.Parallel()
+	r := whole(t, &auth.Options{AnonymousPull: true})
+	person(t, r, "root", true)
+	person(t, r, "writer", false)
+	root := r.With(secret("root"))
+	query := "/token?service=registry"
+	for i := range 100 {
+		name := fmt.Sprintf("acme/r%d", i)
+		if i < 6 {
+			root.Put(t, name, "v1", root.Simple(t, name, 1, nil))
+			visibility(t, r, name, i%2 == 0)
+		}
+		if i%3 == 0 && i < 6 {
+			r.Grant(t, name, "writer", auth.Writer)
+		}
+		query += "&scope=" + url.QueryEscape("repository:"+name+":pull,push")
+	}
+	r.Do(t, "GET", "/token?service=registry", "").WantStatus(t, 200) // makes the key that signs
+	const trips = "purser_http_database_round_trips_total"
+	for _, c := range []struct {
+		headers []string
+		want    string
+		most    float64
+	}{
+		{nil, "repository:acme/r0:pull repository:acme/r2:pull repository:acme/r4:pull", 1},
+		{secret("writer"), "repository:acme/r0:pull,push,overwrite repository:acme/r2:pull repository:acme/r3:pull,push,overwrite repository:acme/r4:pull", 8},
+	} {
+		r.Auth.Forget()
+		before := metric(t, r.Metrics, trips)
+		var out struct{ Scope string }
+		if err := json.Unmarshal(r.Do(t, "GET", query, "", c.headers...).WantStatus(t, 200).Content, &out); err != nil {
+			t.Fatal(err)
+		}
+		if out.Scope != c.want {
+			t.Errorf("%v: %q is granted, want %q", c.headers, out.Scope, c.want)
+		}
+		if n := metric(t, r.Metrics, trips) - before; n > c.most {
+			t.Errorf("%v: %v round trips, want at most %v", c.headers, n, c.most)
+		}
+	}
+}

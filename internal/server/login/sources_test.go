@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -225,5 +226,31 @@ func TestCollidingNames(t *testing.T) {
 	}
 	if entered < 10 {
 		t.Errorf("only %d log-ins succeeded", entered)
+	}
+}
+
+// TestReservedNamespaces: whoever names accounts at a source doesn't decide by that who administers
+// a reserved namespace.
+func TestReservedNamespaces(t *testing.T) {
+	t.Parallel()
+	file, _ := openFile(t, "hal", "hal's", "library", "library's")
+	var mu sync.Mutex
+	var asked []string
+	r := closed(t, nil, func(o *servertest.Options) {
+		o.Access.Htpasswd, o.Access.ReservedNamespaces = file, []string{"library"}
+		o.Access.NewNamespace = func(_ context.Context, name string) (bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, name)
+			return false, nil
+		}
+	})
+	for _, name := range []string{"library", "hal"} {
+		r.Do(t, "GET", "/v2/", "", servertest.Basic(name, name+"'s")...).Want(t, 200, "")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(asked, []string{"hal"}) {
+		t.Errorf("namespaces were made for %v", asked)
 	}
 }

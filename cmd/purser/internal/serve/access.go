@@ -72,6 +72,7 @@ func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p d
 	if err := a.openProviders(cfg.Auth, &o); err != nil {
 		return a, err
 	}
+	o.ReservedNamespaces = cfg.Auth.ReservedNamespaces
 	if cfg.Auth.PersonalNamespaces {
 		o.NewNamespace = func(ctx context.Context, name string) (bool, error) { return newNamespace(ctx, c, name) }
 	}
@@ -116,7 +117,7 @@ func (a *access) openProviders(cfg config.Auth, o *auth.Options) (err error) {
 		if err != nil {
 			return fmt.Errorf("reading the system's certificate authorities: %w", err)
 		}
-		o.Federation = identity.NewVerifier(identity.VerifierOptions{AllowPrivate: cfg.Federation.AllowPrivate, RootCAs: roots})
+		o.Federation = identity.NewVerifier(identity.VerifierOptions{AllowPrivate: cfg.Federation.AllowPrivate, OwnIssuers: cfg.Federation.OwnIssuers, RootCAs: roots})
 	}
 	return nil
 }
