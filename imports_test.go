@@ -61,6 +61,7 @@ var layers = map[string]rule{
 	"internal/limit":            {only: true},
 	"internal/netguard":         {only: true}, // which addresses users may make Purser call
 	"internal/worker":           {only: true},
+	"internal/operatorfile":     {only: true}, // how files that settings name are read
 	"internal/gc/events":        {only: true},
 	"internal/oci":              {layer: 1},
 	"internal/builtinpg":        {layer: 1},

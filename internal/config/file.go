@@ -2,25 +2,30 @@ package config
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/purser-registry/purser/internal/operatorfile"
 )
+
+// maxFile limits the size in bytes of the configuration file.
+const maxFile = 1 << 20
 
 // loadFile applies the settings of the YAML file at path and returns the problems.
 func (c *Config) loadFile(path string) []error {
-	text, err := os.ReadFile(path)
+	file, err := operatorfile.Read(context.Background(), path, maxFile)
 	if err != nil {
 		return []error{fmt.Errorf("reading the configuration: %w; check the path and that it may be read", err)}
 	}
-	return c.loadYAML(path, text)
+	return c.loadYAML(path, file.Text)
 }
 
 func (c *Config) loadYAML(path string, text []byte) []error {

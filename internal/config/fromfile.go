@@ -1,12 +1,13 @@
 package config
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"strings"
+
+	"github.com/purser-registry/purser/internal/operatorfile"
 )
 
 const (
@@ -56,19 +57,15 @@ func readValue(path string) (string, error) {
 	case path[0] == '~':
 		return "", fmt.Errorf("%q: only a shell knows what ~ is; write the whole path", path)
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", unreadable(path, err)
-	}
-	defer f.Close() //nolint:errcheck // only read
-	text, err := io.ReadAll(io.LimitReader(f, maxFileValue+1))
-	if err != nil {
-		return "", unreadable(path, err)
-	}
-	value := strings.TrimRight(string(text), "\r\n")
+	f, err := operatorfile.Read(context.Background(), path, maxFileValue)
 	switch {
-	case len(text) > maxFileValue:
+	case errors.Is(err, operatorfile.ErrTooLarge):
 		return "", fmt.Errorf("the file %s is longer than %d KiB; write the value into it and nothing else", path, maxFileValue>>10)
+	case err != nil:
+		return "", unreadable(path, err)
+	}
+	value := strings.TrimRight(string(f.Text), "\r\n")
+	switch {
 	case strings.TrimSpace(value) == "":
 		return "", fmt.Errorf("the file %s is empty; write the value into it, or don't name it", path)
 	case strings.ContainsRune(value, 0):

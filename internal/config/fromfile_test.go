@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -71,7 +72,15 @@ func TestProblemsOfValuesInFiles(t *testing.T) {
 	t.Parallel()
 	empty, long, zero := secretFile(t, "\n"), secretFile(t, strings.Repeat("x", 70_000)), secretFile(t, "a\x00b")
 	pem, fine := secretFile(t, "-----BEGIN PRIVATE KEY-----\n"), secretFile(t, "topsecret")
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(pipe, nil); err == nil || !strings.Contains(err.Error(), "it is a pipe, not a regular file") {
+		t.Errorf("a pipe as the configuration: %v", err)
+	}
 	for _, c := range []struct{ environ, want string }{
+		{"PURSER_REDIS_URL_FILE=" + pipe, "redis.url: reading the file " + pipe + ": it is a pipe, not a regular file"},
 		{"PURSER_REDIS_URL_FILE=/nowhere", "env PURSER_REDIS_URL_FILE: redis.url: reading the file /nowhere: no such file or directory; check"},
 		{"PURSER_REDIS_URL=file:/nowhere", "env PURSER_REDIS_URL: redis.url: reading the file /nowhere: no such file or directory; check"},
 		{"PURSER_REDIS_URL=file:", "redis.url: there is no path of a file"},

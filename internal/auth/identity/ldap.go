@@ -11,12 +11,13 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-ldap/ldap/v3"
+
+	"github.com/purser-registry/purser/internal/operatorfile"
 )
 
 // DirectoryOptions configure a Directory.
@@ -161,12 +162,12 @@ func (d *Directory) parseURL() error {
 	if d.opt.CAFile == "" {
 		return nil
 	}
-	pem, err := os.ReadFile(d.opt.CAFile)
+	file, err := operatorfile.Read(context.Background(), d.opt.CAFile, operatorfile.MaxPEM)
 	if err != nil {
 		return fmt.Errorf("reading the file of authorities: %w", err)
 	}
 	d.tls.RootCAs = x509.NewCertPool()
-	if !d.tls.RootCAs.AppendCertsFromPEM(pem) {
+	if !d.tls.RootCAs.AppendCertsFromPEM(file.Text) {
 		return fmt.Errorf("there is no PEM certificate in %s", d.opt.CAFile)
 	}
 	return nil

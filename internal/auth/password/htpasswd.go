@@ -7,14 +7,13 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/purser-registry/purser/internal/operatorfile"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -93,19 +92,19 @@ func (f *File) Run(ctx context.Context) error {
 // if the last change is less than `rest` ago. It compares contents and not times, since some
 // volumes change files without changing their times.
 func (f *File) reload(ctx context.Context, rest time.Duration) error {
-	text, changed, err := readFile(f.path)
+	file, err := operatorfile.Read(ctx, f.path, fileMost)
 	if err != nil {
 		return fmt.Errorf("reading the htpasswd file: %w", err)
 	}
-	if age := time.Since(changed); age >= 0 && age < rest {
+	if age := time.Since(file.Changed); age >= 0 && age < rest {
 		return nil
 	}
-	sum := sha256.Sum256(text)
+	sum := sha256.Sum256(file.Text)
 	old := f.used.Load()
 	if old != nil && old.sum == sum {
 		return nil
 	}
-	hashes, err := parseFile(string(text))
+	hashes, err := parseFile(string(file.Text))
 	if err != nil {
 		return fmt.Errorf("reading the htpasswd file %s: %w", f.path, err)
 	}
@@ -114,24 +113,6 @@ func (f *File) reload(ctx context.Context, rest time.Duration) error {
 		f.opt.Log.InfoContext(ctx, "the htpasswd file was changed", "file", f.path, "accounts", len(hashes))
 	}
 	return nil
-}
-
-// readFile returns a file's content and the time of its last change.
-func readFile(path string) (text []byte, changed time.Time, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	text, err = io.ReadAll(io.LimitReader(file, fileMost+1))
-	if err == nil && len(text) > fileMost {
-		err = fmt.Errorf("%s has more than %d MiB", path, fileMost>>20)
-	}
-	return text, info.ModTime(), err
 }
 
 // nameForm matches the names of users.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -173,6 +174,12 @@ func TestFile(t *testing.T) {
 	rewrite(t, path, strings.Repeat("#\n", fileMost/2)+"#")
 	if err := f.reload(t.Context(), fileRest); err == nil || !strings.Contains(err.Error(), "16 MiB") {
 		t.Errorf("a huge file: %v", err)
+	}
+	// Nobody writes to a pipe, so a reader of it would wait for ever.
+	must(t, os.Remove(path))
+	must(t, syscall.Mkfifo(path, 0o600))
+	if err := f.reload(t.Context(), fileRest); err == nil || !strings.Contains(err.Error(), "a pipe") {
+		t.Errorf("a pipe: %v", err)
 	}
 }
 

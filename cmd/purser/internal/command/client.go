@@ -1,15 +1,15 @@
 package command
 
 import (
+	"context"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/operatorfile"
 )
 
 // AddClientFlags adds the flags that say which registry a command asks, and how.
@@ -82,16 +82,11 @@ func (s *Source) token() (token, from string, err error) {
 		if path == "" {
 			return "", "", nil
 		}
-		f, err := os.Open(path)
+		file, err := operatorfile.Read(context.Background(), path, maxToken)
 		if err != nil {
 			return "", "", Usagef("%s: %w", from, err)
 		}
-		defer f.Close() //nolint:errcheck // only read
-		raw, err := io.ReadAll(io.LimitReader(f, maxToken))
-		if err != nil {
-			return "", "", Usagef("%s: %w", from, err)
-		}
-		if token = string(raw); strings.TrimSpace(token) == "" {
+		if token = string(file.Text); strings.TrimSpace(token) == "" {
 			return "", "", Usagef("%s: %s is empty", from, path)
 		}
 	}

@@ -1,10 +1,10 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/operatorfile"
 )
 
 // Login is what the command line remembers of a log-in to a registry.
@@ -85,28 +86,19 @@ func (l *Logins) Servers() (map[string]Login, error) {
 const maxLogins = 4 << 20
 
 func (l *Logins) read() (content loginsContent, err error) {
-	f, err := os.Open(l.path)
+	file, err := operatorfile.Read(context.Background(), l.path, maxLogins)
 	if errors.Is(err, fs.ErrNotExist) {
 		return content, nil
 	}
 	if err != nil {
 		return content, fmt.Errorf("reading the credentials: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // only read
-	info, err := f.Stat()
-	if err != nil {
-		return content, fmt.Errorf("reading the credentials: %w", err)
-	}
-	if info.Mode().Perm()&0o077 != 0 {
+	if file.Mode.Perm()&0o077 != 0 {
 		return content, fmt.Errorf("other users may read or write the credentials in %s (its mode is %04o): run \"chmod 600 %[1]s\", and log out and in again if somebody may have seen them",
-			l.path, info.Mode().Perm())
-	}
-	raw, err := io.ReadAll(io.LimitReader(f, maxLogins))
-	if err != nil {
-		return content, fmt.Errorf("reading the credentials: %w", err)
+			l.path, file.Mode.Perm())
 	}
 	// The error of json has no part of the file, except for a character.
-	if err := json.Unmarshal(raw, &content); err != nil {
+	if err := json.Unmarshal(file.Text, &content); err != nil {
 		return content, fmt.Errorf("%s isn't a file of credentials: repair or remove it, and log in again", l.path)
 	}
 	return content, nil

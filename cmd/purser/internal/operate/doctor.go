@@ -111,7 +111,7 @@ func writeReport(w io.Writer, r report) error {
 // examine looks at everything. It returns an error if the database can't be used at all; other
 // failures are findings.
 func (d *doctor) examine(ctx context.Context, cmd *cobra.Command) error {
-	d.look("the configuration", d.examineConfiguration)
+	d.look("the configuration", func() error { return d.examineConfiguration(ctx) })
 	d.look("this machine", d.examineMachine)
 	log, err := command.NewLogger(cmd.ErrOrStderr(), d.cfg.Log)
 	if err != nil {

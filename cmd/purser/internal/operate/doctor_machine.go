@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/purser-registry/purser/internal/gc/explain"
+	"github.com/purser-registry/purser/internal/operatorfile"
 )
 
 // Limits below which the doctor warns.
@@ -22,7 +24,7 @@ const (
 )
 
 // examineConfiguration looks at settings that are valid and dangerous.
-func (d *doctor) examineConfiguration() error {
+func (d *doctor) examineConfiguration(ctx context.Context) error {
 	h := d.cfg.HTTP
 	if beyond := !onLoopback(h.Addr); beyond {
 		if !d.cfg.Auth.Enabled {
@@ -36,7 +38,7 @@ func (d *doctor) examineConfiguration() error {
 	if !d.cfg.GC.ReviewBlobs || !d.cfg.GC.ReviewManifests {
 		d.find(levelNote, "gc.review_blobs, gc.review_manifests", "see that they are on in at least one replica", "garbage collection is off here")
 	}
-	return d.examineCertificate()
+	return d.examineCertificate(ctx)
 }
 
 // onLoopback says whether other machines can't reach an address to listen on.
@@ -50,20 +52,34 @@ func onLoopback(addr string) bool {
 }
 
 // examineCertificate reads the certificate from its files. Those by ACME renew themselves.
-func (d *doctor) examineCertificate() error {
+func (d *doctor) examineCertificate(ctx context.Context) error {
 	t := d.cfg.HTTP.TLS
 	if t.Cert == "" {
 		return nil
 	}
-	c, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+	cert, err := operatorfile.Read(ctx, t.Cert, operatorfile.MaxPEM)
+	if err != nil {
+		return fmt.Errorf("http.tls.cert: %w", err)
+	}
+	key, err := operatorfile.Read(ctx, t.Key, operatorfile.MaxPEM)
+	if err != nil {
+		return fmt.Errorf("http.tls.key: %w", err)
+	}
+	c, err := tls.X509KeyPair(cert.Text, key.Text)
 	if err != nil {
 		return err
 	}
+	const remedy = "renew it; the server reads the new files within 10 seconds"
 	switch left := time.Until(c.Leaf.NotAfter); {
 	case left <= 0:
-		d.find(levelError, "http.tls.cert", "renew it; the server reads the new files within 10 seconds", "the certificate has expired at %s, so clients refuse to connect", c.Leaf.NotAfter.UTC().Format(time.DateTime))
+		d.find(levelError, "http.tls.cert", remedy, "the certificate has expired at %s, so clients refuse to connect", c.Leaf.NotAfter.UTC().Format(time.DateTime))
+	case time.Until(c.Leaf.NotBefore) > 0:
+		d.find(levelError, "http.tls.cert", "check this machine's clock, or use another certificate", "the certificate isn't valid before %s, so clients refuse to connect", c.Leaf.NotBefore.UTC().Format(time.DateTime))
 	case left < certificateEnd:
-		d.find(levelWarning, "http.tls.cert", "renew it; the server reads the new files within 10 seconds", "the certificate expires in %s", explain.Age(left))
+		d.find(levelWarning, "http.tls.cert", remedy, "the certificate expires in %s", explain.Age(left))
+	}
+	if key.ForAll() {
+		d.find(levelWarning, "http.tls.key", "take the right to read it from others: chmod o-r "+t.Key, "each user of this machine can read the certificate's key")
 	}
 	return nil
 }

@@ -108,6 +108,13 @@ func TestDoctor(t *testing.T) {
 	found, _ = g.examined(t, "PURSER_STORAGE_FILESYSTEM_PATH="+filepath.Join(t.TempDir(), "away"), "PURSER_HTTP_TLS_CERT="+cert, "PURSER_HTTP_TLS_KEY="+key)
 	wants(t, found, levelError, "the blob store", "couldn't be examined")
 	wants(t, found, levelWarning, "http.tls.cert", "expires in 2d")
+	cert, key = certificateFiles(t, time.Now().Add(200*time.Hour))
+	if err := os.Chmod(key, 0o644); err != nil { //nolint:gosec // of this test
+		t.Fatal(err)
+	}
+	found, _ = g.examined(t, "PURSER_HTTP_TLS_CERT="+cert, "PURSER_HTTP_TLS_KEY="+key)
+	wants(t, found, levelError, "http.tls.cert", "isn't valid before")
+	wants(t, found, levelWarning, "http.tls.key", "each user of this machine")
 }
 
 // TestDoctorOfSchema: of a schema that isn't this program's, the doctor says what to do, and looks at

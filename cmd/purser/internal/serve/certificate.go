@@ -5,9 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/operatorfile"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -61,20 +62,23 @@ func (s *sockets) openCertificates(cfg *config.Config, p dependencies) ([]func(c
 }
 
 // certificate is the registry's TLS certificate. The registry reads the certificate's files
-// again when they change. If the new certificate can't be read, or doesn't match its key,
-// the old certificate stays in use.
+// again when they change. If the new certificate can't be read, doesn't match its key, or isn't
+// valid now although the old one is, then the old certificate stays in use.
 type certificate struct {
 	files config.TLS
 	log   *slog.Logger
 	used  atomic.Pointer[tls.Certificate]
+	reads atomic.Int64 // how many reads of the files have begun
 
-	mu   sync.Mutex
-	seen [sha256.Size]byte // hash of the files when they were last read
+	mu     sync.Mutex        // isn't held while files are read, since that may take long
+	newest int64             // the number of the last read whose result was looked at
+	seen   [sha256.Size]byte // hash of the files of the certificate in use
+	open   bool              // the log says that everybody can read the key
 }
 
-func loadCertificate(files config.TLS, log *slog.Logger) (*certificate, error) {
+func loadCertificate(ctx context.Context, files config.TLS, log *slog.Logger) (*certificate, error) {
 	c := &certificate{files: files, log: log}
-	if err := c.reload(context.Background()); err != nil {
+	if err := c.reload(ctx); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -88,31 +92,76 @@ func (c *certificate) config() *tls.Config {
 }
 
 // reload reads the files, and uses their certificate from now on if the files have changed.
-// It returns an error if they can't be read or don't hold a valid certificate and its key.
+// It returns an error if they can't be read, or if their certificate isn't used.
 func (c *certificate) reload(ctx context.Context) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	cert, err := os.ReadFile(c.files.Cert)
+	n := c.reads.Add(1)
+	cert, err := operatorfile.Read(ctx, c.files.Cert, operatorfile.MaxPEM)
 	if err != nil {
 		return fmt.Errorf("reading the certificate (http.tls.cert): %w", err)
 	}
-	key, err := os.ReadFile(c.files.Key)
+	key, err := operatorfile.Read(ctx, c.files.Key, operatorfile.MaxPEM)
 	if err != nil {
 		return fmt.Errorf("reading the certificate's key (http.tls.key): %w", err)
 	}
-	seen := sha256.Sum256(bytes.Join([][]byte{cert, key}, []byte{0}))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n < c.newest {
+		return nil // a read that began later has ended before
+	}
+	c.newest = n
+	c.warnOfOpenKey(ctx, key)
+	seen := sha256.Sum256(bytes.Join([][]byte{cert.Text, key.Text}, []byte{0}))
 	if seen == c.seen {
 		return nil
 	}
-	pair, err := tls.X509KeyPair(cert, key)
+	pair, err := tls.X509KeyPair(cert.Text, key.Text)
 	if err != nil {
 		return fmt.Errorf("reading the certificate %s with the key %s (http.tls.cert, http.tls.key): %w", c.files.Cert, c.files.Key, err)
 	}
+	if err := c.use(ctx, &pair); err != nil {
+		return err
+	}
 	c.seen = seen
-	if c.used.Swap(&pair) != nil {
-		c.log.InfoContext(ctx, "the certificate was changed", "file", c.files.Cert, "valid_until", pair.Leaf.NotAfter)
+	return nil
+}
+
+// use takes a new certificate into use. One that isn't valid now doesn't replace one that is.
+func (c *certificate) use(ctx context.Context, pair *tls.Certificate) error {
+	now, old := time.Now(), c.used.Load()
+	invalid := whyInvalid(pair.Leaf, now)
+	if invalid != "" && old != nil && whyInvalid(old.Leaf, now) == "" {
+		return fmt.Errorf("the certificate in %s (http.tls.cert) %s: it is valid from %s until %s", c.files.Cert, invalid,
+			pair.Leaf.NotBefore.UTC().Format(time.RFC3339), pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	c.used.Store(pair)
+	dates := []any{"file", c.files.Cert, "valid_from", pair.Leaf.NotBefore, "valid_until", pair.Leaf.NotAfter}
+	switch {
+	case invalid != "":
+		c.log.WarnContext(ctx, "the certificate "+invalid+", and is served nevertheless, since there is no better one; clients refuse it", dates...)
+	case old != nil:
+		c.log.InfoContext(ctx, "the certificate was changed", dates...)
 	}
 	return nil
+}
+
+// whyInvalid says why a certificate isn't valid at a time, "" if it is.
+func whyInvalid(leaf *x509.Certificate, now time.Time) string {
+	switch {
+	case now.After(leaf.NotAfter):
+		return "has expired"
+	case now.Before(leaf.NotBefore):
+		return "isn't valid yet"
+	}
+	return ""
+}
+
+// warnOfOpenKey says in the log that everybody can read the key, once until that changes.
+func (c *certificate) warnOfOpenKey(ctx context.Context, key *operatorfile.File) {
+	if key.ForAll() && !c.open {
+		c.log.WarnContext(ctx, "each user of this machine can read the certificate's key, and so pose as the registry; run: chmod o-r "+c.files.Key,
+			"file", c.files.Key, "mode", fmt.Sprintf("%04o", key.Mode.Perm()))
+	}
+	c.open = key.ForAll()
 }
 
 // run returns a function that calls reload every certificateEvery until ctx ends.

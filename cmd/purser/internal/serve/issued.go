@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/acme"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/operatorfile"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -34,16 +34,16 @@ type issued struct {
 
 // newIssued reads the roots of the certificate authority, so that a file that is missing ends
 // the start at once.
-func newIssued(a config.ACME) (*issued, error) {
+func newIssued(ctx context.Context, a config.ACME) (*issued, error) {
 	if a.CAFile == "" {
 		return &issued{}, nil
 	}
-	text, err := os.ReadFile(a.CAFile)
+	file, err := operatorfile.Read(ctx, a.CAFile, operatorfile.MaxPEM)
 	if err != nil {
 		return nil, fmt.Errorf("reading the roots of the certificate authority (http.tls.acme.ca_file): %w", err)
 	}
 	c := &issued{roots: x509.NewCertPool()}
-	if !c.roots.AppendCertsFromPEM(text) {
+	if !c.roots.AppendCertsFromPEM(file.Text) {
 		return nil, fmt.Errorf("%s has no certificate in PEM format (http.tls.acme.ca_file)", a.CAFile)
 	}
 	return c, nil

@@ -36,9 +36,9 @@ func listen(ctx context.Context, h config.HTTP, host *manager, log *slog.Logger)
 	var err error
 	switch {
 	case h.TLS.Cert != "":
-		s.cert, err = loadCertificate(h.TLS, log)
+		s.cert, err = loadCertificate(ctx, h.TLS, log)
 	case h.TLS.Enabled():
-		acme, err = newIssued(h.TLS.ACME)
+		acme, err = newIssued(ctx, h.TLS.ACME)
 		s.cert = acme
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // reloadable are the settings that a reload applies. Changes of all other settings need a
@@ -66,7 +67,8 @@ func (r *reloader) handle(ctx context.Context, cert certificates, stop func()) (
 // in one line what it did. If the configuration can't be read, reload changes nothing and
 // logs the error.
 func (r *reloader) reload(ctx context.Context) {
-	cfg, err := r.load()
+	// Its files may be on a file system that hangs, and a stop mustn't wait for that.
+	cfg, err := worker.Await(ctx, r.load)
 	if err != nil {
 		r.log.ErrorContext(ctx, "SIGHUP: nothing was reloaded, since the configuration can't be read", "error", err)
 		return
