@@ -14,6 +14,11 @@
 //     newest certificate that this replica has read, so handshakes need neither the database
 //     nor the authority, and clients can't cause an issuance.
 //
+// The authority may err. What it issues is used only if it is valid now, for the host and with
+// its key; else the certificate in use stays. Its answers are bounded in size and time. After a
+// failure, all replicas pause, for minutes at first and for up to a day later; a restart changes
+// nothing about that, Retry does.
+//
 // The package uses golang.org/x/crypto/acme and not its package autocert: autocert issues within
 // handshakes, once per replica, and not for names without a dot, and it refuses clients that
 // send no name.
@@ -48,7 +53,9 @@ const (
 	// issueTimeout limits the issuance of a certificate. It is shorter than leaseTime, so that
 	// two replicas never issue at the same time.
 	issueTimeout = 3 * time.Minute
-	leaseTime    = 4 * time.Minute
+	// requestTimeout limits one request to the authority, with its answer.
+	requestTimeout = time.Minute
+	leaseTime      = 4 * time.Minute
 	// leasedPause is how long a replica waits before it looks again for the certificate that
 	// another replica is obtaining.
 	leasedPause = time.Second
@@ -87,13 +94,23 @@ type Manager struct {
 
 	certs atomic.Pointer[map[string]*certificate] // by host
 
-	pause time.Duration // until the next batch; only the loop uses it
+	retry atomic.Bool // Retry was called: the next batch tries whatever has failed
+
+	// Only the loop uses these.
+	pause    time.Duration               // until the next batch
+	unstored map[string]*tls.Certificate // by host: issued, but the database didn't take them
+	quiet    map[string]time.Time        // by host: until when to pause, if the database didn't take the failure
+	ignored  map[string]string           // by host: content of a row that isn't used, so that the log says it once
+
+	issueTimeout time.Duration
 }
 
 // certificate is a certificate in use, with the row's content from which it was read.
 type certificate struct {
 	pair    *tls.Certificate
 	content string
+	since   time.Time // when it was stored, by this machine's clock
+	lost    bool      // the database doesn't have it any more, so another one is due
 }
 
 // New makes a Manager. Run obtains the certificates.
@@ -108,11 +125,12 @@ func New(o Options) (*Manager, error) {
 	}
 	o.DirectoryURL = cmp.Or(o.DirectoryURL, acme.LetsEncryptURL)
 	o.Log = cmp.Or(o.Log, slog.Default())
-	m := &Manager{o: o, client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+	m := &Manager{o: o, issueTimeout: issueTimeout, client: &http.Client{Timeout: requestTimeout, Transport: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		TLSClientConfig:     &tls.Config{RootCAs: o.Roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 30 * time.Second, ForceAttemptHTTP2: true,
-	}}}
+		MaxResponseHeaderBytes: maxAnswerHeader,
+	}}, unstored: map[string]*tls.Certificate{}, quiet: map[string]time.Time{}, ignored: map[string]string{}}
 	m.certs.Store(&map[string]*certificate{})
 	m.attempts = promauto.With(o.Metrics).NewCounterVec(prometheus.CounterOpts{
 		Name: "purser_acme_attempts_total", Help: "Attempts of this process to obtain a certificate by ACME.",
@@ -120,11 +138,17 @@ func New(o Options) (*Manager, error) {
 	for _, result := range []string{"issued", "failed"} {
 		m.attempts.WithLabelValues(result)
 	}
-	m.loop = worker.New(worker.Options{
-		Name: "acme", Batch: m.batch, Next: func(context.Context) (time.Duration, error) { return m.pause, nil },
-		Timeout: time.Duration(len(o.Hosts)) * (issueTimeout + time.Minute), Log: o.Log, Metrics: o.Worker,
-	})
+	m.loop = m.newLoop(time.Second)
 	return m, nil
+}
+
+// newLoop makes the loop, which sleeps for `least` after its first failure.
+func (m *Manager) newLoop(least time.Duration) *worker.Loop {
+	return worker.New(worker.Options{
+		Name: "acme", Batch: m.batch, Next: func(context.Context) (time.Duration, error) { return m.pause, nil },
+		Timeout:    time.Duration(len(m.o.Hosts)) * (issueTimeout + time.Minute),
+		BackoffMin: least, WakeFailed: true, Log: m.o.Log, Metrics: m.o.Worker,
+	})
 }
 
 // Run obtains and renews certificates until ctx ends. Then it returns nil.
@@ -133,13 +157,12 @@ func (m *Manager) Run(ctx context.Context) error {
 	return m.loop.Run(ctx)
 }
 
-// Retry forgets the failures of earlier attempts, so that the next attempt is made now.
+// Retry forgets the failures of earlier attempts, so that the next attempt is made now. If one is
+// under way and fails, another one follows it at once.
 func (m *Manager) Retry(ctx context.Context) error {
-	if err := m.forgetFailures(ctx); err != nil {
-		return err
-	}
-	m.loop.Wake()
-	return nil
+	m.retry.Store(true)
+	defer m.loop.Wake()
+	return m.forgetFailures(ctx)
 }
 
 // TLSConfig returns a configuration that presents, on each new connection, the certificate of

@@ -42,7 +42,7 @@ func (m *Manager) Handler(external string) http.Handler {
 }
 
 func (m *Manager) serveChallenge(w http.ResponseWriter, r *http.Request, token string) {
-	if len(token) > 256 || !isToken(token) {
+	if len(token) > maxToken || !isToken(token) {
 		http.NotFound(w, r)
 		return
 	}

@@ -22,7 +22,8 @@ import (
 //
 //	account DIRECTORY            the account's key, PEM
 //	certificate DIRECTORY HOST   a certificate's key and its chain, PEM
-//	failure DIRECTORY HOST       how often issuing failed, and how many seconds to wait after updated_at
+//	failure DIRECTORY HOST       how often issuing failed, how many seconds to wait after updated_at,
+//	                             and "clock" if a certificate's dates didn't fit the clock
 //	lease DIRECTORY HOST         the replica that issues
 //	tls-alpn-01 HOST             a challenge's key and certificate, PEM
 //	http-01 TOKEN                a challenge's answer
@@ -30,36 +31,71 @@ import (
 // cleanupTimeout limits statements that must also run when the registry stops.
 const cleanupTimeout = 5 * time.Second
 
-// load reads the certificates of the hosts. It keeps the ones that it has read before, unless
-// their rows have changed. It logs a row that it can't read, and ignores it.
+// row is the row of a host's certificate.
+type row struct {
+	Host    string
+	Content []byte
+	Age     time.Duration // by the database's clock
+}
+
+// load reads the certificates of the hosts. A certificate that it has read before stays in use
+// if its row is gone or can't be read, or if the row has one that isn't valid now although the
+// old one is.
 func (m *Manager) load(ctx context.Context) error {
 	rows, err := m.o.DB.Pool.Query(ctx, `
-		SELECT right(name, -length($1)), convert_from(content, 'UTF8')
+		SELECT right(name, -length($1)), content, greatest(now() - updated_at, interval '0')
 		FROM acmecertificates
 		WHERE name = ANY (SELECT $1 || host FROM unnest($2::text[]) AS host)`, "certificate "+m.o.DirectoryURL+" ", m.o.Hosts)
 	if err != nil {
 		return fmt.Errorf("reading the certificates: %w", err)
 	}
-	type row struct{ Host, Content string }
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[row])
 	if err != nil {
 		return fmt.Errorf("reading the certificates: %w", err)
 	}
-	before, now := *m.certs.Load(), map[string]*certificate{}
+	now := map[string]*certificate{}
+	for host, old := range *m.certs.Load() {
+		now[host] = &certificate{pair: old.pair, content: old.content, since: old.since, lost: true}
+	}
 	for _, r := range list {
-		if c := before[r.Host]; c != nil && c.content == r.Content {
+		if c := m.choose(ctx, now[r.Host], r); c != nil {
 			now[r.Host] = c
-			continue
 		}
-		pair, err := decode(r.Content)
-		if err != nil {
-			m.o.Log.ErrorContext(ctx, "a certificate in the database can't be read; it is issued again", "host", r.Host, "error", err)
-			continue
-		}
-		now[r.Host] = &certificate{pair, r.Content}
 	}
 	m.certs.Store(&now)
 	return nil
+}
+
+// choose returns the certificate to use from now on: that of the row or the old one, nil for none.
+func (m *Manager) choose(ctx context.Context, old *certificate, r row) *certificate {
+	since, content := time.Now().Add(-r.Age), string(r.Content)
+	if old != nil && old.content == content {
+		return &certificate{pair: old.pair, content: old.content, since: since}
+	}
+	pair, err := decode(content)
+	if err == nil {
+		err = fits(pair.Leaf, r.Host)
+	}
+	if err != nil {
+		m.ignore(ctx, r, "a certificate in the database can't be used; another one is obtained", err)
+		return old
+	}
+	now := time.Now()
+	if err := usable(pair.Leaf, r.Host, now); err != nil && old != nil && usable(old.pair.Leaf, r.Host, now) == nil {
+		m.ignore(ctx, r, "a certificate in the database isn't valid now, so the old one stays in use", err)
+		return &certificate{pair: old.pair, content: old.content, since: old.since}
+	}
+	delete(m.ignored, r.Host)
+	return &certificate{pair: pair, content: content, since: since}
+}
+
+// ignore says in the log, once, that a row isn't used.
+func (m *Manager) ignore(ctx context.Context, r row, text string, err error) {
+	if m.ignored[r.Host] == string(r.Content) {
+		return
+	}
+	m.ignored[r.Host] = string(r.Content)
+	m.o.Log.ErrorContext(ctx, text, "host", r.Host, "error", err)
 }
 
 func (m *Manager) storeCertificate(ctx context.Context, host string, pair *tls.Certificate) error {
@@ -81,13 +117,14 @@ func (m *Manager) storeCertificate(ctx context.Context, host string, pair *tls.C
 }
 
 // lease tries to take the lease of the host's certificate. `release` gives it back; it is nil
-// if another replica has the lease. The lease of a replica that has died ends after leaseTime.
+// if another replica has the lease. The lease of a replica that has died ends after leaseTime,
+// and one that was taken when the database's clock ran ahead has ended.
 func (m *Manager) lease(ctx context.Context, host string) (release func(), err error) {
 	name := m.o.DirectoryURL + " " + host
 	tag, err := m.o.DB.Pool.Exec(ctx, `
 		INSERT INTO acmecertificates AS lease (name, content) VALUES ('lease ' || $1, convert_to($2, 'UTF8'))
 		ON CONFLICT (name) DO UPDATE SET content = excluded.content, updated_at = now()
-		WHERE lease.updated_at < now() - $3::interval`, name, m.o.Replica.String(), leaseTime)
+		WHERE lease.updated_at < now() - $3::interval OR lease.updated_at > now() + $3::interval`, name, m.o.Replica.String(), leaseTime)
 	if err != nil {
 		return nil, fmt.Errorf("taking the lease: %w", err)
 	}
@@ -109,13 +146,16 @@ func (m *Manager) lease(ctx context.Context, host string) (release func(), err e
 type failure struct {
 	failures int           // in a row
 	wait     time.Duration // until the next attempt; 0 or less: make it now
+	clock    bool          // a certificate's dates didn't fit this machine's clock
 }
 
+// lastFailure reads the host's last failure. A row that nobody could have written counts as a
+// first failure: it mustn't keep the host from its certificate.
 func (m *Manager) lastFailure(ctx context.Context, host string) (failure, error) {
-	var content string
+	var content []byte
 	var age time.Duration
 	err := m.o.DB.Pool.QueryRow(ctx, `
-		SELECT convert_from(content, 'UTF8'), now() - updated_at FROM acmecertificates WHERE name = 'failure ' || $1`,
+		SELECT content, greatest(now() - updated_at, interval '0') FROM acmecertificates WHERE name = 'failure ' || $1`,
 		m.o.DirectoryURL+" "+host).Scan(&content, &age)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return failure{}, nil
@@ -123,20 +163,28 @@ func (m *Manager) lastFailure(ctx context.Context, host string) (failure, error)
 	if err != nil {
 		return failure{}, fmt.Errorf("reading the last failure: %w", err)
 	}
-	count, seconds, _ := strings.Cut(content, " ")
-	n, err := strconv.Atoi(count)
-	wait, err2 := strconv.ParseInt(seconds, 10, 64)
-	if err := errors.Join(err, err2); err != nil {
-		return failure{}, fmt.Errorf("reading the last failure: %w", err)
+	f := failure{failures: 1, wait: failurePause}
+	if fields := strings.Fields(string(content)); len(fields) >= 2 {
+		n, err := strconv.Atoi(fields[0])
+		s, err2 := strconv.ParseInt(fields[1], 10, 64)
+		if err == nil && err2 == nil && n > 0 {
+			seconds := min(max(s, 0), int64(maxFailurePause/time.Second))
+			f = failure{failures: n, wait: time.Duration(seconds) * time.Second, clock: len(fields) > 2 && fields[2] == "clock"}
+		}
 	}
-	return failure{n, time.Duration(wait)*time.Second - age}, nil
+	f.wait -= age
+	return f, nil
 }
 
-func (m *Manager) storeFailure(ctx context.Context, host string, failures int, wait time.Duration) error {
+func (m *Manager) storeFailure(ctx context.Context, host string, f failure) error {
+	content := fmt.Sprintf("%d %d", f.failures, int64(f.wait/time.Second))
+	if f.clock {
+		content += " clock"
+	}
 	_, err := m.o.DB.Pool.Exec(ctx, `
 		INSERT INTO acmecertificates (name, content) VALUES ('failure ' || $1, convert_to($2, 'UTF8'))
 		ON CONFLICT (name) DO UPDATE SET content = excluded.content, updated_at = now()`,
-		m.o.DirectoryURL+" "+host, fmt.Sprintf("%d %d", failures, int64(wait/time.Second)))
+		m.o.DirectoryURL+" "+host, content)
 	if err != nil {
 		return fmt.Errorf("storing the failure: %w", err)
 	}

@@ -45,8 +45,11 @@ type Options struct {
 	// failure in a row, up to BackoffMax; up to half of it is subtracted at random (see
 	// Backoff). Defaults: 1 s, 1 min.
 	BackoffMin, BackoffMax time.Duration
-	Log                    *slog.Logger // default slog.Default()
-	Metrics                *Metrics     // nil: none
+	// WakeFailed says that Wake also ends the sleep after a failure: somebody has asked for
+	// another try.
+	WakeFailed bool
+	Log        *slog.Logger // default slog.Default()
+	Metrics    *Metrics     // nil: none
 }
 
 // Loop runs batches one after the other. Its methods may be called concurrently.
@@ -72,7 +75,7 @@ func New(o Options) *Loop {
 
 // Wake ends the sleep of an idle loop, so that it runs a batch immediately. A loop that is
 // running a batch runs another batch before it sleeps. A loop that sleeps after a failure
-// doesn't wake early. Wake never blocks.
+// doesn't wake early, unless Options.WakeFailed says so. Wake never blocks.
 func (l *Loop) Wake() {
 	select {
 	case l.wake <- struct{}{}:
@@ -96,7 +99,11 @@ func (l *Loop) Run(ctx context.Context) error {
 			failures++
 			pause := l.backoff(failures)
 			l.log.ErrorContext(ctx, "background work failed", "error", err, "failures", failures, "again_in", pause)
-			sleep(ctx, pause, nil)
+			var wake <-chan struct{}
+			if l.opt.WakeFailed {
+				wake = l.wake
+			}
+			sleep(ctx, pause, wake)
 		default:
 			if failures > 0 {
 				l.log.InfoContext(ctx, "background work succeeds again", "failures", failures)

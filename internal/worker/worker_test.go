@@ -147,6 +147,27 @@ func TestWake(t *testing.T) {
 	})
 }
 
+// TestWakeAfterAFailure: with WakeFailed, Wake ends the sleep after a failure too.
+func TestWakeAfterAFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, start := 0, time.Now()
+		l := run(t, worker.Options{WakeFailed: true, BackoffMin: time.Hour, Batch: func(context.Context) (bool, error) {
+			n++
+			return false, errors.New("no luck")
+		}})
+		for want := 2; want < 5; want++ {
+			synctest.Wait()
+			l.Wake()
+			synctest.Wait()
+			if n != want || !time.Now().Equal(start) {
+				t.Fatalf("%d batches after %v, want %d at once", n, time.Since(start), want)
+			}
+		}
+		l.stop()
+	})
+}
+
 func TestWakeDuringABatchIsNotLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
