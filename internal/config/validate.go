@@ -64,6 +64,8 @@ func (c *Config) validateDatabase(report func(key, format string, args ...any)) 
 		if d.dsn != "" && !looksLikeDSN(string(d.dsn)) {
 			// Don't repeat the text: it may be a password.
 			report(d.key, "it is neither a URL, postgres://user:password@host:5432/name, nor pairs, \"host=… dbname=…\"")
+		} else if err := d.dsn.checkFiles(); err != nil {
+			report(d.key, "%v", err)
 		}
 	}
 }
