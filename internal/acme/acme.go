@@ -48,7 +48,7 @@ import (
 )
 
 const (
-	// challengeTimeout limits the query for a challenge's answer.
+	// challengeTimeout limits the query for a challenge's answer, and that of Retry.
 	challengeTimeout = 5 * time.Second
 	// issueTimeout limits the issuance of a certificate. It is shorter than leaseTime, so that
 	// two replicas never issue at the same time.
@@ -162,6 +162,8 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) Retry(ctx context.Context) error {
 	m.retry.Store(true)
 	defer m.loop.Wake()
+	ctx, cancel := context.WithTimeout(ctx, challengeTimeout)
+	defer cancel()
 	return m.forgetFailures(ctx)
 }
 

@@ -361,7 +361,11 @@ func TestRetryWakes(t *testing.T) {
 	})
 	reachable.Store(true)
 	must(t, r.Retry(t.Context()))
-	<-reached
+	select {
+	case <-reached:
+	case <-time.After(time.Minute):
+		t.Fatal("Retry hasn't woken the loop")
+	}
 	must(t, r.Retry(t.Context()))
 	close(refuse)
 	eventually(t, "the certificate", func() bool { return r.serial(t, s) != 0 })
