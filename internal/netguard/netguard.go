@@ -62,6 +62,30 @@ var (
 	nat64  = netip.MustParsePrefix("64:ff9b::/96")
 )
 
+// Kind says who can reach an address.
+type Kind int
+
+// The kinds of addresses, from the widest reach to the narrowest.
+const (
+	Public   Kind = iota
+	Private       // of an organisation's own networks
+	Loopback      // of this machine
+	Other         // everything else that isn't public, such as link-local and multicast
+)
+
+// KindOf returns the kind of an address.
+func KindOf(addr netip.Addr) Kind {
+	switch why := reason(addr); {
+	case why == "":
+		return Public
+	case why == "loopback":
+		return Loopback
+	case strings.HasPrefix(why, "private"), why == "of a carrier's NAT":
+		return Private
+	}
+	return Other
+}
+
 // Guard refuses addresses that aren't public.
 type Guard struct {
 	// Hint ends the errors about refused addresses: how to allow the address. Empty: nothing.
@@ -70,6 +94,14 @@ type Guard struct {
 
 // Check returns an error that names addr and the reason if addr isn't public.
 func (g Guard) Check(addr netip.Addr) error {
+	if why := reason(addr); why != "" {
+		return g.refused(addr, why)
+	}
+	return nil
+}
+
+// reason returns why an address isn't public, "" if it is.
+func reason(addr netip.Addr) string {
 	ip := addr.WithZone("").Unmap() // ::ffff:10.0.0.1 is 10.0.0.1
 	if nat64.Contains(ip) {
 		// NAT64: with DNS64, a public IPv4 server has such an address.
@@ -78,13 +110,13 @@ func (g Guard) Check(addr netip.Addr) error {
 	}
 	for _, s := range special {
 		if s.prefix.Contains(ip) {
-			return g.refused(addr, s.why)
+			return s.why
 		}
 	}
 	if ip.Is6() && !global.Contains(ip) || !ip.IsValid() {
-		return g.refused(addr, "reserved")
+		return "reserved"
 	}
-	return nil
+	return ""
 }
 
 func (g Guard) refused(addr netip.Addr, why string) error {

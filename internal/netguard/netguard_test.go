@@ -69,3 +69,20 @@ func TestHint(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 }
+
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	for addr, want := range map[string]Kind{
+		"8.8.8.8": Public, "2606:4700::1111": Public, "64:ff9b::8.8.8.8": Public,
+		"10.1.2.3": Private, "192.168.0.1": Private, "172.16.0.1": Private, "100.64.0.1": Private, "fd00::1": Private, "::ffff:10.0.0.1": Private,
+		"127.0.0.1": Loopback, "127.8.8.8": Loopback, "::1": Loopback, "::ffff:127.0.0.1": Loopback, "64:ff9b::127.0.0.1": Loopback,
+		"169.254.169.254": Other, "0.0.0.0": Other, "::": Other, "224.0.0.1": Other, "fe80::1": Other, "168.63.129.16": Other,
+	} {
+		if got := KindOf(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s: kind %d, want %d", addr, got, want)
+		}
+	}
+	if got := KindOf(netip.Addr{}); got != Other {
+		t.Errorf("no address: kind %d", got)
+	}
+}
