@@ -64,6 +64,7 @@ var layers = map[string]rule{
 	"internal/operatorfile":     {only: true}, // how files that settings name are read
 	"internal/gc/events":        {only: true},
 	"internal/oci":              {layer: 1},
+	"internal/upstream":         {layer: 2}, // reads other registries
 	"internal/builtinpg":        {layer: 1},
 	"internal/builtinpg/pgtest": {layer: 1, also: []string{"internal/builtinpg"}, testing: true},
 	"internal/config":           {layer: 1},

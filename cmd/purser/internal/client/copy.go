@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -24,7 +25,9 @@ func copyCommand(src *command.Source) *cobra.Command {
 			"registry (HOST). DESTINATION is the name of the copy, or the prefix of several; without it names stay.\n" +
 			"Tags that point to the same manifest already are left alone, so that the command can be repeated. Tags\n" +
 			"that the source no longer has stay. It goes on after what can't be copied; the exit code is 1 then.\n\n" +
-			"The source's credentials are those of docker's configuration (\"docker login\").",
+			"The source's credentials are those of docker's configuration (\"docker login\"). Another host at which\n" +
+			"the source lets clients log in gets them too, by https, and is named.\n\n" +
+			"The source isn't trusted: what it can make the command do is limited. --limit changes a limit:\n" + limitsHelp(),
 		Example: "  purser copy docker.io/library/alpine mirror/alpine --tags '^3\\.'\n" +
 			"  purser copy registry.example.com/team/\n" +
 			"  purser copy old.example.com --repositories '^(app|web)/' --dry-run",
@@ -37,6 +40,8 @@ func copyCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would be copied, and copy nothing")
 	cmd.Flags().BoolVar(&o.NoReferrers, "no-referrers", false, "leave out what is attached to images by referrers")
 	cmd.Flags().BoolVar(&o.PlainHTTP, "source-plain-http", false, "speak plain http to the source")
+	cmd.Flags().StringSliceVar(&o.Trusted, "trust-host", nil, "let the source lead to this `HOST` at an address that isn't public, and send it credentials by plain http too")
+	cmd.Flags().Var(&limitsFlag{&o.Limits}, "limit", "change a limit on what the source can do, as in `NAME=VALUE`; may be repeated")
 	repositories := cmd.Flags().String("repositories", "", "copy only the repositories in whose name this `REGEXP` is found")
 	tags := cmd.Flags().String("tags", "", "copy only the tags in whose name this `REGEXP` is found, and what is attached to their images")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) (err error) {
@@ -58,9 +63,21 @@ func copyCommand(src *command.Source) *cobra.Command {
 		o.Told = func(t mirror.Tag) {
 			list = append(list, t)
 			if t.Outcome == mirror.Failed {
-				fmt.Fprintf(line, "%s: %s\n", t.Source, t.Error) //nolint:errcheck // the summary counts it
+				fmt.Fprintf(line, "%s: %s\n", command.Printable(t.Source), command.Printable(t.Error)) //nolint:errcheck // the summary counts it
 			}
 			line.Tell("", fmt.Sprintf("%s: %s %s", command.Count(int64(len(list)), "tag"), t.Source, t.Outcome))
+		}
+		var mu sync.Mutex // of the line
+		told := o.Told
+		o.Told = func(t mirror.Tag) {
+			mu.Lock()
+			defer mu.Unlock()
+			told(t)
+		}
+		o.CredentialsTo = func(host string) {
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Fprintf(line, "%s lets clients log in at %s: it gets the credentials\n", command.Printable(o.Source), host) //nolint:errcheck // said for information
 		}
 		sum, err := mirror.Copy(cmd.Context(), o)
 		if err != nil {
