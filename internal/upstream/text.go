@@ -67,7 +67,7 @@ func failed(doing string, err error) *Error {
 	said := err.Error()
 	if answered, ok := errors.AsType[*transport.Error](err); ok {
 		e.Status = answered.StatusCode
-	} else if sent, ok := errors.AsType[*url.Error](err); ok {
+	} else if sent, ok := errors.AsType[*url.Error](err); ok && said == sent.Error() {
 		// Its text has the URL, which may have been signed for one request.
 		said = sent.Err.Error()
 		if u, parseErr := url.Parse(sent.URL); parseErr == nil {

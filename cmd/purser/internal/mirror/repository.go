@@ -62,7 +62,7 @@ func (r *repository) tag(ctx context.Context, tag string) Tag {
 		return done
 	}
 	for _, m := range done.manifests {
-		n, err := r.attached(ctx, walk, m, 1)
+		n, err := r.attached(ctx, walk, m)
 		done.Attached += n
 		if err != nil {
 			return fail(fmt.Errorf("copying what is attached to it: %w", err))
@@ -203,37 +203,49 @@ func (r *repository) blobs(ctx context.Context, m *upstream.Manifest) error {
 	return group.Wait()
 }
 
-// attached copies the referrers of a manifest, and theirs. It returns how many the destination
-// didn't have.
-func (r *repository) attached(ctx context.Context, walk *upstream.Walk, subject oci.Digest, depth int) (copied int, err error) {
-	list, err := r.from.Referrers(ctx, subject)
-	if err != nil {
-		return 0, err
-	}
-	for _, m := range list {
-		if enter, err := walk.Enter(m.Digest, depth); err != nil {
-			return copied, err
-		} else if !enter {
-			continue
-		}
-		to := r.to.Digest(m.Digest.String())
-		switch _, err := r.look(ctx, to); {
-		case err == nil:
-		case !missing(err):
-			return copied, err
-		default:
-			if err := r.manifest(ctx, m.Digest, to); err != nil {
+// attached copies the referrers of a manifest, then theirs, and so on. It returns how many the
+// destination didn't have.
+func (r *repository) attached(ctx context.Context, walk *upstream.Walk, subject oci.Digest) (copied int, err error) {
+	level := []oci.Digest{subject}
+	for depth := 1; len(level) > 0; depth++ {
+		var next []oci.Digest
+		for _, subject := range level {
+			list, err := r.from.Referrers(ctx, subject)
+			if err != nil {
 				return copied, err
 			}
-			copied++
+			for _, m := range list {
+				enter, err := walk.Enter(m.Digest, depth)
+				if err != nil {
+					return copied, err
+				}
+				if !enter {
+					continue
+				}
+				next = append(next, m.Digest)
+				fresh, err := r.referrer(ctx, m.Digest)
+				if err != nil {
+					return copied, err
+				}
+				copied += fresh
+			}
 		}
-		below, err := r.attached(ctx, walk, m.Digest, depth+1)
-		copied += below
-		if err != nil {
-			return copied, err
-		}
+		level = next
 	}
 	return copied, nil
+}
+
+// referrer copies a referrer unless the destination has it. It returns 1 if it copied it.
+func (r *repository) referrer(ctx context.Context, d oci.Digest) (int, error) {
+	to := r.to.Digest(d.String())
+	_, err := r.look(ctx, to)
+	if err == nil || !missing(err) {
+		return 0, err
+	}
+	if err := r.manifest(ctx, d, to); err != nil {
+		return 0, err
+	}
+	return 1, nil
 }
 
 // taggable is a manifest of the source as the destination's client takes it.
