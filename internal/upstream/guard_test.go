@@ -1,0 +1,334 @@
+package upstream
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/purser-registry/purser/internal/netguard"
+)
+
+// names starts a DNS server that has one address for every name.
+func names(t *testing.T, address string) *net.Resolver {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { c.Close(); <-done }) //nolint:errcheck // it ends with the test
+	go func() {
+		defer close(done)
+		buf := make([]byte, 512)
+		for {
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var query dnsmessage.Message
+			if query.Unpack(buf[:n]) != nil || len(query.Questions) != 1 {
+				continue
+			}
+			query.Response, query.Additionals = true, nil
+			if q := query.Questions[0]; q.Type == dnsmessage.TypeA {
+				query.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class},
+					Body: &dnsmessage.AResource{A: netip.MustParseAddr(address).As4()}}}
+			}
+			if answer, err := query.Pack(); err == nil {
+				c.WriteTo(answer, from) //nolint:errcheck // the resolver asks again
+			}
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", c.LocalAddr().String())
+	}}
+}
+
+type keychain struct{}
+
+func (keychain) Resolve(authn.Resource) (authn.Authenticator, error) {
+	return &authn.Basic{Username: "me", Password: "secret"}, nil
+}
+
+// realm is a registry at which one logs in on another host, over https, by the name auth.example.
+type realm struct {
+	registry, elsewhere *httptest.Server
+	got                 atomic.Int64 // credentials there
+	opt                 Options
+	told                []string
+}
+
+// newRealm starts both. The realm's name resolves to `address`, where it listens if that is one of
+// loopback.
+func newRealm(t *testing.T, address string) *realm {
+	t.Helper()
+	r := &realm{}
+	r.elsewhere = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if _, password, _ := req.BasicAuth(); password == "secret" {
+			r.got.Add(1)
+		}
+		fmt.Fprint(w, `{"token":"t"}`) //nolint:errcheck // in a test
+	}))
+	t.Cleanup(r.elsewhere.Close)
+	_, port, err := net.SplitHostPort(r.elsewhere.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.registry = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Header.Get("Authorization") == "Bearer t" {
+			fmt.Fprint(w, `{"tags":["v1"]}`) //nolint:errcheck // in a test
+			return
+		}
+		w.Header().Set("WWW-Authenticate", `Bearer realm="https://auth.example:`+port+`/token"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	}))
+	t.Cleanup(r.registry.Close)
+	pool := x509.NewCertPool()
+	pool.AddCert(r.elsewhere.Certificate())
+	r.opt = Options{
+		Host: strings.TrimPrefix(r.registry.URL, "http://"), Keychain: keychain{}, Resolver: names(t, address),
+		TLS:           &tls.Config{RootCAs: pool, ServerName: "example.com"},
+		CredentialsTo: func(host string) { r.told = append(r.told, host) },
+	}
+	return r
+}
+
+// tags lists the tags of a repository. The kinds of addresses are as if the registry were at one of
+// the kind `at`.
+func (r *realm) tags(t *testing.T, at netguard.Kind) ([]string, error) {
+	t.Helper()
+	registry, err := Open(r.opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer registry.Close()
+	registry.guard.reach.kindOf = func(a netip.Addr) netguard.Kind {
+		if a == netip.MustParseAddr("127.0.0.1") {
+			return at
+		}
+		if a == netip.MustParseAddr("127.0.0.3") {
+			return netguard.Private
+		}
+		return netguard.KindOf(a)
+	}
+	repository, err := registry.Repository(t.Context(), "app")
+	if err != nil {
+		return nil, err
+	}
+	list, err := repository.Tags(t.Context(), func(string) bool { return true })
+	return list.Names, err
+}
+
+// TestRealmElsewhere expects that credentials go to a realm by https, that it is named, and that
+// they don't go to a name that resolves to an address nearer than the registry's own.
+func TestRealmElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		address string
+		at      netguard.Kind // of the registry
+		sent    bool
+	}{
+		{"127.0.0.1", netguard.Loopback, true},
+		{"127.0.0.2", netguard.Public, false},
+		{"127.0.0.2", netguard.Private, false},
+		{"127.0.0.3", netguard.Public, false}, // stands for a private address
+		{"10.1.2.3", netguard.Public, false},
+		{"169.254.169.254", netguard.Public, false},
+		{"169.254.169.254", netguard.Loopback, false},
+		{"0.0.0.0", netguard.Public, false},
+	} {
+		r := newRealm(t, test.address)
+		tags, err := r.tags(t, test.at)
+		if !test.sent {
+			if err == nil || !strings.Contains(err.Error(), test.address+" isn't public") || r.got.Load() != 0 {
+				t.Errorf("%s, registry at %d: %v; credentials were sent %d times", test.address, test.at, err, r.got.Load())
+			}
+			continue
+		}
+		_, port, _ := net.SplitHostPort(r.elsewhere.Listener.Addr().String()) //nolint:errcheck // it was split before
+		if err != nil || !slices.Equal(tags, []string{"v1"}) || r.got.Load() == 0 || !slices.Equal(r.told, []string{"auth.example:" + port}) {
+			t.Errorf("%s, registry at %d: %q %v; sent %d times, told of %q", test.address, test.at, tags, err, r.got.Load(), r.told)
+		}
+	}
+}
+
+// TestRealmBehindProxy expects the same if a proxy connects: the realm's name is looked up here.
+func TestRealmBehindProxy(t *testing.T) {
+	t.Parallel()
+	var connects atomic.Int64
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		connects.Add(1)
+		w.WriteHeader(http.StatusBadGateway)
+	}))
+	defer proxy.Close()
+	r := newRealm(t, "10.1.2.3")
+	at, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.opt.Proxy = func(req *http.Request) (*url.URL, error) {
+		if req.URL.Scheme == "https" && strings.HasPrefix(req.URL.Host, "auth.") {
+			return at, nil
+		}
+		return nil, nil
+	}
+	if _, err := r.tags(t, netguard.Public); err == nil || !strings.Contains(err.Error(), "10.1.2.3 isn't public") || connects.Load() > 0 {
+		t.Errorf("%v; the proxy was asked %d times", err, connects.Load())
+	}
+}
+
+// TestTrusted expects that a trusted host gets credentials whatever its address is.
+func TestTrusted(t *testing.T) {
+	t.Parallel()
+	r := newRealm(t, "127.0.0.1")
+	r.opt.Trusted = []string{"AUTH.example"}
+	if tags, err := r.tags(t, netguard.Public); err != nil || !slices.Equal(tags, []string{"v1"}) {
+		t.Errorf("%q %v", tags, err)
+	}
+}
+
+// TestRegistryMovesNearer expects that a registry that was at a public address can't lead to this
+// machine by resolving to it later.
+func TestRegistryMovesNearer(t *testing.T) {
+	t.Parallel()
+	r := newReach(nil)
+	r.found(netguard.Public)
+	r.found(netguard.Loopback)
+	for _, addr := range []string{"127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00::1"} {
+		if r.check("x", netip.MustParseAddr(addr)) == nil {
+			t.Errorf("%s is allowed", addr)
+		}
+	}
+	if err := r.check("x", netip.MustParseAddr("8.8.8.8")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRetries expects that a moment's failure is tried again, and a lasting one is told.
+func TestRetries(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	fails := int64(2)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v2/" && asked.Add(1) <= fails {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprint(w, `{"tags":null,"x":[{"y":[1]}]}`) //nolint:errcheck // in a test
+	}))
+	defer s.Close()
+	registry, err := Open(Options{Host: strings.TrimPrefix(s.URL, "http://")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer registry.Close()
+	registry.guard.pauses = []time.Duration{time.Millisecond, time.Millisecond}
+	for _, fails = range []int64{2, 3} {
+		asked.Store(0)
+		repository, err := registry.Repository(t.Context(), "app")
+		if err == nil {
+			_, err = repository.Tags(t.Context(), func(string) bool { return true })
+		}
+		if (err == nil) != (fails == 2) || asked.Load() != 3 {
+			t.Errorf("%d failures: %v after %d requests", fails, err, asked.Load())
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"plain: ü, 名": "plain: ü, 名", "a\x1b[31m\r\nb\u009b": "a�[31m��b�", "\u202ex\u2028\xff": "�x��",
+		strings.Repeat("a", 499) + "名": strings.Repeat("a", 499) + "…",
+	} {
+		if got := Printable(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestNextLink(t *testing.T) {
+	t.Parallel()
+	for header, want := range map[string]string{
+		`</v2/_catalog?last=a>; rel="next"`: "/v2/_catalog?last=a", `<a>`: "a", `<a>; rel=prev, <b>; rel=next`: "b",
+		`<a,b>; rel="next"`: "a,b", ``: "", `a`: "", `<a`: "", `<a>; rel=prev`: "", `<>`: "",
+	} {
+		if got := nextLink([]string{header}); got != want {
+			t.Errorf("%q: %q, want %q", header, got, want)
+		}
+	}
+}
+
+// TestPagesElsewhere expects that a list doesn't go on at another host.
+func TestPagesElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, link := range []string{"https://169.254.169.254/", "//elsewhere.example/v2/", "file:///etc/passwd", "http://127.0.0.1:1/"} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Link", "<"+link+`>; rel="next"`)
+			fmt.Fprint(w, `{"tags":["v1"]}`) //nolint:errcheck // in a test
+		}))
+		registry, err := Open(Options{Host: strings.TrimPrefix(s.URL, "http://")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		repository, err := registry.Repository(t.Context(), "app")
+		if err == nil {
+			_, err = repository.Tags(t.Context(), func(string) bool { return true })
+		}
+		if err == nil || !strings.Contains(err.Error(), "elsewhere") {
+			t.Errorf("%s: %v", link, err)
+		}
+		registry.Close()
+		s.Close()
+	}
+}
+
+// TestTokensStay expects that a redirect to another host takes no token along.
+func TestTokensStay(t *testing.T) {
+	t.Parallel()
+	var got atomic.Value
+	got.Store("")
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got.Store(r.Header.Get("Authorization"))
+		fmt.Fprint(w, `{"tags":["v1"]}`) //nolint:errcheck // in a test
+	}))
+	defer elsewhere.Close()
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("me:secret"))
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != basic {
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		http.Redirect(w, r, elsewhere.URL+r.URL.Path, http.StatusTemporaryRedirect)
+	}))
+	defer s.Close()
+	registry, err := Open(Options{Host: strings.TrimPrefix(s.URL, "http://"), Keychain: keychain{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer registry.Close()
+	repository, err := registry.Repository(t.Context(), "app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := repository.Tags(t.Context(), func(string) bool { return true })
+	if err != nil || len(list.Names) != 1 || got.Load() != "" {
+		t.Errorf("%+v %v; the other host got %q", list, err, got.Load())
+	}
+}
