@@ -92,15 +92,17 @@ func (d dirTarget) Put(ctx context.Context, name string, size int64, r io.Reader
 }
 
 func (d dirTarget) Open(ctx context.Context, name string) (io.ReadCloser, error) {
-	path, err := d.file(name)
-	if err != nil {
+	if _, err := d.file(name); err != nil {
 		return nil, err
 	}
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := blob.OpenBelow(d.path, name, os.O_RDONLY)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, blob.ErrNotFound
+	case err != nil:
+		return nil, fmt.Errorf("opening %s: %w", filepath.Join(d.path, filepath.FromSlash(name)), err)
 	}
-	return f, err
+	return f, nil
 }
 
 func (d dirTarget) Files(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {
@@ -116,7 +118,7 @@ func (d dirTarget) Files(ctx context.Context, prefix string) iter.Seq2[blob.Obje
 // walk yields the files below a directory, whose name ends with a slash, if their names begin with the
 // prefix. It sorts a directory as its files' names are sorted. It returns false to end the listing.
 func (d dirTarget) walk(ctx context.Context, dir, prefix string, yield func(blob.Object, error) bool) (bool, error) {
-	entries, err := os.ReadDir(filepath.Join(d.path, filepath.FromSlash(dir)))
+	entries, err := blob.ReadDirBelow(d.path, dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil // deleted meanwhile, or there are no files yet
 	}
@@ -141,7 +143,7 @@ func (d dirTarget) walk(ctx context.Context, dir, prefix string, yield func(blob
 			}
 			continue
 		}
-		if !strings.HasPrefix(n, prefix) {
+		if !strings.HasPrefix(n, prefix) || !e.Type().IsRegular() {
 			continue
 		}
 		info, err := e.Info()

@@ -151,20 +151,27 @@ func syncDir(path string) error {
 
 // file returns the path of the file that has the object with this key.
 func (d *Dir) file(key string) (string, error) {
+	dir, name, err := d.place(key)
+	return filepath.Join(dir, filepath.FromSlash(name)), err
+}
+
+// place returns where the object with this key is: a directory of the store, and a name below it,
+// with slashes.
+func (d *Dir) place(key string) (dir, name string, err error) {
 	if strings.Contains(key, "/") {
 		if !filepath.IsLocal(key) || strings.ContainsRune(key, 0) {
-			return "", fmt.Errorf("object key %q is not a path below the blob directory", key)
+			return "", "", fmt.Errorf("object key %q is not a path below the blob directory", key)
 		}
-		return filepath.Join(d.path, filepath.FromSlash(key)), nil
+		return d.path, key, nil
 	}
 	base, _, ok := strings.Cut(key, "-")
 	if !ok || strings.ContainsRune(key, 0) {
-		return "", fmt.Errorf("object key %q has no number", key)
+		return "", "", fmt.Errorf("object key %q has no number", key)
 	}
 	if err := CheckBase(base); err != nil {
-		return "", fmt.Errorf("object key %q: %w", key, err)
+		return "", "", fmt.Errorf("object key %q: %w", key, err)
 	}
-	return filepath.Join(d.objects, base[:2], key), nil
+	return d.objects, base[:2] + "/" + key, nil
 }
 
 // mounted returns ErrWrongStore if the store's directories are missing. Without this
@@ -213,11 +220,11 @@ func (d *Dir) Open(ctx context.Context, key string, off, length int64) (io.ReadC
 }
 
 func (d *Dir) openRange(key string, off int64, length *int64) (*os.File, error) {
-	path, err := d.file(key)
+	dir, name, err := d.place(key)
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.Open(path)
+	f, err := OpenBelow(dir, name, os.O_RDONLY)
 	if err != nil {
 		err, _ = d.missing(err)
 		return nil, err
@@ -308,12 +315,15 @@ func (d *Dir) remove(ctx context.Context, key string) (dir string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	path, err := d.file(key)
+	at, name, err := d.place(key)
 	if err != nil {
 		return "", err
 	}
-	dir = filepath.Dir(path)
-	if err := os.Remove(path); err != nil {
+	dir = filepath.Dir(filepath.Join(at, filepath.FromSlash(name)))
+	if err := removeBelow(at, name); err != nil {
+		if errors.Is(err, ErrNotFound) {
+			return "", nil // the way to it leads out of the store: there is no object
+		}
 		if err, ok := d.missing(err); !ok {
 			return "", err
 		}

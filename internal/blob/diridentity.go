@@ -20,9 +20,12 @@ func (d *Dir) Identity(ctx context.Context) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	f, err := os.Open(d.identityFile())
+	f, err := OpenBelow(d.objects, IdentityKey, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", d.mounted()
+	}
+	if errors.Is(err, ErrNotFound) {
+		return "", errors.New("reading the store's identity: " + err.Error()) // it isn't missing
 	}
 	if err != nil {
 		return "", fmt.Errorf("reading the store's identity: %w", err)

@@ -19,18 +19,32 @@ func (d *Dir) Stat(ctx context.Context, key string) (Object, error) {
 	if err := ctx.Err(); err != nil {
 		return Object{}, err
 	}
-	path, err := d.file(key)
+	dir, name, err := d.place(key)
 	if err != nil {
 		return Object{}, err
 	}
-	fi, err := os.Stat(path)
+	root, err := os.OpenRoot(dir)
+	if err == nil {
+		defer root.Close() //nolint:errcheck // only read
+		return d.stat(root, name, key)
+	}
+	return Object{}, d.statError(key, err)
+}
+
+// stat returns what is known of an object, whose file has this name below `root`.
+func (d *Dir) stat(root *os.Root, name, key string) (Object, error) {
+	fi, err := statBelow(root, name)
 	if err != nil {
-		if err, missing := d.missing(err); !missing {
-			return Object{}, fmt.Errorf("looking at object %s: %w", key, err)
-		}
-		return Object{}, ErrNotFound
+		return Object{}, d.statError(key, err)
 	}
 	return Object{Key: key, Size: fi.Size(), Modified: fi.ModTime()}, nil
+}
+
+func (d *Dir) statError(key string, err error) error {
+	if err, missing := d.missing(err); !missing {
+		return fmt.Errorf("looking at object %s: %w", key, err)
+	}
+	return ErrNotFound
 }
 
 // List implements Store.
@@ -46,17 +60,35 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] 
 				yield(Object{}, fmt.Errorf("listing objects: %w", err))
 				return
 			}
-			for _, key := range keys {
-				o, err := d.Stat(ctx, key)
-				if errors.Is(err, ErrNotFound) {
-					continue // deleted meanwhile
-				}
-				if !yield(o, err) || err != nil {
-					return
-				}
+			if len(keys) > 0 && !d.listed(ctx, dir, keys, yield) {
+				return
 			}
 		}
 	}
+}
+
+// listed yields the objects with these keys, which are in the directory `dir`. It returns false to end
+// the listing.
+func (d *Dir) listed(ctx context.Context, dir string, keys []string, yield func(Object, error) bool) bool {
+	root, err := os.OpenRoot(d.objects)
+	if err != nil {
+		yield(Object{}, fmt.Errorf("listing objects: %w", err))
+		return false
+	}
+	defer root.Close() //nolint:errcheck // only read
+	for _, key := range keys {
+		o, err := d.stat(root, dir+"/"+key, key)
+		if errors.Is(err, ErrNotFound) {
+			continue // deleted meanwhile, or no object
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if !yield(o, err) || err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // list returns, sorted, the keys of the objects in the directory `dir`, one of the 256, that

@@ -124,13 +124,13 @@ func (w *dirWriter) open(claim Claim) error {
 
 // openState opens the object that the state names.
 func (w *dirWriter) openState() (*os.File, error) {
-	path, err := w.d.file(w.state.Key)
+	dir, name, err := w.d.place(w.state.Key)
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := OpenBelow(dir, name, os.O_RDWR)
 	if err != nil {
-		if err, missing := w.d.missing(err); !missing {
+		if err, missing := w.d.missing(err); !missing && !errors.Is(err, ErrNotFound) {
 			return nil, err
 		}
 		return nil, fmt.Errorf("%w: object %s is missing", ErrLost, w.state.Key)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -51,7 +52,12 @@ func PutFile(ctx context.Context, path string, size int64, r io.Reader) error {
 	if err := makeDurable(filepath.Dir(path)); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path+partSuffix, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, fileMode)
+	// What an interrupted PutFile left, or anything else with the name, such as a symbolic link, isn't
+	// written to.
+	if err := os.Remove(path + partSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path+partSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, fileMode)
 	if err != nil {
 		return err
 	}

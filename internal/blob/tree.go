@@ -32,11 +32,11 @@ func (d *Dir) Directories(ctx context.Context, dir string) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	below, err := d.below(dir)
+	name, err := d.inside(dir)
 	if err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(below)
+	entries, err := ReadDirBelow(d.path, name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listing directories: %w", err)
 	}
@@ -52,42 +52,48 @@ func (d *Dir) Directories(ctx context.Context, dir string) ([]string, error) {
 // Files implements Tree.
 func (d *Dir) Files(ctx context.Context, dir string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
-		below, err := d.below(dir)
-		if err == nil {
-			err = filepath.WalkDir(below, func(file string, e fs.DirEntry, err error) error {
-				if err == nil {
-					err = ctx.Err()
-				}
-				if errors.Is(err, fs.ErrNotExist) {
-					return nil // deleted meanwhile, or there is no directory
-				}
-				if err != nil || !e.Type().IsRegular() {
-					return err
-				}
-				info, err := e.Info()
-				if errors.Is(err, fs.ErrNotExist) {
-					return nil
-				}
-				if err != nil {
-					return err
-				}
-				key, err := filepath.Rel(d.path, file)
-				if err == nil && !yield(Object{Key: filepath.ToSlash(key), Size: info.Size(), Modified: info.ModTime()}, nil) {
-					return filepath.SkipAll
-				}
-				return err
-			})
-		}
-		if err != nil {
+		if err := d.walk(ctx, dir, yield); err != nil {
 			yield(Object{}, fmt.Errorf("listing files: %w", err))
 		}
 	}
 }
 
-// below returns the path of a directory below the store's.
-func (d *Dir) below(dir string) (string, error) {
+// walk yields the regular files below the directory `dir`.
+func (d *Dir) walk(ctx context.Context, dir string, yield func(Object, error) bool) error {
+	name, err := d.inside(dir)
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(d.path)
+	if err != nil {
+		return err
+	}
+	defer root.Close() //nolint:errcheck // only read
+	return fs.WalkDir(root.FS(), name, func(file string, e fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // deleted meanwhile, or there is no directory
+		}
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil && !yield(Object{Key: file, Size: info.Size(), Modified: info.ModTime()}, nil) {
+			return fs.SkipAll
+		}
+		return err
+	})
+}
+
+// inside returns the name of a directory below the store's, relative to it, with slashes.
+func (d *Dir) inside(dir string) (string, error) {
 	if dir != "" && !filepath.IsLocal(dir) {
 		return "", fmt.Errorf("%q is not a path below the blob directory", dir)
 	}
-	return filepath.Join(d.path, filepath.FromSlash(path.Clean("/"+dir))), nil
+	return path.Clean("./" + dir), nil
 }

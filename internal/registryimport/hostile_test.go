@@ -6,8 +6,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/registryimport"
@@ -49,12 +52,14 @@ func TestImportIgnoresDots(t *testing.T) {
 func TestDeleteKeepsLinkedDirectory(t *testing.T) {
 	t.Parallel()
 	o := newOther(t)
-	elsewhere := t.TempDir()
+	elsewhere := filepath.Join(o.dir, "volume")
 	blobs := filepath.Join(o.dir, "app/blobs")
-	if err := os.MkdirAll(blobs, 0o755); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{elsewhere, blobs} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := os.Symlink(elsewhere, filepath.Join(blobs, "sha256")); err != nil {
+	if err := os.Symlink("../../volume", filepath.Join(blobs, "sha256")); err != nil {
 		t.Fatal(err)
 	}
 	var keys []string
@@ -73,5 +78,91 @@ func TestDeleteKeepsLinkedDirectory(t *testing.T) {
 	}
 	if _, err := o.store.Stat(t.Context(), keys[1]); err != nil {
 		t.Errorf("the other object: %v", err)
+	}
+}
+
+// replace puts something else in the place of a file.
+func (o *other) replace(key string, with func(path string) error) {
+	o.t.Helper()
+	file := filepath.Join(o.dir, key)
+	if err := errors.Join(os.Remove(file), with(file)); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func fifo(path string) error { return syscall.Mkfifo(path, 0o600) }
+
+// TestImportTakesRegularFiles expects that an import skips, and names, what isn't a regular file of
+// the store: a FIFO, which would make it wait, and a symbolic link to a file elsewhere, whose content
+// can change at any time.
+func TestImportTakesRegularFiles(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte("the layer of linked layer"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := func(path string) error { return os.Symlink(outside, path) }
+	layer := func(name string) string { return o.data(oci.Compute(oci.SHA256, []byte("the layer of "+name))) }
+	for name, with := range map[string]func(string) error{"fifo layer": fifo, "linked layer": link} {
+		o.manifest("app", o.image(name, nil), longAgo, name[:4]+"-layer")
+		o.replace(layer(name), with)
+	}
+	o.replace(o.data(o.manifest("app", o.image("fifo", nil), longAgo, "manifest-fifo")), fifo)
+	o.replace(o.data(o.manifest("app", o.image("link", nil), longAgo, "manifest-link")), link)
+	o.manifest("app", o.image("tag", nil), longAgo, "tag-fifo")
+	o.replace(o.tagLink("app", "tag-fifo"), fifo) // the listing leaves it out
+	d := o.manifest("app", o.image("good", nil), longAgo, "good")
+	report, skipped := o.run(b, nil)
+	if report.Tags != 1 || tagsOf(t, b, "app")["good"] != d {
+		t.Errorf("imported %+v", report)
+	}
+	if len(skipped) != 4 {
+		t.Errorf("skipped %q, want 4", skipped)
+	}
+	for _, s := range skipped {
+		if !strings.Contains(s, "isn't a regular file") {
+			t.Error(s)
+		}
+	}
+}
+
+// TestImportedFileBecomesLink expects that a blob that was imported isn't served any more if its file
+// becomes a symbolic link out of the store.
+func TestImportedFileBecomesLink(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	o.manifest("app", o.image("app", nil), longAgo, "1")
+	if report, skipped := o.run(b, nil); report.Tags != 1 {
+		t.Fatalf("imported %+v, skipped %q", report, skipped)
+	}
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte("the layer of app"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key := o.data(oci.Compute(oci.SHA256, []byte("the layer of app")))
+	o.replace(key, func(path string) error { return os.Symlink(outside, path) })
+	if r, err := o.store.Open(t.Context(), key, 0, -1); !errors.Is(err, blob.ErrNotFound) {
+		t.Errorf("it is served: %v %v", r, err)
+	}
+}
+
+// TestLayoutTakesRegularFiles expects the same of OCI layouts.
+func TestLayoutTakesRegularFiles(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	for _, name := range []string{"fifo", "link"} {
+		if err := os.MkdirAll(filepath.Join(o.dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(o.dir, name, "oci-layout"), []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(fifo(filepath.Join(o.dir, "fifo/index.json")), os.Symlink("/dev/zero", filepath.Join(o.dir, "link/index.json"))); err != nil {
+		t.Fatal(err)
+	}
+	if report, skipped := o.run(b, nil); report.Repositories != 2 || len(skipped) != 2 {
+		t.Errorf("imported %+v, skipped %q", report, skipped)
 	}
 }

@@ -305,7 +305,7 @@ func (p *one) blob(ctx context.Context, need oci.Descriptor) (catalog.ForeignBlo
 		}
 	}
 	if errors.Is(err, blob.ErrNotFound) {
-		return b, brokenf("blob %s is missing: there is no file %s", need.Digest, b.Key)
+		return b, brokenf("blob %s is missing: there is no file %s%s", need.Digest, b.Key, instead(err))
 	}
 	if err != nil {
 		return b, err

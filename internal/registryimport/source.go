@@ -87,7 +87,7 @@ func open(ctx context.Context, s Store, dir string) (source, error) {
 func readFile(ctx context.Context, s blob.Store, key string, limit int64) ([]byte, error) {
 	r, err := s.Open(ctx, key, 0, -1)
 	if errors.Is(err, blob.ErrNotFound) {
-		return nil, brokenf("the file %s is missing", key)
+		return nil, brokenf("the file %s is missing%s", key, instead(err))
 	}
 	if err != nil {
 		return nil, err
@@ -103,9 +103,20 @@ func readFile(ctx context.Context, s blob.Store, key string, limit int64) ([]byt
 	return content, nil
 }
 
+// instead says what there is instead of a file that is missing, if it is something.
+func instead(err error) string {
+	if !blob.Irregular(err) {
+		return ""
+	}
+	return ": what has its name isn't a regular file in the blob store"
+}
+
 // hash returns the digest of a file.
 func hash(ctx context.Context, s blob.Store, key string, a oci.Algorithm) (oci.Digest, error) {
 	r, err := s.Open(ctx, key, 0, -1)
+	if errors.Is(err, blob.ErrNotFound) {
+		return oci.Digest{}, brokenf("the file %s is missing%s", key, instead(err))
+	}
 	if err != nil {
 		return oci.Digest{}, err
 	}
