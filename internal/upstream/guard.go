@@ -137,7 +137,7 @@ func (g *guard) route(req *http.Request) (http.RoundTripper, error) {
 
 // hint ends errors about a host that isn't trusted.
 func hint(u *url.URL) string {
-	return fmt.Sprintf("; if that is right, name %s as a trusted host", Printable(u.Host))
+	return fmt.Sprintf("; if that is right, name %s as a trusted host (--trust-host)", Printable(u.Host))
 }
 
 // isSource says whether a URL is of the registry itself.

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/purser-registry/purser/internal/netguard"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // names starts a DNS server that has one address for every name.
@@ -330,5 +332,51 @@ func TestTokensStay(t *testing.T) {
 	list, err := repository.Tags(t.Context(), func(string) bool { return true })
 	if err != nil || len(list.Names) != 1 || got.Load() != "" {
 		t.Errorf("%+v %v; the other host got %q", list, err, got.Load())
+	}
+}
+
+// TestBlobsElsewhere expects that a registry can redirect a blob to a storage at a public address, or
+// at one near its own, and not to what only this machine reaches.
+func TestBlobsElsewhere(t *testing.T) {
+	t.Parallel()
+	content := []byte("content")
+	d := oci.Descriptor{Digest: oci.Compute(oci.SHA256, content), Size: int64(len(content))}
+	var asked atomic.Int64
+	storage := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.Write(content) //nolint:errcheck // in a test
+	}))
+	defer storage.Close()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			http.Redirect(w, r, strings.Replace(storage.URL, "127.0.0.1", "storage.example", 1), http.StatusTemporaryRedirect)
+		}
+	}))
+	defer s.Close()
+	for _, at := range []netguard.Kind{netguard.Loopback, netguard.Private, netguard.Public} {
+		registry, err := Open(Options{Host: strings.TrimPrefix(s.URL, "http://"), Resolver: names(t, "127.0.0.1")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		registry.guard.reach.found(at)
+		repository, err := registry.Repository(t.Context(), "app")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := asked.Load()
+		r, err := repository.Blob(t.Context(), d)
+		var got []byte
+		if err == nil {
+			got, err = io.ReadAll(r)
+			r.Close() //nolint:errcheck // only read
+		}
+		if at == netguard.Loopback {
+			if err != nil || string(got) != "content" {
+				t.Errorf("%q %v", got, err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), "isn't public") || asked.Load() != before {
+			t.Errorf("a registry at %d: %v, after %d requests", at, err, asked.Load()-before)
+		}
+		registry.Close()
 	}
 }

@@ -89,7 +89,7 @@ func (r *reach) check(host string, at netip.Addr) error {
 		k <= netguard.Loopback && source == netguard.Loopback:
 		return nil
 	}
-	return fmt.Errorf("the registry leads to %s, whose address %s isn't public and not of the registry's own network; if that is right, name it as a trusted host", Printable(host), at)
+	return fmt.Errorf("the registry leads to %s, whose address %s isn't public and not of the registry's own network; if that is right, name it as a trusted host (--trust-host)", Printable(host), at)
 }
 
 // lookupSource finds out where the registry is if a proxy connects to it.

@@ -165,15 +165,20 @@ func TestMemory(t *testing.T) {
 		fmt.Fprintf(w, `{"repositories":[%s]}`, b.Bytes()[1:]) //nolint:errcheck // the client may have gone
 	}
 	var bomb bytes.Buffer
-	z := gzip.NewWriter(&bomb)
+	z, err := gzip.NewWriterLevel(&bomb, gzip.BestSpeed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := bytes.Repeat([]byte(`,"`+strings.Repeat("a", 125)+`"`), 1<<12)
 	z.Write([]byte(`{"tags":["a"`)) //nolint:errcheck // into memory
 	for range 1 << 9 {
-		z.Write(bytes.Repeat([]byte(`,"`+strings.Repeat("a", 125)+`"`), 1<<12)) //nolint:errcheck // into memory
+		z.Write(part) //nolint:errcheck // into memory
 	}
 	z.Close() //nolint:errcheck // into memory
 	child := descriptor(oci.MediaTypeImageManifest, nil)
 	huge := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[%s%s]}`, oci.MediaTypeImageIndex, strings.Repeat(child+",", 400_000-1), child)
 	many := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[%s%s]}`, oci.MediaTypeImageIndex, strings.Repeat(child+",", 20_000-1), child)
+	hugeDigest, manyDigest := digest(huge), digest(many)
 	for _, test := range []struct {
 		name, want string
 		most       uint64 // MiB
@@ -215,7 +220,7 @@ func TestMemory(t *testing.T) {
 	} {
 		s, d := newSource(t), newDestination(t)
 		s.image("one", "v1")
-		s.manifests[digest(huge)], s.manifests[digest(many)] = huge, many
+		s.manifests[hugeDigest], s.manifests[manyDigest] = huge, many
 		attacked := "/v2/app/tags/list"
 		if strings.Contains(test.name, "catalog") {
 			attacked = "/v2/_catalog"

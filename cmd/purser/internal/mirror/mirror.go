@@ -306,8 +306,17 @@ func (c *copier) tell(t Tag) {
 	}
 }
 
-// printable returns the text of an error: a registry's words may be in it.
-func printable(err error) string { return upstream.Printable(err.Error()) }
+// printable returns the text of an error: a registry's words may be in it. It leaves out the query of a
+// request's URL, which is long at some registries, and hides the cause behind it.
+func printable(err error) string {
+	text := err.Error()
+	if sent, ok := errors.AsType[*url.Error](err); ok {
+		path, _, _ := strings.Cut(sent.URL, "?")
+		short := url.Error{Op: sent.Op, URL: path, Err: sent.Err}
+		text = strings.Replace(text, sent.Error(), short.Error(), 1)
+	}
+	return upstream.Printable(text)
+}
 
 // missing says whether the destination's answer is that it doesn't have something.
 func missing(err error) bool {

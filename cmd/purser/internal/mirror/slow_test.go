@@ -47,7 +47,7 @@ func TestSilence(t *testing.T) {
 					}
 					return true
 				}
-				_, tags, err := copyAll(t, d, Options{Source: s.host(), Limits: upstream.Limits{Silence: 300 * time.Millisecond, Rate: 1000}})
+				_, tags, err := copyAll(t, d, Options{Source: s.host(), Limits: upstream.Limits{Silence: 500 * time.Millisecond, Rate: 1000}})
 				text := problem(t, tags, err)
 				if want := map[string]string{"no answer": "nothing came", "stops": "nothing came", "drips": "too slowly"}[how]; !strings.Contains(text, want) && path != "/v2/" {
 					t.Errorf("%q", text)
