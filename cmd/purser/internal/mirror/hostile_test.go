@@ -171,7 +171,7 @@ func TestMemory(t *testing.T) {
 	}
 	part := bytes.Repeat([]byte(`,"`+strings.Repeat("a", 125)+`"`), 1<<12)
 	z.Write([]byte(`{"tags":["a"`)) //nolint:errcheck // into memory
-	for range 1 << 9 {
+	for range 1 << 7 {
 		z.Write(part) //nolint:errcheck // into memory
 	}
 	z.Close() //nolint:errcheck // into memory
@@ -200,7 +200,7 @@ func TestMemory(t *testing.T) {
 			}
 			return true
 		}},
-		{"gzip bomb", "the list has more than", 150, func(_ *source, w http.ResponseWriter, _ *http.Request) bool {
+		{"gzip bomb", "the list has more than", 50, func(_ *source, w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Encoding", "gzip")
 			w.Write(bomb.Bytes()) //nolint:errcheck // the client may have gone
 			return true
@@ -230,7 +230,7 @@ func TestMemory(t *testing.T) {
 		}
 		var text string
 		used := allocated(func() {
-			_, tags, err := copyAll(t, d, Options{Source: s.host(), Limits: upstream.Limits{ListBytes: 8 << 20}})
+			_, tags, err := copyAll(t, d, Options{Source: s.host(), Limits: upstream.Limits{ListBytes: 4 << 20}})
 			text = problem(t, tags, err)
 		}) >> 20
 		if !strings.Contains(text, test.want) || used > test.most {
