@@ -2,6 +2,7 @@ package blob
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -73,19 +74,32 @@ func statBelow(root *os.Root, name string) (fs.FileInfo, error) {
 // ReadDirBelow returns the entries of the directory `name` below the directory `dir`, sorted by name,
 // under the rules of OpenBelow.
 func ReadDirBelow(dir, name string) ([]fs.DirEntry, error) {
+	f, err := openDirBelow(dir, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	entries, err := f.ReadDir(-1)
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, err
+}
+
+// openDirBelow opens the directory `name` below the directory `dir`, under the rules of OpenBelow.
+// Something else under the name is no ErrNotFound: a listing must not be taken for complete.
+func openDirBelow(dir, name string) (*os.File, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close() //nolint:errcheck // only read
 	f, err := root.OpenFile(filepath.FromSlash(path.Clean("./"+name)), os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, below(name, err)
+	if err == nil {
+		return f, nil
 	}
-	defer f.Close() //nolint:errcheck // only read
-	entries, err := f.ReadDir(-1)
-	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
-	return entries, err
+	if err = below(name, err); Irregular(err) {
+		err = fmt.Errorf("%s isn't a directory below %s", name, dir)
+	}
+	return nil, err
 }
 
 // removeBelow removes a file below the directory `dir`, or what else is there.

@@ -172,3 +172,28 @@ func TestPutFileReplacesLinks(t *testing.T) {
 		t.Error("the file outside was written")
 	}
 }
+
+// TestListingWaitsForNothing expects an error if one of the store's directories is a FIFO.
+func TestListingWaitsForNothing(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	d := openDir(t, path)
+	dir := filepath.Join(path, "objects/01")
+	if err := errors.Join(os.Remove(dir), syscall.Mkfifo(dir, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	promptly(t, "listing", func() {
+		var failed error
+		for _, err := range d.List(t.Context(), "") {
+			failed = errors.Join(failed, err)
+		}
+		if failed == nil {
+			t.Error("the listing is taken for complete")
+		}
+	})
+	promptly(t, "deleting an upload", func() {
+		if err := d.DeleteUpload(t.Context(), "0123456789abcdef0123456789abcdef", ""); err == nil {
+			t.Error("an upload's objects are taken for deleted")
+		}
+	})
+}

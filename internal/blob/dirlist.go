@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"iter"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -94,7 +93,7 @@ func (d *Dir) listed(ctx context.Context, dir string, keys []string, yield func(
 // list returns, sorted, the keys of the objects in the directory `dir`, one of the 256, that
 // begin with `prefix`. It leaves out files that aren't objects.
 func (d *Dir) list(ctx context.Context, dir, prefix string) ([]string, error) {
-	f, err := os.Open(filepath.Join(d.objects, dir))
+	f, err := openDirBelow(d.objects, dir)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = errors.Join(d.mounted(), err)
