@@ -188,7 +188,7 @@ func (s *proxyScene) config() string {
 
 // replicaEnv returns the settings of the replicas that have to do with the proxy.
 func (s *proxyScene) replicaEnv() []string {
-	return []string{"PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1", "PURSER_HTTP_EXTERNAL_URL=https://" + s.addr}
+	return []string{"PURSER_AUTH_ENABLED=false", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1", "PURSER_HTTP_EXTERNAL_URL=https://" + s.addr}
 }
 
 // newReplica returns a replica at one of the addresses, which isn't started yet.

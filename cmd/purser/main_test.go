@@ -47,7 +47,8 @@ func TestCommands(t *testing.T) {
 	}{
 		{name: "no command shows help", stdout: "Available Commands"},
 		{name: "version", args: []string{"version"}, stdout: "purser "},
-		{name: "valid file", args: []string{"config", "check", "--config", good}, stdout: "The configuration is valid.\n"},
+		{name: "valid file", args: []string{"config", "check", "--config", good}, stdout: "The configuration is valid.\nNobody logs in: 127.0.0.1:7000 is on loopback, and no setting says that others reach it. " +
+			"Requests that come through a proxy are refused. Say auth.enabled: true to have clients log in.\n"},
 		{name: "unknown key is named with its line", args: []string{"config", "check", "--config", bad}, code: 1,
 			stderr: []string{"purser: " + bad + ":2: http.adr: ", "did you mean http.addr?", "purser: " + bad + ":4: log.level"}},
 		{name: "file from the environment", environ: []string{"PURSER_CONFIG=" + bad}, args: []string{"config", "check"}, code: 1,

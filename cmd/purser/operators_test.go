@@ -42,7 +42,7 @@ func askAs(t *testing.T, method, url, body string, headers ...string) (int, stri
 // registry must refuse them.
 func TestServeBehindTheWall(t *testing.T) {
 	t.Parallel()
-	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_ALLOWED_HOSTS=registry.example.com",
+	s := start(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_ALLOWED_HOSTS=registry.example.com",
 		"PURSER_HTTP_EXTERNAL_URL=https://outer.example:443"))
 	page := []string{"Host", "evil.example", "Origin", "http://evil.example", "Sec-Fetch-Site", "same-origin", "Content-Type", "application/json"}
 	for _, r := range [][3]string{

@@ -100,7 +100,7 @@ func startLogged(t *testing.T, cfg *config.Config) (*servetest.Server, *lockedBu
 func TestServeBehindProxy(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
-	s, log := startLogged(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1", "PURSER_PULL_STATISTICS_INTERVAL=1h"))
+	s, log := startLogged(t, servetest.Config(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1", "PURSER_PULL_STATISTICS_INTERVAL=1h"))
 	target, err := url.Parse(s.Registry)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestServeProxyProtocol(t *testing.T) {
 		t.Run(fmt.Sprintf("TLS=%v", useTLS), func(t *testing.T) {
 			t.Parallel()
 			dsn := dbtest.EmptyDSN(t)
-			environ := []string{"PURSER_DATABASE_MAIN=" + dsn, "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1, 10.0.0.0/8", "PURSER_HTTP_PROXY_PROTOCOL=true"}
+			environ := []string{"PURSER_DATABASE_MAIN=" + dsn, "PURSER_AUTH_ENABLED=false", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1, 10.0.0.0/8", "PURSER_HTTP_PROXY_PROTOCOL=true"}
 			if useTLS {
 				dir := t.TempDir()
 				files := config.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
@@ -206,5 +206,52 @@ func TestServeProxyProtocol(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestServeBehindLocalProxy: a proxy on the registry's machine lets others reach a registry on
+// loopback. Without settings that say so, what the proxy passes on is refused, and the machine
+// itself is served. With them, clients log in, until somebody says that they needn't.
+func TestServeBehindLocalProxy(t *testing.T) {
+	t.Parallel()
+	common := []string{"PURSER_DATABASE_MAIN=" + dbtest.EmptyDSN(t), "PURSER_DATA_DIR=" + t.TempDir()}
+	settings := []string{"PURSER_HTTP_EXTERNAL_URL=https://registry.example.com", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1"}
+	for _, step := range []struct {
+		environ         []string
+		direct, proxied int
+		says            string // at the start
+		answers         string // to a request that the proxy has passed on
+	}{
+		{nil, 202, 403, "Nobody logs in: 127.0.0.1:0 is on loopback", "http.trusted_proxies"},
+		{settings, 401, 401, "Clients log in, since others reach the registry through a proxy, by http.external_url, http.trusted_proxies. Say auth.enabled: false", "UNAUTHORIZED"},
+		{append(settings, "PURSER_AUTH_ENABLED=false"), 202, 202, "everybody who reaches https://registry.example.com may push", ""},
+	} {
+		var said strings.Builder
+		cfg := servetest.Config(t, append(step.environ, common...)...)
+		s := servetest.Start(t, func(ctx context.Context, out io.Writer) error {
+			return serve.Run(ctx, cfg, io.MultiWriter(&said, out), slog.New(slog.DiscardHandler), nil)
+		})
+		target, err := url.Parse(s.Registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(target)
+			r.SetXForwarded()
+		}})
+		const begin = "/v2/acme/app/blobs/uploads/"
+		if status, text := askAs(t, "POST", s.Registry+begin, ""); status != step.direct {
+			t.Errorf("%v: directly: %d %s, want %d", step.environ, status, text, step.direct)
+		}
+		if status, text := askAs(t, "POST", proxy.URL+begin, ""); status != step.proxied || !strings.Contains(text, step.answers) {
+			t.Errorf("%v: through the proxy: %d %s, want %d", step.environ, status, text, step.proxied)
+		}
+		proxy.Close()
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(said.String(), step.says) {
+			t.Errorf("%v: the start says\n%s\nwant %q", step.environ, said.String(), step.says)
+		}
 	}
 }

@@ -13,8 +13,12 @@ import (
 // without one.
 type Auth struct {
 	// Enabled says that access control is on. Otherwise everybody may do everything. Default:
-	// true if other machines can reach http.addr and http.allow_anonymous isn't set.
+	// true if others than this machine reach the registry (HTTP.ReachedBy), and
+	// http.allow_anonymous isn't set.
 	Enabled bool
+	// LocalOnly says that access control is off without anybody having said so, only because
+	// nothing in the configuration says that others reach the registry. It isn't a setting.
+	LocalOnly bool
 	// AnonymousPull says that everybody may pull from public repositories. Otherwise every
 	// account may.
 	AnonymousPull      bool
@@ -84,7 +88,7 @@ type Federation struct {
 
 // authSettings are the settings of access control.
 var authSettings = []setting{
-	{key: "auth.enabled", def: "false", derived: "true if other machines can reach http.addr and http.allow_anonymous isn't set", field: func(c *Config) field {
+	{key: "auth.enabled", def: "false", derived: "true, unless only this machine reaches the registry or http.allow_anonymous is set", field: func(c *Config) field {
 		return boolField{&c.Auth.Enabled}
 	}},
 	{key: "auth.anonymous_pull", def: "true", field: func(c *Config) field { return boolField{&c.Auth.AnonymousPull} }},
@@ -154,13 +158,13 @@ var authSettings = []setting{
 	{key: "auth.federation.own_issuers", field: func(c *Config) field { return listField{&c.Auth.Federation.OwnIssuers} }},
 }
 
-// deriveAuth computes the default of auth.enabled. An invalid http.addr, which Validate
-// reports, counts as one that other machines can reach.
+// deriveAuth computes the default of auth.enabled.
 func (c *Config) deriveAuth() {
+	isOpen := c.HTTP.AllowAnonymous
 	if !c.isSet("auth.enabled") {
-		loopback, err := parseAddr(c.HTTP.Addr)
-		c.Auth.Enabled = (err != nil || !loopback) && !c.HTTP.AllowAnonymous
+		c.Auth.Enabled = len(c.HTTP.ReachedBy()) > 0 && !isOpen
 	}
+	c.Auth.LocalOnly = !c.Auth.Enabled && !c.isSet("auth.enabled") && !isOpen
 }
 
 // minPassword is the least length of a password in bytes.
@@ -191,8 +195,8 @@ func (c *Config) validateAuth(report reporter) {
 }
 
 // validateUnused reports settings about log-ins if nobody needs to log in and auth.enabled
-// doesn't say so explicitly. A registry behind a proxy listens on loopback, for example. Its
-// operator, who names a directory, must not believe that it checks passwords.
+// doesn't say so explicitly. An operator who names a directory must not believe that it checks
+// passwords, if the registry listens on loopback.
 func (c *Config) validateUnused(report reporter) {
 	if c.Auth.Enabled || c.isSet("auth.enabled") {
 		return

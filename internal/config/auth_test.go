@@ -34,19 +34,26 @@ func TestAuthDefaults(t *testing.T) {
 func TestAuthIsOnBeyondLoopback(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		"":                                                     false,
-		"http: {addr: 'localhost:1'}":                          false,
-		"http: {addr: '[::1]:1'}":                              false,
-		"http: {addr: ':1'}":                                   true,
-		"http: {addr: '10.0.0.1:1'}":                           true,
-		"http: {addr: 'registry.example.com:1'}":               true,
-		"http: {addr: nonsense}":                               true,
-		"http: {addr: ':1', allow_anonymous: true}":            false,
-		"http: {addr: ':1', allow_anonymous: false}":           true,
-		"auth: {enabled: true}":                                true,
-		"{http: {addr: ':1'}, auth: {enabled: false}}":         false,
-		"{http: {debug_addr: ':1', profile_addr: ':2'}}":       false,
-		"http: {external_url: 'https://registry.example.com'}": false,
+		"":                                               false,
+		"http: {addr: 'localhost:1'}":                    false,
+		"http: {addr: '[::1]:1'}":                        false,
+		"http: {addr: ':1'}":                             true,
+		"http: {addr: '10.0.0.1:1'}":                     true,
+		"http: {addr: 'registry.example.com:1'}":         true,
+		"http: {addr: nonsense}":                         true,
+		"http: {addr: ':1', allow_anonymous: true}":      false,
+		"http: {addr: ':1', allow_anonymous: false}":     true,
+		"auth: {enabled: true}":                          true,
+		"{http: {addr: ':1'}, auth: {enabled: false}}":   false,
+		"{http: {debug_addr: ':1', profile_addr: ':2'}}": false,
+		// What is for a proxy on this machine says that others reach the registry.
+		"http: {external_url: 'https://registry.example.com'}":                                true,
+		"http: {trusted_proxies: loopback}":                                                   true,
+		"http: {allowed_hosts: registry.example.com}":                                         true,
+		"http: {addr: '[::1]:1', tls: {acme: {hosts: registry.example.com}}}":                 true,
+		"http: {external_url: 'https://registry.example.com', allow_anonymous: true}":         false,
+		"{http: {external_url: 'https://registry.example.com'}, auth: {enabled: false}}":      false,
+		"{http: {external_url: 'https://registry.example.com'}, auth: {htpasswd: /htpasswd}}": true,
 	} {
 		if got := mustLoad(t, text).Auth.Enabled; got != want {
 			t.Errorf("%s: auth.enabled is %v", text, got)
@@ -56,7 +63,10 @@ func TestAuthIsOnBeyondLoopback(t *testing.T) {
 	for _, step := range []struct {
 		key, value string
 		want       bool
-	}{{"http.addr", ":1", true}, {"http.allow_anonymous", "true", false}, {"http.allow_anonymous", "false", true}, {"http.addr", "127.0.0.1:1", false}} {
+	}{
+		{"http.addr", ":1", true}, {"http.allow_anonymous", "true", false}, {"http.allow_anonymous", "false", true}, {"http.addr", "127.0.0.1:1", false},
+		{"http.trusted_proxies", "127.0.0.1", true}, {"http.trusted_proxies", "", false},
+	} {
 		if err := c.Set(step.key, step.value, "test"); err != nil || c.Auth.Enabled != step.want || c.Source("auth.enabled") != "default" {
 			t.Errorf("%s: %s: auth.enabled is %v (%s), %v", step.key, step.value, c.Auth.Enabled, c.Source("auth.enabled"), err)
 		}
@@ -148,6 +158,33 @@ func TestAuthRanges(t *testing.T) {
 	} {
 		if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestAccess: who has to log in is said with the reason and the way out, and a registry that is
+// open only because nobody else reaches it is told from one that is open on purpose.
+func TestAccess(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		text           string
+		local, exposed bool
+		want           string
+	}{
+		{"", true, false, "Nobody logs in: 127.0.0.1:5000 is on loopback, and no setting says that others reach it. Requests that come through a proxy are refused. Say auth.enabled: true"},
+		{"http: {addr: ':1'}", false, false, "Clients log in, since other machines reach http.addr (:1)."},
+		{"http: {external_url: 'https://r.example.com', trusted_proxies: loopback, allowed_hosts: r.example.com}", false, false,
+			"Clients log in, since others reach the registry through a proxy, by http.external_url, http.trusted_proxies, http.allowed_hosts. Say auth.enabled: false"},
+		{"auth: {enabled: true}", false, false, "purser.yaml:1) says."},
+		{"auth: {enabled: false}", false, false, "purser.yaml:1) says: everybody who reaches 127.0.0.1:5000"},
+		{"{http: {external_url: 'https://r.example.com'}, auth: {enabled: false}}", false, true,
+			"purser.yaml:1) says, and others reach the registry, by http.external_url: everybody who reaches https://r.example.com may push"},
+		{"http: {addr: ':1', allow_anonymous: true}", false, true, "purser.yaml:1) says, and others reach the registry, by http.addr: everybody who reaches :1"},
+		{"http: {trusted_proxies: loopback, allow_anonymous: true}", false, true, "by http.trusted_proxies: everybody who reaches 127.0.0.1:5000 may"},
+	} {
+		c := mustLoad(t, test.text)
+		if got := c.Access(); c.Auth.LocalOnly != test.local || c.Exposed() != test.exposed || !strings.Contains(got, test.want) {
+			t.Errorf("%s: local only %v, exposed %v: %s", test.text, c.Auth.LocalOnly, c.Exposed(), got)
 		}
 	}
 }

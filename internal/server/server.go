@@ -10,6 +10,8 @@
 //   - A web page can't misuse its visitor's browser: before routing, the server refuses
 //     requests whose host name isn't the registry's, and requests that change something and
 //     come from pages of other sites.
+//   - A registry without log-ins that only its own machine reaches refuses requests that were
+//     passed on from elsewhere.
 //   - Each route names the access that a client needs. The server denies requests to a route
 //     that names no access.
 //   - The memory for the bodies and answers of all requests counts in one budget. Each request
@@ -66,6 +68,9 @@ type Options struct {
 	ExternalURL string
 	// Auth is the access control. Nil: everybody may do everything.
 	Auth *auth.Control
+	// LocalOnly says that there is no access control because only this machine reaches the
+	// registry. Requests that were passed on from elsewhere are refused then (PassedOn).
+	LocalOnly bool
 	// Authorize decides about accesses instead of Auth, for tests. Its error is sent to the
 	// client.
 	Authorize func(ctx context.Context, a auth.Access, resource auth.Resource) error
@@ -108,6 +113,7 @@ type Server struct {
 	handler   http.Handler
 	external  *external
 	ambiguous sync.Once // for the warning that two proxy headers name different clients
+	passedOn  sync.Once // for the warning of checkLocal
 }
 
 // New makes a server, on which nothing is mounted yet.
@@ -205,11 +211,15 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkSite returns an error for two kinds of requests that a web page of another site can make
-// a browser send: any request whose host name isn't the registry's, and a request that changes
+// checkSite returns an error for requests from elsewhere than where the registry's clients are:
+// those that were passed on, where only this machine may send requests (checkLocal), and two
+// kinds of requests that a web page of another site can make a browser send: any request whose host name isn't the registry's, and a request that changes
 // something and comes from a page of another origin. Clients other than browsers always pass
 // the check of the origin, since they send neither Origin nor Sec-Fetch-Site.
 func (s *Server) checkSite(r *http.Request) error {
+	if err := s.checkLocal(r); err != nil {
+		return err
+	}
 	if err := s.opt.Hosts.Check(r); err != nil {
 		return err
 	}

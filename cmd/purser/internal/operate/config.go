@@ -11,13 +11,14 @@ import (
 func configCommand(src *command.Source) *cobra.Command {
 	check := &cobra.Command{
 		Use:   "check",
-		Short: "Check the settings; name each problem with its place",
+		Short: "Check the settings; name each problem with its place, and say who has to log in",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := src.Load(cmd); err != nil {
+			cfg, err := src.Load(cmd)
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "The configuration is valid.")
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The configuration is valid.\n%s\n", cfg.Access())
 			return err
 		},
 	}

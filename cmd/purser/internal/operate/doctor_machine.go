@@ -26,10 +26,20 @@ const (
 // examineConfiguration looks at settings that are valid and dangerous.
 func (d *doctor) examineConfiguration(ctx context.Context) error {
 	h := d.cfg.HTTP
-	if beyond := !onLoopback(h.Addr); beyond {
-		if !d.cfg.Auth.Enabled {
-			d.find(levelError, "auth.enabled", "set auth.enabled: true, or listen on 127.0.0.1", "everybody who reaches %s may push, delete and administer", h.Addr)
-		}
+	switch beyond := !onLoopback(h.Addr); {
+	case d.cfg.Exposed() && beyond:
+		d.find(levelError, "auth.enabled", "set auth.enabled: true, or listen on 127.0.0.1", "everybody who reaches %s may push, delete and administer", h.Addr)
+	case d.cfg.Exposed():
+		d.find(levelError, "auth.enabled", "remove auth.enabled: false and http.allow_anonymous, so that clients log in; keep it only if the proxy asks who it is",
+			"everybody who reaches %s may push, delete and administer: others reach it, by %s", h.Place(), strings.Join(h.ReachedBy(), ", "))
+	case d.cfg.Auth.LocalOnly:
+		d.find(levelNote, "auth.enabled", "set auth.enabled: true if others use this machine; behind a proxy set http.external_url and http.trusted_proxies, and clients log in",
+			"everybody on this machine may push, delete and administer at %s; requests that come through a proxy are refused", h.Addr)
+	case d.cfg.Source("auth.enabled") == "default" && !beyond:
+		d.find(levelNote, "auth.enabled", "set auth.enabled: true, so that it doesn't depend on other settings",
+			"clients log in for the only reason that others reach the registry, by %s", strings.Join(h.ReachedBy(), ", "))
+	}
+	if !onLoopback(h.Addr) {
 		if !h.TLS.Enabled() && len(h.TrustedProxies) == 0 && !strings.HasPrefix(h.ExternalURL, "https://") {
 			d.find(levelWarning, "http.tls", "set http.tls.cert and http.tls.key, or http.tls.acme; behind a proxy with TLS set http.external_url and http.trusted_proxies",
 				"passwords and tokens travel to %s in plain text", h.Addr)

@@ -97,6 +97,20 @@ func TestDoctor(t *testing.T) {
 	wants(t, found, levelError, "blobs", "has lost 2")
 	wants(t, found, levelWarning, "auto-pruning", "failed in 1")
 
+	// On loopback, it matters who else reaches the registry.
+	found, _ = g.examined(t)
+	wants(t, found, levelNote, "auth.enabled", "requests that come through a proxy are refused")
+	proxied := []string{"PURSER_HTTP_EXTERNAL_URL=https://registry.example.com", "PURSER_HTTP_TRUSTED_PROXIES=127.0.0.1"}
+	found, _ = g.examined(t, proxied...)
+	wants(t, found, levelNote, "auth.enabled", "by http.external_url, http.trusted_proxies")
+	for _, open := range []string{"PURSER_AUTH_ENABLED=false", "PURSER_HTTP_ALLOW_ANONYMOUS=true"} {
+		found, code = g.examined(t, append(proxied, open)...)
+		wants(t, found, levelError, "auth.enabled", "everybody who reaches https://registry.example.com may push, delete and administer")
+		if code != command.ExitFindings {
+			t.Errorf("%s: exit code %d", open, code)
+		}
+	}
+
 	// In a store that isn't the database's, and with an expired certificate.
 	other := newGarbage(t)
 	other.run("store", "adopt")

@@ -146,12 +146,12 @@ func (a *access) createFirst(ctx context.Context, cfg config.Auth) error {
 	return nil
 }
 
-// text returns the lines about access that the registry prints when it is ready. `host` is the
+// text returns the lines about log-ins that the registry prints when it is ready. `host` is the
 // registry's host for a client.
 func (a access) text(host string) string {
 	switch {
 	case a.control == nil:
-		return "  access    open: everybody who reaches this address may do everything (auth.enabled: true asks who it is)\n"
+		return ""
 	case a.firstPassword != "":
 		return fmt.Sprintf("  log in    docker login %s --username %s\n            with the password %s\n            It is shown this once. Change it with \"purser user password %[2]s\".\n",
 			host, a.firstAdmin, a.firstPassword)

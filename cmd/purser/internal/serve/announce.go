@@ -34,6 +34,7 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets, access access) 
 	for _, place := range places(cfg) {
 		text += "  data      " + place + "\n"
 	}
+	text += fmt.Sprintf("  access    %s\n", cfg.Access())
 	text += access.text(host)
 	text += fmt.Sprintf("  push      docker pull alpine && docker tag alpine %[1]s/alpine && docker push %[1]s/alpine\n", host)
 	if _, err := io.WriteString(out, text); err != nil {

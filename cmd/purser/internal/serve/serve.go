@@ -346,7 +346,8 @@ func (p dependencies) front(cfg *config.Config, access access) (*server.Server, 
 	return server.New(server.Options{
 		Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics, Tracing: p.tracing,
 		Limits: p.limits.server(), BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime,
-		Proxies: proxies(cfg.HTTP), Hosts: p.hosts, Origins: origins(cfg.HTTP), ExternalURL: cfg.HTTP.ExternalURL, Auth: access.control,
+		Proxies: proxies(cfg.HTTP), Hosts: p.hosts, Origins: origins(cfg.HTTP), ExternalURL: cfg.HTTP.ExternalURL,
+		Auth: access.control, LocalOnly: cfg.Auth.LocalOnly,
 	})
 }
 
