@@ -76,7 +76,7 @@ func (p *Proxies) Client(r *http.Request) (client netip.AddrPort, disagree bool)
 		x = p.walk(peer, xs, splitXForwardedFor)
 	}
 	if p.header != XForwardedFor {
-		f = p.walk(peer, fs, splitForwarded)
+		f = p.walk(peer, fs, func(line string) ([]string, bool) { return splitForwarded(line, "for") })
 	}
 	switch {
 	case p.header == XForwardedFor, p.header == AnyForwarded && len(fs) == 0:
@@ -149,10 +149,10 @@ func splitXForwardedFor(line string) ([]string, bool) {
 	return nodes, true
 }
 
-// splitForwarded returns the parameter "for" of each element in a line of Forwarded (RFC 7239,
-// section 4), "" for an element without one. If any part of the line is malformed, it returns
-// false, since then it isn't certain where elements begin.
-func splitForwarded(line string) (nodes []string, ok bool) {
+// splitForwarded returns the value of a parameter, such as "for", of each element in a line of
+// Forwarded (RFC 7239, section 4), "" for an element without one. If any part of the line is
+// malformed, it returns false, since then it isn't certain where elements begin.
+func splitForwarded(line, parameter string) (nodes []string, ok bool) {
 	node, seen := "", false
 	for rest := strings.Trim(line, " \t"); ; rest = strings.TrimLeft(rest, " \t") {
 		if rest != "" && rest[0] != ',' && rest[0] != ';' {
@@ -160,7 +160,7 @@ func splitForwarded(line string) (nodes []string, ok bool) {
 			if name, value, rest, ok = cutPair(rest); !ok {
 				return nil, false
 			}
-			if strings.EqualFold(name, "for") {
+			if strings.EqualFold(name, parameter) {
 				if seen {
 					return nil, false
 				}
@@ -207,6 +207,12 @@ func cutPair(line string) (name, value, rest string, ok bool) {
 		}
 	}
 	return "", "", "", false
+}
+
+// trusts returns whether HOST:PORT is the address of a trusted proxy.
+func (p *Proxies) trusts(address string) bool {
+	at, err := netip.ParseAddrPort(address)
+	return err == nil && p.Trust(at.Addr())
 }
 
 // trustedPeer returns whether a connection comes from a trusted proxy.

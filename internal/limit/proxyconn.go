@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pires/go-proxyproto"
+	"github.com/pires/go-proxyproto/tlvparse"
 )
 
 const (
@@ -30,6 +31,8 @@ type proxyConn struct {
 	in     *bufio.Reader // nil once its buffered bytes are read
 	client *net.TCPAddr  // nil: the connection is the proxy's own
 	err    error
+	// encrypted says that the client uses TLS, by the extension PP2_TYPE_SSL of version 2.
+	encrypted bool
 }
 
 func newProxyConn(c *net.TCPConn) *proxyConn {
@@ -95,10 +98,21 @@ func (c *conn) readHeader() {
 	// it doesn't know.
 	if source, _, ok := header.TCPAddrs(); ok && header.Command.IsProxy() {
 		x.client = source
+		x.encrypted = usesTLS(header)
 	}
 	if x.client != nil && !c.l.o.Proxies.Trust(x.client.AddrPort().Addr()) {
 		c.named(Client(x.client.String()))
 	}
+}
+
+// usesTLS says whether a header names a client that is connected to the proxy by TLS.
+func usesTLS(header *proxyproto.Header) bool {
+	extensions, err := header.TLVs()
+	if err != nil {
+		return false
+	}
+	ssl, ok := tlvparse.FindSSL(extensions)
+	return ok && ssl.ClientSSL()
 }
 
 // badHeader refuses a proxy's connection that doesn't begin with a valid PROXY protocol

@@ -1,14 +1,17 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -124,9 +127,6 @@ func serviceOf(e *external) string {
 // PublicBase returns the scheme and host under which browsers reach the registry: those of the
 // external URL, else those of the request with this context.
 func (s *Server) PublicBase(ctx context.Context) string {
-	if s.external != nil {
-		return s.external.url
-	}
 	return Observed(ctx).absoluteBase
 }
 
@@ -173,13 +173,40 @@ func (c Challenge) scope() string {
 	return "repository:" + c.Resource.Repository + ":" + actions
 }
 
-// absolute returns scheme and host by which the client reaches the registry.
+// absolute returns scheme and host by which the client reaches the registry, and logs in. It is
+// the external URL wherever that is set: a client must not send its password to another host
+// because its request named one.
 func (s *Server) absolute(r *http.Request, o *Observation) string {
-	switch {
-	case o.Base != "":
-		return o.Base
-	case r.TLS != nil || o.proxy != "" && strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https"):
-		return "https://" + r.Host
+	host := r.Host
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && host == "" { // HTTP/1.0
+		host = local.String()
 	}
-	return "http://" + r.Host
+	base := "http://" + host
+	switch {
+	case s.external != nil:
+		base = s.external.url
+	case o.encrypted:
+		base = "https://" + host
+	}
+	if s.opt.Auth != nil && strings.HasPrefix(base, "http:") {
+		s.warnOfPlainRealm(r, o, base)
+	}
+	return base
+}
+
+// warnOfPlainRealm warns once if a proxy says that clients use https, and they are told to log
+// in over http all the same. They then send passwords that everybody on the way can read.
+func (s *Server) warnOfPlainRealm(r *http.Request, o *Observation, base string) {
+	header := limit.HTTPSHeader(r)
+	if header == "" {
+		return
+	}
+	s.plain.Do(func() {
+		remedy := "name the proxy in http.trusted_proxies, or set http.external_url to the https:// URL"
+		if s.external != nil {
+			remedy = "let http.external_url begin with https://"
+		}
+		s.log.WarnContext(r.Context(), "a request says that its client uses https, and the client is told to log in over http, so that its password is sent in plain text: "+remedy,
+			"header", header, "peer", cmp.Or(o.proxy, r.RemoteAddr), "realm", base+"/token")
+	})
 }

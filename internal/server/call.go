@@ -43,7 +43,7 @@ func (s *Server) Call(ctx context.Context, method, target string, body []byte) (
 	}
 	inner := &Observation{
 		ResponseWriter: reply, ID: o.ID, Client: o.Client, Base: o.Base, Lease: o.Lease, Principal: o.Principal,
-		trips: o.trips, proxy: o.proxy, authErr: o.authErr, mounted: mounted, absoluteBase: o.absoluteBase,
+		trips: o.trips, proxy: o.proxy, authErr: o.authErr, mounted: mounted, encrypted: o.encrypted, absoluteBase: o.absoluteBase,
 		drained: body == nil, sending: s.newSending(reply),
 	}
 	if body != nil {

@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/auth/session"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
@@ -53,6 +54,8 @@ type Observation struct {
 	sending sending
 	authErr error // the credentials that the client has sent are wrong, or couldn't be checked
 	mounted *Mount
+	// encrypted says that the client has sent the request over https, to Purser or to a proxy.
+	encrypted bool
 	// absoluteBase is the scheme and host by which the client reaches the registry.
 	absoluteBase string
 }
@@ -97,6 +100,10 @@ func (o *Observation) Account() string {
 	return o.Principal.Name
 }
 
+// Encrypted says whether the client has sent the request over https: to Purser, or to a trusted
+// proxy that says so.
+func (o *Observation) Encrypted() bool { return o.encrypted }
+
 // Unwrap returns the wrapped writer, for http.ResponseController.
 func (o *Observation) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
@@ -121,6 +128,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		start := time.Now()
 		o := &Observation{ResponseWriter: w, ID: requestID(r), Route: "none", Method: "any", drained: r.ContentLength == 0,
 			sending: s.newSending(w)}
+		o.encrypted = s.opt.Proxies.Encrypted(r)
 		remote := s.remote(r, o)
 		o.Client, o.Base = limit.Client(remote), s.external.base(r, o.proxy != "")
 		if s.opt.Tracing { // otelhttp takes the first entry of X-Forwarded-For, which any client can forge
@@ -131,6 +139,9 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		w.Header()["X-Content-Type-Options"] = noSniff
 		ctx := context.WithValue(r.Context(), observationKey{}, o)
 		ctx, o.trips = db.WithCounter(ctx)
+		if o.encrypted && r.TLS == nil {
+			ctx = session.Encrypted(ctx)
+		}
 		r = r.WithContext(ctx)
 		r.RemoteAddr = remote
 		if r.ContentLength != 0 {

@@ -114,6 +114,7 @@ type Server struct {
 	external  *external
 	ambiguous sync.Once // for the warning that two proxy headers name different clients
 	passedOn  sync.Once // for the warning of checkLocal
+	plain     sync.Once // for warnOfPlainRealm
 }
 
 // New makes a server, on which nothing is mounted yet.

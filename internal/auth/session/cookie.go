@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/netip"
@@ -18,6 +19,14 @@ const (
 	loopbackCookie = "purser_session"
 )
 
+type encryptedKey struct{}
+
+// Encrypted returns a context for a request that the browser has sent over https to a proxy,
+// which passed it on without.
+func Encrypted(ctx context.Context) context.Context {
+	return context.WithValue(ctx, encryptedKey{}, true)
+}
+
 // Secure says whether the browser has sent the request over https, so that a cookie can have the
 // attribute Secure. Over plain http, a browser gets a cookie only if it is on the registry's
 // machine (its URL has the host localhost or a loopback address); for other requests Secure
@@ -25,13 +34,13 @@ const (
 // the machine.
 func (s *Sessions) Secure(r *http.Request) (bool, error) {
 	switch {
-	case s.https || r.TLS != nil:
+	case s.https || r.TLS != nil || r.Context().Value(encryptedKey{}) != nil:
 		return true, nil
 	case isLoopback(r.Host):
 		return false, nil
 	}
 	return false, oci.Errorf(oci.Denied, "browsers can log in only over https, since everybody on the way could use the log-in: "+
-		"open the registry under https://, or, if a proxy receives https for it, set http.external_url to the https:// URL")
+		"open the registry under https://, or, if a proxy receives https for it, set http.external_url to the https:// URL, or let the proxy say so (http.trusted_proxies)")
 }
 
 // isLoopback says whether the host of a URL is the browser's own machine.

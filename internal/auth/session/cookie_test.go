@@ -95,3 +95,19 @@ func TestOptions(t *testing.T) {
 		}
 	}
 }
+
+// TestCookieBehindProxy: a proxy received the request over https, and the server knows that from
+// it. Then the cookie is the one for https, also if the proxy has replaced the host by loopback.
+func TestCookieBehindProxy(t *testing.T) {
+	t.Parallel()
+	s, err := NewSessions(Options{DB: &db.DB{}, MaxAge: time.Hour})
+	must(t, err)
+	for _, host := range []string{"registry.example", "127.0.0.1:5000"} {
+		r := httptest.NewRequestWithContext(Encrypted(t.Context()), http.MethodPost, "/auth/login", nil)
+		r.Host = host
+		r.AddCookie(&http.Cookie{Name: secureCookie, Value: "secret"})
+		if secure, err := s.Secure(r); !secure || err != nil || s.Secret(r) != "secret" {
+			t.Errorf("%s: secure %v, %v, secret %q", host, secure, err, s.Secret(r))
+		}
+	}
+}

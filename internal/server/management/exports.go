@@ -39,7 +39,7 @@ type ExportRequest struct {
 // calls Resolve for each request.
 func (in *ExportRequest) Resolve(ctx huma.Context) []error {
 	if u := (url.URL{Scheme: "http", Host: ctx.Host()}); u.Host != "" {
-		if ctx.TLS() != nil {
+		if server.Observed(ctx.Context()).Encrypted() {
 			u.Scheme = "https"
 		}
 		in.base = u.String()
