@@ -54,7 +54,7 @@ func TestServeACME(t *testing.T) {
 	text := new(servetest.Log)
 	begin := func(environ ...string) *servetest.Server {
 		cfg := servetest.Config(t, append(environ, "PURSER_DATABASE_MAIN="+dsn, "PURSER_STORAGE_FILESYSTEM_PATH="+blobs,
-			"PURSER_HTTP_TLS_ACME_HOSTS=LocalHost", "PURSER_HTTP_TLS_ACME_ACCEPT_TERMS=true", "PURSER_HTTP_TLS_ACME_EMAIL=registry@example.com",
+			"PURSER_AUTH_ENABLED=false", "PURSER_HTTP_TLS_ACME_HOSTS=LocalHost", "PURSER_HTTP_TLS_ACME_ACCEPT_TERMS=true", "PURSER_HTTP_TLS_ACME_EMAIL=registry@example.com",
 			"PURSER_HTTP_TLS_ACME_DIRECTORY_URL="+a.DirectoryURL, "PURSER_HTTP_TLS_ACME_CA_FILE="+a.CAFile)...)
 		return servetest.Start(t, func(ctx context.Context, out io.Writer) error {
 			return serve.Run(ctx, cfg, out, slog.New(slog.NewTextHandler(text, nil)), nil)

@@ -18,6 +18,9 @@ import (
 // ListenerOptions configure a Listener.
 type ListenerOptions struct {
 	Most, MostOfClient int // 0: no limit
+	// Spare is how many connections are accepted beyond these limits. They are for the requests
+	// that must be answered always, such as probes; IsSpare tells them from others.
+	Spare int
 	// Plain says that clients send HTTP without TLS. Then a refused client gets an answer that
 	// says why.
 	Plain bool
@@ -48,7 +51,8 @@ type ListenerOptions struct {
 // connection of this client takes the place of the one that has waited longest for the header
 // of a request: the first request's, or that of the next one (an idle connection). If the limit
 // for all clients is reached, the new connection takes the place of another client's too
-// (victim). If no connection waits, the new one is refused. A connection whose client sends the
+// (victim). If no connection waits, the new one gets a spare place, or is refused if there is
+// none. A connection whose client sends the
 // body of a request, or reads an answer, keeps its place, unless the body is slow.
 //
 // An accepted connection embeds a *net.TCPConn, so that package net still uses sendfile to
@@ -58,7 +62,8 @@ type Listener struct {
 	o ListenerOptions
 
 	mu      sync.Mutex
-	open    int // connections that count
+	open    int // connections that count, without those in spare places
+	spare   int // connections in spare places
 	waiting int // how many of them wait for the header of a request
 	clients map[string]*client
 	queue   clientQueue
@@ -81,6 +86,7 @@ type conn struct {
 	proxy    *proxyConn // nil: the connection doesn't begin with a PROXY protocol header
 	wire     wire
 	progress Progress
+	spare    bool        // it has a spare place; set before it is served
 	cut      atomic.Bool // the connection gave its place to another one, so reads fail
 
 	// l.mu guards the following fields.
@@ -191,12 +197,21 @@ func (l *Listener) take(c *conn, name string) (full Full, victim *conn) {
 	defer l.mu.Unlock()
 	if full := l.full(name); full != NotFull {
 		victim = l.victim(name, full)
-		if victim == nil {
+		switch {
+		case victim != nil:
+			l.shed(victim, full)
+			c.spare = victim.spare
+		case l.spare < l.o.Spare:
+			c.spare = true
+		default:
 			return full, nil
 		}
-		l.shed(victim, full)
 	}
-	l.open++
+	if c.spare {
+		l.spare++
+	} else {
+		l.open++
+	}
 	l.join(c, name)
 	if l.o.Metrics != nil {
 		l.o.Metrics.connections.Inc()
@@ -300,7 +315,11 @@ func (l *Listener) remove(c *conn) {
 	c.gone = true
 	l.unlistBody(c)
 	l.part(c)
-	l.open--
+	if c.spare {
+		l.spare--
+	} else {
+		l.open--
+	}
 	if l.o.Metrics != nil {
 		l.o.Metrics.connections.Dec()
 	}

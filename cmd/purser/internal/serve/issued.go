@@ -13,14 +13,9 @@ import (
 
 	"github.com/purser-registry/purser/internal/acme"
 	"github.com/purser-registry/purser/internal/config"
-	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/operatorfile"
 	"github.com/purser-registry/purser/internal/worker"
 )
-
-// challengesOfClient limits the connections per client to the listener that answers http-01
-// challenges.
-const challengesOfClient = 32
 
 // issued are certificates that the registry obtains by ACME. The listeners are opened before
 // the database is, so the manager is missing until open is called.
@@ -29,6 +24,7 @@ type issued struct {
 	challenges net.Listener   // for http-01; nil: none
 	handler    http.Handler   // for challenges
 	p          dependencies
+	http       config.HTTP
 	manager    atomic.Pointer[acme.Manager]
 }
 
@@ -63,12 +59,7 @@ func (c *issued) open(h config.HTTP, p dependencies) error {
 	if err != nil {
 		return err
 	}
-	c.p, c.handler = p, m.Handler(h.ExternalURL)
-	if c.challenges != nil {
-		c.challenges = limit.Listen(c.challenges, limit.ListenerOptions{
-			Most: operatorConnections, MostOfClient: challengesOfClient, Plain: true, Proxies: proxies(h), ProxyProtocol: h.ProxyProtocol, Log: p.log,
-		})
-	}
+	c.p, c.http, c.handler = p, h, m.Handler(h.ExternalURL)
 	c.manager.Store(m)
 	return nil
 }
@@ -84,11 +75,16 @@ func (c *issued) reload(ctx context.Context) error {
 	return m.Retry(ctx)
 }
 
+// isChallenge tells the requests of a certificate authority.
+func isChallenge(r *http.Request) bool {
+	return strings.HasPrefix(r.URL.Path, "/.well-known/acme-challenge/")
+}
+
 // run returns a function that obtains and renews the certificates, and answers challenges.
 func (c *issued) run(*worker.Metrics) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		if c.challenges != nil {
-			stop := serveDebug(c.challenges, c.handler, c.p.log)
+			stop := serveSmall(c.challenges, c.handler, isChallenge, c.http, c.p.log)
 			defer stop()
 		}
 		return c.manager.Load().Run(ctx)

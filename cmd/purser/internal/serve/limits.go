@@ -3,8 +3,6 @@ package serve
 import (
 	"context"
 	"log/slog"
-	"net"
-	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -13,7 +11,6 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/server"
-	"github.com/purser-registry/purser/internal/server/management"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -22,9 +19,6 @@ const (
 	// one for its socket, one for the file or socket from which a blob is read or to which
 	// it is written, and one as the connection's share of everything else.
 	descriptorsOfConnections = 3
-	// operatorConnections limits the connections to each of the listeners for metrics,
-	// health and profiles.
-	operatorConnections = 512
 )
 
 // limits are the limits on what clients may use of this process: connections, requests, and
@@ -72,34 +66,11 @@ func connectionLimits(most, ofClient, descriptors int) (int, int) {
 	return most, ofClient
 }
 
-// bound wraps the registry's listener in one that enforces the limits on connections, and
-// the listeners for metrics, health and profiles in ones that enforce operatorConnections.
-func (l *limits) bound(s *sockets) {
-	s.bounded = limit.Listen(s.registry, limit.ListenerOptions{
-		Most: l.connections, MostOfClient: l.ofClient, Plain: s.cert == nil, Log: l.log, Metrics: l.metrics,
-		Proxies: proxies(l.cfg.HTTP), ProxyProtocol: l.cfg.HTTP.ProxyProtocol,
-		ErrorBody: management.ErrorBody, MinBodyRate: l.cfg.HTTP.MinBodyRate,
-	})
-	s.registry = s.bounded
-	for _, p := range []*net.Listener{&s.debug, &s.profiles} {
-		if *p != nil {
-			*p = limit.Listen(*p, limit.ListenerOptions{Most: operatorConnections, Plain: true, Log: l.log})
-		}
-	}
-}
-
 // proxies returns the proxies of the setting http.trusted_proxies, from which Purser
 // accepts a header that names the client.
 func proxies(h config.HTTP) *limit.Proxies {
 	header := map[string]limit.ForwardedHeader{"x-forwarded-for": limit.XForwardedFor, "forwarded": limit.Forwarded}
 	return limit.NewProxies(h.TrustedProxies, header[h.ForwardedHeader])
-}
-
-// apply configures `srv`, the registry's HTTP server, for the limits that concern HTTP/2
-// and idle connections.
-func (l *limits) apply(srv *http.Server, s *sockets) {
-	srv.ConnState, srv.ConnContext = s.bounded.ConnState, s.bounded.ConnContext
-	srv.HTTP2 = &http.HTTP2Config{WriteByteTimeout: l.cfg.HTTP.AnswerIdleTimeout}
 }
 
 // shareRates makes the limits on rates of requests, which all replicas share in the database.

@@ -1,9 +1,7 @@
 package serve
 
 import (
-	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"net/url"
@@ -14,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/purser-registry/purser/internal/config"
-	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -28,12 +25,12 @@ func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, rea
 		mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
 		addHealth(mux, ready, isLoopback(socks.debug), log)
 		addProfiles(mux, h.ProfileAddr == h.DebugAddr)
-		stops = append(stops, serveDebug(socks.debug, underNames(hosts(socks.debug, h.DebugAddr, h), mux), log))
+		stops = append(stops, serveSmall(socks.debug, underNames(hosts(socks.debug, h.DebugAddr, h), mux), isProbe, h, log))
 	}
 	if socks.profiles != nil {
 		mux := http.NewServeMux()
 		addProfiles(mux, true)
-		stops = append(stops, serveDebug(socks.profiles, underNames(hosts(socks.profiles, h.ProfileAddr, h), mux), log))
+		stops = append(stops, serveSmall(socks.profiles, underNames(hosts(socks.profiles, h.ProfileAddr, h), mux), isProbe, h, log))
 	}
 	return func() {
 		for _, stop := range stops {
@@ -133,27 +130,4 @@ func origins(h config.HTTP) []string {
 		u.Host = strings.TrimSuffix(u.Host, ":"+u.Port())
 	}
 	return []string{u.Scheme + "://" + u.Host}
-}
-
-// serveDebug serves `h`, which is no part of the registry's APIs, on the listener `l`. The
-// returned `stop` ends the server and waits until it has ended.
-func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
-	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
-	if bounded, ok := l.(*limit.Listener); ok {
-		srv.ConnState = bounded.ConnState
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("an address is no longer served", "address", l.Addr().String(), "error", err)
-		}
-	}()
-	return func() {
-		srv.Close() //nolint:errcheck // its connections end with the process
-		<-done
-	}
 }

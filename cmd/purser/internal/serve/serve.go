@@ -40,12 +40,6 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-const (
-	headerTimeout  = 30 * time.Second // of the listeners for metrics, health and profiles
-	idleTimeout    = 2 * time.Minute
-	maxHeaderBytes = 64 << 10
-)
-
 func Command(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -175,7 +169,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	if err := announce(socks, handler.access); err != nil {
 		return err
 	}
-	return serve(ctx, cfg, handler, socks, limits, background, ready, host, log)
+	return serve(ctx, cfg, handler, socks, background, ready, host, log)
 }
 
 // dependencies are the components from which assemble makes the registry.
@@ -425,20 +419,13 @@ func idle(cfg config.GC) time.Duration {
 // server or one of these functions fails. Then it lets requests finish, within
 // http.drain_timeout. It stops the background functions only after that, because requests
 // depend on them.
-func serve(ctx context.Context, cfg *config.Config, handler *site, socks *sockets, limits *limits,
+func serve(ctx context.Context, cfg *config.Config, handler *site, socks *sockets,
 	background []func(context.Context) error, ready *readiness, host *manager, log *slog.Logger,
 ) error {
-	srv := &http.Server{
-		Handler: handler,
-		// There is no read timeout for a whole request, since the upload of a large blob
-		// takes long. Instead, the handler ends a request whose body stalls.
-		ReadHeaderTimeout: cfg.HTTP.HeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
+	srv := newServer(socks.registry, handler, cfg.HTTP, log)
 	if socks.cert != nil {
 		srv.TLSConfig = socks.cert.config()
 	}
-	limits.apply(srv, socks)
 	silent := watchSilent(srv)
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
