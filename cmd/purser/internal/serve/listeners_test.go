@@ -45,7 +45,8 @@ func smallListeners(t *testing.T) map[string]string {
 	ready := newReadiness()
 	ready.started()
 	cfg.HTTP.ProfileAddr = cfg.HTTP.DebugAddr // profiles at both
-	t.Cleanup(serveOperators(socks, cfg.HTTP, prometheus.NewRegistry(), ready, quiet))
+	_, stop := serveOperators(socks, cfg.HTTP, prometheus.NewRegistry(), ready, quiet)
+	t.Cleanup(stop)
 	answers := http.NewServeMux()
 	answers.HandleFunc("/.well-known/acme-challenge/{token}", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "key\n") }) //nolint:errcheck // the client is gone
 	t.Cleanup(serveSmall(issued.challenges, answers, isChallenge, cfg.HTTP, quiet))

@@ -9,30 +9,33 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/server"
 )
 
 // serveOperators serves metrics, health and profiles on those of their listeners that
-// listen has opened. The returned `stop` ends these servers and waits until they have
-// ended.
-func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, ready *readiness, log *slog.Logger) (stop func()) {
+// listen has opened. `use` makes the access control check who wants to read names in metrics.
+// The returned `stop` ends these servers and waits until they have ended.
+func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, ready *readiness, log *slog.Logger) (use func(*auth.Control), stop func()) {
 	var stops []func()
+	use = func(*auth.Control) {}
 	if socks.debug != nil {
 		mux := http.NewServeMux()
-		mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
+		metrics := newMetricsPage(reg, isLoopback(socks.debug))
+		use = metrics.control.Store
+		mux.Handle("GET /metrics", metrics)
 		addHealth(mux, ready, isLoopback(socks.debug), log)
-		addProfiles(mux, h.ProfileAddr == h.DebugAddr)
+		addProfiles(mux, h.ProfileAddr == h.DebugAddr, h.AllowProfiles)
 		stops = append(stops, serveSmall(socks.debug, underNames(hosts(socks.debug, h.DebugAddr, h), mux), isProbe, h, log))
 	}
 	if socks.profiles != nil {
 		mux := http.NewServeMux()
-		addProfiles(mux, true)
+		addProfiles(mux, true, h.AllowProfiles)
 		stops = append(stops, serveSmall(socks.profiles, underNames(hosts(socks.profiles, h.ProfileAddr, h), mux), isProbe, h, log))
 	}
-	return func() {
+	return use, func() {
 		for _, stop := range stops {
 			stop()
 		}
@@ -41,14 +44,17 @@ func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, rea
 
 // addHealth adds /healthz (the process lives) and /readyz (requests can succeed). The
 // reasons why requests can't succeed contain addresses and user names. Therefore /readyz
-// shows them only if `withReasons` is set, and otherwise they are logged. The caller sets
-// withReasons if only this machine can reach the listener.
-func addHealth(mux *http.ServeMux, ready *readiness, withReasons bool, log *slog.Logger) {
-	if withReasons {
-		mux.Handle("GET /readyz", ready)
-	} else {
-		mux.Handle("GET /readyz", briefly(ready, log))
-	}
+// shows them only to this machine, and otherwise they are logged. `local` says that only this
+// machine can reach the listener, unless a proxy passes requests on.
+func addHealth(mux *http.ServeMux, ready *readiness, local bool, log *slog.Logger) {
+	brief := briefly(ready, log)
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if local && server.PassedOn(r) == "" {
+			ready.ServeHTTP(w, r)
+		} else {
+			brief.ServeHTTP(w, r)
+		}
+	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Write([]byte("ok\n")) //nolint:errcheck // the client is gone
@@ -77,8 +83,9 @@ func briefly(ready *readiness, log *slog.Logger) http.Handler {
 }
 
 // addProfiles adds the profiles of net/http/pprof at /debug/pprof/. If `served` is false,
-// the path answers 404 with the setting that enables profiles.
-func addProfiles(mux *http.ServeMux, served bool) {
+// the path answers 404 with the setting that enables profiles. Unless `everywhere` is set, a
+// proxy can't pass them on to other machines.
+func addProfiles(mux *http.ServeMux, served, everywhere bool) {
 	if !served {
 		mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, "profiles aren't served here: set http.profile_addr", http.StatusNotFound)
@@ -89,15 +96,20 @@ func addProfiles(mux *http.ServeMux, served bool) {
 		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
 		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
 	} {
-		mux.Handle(path, fromHere(h))
+		mux.Handle(path, fromHere(everywhere, h))
 	}
 }
 
 // fromHere refuses requests that a browser sends on behalf of a web page of another site,
 // whatever their method. Such a page couldn't read a profile, but its request would make
-// this process spend time on taking one.
-func fromHere(next http.Handler) http.Handler {
+// this process spend time on taking one. Unless `everywhere` is set, it refuses what a proxy
+// passes on from elsewhere too, since profiles show what is in memory.
+func fromHere(everywhere bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if sign := server.PassedOn(r); sign != "" && !everywhere {
+			http.Error(w, "the request came through a proxy ("+sign+"), and profiles show what is in memory: set http.allow_profiles: true to serve them to others", http.StatusForbidden)
+			return
+		}
 		switch r.Header.Get("Sec-Fetch-Site") {
 		case "", "none", "same-origin":
 			next.ServeHTTP(w, r)

@@ -118,7 +118,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 		return err
 	}
 	limits.bound(socks)
-	stopDebug := serveOperators(socks, cfg.HTTP, reg, ready, log)
+	useControl, stopDebug := serveOperators(socks, cfg.HTTP, reg, ready, log)
 	defer stopDebug()
 
 	var background []func(context.Context) error
@@ -157,6 +157,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	if err != nil {
 		return err
 	}
+	useControl(handler.access.control)
 	certificates, err := socks.openCertificates(cfg, p)
 	if err != nil {
 		return err
