@@ -75,6 +75,13 @@ func (h *Hosts) holds(name string) bool {
 	return false
 }
 
+// isLocalName says whether a Host header is localhost or a name below it. Browsers would apply what
+// they are told about it to all other servers of their machine.
+func isLocalName(header string) bool {
+	name, ok := hostName(header)
+	return ok && (name == "localhost" || strings.HasSuffix(name, ".localhost"))
+}
+
 // isLocalAddress says whether `name` is the local IP address of the connection on which the
 // request arrived.
 func isLocalAddress(r *http.Request, name string) bool {

@@ -189,6 +189,11 @@ func (s *Server) remote(r *http.Request, o *Observation) string {
 // Content-Type, so that they never take a blob for a web page.
 var noSniff = []string{"nosniff"}
 
+// strictTransport is the value of the header Strict-Transport-Security (RFC 6797): for a year, the
+// browser opens no page of this host over http, so that nobody on the way can ask for a password
+// there. Names below the host may be others', so it isn't about them.
+var strictTransport = []string{"max-age=31536000"}
+
 // finish ends a request. If the handler panicked before it sent any part of an answer, finish
 // answers with 500. If the handler panicked later, finish makes net/http close the connection.
 // finish also counts and logs the request. It is deferred, so that it runs after a panic too.

@@ -90,6 +90,9 @@ type Mount struct {
 	// log. Therefore the context of these requests must contain the audit source: the client
 	// that audit entries name.
 	ReadsAreLogged bool
+	// Browsers says that browsers open this interface, or that clients log in by it. Its answers
+	// over https then say that the host is to be reached over https only (strictTransport).
+	Browsers bool
 	// Tokens says that clients may send registry tokens to this interface.
 	Tokens bool
 	// Challenge returns the WWW-Authenticate header of answers with status 401. Nil: none.
@@ -177,6 +180,9 @@ func (s *Server) ExternalURL() string { return s.opt.ExternalURL }
 func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	mounted := s.mounted(r)
 	maps.Copy(w.Header(), mounted.Header)
+	if mounted.Browsers && Observed(r.Context()).encrypted && !isLocalName(r.Host) {
+		w.Header()["Strict-Transport-Security"] = strictTransport
+	}
 	progress := limit.ProgressOf(r.Context())
 	progress.Begin()
 	defer progress.End()

@@ -93,10 +93,10 @@ func (a *API) Mounts() []server.Mount {
 	pages.Set("Referrer-Policy", "same-origin")
 	return []server.Mount{
 		{Prefix: "/token", Handler: http.HandlerFunc(a.serveToken), MarshalError: marshalError, Header: header,
-			Challenge: server.Challenge.Basic, ReadsAreLogged: true},
+			Challenge: server.Challenge.Basic, ReadsAreLogged: true, Browsers: true},
 		{Prefix: federationPath, Handler: http.HandlerFunc(a.serveFederation), MarshalError: marshalError, Header: header,
-			Challenge: server.Challenge.Basic, ReadsAreLogged: true},
-		{Prefix: "/auth/", Handler: http.HandlerFunc(a.serveBrowser), MarshalError: marshalError, Header: pages, ReadsAreLogged: true},
+			Challenge: server.Challenge.Basic, ReadsAreLogged: true, Browsers: true},
+		{Prefix: "/auth/", Handler: http.HandlerFunc(a.serveBrowser), MarshalError: marshalError, Header: pages, ReadsAreLogged: true, Browsers: true},
 	}
 }
 

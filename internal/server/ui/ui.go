@@ -68,9 +68,9 @@ func (u *UI) Mounts() []server.Mount {
 	}
 	marshal := func(e *oci.Error) []byte { return oci.MarshalErrors(e) }
 	return []server.Mount{
-		{Prefix: root, Handler: u, MarshalError: marshal, Header: header, ReadsAreLogged: true},
-		{Prefix: "/", Exact: true, Handler: http.HandlerFunc(u.serveRoot), MarshalError: marshal},
-		{Prefix: "/ui", Exact: true, Handler: http.HandlerFunc(u.serveRoot), MarshalError: marshal},
+		{Prefix: root, Handler: u, MarshalError: marshal, Header: header, ReadsAreLogged: true, Browsers: true},
+		{Prefix: "/", Exact: true, Handler: http.HandlerFunc(u.serveRoot), MarshalError: marshal, Browsers: true},
+		{Prefix: "/ui", Exact: true, Handler: http.HandlerFunc(u.serveRoot), MarshalError: marshal, Browsers: true},
 	}
 }
 
