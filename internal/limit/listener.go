@@ -43,6 +43,10 @@ type ListenerOptions struct {
 	// SlowBodyTime is how long the listener waits for a body's bytes before it may find the body
 	// slow. Default 5 s.
 	SlowBodyTime time.Duration
+	// OverheadRate is how many bytes a second an HTTP/2 connection may bring besides the bodies
+	// of requests; more are read more slowly. Connections on which a trusted proxy sends requests
+	// of many clients have no such limit. Default 1 MiB.
+	OverheadRate int64
 	Log          *slog.Logger
 	Metrics      *Metrics
 }
@@ -75,6 +79,7 @@ type Listener struct {
 // Listen returns a Listener that enforces limits on l.
 func Listen(l net.Listener, o ListenerOptions) *Listener {
 	o.SlowBodyTime = cmp.Or(o.SlowBodyTime, slowBodyTime)
+	o.OverheadRate = cmp.Or(o.OverheadRate, overheadRate)
 	return &Listener{Listener: l, o: o, clients: map[string]*client{}}
 }
 
@@ -86,6 +91,7 @@ type conn struct {
 	proxy    *proxyConn // nil: the connection doesn't begin with a PROXY protocol header
 	wire     wire
 	progress Progress
+	overhead overhead
 	spare    bool        // it has a spare place; set before it is served
 	cut      atomic.Bool // the connection gave its place to another one, so reads fail
 
@@ -375,10 +381,19 @@ func (l *Listener) ConnState(nc net.Conn, state http.ConnState) {
 	if !ok {
 		return
 	}
+	if state == http.StateActive && isHTTP2(nc) && (c.proxy != nil || !l.o.Proxies.trustedPeer(c.TCPConn)) {
+		c.overhead.start(l.o.OverheadRate)
+	}
 	l.setWaiting(c, state == http.StateNew || state == http.StateIdle)
 	if state == http.StateIdle {
 		c.wire.next()
 	}
+}
+
+// isHTTP2 says whether a connection, whose handshake is over, is one of HTTP/2.
+func isHTTP2(nc net.Conn) bool {
+	t, ok := nc.(*tls.Conn)
+	return ok && t.ConnectionState().NegotiatedProtocol == "h2"
 }
 
 // unwrap returns the Listener's connection of a connection that http.Server uses.

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // net/http itself answers requests that it can't parse, that have too long headers, or that
@@ -136,6 +137,9 @@ func (c *conn) Read(p []byte) (int, error) {
 	if c.wire.used && n > 0 {
 		c.wire.read(p[:n])
 	}
+	if pause := c.overhead.spend(n); pause > 0 {
+		time.Sleep(pause)
+	}
 	return n, err
 }
 
@@ -143,6 +147,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // the registry's error format.
 func (c *conn) Write(p []byte) (int, error) {
 	if !c.wire.used {
+		c.overhead.earn(float64(len(p)) / answerShare)
 		return c.TCPConn.Write(p)
 	}
 	c.wire.mu.Lock()

@@ -47,7 +47,7 @@ func (s *Server) Call(ctx context.Context, method, target string, body []byte) (
 		drained: body == nil, sending: s.newSending(reply),
 	}
 	if body != nil {
-		r.Body = countedBody{r.Body, inner}
+		r.Body = countedBody{r.Body, inner, nil}
 	}
 	mounted.Handler.ServeHTTP(inner, r.WithContext(context.WithValue(ctx, observationKey{}, inner)))
 	if inner.Err != nil {

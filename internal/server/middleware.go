@@ -110,12 +110,14 @@ func (o *Observation) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 // countedBody counts the bytes of a request's body.
 type countedBody struct {
 	io.ReadCloser
-	o *Observation
+	o        *Observation
+	progress *limit.Progress // nil for a Call
 }
 
 func (b countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.o.read += int64(n)
+	b.progress.Useful(n)
 	b.o.drained = b.o.drained || err != nil
 	return n, err
 }
@@ -145,7 +147,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		r = r.WithContext(ctx)
 		r.RemoteAddr = remote
 		if r.ContentLength != 0 {
-			r.Body = countedBody{r.Body, o}
+			r.Body = countedBody{r.Body, o, limit.ProgressOf(ctx)}
 			// If the handler doesn't read the whole body, net/http reads some of the rest
 			// before it sends the answer. This deadline limits how long net/http reads.
 			o.sending.control.SetReadDeadline(start.Add(s.opt.BodyIdleTimeout)) //nolint:errcheck // without deadlines it waits
