@@ -64,18 +64,24 @@ func covers(wider, p string) bool {
 	return oci.MatchPath(wider, strings.ReplaceAll(p, "*", "\x00"))
 }
 
-// maxPatterns is how many patterns a robot or token may have.
-const maxPatterns = 50
+// maxPatterns is how many patterns a robot or token may have, and maxPatternBytes how long they
+// may be together: lists tell them of each.
+const maxPatterns, maxPatternBytes = 50, 4 << 10
 
 // Check returns an error that names the first invalid pattern or action.
 func (l Limits) Check() error {
 	if len(l.Repositories) > maxPatterns {
 		return fmt.Errorf("%d patterns of repositories are more than %d", len(l.Repositories), maxPatterns)
 	}
+	size := 0
 	for _, p := range l.Repositories {
 		if err := oci.CheckPathPattern(p); err != nil {
 			return err
 		}
+		size += len(p)
+	}
+	if size > maxPatternBytes {
+		return fmt.Errorf("the patterns of repositories have %d bytes together, and at most %d are allowed", size, maxPatternBytes)
 	}
 	for _, a := range l.Actions {
 		if !slices.Contains(Actions(), a) {

@@ -83,17 +83,22 @@ func lockRobot(ctx context.Context, tx pgx.Tx, name string) (id int64, err error
 	return id, err
 }
 
-// Robots lists the robots of a namespace in the order of their names.
-func (s *Store) Robots(ctx context.Context, namespace string) ([]Account, error) {
+// Robots lists up to n robots of a namespace whose names contain a text, in the order of their
+// names, after the name `after`. It says whether there are more.
+func (s *Store) Robots(ctx context.Context, namespace, contains, after string, n int) (list []Account, more bool, err error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT a.id, a.name, a.kind, n.name, a.source, a.subject, a.email, a.description, a.superuser, a.disabled_at,
 			a.repository_patterns, a.actions, a.created_at, a.last_used_at, a.password_hash
 		FROM live_namespaces n JOIN accounts a ON a.top_level_namespace_id = n.id
-		WHERE n.name = $1 ORDER BY a.name LIMIT $2`, namespace, maxRobots)
+		WHERE n.name = $1 AND a.name > $2 AND position($3 IN a.name) > 0 ORDER BY a.name LIMIT $4`, namespace, after, contains, n+1)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return pgx.CollectRows(rows, scanAccount)
+	list, err = pgx.CollectRows(rows, scanAccount)
+	if len(list) > n {
+		return list[:n], true, err
+	}
+	return list, false, err
 }
 
 // DeleteRobot deletes a robot with its secrets and grants. Error: 404.

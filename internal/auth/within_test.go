@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/oci"
@@ -61,6 +62,8 @@ func TestLimitsAreBounded(t *testing.T) {
 		{[]string{"**a**b**c**d**"}, true},
 		{[]string{"*a*b*c*d*e*"}, false},
 		{[]string{"a", "**a*b*c*d*e*"}, false},
+		{slices.Repeat([]string{"acme/" + strings.Repeat("x", 75)}, 50), true},
+		{slices.Repeat([]string{"acme/" + strings.Repeat("x", 80)}, 50), false},
 	} {
 		if err := (Limits{Repositories: c.patterns}).Check(); (err == nil) != c.ok {
 			t.Errorf("%d patterns, the last %s: %v", len(c.patterns), c.patterns[len(c.patterns)-1], err)

@@ -1,6 +1,9 @@
 package management_test
 
 import (
+	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -204,6 +207,40 @@ func TestFederation(t *testing.T) {
 	if len(rules) != 0 {
 		t.Errorf("%+v", rules)
 	}
+}
+
+// TestRobotPages: a list of robots has pages, also for clients that ask for no limit.
+func TestRobotPages(t *testing.T) {
+	t.Parallel()
+	r := closed(t)
+	for i := range 501 {
+		if _, err := r.DB.Pool.Exec(t.Context(), `INSERT INTO accounts (name, kind, top_level_namespace_id, description)
+			SELECT $1, 'robot', id, '' FROM top_level_namespaces WHERE name = 'acme'`, fmt.Sprintf("acme+r%03d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admin := r.as("admin")
+	for query, want := range map[string]struct{ pages, robots int }{
+		"": {2, 501}, "limit=0": {2, 501}, "limit=10000": {2, 501}, "limit=200": {3, 501}, "contains=r49": {1, 10}, "contains=r49&limit=3": {4, 10},
+	} {
+		var names []string
+		pages := 0
+		for next := ""; pages == 0 || next != ""; pages++ {
+			var out struct {
+				Robots   []api.RobotView
+				NextPage string `json:"next_page"`
+			}
+			admin.Manage(t, "GET", "/organization/acme/robots?"+query+"&next_page="+url.QueryEscape(next), "").Into(t, 200, &out)
+			for _, robot := range out.Robots {
+				names = append(names, robot.Name)
+			}
+			next = out.NextPage
+		}
+		if pages != want.pages || len(names) != want.robots || !slices.IsSorted(names) || len(slices.Compact(names)) != want.robots {
+			t.Errorf("%q: %d robots in %d pages, want %+v", query, len(names), pages, want)
+		}
+	}
+	admin.Manage(t, "GET", "/organization/acme/robots?next_page=x", "").Refused(t, 400, "invalid_request", "next_page")
 }
 
 // TestTokens: a person makes a token, uses it and revokes it. A token makes only tokens with no

@@ -42,7 +42,7 @@ type (
 		regeneration() api.RobotRegeneration
 	}
 	federationRules interface{ rules() []api.FederationRule }
-	robotQuery      interface{ most() int }
+	robotQuery      interface{ asked() RobotListQuery }
 )
 
 func robotName(in oneRobot) string { return in.of() + "+" + in.short() }
@@ -265,16 +265,30 @@ func checkLimits(ctx context.Context, l auth.Limits) error {
 // RobotListQuery has the query parameters of lists of robots. It is exported because huma finds
 // parameters only in exported types.
 type RobotListQuery struct {
-	Limit       int  `query:"limit" minimum:"0" doc:"Most entries. Default 0: all"`
-	Token       bool `query:"token" doc:"Quay's clients send it; secrets can't be read"`
-	Permissions bool `query:"permissions" doc:"Quay's clients send it; the operation permissions has a robot's roles"`
+	Contains    string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
+	Limit       int    `query:"limit" minimum:"0" doc:"Most entries of a page. 0, and more than 500, count as 500"`
+	NextPage    string `query:"next_page" doc:"The next_page of the page before"`
+	Token       bool   `query:"token" doc:"Quay's clients send it; secrets can't be read"`
+	Permissions bool   `query:"permissions" doc:"Quay's clients send it; the operation permissions has a robot's roles"`
 }
 
-func (q RobotListQuery) most() int { return q.Limit }
+// maxRobotPage is the most robots of a page.
+const maxRobotPage = 500
+
+func (q RobotListQuery) asked() RobotListQuery { return q }
+
+// most returns how many robots the page has at most.
+func (q RobotListQuery) most() int {
+	if q.Limit == 0 {
+		return maxRobotPage
+	}
+	return min(q.Limit, maxRobotPage)
+}
 
 // robotList is the answer to a request for a list of robots.
 type robotList struct {
-	Robots []api.RobotView `json:"robots" nullable:"false" doc:"In the order of their names"`
+	Robots   []api.RobotView `json:"robots" nullable:"false" doc:"In the order of their names"`
+	NextPage string          `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
 type robotsOutput struct{ Body robotList }
@@ -286,17 +300,24 @@ func addRobotList[L interface {
 }](a *API, texts robotRoutes) {
 	op := accessOperation("robot", "get"+texts.name+"Robots", http.MethodGet, texts.path, "List the robots of "+texts.of)
 	add(a, auth.Administer, op, func(ctx context.Context, in *L) (*robotsOutput, error) {
-		namespace, most := (*in).of(), (*in).most()
+		namespace, query := (*in).of(), (*in).asked()
+		if err := isText("contains", query.Contains); err != nil {
+			return nil, err
+		}
+		var after string
+		if _, err := parseCursor(query.NextPage, "robot", &after); err != nil {
+			return nil, err
+		}
 		if err := a.opt.Accounts.CheckNamespace(ctx, namespace); err != nil {
 			return nil, err
 		}
-		found, err := a.opt.Accounts.Robots(ctx, namespace)
-		out := robotList{[]api.RobotView{}}
+		found, more, err := a.opt.Accounts.Robots(ctx, namespace, query.Contains, after, query.most())
+		out := robotList{Robots: []api.RobotView{}}
 		for _, r := range found {
-			if most > 0 && len(out.Robots) == most {
-				break
-			}
 			out.Robots = append(out.Robots, viewRobot(r))
+		}
+		if more {
+			out.NextPage = cursor("robot", found[len(found)-1].Name)
 		}
 		return &robotsOutput{out}, err
 	})

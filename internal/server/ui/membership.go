@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 )
@@ -169,15 +170,19 @@ func (r robotRow) Short() string {
 	return short
 }
 
-// shownRobots is how many robots the page lists.
-const shownRobots = 40
-
 func (q *request) showRobots(n *notice, made *secret) error {
 	namespace := q.values["namespace"]
-	var list struct {
-		Robots []robotRow `json:"robots"`
+	query := url.Values{"limit": {"40"}}
+	for from, to := range map[string]string{"q": "contains", "page": "next_page"} {
+		if value := q.query(from); value != "" {
+			query.Set(to, value)
+		}
 	}
-	if err := q.get(apiPath("/organization/%s/robots", namespace), nil, &list); err != nil {
+	var list struct {
+		Robots   []robotRow `json:"robots"`
+		NextPage string     `json:"next_page"`
+	}
+	if err := q.get(apiPath("/organization/%s/robots", namespace), query, &list); err != nil {
 		return err
 	}
 	var d struct {
@@ -185,13 +190,15 @@ func (q *request) showRobots(n *notice, made *secret) error {
 		Made           *secret
 		Robots         []robotRow
 		Find           find
-		More           int
+		Pages          pages
 	}
 	if q.open() {
 		d.Off = noAccounts
 	}
 	d.Namespace, d.Made = namespace, made
-	d.Find, d.Robots, d.More = findNames(q, list.Robots, func(r robotRow) string { return r.Name }, shownRobots)
+	d.Robots, d.Pages = list.Robots, q.pagesOf(q.keep("q"), list.NextPage)
+	d.Find.Text = q.query("q")
+	d.Find.Needed = d.Find.Text != "" || d.Pages != (pages{})
 	p := q.membershipPage(namespace, "Robots", "/-/robots", n)
 	p.Data, p.Same = d, []same{
 		command("purser robot list %s", namespace), command("purser robot create %s+NAME", namespace), command("purser robot rotate %s+NAME", namespace), command("purser robot limit %s+NAME", namespace),

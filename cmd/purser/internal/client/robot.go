@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,15 +59,24 @@ func robotListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the robots of a namespace", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var out struct {
-			Robots []api.RobotView `json:"robots"`
-		}
-		if err := c.Get(cmd.Context(), api.Path("organization", args[0], "robots"), nil, &out); err != nil {
+		list, _, err := api.Collect(0, func(cursor string, n int) ([]api.RobotView, string, error) {
+			var page struct {
+				Robots   []api.RobotView `json:"robots"`
+				NextPage string          `json:"next_page"`
+			}
+			q := url.Values{"limit": {strconv.Itoa(n)}}
+			if cursor != "" {
+				q.Set("next_page", cursor)
+			}
+			err := c.Get(cmd.Context(), api.Path("organization", args[0], "robots"), q, &page)
+			return page.Robots, page.NextPage, err
+		})
+		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), out.Robots, func(w io.Writer) error {
-			rows := make([][]string, len(out.Robots))
-			for i, r := range out.Robots {
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, r := range list {
 				rows[i] = []string{r.Name, robotState(r), limited(r.Repositories), limited(r.Actions), clock(&r.CreatedAt), clock(r.LastUsedAt), r.Description}
 			}
 			return table(w, []string{"ROBOT", "STATE", "REPOSITORIES", "ACTIONS", "CREATED", "LAST USED", "DESCRIPTION"}, rows, false)
