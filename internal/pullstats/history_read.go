@@ -1,6 +1,7 @@
 package pullstats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,6 +134,8 @@ const (
 	MaxTop     = 100_000
 )
 
+func (r *Reader) mostDays() int64 { return cmp.Or(r.topDays, MaxTopDays) }
+
 // ErrTooMuchHistory says that a top list would have to read more than MaxTopDays.
 var ErrTooMuchHistory = errors.New("too many repositories or tags were pulled in these days")
 
@@ -159,12 +162,12 @@ func (r *Reader) TopRepositories(ctx context.Context, namespace int64, n int) (T
 			return r.q.Query(ctx, `
 				SELECT repository_id, sum(pulls)::bigint, (sum(count(*)) OVER ())::bigint FROM (
 					SELECT repository_id, pulls FROM repositorypullhistory WHERE day >= $1 AND day <= $2 LIMIT $3) h
-				GROUP BY repository_id ORDER BY 2 DESC, 1 LIMIT $4`, s.from, s.to, r.topDays+1, MaxTop+1)
+				GROUP BY repository_id ORDER BY 2 DESC, 1 LIMIT $4`, s.from, s.to, r.mostDays()+1, MaxTop+1)
 		}
 		return r.q.Query(ctx, `
 			SELECT repository_id, sum(pulls)::bigint, (sum(count(*)) OVER ())::bigint FROM (
 				SELECT repository_id, pulls FROM repositorypullhistory WHERE namespace_id = $5 AND day >= $1 AND day <= $2 LIMIT $3) h
-			GROUP BY repository_id ORDER BY 2 DESC, 1 LIMIT $4`, s.from, s.to, r.topDays+1, MaxTop+1, namespace)
+			GROUP BY repository_id ORDER BY 2 DESC, 1 LIMIT $4`, s.from, s.to, r.mostDays()+1, MaxTop+1, namespace)
 	})
 }
 
@@ -177,7 +180,7 @@ func (r *Reader) TopTags(ctx context.Context, repository int64, n int) (Top[stri
 				(SELECT tag_name, pulls FROM tagpullhistory WHERE repository_id = $5 AND day >= $1 AND day <= $2 LIMIT $3)
 				UNION ALL
 				(SELECT tag_name, day_pulls FROM tagpullstatistics WHERE repository_id = $5 AND day >= $1 AND day <= $2 LIMIT $3)) h
-			GROUP BY tag_name ORDER BY 2 DESC, 1 LIMIT $4`, s.from, s.to, r.topDays+1, MaxTop+1, repository)
+			GROUP BY tag_name ORDER BY 2 DESC, 1 LIMIT $4`, s.from, s.to, r.mostDays()+1, MaxTop+1, repository)
 	})
 }
 
@@ -200,7 +203,7 @@ func top[K any](ctx context.Context, r *Reader, n int, read func(s span) (pgx.Ro
 	}); err != nil {
 		return Top[K]{}, fmt.Errorf("reading what was pulled most: %w", err)
 	}
-	if examined > r.topDays {
+	if examined > r.mostDays() {
 		return Top[K]{}, ErrTooMuchHistory
 	}
 	t.Since, t.All = s.from, len(t.List) <= MaxTop

@@ -192,7 +192,7 @@ type Reader struct {
 	redis *Redis
 	// retention is how long the history is kept. 0: for ever.
 	retention time.Duration
-	topDays   int64 // MaxTopDays; tests need fewer
+	topDays   int64 // 0: MaxTopDays
 }
 
 // NewReader makes a reader.
@@ -200,7 +200,7 @@ func NewReader(o Options) (*Reader, error) {
 	if o.DB == nil {
 		return nil, errors.New("pullstats: a database is required")
 	}
-	return &Reader{stats: o.DB, q: o.DB.Pool, redis: o.Redis, retention: o.Retention, topDays: MaxTopDays}, nil
+	return &Reader{stats: o.DB, q: o.DB.Pool, redis: o.Redis, retention: o.Retention}, nil
 }
 
 // Pulls are the statistics of one tag or one manifest: how many times and when last it was
