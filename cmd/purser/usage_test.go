@@ -117,7 +117,7 @@ func TestBadValues(t *testing.T) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			var bad string
 			switch f.Value.Type() {
-			case "int", "duration", "bool", "FORMAT", "format", "strings":
+			case "int", "duration", "bool", "FORMAT", "format", "strings", "NAME=VALUE":
 				bad = "what?"
 			case "string":
 				if fmt.Sprintf("%T", f.Value) == "*pflag.stringValue" { // any text is possible

@@ -111,8 +111,8 @@ func TestFloodOfFrames(t *testing.T) {
 // fast as it can.
 func TestBodiesAreNoOverhead(t *testing.T) {
 	t.Parallel()
-	srv := overTLS(t, 1<<20)
-	const size = 64 << 20 // a minute at that rate
+	srv := overTLS(t, 512<<10)
+	const size = 48 << 20 // 96 s at that rate
 	ctx := t.Context()
 	r, err := http.NewRequestWithContext(ctx, "POST", srv.URL, io.LimitReader(zeros{}, size))
 	if err != nil {
@@ -125,7 +125,7 @@ func TestBodiesAreNoOverhead(t *testing.T) {
 	}
 	defer res.Body.Close() //nolint:errcheck // read to its end
 	n, err := io.Copy(io.Discard, res.Body)
-	if took := time.Since(begin); n != size || err != nil || res.ProtoMajor != 2 || took > 20*time.Second {
+	if took := time.Since(begin); n != size || err != nil || res.ProtoMajor != 2 || took > time.Minute {
 		t.Errorf("%d bytes by %s in %s, %v", n, res.Proto, took, err)
 	}
 }

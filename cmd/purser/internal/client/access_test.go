@@ -106,7 +106,7 @@ func TestLogin(t *testing.T) {
 	if _, err := os.Stat(o.file); err == nil {
 		t.Fatal("a failed log-in stores something")
 	}
-	if text := o.ok(servertest.PasswordOf("root")+"\r\n", "login", o.r.URL, "--username", "root", "--password-stdin"); !strings.Contains(text, " as root. The log-in ends on ") {
+	if text := o.ok(servertest.PasswordOf("root")+"\r\n", "login", o.r.URL, "--username", "root", "--password-stdin"); !strings.Contains(text, " as root.\n") {
 		t.Errorf("it prints %q", text)
 	}
 	info, err := os.Stat(o.file)
@@ -114,7 +114,7 @@ func TestLogin(t *testing.T) {
 		t.Fatalf("%v, %v: want mode 0600", info.Mode(), err)
 	}
 	first := o.stored()[o.r.URL]
-	if first.Name != "root" || !strings.HasPrefix(first.Token, "purser_pat_") || first.TokenID == "" || first.Expires == nil {
+	if first.Name != "root" || !strings.HasPrefix(first.Token, "purser_pat_") || first.TokenID == "" || first.Expires != nil {
 		t.Errorf("stored: %+v", first)
 	}
 	o.ok("", "namespace", "create", "tools")
@@ -122,6 +122,12 @@ func TestLogin(t *testing.T) {
 		t.Errorf("tokens:\n%s", text)
 	}
 	// Another log-in replaces the token, and revokes the one before.
+	if text := o.ok(servertest.PasswordOf("root")+"\n", "login", o.r.URL, "--username", "root", "--password-stdin", "--expires", "90d"); !strings.Contains(text, " as root. The log-in ends on ") {
+		t.Errorf("it prints %q", text)
+	}
+	if o.stored()[o.r.URL].Expires == nil {
+		t.Error("the end isn't stored")
+	}
 	o.login("root")
 	second := o.stored()[o.r.URL]
 	bearer := func(token string, status int) {

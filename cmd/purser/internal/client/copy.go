@@ -40,7 +40,7 @@ func copyCommand(src *command.Source) *cobra.Command {
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would be copied, and copy nothing")
 	cmd.Flags().BoolVar(&o.NoReferrers, "no-referrers", false, "leave out what is attached to images by referrers")
 	cmd.Flags().BoolVar(&o.PlainHTTP, "source-plain-http", false, "speak plain http to the source")
-	cmd.Flags().StringSliceVar(&o.Trusted, "trust-host", nil, "let the source lead to this `HOST` at an address that isn't public, and send it credentials by plain http too")
+	cmd.Flags().Var(listFlag{&o.Trusted, checkHost}, "trust-host", "let the source lead to this `HOST` at an address that isn't public, and send it credentials by plain http too")
 	cmd.Flags().Var(&limitsFlag{&o.Limits}, "limit", "change a limit on what the source can do, as in `NAME=VALUE`; may be repeated")
 	repositories := cmd.Flags().String("repositories", "", "copy only the repositories in whose name this `REGEXP` is found")
 	tags := cmd.Flags().String("tags", "", "copy only the tags in whose name this `REGEXP` is found, and what is attached to their images")

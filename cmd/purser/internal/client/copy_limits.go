@@ -1,7 +1,9 @@
 package client
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -94,4 +96,12 @@ func limitsHelp() string {
 		fmt.Fprintf(&b, "  %-10s %s (%s)\n", c.name, c.of, c.text(upstream.Limits{}.WithDefaults()))
 	}
 	return strings.TrimRight(b.String(), "\n")
+}
+
+// checkHost returns an error unless the text is a host's name or address, with or without a port.
+func checkHost(text string) error {
+	if u, err := url.Parse("https://" + text); err != nil || u.Hostname() == "" || u.Host != text || strings.ContainsAny(text, "*%@ ") {
+		return errors.New("it should be a host's name or address, such as auth.example.com or 10.0.0.5:5000")
+	}
+	return nil
 }

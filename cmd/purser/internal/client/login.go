@@ -15,23 +15,21 @@ import (
 	"github.com/purser-registry/purser/internal/api"
 )
 
-// loginAge is how long the token that login makes is valid.
-const loginAge = 90 * 24 * time.Hour
-
 func loginCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "login [SERVER]", Short: "Log in to a registry, for further commands", Args: cobra.MaximumNArgs(1),
 		Long: "Log in to a registry. Without --password-stdin, the command asks for the password on the terminal.\n" +
-			"It makes a personal token, which is valid for 90 days, and stores that in a file that only you can\n" +
-			"read: purser/credentials.json in $XDG_CONFIG_HOME, by default ~/.config. It doesn't store the\n" +
-			"password. In place of the password you may give a personal token or the secret of a robot, which is\n" +
+			"It makes a personal token, which is valid until you log out or as long as --expires says, and\n" +
+			"stores that in a file that only you can read: purser/credentials.json in $XDG_CONFIG_HOME, by\n" +
+			"default ~/.config. What you make with a token that ends, such as a robot's secret, ends with it.\n" +
+			"The command doesn't store the password. In place of the password you may give a personal token or the secret of a robot, which is\n" +
 			"stored as it is. If $" + api.TokenVariable + " or $" + api.TokenFileVariable + " is set, commands use that token and not the stored one.",
 		Example: "  purser login registry.example.com -u alice\n" +
 			"  purser login registry.example.com --username acme+ci --password-stdin < secret",
 	}
 	var name string
 	cmd.Flags().VarP(checkedText{&name, notEmpty}, "username", "u", "log in as the account `NAME`")
-	input := addPasswordStdin(cmd)
+	input, expires := addPasswordStdin(cmd), addExpiry(cmd, "the log-in ends")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, logins, err := loginTarget(src, cmd, args)
 		if err != nil {
@@ -56,7 +54,7 @@ func loginCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return logIn(cmd, c, logins, name, secret)
+		return logIn(cmd, c, logins, name, secret, *expires)
 	}
 	return addServer(cmd)
 }
@@ -75,8 +73,9 @@ func loginTarget(src *command.Source, cmd *cobra.Command, args []string) (*api.C
 	return c, logins, err
 }
 
-// logIn checks the password or secret of an account, and stores a token.
-func logIn(cmd *cobra.Command, c *api.Client, logins *command.Logins, name, secret string) error {
+// logIn checks the password or secret of an account, and stores a token. A token that it makes
+// ends at `expires`, nil: never.
+func logIn(cmd *cobra.Command, c *api.Client, logins *command.Logins, name, secret string, expires *time.Time) error {
 	ctx, key, insecure := cmd.Context(), api.ServerKey(c.Server()), command.Insecure(cmd)
 	withName := c.With(api.Credentials{Name: name, Password: secret, Insecure: insecure})
 	var who userView
@@ -89,7 +88,7 @@ func logIn(cmd *cobra.Command, c *api.Client, logins *command.Logins, name, secr
 	login := command.Login{Name: who.Username, Token: secret}
 	if !isSecret(secret) {
 		var err error
-		if login, err = makeToken(ctx, withName, who.Username); err != nil {
+		if login, err = makeToken(ctx, withName, who.Username, expires); err != nil {
 			return err
 		}
 	}
@@ -117,16 +116,15 @@ func isSecret(text string) bool {
 }
 
 // makeToken makes a personal token of the account of a client.
-func makeToken(ctx context.Context, c *api.Client, name string) (command.Login, error) {
+func makeToken(ctx context.Context, c *api.Client, name string, expires *time.Time) (command.Login, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "an unknown host"
 	}
 	title := "purser CLI on " + host
 	title = strings.ToValidUTF8(title[:min(len(title), 255)], "")
-	expires := time.Now().Add(loginAge).UTC().Truncate(time.Second)
 	var made api.TokenAnswer
-	if err := c.Post(ctx, tokensPath, api.NewToken{Title: title, ExpiresAt: &expires}, &made); err != nil {
+	if err := c.Post(ctx, tokensPath, api.NewToken{Title: title, ExpiresAt: expires}, &made); err != nil {
 		return command.Login{}, err
 	}
 	return command.Login{Name: name, Token: made.Token.Code, TokenID: made.Token.UUID, Expires: made.Token.ExpiresAt}, nil
