@@ -220,7 +220,7 @@ type Collaborator struct {
 	Repositories []string `json:"repositories" nullable:"false" doc:"Their names below the namespace"`
 }
 
-// TokenView is a personal token in answers. The members that Quay's API has too come first, then
+// TokenView is a personal token or a refresh token in answers. The members that Quay's API has too come first, then
 // Purser's own.
 type TokenView struct {
 	UUID         string  `json:"uuid" format:"uuid"`
@@ -230,11 +230,19 @@ type TokenView struct {
 	Expiration   *string `json:"expiration" doc:"expires_at in Quay's format"`
 	Code         string  `json:"token_code,omitempty" doc:"The token itself. Only the answer to its creation has it"`
 
+	Kind         string     `json:"kind" enum:"personal,refresh" doc:"Whether the person has made it, or a client such as docker has got it at a log-in by password"`
 	Repositories []string   `json:"repositories" doc:"The only repositories that it may use, as patterns; null: no such limit"`
 	Actions      []string   `json:"actions" doc:"The only actions that it may do; null: no such limit"`
 	CreatedAt    time.Time  `json:"created_at"`
 	ExpiresAt    *time.Time `json:"expires_at" doc:"Null: never"`
 	LastUsedAt   *time.Time `json:"last_used_at" doc:"To within some minutes; null: never"`
+}
+
+// LogInsEnded says what an operator has ended of an account.
+type LogInsEnded struct {
+	Sessions       int `json:"sessions" doc:"Log-ins of browsers"`
+	RefreshTokens  int `json:"refresh_tokens"`
+	PersonalTokens int `json:"personal_tokens"`
 }
 
 // NewToken is the body of a request to make a personal token.

@@ -105,6 +105,7 @@ const (
 	RedeliverWebhook  Kind = "redeliver_webhook" // notices were queued to be sent again
 	ChangeUser        Kind = "change_user"
 	RotateKeys        Kind = "rotate_token_keys"
+	EndLogIns         Kind = "user_end_log_ins" // sessions and refresh tokens, and perhaps personal tokens
 	// ReportHolds: a reporter changed which digests it holds.
 	ReportHolds        Kind = "report_holds"
 	HoldReporterSilent Kind = "hold_reporter_silent" // no report came for half of the lease
@@ -138,7 +139,7 @@ var kinds = []Kind{
 	LoginSuccess, LoginFailure, LogoutSuccess,
 	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, AnnounceAutoprune, AskAutoprune, ApproveAutoprune, ObserveAutoprune, ChangeProtection, ChangeDefault,
 	RunGC, RetryGC, RunCheck, AdoptStore, RunBackup, RunRestore, RunImport, FinishImport, RunLooseKeys, ExportLog, ChangeMaintenance,
-	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys,
+	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook, ChangeUser, RotateKeys, EndLogIns,
 	ReportHolds, HoldReporterSilent, HoldReporterEnded, DeleteHoldReporter, RecountQuota,
 	RestoreRepo, RestoreNamespace, PurgeRepo, PurgeNamespace,
 }

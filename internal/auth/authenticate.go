@@ -118,6 +118,12 @@ func (c *Control) bySession(r *http.Request, from From) (*Principal, error) {
 	if err != nil {
 		return Nobody, err
 	}
+	if ok, err := c.stands(r.Context(), a, bought{state: s.PasswordState, confirmed: s.Confirmed}); !ok {
+		if errors.Is(err, identity.ErrUnavailable) { // the person can still log in otherwise
+			err = nil
+		}
+		return Nobody, err
+	}
 	p := principal(a, Limits{})
 	p.session = s.ID.String()
 	return p, nil
@@ -179,6 +185,22 @@ func (c *Control) RefreshPrincipal(ctx context.Context, secret string) (*Princip
 		return nil, err
 	case found.Kind != RefreshToken, found.Expires != nil && !found.Expires.After(time.Now()):
 		return nil, wrongCredentials
+	}
+	a, err := c.account(ctx, found.account)
+	if err == nil && c.shut(a) {
+		err = wrongCredentials
+	}
+	if err == nil {
+		var ok bool
+		if ok, err = c.stands(ctx, a, bought{refresh: true, state: found.passwordState, confirmed: found.confirmed}); err == nil && !ok {
+			err = wrongCredentials
+		}
+	}
+	switch {
+	case errors.Is(err, ErrUnknown):
+		return nil, wrongCredentials
+	case err != nil:
+		return nil, err
 	}
 	return c.enterBy(ctx, found)
 }
@@ -290,18 +312,18 @@ func (c *Control) Login(ctx context.Context, name, pass, address string) (*Princ
 	if how.federated != nil {
 		what.Until = how.federated.expires
 	}
-	ok, err := c.opt.Verified.Do(ctx, what, func(ctx context.Context) (bool, error) {
+	proof, err := c.opt.Verified.Prove(ctx, what, func(ctx context.Context) (password.Proof, error) {
 		return c.attempt(ctx, name, address, how)
 	})
 	switch {
 	case err != nil:
 		return nil, err
-	case !ok:
+	case !proof.OK:
 		return nil, wrongCredentials
 	}
 	p, err := c.enter(ctx, name, Limits{}, uuid.Nil)
 	if err == nil {
-		p.password, p.federated = how.federated == nil, how.federated
+		p.password, p.federated, p.proof = how.federated == nil, how.federated, proof
 	}
 	if err == nil && how.federated != nil {
 		p.expires = &how.federated.expires
@@ -312,8 +334,8 @@ func (c *Control) Login(ctx context.Context, name, pass, address string) (*Princ
 // checker checks a password or a token in its place.
 type checker struct {
 	hash string // of the password; results are cached as long as it is the same
-	// check returns false if the password is wrong.
-	check func(ctx context.Context) (bool, error)
+	// check says whether the password is right, and which one it is.
+	check func(ctx context.Context) (password.Proof, error)
 	// federated is what a token of another issuer says, if it comes in place of a password. It
 	// counts once check has returned true for the token.
 	federated *federated
@@ -344,22 +366,28 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 	}
 	switch {
 	case source == SourceLDAP && c.opt.Directory != nil:
-		return checker{account: known, hash: fmt.Sprintf("LDAP %d %q", a.ID, a.Subject), check: func(ctx context.Context) (bool, error) {
+		return checker{account: known, hash: fmt.Sprintf("LDAP %d %q", a.ID, a.Subject), check: func(ctx context.Context) (password.Proof, error) {
 			return c.checkDirectory(ctx, name, pass)
 		}}, nil
 	case source == SourceHtpasswd && c.opt.Htpasswd != nil:
 		hash, _ = c.opt.Htpasswd.Lookup(name)
-		return checker{account: known, hash: hash, check: func(ctx context.Context) (bool, error) { return c.checkHtpasswd(ctx, name, pass, hash) }}, nil
+		return checker{account: known, hash: hash, check: func(ctx context.Context) (password.Proof, error) {
+			ok, err := c.checkHtpasswd(ctx, name, pass, hash)
+			return password.Proof{OK: ok, State: stateOfHash(source, name, hash)}, err
+		}}, nil
 	case source == SourceLocal && hash == "" && c.opt.Htpasswd != nil && err != nil:
 		hash = c.opt.Htpasswd.Decoy()
 	}
-	return checker{account: known, hash: hash, check: func(ctx context.Context) (bool, error) { return c.checkPassword(ctx, pass, hash) }}, nil
+	return checker{account: known, hash: hash, check: func(ctx context.Context) (password.Proof, error) {
+		ok, err := c.checkPassword(ctx, pass, hash)
+		return password.Proof{OK: ok, State: stateOfHash(source, name, hash)}, err
+	}}, nil
 }
 
 // attempt runs the check unless there were too many failed attempts for the account or from
 // the address. The attempt counts as failed before the check begins, so that many attempts at
 // once don't all pass; a success takes it back.
-func (c *Control) attempt(ctx context.Context, name, address string, how checker) (bool, error) {
+func (c *Control) attempt(ctx context.Context, name, address string, how checker) (password.Proof, error) {
 	account := name
 	if how.federated != nil { // nobody guesses a signed token, so guesses for robots don't count
 		account = ""
@@ -367,24 +395,24 @@ func (c *Control) attempt(ctx context.Context, name, address string, how checker
 	attempt, wait, err := c.opt.Failures.Reserve(ctx, account, address)
 	switch {
 	case err != nil:
-		return false, err
+		return password.Proof{}, err
 	case wait > 0:
-		return false, oci.Errorf(oci.TooManyRequests, "there were too many failed log-ins: try again in %s", max(wait.Round(time.Second), time.Second)).
+		return password.Proof{}, oci.Errorf(oci.TooManyRequests, "there were too many failed log-ins: try again in %s", max(wait.Round(time.Second), time.Second)).
 			WithRetryAfter(wait).WithCause(password.ErrRefused)
 	}
-	ok, err := how.check(ctx)
+	proof, err := how.check(ctx)
 	finish := attempt.Succeeded
 	switch {
 	case err != nil: // it couldn't be checked
 		finish = attempt.Cancel
-	case !ok:
+	case !proof.OK:
 		c.logFailure(ctx, how.account)
-		return false, nil
+		return password.Proof{}, nil
 	}
 	if e := finish(context.WithoutCancel(ctx)); e != nil {
 		c.log.WarnContext(ctx, "taking back an attempt to log in", "error", e)
 	}
-	return ok, err
+	return proof, err
 }
 
 func (c *Control) checkPassword(ctx context.Context, pass, hash string) (bool, error) {
@@ -407,19 +435,26 @@ func (c *Control) checkHtpasswd(ctx context.Context, name, pass, hash string) (b
 // checkDirectory lets the directory check a password. The name must be that of the account: a
 // directory may know a person by other names too, such as an address, under which there would
 // be no account the next time.
-func (c *Control) checkDirectory(ctx context.Context, name, pass string) (bool, error) {
+func (c *Control) checkDirectory(ctx context.Context, name, pass string) (p password.Proof, err error) {
+	began := time.Now()
 	i, err := c.opt.Directory.Login(ctx, name, pass)
 	switch {
 	case errors.Is(err, identity.ErrRefused) || err == nil && i.Name != name:
-		return false, nil
+		return p, nil
 	case err != nil:
-		return false, oci.Errorf(oci.Unavailable, "the directory that checks passwords is not available now: try again").WithCause(err)
+		return p, oci.Errorf(oci.Unavailable, "the directory that checks passwords is not available now: try again").WithCause(err)
 	}
 	a, err := c.Provision(ctx, i)
 	if err == nil && a.Name != name { // the account `name` may be somebody else's
 		err = exists("the directory's %s has the account %s, from before the name changed: ask the registry's administrator", name, a.Name)
 	}
-	return err == nil, err
+	p.OK = err == nil
+	known := false
+	if p.State, known = stateInDirectory(i); !known {
+		// Nobody could say later whether this is still the password, so it is asked for again.
+		p.Until = began.Add(c.opt.DirectoryRecheck)
+	}
+	return p, err
 }
 
 // logFailure writes an entry of a failed log-in. The limit on failures bounds their number. An

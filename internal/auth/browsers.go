@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/auth/session"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -30,9 +31,9 @@ func (c *Control) CheckBrowser(r *http.Request) error {
 
 // OpenSession logs a browser in as the account `name`, which the caller has authenticated, and
 // sets the cookie. It ends the session that the browser had before. `by` says in the audit log
-// how the person has logged in. Errors for the client: UNAUTHORIZED for a disabled account, and
+// how the person has logged in, and `proof` by which password; it is empty for none. Errors for the client: UNAUTHORIZED for a disabled account, and
 // those of CheckBrowser.
-func (c *Control) OpenSession(w http.ResponseWriter, r *http.Request, name, by string) error {
+func (c *Control) OpenSession(w http.ResponseWriter, r *http.Request, name, by string, proof password.Proof) error {
 	ctx := r.Context()
 	if err := c.CheckBrowser(r); err != nil {
 		return err
@@ -48,7 +49,7 @@ func (c *Control) OpenSession(w http.ResponseWriter, r *http.Request, name, by s
 		return err
 	}
 	source := audit.SourceOf(ctx)
-	secret, err := c.opt.Sessions.Create(ctx, a.ID, source.Address, r.UserAgent())
+	secret, err := c.opt.Sessions.CreateProved(ctx, a.ID, source.Address, r.UserAgent(), sessionProof(proof))
 	if errors.Is(err, session.ErrNoAccount) {
 		return wrongCredentials
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/purser-registry/purser/internal/auth/identity"
 	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/auth/session"
@@ -30,6 +32,9 @@ type Options struct {
 	Sessions  *session.Sessions   // nil: no sessions of browsers
 	Htpasswd  *password.File      // nil: no such file
 	Directory *identity.Directory // LDAP; nil: none
+	// DirectoryRecheck is how long an answer of the directory counts for what was got by a
+	// password. Default 1 h.
+	DirectoryRecheck time.Duration
 	// Federation verifies tokens of other issuers, by which robots log in. Nil: none do.
 	Federation *identity.Verifier
 	// AnonymousPull says that everybody may pull from public repositories. Otherwise every
@@ -64,6 +69,10 @@ type Control struct {
 	credentials *boundedcache.Cache[[32]byte, entry[owned]]
 	// uses has when this process last stored that something was used.
 	uses *boundedcache.Cache[use, time.Time]
+	// confirmed has what the directory has said to this process about passwords, and rechecks
+	// the questions that are being asked.
+	confirmed *boundedcache.Cache[stateKey, confirmation]
+	rechecks  singleflight.Group
 }
 
 // owned is a credential with the name of its account.
@@ -84,6 +93,7 @@ func New(o Options) (*Control, error) {
 	if o.DB == nil || o.Tokens == nil || o.Passwords == nil || o.Verified == nil || o.Failures == nil {
 		return nil, errors.New("auth: a database, keys, a hasher, its cache and the limit of failures are required")
 	}
+	o.DirectoryRecheck = cmp.Or(o.DirectoryRecheck, defaultRecheck)
 	c := &Control{
 		opt: o, log: cmp.Or(o.Log, slog.Default()),
 		rights:      newCache[rightKey, right](),
@@ -91,6 +101,7 @@ func New(o Options) (*Control, error) {
 		accountsBy:  newCache[int64, Account](),
 		credentials: newCache[[32]byte, owned](),
 		uses:        boundedcache.New(boundedcache.Options[use, time.Time]{Entries: rightsMax}),
+		confirmed:   boundedcache.New(boundedcache.Options[stateKey, confirmation]{Entries: rightsMax}),
 	}
 	c.Store = &Store{db: o.DB, changed: func() {
 		c.generation.Add(1)

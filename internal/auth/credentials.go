@@ -64,6 +64,10 @@ type Credential struct {
 	Created  time.Time
 	Expires  *time.Time // nil: never
 	LastUsed *time.Time // nil: never
+
+	// passwordState and confirmed are a refresh token's. See bought.
+	passwordState []byte
+	confirmed     *time.Time
 }
 
 const (
@@ -111,19 +115,25 @@ func createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential,
 		return c, "", invalid("the account has %d of these already: revoke some first", count)
 	}
 	err = tx.QueryRow(ctx, `
-		INSERT INTO credentials (id, account_id, kind, title, secret_hash, repository_patterns, actions, expires_at)
-		VALUES (@id, @account, @kind, @title, @hash, @patterns, @actions, @expires)
+		INSERT INTO credentials (id, account_id, kind, title, secret_hash, repository_patterns, actions, expires_at, password_state, confirmed_at)
+		VALUES (@id, @account, @kind, @title, @hash, @patterns, @actions, @expires, @state, @confirmed)
 		RETURNING created_at`,
 		db.Args{"id": c.ID, "account": c.Account, "kind": string(c.Kind), "title": c.Title, "hash": secretHash(secret),
-			"patterns": c.Limits.Repositories, "actions": c.Limits.Actions, "expires": c.Expires}).Scan(&c.Created)
+			"patterns": c.Limits.Repositories, "actions": c.Limits.Actions, "expires": c.Expires,
+			"state": c.passwordState, "confirmed": c.confirmed}).Scan(&c.Created)
 	return c, secret, err
 }
 
-// CreateToken makes a personal token or a refresh token of an account. `expires` nil: never. It
-// returns the secret, which isn't stored.
-func (s *Store) CreateToken(ctx context.Context, account string, kind CredentialKind, title string, l Limits, expires *time.Time) (c Credential, secret string, err error) {
+// CreateToken makes a personal token of an account. `expires` nil: never. It returns the secret,
+// which isn't stored.
+func (s *Store) CreateToken(ctx context.Context, account, title string, l Limits, expires *time.Time) (c Credential, secret string, err error) {
+	return s.createToken(ctx, account, Credential{Kind: PersonalToken, Title: title, Limits: l, Expires: expires})
+}
+
+// createToken makes a token of a person's account: what `c` says but for ID, account and date.
+func (s *Store) createToken(ctx context.Context, account string, n Credential) (c Credential, secret string, err error) {
 	err = s.change(ctx, "creating a token of "+account, func(tx pgx.Tx) error {
-		c = Credential{Kind: kind, Title: title, Limits: l, Expires: expires}
+		c = n
 		err := tx.QueryRow(ctx, "SELECT id FROM accounts WHERE name = $1 AND kind = 'user'", account).Scan(&c.Account)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return unknownAccount(account)
@@ -135,17 +145,17 @@ func (s *Store) CreateToken(ctx context.Context, account string, kind Credential
 			return err
 		}
 		return audit.Append(ctx, tx, audit.Entry{Kind: audit.CreateToken, Detail: map[string]any{
-			"account": account, "token": c.ID, "kind": string(kind), "title": title}})
+			"account": account, "token": c.ID, "kind": string(c.Kind), "title": c.Title}})
 	})
 	return c, secret, err
 }
 
-// Tokens lists the credentials of an account of one kind, the newest first.
-func (s *Store) Tokens(ctx context.Context, account string, kind CredentialKind) ([]Credential, error) {
+// Tokens lists the credentials of an account of some kinds, the newest first.
+func (s *Store) Tokens(ctx context.Context, account string, kinds ...CredentialKind) ([]Credential, error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT c.id, c.account_id, c.kind, c.title, c.repository_patterns, c.actions, c.created_at, c.expires_at, c.last_used_at
 		FROM credentials c JOIN accounts a ON a.id = c.account_id
-		WHERE a.name = $1 AND c.kind = $2 ORDER BY c.created_at DESC, c.id LIMIT $3`, account, string(kind), 2*maxCredentials)
+		WHERE a.name = $1 AND c.kind = ANY ($2) ORDER BY c.created_at DESC, c.id LIMIT $3`, account, kinds, 2*maxCredentials*len(kinds))
 	if err != nil {
 		return nil, err
 	}
@@ -173,10 +183,11 @@ func (s *Store) RevokeToken(ctx context.Context, account string, id uuid.UUID) e
 // none or it has expired.
 func (s *Store) credentialOf(ctx context.Context, secret string) (c Credential, account string, ok bool, err error) {
 	err = s.db.Pool.QueryRow(ctx, `
-		SELECT c.id, c.account_id, c.kind, c.title, c.repository_patterns, c.actions, c.created_at, c.expires_at, c.last_used_at, a.name
+		SELECT c.id, c.account_id, c.kind, c.title, c.repository_patterns, c.actions, c.created_at, c.expires_at, c.last_used_at,
+			c.password_state, c.confirmed_at, a.name
 		FROM credentials c JOIN accounts a ON a.id = c.account_id
 		WHERE c.secret_hash = $1 AND a.deleted_name IS NULL AND (c.expires_at IS NULL OR c.expires_at > now())`, secretHash(secret)).
-		Scan(&c.ID, &c.Account, &c.Kind, &c.Title, &c.Limits.Repositories, &c.Limits.Actions, &c.Created, &c.Expires, &c.LastUsed, &account)
+		Scan(&c.ID, &c.Account, &c.Kind, &c.Title, &c.Limits.Repositories, &c.Limits.Actions, &c.Created, &c.Expires, &c.LastUsed, &c.passwordState, &c.confirmed, &account)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, "", false, nil
 	}

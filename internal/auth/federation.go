@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/auth/identity"
+	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -26,8 +27,8 @@ func (c *Control) federationChecker(ctx context.Context, robot, raw string) (che
 	}
 	subject, expires, unread := identity.Unverified(raw)
 	how := checker{hash: fmt.Sprintf("rules %q", list), federated: &federated{subject, expires}}
-	how.check = func(ctx context.Context) (bool, error) {
-		err := unread
+	how.check = func(ctx context.Context) (p password.Proof, err error) {
+		err = unread
 		if err == nil {
 			_, _, err = c.opt.Federation.Match(ctx, raw, list)
 		}
@@ -39,11 +40,11 @@ func (c *Control) federationChecker(ctx context.Context, robot, raw string) (che
 		switch {
 		case errors.Is(err, identity.ErrRefused):
 			c.log.InfoContext(ctx, "a robot's token of another issuer is refused", "robot", robot, "error", err)
-			return false, nil
+			return p, nil
 		case err != nil:
-			return false, oci.Errorf(oci.Unavailable, "the issuer of the token can't be asked for its keys now: try again").WithCause(err)
+			return p, oci.Errorf(oci.Unavailable, "the issuer of the token can't be asked for its keys now: try again").WithCause(err)
 		}
-		return true, nil
+		return password.Proof{OK: true}, nil
 	}
 	return how, nil
 }

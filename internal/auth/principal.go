@@ -3,6 +3,7 @@ package auth
 import (
 	"time"
 
+	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/auth/token"
 )
 
@@ -19,8 +20,9 @@ type Principal struct {
 	// session is the id of the browser's session, "" if there is none.
 	session string
 	open    bool
-	// password says that the client has sent the account's password.
+	// password says that the client has sent the account's password, and proof which one it was.
 	password bool
+	proof    password.Proof
 	// federated is the token of another issuer by which a robot has logged in, nil if it has
 	// sent something else.
 	federated *federated
@@ -61,6 +63,9 @@ func (p *Principal) Expires() *time.Time { return p.expires }
 // MayRefresh says whether the client may get a refresh token: a person who has sent a password
 // may, and a token can't be made into another one that lasts longer.
 func (p *Principal) MayRefresh() bool { return p.ID != 0 && !p.Robot && p.password }
+
+// Proof says which password of the account the client has sent. It is empty if it has sent none.
+func (p *Principal) Proof() password.Proof { return p.proof }
 
 // Federated returns the claim sub and the end of the token of another issuer by which a robot
 // has logged in. ok is false if the client has sent something else.

@@ -76,6 +76,9 @@ type LDAP struct {
 	RequiredGroups    []string
 	AllowPlain        bool
 	Timeout           time.Duration // of a log-in
+	// PasswordChangedAttribute says when a password was changed, and Recheck how often it is read.
+	PasswordChangedAttribute string
+	Recheck                  time.Duration
 }
 
 // Federation configures robots that log in with the OpenID Connect tokens of pipelines.
@@ -147,6 +150,12 @@ var authSettings = []setting{
 	{key: "auth.ldap.member_of_attribute", field: func(c *Config) field { return textField{&c.Auth.LDAP.MemberOfAttribute} }},
 	{key: "auth.ldap.admin_groups", field: func(c *Config) field { return listField{&c.Auth.LDAP.AdminGroups} }},
 	{key: "auth.ldap.required_groups", field: func(c *Config) field { return listField{&c.Auth.LDAP.RequiredGroups} }},
+	{key: "auth.ldap.password_changed_attribute", def: "pwdChangedTime", field: func(c *Config) field {
+		return textField{&c.Auth.LDAP.PasswordChangedAttribute}
+	}},
+	{key: "auth.ldap.recheck", def: "1h", field: func(c *Config) field {
+		return durationField{&c.Auth.LDAP.Recheck, time.Minute, 7 * 24 * time.Hour}
+	}},
 	{key: "auth.ldap.timeout", def: "5s", field: func(c *Config) field {
 		return durationField{&c.Auth.LDAP.Timeout, 100 * time.Millisecond, 5 * time.Minute}
 	}},

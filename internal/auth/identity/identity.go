@@ -81,4 +81,7 @@ type Identity struct {
 	Groups []string
 	// Superuser says that a group of the person makes them an administrator of the registry.
 	Superuser bool
+	// PasswordChanged says, for SourceLDAP, when the password was changed, as the directory writes
+	// it. It is empty if the directory doesn't say.
+	PasswordChanged string
 }

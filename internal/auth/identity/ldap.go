@@ -44,6 +44,9 @@ type DirectoryOptions struct {
 	NameAttribute string
 	// EmailAttribute has the email address. Default "mail".
 	EmailAttribute string
+	// PasswordChangedAttribute has the time at which the password was changed. It is read and only
+	// compared. Default "pwdChangedTime".
+	PasswordChangedAttribute string
 	// GroupBase is the DN of the entry below which the groups are. Default: groups aren't read.
 	GroupBase string
 	// GroupFilter finds the groups of a user. %s is the DN of the user's entry, and %n the
@@ -116,11 +119,12 @@ func NewDirectory(o DirectoryOptions) (*Directory, error) {
 	o.UserFilter = cmp.Or(o.UserFilter, "(uid=%s)")
 	o.NameAttribute = cmp.Or(o.NameAttribute, "uid")
 	o.EmailAttribute = cmp.Or(o.EmailAttribute, "mail")
+	o.PasswordChangedAttribute = cmp.Or(o.PasswordChangedAttribute, "pwdChangedTime")
 	o.GroupFilter = cmp.Or(o.GroupFilter, "(member=%s)")
 	o.GroupAttribute = cmp.Or(o.GroupAttribute, "cn")
 	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
 	o.MaxConns = cmp.Or(o.MaxConns, 16)
-	d := &Directory{opt: o, attributes: []string{o.NameAttribute, o.EmailAttribute}}
+	d := &Directory{opt: o, attributes: []string{o.NameAttribute, o.EmailAttribute, o.PasswordChangedAttribute}}
 	if err := d.parseURL(); err != nil {
 		return nil, fmt.Errorf("LDAP: %w", err)
 	}
@@ -246,14 +250,11 @@ func (d *Directory) Login(ctx context.Context, name, password string) (Identity,
 	if !isLoginName(name) {
 		return Identity{}, refused("the name has characters that no log-in's name may have")
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.opt.Timeout)
-	defer cancel()
-	select {
-	case d.slots <- struct{}{}:
-		defer func() { <-d.slots }()
-	case <-ctx.Done():
-		return Identity{}, unavailable("waiting for other log-ins", ctx.Err())
+	ctx, done, err := d.begin(ctx)
+	if err != nil {
+		return Identity{}, err
 	}
+	defer done()
 	service, entry, problem, err := d.findUser(ctx, name)
 	if err != nil {
 		return Identity{}, err
@@ -363,7 +364,8 @@ func (d *Directory) identity(ctx context.Context, service *directoryConn, entry 
 	name := nameOf(dn, entry.GetEqualFoldAttributeValues(d.opt.NameAttribute), d.opt.NameAttribute)
 	id := Identity{
 		Source: SourceLDAP, Subject: dn.String(), Name: strings.ToLower(name),
-		Email: entry.GetEqualFoldAttributeValue(d.opt.EmailAttribute),
+		Email:           entry.GetEqualFoldAttributeValue(d.opt.EmailAttribute),
+		PasswordChanged: entry.GetEqualFoldAttributeValue(d.opt.PasswordChangedAttribute),
 	}
 	if !accountName.MatchString(id.Name) {
 		return Identity{}, refused("the attribute %s of %s has %.200q, which can't be an account's name", d.opt.NameAttribute, id.Subject, name)

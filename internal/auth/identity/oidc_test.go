@@ -82,9 +82,9 @@ func TestLogIn(t *testing.T) {
 			change(&o)
 			p := newProvider(t, o)
 			for _, want := range []Identity{
-				{SourceOIDC, op.Issuer + " id-1", "alice", "alice@example.org", []string{"registry-admins", "staff"}, true},
-				{SourceOIDC, op.Issuer + " id-2", "bob", "bob@example.org", []string{"staff"}, false},
-				{SourceOIDC, op.Issuer + " id-3", "eve", "", nil, false}, // her address isn't verified
+				{SourceOIDC, op.Issuer + " id-1", "alice", "alice@example.org", []string{"registry-admins", "staff"}, true, ""},
+				{SourceOIDC, op.Issuer + " id-2", "bob", "bob@example.org", []string{"staff"}, false, ""},
+				{SourceOIDC, op.Issuer + " id-3", "eve", "", nil, false, ""}, // her address isn't verified
 			} {
 				got, err := logIn(t, op, p, want.Name)
 				must(t, err)

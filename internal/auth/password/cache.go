@@ -29,7 +29,7 @@ type Cache struct {
 	secret [sha256.Size]byte
 	// until maps the key of a Login to the time at which it expires. The library could expire entries by
 	// itself, but for that its goroutine would wake the process every second.
-	until *boundedcache.Cache[checkKey, time.Time]
+	until *boundedcache.Cache[checkKey, proved]
 
 	mu      sync.Mutex
 	running map[checkKey]*runningCheck
@@ -52,6 +52,25 @@ type Login struct {
 	Until time.Time
 }
 
+// Proof is the result of a check.
+type Proof struct {
+	OK bool // the password is right
+	// State is a digest that says which of the account's passwords, one after the other, this is.
+	// It is nil if the password is wrong.
+	State []byte
+	// At is when the check began. It is set by the Cache.
+	At time.Time
+	// Until is when what is made by this log-in ends at the latest. Zero: nothing is known about
+	// that.
+	Until time.Time
+}
+
+// proved is a cached result, which is used until a time.
+type proved struct {
+	proof Proof
+	until time.Time
+}
+
 // checkKey identifies a Login. It is an HMAC with a random key.
 type checkKey [sha256.Size]byte
 
@@ -62,7 +81,7 @@ type place struct{ name, address string }
 // closed.
 type runningCheck struct {
 	done      chan struct{}
-	ok        bool
+	proof     Proof
 	err       error
 	abandoned bool // the context of the caller that ran it has ended before there was a result
 }
@@ -71,7 +90,7 @@ type runningCheck struct {
 func NewCache(o CacheOptions) *Cache {
 	c := &Cache{
 		ttl:     cmp.Or(o.TTL, time.Minute),
-		until:   boundedcache.New(boundedcache.Options[checkKey, time.Time]{Entries: cmp.Or(o.Size, 10_000)}),
+		until:   boundedcache.New(boundedcache.Options[checkKey, proved]{Entries: cmp.Or(o.Size, 10_000)}),
 		guessed: boundedcache.New(boundedcache.Options[place, time.Time]{Entries: cmp.Or(o.Size, 10_000)}),
 		running: map[checkKey]*runningCheck{},
 		guesses: map[place]int{},
@@ -94,29 +113,30 @@ func (c *Cache) key(l Login) (k checkKey) {
 	return k
 }
 
-// has says whether a check is cached, and nobody guesses the password of its name from its
-// address.
-func (c *Cache) has(k checkKey, from place) bool {
+// has returns the result of a check if it is cached, and nobody guesses the password of its name
+// from its address.
+func (c *Cache) has(k checkKey, from place) (Proof, bool) {
 	now := time.Now()
-	if until, ok := c.until.Get(k); !ok || !now.Before(until) {
-		return false
+	found, ok := c.until.Get(k)
+	if !ok || !now.Before(found.until) {
+		return Proof{}, false
 	}
 	if until, ok := c.guessed.Get(from); ok && now.Before(until) {
-		return false
+		return Proof{}, false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.guesses[from] == 0
+	return found.proof, c.guesses[from] == 0
 }
 
 // put caches a check for the TTL, but not beyond `last` unless that is zero.
-func (c *Cache) put(k checkKey, last time.Time) {
+func (c *Cache) put(k checkKey, p Proof, last time.Time) {
 	until := time.Now().Add(c.ttl)
 	if !last.IsZero() && last.Before(until) {
 		until = last
 	}
 	if c.ttl > 0 {
-		c.until.Set(k, until)
+		c.until.Set(k, proved{p, until})
 	}
 }
 
@@ -131,8 +151,20 @@ func (c *Cache) put(k checkKey, last time.Time) {
 // answered by it, Do doesn't use cached results of another address, nor any for a name and an
 // address from where another password is being checked, or was wrong or refused within the TTL.
 func (c *Cache) Do(ctx context.Context, what Login, check func(ctx context.Context) (bool, error)) (bool, error) {
+	p, err := c.Prove(ctx, what, func(ctx context.Context) (Proof, error) {
+		ok, err := check(ctx)
+		return Proof{OK: ok}, err
+	})
+	return p.OK, err
+}
+
+// Prove is Do for checks that say more than whether the password is right.
+func (c *Cache) Prove(ctx context.Context, what Login, check func(ctx context.Context) (Proof, error)) (Proof, error) {
 	k, from := c.key(what), place{what.Name, what.Address}
-	for !c.has(k, from) {
+	for {
+		if p, ok := c.has(k, from); ok {
+			return p, nil
+		}
 		c.mu.Lock()
 		r, other := c.running[k]
 		if !other {
@@ -147,13 +179,12 @@ func (c *Cache) Do(ctx context.Context, what Login, check func(ctx context.Conte
 		select {
 		case <-r.done:
 		case <-ctx.Done():
-			return false, ctx.Err()
+			return Proof{}, ctx.Err()
 		}
 		if !r.abandoned {
-			return r.ok, r.err
+			return r.proof, r.err
 		}
 	}
-	return true, nil
 }
 
 // ErrRefused is the error of a check that was refused because of earlier wrong passwords.
@@ -163,9 +194,9 @@ var ErrRefused = errors.New("too many log-ins have failed")
 var errPanicked = errors.New("the check of the password has failed; try again")
 
 // lead runs a check that others may wait for.
-func (c *Cache) lead(ctx context.Context, k checkKey, from place, r *runningCheck, last time.Time, check func(ctx context.Context) (bool, error)) (bool, error) {
+func (c *Cache) lead(ctx context.Context, k checkKey, from place, r *runningCheck, last time.Time, check func(ctx context.Context) (Proof, error)) (Proof, error) {
 	defer func() {
-		if wrong := !r.ok && (r.err == nil || errors.Is(r.err, ErrRefused)); wrong && c.ttl > 0 {
+		if wrong := !r.proof.OK && (r.err == nil || errors.Is(r.err, ErrRefused)); wrong && c.ttl > 0 {
 			c.guessed.Set(from, time.Now().Add(c.ttl))
 		}
 		c.mu.Lock()
@@ -176,10 +207,14 @@ func (c *Cache) lead(ctx context.Context, k checkKey, from place, r *runningChec
 		c.mu.Unlock()
 		close(r.done)
 	}()
-	ok, err := check(ctx)
-	r.ok, r.err, r.abandoned = ok && err == nil, err, err != nil && ctx.Err() != nil
-	if r.ok {
-		c.put(k, last)
+	began := time.Now()
+	p, err := check(ctx)
+	if p.At = began; !p.OK || err != nil {
+		p = Proof{}
 	}
-	return r.ok, r.err
+	r.proof, r.err, r.abandoned = p, err, err != nil && ctx.Err() != nil
+	if p.OK {
+		c.put(k, p, last)
+	}
+	return p, r.err
 }

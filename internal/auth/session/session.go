@@ -113,6 +113,18 @@ type Session struct {
 	Expires  time.Time // if it is used until then
 	// Address and UserAgent are those of the log-in. They are what the client said, or "".
 	Address, UserAgent string
+	// PasswordState and Confirmed say by which password the person has logged in, and when the source of
+	// the account last confirmed that it is the account's. Both are nil if the log-in was without
+	// a password.
+	PasswordState []byte
+	Confirmed     *time.Time
+}
+
+// Proof says by which password a person has logged in. See Session.
+type Proof struct {
+	PasswordState []byte
+	Confirmed     time.Time
+	Until         time.Time // the session ends by then; zero: after Options.MaxAge
 }
 
 // NewSessions checks the options.
@@ -149,6 +161,11 @@ var secretLength = base64.RawURLEncoding.EncodedLen(32)
 // Create starts a session of an account and returns its secret. If the account has 50 sessions,
 // the oldest one ends. Create returns ErrNoAccount if the account doesn't exist or is disabled.
 func (s *Sessions) Create(ctx context.Context, account int64, address, userAgent string) (secret string, err error) {
+	return s.CreateProved(ctx, account, address, userAgent, Proof{})
+}
+
+// CreateProved is Create for a log-in by a password.
+func (s *Sessions) CreateProved(ctx context.Context, account int64, address, userAgent string, p Proof) (secret string, err error) {
 	var random [32]byte
 	rand.Read(random[:]) //nolint:errcheck // it never fails
 	secret = base64.RawURLEncoding.EncodeToString(random[:])
@@ -175,12 +192,13 @@ func (s *Sessions) Create(ctx context.Context, account int64, address, userAgent
 					SELECT secret_hash FROM sessions WHERE account_id = @account
 					ORDER BY created_at DESC, id OFFSET @others))
 			)
-			INSERT INTO sessions (secret_hash, id, account_id, created_at, last_used_at, expires_at, address, user_agent)
-			VALUES (@hash, @id, @account, clock_timestamp(), clock_timestamp(), clock_timestamp() + @age::interval,
-				NULLIF(@address, ''), NULLIF(@agent, ''))`,
+			INSERT INTO sessions (secret_hash, id, account_id, created_at, last_used_at, expires_at, address, user_agent, password_state, confirmed_at)
+			VALUES (@hash, @id, @account, clock_timestamp(), clock_timestamp(), LEAST(clock_timestamp() + @age::interval, @until),
+				NULLIF(@address, ''), NULLIF(@agent, ''), @password, @confirmed)`,
 			db.Args{
 				"account": account, "others": maxSessions - 1, "hash": h[:], "id": id, "age": s.opt.MaxAge,
 				"address": clean(address), "agent": clean(userAgent),
+				"password": p.PasswordState, "confirmed": orNull(p.Confirmed), "until": orNull(p.Until),
 			})
 		return err
 	})
@@ -188,6 +206,13 @@ func (s *Sessions) Create(ctx context.Context, account int64, address, userAgent
 		return "", fmt.Errorf("creating a session: %w", err)
 	}
 	return secret, nil
+}
+
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
 }
 
 // clean returns at most maxText bytes of a text of the client, without control characters and
@@ -220,7 +245,7 @@ func (s *Sessions) Find(ctx context.Context, secret string) (found Session, ok b
 	// browser is recording it, or the session is being deleted.
 	rows, err := s.opt.DB.Pool.Query(ctx, `
 		WITH found AS (
-			SELECT s.id, s.account_id, s.created_at, s.last_used_at, s.expires_at, s.address, s.user_agent
+			SELECT s.id, s.account_id, s.created_at, s.last_used_at, s.expires_at, s.address, s.user_agent, s.password_state, s.confirmed_at
 			FROM sessions s
 			WHERE s.secret_hash = $1 AND s.expires_at > now() AND s.created_at > now() - $2::interval AND s.last_used_at > now() - $3::interval
 				AND EXISTS (SELECT FROM accounts a WHERE a.id = s.account_id AND a.disabled_at IS NULL AND a.deleted_name IS NULL OFFSET 0)
@@ -230,7 +255,7 @@ func (s *Sessions) Find(ctx context.Context, secret string) (found Session, ok b
 				WHERE secret_hash = $1 AND last_used_at < now() - $4::interval AND EXISTS (SELECT FROM found)
 				FOR NO KEY UPDATE SKIP LOCKED))
 		)
-		SELECT id, account_id, created_at, last_used_at, expires_at, COALESCE(address, ''), COALESCE(user_agent, '') FROM found`,
+		SELECT id, account_id, created_at, last_used_at, expires_at, COALESCE(address, ''), COALESCE(user_agent, ''), password_state, confirmed_at FROM found`,
 		h[:], s.opt.MaxAge, s.opt.Idle, s.touchInterval())
 	if err == nil {
 		found, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Session])
@@ -280,7 +305,7 @@ func (s *Sessions) Forget() { s.cache.clear() }
 // List returns the sessions of an account that haven't ended, newest first.
 func (s *Sessions) List(ctx context.Context, account int64) ([]Session, error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
-		SELECT id, account_id, created_at, last_used_at, expires_at, COALESCE(address, ''), COALESCE(user_agent, '')
+		SELECT id, account_id, created_at, last_used_at, expires_at, COALESCE(address, ''), COALESCE(user_agent, ''), password_state, confirmed_at
 		FROM sessions
 		WHERE account_id = $1 AND expires_at > now() AND created_at > now() - $2::interval AND last_used_at > now() - $3::interval
 		ORDER BY created_at DESC, id`, account, s.opt.MaxAge, s.opt.Idle)

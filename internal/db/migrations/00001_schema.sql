@@ -1156,10 +1156,14 @@ CREATE TABLE credentials (
     actions             text[],
     created_at          timestamptz NOT NULL DEFAULT now(),
     expires_at          timestamptz,
-    last_used_at        timestamptz
+    last_used_at        timestamptz,
+    password_state      bytea,
+    confirmed_at        timestamptz
 );
 COMMENT ON TABLE credentials IS 'secrets that Purser has generated for accounts';
 COMMENT ON COLUMN credentials.secret_hash IS 'SHA-256 of the secret';
+COMMENT ON COLUMN credentials.password_state IS 'of a refresh token: a digest that says with which of the account''s passwords, one after the other, it was got';
+COMMENT ON COLUMN credentials.confirmed_at IS 'of a refresh token: when the source of the account last said that this password is the account''s';
 
 CREATE INDEX credentials_account_id_idx ON credentials (account_id, created_at);
 CREATE INDEX credentials_expires_at_idx ON credentials (expires_at) WHERE expires_at IS NOT NULL;
@@ -1256,9 +1260,13 @@ CREATE TABLE sessions (
     last_used_at timestamptz NOT NULL DEFAULT now(),
     expires_at   timestamptz NOT NULL,
     address      text,
-    user_agent   text
+    user_agent   text,
+    password_state bytea,
+    confirmed_at   timestamptz
 );
 COMMENT ON TABLE sessions IS 'log-ins of browsers';
+COMMENT ON COLUMN sessions.password_state IS 'as in credentials; NULL: the log-in was at an OpenID Connect provider, without a password';
+COMMENT ON COLUMN sessions.confirmed_at IS 'as in credentials';
 
 CREATE INDEX sessions_account_id_idx ON sessions (account_id);
 CREATE INDEX sessions_expires_at_idx ON sessions (expires_at);

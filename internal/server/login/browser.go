@@ -97,7 +97,7 @@ func (a *API) login(w http.ResponseWriter, r *http.Request) error {
 	if !p.MayRefresh() {
 		return oci.Errorf(oci.Denied, "browsers log in with the password of a person's account, not with a token or a robot's secret")
 	}
-	if err := a.control.OpenSession(w, r, p.Name, "password"); err != nil {
+	if err := a.control.OpenSession(w, r, p.Name, "password", p.Proof()); err != nil {
 		return err
 	}
 	next := localPath(c.Next, a.home)

@@ -107,7 +107,7 @@ func TestFederatedEnd(t *testing.T) {
 func TestSecretsAsBearer(t *testing.T) {
 	t.Parallel()
 	r := closed(t, map[string]auth.Role{"ann": auth.Writer})
-	_, personal, err := r.Auth.CreateToken(t.Context(), "ann", auth.PersonalToken, "laptop", auth.Limits{Actions: []auth.Action{auth.ActionPull}}, nil)
+	_, personal, err := r.Auth.CreateToken(t.Context(), "ann", "laptop", auth.Limits{Actions: []auth.Action{auth.ActionPull}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

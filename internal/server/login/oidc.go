@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/purser-registry/purser/internal/auth/identity"
+	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -69,7 +70,7 @@ func (a *API) finishOIDC(w http.ResponseWriter, r *http.Request) error {
 		a.control.RecordRefusal(r.Context(), who, err)
 		return err
 	}
-	if err := a.control.OpenSession(w, r, account.Name, "oidc"); err != nil {
+	if err := a.control.OpenSession(w, r, account.Name, "oidc", password.Proof{}); err != nil {
 		return err
 	}
 	w.Header().Set("Location", localPath(attempt.Next, a.home))

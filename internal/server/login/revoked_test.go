@@ -87,7 +87,7 @@ func TestRevokedRightsEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, text, err := r[0].Auth.CreateToken(t.Context(), name, auth.PersonalToken, "test", auth.Limits{}, nil)
+		_, text, err := r[0].Auth.CreateToken(t.Context(), name, "test", auth.Limits{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -92,14 +93,17 @@ func TestRenamedPerson(t *testing.T) {
 	}
 }
 
-// htpasswd writes a file with names and passwords, in turn.
+// htpasswd writes a file with names and passwords, in turn. In place of a password it takes a hash.
 func htpasswd(t *testing.T, path string, pairs ...string) {
 	t.Helper()
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {
-		hash, err := bcrypt.GenerateFromPassword([]byte(pairs[i+1]), bcrypt.MinCost)
-		if err != nil {
-			t.Fatal(err)
+		hash := []byte(pairs[i+1])
+		if !strings.HasPrefix(pairs[i+1], "$2") {
+			var err error
+			if hash, err = bcrypt.GenerateFromPassword(hash, bcrypt.MinCost); err != nil {
+				t.Fatal(err)
+			}
 		}
 		fmt.Fprintf(&b, "%s:%s\n", pairs[i], hash)
 	}
@@ -119,8 +123,8 @@ func openFile(t *testing.T, pairs ...string) (*password.File, string) {
 	return f, path
 }
 
-// TestHtpasswd: accounts of the file log in, and end with their sessions and tokens when they
-// leave the file.
+// TestHtpasswd: accounts of the file log in. A new password ends what the old one has got, and
+// leaving the file ends personal tokens too.
 func TestHtpasswd(t *testing.T) {
 	t.Parallel()
 	file, path := openFile(t, "hal", "old", "ida", "ida's")
@@ -129,20 +133,33 @@ func TestHtpasswd(t *testing.T) {
 	hal := servertest.Basic("hal", "old")
 	r.Do(t, "GET", "/v2/", "", hal...).Want(t, 200, "")
 	r.Do(t, "GET", "/v2/", "", servertest.Basic("hal", "new")...).Want(t, 401, oci.Unauthorized)
-	cookie := logIn(t, r, "hal", "old")
-	_, personal, err := r.Auth.CreateToken(t.Context(), "hal", auth.PersonalToken, "laptop", auth.Limits{}, nil)
+	cookie, refresh := logIn(t, r, "hal", "old"), refreshToken(t, r, "hal", "old")
+	ida, idas := logIn(t, r, "ida", "ida's"), refreshToken(t, r, "ida", "ida's")
+	useRefresh(t, r, refresh).WantStatus(t, 200)
+	_, personal, err := r.Auth.CreateToken(t.Context(), "hal", "laptop", auth.Limits{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	works := func(headers ...string) bool { return accountOf(t, r, headers...) == "hal" }
-	htpasswd(t, path, "hal", "new", "ida", "ida's")
+	same, _ := file.Lookup("ida")
+	htpasswd(t, path, "hal", "new", "ida", same)
 	servertest.Eventually(t, "the new password", func() bool {
 		return r.Do(t, "GET", "/auth/session", "", servertest.Basic("hal", "new")...).StatusCode == 200
 	})
 	r.Do(t, "GET", "/v2/", "", hal...).Want(t, 401, oci.Unauthorized)
-	if !works(cookie...) || !works(servertest.Bearer(personal)...) {
-		t.Error("the session or the token ends with the password")
+	if works(cookie...) {
+		t.Error("the session outlives the password")
 	}
+	useRefresh(t, r, refresh).WantStatus(t, 401)
+	if !works(servertest.Bearer(personal)...) {
+		t.Error("the personal token ends with the password")
+	}
+	if useRefresh(t, r, idas).WantStatus(t, 200); accountOf(t, r, ida...) != "ida" {
+		t.Error("the session of another account has ended")
+	}
+	forgetFailures(t, r)
+	cookie, refresh = logIn(t, r, "hal", "new"), refreshToken(t, r, "hal", "new")
+	useRefresh(t, r, refresh).WantStatus(t, 200)
 	htpasswd(t, path, "ida", "ida's")
 	servertest.Eventually(t, "the removal", func() bool {
 		return r.Do(t, "GET", "/auth/session", "", servertest.Basic("hal", "new")...).StatusCode == 401
@@ -150,7 +167,33 @@ func TestHtpasswd(t *testing.T) {
 	if works(cookie...) {
 		t.Error("the session outlives the account")
 	}
+	useRefresh(t, r, refresh).WantStatus(t, 401)
 	r.Do(t, "GET", "/v2/", "", servertest.Bearer(personal)...).Want(t, 401, oci.Unauthorized)
+}
+
+// forgetFailures lets people log in who have failed to.
+func forgetFailures(t *testing.T, r *servertest.Registry) {
+	t.Helper()
+	if _, err := r.DB.Pool.Exec(t.Context(), "DELETE FROM loginfailures"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// refreshToken logs in by a password as docker does, and returns the refresh token.
+func refreshToken(t *testing.T, r *servertest.Registry, name, password string) string {
+	t.Helper()
+	var out struct {
+		RefreshToken string `json:"refresh_token"`
+	}
+	r.Do(t, "GET", "/token?offline_token=true&service=purser", "", servertest.Basic(name, password)...).Into(t, 200, &out)
+	return out.RefreshToken
+}
+
+// useRefresh asks for a registry token by a refresh token.
+func useRefresh(t *testing.T, r *servertest.Registry, token string) servertest.Answer {
+	t.Helper()
+	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {token}, "service": {"purser"}}.Encode()
+	return r.Do(t, "POST", "/token", form, "Content-Type", "application/x-www-form-urlencoded")
 }
 
 // TestCollidingNames: people of several sources with one name don't get into each other's
@@ -192,9 +235,7 @@ func TestCollidingNames(t *testing.T) {
 	entered := 0
 	for range 60 {
 		// Wrong passwords are limited, which isn't what this tests.
-		if _, err := r.DB.Pool.Exec(t.Context(), "DELETE FROM loginfailures"); err != nil {
-			t.Fatal(err)
-		}
+		forgetFailures(t, r)
 		name := names[random.IntN(len(names))]
 		switch random.IntN(4) {
 		case 0:

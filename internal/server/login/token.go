@@ -152,7 +152,7 @@ func (a *API) issue(w http.ResponseWriter, r *http.Request, q request, asked []t
 	out := answer{Token: raw, AccessToken: raw, ExpiresIn: int(expires.Sub(now).Seconds()), IssuedAt: now.UTC(), RefreshToken: q.refresh}
 	if q.offline && q.refresh == "" && q.principal.MayRefresh() {
 		until := now.Add(a.refresh)
-		_, out.RefreshToken, err = a.control.CreateToken(r.Context(), q.principal.Name, auth.RefreshToken, title(q.client), auth.Limits{}, &until)
+		out.RefreshToken, err = a.control.CreateRefreshToken(r.Context(), q.principal, title(q.client), until)
 		if err != nil {
 			return err
 		}

@@ -88,6 +88,7 @@ func TestAccessOfRoutes(t *testing.T) {
 		{"GET", "/superuser/users/reader", "", operate},
 		{"PUT", "/superuser/users/none", `{"super_user":true}`, operate},
 		{"DELETE", "/superuser/users/none", "", operate},
+		{"POST", "/superuser/users/none/revoke", "", operate},
 		{"POST", "/superuser/tokenkeys/rotate", "", operate},
 	} {
 		for _, name := range []string{"root", "admin", "maintainer", "writer", "reader", "stranger"} {

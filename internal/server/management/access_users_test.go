@@ -1,6 +1,7 @@
 package management_test
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 
@@ -167,6 +168,67 @@ func (r *registry) account(t *testing.T, name string) auth.Account {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// TestRevokedLogIns: people see and revoke their refresh tokens, and an administrator of the registry
+// ends all log-ins of an account, of which the audit log has an entry.
+func TestRevokedLogIns(t *testing.T) {
+	t.Parallel()
+	r := closed(t)
+	reader, root := r.as("reader"), r.as("root")
+	refresh := func(name string) servertest.Answer {
+		var out struct {
+			RefreshToken string `json:"refresh_token"`
+		}
+		r.Do(t, "GET", "/token?offline_token=true&service=purser&client_id="+name, "", servertest.As("reader")...).Into(t, 200, &out)
+		form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {out.RefreshToken}, "service": {"purser"}}.Encode()
+		use := func() servertest.Answer {
+			return r.Do(t, "POST", "/token", form, "Content-Type", "application/x-www-form-urlencoded")
+		}
+		use().WantStatus(t, 200)
+		if name == "first" {
+			var list struct{ Tokens []api.TokenView }
+			reader.Manage(t, "GET", "/user/apptoken", "").Into(t, 200, &list)
+			if len(list.Tokens) != 1 || list.Tokens[0].Kind != "refresh" || list.Tokens[0].Title != "first" || list.Tokens[0].Code != "" {
+				t.Fatalf("%+v", list)
+			}
+			root.Manage(t, "DELETE", "/user/apptoken/"+list.Tokens[0].UUID, "").Refused(t, 404, "not_found", "no token")
+			reader.Manage(t, "DELETE", "/user/apptoken/"+list.Tokens[0].UUID, "").WantStatus(t, 204)
+			return use()
+		}
+		root.Manage(t, "POST", "/superuser/users/reader/revoke", "").WantStatus(t, 200)
+		return use()
+	}
+	refresh("first").WantStatus(t, 401)
+	var token api.TokenAnswer
+	reader.Manage(t, "POST", "/user/apptoken", `{"title":"laptop"}`).Into(t, 200, &token)
+	secret, err := r.Auth.Sessions().Create(t.Context(), r.account(t, "reader").ID, "127.0.0.1", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refresh("second").WantStatus(t, 401)
+	r.Manage(t, "GET", "/user", "", "Cookie", "purser_session="+secret).Refused(t, 401, "invalid_token", "")
+	laptop := r.with(servertest.Bearer(token.Token.Code))
+	laptop.Manage(t, "GET", "/user", "").WantStatus(t, 200)
+	var ended api.LogInsEnded
+	if root.Manage(t, "POST", "/superuser/users/reader/revoke?personal_tokens=true", "").Into(t, 200, &ended); ended != (api.LogInsEnded{PersonalTokens: 1}) {
+		t.Errorf("%+v", ended)
+	}
+	laptop.Manage(t, "GET", "/user", "").Refused(t, 401, "invalid_token", "")
+	reader.Manage(t, "GET", "/user", "").WantStatus(t, 200)
+	root.Manage(t, "POST", "/superuser/users/acme+ci/revoke", "").Refused(t, 404, "not_found", "")
+	entries, err := r.DB.Pool.Query(t.Context(), "SELECT FROM auditlog WHERE kind = 'user_end_log_ins' AND detail->>'account' = 'reader'")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer entries.Close()
+	n := 0
+	for entries.Next() {
+		n++
+	}
+	if n != 2 || entries.Err() != nil {
+		t.Errorf("%d entries of the audit log, %v", n, entries.Err())
+	}
 }
 
 // TestSessions: a person lists and ends the log-ins of its browsers, and nobody else's.

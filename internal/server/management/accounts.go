@@ -31,6 +31,7 @@ func (a *API) addAccess() {
 	a.addOwnAccount()
 	a.addUsers()
 	a.addUserChanges()
+	a.addEndLogIns()
 	a.addTokenKeys()
 	a.addRobots()
 	a.addTeams()
@@ -316,6 +317,22 @@ func (a *API) addUserChanges() {
 	remove.Description = "Its roles, tokens and log-ins end. Namespaces and repositories stay."
 	add(a, auth.Operate, remove, func(ctx context.Context, in *UserItem) (*struct{}, error) {
 		return nil, a.opt.Accounts.DeleteAccount(ctx, in.Username)
+	})
+}
+
+// addEndLogIns adds the operation that ends what an account has logged in with.
+func (a *API) addEndLogIns() {
+	type input struct {
+		UserItem
+		Personal bool `query:"personal_tokens" doc:"True: the personal tokens too"`
+	}
+	type output struct{ Body api.LogInsEnded }
+	op := accessOperation("user", "revokeInstallUser", http.MethodPost, "/superuser/users/{username}/revoke", "End all log-ins of a person's account")
+	op.Description = "The account's sessions of browsers and refresh tokens end, and with personal_tokens=true its personal tokens. " +
+		"Whoever has the password can log in again: change that too, or disable the account."
+	add(a, auth.Operate, op, func(ctx context.Context, in *input) (*output, error) {
+		e, err := a.opt.Accounts.EndLogIns(ctx, in.Username, in.Personal)
+		return &output{api.LogInsEnded{Sessions: e.Sessions, RefreshTokens: e.RefreshTokens, PersonalTokens: e.PersonalTokens}}, err
 	})
 }
 

@@ -25,10 +25,10 @@ type NewTokenForm struct {
 
 // TransformSchema adds the read-only members of a token.
 func (NewTokenForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "uuid", "last_accessed", "created", "expiration", "token_code", "created_at", "last_used_at")
+	return readOnly(s, "uuid", "kind", "last_accessed", "created", "expiration", "token_code", "created_at", "last_used_at")
 }
 
-// TokenItem is the part of a path that names a personal token. It is exported because huma finds
+// TokenItem is the part of a path that names a token. It is exported because huma finds
 // parameters only in exported types.
 type TokenItem struct {
 	UUID string `path:"token_uuid" doc:"Identifier of the token" example:"f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e"`
@@ -37,13 +37,15 @@ type TokenItem struct {
 func viewToken(c auth.Credential) api.TokenView {
 	return api.TokenView{
 		UUID: c.ID.String(), Title: c.Title, LastAccessed: quayTimeOf(c.LastUsed), Created: quayTime(c.Created), Expiration: quayTimeOf(c.Expires),
+		Kind:         string(c.Kind),
 		Repositories: c.Limits.Repositories, Actions: actionNames(c.Limits.Actions),
 		CreatedAt: c.Created.UTC(), ExpiresAt: inUTC(c.Expires), LastUsedAt: inUTC(c.LastUsed),
 	}
 }
 
-// addTokens adds Quay's routes for the personal tokens of the client's account, which Quay calls
-// app specific tokens.
+// addTokens adds Quay's routes for the tokens of the client's account. Quay calls personal tokens
+// app specific tokens. It has no refresh tokens; here the routes list and revoke them too, so that
+// people see what a lost disk may have.
 func (a *API) addTokens() {
 	const path = "/user/apptoken"
 	type listInput struct {
@@ -54,7 +56,7 @@ func (a *API) addTokens() {
 		OnlyExpiring bool            `json:"only_expiring"`
 	}
 	type listOutput struct{ Body tokenList }
-	add(a, auth.LoggedIn, accessOperation("token", "listAppTokens", http.MethodGet, path, "List the personal tokens of the client's account"),
+	add(a, auth.LoggedIn, accessOperation("token", "listAppTokens", http.MethodGet, path, "List the personal tokens and the refresh tokens of the client's account"),
 		func(ctx context.Context, in *listInput) (*listOutput, error) {
 			found, err := a.tokens(ctx)
 			out := tokenList{[]api.TokenView{}, in.Expiring}
@@ -80,17 +82,17 @@ func (a *API) addTokens() {
 		if err != nil {
 			return nil, err
 		}
-		c, secret, err := a.opt.Accounts.CreateToken(ctx, p.Name, auth.PersonalToken, in.Body.Title, limits, end)
+		c, secret, err := a.opt.Accounts.CreateToken(ctx, p.Name, in.Body.Title, limits, end)
 		view := viewToken(c)
 		view.Code = secret
 		return &output{api.TokenAnswer{Token: view}}, err
 	})
-	add(a, auth.LoggedIn, accessOperation("token", "getAppToken", http.MethodGet, path+"/{token_uuid}", "Get a personal token of the client's account"),
+	add(a, auth.LoggedIn, accessOperation("token", "getAppToken", http.MethodGet, path+"/{token_uuid}", "Get a personal token or a refresh token of the client's account"),
 		func(ctx context.Context, in *TokenItem) (*output, error) {
 			c, err := a.token(ctx, in.UUID)
 			return &output{api.TokenAnswer{Token: viewToken(c)}}, err
 		})
-	add(a, auth.LoggedIn, accessOperation("token", "revokeAppToken", http.MethodDelete, path+"/{token_uuid}", "Revoke a personal token of the client's account"),
+	add(a, auth.LoggedIn, accessOperation("token", "revokeAppToken", http.MethodDelete, path+"/{token_uuid}", "Revoke a personal token or a refresh token of the client's account"),
 		func(ctx context.Context, in *TokenItem) (*struct{}, error) {
 			c, err := a.token(ctx, in.UUID)
 			if err != nil {
@@ -113,13 +115,13 @@ func inherit(p *auth.Principal, n api.NewToken) auth.Limits {
 	return l
 }
 
-// tokens lists the personal tokens of the client's account.
+// tokens lists the personal tokens and the refresh tokens of the client's account.
 func (a *API) tokens(ctx context.Context) ([]auth.Credential, error) {
 	p, err := a.person(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return a.opt.Accounts.Tokens(ctx, p.Name, auth.PersonalToken)
+	return a.opt.Accounts.Tokens(ctx, p.Name, auth.PersonalToken, auth.RefreshToken)
 }
 
 func (a *API) token(ctx context.Context, id string) (auth.Credential, error) {

@@ -1,8 +1,10 @@
 package ui
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -67,8 +69,8 @@ func (q *request) showAccounts(n *notice, made *secret) error {
 	return q.show("accounts", page{
 		Title: "Accounts", Section: "accounts", Notice: n, Data: d, Lead: "People who may log in. Robots and teams belong to namespaces, and are on their pages.",
 		Same: []same{
-			command("purser user list"), command("purser user create NAME"), command("purser user disable NAME"), command("purser user admin NAME on"), command("purser user password NAME"),
-			call("GET", "/superuser/users"), call("POST", "/superuser/users"), call("PUT", "/superuser/users/{username}"),
+			command("purser user list"), command("purser user create NAME"), command("purser user disable NAME"), command("purser user admin NAME on"), command("purser user password NAME"), command("purser user revoke NAME"),
+			call("GET", "/superuser/users"), call("POST", "/superuser/users"), call("PUT", "/superuser/users/{username}"), call("POST", "/superuser/users/{username}/revoke"),
 		},
 	})
 }
@@ -107,6 +109,18 @@ func changeAccounts(q *request) error {
 			return q.showAccounts(failure(err), nil)
 		}
 		return q.showAccounts(&notice{Text: name + " has a new password, and its log-ins have ended."}, &secret{name, "password", text, "docker login -u " + name + " " + q.Host})
+	case "end":
+		var ended struct {
+			Sessions       int `json:"sessions"`
+			RefreshTokens  int `json:"refresh_tokens"`
+			PersonalTokens int `json:"personal_tokens"`
+		}
+		personal := url.Values{"personal_tokens": {strconv.FormatBool(q.form.Get("personal_tokens") == "true")}}
+		if err := q.call(http.MethodPost, path+"/revoke?"+personal.Encode(), nil, &ended); err != nil {
+			return q.showAccounts(failure(err), nil)
+		}
+		return q.showAccounts(&notice{Text: fmt.Sprintf("Ended for %s: log-ins of browsers %d, refresh tokens %d, personal tokens %d.",
+			name, ended.Sessions, ended.RefreshTokens, ended.PersonalTokens)}, nil)
 	case "delete":
 		if err := q.call(http.MethodDelete, path, nil, nil); err != nil {
 			return q.showAccounts(failure(err), nil)
@@ -119,9 +133,10 @@ func changeAccounts(q *request) error {
 // failure is the notice of a form that the API has refused.
 func failure(err error) *notice { return &notice{Bad: true, Text: sentence(err.Error())} }
 
-// tokenRow is a personal token.
+// tokenRow is a personal token or a refresh token.
 type tokenRow struct {
 	UUID         string     `json:"uuid"`
+	Kind         string     `json:"kind"`
 	Title        string     `json:"title"`
 	Code         string     `json:"token_code"`
 	Repositories []string   `json:"repositories"`
@@ -178,7 +193,7 @@ func (q *request) showAccount(n *notice, made *secret) error {
 		if err := q.get("/user/sessions", nil, &sessions); err != nil && !hidden(err) {
 			return err
 		}
-		d.Tokens, d.Sessions = tokens.Tokens[:min(len(tokens.Tokens), 100)], sessions.Sessions[:min(len(sessions.Sessions), 50)]
+		d.Tokens, d.Sessions = tokens.Tokens[:min(len(tokens.Tokens), 200)], sessions.Sessions[:min(len(sessions.Sessions), 50)]
 		d.User.Namespaces = d.User.Namespaces[:min(len(d.User.Namespaces), 50)]
 	}
 	return q.show("account", page{

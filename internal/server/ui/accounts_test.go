@@ -81,6 +81,12 @@ func TestAccounts(t *testing.T) {
 	root.send(t, "/ui/accounts", url.Values{"do": {"disable"}, "name": {"eve"}}, "no longer log in", "disabled")
 	works(again, 401)
 	root.send(t, "/ui/accounts", url.Values{"do": {"enable"}, "name": {"eve"}}, "log in again")
+	s.Do(t, "GET", "/token?offline_token=true&service=purser", "", servertest.Basic("eve", again)...).WantStatus(t, 200)
+	if _, _, err := s.Auth.CreateToken(t.Context(), "eve", "laptop", auth.Limits{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	root.send(t, "/ui/accounts", url.Values{"do": {"end"}, "name": {"eve"}}, "refresh tokens 1, personal tokens 0")
+	root.send(t, "/ui/accounts", url.Values{"do": {"end"}, "name": {"eve"}, "personal_tokens": {"true"}}, "refresh tokens 0, personal tokens 1")
 	root.send(t, "/ui/accounts", url.Values{"do": {"promote"}, "name": {"eve"}}, "administers the registry now")
 	root.send(t, "/ui/accounts", url.Values{"do": {"delete"}, "name": {"eve"}}, "was deleted")
 	root.send(t, "/ui/accounts", url.Values{"do": {"demote"}, "name": {"root"}}, `role="alert"`)
@@ -108,8 +114,12 @@ func TestOwnAccount(t *testing.T) {
 	content := ann.open(t, "/ui/account")
 	lacks(t, content, token)
 	id := regexp.MustCompile(`name="id" value="([^"]+)"`).FindStringSubmatch(content)
-	ann.send(t, "/ui/account", url.Values{"do": {"revoke"}, "id": {id[1]}}, "was revoked", "no personal tokens")
+	ann.send(t, "/ui/account", url.Values{"do": {"revoke"}, "id": {id[1]}}, "was revoked", "no tokens")
 	s.Do(t, "GET", "/v2/acme/app/manifests/v1", "", servertest.Basic("ann", token)...).WantStatus(t, 401)
+	// A refresh token, which a client has got, is listed and revoked as well.
+	s.Do(t, "GET", "/token?offline_token=true&service=purser&client_id=docker", "", servertest.As("ann")...).WantStatus(t, 200)
+	id = regexp.MustCompile(`name="id" value="([^"]+)"`).FindStringSubmatch(ann.open(t, "/ui/account", ">docker<", ">refresh<"))
+	ann.send(t, "/ui/account", url.Values{"do": {"revoke"}, "id": {id[1]}}, "was revoked", "no tokens")
 	ann.send(t, "/ui/account", url.Values{"do": {"token"}, "title": {"x"}, "expires": {"soon"}}, "is not a day")
 	ann.send(t, "/ui/account", url.Values{"do": {"password"}, "current": {"wrong"}, "password": {"another-password"}, "again": {"another-password"}}, `role="alert"`, "wrong")
 	ann.send(t, "/ui/account", url.Values{"do": {"password"}, "current": {"wrong"}, "password": {"a"}, "again": {"b"}}, "differ")

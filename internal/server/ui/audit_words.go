@@ -34,7 +34,7 @@ var kindGroups = []kindGroup{
 	{"Accounts and roles", []field{
 		{"login_success", "logged in"}, {"login_failure", "failed to log in"}, {"logout_success", "logged out"}, {"user_create", "created an account"}, {"user_delete", "deleted an account"},
 		{"user_enable", "enabled an account"}, {"user_disable", "disabled an account"}, {"change_user", "changed an account"}, {"user_change_password", "changed a password"},
-		{"create_app_specific_token", "made a personal token"}, {"revoke_app_specific_token", "revoked a personal token"}, {"rotate_token_keys", "replaced the keys of tokens"},
+		{"create_app_specific_token", "made a token"}, {"revoke_app_specific_token", "revoked a token"}, {"user_end_log_ins", "ended all log-ins of an account"}, {"rotate_token_keys", "replaced the keys of tokens"},
 		{"create_robot", "created a robot"}, {"delete_robot", "deleted a robot"}, {"regenerate_robot_token", "gave a robot a new secret"},
 		{"create_robot_federation", "let a pipeline log in as a robot"}, {"delete_robot_federation", "let no pipeline log in as a robot"}, {"federated_robot_token_exchange", "a pipeline logged in as a robot"},
 		{"org_create_team", "created a team"}, {"org_delete_team", "deleted a team"}, {"org_set_team_role", "changed a team’s role"}, {"org_set_team_description", "changed a team’s description"},

@@ -215,6 +215,10 @@ func TestUserCommands(t *testing.T) {
 	o.ok("", "user", "disable", "alice")
 	o.fails("", 3, pass, "login", "--username", "alice", "--password-stdin")
 	o.ok("", "user", "enable", "alice")
+	o.fails("add --yes", 3, "", "user", "revoke", "alice")
+	if text := o.ok("", "user", "revoke", "alice", "--personal-tokens", "--yes"); !strings.Contains(text, "Ended for alice: log-ins of browsers 0, refresh tokens 0, personal tokens 0.") {
+		t.Errorf("revoked:\n%s", text)
+	}
 	o.ok("", "user", "admin", "bob", "off")
 	if text := o.ok("", "user", "show", "bob"); strings.Contains(text, "administrator") {
 		t.Errorf("bob:\n%s", text)

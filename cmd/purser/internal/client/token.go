@@ -14,13 +14,14 @@ import (
 const tokensPath = "/user/apptoken"
 
 func tokenCommand(src *command.Source) *cobra.Command {
-	cmd := command.Group("token", "Manage your personal tokens, which stand in for your password",
+	cmd := command.Group("token", "Manage your tokens, which stand in for your password",
 		tokenListCommand(src), tokenCreateCommand(src), tokenRevokeCommand(src))
 	return addServer(cmd)
 }
 
 func tokenListCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "list", Short: "List your tokens, the newest first", Args: cobra.NoArgs}
+	cmd := &cobra.Command{Use: "list", Short: "List your tokens, the newest first", Args: cobra.NoArgs,
+		Long: "List your personal tokens, and the refresh tokens that clients such as docker have got at a log-in."}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		var out struct {
@@ -32,9 +33,9 @@ func tokenListCommand(src *command.Source) *cobra.Command {
 		return format.Print(cmd.OutOrStdout(), out.Tokens, func(w io.Writer) error {
 			rows := make([][]string, len(out.Tokens))
 			for i, t := range out.Tokens {
-				rows[i] = []string{t.UUID, t.Title, limited(t.Repositories), limited(t.Actions), ends(t.ExpiresAt), clock(t.LastUsedAt)}
+				rows[i] = []string{t.UUID, t.Kind, t.Title, limited(t.Repositories), limited(t.Actions), ends(t.ExpiresAt), clock(t.LastUsedAt)}
 			}
-			return table(w, []string{"UUID", "TITLE", "REPOSITORIES", "ACTIONS", "ENDS", "LAST USED"}, rows, false)
+			return table(w, []string{"UUID", "KIND", "TITLE", "REPOSITORIES", "ACTIONS", "ENDS", "LAST USED"}, rows, false)
 		})
 	})
 	return cmd

@@ -3,6 +3,8 @@ package client
 import (
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -30,7 +32,7 @@ type userView struct {
 func userCommand(src *command.Source, more ...*cobra.Command) *cobra.Command {
 	cmd := command.Group("user", "Manage people's accounts", more...)
 	for _, c := range []*cobra.Command{
-		userListCommand(src), userCreateCommand(src), userShowCommand(src), userPasswordCommand(src), userDeleteCommand(src), userAdminCommand(src),
+		userListCommand(src), userCreateCommand(src), userShowCommand(src), userPasswordCommand(src), userRevokeCommand(src), userDeleteCommand(src), userAdminCommand(src),
 		userEnableCommand(src, "enable", "Let people log in with an account again", true),
 		userEnableCommand(src, "disable", "Let nobody log in with an account, and end its log-ins", false),
 	} {
@@ -244,6 +246,34 @@ func userAdminCommand(src *command.Source) *cobra.Command {
 			return say(cmd, "Account %s is %s administrator of the registry now.\n", command.Printable(args[0]), map[bool]string{true: "an", false: "no"}[on])
 		}),
 	}
+}
+
+func userRevokeCommand(src *command.Source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "revoke NAME", Short: "End all log-ins of an account, also those of its clients", Args: cobra.ExactArgs(1),
+		Long: "End all log-ins of browsers of an account, and revoke its refresh tokens, which clients such as docker have got\n" +
+			"at a log-in. Its password stays: change it too if somebody else knows it.",
+	}
+	yes := addYes(cmd)
+	var personal bool
+	cmd.Flags().BoolVar(&personal, "personal-tokens", false, "revoke its personal tokens too")
+	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		what := "End all log-ins"
+		if personal {
+			what += " and revoke all tokens"
+		}
+		if err := confirm(cmd, *yes, "%s of %s? What uses them must log in again.", what, command.Printable(args[0])); err != nil {
+			return err
+		}
+		var e api.LogInsEnded
+		query := url.Values{"personal_tokens": {strconv.FormatBool(personal)}}
+		if err := c.Do(cmd.Context(), http.MethodPost, userPath(args[0])+"/revoke", query, nil, &e); err != nil {
+			return err
+		}
+		return say(cmd, "Ended for %s: log-ins of browsers %d, refresh tokens %d, personal tokens %d.\n",
+			command.Printable(args[0]), e.Sessions, e.RefreshTokens, e.PersonalTokens)
+	})
+	return cmd
 }
 
 func userDeleteCommand(src *command.Source) *cobra.Command {

@@ -91,10 +91,12 @@ func (a *access) openProviders(cfg config.Auth, o *auth.Options) (err error) {
 			UserBase: l.UserBase, UserFilter: l.UserFilter, NameAttribute: l.NameAttribute, EmailAttribute: l.EmailAttribute,
 			GroupBase: l.GroupBase, GroupFilter: l.GroupFilter, GroupAttribute: l.GroupAttribute, MemberOfAttribute: l.MemberOfAttribute,
 			AdminGroups: l.AdminGroups, RequiredGroups: l.RequiredGroups, AllowPlain: l.AllowPlain, Timeout: l.Timeout,
+			PasswordChangedAttribute: l.PasswordChangedAttribute,
 		})
 		if err != nil {
 			return fmt.Errorf("auth.ldap: %w", err)
 		}
+		o.DirectoryRecheck = l.Recheck
 		if len(l.AdminGroups) > 0 {
 			o.SuperusersOf = append(o.SuperusersOf, auth.SourceLDAP)
 		}

@@ -1,0 +1,39 @@
+package identity
+
+import "context"
+
+// begin waits until a log-in may use the directory. It returns the context of the log-in, and what
+// ends it.
+func (d *Directory) begin(ctx context.Context) (bounded context.Context, done func(), err error) {
+	bounded, cancel := context.WithTimeout(ctx, d.opt.Timeout)
+	select {
+	case d.slots <- struct{}{}:
+		return bounded, func() { <-d.slots; cancel() }, nil
+	case <-bounded.Done():
+		defer cancel()
+		return nil, nil, unavailable("waiting for other log-ins", bounded.Err())
+	}
+}
+
+// Find returns who would log in by a name, without a password: the service account looks whether
+// there is an entry that the filter of users finds, and whether it is in one of the required groups.
+// Its errors are those of Login.
+func (d *Directory) Find(ctx context.Context, name string) (Identity, error) {
+	if !isLoginName(name) {
+		return Identity{}, refused("the name has characters that no log-in's name may have")
+	}
+	ctx, done, err := d.begin(ctx)
+	if err != nil {
+		return Identity{}, err
+	}
+	defer done()
+	service, entry, problem, err := d.findUser(ctx, name)
+	if err != nil {
+		return Identity{}, err
+	}
+	defer d.release(service)
+	if problem != "" {
+		return Identity{}, refused("%s", problem)
+	}
+	return d.identity(ctx, service, entry)
+}
