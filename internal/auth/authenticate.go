@@ -313,7 +313,7 @@ func (c *Control) Login(ctx context.Context, name, pass, address string) (*Princ
 		what.Until = how.federated.expires
 	}
 	proof, err := c.opt.Verified.Prove(ctx, what, func(ctx context.Context) (password.Proof, error) {
-		return c.attempt(ctx, name, address, how)
+		return c.attempt(ctx, name, pass, address, how)
 	})
 	switch {
 	case err != nil:
@@ -336,6 +336,7 @@ type checker struct {
 	hash string // of the password; results are cached as long as it is the same
 	// check says whether the password is right, and which one it is.
 	check func(ctx context.Context) (password.Proof, error)
+	did   worked // what a check that refuses the password has cost
 	// federated is what a token of another issuer says, if it comes in place of a password. It
 	// counts once check has returned true for the token.
 	federated *federated
@@ -344,8 +345,7 @@ type checker struct {
 }
 
 // checkerOf returns how the password of an account is checked: by the source of the account,
-// or, if there is no account yet, by the htpasswd file or the directory. The check of an
-// unknown name takes as long as that of a known one.
+// or, if there is no account yet, by the htpasswd file or the directory.
 func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, error) {
 	if isRobotName(name) && c.opt.Federation != nil && identity.IsToken(pass) {
 		return c.federationChecker(ctx, name, pass)
@@ -366,19 +366,17 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 	}
 	switch {
 	case source == SourceLDAP && c.opt.Directory != nil:
-		return checker{account: known, hash: fmt.Sprintf("LDAP %d %q", a.ID, a.Subject), check: func(ctx context.Context) (password.Proof, error) {
+		return checker{account: known, hash: fmt.Sprintf("LDAP %d %q", a.ID, a.Subject), did: worked{directory: true}, check: func(ctx context.Context) (password.Proof, error) {
 			return c.checkDirectory(ctx, name, pass)
 		}}, nil
 	case source == SourceHtpasswd && c.opt.Htpasswd != nil:
 		hash, _ = c.opt.Htpasswd.Lookup(name)
-		return checker{account: known, hash: hash, check: func(ctx context.Context) (password.Proof, error) {
+		return checker{account: known, hash: hash, did: workOf(hash), check: func(ctx context.Context) (password.Proof, error) {
 			ok, err := c.checkHtpasswd(ctx, name, pass, hash)
 			return password.Proof{OK: ok, State: stateOfHash(source, name, hash)}, err
 		}}, nil
-	case source == SourceLocal && hash == "" && c.opt.Htpasswd != nil && err != nil:
-		hash = c.opt.Htpasswd.Decoy()
 	}
-	return checker{account: known, hash: hash, check: func(ctx context.Context) (password.Proof, error) {
+	return checker{account: known, hash: hash, did: workOf(hash), check: func(ctx context.Context) (password.Proof, error) {
 		ok, err := c.checkPassword(ctx, pass, hash)
 		return password.Proof{OK: ok, State: stateOfHash(source, name, hash)}, err
 	}}, nil
@@ -387,7 +385,7 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 // attempt runs the check unless there were too many failed attempts for the account or from
 // the address. The attempt counts as failed before the check begins, so that many attempts at
 // once don't all pass; a success takes it back.
-func (c *Control) attempt(ctx context.Context, name, address string, how checker) (password.Proof, error) {
+func (c *Control) attempt(ctx context.Context, name, pass, address string, how checker) (password.Proof, error) {
 	account := name
 	if how.federated != nil { // nobody guesses a signed token, so guesses for robots don't count
 		account = ""
@@ -407,7 +405,10 @@ func (c *Control) attempt(ctx context.Context, name, address string, how checker
 		finish = attempt.Cancel
 	case !proof.OK:
 		c.logFailure(ctx, how.account)
-		return password.Proof{}, nil
+		if how.federated == nil { // it counts as failed, whatever level returns
+			err = c.level(ctx, pass, how.did)
+		}
+		return password.Proof{}, err
 	}
 	if e := finish(context.WithoutCancel(ctx)); e != nil {
 		c.log.WarnContext(ctx, "taking back an attempt to log in", "error", e)
@@ -418,7 +419,7 @@ func (c *Control) attempt(ctx context.Context, name, address string, how checker
 func (c *Control) checkPassword(ctx context.Context, pass, hash string) (bool, error) {
 	ok, err := c.opt.Passwords.Verify(ctx, pass, hash)
 	if errors.Is(err, password.ErrBusy) {
-		return false, oci.Errorf(oci.TooManyRequests, "there are too many log-ins now: try again in a moment").WithRetryAfter(time.Second)
+		return false, tooManyLogIns()
 	}
 	return ok && hash != "", err
 }
@@ -442,7 +443,7 @@ func (c *Control) checkDirectory(ctx context.Context, name, pass string) (p pass
 	case errors.Is(err, identity.ErrRefused) || err == nil && i.Name != name:
 		return p, nil
 	case err != nil:
-		return p, oci.Errorf(oci.Unavailable, "the directory that checks passwords is not available now: try again").WithCause(err)
+		return p, noDirectory(err)
 	}
 	a, err := c.Provision(ctx, i)
 	if err == nil && a.Name != name { // the account `name` may be somebody else's

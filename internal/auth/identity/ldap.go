@@ -244,11 +244,13 @@ func unavailable(doing string, err error) error {
 // entry is renamed or moved is another one. Login returns an error that wraps ErrRefused or
 // ErrUnavailable.
 func (d *Directory) Login(ctx context.Context, name, password string) (Identity, error) {
-	if password == "" {
-		return Identity{}, refused("the password is empty")
-	}
-	if !isLoginName(name) {
-		return Identity{}, refused("the name has characters that no log-in's name may have")
+	// What can't be right costs the same, so that the time tells nothing about the name.
+	impossible := ""
+	switch {
+	case password == "":
+		impossible = "the password is empty"
+	case !isLoginName(name):
+		impossible, name = "the name has characters that no log-in's name may have", randomText()
 	}
 	ctx, done, err := d.begin(ctx)
 	if err != nil {
@@ -260,7 +262,7 @@ func (d *Directory) Login(ctx context.Context, name, password string) (Identity,
 		return Identity{}, err
 	}
 	defer d.release(service)
-	if problem != "" {
+	if problem = cmp.Or(impossible, problem); problem != "" {
 		entry = &ldap.Entry{DN: "cn=" + randomText() + "," + d.opt.UserBase}
 		password = randomText()
 	}

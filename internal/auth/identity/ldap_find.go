@@ -37,3 +37,10 @@ func (d *Directory) Find(ctx context.Context, name string) (Identity, error) {
 	}
 	return d.identity(ctx, service, entry)
 }
+
+// Decoy does what Login does for a name that the directory doesn't have. It returns an ErrRefused, or
+// an ErrUnavailable.
+func (d *Directory) Decoy(ctx context.Context) error {
+	_, err := d.Login(ctx, randomText(), randomText())
+	return err
+}

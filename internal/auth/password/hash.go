@@ -115,6 +115,9 @@ func bcryptCost(text string) (int, bool) {
 	return cost, err == nil && cost >= bcrypt.MinCost
 }
 
+// BcryptCost returns the cost of a bcrypt hash, and false if the text is no bcrypt hash.
+func BcryptCost(hash string) (cost int, ok bool) { return bcryptCost(hash) }
+
 // compare checks a password against a stored hash. It returns errHash if the hash is of another
 // kind, or one of its parameters is out of bounds.
 func compare(password, hash string) (bool, error) {

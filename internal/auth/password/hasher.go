@@ -15,8 +15,8 @@
 //     parameters.
 //   - The time of a check doesn't say whether an account exists. For an account without a
 //     password hash, Verify computes a hash all the same. The times are equal only among
-//     accounts with the same kind of hash: a registry with an htpasswd file uses File.Decoy for
-//     unknown names.
+//     accounts with the same kind of hash: in a registry with an htpasswd file, the caller checks
+//     a password that is refused against File.Decoys too.
 //   - Passwords and hashes appear in no log and no error. The Cache doesn't contain them, nor
 //     anything from which they could be computed without a key that is only in this process's
 //     memory.
@@ -63,6 +63,9 @@ type HasherOptions struct {
 	Log *slog.Logger
 	// Metrics registers the metrics. Nil: none.
 	Metrics prometheus.Registerer
+	// Computes is called with the stored hash before each check of a password, at the caller's turn.
+	// Tests count by it what a log-in costs. Nil: none.
+	Computes func(hash string)
 }
 
 // Hasher computes a bounded number of hashes at once. Callers wait in a bounded queue, first
@@ -73,6 +76,7 @@ type Hasher struct {
 	log     *slog.Logger
 	waiting atomic.Int64
 	queue   int64
+	hook    func(hash string)
 
 	length  prometheus.Gauge
 	refused prometheus.Counter
@@ -96,6 +100,7 @@ func NewHasher(o HasherOptions) *Hasher {
 		free:  free,
 		log:   cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		queue: int64(cmp.Or(o.Queue, 64)),
+		hook:  o.Computes,
 		length: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_password_queue_length", Help: "Log-ins that wait until a hash can be computed.",
 		}),
@@ -146,7 +151,13 @@ func (h *Hasher) Verify(ctx context.Context, password, hash string) (ok bool, er
 		algorithm = "bcrypt"
 	}
 	var r result
-	if err := h.run(ctx, algorithm, func() { r = h.compute(task{Password: []byte(password), Hash: []byte(hash)}) }); err != nil {
+	check := func() {
+		if h.hook != nil {
+			h.hook(hash)
+		}
+		r = h.compute(task{Password: []byte(password), Hash: []byte(hash)})
+	}
+	if err := h.run(ctx, algorithm, check); err != nil {
 		return false, err
 	}
 	if r.Invalid {

@@ -46,7 +46,8 @@ type File struct {
 type accounts struct {
 	sum    [sha256.Size]byte // of the file
 	hashes map[string]string // by name
-	decoy  string            // see File.Decoy
+	most   int               // the greatest cost of a hash, 0 without accounts
+	decoys []string          // by their cost, up to most; see File.Decoys
 }
 
 // OpenFile reads an htpasswd file. The error says which line is wrong, without the line. Run
@@ -70,10 +71,21 @@ func (f *File) Lookup(name string) (hash string, ok bool) {
 // Len returns the number of accounts in the file.
 func (f *File) Len() int { return len(f.used.Load().hashes) }
 
-// Decoy returns a hash that no password matches, with the cost of most hashes in the file. A
-// caller that finds no account passes it to Verify, so that the check takes as long as for an
-// account in the file. It returns "" if the file has no account.
-func (f *File) Decoy() string { return f.used.Load().decoy }
+// Decoys returns hashes that no password matches. To check a password against them takes as long as
+// to check it against the costliest hash of the file, less the time of a hash of the cost `done`,
+// which the caller has computed already; 0: none. A step of the cost takes twice the time, so the
+// hashes from a cost up to the one below another take that one's time together with the first. If
+// the file has no account, there are no decoys.
+func (f *File) Decoys(done int) []string {
+	a := f.used.Load()
+	switch {
+	case a.most == 0 || done >= a.most:
+		return nil
+	case done == 0:
+		return a.decoys[a.most : a.most+1]
+	}
+	return a.decoys[done:a.most]
+}
 
 // Run reads the file again when it has changed, until ctx ends. Then it returns nil.
 func (f *File) Run(ctx context.Context) error {
@@ -108,7 +120,11 @@ func (f *File) reload(ctx context.Context, rest time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("reading the htpasswd file %s: %w", f.path, err)
 	}
-	f.used.Store(&accounts{sum: sum, hashes: hashes, decoy: decoy(hashes)})
+	next := &accounts{sum: sum, hashes: hashes, most: mostOf(hashes)}
+	for cost := range next.most + 1 {
+		next.decoys = append(next.decoys, decoy(cost))
+	}
+	f.used.Store(next)
 	if old != nil {
 		f.opt.Log.InfoContext(ctx, "the htpasswd file was changed", "file", f.path, "accounts", len(hashes))
 	}
@@ -173,24 +189,22 @@ func checkHash(hash string) error {
 // bcryptAlphabet has the characters of bcrypt's salts and keys.
 const bcryptAlphabet = "./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
-// decoy returns a random text in the form of a bcrypt hash, with the most frequent cost of the
-// hashes. That a password matches it is as unlikely as finding a random key of 182 bits.
-func decoy(hashes map[string]string) string {
-	var count [mostCost + 1]int
-	most := 0
+// mostOf returns the greatest cost of some hashes, 0 if there are none.
+func mostOf(hashes map[string]string) (most int) {
 	for _, hash := range hashes {
 		cost, _ := bcryptCost(hash)
-		if count[cost]++; count[cost] > count[most] || count[cost] == count[most] && cost > most {
-			most = cost
-		}
+		most = max(most, cost)
 	}
-	if len(hashes) == 0 {
-		return ""
-	}
+	return most
+}
+
+// decoy returns a random text in the form of a bcrypt hash. That a password matches it is as unlikely
+// as finding a random key of 182 bits.
+func decoy(cost int) string {
 	b := make([]byte, 53)
 	_, _ = rand.Read(b) // never fails
 	for i := range b {
 		b[i] = bcryptAlphabet[b[i]%64]
 	}
-	return fmt.Sprintf("$2y$%02d$%s", most, b)
+	return fmt.Sprintf("$2y$%02d$%s", cost, b)
 }

@@ -226,20 +226,43 @@ func TestFileRun(t *testing.T) {
 	}
 }
 
-func TestDecoy(t *testing.T) {
+// TestDecoys: what a caller has computed and the decoys take together as long as the costliest hash of
+// the file.
+func TestDecoys(t *testing.T) {
 	t.Parallel()
-	if got := decoy(nil); got != "" {
+	open := func(lines string) *File {
+		path := filepath.Join(t.TempDir(), "htpasswd")
+		if err := os.WriteFile(path, []byte(lines), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := OpenFile(path, FileOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	line := func(name, cost string) string { return name + ":$2y$" + cost + openwallBcrypt[6:] + "\n" }
+	if got := open("# nobody\n").Decoys(0); len(got) > 0 {
 		t.Errorf("without accounts: %q", got)
 	}
-	cost := func(c string) string { return "$2y$" + c + openwallBcrypt[6:] }
-	got := decoy(map[string]string{"a": cost("05"), "b": cost("04"), "c": cost("04"), "d": cost("10")})
-	if c, ok := bcryptCost(got); !ok || c != 4 {
-		t.Errorf("the decoy %q doesn't have the cost of most hashes", got)
+	f := open(line("a", "05") + line("b", "04") + line("c", "04") + line("d", "10"))
+	for done, want := range map[int]int{0: 1 << 10, 4: 1<<10 - 1<<4, 5: 1<<10 - 1<<5, 10: 0, 12: 0} {
+		steps := 0
+		for _, hash := range f.Decoys(done) {
+			cost, ok := bcryptCost(hash)
+			if !ok {
+				t.Errorf("%q is no hash", hash)
+			}
+			steps += 1 << cost
+		}
+		if steps != want {
+			t.Errorf("after a hash of the cost %d there are %d steps, want %d", done, steps, want)
+		}
 	}
-	if ok, err := compare("U*U", got); ok || err != nil {
-		t.Errorf("checking against the decoy: %v, %v, want false", ok, err)
+	if ok, err := compare("U*U", f.Decoys(4)[0]); ok || err != nil {
+		t.Errorf("checking against a decoy: %v, %v, want false", ok, err)
 	}
-	if got == decoy(map[string]string{"b": cost("04")}) {
+	if f.Decoys(0)[0] == open(line("d", "10")).Decoys(0)[0] {
 		t.Error("two decoys are equal")
 	}
 }
