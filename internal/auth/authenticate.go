@@ -376,7 +376,9 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 			return password.Proof{OK: ok, State: stateOfHash(source, name, hash)}, err
 		}}, nil
 	}
-	return checker{account: known, hash: hash, did: workOf(hash), check: func(ctx context.Context) (password.Proof, error) {
+	did := workOf(hash)
+	did.argon2 = true // a bcrypt hash of a local account, which Purser doesn't make, is in its place
+	return checker{account: known, hash: hash, did: did, check: func(ctx context.Context) (password.Proof, error) {
 		ok, err := c.checkPassword(ctx, pass, hash)
 		return password.Proof{OK: ok, State: stateOfHash(source, name, hash)}, err
 	}}, nil
