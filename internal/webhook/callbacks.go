@@ -108,7 +108,8 @@ func (s *Sender) call(ctx context.Context, lease uuid.UUID, c claimedCallback) e
 		return fmt.Errorf("sending the callback %s: %w", c.ID, err)
 	}
 	to.client, to.discreet = s.lanes.client, true
-	return s.deliver(ctx, lease, &to, c.delivery)
+	_, err = s.deliver(ctx, lease, &to, c.delivery)
+	return err
 }
 
 // claimCallbacks leases callbacks that are due, as claim does for notices.

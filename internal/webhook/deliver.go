@@ -36,7 +36,7 @@ func (s *Sender) batch(ctx context.Context) (more bool, err error) {
 	errs := make([]error, len(list))
 	var wg sync.WaitGroup
 	for i, d := range list {
-		wg.Go(func() { errs[i] = s.deliver(ctx, lease, &s.target, d) })
+		wg.Go(func() { _, errs[i] = s.deliver(ctx, lease, &s.target, d) })
 	}
 	wg.Wait()
 	return len(list) == s.opt.Parallel, errors.Join(errs...)
@@ -76,15 +76,16 @@ func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	return time.Duration(max(*seconds, 0) * float64(time.Second)), nil
 }
 
-// deliver sends a claimed notice to a receiver and records the outcome. It returns an error
-// only if the outcome couldn't be recorded; the notice is then sent again when the lease
-// has ended.
-func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d delivery) error {
+// deliver sends a claimed notice to a receiver and records the outcome. It returns how long the
+// receiver took, and an error only if the outcome couldn't be recorded; the notice is then sent
+// again when the lease has ended.
+func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d delivery) (took time.Duration, err error) {
+	began := time.Now()
 	failure := to.attempt(ctx, d, s.opt.Timeout)
+	took = time.Since(began)
 	stopping := ctx.Err() != nil
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
-	var err error
 	switch {
 	case failure == nil:
 		err = s.delivered(record, to, d)
@@ -96,9 +97,9 @@ func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d del
 		err = s.postpone(record, lease, to, d, failure)
 	}
 	if err != nil {
-		return fmt.Errorf("recording the delivery of the notice %s: %w", d.ID, err)
+		return took, fmt.Errorf("recording the delivery of the notice %s: %w", d.ID, err)
 	}
-	return nil
+	return took, nil
 }
 
 // delivered records that a notice was delivered. It does so even if this process has lost

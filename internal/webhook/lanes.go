@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"net/http"
+	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,23 +26,28 @@ const (
 
 // lanes sends the notices of namespaces' webhooks. Each webhook with due notices gets a
 // lane: a goroutine that claims and sends up to laneWidth of the webhook's notices at a
-// time. So a receiver that doesn't answer delays only its own notices. A lane ends after
-// laneRounds claims, or earlier if it finds fewer than laneWidth due notices. At most
-// maxLanes lanes run at once. If more webhooks have due notices, the webhooks that get the
-// next lanes are chosen at random.
+// time. A lane ends after laneRounds claims, or earlier if it finds fewer than laneWidth due
+// notices, or if the receiver was slow: it then waits behind all others.
+//
+// At most maxLanes lanes run at once. Receivers that don't answer hold their lanes until the
+// timeout, so each namespace and each host has a share of the lanes, and receivers that are
+// known to answer have lanes that all others can't take (see shares).
 type lanes struct {
 	s      *Sender
 	client *http.Client
 	loop   *worker.Loop
 	going  sync.WaitGroup
 
+	standings standings
+
 	mu      sync.Mutex
-	running map[uuid.UUID]bool
+	running shares
+	waiting []uuid.UUID     // webhooks that were due when `open` last looked, and got no lane
 	ctx     context.Context // of run
 }
 
 func newLanes(s *Sender) *lanes {
-	l := &lanes{s: s, client: newClient(s.opt, s.opt.AllowPrivateHooks), running: make(map[uuid.UUID]bool)}
+	l := &lanes{s: s, client: newClient(s.opt, s.opt.AllowPrivateHooks), running: shares{}, standings: newStandings(s.opt.Timeout)}
 	l.loop = worker.New(worker.Options{
 		Name: "webhooks", Batch: l.open, Next: l.next, Log: s.opt.Log, Metrics: s.opt.Worker,
 	})
@@ -59,16 +67,17 @@ func (l *lanes) run(ctx context.Context) error {
 
 // hook is a webhook with due notices.
 type hook struct {
-	ID     uuid.UUID
-	URL    string
-	Secret string
+	ID        uuid.UUID
+	Namespace int64
+	URL       string
+	Secret    string
 }
 
-// open starts a lane for each webhook that has due notices and no lane yet, until maxLanes
-// lanes run.
+// open starts lanes for the webhooks that have due notices and no lane yet, as far as their
+// shares go.
 func (l *lanes) open(ctx context.Context) (more bool, err error) {
 	rows, err := l.s.opt.DB.Pool.Query(ctx, `
-		SELECT w.uuid, w.url, w.secret FROM webhooks w
+		SELECT w.uuid, w.namespace_id, w.url, w.secret FROM webhooks w
 		WHERE w.enabled AND w.uuid <> ALL ($1::uuid[]) AND EXISTS (
 			SELECT FROM webhooknotices
 			WHERE webhook = w.uuid AND delivered_at IS NULL AND given_up_at IS NULL AND next_attempt <= now())`, l.busy())
@@ -79,37 +88,54 @@ func (l *lanes) open(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("looking for webhooks with notices that are due: %w", err)
 	}
-	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	due, now := make([]share, len(list)), time.Now()
+	for i, h := range list {
+		due[i] = share{hook: h, standing: l.standings.of(h.ID, now), host: hostOf(h.URL)}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, h := range list {
-		if len(l.running) == maxLanes || l.ctx.Err() != nil {
+	chosen, waiting := l.running.choose(due)
+	l.waiting = l.waiting[:0]
+	for _, one := range waiting {
+		l.waiting = append(l.waiting, one.ID)
+	}
+	for _, one := range chosen {
+		if l.ctx.Err() != nil {
 			break
 		}
-		l.running[h.ID] = true
-		l.going.Go(func() { l.lane(l.ctx, h) })
+		l.running[one.ID] = one
+		l.going.Go(func() { l.lane(l.ctx, one.hook) })
 	}
 	return false, nil
+}
+
+// hostOf returns the host of a URL, for the share of a host.
+func hostOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil { // not possible for URLs of webhooks
+		return ""
+	}
+	return strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")) + ":" + u.Port()
 }
 
 // busy returns the webhooks that have lanes.
 func (l *lanes) busy() []uuid.UUID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := make([]uuid.UUID, 0, len(l.running))
-	for id := range l.running {
-		list = append(list, id)
-	}
-	return list
+	list := make([]uuid.UUID, 0, len(l.running)) // nil would be NULL
+	return slices.AppendSeq(list, maps.Keys(l.running))
 }
 
-// next returns how long it is until a notice is due for a webhook that has no lane. If
-// maxLanes lanes run, it returns worker.MaxIdle, since a lane that ends wakes the loop.
+// next returns how long it is until a notice is due for a webhook that neither has a lane nor
+// waits for one. A lane that ends wakes the loop for those that wait.
 func (l *lanes) next(ctx context.Context) (time.Duration, error) {
 	busy := l.busy()
 	if len(busy) == maxLanes {
 		return worker.MaxIdle, nil
 	}
+	l.mu.Lock()
+	busy = append(busy, l.waiting...)
+	l.mu.Unlock()
 	var seconds *float64
 	err := l.s.opt.DB.Pool.QueryRow(ctx, `
 		SELECT extract(epoch FROM min(d.next_attempt) - clock_timestamp())::float8
@@ -141,7 +167,7 @@ func (l *lanes) lane(ctx context.Context, h hook) {
 			break
 		}
 		var n int
-		if n, err = l.round(ctx, h.ID, &to); n < laneWidth {
+		if n, err = l.round(ctx, h.ID, &to); n < laneWidth || l.standings.of(h.ID, time.Now()) == isSlow {
 			break
 		}
 	}
@@ -173,11 +199,14 @@ func (l *lanes) round(ctx context.Context, id uuid.UUID, to *target) (int, error
 	if err != nil {
 		return 0, fmt.Errorf("claiming notices: %w", err)
 	}
-	errs := make([]error, len(list))
+	errs, took := make([]error, len(list)), make([]time.Duration, len(list))
 	var wg sync.WaitGroup
 	for i, d := range list {
-		wg.Go(func() { errs[i] = l.s.deliver(ctx, lease, to, d) })
+		wg.Go(func() { took[i], errs[i] = l.s.deliver(ctx, lease, to, d) })
 	}
 	wg.Wait()
+	if len(list) > 0 {
+		l.standings.note(id, slices.Max(took), time.Now())
+	}
 	return len(list), errors.Join(errs...)
 }

@@ -85,9 +85,10 @@
 // two small tables once a minute. Webhooks cause no other work in the registry, except for
 // the rows of webhookcollected.
 //
-// In each process, each webhook with due notices has a goroutine of its own, its lane, so
-// that a slow receiver delays no other webhook (see lanes). A lane claims, sends and
-// records notices by the protocol above.
+// In each process, each webhook with due notices has a goroutine of its own, its lane (see
+// lanes). A lane claims, sends and records notices by the protocol above. Lanes are few, and
+// each namespace and host has a share of them, so that slow receivers don't delay the notices
+// for others (see shares).
 //
 // # Callbacks
 //
