@@ -400,7 +400,7 @@ func (c *Control) attempt(ctx context.Context, name, pass, address string, how c
 		return password.Proof{}, oci.Errorf(oci.TooManyRequests, "there were too many failed log-ins: try again in %s", max(wait.Round(time.Second), time.Second)).
 			WithRetryAfter(wait).WithCause(password.ErrRefused)
 	}
-	proof, err := how.check(ctx)
+	proof, err := how.check(password.WithCaller(ctx, password.Caller{Account: name, Address: throttle.Address(address), Known: attempt.Known()}))
 	finish := attempt.Succeeded
 	switch {
 	case err != nil: // it couldn't be checked

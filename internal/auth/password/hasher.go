@@ -10,7 +10,9 @@
 //   - Log-ins can't starve other requests. Only a few hashes are computed at once, so most
 //     processors stay free, and by processes of low priority (see Work), since a hash takes
 //     a processor for tens of milliseconds and 19 MiB of memory. Only a bounded number of
-//     log-ins waits for its turn; further ones get ErrBusy at once. The memory of a hash and
+//     log-ins waits for its turn; further ones get ErrBusy at once. Each address and each
+//     account has a share of the waiting places, and accounts that have logged in from the same
+//     address lately come first (see WithCaller). The memory of a hash and
 //     its time are bounded too, even if somebody has planted a stored hash with other
 //     parameters.
 //   - The time of a check doesn't say whether an account exists. For an account without a
@@ -33,7 +35,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,7 +53,8 @@ type HasherOptions struct {
 	// Workers is how many hashes are computed at once; each takes 19 MiB of memory, and a
 	// processor for about 25 ms. Default: a quarter of the processors, at least 1.
 	Workers int
-	// Queue is how many callers may wait for their turn. Default 64.
+	// Queue is how many callers may wait for their turn. Default 64. A quarter of the places is
+	// for one address or account.
 	Queue int
 	// Command returns a command that calls Work; it runs for each worker and outlives a hash.
 	// Hashes then are computed at low priority, and their memory doesn't make this process
@@ -68,15 +70,13 @@ type HasherOptions struct {
 	Computes func(hash string)
 }
 
-// Hasher computes a bounded number of hashes at once. Callers wait in a bounded queue, first
-// come, first served. Its methods may be called concurrently.
+// Hasher computes a bounded number of hashes at once. Callers wait in a bounded queue, in which
+// each client has a share. Its methods may be called concurrently.
 type Hasher struct {
-	turns   chan struct{} // has an element for each hash that is being computed
-	free    chan *process // the processes that compute no hash; nil without HasherOptions.Command
-	log     *slog.Logger
-	waiting atomic.Int64
-	queue   int64
-	hook    func(hash string)
+	queue *queue
+	free  chan *process // the processes that compute no hash; nil without HasherOptions.Command
+	log   *slog.Logger
+	hook  func(hash string)
 
 	length  prometheus.Gauge
 	refused prometheus.Counter
@@ -96,10 +96,9 @@ func NewHasher(o HasherOptions) *Hasher {
 		}
 	}
 	return &Hasher{
-		turns: make(chan struct{}, workers),
+		queue: newQueue(workers, cmp.Or(o.Queue, 64)),
 		free:  free,
 		log:   cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
-		queue: int64(cmp.Or(o.Queue, 64)),
 		hook:  o.Computes,
 		length: factory.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_password_queue_length", Help: "Log-ins that wait until a hash can be computed.",
@@ -189,7 +188,7 @@ func (h *Hasher) run(ctx context.Context, algorithm string, f func()) error {
 	if err := h.enter(ctx); err != nil {
 		return err
 	}
-	defer func() { <-h.turns }()
+	defer h.queue.leave()
 	start := time.Now()
 	f()
 	h.took.WithLabelValues(algorithm).Observe(time.Since(start).Seconds())
@@ -201,22 +200,9 @@ func (h *Hasher) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	select {
-	case h.turns <- struct{}{}:
-		return nil
-	default:
-	}
-	defer h.waiting.Add(-1)
-	if h.waiting.Add(1) > h.queue {
+	err := h.queue.enter(ctx, func() func() { h.length.Inc(); return h.length.Dec })
+	if errors.Is(err, ErrBusy) {
 		h.refused.Inc()
-		return ErrBusy
 	}
-	h.length.Inc()
-	defer h.length.Dec()
-	select {
-	case h.turns <- struct{}{}: // goroutines that wait to send get their turn in the order in which they came
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return err
 }

@@ -95,6 +95,7 @@
 package throttle
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -206,6 +207,11 @@ func (f *Failures) Reserve(ctx context.Context, account, address string) (attemp
 		f.clean(ctx)
 	}
 	return a, 0, nil
+}
+
+// Known says that the account has logged in from the address lately.
+func (a *Attempt) Known() bool {
+	return len(a.reserved) == 1 && a.pair != nil && bytes.Equal(a.reserved[0], a.pair)
 }
 
 // Succeeded says that the password was right: the log-in no longer counts as failed, and the

@@ -182,7 +182,11 @@ func TestVictimIsNotLockedOut(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, slow)
 	const home, office, attacker = "192.0.2.1", "2001:db8:1::1", "198.51.100.1"
-	must(t, r.try(t, "ann", home).Succeeded(t.Context()))
+	first := r.try(t, "ann", home)
+	if first.Known() {
+		t.Error("home is known before the first log-in")
+	}
+	must(t, first.Succeeded(t.Context()))
 	must(t, r.try(t, "ann", office).Succeeded(t.Context()))
 	if n := r.fail(t, "ann", attacker, 100); n != 10 {
 		t.Errorf("%d guesses passed, want 10", n)
@@ -197,6 +201,8 @@ func TestVictimIsNotLockedOut(t *testing.T) {
 	for n := range 3 {
 		if a := r.try(t, "ann", home); a == nil {
 			t.Fatalf("log-in %d at home was refused", n)
+		} else if !a.Known() {
+			t.Errorf("at log-in %d, home isn't known", n)
 		} else {
 			must(t, a.Succeeded(t.Context()))
 		}

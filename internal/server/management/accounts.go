@@ -98,7 +98,8 @@ func (a *API) hash(ctx context.Context, name, text string) (string, error) {
 	if err := password.Check(name, text); err != nil {
 		return "", server.Refusal(http.StatusBadRequest, "password: %v", err)
 	}
-	h, err := a.opt.Passwords.Hash(ctx, text)
+	who := password.Caller{Account: server.Observed(ctx).Account(), Known: true} // nobody sets a password without a log-in
+	h, err := a.opt.Passwords.Hash(password.WithCaller(ctx, who), text)
 	if errors.Is(err, password.ErrBusy) {
 		err = oci.Errorf(oci.TooManyRequests, "the registry checks too many passwords now: try again in a moment").WithRetryAfter(time.Second)
 	}

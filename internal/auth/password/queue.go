@@ -1,0 +1,178 @@
+package password
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// Caller says who wants a hash to be computed, for the shares of the queue.
+type Caller struct {
+	// Account is the name that a log-in is for, whether or not there is such an account.
+	Account string
+	// Address is the client's address, and Known says that the account has logged in from there
+	// lately.
+	Address string
+	Known   bool
+}
+
+type callerKey struct{}
+
+// WithCaller returns a context for Hash and Verify that says who calls. Calls without it are the
+// process's own: they come first and have no share.
+func WithCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// unknownTurns is of how many turns one goes to unknown callers, while callers of both kinds wait.
+const unknownTurns = 4
+
+// queue gives turns to callers: `free` of them at once. At most `size` callers wait.
+//
+// A flood of log-ins must not keep others from logging in. Known callers come before unknown
+// ones, which get each fourth turn at least. Of callers of the same kind, those come first that
+// have fewer others of their group before them. The group of known callers is the account at
+// the address; that of unknown ones the address. A group has `share` waiting places at most, and so
+// have the unknown callers for one account. In a full queue, a caller of a smaller group, or a
+// known one, takes the place of the newest unknown one of the largest group.
+type queue struct {
+	size, share int
+
+	mu    sync.Mutex
+	free  int
+	list  []*waiter // in the order in which they came
+	turns int       // that waiters got
+}
+
+type waiter struct {
+	Caller
+	rank int        // how many of its group waited when it came
+	turn chan error // gets nil when it is the caller's turn, and ErrBusy if it lost its place
+}
+
+func newQueue(workers, size int) *queue {
+	return &queue{free: workers, size: size, share: max(1, size/4)}
+}
+
+// known says whether a caller belongs to those that come first.
+func (c Caller) known() bool { return c.Known || c == Caller{} }
+
+// group is what a caller shares waiting places with. The process's own calls have none.
+func (c Caller) group() Caller {
+	if !c.Known {
+		c.Account = ""
+	}
+	return c
+}
+
+// enter waits until it is the caller's turn. It returns ErrBusy if there is no place, and the
+// context's error if that ends first. Otherwise the caller must call leave.
+func (q *queue) enter(ctx context.Context, began func() (ended func())) error {
+	c, _ := ctx.Value(callerKey{}).(Caller)
+	q.mu.Lock()
+	if q.free > 0 {
+		q.free--
+		q.mu.Unlock()
+		return nil
+	}
+	w := q.admit(c)
+	q.mu.Unlock()
+	if w == nil {
+		return ErrBusy
+	}
+	defer began()()
+	select {
+	case err := <-w.turn:
+		return err
+	case <-ctx.Done():
+	}
+	q.mu.Lock()
+	i := slices.Index(q.list, w)
+	if i >= 0 {
+		q.list = slices.Delete(q.list, i, i+1)
+	}
+	q.mu.Unlock()
+	if i < 0 && <-w.turn == nil { // it was the caller's turn at the same moment
+		q.leave()
+	}
+	return ctx.Err()
+}
+
+// leave ends a caller's turn, and gives it to the next one.
+func (q *queue) leave() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.list) == 0 {
+		q.free++
+		return
+	}
+	q.turns++
+	i := q.next(q.turns%unknownTurns != 0)
+	q.list[i].turn <- nil
+	q.list = slices.Delete(q.list, i, i+1)
+}
+
+// next returns the index of the waiter whose turn it is, of the known ones or the unknown ones if
+// there is one. The caller holds mu.
+func (q *queue) next(known bool) int {
+	best := 0
+	for i, w := range q.list {
+		b := q.list[best]
+		if right := w.known() == known; right != (b.known() == known) {
+			if right {
+				best = i
+			}
+		} else if w.rank < b.rank {
+			best = i
+		}
+	}
+	return best
+}
+
+// admit gives a caller a waiting place, or returns nil if there is none. The caller holds mu.
+func (q *queue) admit(c Caller) *waiter {
+	sizes, same := map[Caller]int{}, 0 // of groups
+	for _, w := range q.list {
+		if w.Caller != (Caller{}) {
+			sizes[w.group()]++
+		}
+		if c.Account != "" && !c.Known && !w.Known && w.Account == c.Account {
+			same++
+		}
+	}
+	own := sizes[c.group()]
+	if own >= q.share || same >= q.share {
+		return nil
+	}
+	if len(q.list) >= q.size && !q.displace(c, own, sizes) {
+		return nil
+	}
+	w := &waiter{Caller: c, rank: own, turn: make(chan error, 1)}
+	q.list = append(q.list, w)
+	return w
+}
+
+// displace takes the place of the waiter that has to make room for the caller c, of whose group
+// `own` wait. It returns false if there is none. The caller holds mu.
+func (q *queue) displace(c Caller, own int, sizes map[Caller]int) bool {
+	last, most := -1, 0
+	for i, w := range q.list {
+		// A known caller displaces any unknown one, others only those of larger groups.
+		n := sizes[w.group()]
+		if w.known() && !c.known() || w.known() == c.known() && n <= own+1 {
+			continue
+		}
+		if !w.known() && c.known() {
+			n += q.size // before known ones
+		}
+		if n >= most {
+			last, most = i, n
+		}
+	}
+	if last < 0 {
+		return false
+	}
+	q.list[last].turn <- ErrBusy
+	q.list = slices.Delete(q.list, last, last+1)
+	return true
+}
