@@ -388,11 +388,11 @@ func (c *Control) checkerOf(ctx context.Context, name, pass string) (checker, er
 // the address. The attempt counts as failed before the check begins, so that many attempts at
 // once don't all pass; a success takes it back.
 func (c *Control) attempt(ctx context.Context, name, pass, address string, how checker) (password.Proof, error) {
-	account := name
+	reserve := c.opt.Failures.Reserve
 	if how.federated != nil { // nobody guesses a signed token, so guesses for robots don't count
-		account = ""
+		reserve = c.opt.Failures.ReserveToken
 	}
-	attempt, wait, err := c.opt.Failures.Reserve(ctx, account, address)
+	attempt, wait, err := reserve(ctx, name, address)
 	switch {
 	case err != nil:
 		return password.Proof{}, err
@@ -400,12 +400,18 @@ func (c *Control) attempt(ctx context.Context, name, pass, address string, how c
 		return password.Proof{}, oci.Errorf(oci.TooManyRequests, "there were too many failed log-ins: try again in %s", max(wait.Round(time.Second), time.Second)).
 			WithRetryAfter(wait).WithCause(password.ErrRefused)
 	}
-	proof, err := how.check(password.WithCaller(ctx, password.Caller{Account: name, Address: throttle.Address(address), Known: attempt.Known()}))
+	ctx = password.WithCaller(ctx, password.Caller{Account: name, Address: throttle.Address(address), Known: attempt.Known()})
+	proof, err := how.check(ctx)
 	finish := attempt.Succeeded
 	switch {
 	case err != nil: // it couldn't be checked
 		finish = attempt.Cancel
 	case !proof.OK:
+		if how.federated != nil {
+			if may, err := c.opt.Failures.LogToken(ctx, address); err != nil || !may {
+				return password.Proof{}, err
+			}
+		}
 		c.logFailure(ctx, how.account)
 		if how.federated == nil { // it counts as failed, whatever level returns
 			err = c.level(ctx, pass, how.did)

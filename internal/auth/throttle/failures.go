@@ -20,6 +20,9 @@
 // one of those addresses gets the account's rate once more, and can lock the account out there,
 // but not elsewhere.
 //
+// Tokens of other issuers, by which robots log in, have buckets of their own (see ReserveToken), so
+// that wrong passwords from an address don't keep the pipelines there from logging in.
+//
 // # Why concurrent guesses don't pass the limit
 //
 // Reserve counts a log-in as failed before the password is checked, and Succeeded takes that
@@ -38,7 +41,7 @@
 // what the address may try; the accounts' buckets still hold.
 //
 // There is no deadlock: all transactions lock at most one row of each kind, in the order account,
-// address, pair; the deletion of expired rows skips locked rows.
+// address, pair (for tokens: robot, namespace, pair); the deletion of expired rows skips locked rows.
 //
 // The table stays small. A refused log-in adds no row. A row of an account or an address expires
 // when its failures are forgotten (after 100 s at most, with the defaults), a pair's row when
@@ -177,20 +180,39 @@ type Attempt struct {
 // many log-ins have failed: the caller refuses the log-in, and may tell the client to try again
 // after this time. An error comes from the database; the caller refuses the log-in then too.
 func (f *Failures) Reserve(ctx context.Context, account, address string) (attempt *Attempt, wait time.Duration, err error) {
-	a := &Attempt{failures: f}
-	subjects, bursts := [][]byte{}, []float64{}
-	count := func(kind byte, name string, burst int, every time.Duration) {
-		if name != "" {
-			subjects = append(subjects, subject(kind, name))
-			bursts = append(bursts, float64(burst))
-			a.rates = append(a.rates, 1/every.Seconds())
-		}
-	}
 	address = Address(address)
-	count('a', account, f.opt.AccountBurst, f.opt.AccountEvery)
-	count('d', address, f.opt.AddressBurst, f.opt.AddressEvery)
-	if account != "" && address != "" {
-		a.pair = subject('p', account, address)
+	var buckets []bucketOf
+	if account != "" {
+		buckets = append(buckets, f.bucket('a', f.opt.AccountBurst, f.opt.AccountEvery, account))
+	}
+	if address != "" {
+		buckets = append(buckets, f.bucket('d', f.opt.AddressBurst, f.opt.AddressEvery, address))
+	}
+	var pair []byte
+	if len(buckets) == 2 {
+		pair = subject('p', account, address)
+	}
+	return f.reserve(ctx, pair, buckets...)
+}
+
+// bucketOf is a bucket of failures: of what, its size, and how many failures are forgotten each
+// second.
+type bucketOf struct {
+	subject     []byte
+	burst, rate float64
+}
+
+func (f *Failures) bucket(kind byte, burst int, every time.Duration, names ...string) bucketOf {
+	return bucketOf{subject(kind, names...), float64(burst), 1 / every.Seconds()}
+}
+
+// reserve is Reserve with buckets, in the order of their kinds in which rows are locked. pair is
+// the bucket that replaces them if there is one, and may be nil.
+func (f *Failures) reserve(ctx context.Context, pair []byte, buckets ...bucketOf) (attempt *Attempt, wait time.Duration, err error) {
+	a := &Attempt{failures: f, pair: pair}
+	subjects, bursts := [][]byte{}, []float64{}
+	for _, b := range buckets {
+		subjects, bursts, a.rates = append(subjects, b.subject), append(bursts, b.burst), append(a.rates, b.rate)
 	}
 	var seconds float64
 	err = f.opt.DB.Pool.QueryRow(ctx, `
