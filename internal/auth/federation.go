@@ -27,8 +27,9 @@ func (c *Control) federationChecker(ctx context.Context, robot, raw string) (che
 	}
 	subject, expires, unread := identity.Unverified(raw)
 	how := checker{hash: fmt.Sprintf("rules %q", list), federated: &federated{subject, expires}}
+	namespace, _, _ := strings.Cut(robot, "+")
 	how.check = func(ctx context.Context) (p password.Proof, err error) {
-		err = unread
+		ctx, err = identity.WithNamespace(ctx, namespace), unread
 		if err == nil {
 			_, _, err = c.opt.Federation.Match(ctx, raw, list)
 		}

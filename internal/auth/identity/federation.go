@@ -6,14 +6,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -47,30 +45,21 @@ type VerifierOptions struct {
 //   - Requests go to public addresses over TLS, unless AllowPrivate is set. No redirect is
 //     followed, and no proxy is used (see the package netguard).
 //   - An issuer has Timeout to answer. At most 1 MiB of each answer is read, and at most
-//     maxFetches issuers are asked at a time.
+//     maxFetches issuers are asked at a time, namespaceFetches for the rules of one namespace.
+//     Issuers whose keys were fetched before come first, and the issuers that others name don't
+//     make their keys be forgotten (see issuers).
 //   - How often an issuer is asked doesn't depend on how many tokens clients send (see keySet).
 //     A token that fits no rule, or that has expired, causes no request.
 //   - An issuer's keys verify only its own tokens: each token is checked against the issuer of
 //     the rule, and the keys are kept by issuer.
 type Verifier struct {
-	o        VerifierOptions
-	client   *http.Client
-	fetching chan struct{} // has an element for each fetch that is under way
-
-	mu      sync.Mutex
-	issuers map[string]*cachedIssuer
-	uses    int64 // counts uses of issuers
+	o       VerifierOptions
+	client  *http.Client
+	turns   fetchTurns
+	issuers issuers
 }
 
-type cachedIssuer struct {
-	keys    keySet
-	lastUse int64
-}
-
-const (
-	maxToken   = 16 << 10 // bytes
-	maxFetches = 32
-)
+const maxToken = 16 << 10 // bytes
 
 // NewVerifier makes a Verifier. It sends no request.
 func NewVerifier(o VerifierOptions) *Verifier {
@@ -83,8 +72,8 @@ func NewVerifier(o VerifierOptions) *Verifier {
 	if !o.AllowPrivate {
 		dialer.ControlContext = netguard.Guard{Hint: "an issuer that is meant to be there needs the setting auth.federation.allow_private"}.Control
 	}
-	return &Verifier{
-		o: o, fetching: make(chan struct{}, maxFetches), issuers: map[string]*cachedIssuer{},
+	v := &Verifier{
+		o: o,
 		client: &http.Client{
 			Transport: boundedTransport{&http.Transport{
 				Proxy:                  nil, // a proxy would dial instead of this process
@@ -97,6 +86,8 @@ func NewVerifier(o VerifierOptions) *Verifier {
 			CheckRedirect: refuseRedirects,
 		},
 	}
+	v.issuers = v.keepIssuers()
+	return v
 }
 
 // IsToken says whether a password has the form of a signed token: three parts in base64, of which
@@ -142,7 +133,7 @@ func (v *Verifier) Verify(ctx context.Context, rawToken, issuer, audience string
 	if err := checkIssuer(issuer, v.o.AllowPrivate); err != nil {
 		return nil, refused("%v", err)
 	}
-	payload, err := v.keysOf(issuer).VerifySignature(ctx, rawToken)
+	payload, err := v.issuers.keysOf(ctx, issuer).VerifySignature(ctx, rawToken)
 	if err != nil {
 		return nil, err
 	}
@@ -220,42 +211,15 @@ func (v *Verifier) checkClaims(claims map[string]any, issuer, audience string) e
 	return nil
 }
 
-// keysOf returns the keys of an issuer, which may not have been fetched yet. The keys of the
-// issuer that was unused longest make room.
-func (v *Verifier) keysOf(issuer string) *keySet {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.uses++
-	c := v.issuers[issuer]
-	if c == nil {
-		if len(v.issuers) >= v.o.MaxIssuers {
-			oldest := ""
-			for name, other := range v.issuers {
-				if oldest == "" || other.lastUse < v.issuers[oldest].lastUse {
-					oldest = name
-				}
-			}
-			delete(v.issuers, oldest)
-		}
-		c = &cachedIssuer{keys: keySet{
-			fetch: func(ctx context.Context) ([]jose.JSONWebKey, error) { return v.fetch(ctx, issuer) },
-			limit: v.o.Timeout, now: v.o.Now,
-		}}
-		v.issuers[issuer] = c
-	}
-	c.lastUse = v.uses
-	return &c.keys
-}
-
-// fetch fetches the issuer's keys, by its discovery document.
-func (v *Verifier) fetch(ctx context.Context, issuer string) ([]jose.JSONWebKey, error) {
+// fetch fetches the issuer's keys, by its discovery document. `known` says that they were fetched
+// before. Error: errNoTurn, if there was no time to begin.
+func (v *Verifier) fetch(ctx context.Context, issuer string, known bool) ([]jose.JSONWebKey, error) {
 	const doing = "reading the issuer's discovery document"
-	select {
-	case v.fetching <- struct{}{}:
-		defer func() { <-v.fetching }()
-	case <-ctx.Done():
-		return nil, unavailable(doing, errors.New("too many other issuers are slow"))
+	done, err := v.turns.wait(ctx, fetcher{namespaceOf(ctx), known})
+	if err != nil {
+		return nil, unavailable(doing, err)
 	}
+	defer done()
 	var document struct {
 		Issuer string `json:"issuer"`
 		JWKS   string `json:"jwks_uri"`

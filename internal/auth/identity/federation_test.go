@@ -384,8 +384,8 @@ func TestKeysByIssuer(t *testing.T) {
 	_, err := v.Verify(t.Context(), issuers[0].Sign(t, pipeline("iss", issuers[2].URL)), issuers[2].URL, audience)
 	wantError(t, err, ErrRefused, "no key")
 	verify(1) // was forgotten
-	if n := issuers[1].Requests.Load(); n != 4 || len(v.issuers) != 2 {
-		t.Errorf("%d requests, %d issuers are kept", n, len(v.issuers))
+	if n := issuers[1].Requests.Load(); n != 4 || len(v.issuers.kept) != 2 {
+		t.Errorf("%d requests, %d issuers are kept", n, len(v.issuers.kept))
 	}
 }
 

@@ -91,15 +91,22 @@ func (s *keySet) VerifySignature(ctx context.Context, raw string) ([]byte, error
 	}
 }
 
-// refresh fetches the keys. If a fetch is under way, it waits for that one.
+// refresh fetches the keys. If a fetch for the same namespace is under way, it waits for that one.
+// It doesn't wait for one of another namespace, which may wait for its turn because of slow issuers
+// of that namespace.
 func (s *keySet) refresh(ctx context.Context) (keyState, error) {
-	done := s.fetching.DoChan("", func() (any, error) {
+	done := s.fetching.DoChan(namespaceOf(ctx), func() (any, error) {
 		// Others may wait for the keys too, so the fetch doesn't end with this caller's context.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limit)
 		defer cancel()
 		keys, err := s.fetch(ctx)
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		if errors.Is(err, errNoTurn) { // says nothing about the issuer, so others may try at once
+			state := s.state
+			state.failed = err
+			return state, nil
+		}
 		s.state.tried, s.state.failed = s.now(), err
 		if err == nil {
 			s.state.keys, s.state.fetched = keys, s.state.tried
