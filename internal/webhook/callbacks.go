@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,12 +13,19 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/oci"
-	"github.com/purser-registry/purser/internal/worker"
 )
 
-// maxCallbacks is how many callbacks may wait at a time. Without this limit, clients could
-// make the registry send any number of requests.
-const maxCallbacks = 1000
+// Limits on how many callbacks may wait at a time. Without them, clients could make the registry
+// send any number of requests, or keep others from getting callbacks.
+const (
+	maxCallbacks       = 1000
+	accountCallbacks   = 50  // of one account
+	namespaceCallbacks = 100 // for one namespace
+)
+
+// callbackAge is how long after a client has asked for a callback the last attempt is made to
+// send it. Callbacks that lead nowhere mustn't hold their places for days.
+const callbackAge = time.Hour
 
 // Callback is a request to a URL that a client has named. It is sent like a notice: at
 // least once, with retries, and only to public addresses, unless Options.AllowPrivateHooks
@@ -30,6 +36,9 @@ type Callback struct {
 	Event string      // for logs, in the form of Event.Type
 	Body  any         // a JSON object
 	Entry audit.Entry // is written into the audit log in the same transaction
+	// Account has asked for the callback, "" if nobody was logged in. Namespace is what it is
+	// about, "" for the whole registry. Each has a limit on callbacks that wait.
+	Account, Namespace string
 }
 
 // CheckCallback returns an error if no callback may be sent to the URL `address`. It
@@ -46,25 +55,22 @@ func (s *Sender) CheckCallback(field, address string) error {
 }
 
 // Call queues a callback, and writes its audit entry in the same transaction.
-// CheckCallback must have accepted the URL before. Call returns the error
-// TOOMANYREQUESTS if maxCallbacks callbacks are waiting.
+// CheckCallback must have accepted the URL before. Call returns the error TOOMANYREQUESTS if too
+// many callbacks are waiting: of all clients, of the account or for the namespace.
 func (s *Sender) Call(ctx context.Context, c Callback) error {
 	body, err := json.Marshal(c.Body)
 	if err != nil {
 		return fmt.Errorf("writing a callback as JSON: %w", err)
 	}
 	err = s.opt.DB.Tx(ctx, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `
-			INSERT INTO webhooknotices (id, webhook, event, body, url)
-			SELECT $1, $1, $2, $3, $4
-			WHERE (SELECT count(*) FROM (
-				SELECT FROM webhooknotices WHERE delivered_at IS NULL AND given_up_at IS NULL AND url IS NOT NULL LIMIT $5) p) < $5`,
-			c.ID, c.Event, strings.ToValidUTF8(string(body), "\uFFFD"), c.URL, maxCallbacks)
-		if err != nil {
+		if err := roomForCallback(ctx, tx, c); err != nil {
 			return err
 		}
-		if tag.RowsAffected() == 0 {
-			return oci.Errorf(oci.TooManyRequests, "%d callbacks wait to be sent already: try again later", maxCallbacks)
+		_, err := tx.Exec(ctx, `
+			INSERT INTO webhooknotices (id, webhook, event, body, url, account, namespace) VALUES ($1, $1, $2, $3, $4, $5, $6)`,
+			c.ID, c.Event, strings.ToValidUTF8(string(body), "\uFFFD"), c.URL, c.Account, c.Namespace)
+		if err != nil {
+			return err
 		}
 		return audit.Append(ctx, tx, c.Entry)
 	})
@@ -72,76 +78,29 @@ func (s *Sender) Call(ctx context.Context, c Callback) error {
 		return fmt.Errorf("queueing a callback: %w", err)
 	}
 	if err == nil {
-		s.callbacks.Wake()
+		s.calls.loop.Wake()
 	}
 	return err
 }
 
-// claimedCallback is a callback to be sent, with its URL.
-type claimedCallback struct {
-	delivery
-	url string
-}
-
-// callbackBatch claims callbacks that are due, and sends them in parallel.
-func (s *Sender) callbackBatch(ctx context.Context) (more bool, err error) {
-	lease := uuid.New()
-	list, err := s.claimCallbacks(ctx, lease)
-	if err != nil {
-		return false, fmt.Errorf("claiming callbacks: %w", err)
+// roomForCallback returns TOOMANYREQUESTS if no further callback may wait. Clients that ask at the
+// same moment may exceed a limit by their number.
+func roomForCallback(ctx context.Context, tx pgx.Tx, c Callback) error {
+	var all, account, namespace int
+	err := tx.QueryRow(ctx, `
+		SELECT count(*), count(*) FILTER (WHERE account = $1 AND $1 <> ''), count(*) FILTER (WHERE namespace = $2 AND $2 <> '')
+		FROM webhooknotices WHERE delivered_at IS NULL AND given_up_at IS NULL AND url IS NOT NULL`,
+		c.Account, c.Namespace).Scan(&all, &account, &namespace)
+	const later = "callbacks wait to be sent already: try again later"
+	switch {
+	case err != nil:
+		return err
+	case account >= accountCallbacks:
+		return oci.Errorf(oci.TooManyRequests, "%d of the account's "+later, accountCallbacks)
+	case namespace >= namespaceCallbacks:
+		return oci.Errorf(oci.TooManyRequests, "%d of the namespace's "+later, namespaceCallbacks)
+	case all >= maxCallbacks:
+		return oci.Errorf(oci.TooManyRequests, "%d "+later, maxCallbacks)
 	}
-	errs := make([]error, len(list))
-	var wg sync.WaitGroup
-	for i, c := range list {
-		wg.Go(func() { errs[i] = s.call(ctx, lease, c) })
-	}
-	wg.Wait()
-	return len(list) == s.opt.Parallel, errors.Join(errs...)
-}
-
-// call sends a callback that this process has claimed, and records the outcome. Unless
-// Options.AllowPrivateHooks is set, the dialler of the HTTP client of `lanes`, which call
-// uses, refuses addresses that aren't public.
-func (s *Sender) call(ctx context.Context, lease uuid.UUID, c claimedCallback) error {
-	to, err := newTarget(c.url, "", true)
-	if err != nil { // not possible for URLs that CheckCallback accepts
-		return fmt.Errorf("sending the callback %s: %w", c.ID, err)
-	}
-	to.client, to.discreet = s.lanes.client, true
-	_, err = s.deliver(ctx, lease, &to, c.delivery)
-	return err
-}
-
-// claimCallbacks leases callbacks that are due, as claim does for notices.
-func (s *Sender) claimCallbacks(ctx context.Context, lease uuid.UUID) ([]claimedCallback, error) {
-	rows, err := s.opt.DB.Pool.Query(ctx, `
-		UPDATE webhooknotices
-		SET lease = $1, attempts = attempts + 1, next_attempt = clock_timestamp() + $2::interval
-		WHERE id = ANY (ARRAY(
-			SELECT id FROM webhooknotices
-			WHERE delivered_at IS NULL AND given_up_at IS NULL AND url IS NOT NULL AND next_attempt <= now()
-			ORDER BY next_attempt LIMIT $3 FOR UPDATE SKIP LOCKED))
-		RETURNING id, event, body, attempts, url`, lease, s.opt.Lease, s.opt.Parallel)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c claimedCallback, err error) {
-		err = row.Scan(&c.ID, &c.Event, &c.Body, &c.Attempts, &c.url)
-		return c, err
-	})
-}
-
-// nextCallback returns how long it is until a callback is due.
-func (s *Sender) nextCallback(ctx context.Context) (time.Duration, error) {
-	var seconds *float64
-	err := s.opt.DB.Pool.QueryRow(ctx, `
-		SELECT extract(epoch FROM min(next_attempt) - clock_timestamp())::float8
-		FROM webhooknotices WHERE url IS NOT NULL AND delivered_at IS NULL AND given_up_at IS NULL`).Scan(&seconds)
-	if err != nil {
-		return 0, fmt.Errorf("asking when the next callback is due: %w", err)
-	}
-	if seconds == nil || *seconds > worker.MaxIdle.Seconds() {
-		return worker.MaxIdle, nil
-	}
-	return time.Duration(max(*seconds, 0) * float64(time.Second)), nil
+	return nil
 }

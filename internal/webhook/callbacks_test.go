@@ -2,6 +2,8 @@ package webhook
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -12,17 +14,26 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // call queues a callback to a URL.
 func call(t testing.TB, s *Sender, address string) uuid.UUID {
 	t.Helper()
+	id, err := callOf(t, s, address, "", "")
+	must(t, err)
+	return id
+}
+
+// callOf queues a callback of an account for a namespace.
+func callOf(t testing.TB, s *Sender, address, account, namespace string) (uuid.UUID, error) {
+	t.Helper()
 	must(t, s.CheckCallback("callback_url", address))
 	id := uuid.New()
-	must(t, s.Call(t.Context(), Callback{
+	return id, s.Call(t.Context(), Callback{
 		ID: id, URL: address, Event: "export_logs", Body: map[string]any{"export_id": id}, Entry: audit.Entry{Kind: audit.ExportLog},
-	}))
-	return id
+		Account: account, Namespace: namespace,
+	})
 }
 
 // TestCallback: the receiver of a callback fails at first. The sender must try again until
@@ -128,4 +139,99 @@ func TestCallbackWhileStopping(t *testing.T) {
 	if r := read(t, d, id); r.Attempts != 0 || r.Leased || r.Delivered || r.Wait > 0 {
 		t.Errorf("%+v", r)
 	}
+}
+
+// TestManyCallbacks: an account asks for as many callbacks as it can, and so do those who aren't
+// logged in, for one namespace. Others still get places.
+func TestManyCallbacks(t *testing.T) {
+	t.Parallel()
+	s := newSender(t, Options{DB: dbtest.New(t), AllowPrivateHooks: true})
+	fill := func(account, namespace string) (n int) {
+		t.Helper()
+		for ; n < maxCallbacks; n++ {
+			_, err := callOf(t, s, "http://127.0.0.1:1/", account, namespace)
+			if e, ok := errors.AsType[*oci.Error](err); ok && e.HTTPStatus() == http.StatusTooManyRequests {
+				break
+			}
+			must(t, err)
+		}
+		return n
+	}
+	if n := fill("storm", "app"); n != accountCallbacks {
+		t.Errorf("an account has %d callbacks, want %d", n, accountCallbacks)
+	}
+	if n := fill("storm", "other"); n != 0 {
+		t.Errorf("for another namespace, the account has %d further callbacks", n)
+	}
+	if n := fill("", "app"); n != namespaceCallbacks-accountCallbacks {
+		t.Errorf("for the namespace there are %d further callbacks, want %d", n, namespaceCallbacks-accountCallbacks)
+	}
+	for account, namespace := range map[string]string{"calm": "other", "": "other", "root": ""} {
+		_, err := callOf(t, s, "http://127.0.0.1:1/", account, namespace)
+		must(t, err)
+	}
+}
+
+// TestSilentCallbacks: the receivers of an account's callbacks don't answer. Those of another
+// account are sent meanwhile.
+func TestSilentCallbacks(t *testing.T) {
+	t.Parallel()
+	d, stuck, good := dbtest.New(t), silent(t), receive(t, nil)
+	s := newSender(t, Options{DB: d, AllowPrivateHooks: true, Timeout: 10 * time.Minute}) // longer than the test
+	for range accountCallbacks {
+		_, err := callOf(t, s, stuck.URL, "storm", "storm")
+		must(t, err)
+	}
+	stop := start(t, s.Run)
+	eventually(t, "receivers are silent", func() bool { return len(stuck.requests()) > 0 })
+	for range 3 {
+		id, err := callOf(t, s, good.URL, "calm", "calm")
+		must(t, err)
+		eventually(t, "the other account's callback is delivered", func() bool { return read(t, d, id).Delivered })
+	}
+	if n := len(stuck.requests()); n > ownerCalls {
+		t.Errorf("%d callbacks of the first account are being sent, want %d", n, ownerCalls)
+	}
+	stop()
+}
+
+// TestCallbacksThatFailed: many callbacks have failed before and are due again. They leave places
+// for new ones.
+func TestCallbacksThatFailed(t *testing.T) {
+	t.Parallel()
+	d, stuck, good := dbtest.New(t), silent(t), receive(t, nil)
+	s := newSender(t, Options{DB: d, AllowPrivateHooks: true, Timeout: 10 * time.Minute})
+	for i := range 40 {
+		_, err := callOf(t, s, stuck.URL, fmt.Sprint("storm", i), "storm")
+		must(t, err)
+	}
+	exec(t, d, 40, "UPDATE webhooknotices SET attempts = 1")
+	stop := start(t, s.Run)
+	half := s.opt.Parallel / 2
+	eventually(t, "receivers are silent", func() bool { return len(stuck.requests()) == half })
+	id, err := callOf(t, s, good.URL, "calm", "calm")
+	must(t, err)
+	eventually(t, "the new callback is delivered", func() bool { return read(t, d, id).Delivered })
+	if n := len(stuck.requests()); n != half {
+		t.Errorf("%d callbacks that had failed are being sent, want %d", n, half)
+	}
+	stop()
+}
+
+// TestCallbackExpires: a callback that leads nowhere is given up when the next attempt would come
+// too late, and makes room.
+func TestCallbackExpires(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	rec := receive(t, func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(500) })
+	s := newSender(t, Options{DB: d, AllowPrivateHooks: true, RetryMin: time.Minute})
+	young, old := call(t, s, rec.URL), call(t, s, rec.URL)
+	exec(t, d, 1, "UPDATE webhooknotices SET created_at = created_at - $2::interval WHERE id = $1", old, callbackAge-30*time.Second)
+	stop := start(t, s.Run)
+	eventually(t, "the old callback is given up", func() bool { return read(t, d, old).GivenUp })
+	eventually(t, "the young one failed", func() bool { return read(t, d, young).LastError != "" })
+	if r := read(t, d, young); r.GivenUp || r.Wait < 30 {
+		t.Errorf("the young callback: %+v", r)
+	}
+	stop()
 }

@@ -24,6 +24,9 @@ type delivery struct {
 	Event    string
 	Body     string
 	Attempts int // including this one
+
+	// until is the time after which no attempt is made; zero: only MaxAttempts counts.
+	until time.Time
 }
 
 // batch claims notices for the configured URL that are due, and sends them in parallel.
@@ -86,15 +89,19 @@ func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d del
 	stopping := ctx.Err() != nil
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
+	var pause time.Duration
+	if failure != nil {
+		pause = max(s.backoff(d.Attempts), min(failure.after, s.opt.RetryMax))
+	}
 	switch {
 	case failure == nil:
 		err = s.delivered(record, to, d)
 	case stopping:
 		err = s.giveBack(record, lease, d)
-	case failure.gone || d.Attempts >= s.opt.MaxAttempts:
+	case failure.gone || d.Attempts >= s.opt.MaxAttempts || !d.until.IsZero() && time.Now().Add(pause).After(d.until):
 		err = s.giveUp(record, lease, to, d, failure)
 	default:
-		err = s.postpone(record, lease, to, d, failure)
+		err = s.postpone(record, lease, to, d, failure, pause)
 	}
 	if err != nil {
 		return took, fmt.Errorf("recording the delivery of the notice %s: %w", d.ID, err)
@@ -136,8 +143,7 @@ func (s *Sender) giveUp(ctx context.Context, lease uuid.UUID, to *target, d deli
 	return err
 }
 
-func (s *Sender) postpone(ctx context.Context, lease uuid.UUID, to *target, d delivery, f *failure) error {
-	pause := max(s.backoff(d.Attempts), min(f.after, s.opt.RetryMax))
+func (s *Sender) postpone(ctx context.Context, lease uuid.UUID, to *target, d delivery, f *failure, pause time.Duration) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhooknotices SET next_attempt = clock_timestamp() + $3::interval, lease = NULL, last_error = $4
 		WHERE id = $1 AND lease = $2`, d.ID, lease, pause, f.detail())

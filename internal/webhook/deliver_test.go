@@ -251,7 +251,7 @@ func TestLateFailureLeavesTheLease(t *testing.T) {
 	_, err = s.claim(t.Context(), lease)
 	must(t, err)
 	late := &failure{text: "late"}
-	must(t, s.postpone(t.Context(), old, &s.target, list[0], late))
+	must(t, s.postpone(t.Context(), old, &s.target, list[0], late, time.Hour))
 	must(t, s.giveUp(t.Context(), old, &s.target, list[0], late))
 	must(t, s.giveBack(t.Context(), old, list[0]))
 	if r := read(t, d, id); !r.Leased || r.GivenUp || r.LastError != "" || r.Attempts != 2 || r.Wait < 10 {

@@ -94,8 +94,9 @@
 //
 // A client can name a URL that Purser calls when an operation that the client asked for is
 // done ([Sender.Call]). Such a callback is a row of webhooknotices with its own URL. A loop
-// of its own claims and sends callbacks by the same protocol. At most maxCallbacks of them
-// may wait at a time.
+// of its own claims and sends callbacks by the same protocol (see calls). At most maxCallbacks of
+// them may wait at a time, and fewer of one account or for one namespace. A callback is given up
+// after callbackAge.
 //
 // # Where requests go
 //
@@ -214,9 +215,8 @@ type Sender struct {
 	tidy     *worker.Loop
 	lanes    *lanes
 	dispatch *worker.Loop
-	// callbacks sends the callbacks that Call has queued.
-	callbacks *worker.Loop
-	watching  *atomic.Bool // a webhook of a namespace was enabled when last looked
+	calls    *calls
+	watching *atomic.Bool // a webhook of a namespace was enabled when last looked
 }
 
 // New makes a sender, which does nothing before Run. Its errors say what is wrong with the
@@ -242,9 +242,7 @@ func New(o Options) (*Sender, error) {
 		})
 	}
 	s.lanes = newLanes(s)
-	s.callbacks = worker.New(worker.Options{ // a batch ends before its lease, as above
-		Name: "callbacks", Batch: s.callbackBatch, Next: s.nextCallback, Timeout: o.Lease, Log: o.Log, Metrics: o.Worker,
-	})
+	s.calls = newCalls(s)
 	s.dispatch = worker.New(worker.Options{
 		Name: "webhook events", Batch: s.dispatchBatch, Next: s.nextLook, Log: o.Log, Metrics: o.Worker,
 	})
@@ -264,7 +262,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	g.Go(func() error { return s.tidy.Run(ctx) })
 	g.Go(func() error { return s.lanes.run(ctx) })
 	g.Go(func() error { return s.dispatch.Run(ctx) })
-	g.Go(func() error { return s.callbacks.Run(ctx) })
+	g.Go(func() error { return s.calls.run(ctx) })
 	return g.Wait()
 }
 

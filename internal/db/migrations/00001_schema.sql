@@ -1035,11 +1035,14 @@ CREATE INDEX webhooks_namespace_id_idx ON webhooks (namespace_id);
 -- When an export of the audit log ends, Purser calls a URL that the client has named. Such a
 -- callback is a notice with the URL in the column url. Its column webhook has the notice's own
 -- id, so that queries for the notices of a webhook, or of the URL in the configuration, don't
--- find it.
+-- find it. Its columns account and namespace say for whom it counts: who has asked for it, and of
+-- what. They are '' for a client without an account, and for the whole registry.
 CREATE TABLE webhooknotices (
     id           uuid PRIMARY KEY,
     webhook      uuid,
     url          text,
+    account      text COLLATE "C",
+    namespace    text COLLATE "C",
     event        text COLLATE "C" NOT NULL,
     body         text NOT NULL,
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),

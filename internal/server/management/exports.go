@@ -116,7 +116,7 @@ func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportReq
 		Summary: "Notify a URL of where the audit log of " + text.of + " can be fetched",
 		Description: "callback_url gets a POST with export_id, start_time, end_time, namespace, repository, status and " +
 			"exported_data_url, which is the path of the export (logs/export) with this filter, up to now. A callback that fails " +
-			"is tried again, like notices of webhooks. 429: too many callbacks wait.",
+			"is tried again for up to an hour. 429: too many callbacks wait, of the account, for the namespace or of all.",
 		Errors: append(text.errors(), http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusTooManyRequests),
 	}, func(ctx context.Context, in *I) (*output, error) {
 		req, export := of(in)
@@ -165,6 +165,7 @@ func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *
 	}
 	return id, a.opt.Webhooks.Call(ctx, webhook.Callback{
 		ID: id, URL: in.Body.CallbackURL, Event: string(audit.ExportLog), Body: body,
+		Account: server.Observed(ctx).Account(), Namespace: namespace,
 		Entry: audit.Entry{Kind: audit.ExportLog, Namespace: f.Namespace, Repository: f.Repository, Detail: detail},
 	})
 }
