@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-ldap/ldap/v3"
 
+	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/operatorfile"
 )
 
@@ -100,7 +101,7 @@ type Directory struct {
 	tls        *tls.Config
 	startTLS   bool
 	groupBase  *ldap.DN
-	slots      chan struct{}       // has an element for each log-in that is running
+	turns      *password.Queue     // of log-ins
 	idle       chan *directoryConn // of the service account
 	attributes []string            // of users
 }
@@ -109,6 +110,8 @@ const (
 	maxLoginName = 256  // bytes
 	maxGroups    = 5000 // of a user
 	groupPage    = 500  // entries of one answer
+	// maxLogIns is how many log-ins may wait for their turn.
+	maxLogIns = 256
 	// maxIdle is how long an unused connection is kept. Firewalls and directories forget
 	// connections that were idle for minutes.
 	maxIdle = 30 * time.Second
@@ -134,7 +137,7 @@ func NewDirectory(o DirectoryOptions) (*Directory, error) {
 	if o.MemberOfAttribute != "" {
 		d.attributes = append(d.attributes, o.MemberOfAttribute)
 	}
-	d.slots = make(chan struct{}, o.MaxConns/2)
+	d.turns = password.NewQueue(o.MaxConns/2, maxLogIns)
 	d.idle = make(chan *directoryConn, o.MaxConns/2)
 	return d, nil
 }
@@ -243,11 +246,13 @@ func unavailable(doing string, err error) error {
 // of the user's entry in its normal form (RFC 4514, attribute types in lower case); a user whose
 // entry is renamed or moved is another one. Login returns an error that wraps ErrRefused or
 // ErrUnavailable.
-func (d *Directory) Login(ctx context.Context, name, password string) (Identity, error) {
+//
+// Log-ins wait for their turn in a queue in which each client has a share (see password.WithCaller).
+func (d *Directory) Login(ctx context.Context, name, pass string) (Identity, error) {
 	// What can't be right costs the same, so that the time tells nothing about the name.
 	impossible := ""
 	switch {
-	case password == "":
+	case pass == "":
 		impossible = "the password is empty"
 	case !isLoginName(name):
 		impossible, name = "the name has characters that no log-in's name may have", randomText()
@@ -264,9 +269,9 @@ func (d *Directory) Login(ctx context.Context, name, password string) (Identity,
 	defer d.release(service)
 	if problem = cmp.Or(impossible, problem); problem != "" {
 		entry = &ldap.Entry{DN: "cn=" + randomText() + "," + d.opt.UserBase}
-		password = randomText()
+		pass = randomText()
 	}
-	if err := d.bindUser(ctx, entry.DN, password); err != nil || problem != "" {
+	if err := d.bindUser(ctx, entry.DN, pass); err != nil || problem != "" {
 		if errors.Is(err, ErrUnavailable) {
 			return Identity{}, err
 		}

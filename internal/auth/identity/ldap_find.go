@@ -6,13 +6,11 @@ import "context"
 // ends it.
 func (d *Directory) begin(ctx context.Context) (bounded context.Context, done func(), err error) {
 	bounded, cancel := context.WithTimeout(ctx, d.opt.Timeout)
-	select {
-	case d.slots <- struct{}{}:
-		return bounded, func() { <-d.slots; cancel() }, nil
-	case <-bounded.Done():
+	if err := d.turns.Enter(bounded); err != nil {
 		defer cancel()
-		return nil, nil, unavailable("waiting for other log-ins", bounded.Err())
+		return nil, nil, unavailable("waiting for other log-ins", err)
 	}
+	return bounded, func() { d.turns.Leave(); cancel() }, nil
 }
 
 // Find returns who would log in by a name, without a password: the service account looks whether

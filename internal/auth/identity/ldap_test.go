@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/auth/identity/identitytest"
+	"github.com/purser-registry/purser/internal/auth/password"
 )
 
 // options returns the options for a test's server, over TLS.
@@ -399,6 +401,44 @@ func TestLDAPStorm(t *testing.T) {
 	if n := len(d.idle); n < 1 || n > 3 {
 		t.Errorf("%d connections are idle, want 1 to 3", n)
 	}
+}
+
+// TestLDAPStormOfOneAddress: log-ins from one address hold all turns and wait for more. That of
+// another address comes next, before those that wait.
+func TestLDAPStormOfOneAddress(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	s.AddUser(t, "alice", "correct horse")
+	o := options(s)
+	o.MaxConns = 2 // one log-in
+	d := openDirectory(t, o)
+	storm := password.WithCaller(t.Context(), password.Caller{Account: "mallory", Address: "192.0.2.1"})
+	must(t, d.turns.Enter(storm))
+	ctx, cancel := context.WithCancel(storm)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for range 100 {
+		all.Go(func() {
+			if d.turns.Enter(ctx) == nil { // it keeps its turn until the test ends
+				<-ctx.Done()
+				d.turns.Leave()
+			}
+		})
+	}
+	neighbour := make(chan error, 1)
+	go func() {
+		_, err := d.Login(password.WithCaller(t.Context(), password.Caller{Account: "alice", Address: "192.0.2.2", Known: true}), "alice", "correct horse")
+		neighbour <- err
+	}()
+	waiting := func() int {
+		return d.turns.Waiting(password.Caller{Account: "alice", Address: "192.0.2.2", Known: true})
+	}
+	for waiting() == 0 {
+		runtime.Gosched()
+	}
+	d.turns.Leave()
+	must(t, <-neighbour)
 }
 
 func TestDirectoryOptions(t *testing.T) {

@@ -73,7 +73,7 @@ type HasherOptions struct {
 // Hasher computes a bounded number of hashes at once. Callers wait in a bounded queue, in which
 // each client has a share. Its methods may be called concurrently.
 type Hasher struct {
-	queue *queue
+	queue *Queue
 	free  chan *process // the processes that compute no hash; nil without HasherOptions.Command
 	log   *slog.Logger
 	hook  func(hash string)
@@ -96,7 +96,7 @@ func NewHasher(o HasherOptions) *Hasher {
 		}
 	}
 	return &Hasher{
-		queue: newQueue(workers, cmp.Or(o.Queue, 64)),
+		queue: NewQueue(workers, cmp.Or(o.Queue, 64)),
 		free:  free,
 		log:   cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		hook:  o.Computes,
@@ -188,7 +188,7 @@ func (h *Hasher) run(ctx context.Context, algorithm string, f func()) error {
 	if err := h.enter(ctx); err != nil {
 		return err
 	}
-	defer h.queue.leave()
+	defer h.queue.Leave()
 	start := time.Now()
 	f()
 	h.took.WithLabelValues(algorithm).Observe(time.Since(start).Seconds())

@@ -18,7 +18,7 @@ type Caller struct {
 
 type callerKey struct{}
 
-// WithCaller returns a context for Hash and Verify that says who calls. Calls without it are the
+// WithCaller returns a context for Hash, Verify and Queue.Enter that says who calls. Calls without it are the
 // process's own: they come first and have no share.
 func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
@@ -27,7 +27,7 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 // unknownTurns is of how many turns one goes to unknown callers, while callers of both kinds wait.
 const unknownTurns = 4
 
-// queue gives turns to callers: `free` of them at once. At most `size` callers wait.
+// Queue gives turns to callers: `free` of them at once. At most `size` callers wait.
 //
 // A flood of log-ins must not keep others from logging in. Known callers come before unknown
 // ones, which get each fourth turn at least. Of callers of the same kind, those come first that
@@ -35,7 +35,7 @@ const unknownTurns = 4
 // the address; that of unknown ones the address. A group has `share` waiting places at most, and so
 // have the unknown callers for one account. In a full queue, a caller of a smaller group, or a
 // known one, takes the place of the newest unknown one of the largest group.
-type queue struct {
+type Queue struct {
 	size, share int
 
 	mu    sync.Mutex
@@ -50,8 +50,21 @@ type waiter struct {
 	turn chan error // gets nil when it is the caller's turn, and ErrBusy if it lost its place
 }
 
-func newQueue(workers, size int) *queue {
-	return &queue{free: workers, size: size, share: max(1, size/4)}
+// NewQueue makes a queue that gives `turns` at once.
+func NewQueue(turns, size int) *Queue {
+	return &Queue{free: turns, size: size, share: max(1, size/4)}
+}
+
+// Waiting returns how many log-ins like c wait.
+func (q *Queue) Waiting(c Caller) (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, w := range q.list {
+		if w.Caller == c {
+			n++
+		}
+	}
+	return n
 }
 
 // known says whether a caller belongs to those that come first.
@@ -65,9 +78,8 @@ func (c Caller) group() Caller {
 	return c
 }
 
-// enter waits until it is the caller's turn. It returns ErrBusy if there is no place, and the
-// context's error if that ends first. Otherwise the caller must call leave.
-func (q *queue) enter(ctx context.Context, began func() (ended func())) error {
+// enter is Enter. It calls began when the caller has to wait, and the result when that is over.
+func (q *Queue) enter(ctx context.Context, began func() (ended func())) error {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	q.mu.Lock()
 	if q.free > 0 {
@@ -93,13 +105,20 @@ func (q *queue) enter(ctx context.Context, began func() (ended func())) error {
 	}
 	q.mu.Unlock()
 	if i < 0 && <-w.turn == nil { // it was the caller's turn at the same moment
-		q.leave()
+		q.Leave()
 	}
 	return ctx.Err()
 }
 
-// leave ends a caller's turn, and gives it to the next one.
-func (q *queue) leave() {
+// Enter waits until it is the turn of the caller that the context names (see WithCaller). It returns
+// ErrBusy if there is no place, and the context's error if that ends first. Otherwise the caller
+// must call Leave.
+func (q *Queue) Enter(ctx context.Context) error {
+	return q.enter(ctx, func() func() { return func() {} })
+}
+
+// Leave ends a caller's turn, and gives it to the next one.
+func (q *Queue) Leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.list) == 0 {
@@ -114,7 +133,7 @@ func (q *queue) leave() {
 
 // next returns the index of the waiter whose turn it is, of the known ones or the unknown ones if
 // there is one. The caller holds mu.
-func (q *queue) next(known bool) int {
+func (q *Queue) next(known bool) int {
 	best := 0
 	for i, w := range q.list {
 		b := q.list[best]
@@ -130,7 +149,7 @@ func (q *queue) next(known bool) int {
 }
 
 // admit gives a caller a waiting place, or returns nil if there is none. The caller holds mu.
-func (q *queue) admit(c Caller) *waiter {
+func (q *Queue) admit(c Caller) *waiter {
 	sizes, same := map[Caller]int{}, 0 // of groups
 	for _, w := range q.list {
 		if w.Caller != (Caller{}) {
@@ -154,7 +173,7 @@ func (q *queue) admit(c Caller) *waiter {
 
 // displace takes the place of the waiter that has to make room for the caller c, of whose group
 // `own` wait. It returns false if there is none. The caller holds mu.
-func (q *queue) displace(c Caller, own int, sizes map[Caller]int) bool {
+func (q *Queue) displace(c Caller, own int, sizes map[Caller]int) bool {
 	last, most := -1, 0
 	for i, w := range q.list {
 		// A known caller displaces any unknown one, others only those of larger groups.

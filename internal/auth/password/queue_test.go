@@ -161,23 +161,23 @@ func TestQueueServesUnknown(t *testing.T) {
 // lost.
 func TestQueueGivenUp(t *testing.T) {
 	t.Parallel()
-	q := newQueue(1, 4)
+	q := NewQueue(1, 4)
 	for range 1000 {
 		ctx, cancel := context.WithCancel(t.Context())
-		if err := q.enter(t.Context(), func() func() { return func() {} }); err != nil {
+		if err := q.Enter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		waits, done := make(chan struct{}), make(chan error, 1)
 		go func() {
 			err := q.enter(ctx, func() func() { close(waits); return func() {} })
 			if err == nil {
-				q.leave()
+				q.Leave()
 			}
 			done <- err
 		}()
 		<-waits
 		go cancel()
-		q.leave()
+		q.Leave()
 		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
