@@ -17,6 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/auth/password"
 	"github.com/purser-registry/purser/internal/auth/throttle"
 	"github.com/purser-registry/purser/internal/auth/token"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -400,7 +401,7 @@ func (c *Control) attempt(ctx context.Context, name, pass, address string, how c
 		return password.Proof{}, oci.Errorf(oci.TooManyRequests, "there were too many failed log-ins: try again in %s", max(wait.Round(time.Second), time.Second)).
 			WithRetryAfter(wait).WithCause(password.ErrRefused)
 	}
-	ctx = password.WithCaller(ctx, password.Caller{Account: name, Address: throttle.Address(address), Known: attempt.Known()})
+	ctx = limit.WithCaller(ctx, limit.Caller{Account: name, Address: throttle.Address(address), Known: attempt.Known()})
 	proof, err := how.check(ctx)
 	finish := attempt.Succeeded
 	switch {

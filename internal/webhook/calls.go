@@ -33,9 +33,6 @@ type calls struct {
 // ownerCalls is how many callbacks of an owner are sent at once.
 const ownerCalls = 2
 
-// owner is the SQL expression of a callback's owner.
-const owner = `CASE WHEN coalesce(account, '') <> '' THEN 'account ' || account ELSE 'namespace ' || coalesce(namespace, '') END`
-
 func newCalls(s *Sender) *calls {
 	c := &calls{s: s, owners: map[string]int{}}
 	c.loop = worker.New(worker.Options{Name: "callbacks", Batch: c.batch, Next: c.next, Log: s.opt.Log, Metrics: s.opt.Worker})
@@ -121,7 +118,7 @@ func (c *calls) call(ctx context.Context, lease uuid.UUID, one claimedCall) {
 func (c *calls) claim(ctx context.Context, lease uuid.UUID, busy []string, free, retries int) ([]claimedCall, error) {
 	rows, err := c.s.opt.DB.Pool.Query(ctx, `
 		WITH due AS (
-			SELECT id, attempts > 0 AS retried, next_attempt, `+owner+` AS owner
+			SELECT id, attempts > 0 AS retried, next_attempt, CASE WHEN coalesce(account, '') <> '' THEN 'account ' || account ELSE 'namespace ' || coalesce(namespace, '') END AS owner
 			FROM webhooknotices
 			WHERE delivered_at IS NULL AND given_up_at IS NULL AND url IS NOT NULL AND next_attempt <= now()
 		), ranked AS (
@@ -138,7 +135,7 @@ func (c *calls) claim(ctx context.Context, lease uuid.UUID, busy []string, free,
 			SELECT id FROM webhooknotices
 			WHERE id IN (SELECT id FROM chosen) AND delivered_at IS NULL AND given_up_at IS NULL AND next_attempt <= now()
 			FOR UPDATE SKIP LOCKED))
-		RETURNING id, event, body, attempts, url, `+owner+`, extract(epoch FROM created_at + $7::interval - clock_timestamp())::float8`,
+		RETURNING id, event, body, attempts, url, CASE WHEN coalesce(account, '') <> '' THEN 'account ' || account ELSE 'namespace ' || coalesce(namespace, '') END, extract(epoch FROM created_at + $7::interval - clock_timestamp())::float8`,
 		lease, c.s.opt.Lease, max(free, 0), busy, ownerCalls, max(retries, 0), callbackAge)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ import (
 
 	"github.com/go-ldap/ldap/v3"
 
-	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/operatorfile"
 )
 
@@ -101,7 +101,7 @@ type Directory struct {
 	tls        *tls.Config
 	startTLS   bool
 	groupBase  *ldap.DN
-	turns      *password.Queue     // of log-ins
+	turns      *limit.Queue        // of log-ins
 	idle       chan *directoryConn // of the service account
 	attributes []string            // of users
 }
@@ -137,7 +137,7 @@ func NewDirectory(o DirectoryOptions) (*Directory, error) {
 	if o.MemberOfAttribute != "" {
 		d.attributes = append(d.attributes, o.MemberOfAttribute)
 	}
-	d.turns = password.NewQueue(o.MaxConns/2, maxLogIns)
+	d.turns = limit.NewQueue(o.MaxConns/2, maxLogIns)
 	d.idle = make(chan *directoryConn, o.MaxConns/2)
 	return d, nil
 }
@@ -247,7 +247,7 @@ func unavailable(doing string, err error) error {
 // entry is renamed or moved is another one. Login returns an error that wraps ErrRefused or
 // ErrUnavailable.
 //
-// Log-ins wait for their turn in a queue in which each client has a share (see password.WithCaller).
+// Log-ins wait for their turn in a queue in which each client has a share (see limit.WithCaller).
 func (d *Directory) Login(ctx context.Context, name, pass string) (Identity, error) {
 	// What can't be right costs the same, so that the time tells nothing about the name.
 	impossible := ""

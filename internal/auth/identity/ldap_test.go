@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/auth/identity/identitytest"
-	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/limit"
 )
 
 // options returns the options for a test's server, over TLS.
@@ -412,7 +412,7 @@ func TestLDAPStormOfOneAddress(t *testing.T) {
 	o := options(s)
 	o.MaxConns = 2 // one log-in
 	d := openDirectory(t, o)
-	storm := password.WithCaller(t.Context(), password.Caller{Account: "mallory", Address: "192.0.2.1"})
+	storm := limit.WithCaller(t.Context(), limit.Caller{Account: "mallory", Address: "192.0.2.1"})
 	must(t, d.turns.Enter(storm))
 	ctx, cancel := context.WithCancel(storm)
 	var all sync.WaitGroup
@@ -428,11 +428,11 @@ func TestLDAPStormOfOneAddress(t *testing.T) {
 	}
 	neighbour := make(chan error, 1)
 	go func() {
-		_, err := d.Login(password.WithCaller(t.Context(), password.Caller{Account: "alice", Address: "192.0.2.2", Known: true}), "alice", "correct horse")
+		_, err := d.Login(limit.WithCaller(t.Context(), limit.Caller{Account: "alice", Address: "192.0.2.2", Known: true}), "alice", "correct horse")
 		neighbour <- err
 	}()
 	waiting := func() int {
-		return d.turns.Waiting(password.Caller{Account: "alice", Address: "192.0.2.2", Known: true})
+		return d.turns.Waiting(limit.Caller{Account: "alice", Address: "192.0.2.2", Known: true})
 	}
 	for waiting() == 0 {
 		runtime.Gosched()

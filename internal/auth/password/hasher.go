@@ -12,7 +12,7 @@
 //     a processor for tens of milliseconds and 19 MiB of memory. Only a bounded number of
 //     log-ins waits for its turn; further ones get ErrBusy at once. Each address and each
 //     account has a share of the waiting places, and accounts that have logged in from the same
-//     address lately come first (see WithCaller). The memory of a hash and
+//     address lately come first (see limit.Queue). The memory of a hash and
 //     its time are bounded too, even if somebody has planted a stored hash with other
 //     parameters.
 //   - The time of a check doesn't say whether an account exists. For an account without a
@@ -39,6 +39,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/purser-registry/purser/internal/limit"
 )
 
 // ErrBusy says that too many log-ins wait for their turn already. The client may try again
@@ -73,7 +75,7 @@ type HasherOptions struct {
 // Hasher computes a bounded number of hashes at once. Callers wait in a bounded queue, in which
 // each client has a share. Its methods may be called concurrently.
 type Hasher struct {
-	queue *Queue
+	queue *limit.Queue
 	free  chan *process // the processes that compute no hash; nil without HasherOptions.Command
 	log   *slog.Logger
 	hook  func(hash string)
@@ -96,7 +98,7 @@ func NewHasher(o HasherOptions) *Hasher {
 		}
 	}
 	return &Hasher{
-		queue: NewQueue(workers, cmp.Or(o.Queue, 64)),
+		queue: limit.NewQueue(workers, cmp.Or(o.Queue, 64)),
 		free:  free,
 		log:   cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 		hook:  o.Computes,
@@ -200,9 +202,10 @@ func (h *Hasher) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := h.queue.enter(ctx, func() func() { h.length.Inc(); return h.length.Dec })
-	if errors.Is(err, ErrBusy) {
+	err := h.queue.EnterObserved(ctx, func() func() { h.length.Inc(); return h.length.Dec })
+	if errors.Is(err, limit.ErrFull) {
 		h.refused.Inc()
+		return ErrBusy
 	}
 	return err
 }

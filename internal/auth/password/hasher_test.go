@@ -159,8 +159,8 @@ func TestQueue(t *testing.T) {
 				break
 			}
 		}
-		if n := testutil.ToFloat64(h.length); n != 0 || len(h.queue.list) != 0 || h.queue.free != 2 {
-			t.Errorf("at the end %v wait, %d are counted, %d turns are free", n, len(h.queue.list), h.queue.free)
+		if n := testutil.ToFloat64(h.length); n != 0 || !h.queue.Idle(2) {
+			t.Errorf("at the end %v wait, and turns or places are taken", n)
 		}
 	})
 }
@@ -172,7 +172,7 @@ func TestPanicFreesItsTurn(t *testing.T) {
 		defer func() { _ = recover() }()
 		_ = h.run(t.Context(), "test", func() { panic("test") })
 	}()
-	if h.queue.free != 1 {
+	if !h.queue.Idle(1) {
 		t.Error("the turn of a hash that panicked is lost")
 	}
 }

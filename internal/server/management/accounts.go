@@ -14,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/auth/password"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -98,8 +99,8 @@ func (a *API) hash(ctx context.Context, name, text string) (string, error) {
 	if err := password.Check(name, text); err != nil {
 		return "", server.Refusal(http.StatusBadRequest, "password: %v", err)
 	}
-	who := password.Caller{Account: server.Observed(ctx).Account(), Known: true} // nobody sets a password without a log-in
-	h, err := a.opt.Passwords.Hash(password.WithCaller(ctx, who), text)
+	who := limit.Caller{Account: server.Observed(ctx).Account(), Known: true} // nobody sets a password without a log-in
+	h, err := a.opt.Passwords.Hash(limit.WithCaller(ctx, who), text)
 	if errors.Is(err, password.ErrBusy) {
 		err = oci.Errorf(oci.TooManyRequests, "the registry checks too many passwords now: try again in a moment").WithRetryAfter(time.Second)
 	}

@@ -1,4 +1,4 @@
-package password
+package limit
 
 import (
 	"context"
@@ -9,31 +9,32 @@ import (
 	"testing/synctest"
 )
 
-// crowd is a Hasher with one worker, whose hashes end when the test says so.
-type crowd struct {
+// turnCrowd is a Queue with one turn at a time. The turns end when the test says so.
+type turnCrowd struct {
 	*testing.T
-	h       *Hasher
+	q       *Queue
 	gate    chan struct{}
 	order   []string // of those whose turn came
 	refused map[string]int
 }
 
-func newCrowd(t *testing.T, queue int) *crowd {
-	return &crowd{t, NewHasher(HasherOptions{Workers: 1, Queue: queue}), make(chan struct{}), nil, map[string]int{}}
+func newTurnCrowd(t *testing.T, queue int) *turnCrowd {
+	return &turnCrowd{t, NewQueue(1, queue), make(chan struct{}), nil, map[string]int{}}
 }
 
 // enter lets n callers wait, one after the other.
-func (c *crowd) enter(name string, n int, caller func(i int) Caller) {
+func (c *turnCrowd) enter(name string, n int, caller func(i int) Caller) {
 	c.Helper()
 	for i := range n {
 		go func() {
-			err := c.h.run(WithCaller(c.Context(), caller(i)), "test", func() {
+			err := c.q.Enter(WithCaller(c.Context(), caller(i)))
+			if err == nil {
 				c.order = append(c.order, name)
 				<-c.gate
-			})
-			if errors.Is(err, ErrBusy) {
+				c.q.Leave()
+			} else if errors.Is(err, ErrFull) {
 				c.refused[name]++
-			} else if err != nil {
+			} else {
 				c.Error(err)
 			}
 		}()
@@ -41,13 +42,13 @@ func (c *crowd) enter(name string, n int, caller func(i int) Caller) {
 	}
 }
 
-// finish ends all hashes and returns the names of those that began with the n-th.
-func (c *crowd) finish(n int) []string {
+// finish ends all turns and returns the names of those that began with the n-th.
+func (c *turnCrowd) finish(n int) []string {
 	c.Helper()
 	close(c.gate)
 	synctest.Wait()
-	if c.h.queue.free != 1 || len(c.h.queue.list) != 0 {
-		c.Errorf("at the end %d turns are free and %d callers wait", c.h.queue.free, len(c.h.queue.list))
+	if c.q.free != 1 || len(c.q.list) != 0 {
+		c.Errorf("at the end %d turns are free and %d callers wait", c.q.free, len(c.q.list))
 	}
 	return c.order[n:]
 }
@@ -62,7 +63,7 @@ func from(address string) func(int) Caller {
 func TestQueueOfOneAddress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, 64)
+		c := newTurnCrowd(t, 64)
 		c.enter("storm", 120, from("192.0.2.1"))
 		if n := c.refused["storm"]; n != 120-1-16 {
 			t.Errorf("%d of the storm are refused, want %d", n, 120-1-16)
@@ -85,7 +86,7 @@ func TestQueueOfOneAddress(t *testing.T) {
 func TestQueueOfManyAddresses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, 8)
+		c := newTurnCrowd(t, 8)
 		for i := range 5 {
 			c.enter("storm", 2, from(fmt.Sprint("192.0.2.", i)))
 		}
@@ -110,7 +111,7 @@ func TestQueueOfManyAddresses(t *testing.T) {
 func TestQueueMakesRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, 12)
+		c := newTurnCrowd(t, 12)
 		for i := range 6 {
 			c.enter("storm", 3, from(fmt.Sprint("192.0.2.", i)))
 		}
@@ -130,7 +131,7 @@ func TestQueueMakesRoom(t *testing.T) {
 func TestQueueOfOneAccount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, 64)
+		c := newTurnCrowd(t, 64)
 		c.enter("storm", 40, func(i int) Caller { return Caller{Account: "ada", Address: fmt.Sprint("192.0.2.", i)} })
 		c.enter("ada", 1, func(int) Caller { return Caller{Account: "ada", Address: "198.51.100.1", Known: true} })
 		if c.refused["storm"] != 40-1-16 || c.refused["ada"] != 0 {
@@ -146,7 +147,7 @@ func TestQueueOfOneAccount(t *testing.T) {
 func TestQueueServesUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, 64)
+		c := newTurnCrowd(t, 64)
 		c.enter("first", 1, from("192.0.2.1"))
 		c.enter("unknown", 2, from("192.0.2.1"))
 		c.enter("known", 8, func(i int) Caller { return Caller{Account: fmt.Sprint(i), Address: "192.0.2.1", Known: true} })
@@ -169,7 +170,7 @@ func TestQueueGivenUp(t *testing.T) {
 		}
 		waits, done := make(chan struct{}), make(chan error, 1)
 		go func() {
-			err := q.enter(ctx, func() func() { close(waits); return func() {} })
+			err := q.EnterObserved(ctx, func() func() { close(waits); return func() {} })
 			if err == nil {
 				q.Leave()
 			}

@@ -1,12 +1,16 @@
-package password
+package limit
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 )
 
-// Caller says who wants a hash to be computed, for the shares of the queue.
+// ErrFull says that there is no waiting place in a Queue.
+var ErrFull = errors.New("too many wait for their turn already")
+
+// Caller says who logs in, for the shares of a Queue.
 type Caller struct {
 	// Account is the name that a log-in is for, whether or not there is such an account.
 	Account string
@@ -18,7 +22,7 @@ type Caller struct {
 
 type callerKey struct{}
 
-// WithCaller returns a context for Hash, Verify and Queue.Enter that says who calls. Calls without it are the
+// WithCaller returns a context for Queue.Enter that says who calls. Calls without it are the
 // process's own: they come first and have no share.
 func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
@@ -40,19 +44,26 @@ type Queue struct {
 
 	mu    sync.Mutex
 	free  int
-	list  []*waiter // in the order in which they came
-	turns int       // that waiters got
+	list  []*queued // in the order in which they came
+	turns int       // that queueds got
 }
 
-type waiter struct {
+type queued struct {
 	Caller
 	rank int        // how many of its group waited when it came
-	turn chan error // gets nil when it is the caller's turn, and ErrBusy if it lost its place
+	turn chan error // gets nil when it is the caller's turn, and ErrFull if it lost its place
 }
 
 // NewQueue makes a queue that gives `turns` at once.
 func NewQueue(turns, size int) *Queue {
 	return &Queue{free: turns, size: size, share: max(1, size/4)}
+}
+
+// Idle says whether nobody has a turn or waits, if the queue gives `turns` at once.
+func (q *Queue) Idle(turns int) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.free == turns && len(q.list) == 0
 }
 
 // Waiting returns how many log-ins like c wait.
@@ -78,8 +89,8 @@ func (c Caller) group() Caller {
 	return c
 }
 
-// enter is Enter. It calls began when the caller has to wait, and the result when that is over.
-func (q *Queue) enter(ctx context.Context, began func() (ended func())) error {
+// EnterObserved is Enter. It calls began when the caller has to wait, and the result when that is over.
+func (q *Queue) EnterObserved(ctx context.Context, began func() (ended func())) error {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	q.mu.Lock()
 	if q.free > 0 {
@@ -90,7 +101,7 @@ func (q *Queue) enter(ctx context.Context, began func() (ended func())) error {
 	w := q.admit(c)
 	q.mu.Unlock()
 	if w == nil {
-		return ErrBusy
+		return ErrFull
 	}
 	defer began()()
 	select {
@@ -111,10 +122,10 @@ func (q *Queue) enter(ctx context.Context, began func() (ended func())) error {
 }
 
 // Enter waits until it is the turn of the caller that the context names (see WithCaller). It returns
-// ErrBusy if there is no place, and the context's error if that ends first. Otherwise the caller
+// ErrFull if there is no place, and the context's error if that ends first. Otherwise the caller
 // must call Leave.
 func (q *Queue) Enter(ctx context.Context) error {
-	return q.enter(ctx, func() func() { return func() {} })
+	return q.EnterObserved(ctx, func() func() { return func() {} })
 }
 
 // Leave ends a caller's turn, and gives it to the next one.
@@ -131,7 +142,7 @@ func (q *Queue) Leave() {
 	q.list = slices.Delete(q.list, i, i+1)
 }
 
-// next returns the index of the waiter whose turn it is, of the known ones or the unknown ones if
+// next returns the index of the queued whose turn it is, of the known ones or the unknown ones if
 // there is one. The caller holds mu.
 func (q *Queue) next(known bool) int {
 	best := 0
@@ -149,7 +160,7 @@ func (q *Queue) next(known bool) int {
 }
 
 // admit gives a caller a waiting place, or returns nil if there is none. The caller holds mu.
-func (q *Queue) admit(c Caller) *waiter {
+func (q *Queue) admit(c Caller) *queued {
 	sizes, same := map[Caller]int{}, 0 // of groups
 	for _, w := range q.list {
 		if w.Caller != (Caller{}) {
@@ -166,12 +177,12 @@ func (q *Queue) admit(c Caller) *waiter {
 	if len(q.list) >= q.size && !q.displace(c, own, sizes) {
 		return nil
 	}
-	w := &waiter{Caller: c, rank: own, turn: make(chan error, 1)}
+	w := &queued{Caller: c, rank: own, turn: make(chan error, 1)}
 	q.list = append(q.list, w)
 	return w
 }
 
-// displace takes the place of the waiter that has to make room for the caller c, of whose group
+// displace takes the place of the queued that has to make room for the caller c, of whose group
 // `own` wait. It returns false if there is none. The caller holds mu.
 func (q *Queue) displace(c Caller, own int, sizes map[Caller]int) bool {
 	last, most := -1, 0
@@ -191,7 +202,7 @@ func (q *Queue) displace(c Caller, own int, sizes map[Caller]int) bool {
 	if last < 0 {
 		return false
 	}
-	q.list[last].turn <- ErrBusy
+	q.list[last].turn <- ErrFull
 	q.list = slices.Delete(q.list, last, last+1)
 	return true
 }
