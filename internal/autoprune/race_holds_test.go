@@ -34,7 +34,7 @@ func (r *registry) hold(namespace string, manifests ...string) hold.Reported {
 }
 
 func (r *registry) report(ctx context.Context, namespace string, manifests ...string) (hold.Reported, error) {
-	report := hold.Report{Full: true}
+	report := hold.Report{Full: true, By: hold.By{MayEnd: true}}
 	for _, name := range manifests {
 		report.Items = append(report.Items, hold.Item{Digest: digestOf(name), UsedBy: "pod " + name})
 	}
@@ -226,7 +226,7 @@ func TestHoldsStorm(t *testing.T) {
 			for round := 0; ctx.Err() == nil; round++ {
 				name := fmt.Sprintf("c%d-%d", c, round)
 				r.tag(a, name, name, 10*day)
-				_, err := h.Report(context.WithoutCancel(ctx), place, hold.Report{Full: true, Items: []hold.Item{{Digest: digestOf(name)}}})
+				_, err := h.Report(context.WithoutCancel(ctx), place, hold.Report{Full: true, By: hold.By{MayEnd: true}, Items: []hold.Item{{Digest: digestOf(name)}}})
 				r.must(err)
 				there := value[bool](r, "SELECT EXISTS (SELECT FROM tags WHERE repository_id = $1 AND name = $2)", a.ID, name)
 				deleted := "SELECT count(*) FROM auditlog WHERE tag = $1"

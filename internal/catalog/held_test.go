@@ -21,7 +21,7 @@ func (b bundle) held(t *testing.T, namespace string, digests ...oci.Digest) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := hold.Report{Full: true}
+	r := hold.Report{Full: true, By: hold.By{MayEnd: true}}
 	for _, d := range digests {
 		r.Items = append(r.Items, hold.Item{Digest: d, UsedBy: "pod web"})
 	}

@@ -18,7 +18,7 @@ func (b bundle) report(t *testing.T, digests ...oci.Digest) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := hold.Report{Full: true, Kind: "kubernetes"}
+	r := hold.Report{Full: true, Kind: "kubernetes", By: hold.By{MayEnd: true}}
 	for _, d := range digests {
 		r.Items = append(r.Items, hold.Item{Digest: d, UsedBy: "pod web"})
 	}

@@ -73,8 +73,8 @@ func InRepository(ctx context.Context, q db.Querier, namespace, repository int64
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND purser_any_holds($1) OFFSET 0) m
 		CROSS JOIN LATERAL (
-			SELECT r.name AS reporter, o.used_by, o.digest, r.expires_at
-			FROM (SELECT reporter_id, digest, used_by FROM holds WHERE digest = m.digest OFFSET 0) o
+			SELECT r.name AS reporter, o.used_by, o.digest, LEAST(r.expires_at, o.ends_at) AS expires_at
+			FROM (SELECT reporter_id, digest, used_by, ends_at FROM holds WHERE digest = m.digest AND (ends_at IS NULL OR ends_at > now()) OFFSET 0) o
 			CROSS JOIN LATERAL (
 				SELECT name, expires_at FROM holdreporters
 				WHERE id = o.reporter_id AND expires_at > now() AND (namespace_id IS NULL OR namespace_id = $1) OFFSET 0) r
@@ -93,8 +93,8 @@ func InNamespace(ctx context.Context, q db.Querier, namespace int64) ([]Holder, 
 				SELECT digest FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = r.id OFFSET 0) m
 			OFFSET 0) m
 		CROSS JOIN LATERAL (
-			SELECT r.name AS reporter, o.used_by, o.digest, r.expires_at
-			FROM (SELECT reporter_id, digest, used_by FROM holds WHERE digest = m.digest OFFSET 0) o
+			SELECT r.name AS reporter, o.used_by, o.digest, LEAST(r.expires_at, o.ends_at) AS expires_at
+			FROM (SELECT reporter_id, digest, used_by, ends_at FROM holds WHERE digest = m.digest AND (ends_at IS NULL OR ends_at > now()) OFFSET 0) o
 			CROSS JOIN LATERAL (
 				SELECT name, expires_at FROM holdreporters
 				WHERE id = o.reporter_id AND expires_at > now() AND (namespace_id IS NULL OR namespace_id = $1) OFFSET 0) r

@@ -52,7 +52,8 @@
 // locks on all other rows, in transactions of clients as in those of workers (see package
 // catalog). A report locks the namespace against deletion (KEY SHARE), its reporter's row, the
 // rows of its holds, and last the lock, exclusively. No transaction that has the lock waits for
-// a namespace, a reporter or a hold, so there is no cycle. Therefore the deletion of a
+// a namespace, a reporter or a hold, so there is no cycle. A report that makes a reporter first
+// takes a lock of all that make reporters in the namespace, before the reporter's row. Therefore the deletion of a
 // repository or a namespace locks its row in a statement of its own before it takes the lock.
 // If pruning upgrades its lock on a repository, or garbage collection waits for rows, their
 // lock timeout is below deadlock_timeout, so that they are the losers, and not clients.
@@ -84,9 +85,6 @@ const (
 	MinLease          = time.Minute
 	maxUsedBy         = 256 // bytes
 	maxKind           = 64  // bytes
-	// maxReporters is how many reporters a namespace may have, and how many may report for the
-	// whole registry.
-	maxReporters = 100
 	// MaxMissing is how many missing digests an answer lists.
 	MaxMissing = 100
 )

@@ -21,6 +21,7 @@ type Reporter struct {
 	Digests   int64      `json:"digests"`
 	Revision  int64      `json:"revision"`
 	Lease     float64    `json:"lease_seconds"`
+	Owner     string     `json:"owner,omitempty" doc:"The account that the reporter belongs to. Absent: the account is deleted, or there was no access control when the reporter was made"`
 	Account   string     `json:"account,omitempty" doc:"Who sent the last report"`
 	Created   time.Time  `json:"created_at"`
 	Reported  time.Time  `json:"reported_at"`
@@ -36,7 +37,7 @@ const (
 )
 
 func scanReporter(c pgx.CollectableRow) (r Reporter, err error) {
-	err = c.Scan(&r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt)
+	err = c.Scan(&r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Owner, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt)
 	return r, err
 }
 
@@ -55,7 +56,7 @@ func (h *Holds) List(ctx context.Context, namespace, after string, n int) (list 
 	rows, err := h.db.Pool.Query(ctx, `
 		SELECT COALESCE(n.name, ''), r.name, r.kind,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
-			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at
+			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE((SELECT a.name FROM accounts a WHERE a.id = r.owner_id), ''), COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at
 		FROM holdreporters r LEFT JOIN live_namespaces n ON n.id = r.namespace_id
 		WHERE r.namespace_id IS NOT DISTINCT FROM $1 AND r.name > $2 ORDER BY r.name LIMIT $3`, id, after, n+1)
 	if err == nil {
@@ -92,10 +93,10 @@ func (h *Holds) get(ctx context.Context, p Place) (id int64, r Reporter, err err
 	err = h.db.Pool.QueryRow(ctx, `
 		SELECT r.id, COALESCE(n.name, ''), r.name, r.kind,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,
-			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at
+			r.digests, r.revision, extract(epoch FROM r.lease)::float8, COALESCE((SELECT a.name FROM accounts a WHERE a.id = r.owner_id), ''), COALESCE(r.account, ''), r.created_at, r.reported_at, r.expires_at, r.silent_told_at
 		FROM holdreporters r LEFT JOIN live_namespaces n ON n.id = r.namespace_id
 		WHERE r.namespace_id IS NOT DISTINCT FROM $1 AND r.name = $2`, namespace, p.Reporter).
-		Scan(&id, &r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt)
+		Scan(&id, &r.Namespace, &r.Name, &r.Kind, &r.State, &r.Digests, &r.Revision, &r.Lease, &r.Owner, &r.Account, &r.Created, &r.Reported, &r.Expires, &r.SilentAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, r, p.unknown()
 	}
@@ -110,6 +111,7 @@ type Held struct {
 	Digest oci.Digest `json:"digest"`
 	UsedBy string     `json:"used_by,omitempty"`
 	Since  time.Time  `json:"since"`
+	Ends   *time.Time `json:"ends_at,omitempty" doc:"When this hold ends: the reporter has left it out, by an account that may not delete. Absent: when the lease ends"`
 }
 
 // Digests lists up to n digests of a reporter, in the order of their bytes, after `after`, which
@@ -125,11 +127,12 @@ func (h *Holds) Digests(ctx context.Context, p Place, after oci.Digest, n int) (
 		last = after.Bytes()
 	}
 	rows, err := h.db.Pool.Query(ctx, `
-		SELECT digest, used_by, since FROM holds WHERE reporter_id = $1 AND digest > $2 ORDER BY digest LIMIT $3`, id, last, n+1)
+		SELECT digest, used_by, since, ends_at FROM holds
+		WHERE reporter_id = $1 AND digest > $2 AND (ends_at IS NULL OR ends_at > now()) ORDER BY digest LIMIT $3`, id, last, n+1)
 	if err == nil {
 		list, err = pgx.CollectRows(rows, func(c pgx.CollectableRow) (v Held, err error) {
 			var raw []byte
-			if err := c.Scan(&raw, &v.UsedBy, &v.Since); err != nil {
+			if err := c.Scan(&raw, &v.UsedBy, &v.Since, &v.Ends); err != nil {
 				return v, err
 			}
 			v.Digest, err = oci.DigestFromBytes(raw)
@@ -202,7 +205,8 @@ func (h *Holds) OfManifest(ctx context.Context, namespace, repository int64, d o
 }
 
 // Repository lists up to n holds of a repository's manifests, in the order of digests, after the
-// digest `after`. A page has all holds of its last digest, and so may be longer than n.
+// digest `after`, and of each digest up to maxHolders. A page has all these of its last digest,
+// and so may be longer than n.
 func (h *Holds) Repository(ctx context.Context, namespace, repository int64, after oci.Digest, n int) (list []Holder, next oci.Digest, err error) {
 	n = page(n)
 	last := []byte{}
@@ -214,13 +218,13 @@ func (h *Holds) Repository(ctx context.Context, namespace, repository int64, aft
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest > $3 AND purser_any_holds($1) ORDER BY digest OFFSET 0) m
 		CROSS JOIN LATERAL (
-			SELECT r.name AS reporter, o.used_by, o.digest, r.expires_at
-			FROM (SELECT reporter_id, digest, used_by FROM holds WHERE digest = m.digest OFFSET 0) o
+			SELECT r.name AS reporter, o.used_by, o.digest, LEAST(r.expires_at, o.ends_at) AS expires_at
+			FROM (SELECT reporter_id, digest, used_by, ends_at FROM holds WHERE digest = m.digest AND (ends_at IS NULL OR ends_at > now()) OFFSET 0) o
 			CROSS JOIN LATERAL (
 				SELECT name, expires_at FROM holdreporters
 				WHERE id = o.reporter_id AND expires_at > now() AND (namespace_id IS NULL OR namespace_id = $1) OFFSET 0) r
-			ORDER BY r.name) h
-		ORDER BY h.digest, h.reporter LIMIT $4`, namespace, repository, last, n+2*maxReporters+1)
+			ORDER BY r.name LIMIT $5) h
+		ORDER BY h.digest, h.reporter LIMIT $4`, namespace, repository, last, n+maxHolders+1, maxHolders)
 	if list, err = collect(rows, err, fmt.Sprintf("repository %d", repository)); err != nil {
 		return nil, next, err
 	}

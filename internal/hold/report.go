@@ -35,18 +35,19 @@ type Report struct {
 	Remove []oci.Digest
 	// Base is the revision to which a difference refers. Nil: any.
 	Base *int64
-	// Account is who sends the report, for people.
-	Account string
+	By   By
 }
 
 // Reported is the outcome of a report.
 type Reported struct {
-	Reporter string    `json:"reporter"`
-	Revision int64     `json:"revision" doc:"Rises with each report that changes something: the base of a difference"`
-	Digests  int64     `json:"digests" doc:"Digests that the reporter holds now"`
-	Added    int64     `json:"added"`
-	Removed  int64     `json:"removed"`
-	Expires  time.Time `json:"expires_at" doc:"When the holds end, unless the reporter reports again"`
+	Reporter string `json:"reporter"`
+	Revision int64  `json:"revision" doc:"Rises with each report that changes something: the base of a difference"`
+	Digests  int64  `json:"digests" doc:"Digests that the reporter holds now"`
+	Added    int64  `json:"added"`
+	Removed  int64  `json:"removed"`
+	// Ending is how many digests the reporter has left out without the right to end their holds.
+	Ending  int64     `json:"ending,omitempty" doc:"Digests that the reporter lists no more and that stay held until the lease ends that they had: the account may not delete in the namespace"`
+	Expires time.Time `json:"expires_at" doc:"When the holds end, unless the reporter reports again"`
 	// Missing is how many of the digests the registry doesn't have where the holds are in
 	// force; nil if that couldn't be told in time.
 	Missing        *int64       `json:"missing,omitempty" doc:"How many of these digests no manifest has yet, or any more. Absent if that could not be told in time"`
@@ -54,9 +55,10 @@ type Reported struct {
 }
 
 // Report takes a report: see the protocol in the package comment. Errors: NAME_UNKNOWN for an
-// unknown namespace; UNSUPPORTED with the status 400 for an invalid field, 409 for a base that
-// isn't the reporter's revision, 413 for too many digests; UNAVAILABLE if deletions hold the lock
-// for too long.
+// unknown namespace; DENIED for a reporter of another account, unless r.By may end holds;
+// UNSUPPORTED with the status 400 for an invalid field, 409 for a base that isn't the reporter's
+// revision or if there are too many reporters, 413 for too many digests; UNAVAILABLE if deletions
+// hold the lock for too long.
 func (h *Holds) Report(ctx context.Context, p Place, r Report) (Reported, error) {
 	began := time.Now()
 	items, err := h.check(p, r)
@@ -135,8 +137,11 @@ type reporting struct {
 	report    Report
 	namespace *int64
 	id        int64
+	owner     *int64
 	revision  int64
-	all       []Item // what the reporter holds after the report
+	expires   time.Time // when the holds end without this report
+	now       time.Time // by the database's clock
+	all       []Item    // what the reporter lists after the report
 	out       Reported
 }
 
@@ -165,12 +170,16 @@ func (t *reporting) run(ctx context.Context) error {
 	if n := len(t.all); n > t.h.opt.MaxDigests {
 		return t.h.tooMany(n)
 	}
+	if changes.ending > t.h.opt.MaxDigests {
+		return t.h.tooManyEnding(changes.ending, t.expires)
+	}
 	if err := t.write(ctx, changes); err != nil {
 		return err
 	}
 	t.out.Reporter, t.out.Digests = t.place.Reporter, int64(len(t.all))
-	t.out.Added, t.out.Removed = int64(changes.added), int64(len(changes.remove))
-	if err := t.renew(ctx, changes.any()); err != nil {
+	t.out.Added, t.out.Removed = int64(changes.added), int64(changes.removed)
+	t.out.Ending = int64(changes.ending)
+	if err := t.renew(ctx, changes); err != nil {
 		return err
 	}
 	if _, err := t.tx.Exec(ctx, "SELECT pg_advisory_xact_lock(1886745447, 0)"); err != nil {
@@ -181,67 +190,46 @@ func (t *reporting) run(ctx context.Context) error {
 	}
 	return audit.Append(ctx, t.tx, audit.Entry{Kind: audit.ReportHolds, Namespace: t.place.Namespace, Detail: map[string]any{
 		"reporter": t.place.Reporter, "revision": t.out.Revision, "digests": t.out.Digests, "added": t.out.Added, "removed": t.out.Removed,
+		"ending": t.out.Ending,
 	}})
-}
-
-// lock locks the reporter's row, and makes it if there is none.
-func (t *reporting) lock(ctx context.Context) error {
-	done, err := t.tx.Exec(ctx, `
-		INSERT INTO holdreporters (namespace_id, name, lease, expires_at) VALUES ($1, $2, $3, now())
-		ON CONFLICT (namespace_id, name) DO NOTHING`, t.namespace, t.place.Reporter, DefaultLease)
-	if err != nil {
-		return err
-	}
-	var others int64
-	err = t.tx.QueryRow(ctx, `
-		SELECT id, revision, (SELECT count(*) FROM holdreporters WHERE namespace_id IS NOT DISTINCT FROM $1 AND name <> $2)
-		FROM holdreporters WHERE namespace_id IS NOT DISTINCT FROM $1 AND name = $2 FOR UPDATE`, t.namespace, t.place.Reporter).
-		Scan(&t.id, &t.revision, &others)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return db.ErrLostRace // it was deleted meanwhile
-	}
-	if err == nil && done.RowsAffected() > 0 && others >= maxReporters {
-		return oci.Errorf(oci.Unsupported, "there are %d reporters already: delete one first", others).WithStatus(http.StatusConflict)
-	}
-	return err
 }
 
 // changes are what a report changes.
 type changes struct {
-	write  []Item // added, or with another UsedBy
-	added  int
-	remove [][]byte
+	write   []Item // added, or with another UsedBy
+	added   int
+	removed int
+	end     [][]byte // left out without the right to end holds
+	ending  int      // these, and those that earlier reports left out and that have not ended
+	remove  [][]byte // removed, or ended already
 }
 
-func (c *changes) any() bool { return len(c.write)+len(c.remove) > 0 }
+func (c *changes) any() bool { return len(c.write)+c.removed+len(c.end) > 0 }
+
+// stored is a hold as it is before the report.
+type stored struct {
+	Item
+	ends *time.Time // nil: with the lease
+}
 
 // diff compares the report with the reporter's holds. It sets t.all.
 func (t *reporting) diff(ctx context.Context) (c changes, err error) {
-	known := make(map[oci.Digest]string)
-	rows, err := t.tx.Query(ctx, "SELECT digest, used_by FROM holds WHERE reporter_id = $1 ORDER BY digest", t.id)
+	before, err := t.stored(ctx)
 	if err != nil {
 		return c, err
 	}
-	var raw []byte
-	var used string
-	var before []Item
-	_, err = pgx.ForEachRow(rows, []any{&raw, &used}, func() error {
-		d, err := oci.DigestFromBytes(raw)
-		known[d] = used
-		before = append(before, Item{d, used})
-		return err
-	})
-	if err != nil {
-		return c, err
+	known := make(map[oci.Digest]stored, len(before))
+	for _, s := range before {
+		known[s.Digest] = s
 	}
 	wanted := make(map[oci.Digest]bool, len(t.report.Items))
 	for _, item := range t.report.Items {
 		wanted[item.Digest] = true
-		used, there := known[item.Digest]
-		if !there {
+		s, there := known[item.Digest]
+		if !there || s.ends != nil {
 			c.added++
 		}
-		if !there || used != item.UsedBy {
+		if !there || s.ends != nil || s.UsedBy != item.UsedBy {
 			c.write = append(c.write, item)
 		}
 	}
@@ -250,16 +238,28 @@ func (t *reporting) diff(ctx context.Context) (c changes, err error) {
 		drop[d] = !wanted[d]
 	}
 	t.all = slices.Clone(t.report.Items)
-	for _, item := range before {
-		switch {
-		case wanted[item.Digest]:
-		case t.report.Full || drop[item.Digest]:
-			c.remove = append(c.remove, item.Digest.Bytes())
-		default:
-			t.all = append(t.all, item)
+	for _, s := range before {
+		if !wanted[s.Digest] {
+			t.leave(&c, s, t.report.Full || drop[s.Digest])
 		}
 	}
 	return c, nil
+}
+
+// stored returns the reporter's holds.
+func (t *reporting) stored(ctx context.Context) ([]stored, error) {
+	rows, err := t.tx.Query(ctx, "SELECT digest, used_by, ends_at FROM holds WHERE reporter_id = $1 ORDER BY digest", t.id)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s stored, err error) {
+		var raw []byte
+		if err := row.Scan(&raw, &s.UsedBy, &s.ends); err != nil {
+			return s, err
+		}
+		s.Digest, err = oci.DigestFromBytes(raw)
+		return s, err
+	})
 }
 
 // write changes the reporter's holds.
@@ -272,7 +272,14 @@ func (t *reporting) write(ctx context.Context, c changes) error {
 		_, err := t.tx.Exec(ctx, `
 			INSERT INTO holds (digest, reporter_id, used_by)
 			SELECT d, $1, u FROM unnest($2::bytea[], $3::text[]) AS w (d, u)
-			ON CONFLICT (digest, reporter_id) DO UPDATE SET used_by = EXCLUDED.used_by`, t.id, digests, used)
+			ON CONFLICT (digest, reporter_id) DO UPDATE SET used_by = EXCLUDED.used_by, ends_at = NULL`, t.id, digests, used)
+		if err != nil {
+			return err
+		}
+	}
+	for digests := range slices.Chunk(c.end, reportBatch) {
+		_, err := t.tx.Exec(ctx, `
+			UPDATE holds h SET ends_at = $3 FROM unnest($2::bytea[]) AS w (d) WHERE h.digest = w.d AND h.reporter_id = $1`, t.id, digests, t.expires)
 		if err != nil {
 			return err
 		}
@@ -287,8 +294,9 @@ func (t *reporting) write(ctx context.Context, c changes) error {
 	return nil
 }
 
-// renew renews the lease in the reporter's row.
-func (t *reporting) renew(ctx context.Context, changed bool) error {
+// renew renews the lease in the reporter's row. A shorter lease would end holds, so it shortens
+// only that of an account that may.
+func (t *reporting) renew(ctx context.Context, c changes) error {
 	var lease *time.Duration
 	if t.report.Lease != 0 {
 		lease = &t.report.Lease
@@ -296,10 +304,12 @@ func (t *reporting) renew(ctx context.Context, changed bool) error {
 	err := t.tx.QueryRow(ctx, `
 		UPDATE holdreporters SET kind = COALESCE(NULLIF(@kind::text, ''), kind), lease = COALESCE(@lease::interval, lease),
 			revision = revision + CASE WHEN @changed::boolean THEN 1 ELSE 0 END, digests = @digests, account = NULLIF(@account::text, ''),
-			reported_at = clock_timestamp(), expires_at = clock_timestamp() + COALESCE(@lease::interval, lease),
+			owner_id = @owner, reported_at = clock_timestamp(),
+			expires_at = GREATEST(clock_timestamp() + COALESCE(@lease::interval, lease), CASE WHEN NOT @may_end::boolean THEN expires_at END),
 			silent_told_at = NULL, ended_told_at = NULL
 		WHERE id = @id RETURNING revision, expires_at`, db.Args{
-		"id": t.id, "kind": t.report.Kind, "lease": lease, "changed": changed, "digests": len(t.all), "account": t.report.Account,
+		"id": t.id, "kind": t.report.Kind, "lease": lease, "changed": c.any(), "digests": len(t.all) + c.ending, "account": t.report.By.Name,
+		"owner": t.owner, "may_end": t.report.By.MayEnd,
 	}).Scan(&t.out.Revision, &t.out.Expires)
 	t.out.Expires = t.out.Expires.UTC()
 	return err

@@ -888,6 +888,7 @@ CREATE TABLE holdreporters (
     lease          interval NOT NULL,
     revision       bigint NOT NULL DEFAULT 0,
     digests        bigint NOT NULL DEFAULT 0,
+    owner_id       bigint,
     account        text COLLATE "C",
     created_at     timestamptz NOT NULL DEFAULT now(),
     reported_at    timestamptz NOT NULL DEFAULT now(),
@@ -900,7 +901,8 @@ COMMENT ON TABLE holdreporters IS 'who reports what is deployed: clusters, hosts
 COMMENT ON COLUMN holdreporters.namespace_id IS 'where its holds are in force; NULL: in every namespace';
 COMMENT ON COLUMN holdreporters.kind IS 'kubernetes, docker and so on: for people';
 COMMENT ON COLUMN holdreporters.revision IS 'rises with each change of its digests';
-COMMENT ON COLUMN holdreporters.digests IS 'number of its holds';
+COMMENT ON COLUMN holdreporters.digests IS 'number of its holds, with those that it has left out and that have not ended';
+COMMENT ON COLUMN holdreporters.owner_id IS 'account that it belongs to, which may be deleted; NULL: it was made without access control';
 COMMENT ON COLUMN holdreporters.account IS 'who sent the last report';
 COMMENT ON COLUMN holdreporters.expires_at IS 'when its holds end, unless it reports again';
 COMMENT ON COLUMN holdreporters.silent_told_at IS 'when it was told that no report has come for half of the lease; NULL: it was not';
@@ -913,17 +915,20 @@ CREATE TABLE holds (
     reporter_id bigint NOT NULL,
     used_by     text NOT NULL DEFAULT '',
     since       timestamptz NOT NULL DEFAULT now(),
+    ends_at     timestamptz,
     PRIMARY KEY (digest, reporter_id)
 );
 COMMENT ON TABLE holds IS 'digests that reporters hold';
 COMMENT ON COLUMN holds.used_by IS 'what uses it there, such as a pod: for people';
+COMMENT ON COLUMN holds.ends_at IS 'when it ends, unless the reporter''s lease ends before: its reporter has left it out without the right to delete; NULL: with the lease';
 
 CREATE INDEX holds_reporter_id_idx ON holds (reporter_id, digest);
 
 CREATE VIEW live_holds AS
-SELECT h.digest, h.used_by, h.since, r.id AS reporter_id, r.name AS reporter, r.namespace_id, r.expires_at
+SELECT h.digest, h.used_by, h.since, r.id AS reporter_id, r.name AS reporter, r.namespace_id,
+    LEAST(r.expires_at, h.ends_at) AS expires_at
 FROM holds h JOIN holdreporters r ON r.id = h.reporter_id
-WHERE r.expires_at > now();
+WHERE r.expires_at > now() AND (h.ends_at IS NULL OR h.ends_at > now());
 
 -- ---------------------------------------------------------------------------------------------
 -- Quotas of namespaces: how many bytes, repositories and tags a namespace may have

@@ -37,6 +37,21 @@ func (a *API) mayHold(ctx context.Context, access auth.Access, namespace string)
 	return a.server.Authorize(ctx, access, auth.OfNamespace(namespace))
 }
 
+// holdsBy returns who sends a report for the namespace, and whether that account may end holds
+// there: who may delete what is held may.
+func (a *API) holdsBy(ctx context.Context, namespace string) (hold.By, error) {
+	p := server.Observed(ctx).Principal
+	by := hold.By{ID: p.ID, Name: p.Name}
+	err := a.mayHold(ctx, auth.Delete, namespace)
+	switch code := oci.CodeOf(err); {
+	case err == nil:
+		by.MayEnd = true
+	case code == oci.Denied || code == oci.Unauthorized:
+		err = nil
+	}
+	return by, err
+}
+
 type reportInput struct {
 	ReporterInput
 	Lease string `query:"lease" doc:"How long the holds last without another report, such as 90m, 24h or 7d: from a minute to 30 days. Absent: as before; 24h for a new reporter" example:"24h"`
@@ -85,7 +100,9 @@ func (a *API) addHolds() {
 			"nor their indexes, children and attached manifests. The holds of a reporter end together when its lease is over; each report renews it, also " +
 			"one that changes nothing. A digest that isn't there yet is remembered. The body is the whole list, as JSON or as a stream of one item per " +
 			"line; or a difference: add, remove, and base, the revision to which it refers. A report is stored as a whole or not at all. " +
-			"Needs the access hold in the namespace; without one, the access operate.",
+			"Needs the access hold in the namespace; without one, the access operate. A reporter belongs to the account that made it; others need the " +
+			"access delete to report under its name. What an account without the access delete leaves out, or gives a shorter lease, stays held until the " +
+			"lease ends that it had.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *reportInput) (*reportOutput, error) {
 		if err := a.mayHold(ctx, auth.Hold, in.Namespace); err != nil {
@@ -95,11 +112,16 @@ func (a *API) addHolds() {
 		if err != nil {
 			return nil, err
 		}
+		by, err := a.holdsBy(ctx, in.Namespace)
+		if err != nil {
+			return nil, err
+		}
 		report, err := a.readReport(in.writer, in.request)
 		if err != nil {
 			return nil, err
 		}
-		report.Lease, report.Kind, report.Account = lease, in.Kind, server.Observed(ctx).Principal.Name
+		report.Lease, report.Kind = lease, in.Kind
+		report.By = by
 		done, err := a.opt.Holds.Report(ctx, in.place(), *report)
 		return &reportOutput{done}, err
 	})
@@ -170,12 +192,12 @@ func (a *API) addReporters(tags []string) {
 		return &output{r}, err
 	})
 	add(a, auth.Ping, huma.Operation{
-		OperationID: "deleteHoldReporter", Method: http.MethodDelete, Path: "/holds/{reporter}", Tags: tags, Extensions: checked(auth.Maintain),
+		OperationID: "deleteHoldReporter", Method: http.MethodDelete, Path: "/holds/{reporter}", Tags: tags, Extensions: checked(auth.Delete),
 		Summary:       "Delete a reporter and its holds",
-		Description:   "The holds end at once. If the reporter reports again, it is a new one. Needs the access maintain in the namespace; without one, the access operate.",
+		Description:   "The holds end at once. If the reporter reports again, it is a new one. Needs the access delete in the namespace; without one, the access operate.",
 		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *ReporterInput) (*struct{}, error) {
-		if err := a.mayHold(ctx, auth.Maintain, in.Namespace); err != nil {
+		if err := a.mayHold(ctx, auth.Delete, in.Namespace); err != nil {
 			return nil, err
 		}
 		return nil, holds.Delete(ctx, in.place())

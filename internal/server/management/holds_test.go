@@ -103,7 +103,8 @@ func TestHoldsAccess(t *testing.T) {
 	for _, c := range []struct {
 		method, path, body, allowed string
 	}{
-		{"PUT", "/holds/p?namespace=acme", report, "root admin maintainer writer reader"},
+		{"PUT", "/holds/p?namespace=acme", report, "root admin maintainer"},                    // root's
+		{"PUT", "/holds/{name}?namespace=acme", report, "root admin maintainer writer reader"}, // one's own
 		{"GET", "/holds?namespace=acme", "", "root admin maintainer"},
 		{"GET", "/holds/p?namespace=acme", "", "root admin maintainer"},
 		{"GET", "/holds/p/digests?namespace=acme", "", "root admin maintainer"},
@@ -117,7 +118,7 @@ func TestHoldsAccess(t *testing.T) {
 		{"PUT", "/holds/p?namespace=none", report, "root"},
 	} {
 		for _, name := range []string{"root", "admin", "maintainer", "writer", "reader", "stranger"} {
-			a := r.as(name).Manage(t, c.method, c.path, c.body)
+			a := r.as(name).Manage(t, c.method, strings.ReplaceAll(c.path, "{name}", name), c.body)
 			if want := !strings.Contains(c.allowed, name); (a.StatusCode == 403) != want || a.StatusCode == 401 || a.StatusCode >= 500 {
 				t.Errorf("%s %s by %s: %d %s", c.method, c.path, name, a.StatusCode, a.Content)
 			}
@@ -130,7 +131,30 @@ func TestHoldsAccess(t *testing.T) {
 	r.as("admin").Manage(t, "PUT", "/organization/acme/robots/cluster", `{"actions":["hold"]}`).Into(t, 201, &robot)
 	r.Grant(t, "acme", "acme+cluster", auth.Reader)
 	cluster := r.with(servertest.Basic("acme+cluster", robot.Token))
-	cluster.Manage(t, "PUT", "/holds/p?namespace=acme", report).WantStatus(t, 200)
+	cluster.Manage(t, "PUT", "/holds/p?namespace=acme", report).Refused(t, 403, "insufficient_scope", "another account")
+	d := oci.Compute(oci.SHA256, []byte("x")).String()
+	var done hold.Reported
+	cluster.Manage(t, "PUT", "/holds/cluster?namespace=acme&lease=7d", `{"digests":["`+d+`"]}`).Into(t, 200, &done)
+	before := done
+	done = hold.Reported{}
+	cluster.Manage(t, "PUT", "/holds/cluster?namespace=acme&lease=1m", report).Into(t, 200, &done)
+	if done.Ending != 1 || done.Removed != 0 || done.Expires.Before(before.Expires) {
+		t.Errorf("an empty report of a robot that may not delete: %+v", done)
+	}
+	// A token that may not delete ends nothing, whatever its account's role is.
+	var limited struct {
+		Token struct {
+			Code string `json:"token_code"`
+		}
+	}
+	r.as("maintainer").Manage(t, "POST", "/user/apptoken", `{"title":"t","actions":["hold","maintain"]}`).Into(t, 200, &limited)
+	token := r.with(servertest.Basic("maintainer", limited.Token.Code))
+	token.Manage(t, "PUT", "/holds/cluster?namespace=acme", report).WantStatus(t, 403)
+	token.Manage(t, "DELETE", "/holds/cluster?namespace=acme", "").WantStatus(t, 403)
+	r.as("maintainer").Manage(t, "PUT", "/holds/cluster?namespace=acme&lease=1m", report).Into(t, 200, &done)
+	if done.Removed != 1 {
+		t.Errorf("a maintainer's report: %+v", done)
+	}
 	cluster.Manage(t, "GET", "/holds?namespace=acme", "").WantStatus(t, 403)
 	cluster.Do(t, "GET", "/v2/acme/app/manifests/v1", "").WantStatus(t, 403)
 }

@@ -127,7 +127,7 @@ func (r *reporting) send(cmd *cobra.Command, c *api.Client, reporter string, ite
 			missing = humanize.Comma(*done.Missing)
 		}
 		return fields(w, "digests", humanize.Comma(done.Digests), "added", humanize.Comma(done.Added), "removed", humanize.Comma(done.Removed),
-			"not in the registry", missing, "held until", clock(&done.Expires))
+			"left out, held for now", humanize.Comma(done.Ending), "not in the registry", missing, "held until", clock(&done.Expires))
 	})
 }
 

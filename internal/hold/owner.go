@@ -1,0 +1,157 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// A reporter belongs to the account that has made it. Only this account, and those that may
+// delete in the namespace, report under its name. For what a report says about a reporter's
+// digests decides what may be deleted: whoever could report for somebody else's cluster could end
+// its holds by an empty list.
+//
+// Ending a hold before its time is a deletion's first half, so it needs the same right. What an
+// account without this right leaves out of its own report isn't renewed, and ends when the lease
+// ends that it had (the column ends_at of holds). A shorter lease doesn't end holds earlier either.
+
+// By is who sends a report. Its zero value is nobody, who may end no holds.
+type By struct {
+	ID     int64  // of the account; 0: the registry has no access control
+	Name   string // of the account
+	MayEnd bool   // whether it may delete where the holds are in force
+}
+
+func (b By) id() *int64 {
+	if b.ID == 0 {
+		return nil
+	}
+	return &b.ID
+}
+
+// Places that reporters take in a namespace, or as reporters of the whole registry.
+const (
+	// maxReporters is how many places an account may take.
+	maxReporters = 100
+	// fullReporters is how many places there are before an account that has taken its share
+	// of them gets no more.
+	fullReporters = 1000
+	// ownShare is that share: so many places an account gets whatever the others have taken.
+	ownShare = 10
+	// maxHolders is how many reporters a list names for one digest.
+	maxHolders = 200
+)
+
+// lock locks the reporter's row, and makes it if there is none.
+func (t *reporting) lock(ctx context.Context) error {
+	found, err := t.find(ctx)
+	if err != nil {
+		return err
+	}
+	if !found {
+		if err := t.make(ctx); err != nil {
+			return err
+		}
+		if found, err = t.find(ctx); err != nil {
+			return err
+		}
+		if !found {
+			return db.ErrLostRace // it was deleted meanwhile
+		}
+	}
+	return t.own(ctx)
+}
+
+// find locks the reporter's row and reads it.
+func (t *reporting) find(ctx context.Context) (bool, error) {
+	err := t.tx.QueryRow(ctx, `
+		SELECT id, revision, owner_id, expires_at, clock_timestamp() FROM holdreporters
+		WHERE namespace_id IS NOT DISTINCT FROM $1 AND name = $2 FOR UPDATE`, t.namespace, t.place.Reporter).
+		Scan(&t.id, &t.revision, &t.owner, &t.expires, &t.now)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// make makes the reporter's row, if its account has a place left. The advisory lock lets those
+// that make reporters in one namespace count each other's. Nobody waits for it who has locked a
+// reporter's row.
+func (t *reporting) make(ctx context.Context) error {
+	_, err := t.tx.Exec(ctx, "SELECT pg_advisory_xact_lock(1886745448, hashint8(COALESCE($1::bigint, 0)))", t.namespace)
+	if err != nil {
+		return err
+	}
+	var mine, all int64
+	err = t.tx.QueryRow(ctx, `
+		SELECT count(*) FILTER (WHERE owner_id IS NOT DISTINCT FROM $2), count(*) FROM holdreporters
+		WHERE namespace_id IS NOT DISTINCT FROM $1 AND name <> $3`, t.namespace, t.report.By.id(), t.place.Reporter).Scan(&mine, &all)
+	switch {
+	case err != nil:
+		return err
+	case mine >= maxReporters:
+		return oci.Errorf(oci.Unsupported, "there are %d reporters of yours already: delete one first, or report by another account", mine).
+			WithStatus(http.StatusConflict)
+	case all >= fullReporters && mine >= ownShare:
+		return oci.Errorf(oci.Unsupported, "there are %d reporters already, %d of them yours: delete one first", all, mine).
+			WithStatus(http.StatusConflict)
+	}
+	_, err = t.tx.Exec(ctx, `
+		INSERT INTO holdreporters (namespace_id, name, lease, expires_at, owner_id) VALUES ($1, $2, $3, now(), $4)
+		ON CONFLICT (namespace_id, name) DO NOTHING`, t.namespace, t.place.Reporter, DefaultLease, t.report.By.id())
+	return err
+}
+
+// own returns an error unless the account may report under the reporter's name. A reporter whose
+// account is gone, or that was made without access control, becomes that of the next account which
+// may.
+func (t *reporting) own(ctx context.Context) error {
+	by := t.report.By
+	mine := t.owner != nil && *t.owner == by.ID
+	if !mine && !by.MayEnd {
+		return oci.Errorf(oci.Denied, "the reporter %s belongs to another account: report under another name, or as one that may delete there", t.place).
+			WithDetail(map[string]string{"reporter": t.place.Reporter})
+	}
+	if mine || by.ID == 0 {
+		return nil
+	}
+	var gone bool
+	err := t.tx.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM accounts WHERE id = $1)", t.owner).Scan(&gone)
+	if err == nil && gone {
+		t.owner = by.id()
+	}
+	return err
+}
+
+// leave decides what becomes of a hold that the report doesn't list. dropped says that the report
+// drops it; a difference leaves others as they are.
+func (t *reporting) leave(c *changes, s stored, dropped bool) {
+	switch {
+	case s.ends != nil && !s.ends.After(t.now): // it has ended
+		c.remove = append(c.remove, s.Digest.Bytes())
+	case dropped && (t.report.By.MayEnd || !t.expires.After(t.now)):
+		c.remove = append(c.remove, s.Digest.Bytes())
+		c.removed++
+	case s.ends != nil:
+		c.ending++
+	case dropped:
+		c.end = append(c.end, s.Digest.Bytes())
+		c.ending++
+	default:
+		t.all = append(t.all, s.Item)
+	}
+}
+
+// tooManyEnding is the error if more digests were left out than a reporter may hold. Otherwise a
+// report a minute, each of other digests, would hold any number of them.
+func (h *Holds) tooManyEnding(n int, expires time.Time) error {
+	return oci.Errorf(oci.Unsupported, "%d digests that the reporter has left out are still held, of which there may be %d: the last of them until %s, unless an account that may delete reports",
+		n, h.opt.MaxDigests, expires.UTC().Format(time.RFC3339)).
+		WithStatus(http.StatusRequestEntityTooLarge).WithDetail(map[string]int{"most": h.opt.MaxDigests})
+}

@@ -1,0 +1,165 @@
+package hold_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/hold"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// account makes an account and returns it as a reader, who may end no holds.
+func (b *bundle) account(t *testing.T, name string) hold.By {
+	t.Helper()
+	return hold.By{ID: b.number(t, "INSERT INTO accounts (name, kind) VALUES ($1, 'user') RETURNING id", name), Name: name}
+}
+
+func (b *bundle) refused(t *testing.T, p hold.Place, r hold.Report, code oci.Code) {
+	t.Helper()
+	if done, err := b.Report(t.Context(), p, r); oci.CodeOf(err) != code {
+		t.Errorf("a report of %s by %q: %+v %v, want %s", p, r.By.Name, done, err, code)
+	}
+}
+
+// held says which of the digests below n are held in acme.
+func (b *bundle) held(t *testing.T, n int) (list []int) {
+	t.Helper()
+	for i := range n {
+		of, err := b.OfDigest(t.Context(), "acme", digest(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(of) > 0 {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// TestOwner: nobody but its account reports for a reporter, except who may delete. A maintainer's
+// report leaves it with its account, unless that is gone.
+func TestOwner(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	robot, other, boss := b.account(t, "robot"), b.account(t, "other"), b.account(t, "boss")
+	boss.MayEnd = true
+	list := items(0, 3, "")
+	b.report(t, acme, hold.Report{Full: true, Items: list, By: robot})
+	for _, r := range []hold.Report{{Full: true}, {}, {Items: list}, {Remove: []oci.Digest{digest(0)}}, {Full: true, Items: list, Lease: time.Minute}} {
+		r.By = other
+		b.refused(t, acme, r, oci.Denied)
+		r.By = hold.By{} // nobody
+		b.refused(t, acme, r, oci.Denied)
+	}
+	if got := b.held(t, 3); len(got) != 3 {
+		t.Errorf("held after reports by others: %v", got)
+	}
+	if got := b.report(t, acme, hold.Report{Full: true, Items: list[:1], By: boss}); got.Digests != 1 || got.Removed != 2 || len(b.held(t, 3)) != 1 {
+		t.Errorf("a maintainer's report: %+v", got)
+	}
+	b.report(t, acme, hold.Report{By: robot})
+	if r, err := b.Get(t.Context(), acme); err != nil || r.Owner != "robot" {
+		t.Errorf("%+v %v", r, err)
+	}
+	b.exec(t, "DELETE FROM accounts WHERE name = 'robot'")
+	b.refused(t, acme, hold.Report{By: b.account(t, "robot")}, oci.Denied) // another account of the same name
+	b.report(t, acme, hold.Report{By: boss})
+	if r, err := b.Get(t.Context(), acme); err != nil || r.Owner != "boss" {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// TestEndingHolds: an account that may not delete can't end holds before the lease that they had,
+// neither by leaving them out nor by a shorter lease. One that may ends them at once.
+func TestEndingHolds(t *testing.T) {
+	t.Parallel()
+	b := setup(t, func(o *hold.Options) { o.MaxDigests = 4 })
+	robot := b.account(t, "robot")
+	first := b.report(t, acme, hold.Report{Full: true, Items: items(0, 4, ""), Lease: time.Hour, By: robot})
+	got := b.report(t, acme, hold.Report{Full: true, Lease: time.Minute, By: robot})
+	if got.Digests != 0 || got.Removed != 0 || got.Ending != 4 || got.Expires.Before(first.Expires) || len(b.held(t, 4)) != 4 {
+		t.Errorf("an empty list: %+v, held %v", got, b.held(t, 4))
+	}
+	got = b.report(t, acme, hold.Report{Items: items(0, 1, ""), Lease: 2 * time.Hour, By: robot})
+	if got.Digests != 1 || got.Added != 1 || got.Ending != 3 {
+		t.Errorf("one of them again: %+v", got)
+	}
+	b.report(t, acme, hold.Report{Full: true, Items: items(4, 5, ""), By: robot})                   // 4 are ending
+	b.refused(t, acme, hold.Report{Full: true, Items: items(5, 6, ""), By: robot}, oci.Unsupported) // 5 would be
+	b.exec(t, "UPDATE holds SET ends_at = ends_at - interval '61 min' WHERE ends_at IS NOT NULL")   // 0 ends in 59 minutes
+	if held := b.held(t, 5); fmt.Sprint(held) != "[0 4]" {
+		t.Errorf("after the first lease, %v are held", held)
+	}
+	if r, err := b.Get(t.Context(), acme); err != nil || r.State != hold.Live {
+		t.Errorf("%+v %v", r, err)
+	}
+	got = b.report(t, acme, hold.Report{Full: true, Items: items(5, 6, ""), By: robot})
+	if got.Ending != 2 || got.Digests != 1 || b.number(t, "SELECT count(*) FROM holds") != 3 {
+		t.Errorf("a report after the first lease: %+v", got)
+	}
+	robot.MayEnd = true
+	got = b.report(t, acme, hold.Report{Full: true, Items: items(5, 6, ""), Lease: time.Minute, By: robot})
+	if held := b.held(t, 6); fmt.Sprint(held) != "[5]" || got.Removed != 2 || time.Until(got.Expires) > 2*time.Minute {
+		t.Errorf("by one who may delete: %+v, held %v", got, held)
+	}
+}
+
+// TestEndedLease: when a lease is over, its holds have ended for whoever reports next.
+func TestEndedLease(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	robot := b.account(t, "robot")
+	b.report(t, acme, hold.Report{Full: true, Items: items(0, 4, ""), By: robot})
+	b.exec(t, "UPDATE holdreporters SET expires_at = now() - interval '1 second'")
+	if got := b.report(t, acme, hold.Report{Full: true, Items: items(0, 1, ""), By: robot}); got.Removed != 3 || got.Ending != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestPlacesOfAccounts: accounts make reporters at the same time. No account gets more than its
+// places, and what one takes leaves the others theirs.
+func TestPlacesOfAccounts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	replica, err := hold.New(hold.Options{DB: b.d})
+	if err != nil {
+		t.Fatal(err)
+	}
+	greedy, other, late := b.account(t, "greedy"), b.account(t, "other"), b.account(t, "late")
+	b.exec(t, `INSERT INTO holdreporters (namespace_id, name, lease, expires_at, owner_id)
+		SELECT n.id, 'g' || i, '1 day', now() + interval '1 day', $1 FROM top_level_namespaces n, generate_series(1, 92) i WHERE n.name = 'acme'`, greedy.ID)
+	var made [2]atomic.Int64
+	var all sync.WaitGroup
+	for i := range 32 {
+		who, by := i%2, greedy
+		if who == 1 {
+			by = other
+		}
+		at := []*hold.Holds{b.Holds, replica}[rand.IntN(2)]
+		all.Go(func() {
+			_, err := at.Report(t.Context(), hold.Place{Namespace: "acme", Reporter: fmt.Sprint("new", i)}, hold.Report{By: by})
+			if told, ok := errors.AsType[*oci.Error](err); err == nil {
+				made[who].Add(1)
+			} else if !ok || told.HTTPStatus() != 409 {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if made[0].Load() != 8 || made[1].Load() != 16 {
+		t.Errorf("one account got %d places of 8, the other %d of 16", made[0].Load(), made[1].Load())
+	}
+	if n := b.number(t, "SELECT count(*) FROM holdreporters WHERE owner_id = $1", greedy.ID); n != 100 {
+		t.Errorf("the account has %d reporters", n)
+	}
+	b.exec(t, `INSERT INTO holdreporters (namespace_id, name, lease, expires_at, owner_id)
+		SELECT n.id, 'x' || i, '1 day', now() + interval '1 day', -i / 100 - 1 FROM top_level_namespaces n, generate_series(1, 900) i WHERE n.name = 'acme'`)
+	b.refused(t, hold.Place{Namespace: "acme", Reporter: "more"}, hold.Report{By: other}, oci.Unsupported)
+	b.report(t, hold.Place{Namespace: "acme", Reporter: "more"}, hold.Report{By: late})
+	b.report(t, hold.Place{Namespace: "other", Reporter: "more"}, hold.Report{By: greedy})
+}
