@@ -23,7 +23,8 @@ func (b bundle) begun(t *testing.T, path string) catalog.Upload {
 	}
 	u := list[0]
 	u.Repository = path
-	if u.Attempt, _, err = b.ClaimUpload(t.Context(), u, 1); err != nil {
+	claim, err := b.ClaimUpload(t.Context(), u, 1, catalog.UploadNeed{})
+	if u.Attempt = claim.Attempt; err != nil {
 		t.Fatal(err)
 	}
 	return u
@@ -42,10 +43,10 @@ func TestAttackStalledWriter(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
 	for what, end := range map[string]func(u catalog.Upload) error{
-		"claimed": func(u catalog.Upload) error { _, _, err := b.ClaimUpload(ctx, u, 1); return err },
+		"claimed": func(u catalog.Upload) error { _, err := b.ClaimUpload(ctx, u, 1, catalog.UploadNeed{}); return err },
 		"committed": func(u catalog.Upload) error {
-			attempt, _, err := b.ClaimUpload(ctx, u, 1)
-			u.Attempt = attempt
+			claim, err := b.ClaimUpload(ctx, u, 1, catalog.UploadNeed{})
+			u.Attempt = claim.Attempt
 			if err == nil {
 				err = b.commit(u, "content")
 			}
@@ -67,7 +68,7 @@ func TestAttackStalledWriter(t *testing.T) {
 		catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
 		_, err = b.SaveUpload(ctx, u)
 		catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
-		_, _, err = b.ClaimUpload(ctx, u, 1)
+		_, err = b.ClaimUpload(ctx, u, 1, catalog.UploadNeed{})
 		catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
 		for _, content := range []string{"late " + what, "content"} { // content of no blob, and content that may be a blob already
 			catalogtest.WantCode(t, b.commit(u, content), oci.BlobUploadInvalid)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
@@ -36,7 +37,7 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 			return false, err
 		}
 	}
-	if err := c.AdmitBlob(ctx, path, d, known.Size); err != nil {
+	if err := c.AdmitBlob(ctx, path, uuid.Nil, d, known.Size); err != nil {
 		return false, err
 	}
 	doing := fmt.Sprintf("mounting blob %s of %s in %s", d, from, path)

@@ -225,7 +225,7 @@ func TestUploadOfDeletedRepository(t *testing.T) {
 	b.Drain(t, w)
 	_, err = b.Upload(t.Context(), "acme/app", u.ID)
 	catalogtest.WantCode(t, err, oci.BlobUploadUnknown)
-	_, _, err = b.ClaimUpload(t.Context(), u, 1)
+	_, err = b.ClaimUpload(t.Context(), u, 1, catalog.UploadNeed{})
 	catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
 	_, err = b.SaveUpload(t.Context(), u)
 	catalogtest.WantCode(t, err, oci.BlobUploadInvalid)

@@ -140,7 +140,7 @@ func TestLostBlobRefusesAStalledUpload(t *testing.T) {
 	b.lose(t, d)
 	before := b.row(t, d)
 	u := b.begun(t, "r")
-	if _, _, err := b.ClaimUpload(t.Context(), u, 1); err != nil {
+	if _, err := b.ClaimUpload(t.Context(), u, 1, catalog.UploadNeed{}); err != nil {
 		t.Fatal(err)
 	}
 	catalogtest.WantCode(t, b.CommitUpload(t.Context(), u, d, u.StorageKey+"-7", false), oci.BlobUploadInvalid)

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/purser-registry/purser/internal/oci"
@@ -42,7 +43,8 @@ type quotaState struct {
 	read        time.Time
 	namespaceID int64 // 0: the namespace has no quota, or doesn't exist
 	hard        Usage // the hard limits; 0: none
-	used        Usage
+	used        Usage // with the bytes of unfinished uploads
+	unfinished  int64
 }
 
 // fits says whether a namespace could use `more` in addition and still be below `percent` of its
@@ -106,39 +108,46 @@ func (m *quotaCache) mayNote(namespace, what string) bool {
 	return true
 }
 
-// quotaOf returns the hard limits of the namespace of a repository and what it uses. Numbers from
-// memory are used only if `more` still fits comfortably.
-func (c *Catalog) quotaOf(ctx context.Context, namespace string, more Usage) (quotaState, error) {
+// quotaOf returns the hard limits of the namespace of a repository and what it uses, with its
+// unfinished uploads except for `own`. Numbers from memory, which have the upload `own` too, are
+// used only if `more` still fits comfortably.
+func (c *Catalog) quotaOf(ctx context.Context, namespace string, own uuid.UUID, more Usage) (quotaState, error) {
 	if q, ok := c.quotas.get(namespace); ok && q.fits(more, quotaNear) {
 		return q, nil
 	}
 	q := quotaState{read: time.Now()}
+	var others int64
 	err := c.db.Pool.QueryRow(ctx, `
 		SELECT q.namespace_id, q.bytes + s.bytes, q.repositories + s.repositories, q.tags + s.tags,
 			COALESCE(purser_quota_part(q.bytes_limit, q.hard_percent), 0),
 			COALESCE(purser_quota_part(q.repositories_limit, q.hard_percent), 0),
-			COALESCE(purser_quota_part(q.tags_limit, q.hard_percent), 0)
+			COALESCE(purser_quota_part(q.tags_limit, q.hard_percent), 0),
+			purser_quota_uploads(n.id, $2), purser_quota_uploads(n.id, $3)
 		FROM live_namespaces n JOIN namespacequotas q ON q.namespace_id = n.id
 		CROSS JOIN LATERAL purser_quota_slots(n.id) s
-		WHERE n.name = $1 AND q.counted`, namespace).
-		Scan(&q.namespaceID, &q.used.Bytes, &q.used.Repositories, &q.used.Tags, &q.hard.Bytes, &q.hard.Repositories, &q.hard.Tags)
+		WHERE n.name = $1 AND q.counted`, namespace, uuid.Nil, own).
+		Scan(&q.namespaceID, &q.used.Bytes, &q.used.Repositories, &q.used.Tags, &q.hard.Bytes, &q.hard.Repositories, &q.hard.Tags, &q.unfinished, &others)
 	if err != nil && !isNoRows(err) {
 		return q, fmt.Errorf("reading the quota of %s: %w", namespace, err)
 	}
+	committed := q.used.Bytes
+	q.used.Bytes = AddSizes(committed, q.unfinished)
 	c.quotas.put(namespace, q)
+	q.unfinished, q.used.Bytes = others, AddSizes(committed, others)
 	return q, nil
 }
 
 // AdmitBlob returns an error if a blob of `size` bytes can't be pushed to a repository because of
 // its namespace's quota. `d` is the blob's digest, or zero if it isn't known yet. A blob that the
-// namespace has already needs nothing; AdmitBlob finds that out only by the digest. Error: DENIED
-// with status 409.
-func (c *Catalog) AdmitBlob(ctx context.Context, path string, d oci.Digest, size int64) error {
+// namespace has already needs nothing; AdmitBlob finds that out only by the digest. `upload` is the
+// upload that the blob arrives by, whose bytes `size` has already, or uuid.Nil. Error: DENIED with
+// status 409.
+func (c *Catalog) AdmitBlob(ctx context.Context, path string, upload uuid.UUID, d oci.Digest, size int64) error {
 	if size <= 0 {
 		return nil
 	}
 	namespace, _, _ := strings.Cut(path, "/")
-	q, err := c.quotaOf(ctx, namespace, Usage{Bytes: size})
+	q, err := c.quotaOf(ctx, namespace, upload, Usage{Bytes: size})
 	if err != nil || q.fits(Usage{Bytes: size}, 100) {
 		return err
 	}
@@ -154,7 +163,7 @@ func (c *Catalog) AdmitBlob(ctx context.Context, path string, d oci.Digest, size
 			return nil
 		}
 	}
-	return c.overQuota(ctx, namespace, quotaExcess{"bytes", q.hard.Bytes, q.used.Bytes, size})
+	return c.overQuota(ctx, namespace, quotaExcess{"bytes", q.hard.Bytes, q.used.Bytes, size, q.unfinished})
 }
 
 // admitTags returns an error if the tags can't be made because of the quota of the repository's
@@ -165,7 +174,7 @@ func (c *Catalog) admitTags(ctx context.Context, path string, tags []string) err
 	}
 	namespace, _, _ := strings.Cut(path, "/")
 	more := Usage{Tags: int64(len(tags))}
-	q, err := c.quotaOf(ctx, namespace, more)
+	q, err := c.quotaOf(ctx, namespace, uuid.Nil, more)
 	if err != nil || q.fits(more, 100) {
 		return err
 	}
@@ -184,7 +193,7 @@ func (c *Catalog) admitTags(ctx context.Context, path string, tags []string) err
 	if q.fits(more, 100) {
 		return nil
 	}
-	return c.overQuota(ctx, namespace, quotaExcess{"tags", q.hard.Tags, q.used.Tags, more.Tags})
+	return c.overQuota(ctx, namespace, quotaExcess{"tags", q.hard.Tags, q.used.Tags, more.Tags, 0})
 }
 
 // admitRepository returns an error if a repository can't be made because of its namespace's
@@ -192,11 +201,11 @@ func (c *Catalog) admitTags(ctx context.Context, path string, tags []string) err
 func (c *Catalog) admitRepository(ctx context.Context, path string) error {
 	namespace, _, _ := strings.Cut(path, "/")
 	more := Usage{Repositories: 1}
-	q, err := c.quotaOf(ctx, namespace, more)
+	q, err := c.quotaOf(ctx, namespace, uuid.Nil, more)
 	if err != nil || q.fits(more, 100) {
 		return err
 	}
-	return c.overQuota(ctx, namespace, quotaExcess{"repositories", q.hard.Repositories, q.used.Repositories, 1})
+	return c.overQuota(ctx, namespace, quotaExcess{"repositories", q.hard.Repositories, q.used.Repositories, 1, 0})
 }
 
 // quotaExcess says what a hard limit has refused: `needed` in addition to what is used.
@@ -205,6 +214,8 @@ type quotaExcess struct {
 	Limit  int64  `json:"limit"`
 	Used   int64  `json:"used"`
 	Needed int64  `json:"needed"`
+	// Unfinished is how much of Used is in unfinished uploads.
+	Unfinished int64 `json:"unfinished,omitempty"`
 }
 
 // quotaRefusal turns the error of a trigger that has refused a change of the repository or
@@ -237,6 +248,9 @@ func (c *Catalog) overQuota(ctx context.Context, namespace string, e quotaExcess
 	most, used, needed := fmt.Sprint(e.Limit, " ", e.Quota), fmt.Sprint(e.Used), fmt.Sprint(e.Needed)
 	if e.Quota == "bytes" {
 		most, used, needed = FormatBytes(e.Limit)+" of blobs", FormatBytes(e.Used), FormatBytes(e.Needed)
+		if e.Unfinished > 0 {
+			used += " (" + FormatBytes(e.Unfinished) + " of it in unfinished uploads)"
+		}
 	}
 	return oci.Errorf(oci.Denied, "namespace %s may have %s, has %s, and this needs %s more: delete something first, or ask for a higher quota",
 		namespace, most, used, needed).WithStatus(http.StatusConflict).WithDetail(e)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
@@ -138,7 +139,7 @@ func TestQuotaDecidesByTriggers(t *testing.T) {
 	ctx := t.Context()
 	config := b.Push(t, "acme/app", "{}")
 	b.limit(t, "acme", catalog.Usage{Bytes: 1000, Repositories: 10, Tags: 10})
-	if err := b.AdmitBlob(ctx, "acme/app", oci.Digest{}, 1); err != nil { // now in memory
+	if err := b.AdmitBlob(ctx, "acme/app", uuid.Nil, oci.Digest{}, 1); err != nil { // now in memory
 		t.Fatal(err)
 	}
 	b.Exec(t, "UPDATE namespacequotas SET bytes_limit = 2, repositories_limit = 1, tags_limit = 1")

@@ -190,19 +190,27 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 // attempt u.Attempt, and reserves n object numbers for the caller. It returns the new attempt
 // and the lowest reserved number, `next`; the others follow it without gaps. Error:
 // BLOB_UPLOAD_INVALID with status 416 if another request has claimed or changed the upload
-// since u was read.
-func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, next int64, err error) {
-	err = c.db.Pool.QueryRow(ctx, `
+// since u was read; DENIED with status 409 if the namespace's quota has no room for what the
+// request needs.
+func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int, need UploadNeed) (claim UploadClaim, err error) {
+	b := new(batch)
+	b.row([]any{&claim.Attempt, &claim.Next}, `
 		UPDATE uploads SET attempt = attempt + 1, numbers = numbers + $3, updated_at = now()
 		WHERE id = $1 AND attempt = $2 AND status = 1
-		RETURNING attempt, numbers - $3`, u.ID, u.Attempt, n).Scan(&attempt, &next)
+		RETURNING attempt, numbers - $3`, u.ID, u.Attempt, n)
+	room := c.reserve(b, u, u.Attempt+1, need)
+	err = b.send(ctx, c.db.Pool)
 	if isNoRows(err) {
-		return 0, 0, uploadMoved()
+		return claim, uploadMoved()
 	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("claiming upload %s: %w", u.ID, err)
+		if refused := c.quotaRefusal(ctx, u.Repository, err); oci.CodeOf(refused) != "" {
+			return claim, refused
+		}
+		return claim, fmt.Errorf("claiming upload %s: %w", u.ID, err)
 	}
-	return attempt, next, nil
+	claim.Room = room.bytes()
+	return claim, nil
 }
 
 // UploadNumbers reserves n more object numbers, never used before, for the request that has
@@ -225,26 +233,34 @@ func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int
 // caller has claimed the upload. The caller may then tell the client that the bytes are saved.
 // From the first save on, the upload belongs to its repository: deleting the repository
 // cancels the upload. If the repository is deleted during the first save, the reaper later
-// deletes the upload as abandoned. SaveUpload returns the upload as its row is now, with a
-// Ticket if the upload has no object yet. Error: the same as ClaimUpload's.
+// deletes the upload as abandoned. From it on, too, the upload's bytes count for its namespace's
+// quota. SaveUpload returns the upload as its row is now, with a
+// Ticket if the upload has no object yet. Errors: the same as ClaimUpload's.
 func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	taken := 0
 	if u.StoreState == nil && u.Ticket == NoTicket {
 		taken = 1
 	}
-	err := c.db.Pool.QueryRow(ctx, `
+	b := new(batch)
+	b.row([]any{&u.Attempt, &u.Ticket}, `
 		UPDATE uploads SET attempt = attempt + 1, repository = @path, algorithm = @algorithm, hash_state = @hash_state,
 			size = @size, store_state = @store_state, tail = @tail, numbers = numbers + @taken, updated_at = now(),
-			repository_id = (SELECT id FROM live_repositories WHERE path = @path)
+			repository_id = (SELECT id FROM live_repositories WHERE path = @path),
+			namespace_id = (SELECT id FROM live_namespaces WHERE name = split_part(@path, '/', 1))
 		WHERE id = @upload AND attempt = @attempt AND status = 1
 		RETURNING attempt, CASE WHEN @taken > 0 THEN numbers - 1 ELSE @ticket END`, db.Args{
 		"upload": u.ID, "attempt": u.Attempt, "path": u.Repository, "algorithm": u.Algorithm.String(), "hash_state": u.HashState,
 		"size": u.Size, "store_state": u.StoreState, "tail": u.Tail, "taken": taken, "ticket": u.Ticket,
-	}).Scan(&u.Attempt, &u.Ticket)
+	})
+	c.reserve(b, u, u.Attempt+1, UploadNeed{Bytes: u.Size})
+	err := b.send(ctx, c.db.Pool)
 	switch {
 	case isNoRows(err):
 		return u, uploadMoved()
 	case err != nil:
+		if refused := c.quotaRefusal(ctx, u.Repository, err); oci.CodeOf(refused) != "" {
+			return u, refused
+		}
 		return u, fmt.Errorf("saving upload %s: %w", u.ID, err)
 	}
 	return u, nil
@@ -258,7 +274,7 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 // it. `key` is the storage key of the upload's object; `leftovers` says that the upload may
 // have other objects, which are then recorded for deletion. Error: the same as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
-	if err := c.AdmitBlob(ctx, u.Repository, d, u.Size); err != nil {
+	if err := c.AdmitBlob(ctx, u.Repository, u.ID, d, u.Size); err != nil {
 		return err
 	}
 	doing := fmt.Sprintf("committing upload %s to %s as %s", u.ID, u.Repository, d)

@@ -347,6 +347,10 @@ COMMENT ON COLUMN configurationattributes.problem IS 'why platform and labels ar
 -- numbers  how many numbers were reserved for the names of objects and parts. No number is
 --          reserved twice
 -- tail     the bytes of an upload that is so small that no object was written for it
+-- namespace_id is set when the state is first saved and when a namespace with a quota is asked
+--          for room: what its unfinished uploads take is limited by the quota's bytes
+-- expected how many bytes the upload may have when the request that has claimed it ends; the
+--          quota counts the greater of size and expected
 -- client and account say who has started the upload, so that any replica can count the open
 -- uploads of a client and of an account
 CREATE TABLE uploads (
@@ -362,6 +366,8 @@ CREATE TABLE uploads (
     tail          bytea,
     attempt       bigint NOT NULL DEFAULT 0,
     numbers       bigint NOT NULL DEFAULT 0,
+    namespace_id  bigint,
+    expected      bigint NOT NULL DEFAULT 0,
     client        text COLLATE "C",
     account       text COLLATE "C",
     created_at    timestamptz NOT NULL DEFAULT now(),
@@ -372,6 +378,7 @@ COMMENT ON COLUMN uploads.account IS 'account whose limit on open uploads counts
 
 CREATE INDEX uploads_updated_at_idx ON uploads (updated_at);
 CREATE INDEX uploads_repository_id_idx ON uploads (repository_id, status) WHERE repository_id IS NOT NULL;
+CREATE INDEX uploads_namespace_id_idx ON uploads (namespace_id) WHERE namespace_id IS NOT NULL;
 CREATE INDEX uploads_cancelled_idx ON uploads (id) WHERE status = 2;
 CREATE INDEX uploads_client_idx ON uploads (client) WHERE client IS NOT NULL;
 CREATE INDEX uploads_account_idx ON uploads (account) WHERE account IS NOT NULL;

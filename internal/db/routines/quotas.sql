@@ -188,6 +188,73 @@ CREATE OR REPLACE FUNCTION purser_quota_close (namespace bigint)
     WHERE namespace_id = namespace
 $$;
 
+-- purser_quota_uploads returns the bytes that the unfinished uploads of a namespace take or were
+-- promised, without those of the upload `own`.
+CREATE OR REPLACE FUNCTION purser_quota_uploads (namespace bigint, own uuid)
+    RETURNS bigint
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT LEAST(COALESCE(sum(GREATEST(u.size, u.expected)), 0), 4611686018427387904)::bigint
+    FROM uploads u WHERE u.namespace_id = namespace AND u.id <> own
+$$;
+
+-- purser_quota_reserve promises an upload room for `needed` bytes in all, and for up to `ahead`
+-- more: a quarter of what is left then, at least 64 KiB if there are so many. It returns how many
+-- bytes the upload may have, NULL if nothing limits it. It raises the error PQ001 if what the
+-- namespace uses, what its other unfinished uploads take or were promised, and what is needed exceed
+-- the hard limit on bytes. Never refused are what was promised before, and a blob that the namespace
+-- has.
+--
+-- Promises of one namespace are made one after another: from the advisory lock on, a transaction
+-- sees all that were committed. It has locked the upload's row before and waits for nothing else
+-- later. So promises never exceed the limit together, whatever the number of requests and replicas.
+-- Blobs that are committed without a promise, because they are small or are copied within the store, may
+-- use room that was promised; the triggers then refuse those commits that come last.
+CREATE OR REPLACE FUNCTION purser_quota_reserve (upload uuid, fence bigint, namespace text, needed bigint, ahead bigint, digest bytea)
+    RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    id_of bigint;
+    promised bigint;
+    most bigint;
+    used bigint;
+    others bigint;
+    room bigint;
+BEGIN
+    SELECT q.namespace_id INTO id_of
+    FROM live_namespaces n JOIN namespacequotas q ON q.namespace_id = n.id WHERE n.name = namespace;
+    IF id_of IS NULL THEN
+        RETURN NULL;
+    END IF;
+    SELECT u.expected INTO promised FROM uploads u WHERE u.id = upload AND u.attempt = fence AND u.status = 1 FOR NO KEY UPDATE;
+    IF promised IS NULL THEN -- the request has lost the upload, which it is told by another statement
+        RETURN NULL;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('uploads', id_of));
+    SELECT purser_quota_part(q.bytes_limit, q.hard_percent), q.bytes + s.bytes INTO most, used
+    FROM namespacequotas q CROSS JOIN LATERAL purser_quota_slots(q.namespace_id) s
+    WHERE q.namespace_id = id_of AND q.counted;
+    IF most IS NULL THEN
+        UPDATE uploads u SET expected = needed, namespace_id = id_of WHERE u.id = upload;
+        RETURN NULL;
+    END IF;
+    others := purser_quota_uploads(id_of, upload);
+    room := most - used - others - needed;
+    IF room < 0 AND needed > promised THEN
+        IF EXISTS (SELECT FROM repository_blobs l WHERE l.blob_digest = digest AND l.top_level_namespace_id = id_of) THEN
+            RETURN NULL;
+        END IF;
+        RAISE EXCEPTION 'the quota of the namespace is exceeded: bytes'
+            USING ERRCODE = 'PQ001',
+                DETAIL = json_build_object('quota', 'bytes', 'limit', most, 'used', used + others, 'unfinished', others, 'needed', needed);
+    END IF;
+    promised := needed + GREATEST(LEAST(ahead, GREATEST(room / 4, 65536), room), 0);
+    UPDATE uploads u SET expected = promised, namespace_id = id_of WHERE u.id = upload;
+    RETURN promised;
+END;
+$$;
+
 -- purser_quota_lock takes the locks of blobs in namespaces: for a few blobs one each, for many the
 -- locks of the whole namespaces, since PostgreSQL has room for some thousand locks in all.
 CREATE OR REPLACE FUNCTION purser_quota_lock (namespaces bigint[], digests bytea[])

@@ -39,6 +39,9 @@ type session struct {
 	// claimed says that this request has claimed the upload's row, so that older requests for
 	// the upload can't save anything any more.
 	claimed bool
+	// room is how many bytes the upload may have by its namespace's quota, as far as the
+	// request has asked.
+	room int64
 }
 
 // receive appends the request's body to the upload and saves it. If the client disconnects in
@@ -123,7 +126,7 @@ func (a *API) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss 
 			err = c.checkChunk(u, in)
 		}
 		if err == nil {
-			err = a.catalog.AdmitBlob(ctx, c.name, d, u.Size+max(in.want, in.Length, 0))
+			err = a.catalog.AdmitBlob(ctx, c.name, u.ID, d, u.Size+max(in.want, in.Length, 0))
 		}
 		if err == nil {
 			err = a.session(ctx, u, d, in, work)
@@ -201,7 +204,7 @@ func (ss *session) fill(ctx context.Context) (small bool, err error) {
 // or in the upload's row.
 func (ss *session) storeTail(ctx context.Context) error {
 	ss.in.Lease.Expect(int64(len(ss.tail)))
-	if err := ss.open(ctx, false); err != nil {
+	if err := ss.open(ctx, false, catalog.UploadNeed{Bytes: ss.u.Size, Digest: ss.d}); err != nil {
 		return err
 	}
 	return ss.hold(ss.tail)
@@ -225,15 +228,19 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 	if ss.in.Length >= 0 {
 		ss.in.Lease.Expect(int64(len(held)) + ss.in.Length)
 	}
-	if err := ss.open(ctx, true); err != nil {
+	need := catalog.UploadNeed{Bytes: ss.u.Size + ss.in.Length, Digest: ss.d}
+	if ss.in.Length < 0 {
+		need.Bytes, need.Ahead = ss.u.Size+int64(len(first)), admitEvery
+	}
+	if err := ss.open(ctx, true, need); err != nil {
 		return err
 	}
 	if err := ss.hold(held); err != nil {
 		return err
 	}
 	ss.in.streaming = true
-	arriving := &admittedReader{r: ss.in, size: ss.u.Size + int64(len(first)), admit: func(size int64) error {
-		return ss.api.catalog.AdmitBlob(ctx, ss.u.Repository, ss.d, size)
+	arriving := &admittedReader{r: ss.in, size: ss.u.Size + int64(len(first)), room: ss.room, admit: func(size int64) (int64, error) {
+		return ss.api.catalog.ReserveUpload(ctx, ss.u, catalog.UploadNeed{Bytes: size, Ahead: admitEvery, Digest: ss.d})
 	}}
 	body := newHashingReader(io.MultiReader(bytes.NewReader(first), arriving), ss.hash)
 	n, err := ss.w.ReadFrom(body)
@@ -260,7 +267,7 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 // request uses an object name with this number, and CommitUpload fails if the row has changed.
 // The request can then start over, since its bytes are still in memory. The bytes of a long
 // body (`stream` is true) aren't kept in memory, so open always claims the row for such a body.
-func (ss *session) open(ctx context.Context, stream bool) error {
+func (ss *session) open(ctx context.Context, stream bool, need catalog.UploadNeed) error {
 	stored := int64(0)
 	if ss.u.StoreState != nil {
 		stored = ss.u.Size - int64(len(ss.u.Tail))
@@ -274,11 +281,12 @@ func (ss *session) open(ctx context.Context, stream bool) error {
 		if ss.u.StoreState == nil && ticket == catalog.NoTicket {
 			taken = 1
 		}
-		attempt, next, err := ss.api.catalog.ClaimUpload(ctx, ss.u, taken)
+		claimed, err := ss.api.catalog.ClaimUpload(ctx, ss.u, taken, need)
 		if err != nil {
 			return 0, err
 		}
-		ss.u.Attempt, ss.claimed = attempt, true
+		next := claimed.Next
+		ss.u.Attempt, ss.room, ss.claimed = claimed.Attempt, claimed.Room, true
 		if taken > 0 {
 			ticket = next
 		}

@@ -2,6 +2,7 @@ package distribution
 
 import (
 	"io"
+	"math"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
@@ -52,27 +53,31 @@ func (in *uploadBody) checkLength() error {
 	return nil
 }
 
-// admitEvery is after how many bytes of a body it is looked again whether the upload fits into
-// its namespace's quota. A client that sends no length is stopped when it has sent too much.
+// admitEvery is how many bytes of a body are read at most before it is looked again whether the
+// upload fits into its namespace's quota, which may be new.
 const admitEvery = 8 << 20
 
-// admittedReader reads a body, and fails when `admit` refuses the size of the upload with the
-// bytes that have arrived.
+// admittedReader reads a body. When the upload has more bytes than it has room for, it asks `admit`
+// for more, and fails if it gets none.
 type admittedReader struct {
-	r        io.Reader
-	size     int64 // of the upload
-	admitted int64 // the size at which admit was last called
-	admit    func(size int64) error
+	r     io.Reader
+	size  int64 // of the upload
+	room  int64 // math.MaxInt64: nothing limits it
+	asked int64 // the size at which admit was last called
+	admit func(size int64) (room int64, err error)
 }
 
 func (a *admittedReader) Read(p []byte) (int, error) {
 	n, err := a.r.Read(p)
-	if a.size += int64(n); a.size-a.admitted < admitEvery {
+	a.size += int64(n)
+	if a.size <= a.room && (a.room < math.MaxInt64 || a.size-a.asked < admitEvery) {
 		return n, err
 	}
-	a.admitted = a.size
-	if refused := a.admit(a.size); refused != nil {
+	a.asked = a.size
+	room, refused := a.admit(a.size)
+	if refused != nil {
 		return 0, refused
 	}
+	a.room = room
 	return n, err
 }

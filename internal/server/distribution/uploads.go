@@ -41,7 +41,7 @@ func (a *API) startUpload(c *call) error {
 			return err
 		}
 		algorithm = whole.Algorithm()
-		if err := a.catalog.AdmitBlob(c.r.Context(), c.name, whole, c.r.ContentLength); err != nil {
+		if err := a.catalog.AdmitBlob(c.r.Context(), c.name, uuid.Nil, whole, c.r.ContentLength); err != nil {
 			return err
 		}
 	}
