@@ -28,6 +28,10 @@ type Filter struct {
 	Actor    string
 	// Namespace includes all its repositories.
 	Namespace string
+	// NamespaceID, with Namespace or Repository, leaves out the entries of other namespaces that
+	// have had the name before. Born is when the namespace was made, of which no entry is older.
+	NamespaceID int64
+	Born        time.Time
 	// Repository is a repository's path. It also matches the entries of a deleted
 	// repository that had the same path.
 	Repository string
@@ -222,6 +226,12 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 	namespace := f.Namespace
 	if namespace == "" {
 		namespace, _, _ = strings.Cut(f.Repository, "/")
+	}
+	if f.NamespaceID != 0 {
+		all = append(all, "namespace_id = "+arg(f.NamespaceID))
+		if !f.Born.IsZero() { // an hour more, since times of pulls are by other clocks
+			all = append(all, "time >= "+arg(f.Born.Add(-time.Hour)))
+		}
 	}
 	kinds := slices.Compact(slices.Sorted(slices.Values(f.Kinds)))
 	byKind := false

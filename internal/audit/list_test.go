@@ -267,13 +267,15 @@ func TestPlans(t *testing.T) {
 		SELECT 'autoprune_tag_delete', '2025-11-21'::timestamptz + i % 110 * interval '1 day', 'n7',
 			md5((i % 50)::text)::uuid
 		FROM generate_series(1, 50000) AS i`)
+	born := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	exec(t, d, "UPDATE auditlog SET namespace_id = 7 WHERE namespace = 'n8' AND time >= '2026-01-01'")
 	exec(t, d, "ANALYZE auditlog")
 	if n := count(t, d, "SELECT count(*) FROM partitions.auditlog_default"); n != 0 {
 		t.Fatalf("%d entries are in the default partition", n)
 	}
 	cursor := &place{time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC), 100_000}
 	for name, f := range map[string]Filter{
-		"all": {}, "namespace": {Namespace: "n7"}, "repository": {Repository: "n7/r7"}, "repository id": {RepositoryID: 8},
+		"all": {}, "namespace": {Namespace: "n7"}, "name used again": {Namespace: "n8", NamespaceID: 7, Born: born}, "repository": {Repository: "n7/r7"}, "repository id": {RepositoryID: 8},
 		"kind": {Kinds: []Kind{DeleteTag}}, "kinds": {Kinds: []Kind{PushRepo, DeleteTag, MoveTag}}, "pulls": {Kinds: []Kind{PullRepo}},
 		"time":  {From: time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC), To: time.Date(2026, 1, 6, 0, 0, 0, 0, time.UTC)},
 		"actor": {Actor: "nobody"}, "tag": {Tag: "none"}, "run": {Run: uuid.MustParse("cfcd208495d565ef66e7dff9f98764da")}, // md5 of 0

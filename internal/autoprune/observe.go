@@ -81,7 +81,7 @@ func (u *timeSlice) auditObserved(ctx context.Context, tx pgx.Tx) error {
 	err := tx.QueryRow(ctx, `
 		SELECT r.would, (r.would, r.observed) IS DISTINCT FROM (p.would, p.observed) FROM autopruneruns r
 		LEFT JOIN LATERAL (
-			SELECT would, observed FROM autopruneruns WHERE namespace = r.namespace AND id <> r.id
+			SELECT would, observed FROM autopruneruns WHERE namespace_id = r.namespace_id AND id <> r.id
 			ORDER BY started_at DESC, id DESC LIMIT 1) p ON true
 		WHERE r.id = $1`, u.task.run).Scan(&number, &changed)
 	if err != nil {

@@ -348,8 +348,8 @@ func (u *timeSlice) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	done, err := tx.Exec(ctx, `
 		UPDATE autopruneruns SET ended_at = clock_timestamp(), times = times + 1, repositories = @repositories, tags = @tags,
 			busy = busy + @busy::interval, held = @held, held_by = NULLIF(@held_by::jsonb, '{}')
-		WHERE id = (SELECT id FROM autopruneruns WHERE namespace = @name ORDER BY started_at DESC, id DESC LIMIT 1)
-			AND state = 'success' AND deleted = 0 AND failed = 0 AND namespace_id = @namespace
+		WHERE id = (SELECT id FROM autopruneruns WHERE namespace_id = @namespace ORDER BY started_at DESC, id DESC LIMIT 1)
+			AND state = 'success' AND deleted = 0 AND failed = 0
 			AND COALESCE(notices, '{}') = @notices::jsonb AND would = @would AND COALESCE(observed, '[]') = @observed::jsonb
 			AND COALESCE(asks, '[]') = @asks::jsonb`, args)
 	repeats := err == nil && done.RowsAffected() > 0

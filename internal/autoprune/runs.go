@@ -23,6 +23,7 @@ import (
 type RunSummary struct {
 	ID           string     `json:"id" doc:"Identifier of the run"`
 	Namespace    string     `json:"namespace"`
+	NamespaceID  int64      `json:"-"`
 	State        string     `json:"state" enum:"running,success,failure,stopped" doc:"stopped: its namespace or its policies were deleted meanwhile"`
 	Started      time.Time  `json:"started_at"`
 	Ended        *time.Time `json:"ended_at" doc:"Null while it runs"`
@@ -53,7 +54,7 @@ type RunRepository struct {
 
 func scanRun(row pgx.CollectableRow) (r RunSummary, err error) {
 	var notices, by []byte
-	err = row.Scan(&r.ID, &r.Namespace, &r.State, &r.Started, &r.Ended, &r.Times, &r.Took, &r.Repositories, &r.Tags,
+	err = row.Scan(&r.ID, &r.Namespace, &r.NamespaceID, &r.State, &r.Started, &r.Ended, &r.Times, &r.Took, &r.Repositories, &r.Tags,
 		&r.Deleted, &r.Would, &r.Failed, &r.Held, &by, &r.Restored, &r.Error, &notices)
 	if err == nil && by != nil {
 		err = json.Unmarshal(by, &r.HeldBy)
@@ -76,6 +77,12 @@ const (
 // the call before; `next` is "" after the last page. Runs are kept after their namespace
 // was deleted, so an unknown name gives an empty list and no error.
 func (p *Pruner) Runs(ctx context.Context, namespace, cursor string, n int) (list []RunSummary, next string, err error) {
+	return p.RunsOf(ctx, namespace, 0, cursor, n)
+}
+
+// RunsOf is Runs without the runs of other namespaces that have had the name before: it lists those
+// of the namespace with the id, if that isn't 0.
+func (p *Pruner) RunsOf(ctx context.Context, namespace string, namespaceID int64, cursor string, n int) (list []RunSummary, next string, err error) {
 	if n <= 0 {
 		n = DefaultRuns
 	}
@@ -85,11 +92,14 @@ func (p *Pruner) Runs(ctx context.Context, namespace, cursor string, n int) (lis
 		return nil, "", err
 	}
 	where, args := "(started_at, id) < ($1, $2)", []any{at, id, n + 1}
-	if namespace != "" {
+	switch {
+	case namespaceID != 0:
+		where, args = where+" AND namespace_id = $4", append(args, namespaceID)
+	case namespace != "":
 		where, args = where+" AND namespace = $4", append(args, namespace)
 	}
 	rows, err := p.db.Pool.Query(ctx, `
-		SELECT id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
+		SELECT id::text, namespace, namespace_id, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
 			repositories, tags, deleted, would, failed, held, held_by, restored, COALESCE(error, ''), notices
 		FROM autopruneruns WHERE `+where+`
 		ORDER BY started_at DESC, id DESC LIMIT $3`, args...)
@@ -154,7 +164,7 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 		return d, RunUnknown(id)
 	}
 	rows, err := p.db.Pool.Query(ctx, `
-		SELECT id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
+		SELECT id::text, namespace, namespace_id, state, started_at, ended_at, times, extract(epoch FROM busy)::float8,
 			repositories, tags, deleted, would, failed, held, held_by, restored, COALESCE(error, ''), notices
 		FROM autopruneruns WHERE id = $1`, key)
 	if err == nil {

@@ -145,8 +145,8 @@ func (c *Catalog) deleteNamespace(ctx context.Context, tx pgx.Tx, name string, o
 		WITH gone AS (
 			DELETE FROM top_level_namespaces WHERE id = @namespace RETURNING name
 		), logged AS (
-			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, detail)
-			SELECT 'org_delete', @actor, @address, @user_agent, @request_id, name,
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, namespace_id, detail)
+			SELECT 'org_delete', @actor, @address, @user_agent, @request_id, name, @namespace,
 				CASE WHEN @held_by::text[] IS NOT NULL THEN jsonb_build_object('holds', 'overridden', 'held_by', @held_by) END
 			FROM gone
 		)

@@ -110,8 +110,8 @@ func (c *Catalog) trashNamespace(ctx context.Context, tx pgx.Tx, id int64, heldB
 				purge_after = now() + @keep::interval, deleted_by = @actor
 			WHERE id = @namespace AND deleted_at IS NULL RETURNING deleted_name AS name
 		)
-		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, detail)
-		SELECT 'org_delete', @actor, @address, @user_agent, @request_id, name,
+		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, namespace_id, detail)
+		SELECT 'org_delete', @actor, @address, @user_agent, @request_id, name, @namespace,
 			jsonb_strip_nulls(jsonb_build_object('trash', @trash::text, 'held_by', @held_by::text[],
 				'holds', CASE WHEN @held_by::text[] IS NOT NULL THEN 'overridden' END))
 		FROM gone`, audit.Args(ctx, db.Args{"namespace": id, "keep": c.opt.TrashKeep, "held_by": heldBy,
@@ -241,8 +241,8 @@ func restoreNamespace(ctx context.Context, tx pgx.Tx, k trashKey, as string) (st
 			UPDATE top_level_namespaces SET name = @name, deleted_at = NULL, deleted_name = NULL, deleted_by = NULL, purge_after = NULL
 			WHERE id = @namespace AND deleted_at IS NOT NULL RETURNING name
 		)
-		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, detail)
-		SELECT 'org_restore', @actor, @address, @user_agent, @request_id, name, jsonb_build_object('trash', @trash::text)
+		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, namespace_id, detail)
+		SELECT 'org_restore', @actor, @address, @user_agent, @request_id, name, @namespace, jsonb_build_object('trash', @trash::text)
 		FROM back`, audit.Args(ctx, db.Args{"namespace": k.id, "name": name, "trash": k.String()}))
 	return name, b.send(ctx, tx)
 }
@@ -319,10 +319,10 @@ func purgeRepositories(ctx context.Context, q db.Querier, id *int64, n int) (pur
 	if id != nil {
 		err = q.QueryRow(ctx, `
 			WITH gone AS (
-				DELETE FROM repositories WHERE id = @id AND deleted_at IS NOT NULL RETURNING deleted_path AS path
+				DELETE FROM repositories WHERE id = @id AND deleted_at IS NOT NULL RETURNING top_level_namespace_id AS namespace, deleted_path AS path
 			), logged AS (
-				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, detail)
-				SELECT 'purge_repo', @actor, @address, @user_agent, @request_id, split_part(path, '/', 1), path, jsonb_build_object('trash', 'repository-' || @id)
+				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, namespace_id, repository, detail)
+				SELECT 'purge_repo', @actor, @address, @user_agent, @request_id, split_part(path, '/', 1), namespace, path, jsonb_build_object('trash', 'repository-' || @id)
 				FROM gone
 			)
 			SELECT count(*) FROM gone`, audit.Args(ctx, db.Args{"id": *id})).Scan(&purged)
@@ -333,10 +333,10 @@ func purgeRepositories(ctx context.Context, q db.Querier, id *int64, n int) (pur
 			SELECT id FROM repositories WHERE deleted_at IS NOT NULL AND purge_after <= now()
 			ORDER BY purge_after LIMIT @n FOR UPDATE SKIP LOCKED
 		), gone AS (
-			DELETE FROM repositories WHERE id IN (SELECT id FROM due) AND deleted_at IS NOT NULL RETURNING id, deleted_path AS path
+			DELETE FROM repositories WHERE id IN (SELECT id FROM due) AND deleted_at IS NOT NULL RETURNING id, top_level_namespace_id AS namespace, deleted_path AS path
 		), logged AS (
-			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, detail)
-			SELECT 'purge_repo', @actor, @address, @user_agent, @request_id, split_part(path, '/', 1), path, jsonb_build_object('trash', 'repository-' || id)
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, namespace_id, repository, detail)
+			SELECT 'purge_repo', @actor, @address, @user_agent, @request_id, split_part(path, '/', 1), namespace, path, jsonb_build_object('trash', 'repository-' || id)
 			FROM gone
 		)
 		SELECT count(*) FROM gone`, audit.Args(ctx, db.Args{"n": n})).Scan(&purged)
@@ -350,8 +350,8 @@ func purgeNamespaces(ctx context.Context, q db.Querier, id *int64, n int) (purge
 			WITH gone AS (
 				DELETE FROM top_level_namespaces WHERE id = @id AND deleted_at IS NOT NULL RETURNING deleted_name AS name
 			), logged AS (
-				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, detail)
-				SELECT 'org_purge', @actor, @address, @user_agent, @request_id, name, jsonb_build_object('trash', 'namespace-' || @id)
+				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, namespace_id, detail)
+				SELECT 'org_purge', @actor, @address, @user_agent, @request_id, name, @id, jsonb_build_object('trash', 'namespace-' || @id)
 				FROM gone
 			)
 			SELECT count(*) FROM gone`, audit.Args(ctx, db.Args{"id": *id})).Scan(&purged)
@@ -364,8 +364,8 @@ func purgeNamespaces(ctx context.Context, q db.Querier, id *int64, n int) (purge
 		), gone AS (
 			DELETE FROM top_level_namespaces WHERE id IN (SELECT id FROM due) AND deleted_at IS NOT NULL RETURNING id, deleted_name AS name
 		), logged AS (
-			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, detail)
-			SELECT 'org_purge', @actor, @address, @user_agent, @request_id, name, jsonb_build_object('trash', 'namespace-' || id)
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, namespace_id, detail)
+			SELECT 'org_purge', @actor, @address, @user_agent, @request_id, name, id, jsonb_build_object('trash', 'namespace-' || id)
 			FROM gone
 		)
 		SELECT count(*) FROM gone`, audit.Args(ctx, db.Args{"n": n})).Scan(&purged)

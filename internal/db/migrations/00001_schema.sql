@@ -598,6 +598,7 @@ CREATE TABLE auditlog (
     user_agent    text,
     request_id    text COLLATE "C",
     namespace     text COLLATE "C",
+    namespace_id  bigint,
     repository    text COLLATE "C",
     repository_id bigint,
     tag           text COLLATE "C",
@@ -612,6 +613,7 @@ CREATE TABLE auditlog (
     PRIMARY KEY (time, id)
 ) PARTITION BY RANGE (time);
 COMMENT ON COLUMN auditlog.time IS 'when it happened; of several pulls, the last';
+COMMENT ON COLUMN auditlog.namespace_id IS 'tells the namespace from others that have had its name; see routines/auditlog.sql';
 COMMENT ON COLUMN auditlog.first_time IS 'of several pulls, the first; else NULL';
 COMMENT ON COLUMN auditlog.port IS 'the client''s, of a pull by digest; of several, that of the first';
 COMMENT ON COLUMN auditlog.pulls IS 'how many pulls the entry is of; 1 for other kinds';
@@ -797,6 +799,7 @@ COMMENT ON COLUMN autopruneruns.limits IS 'while the run lasts: what it has coun
 COMMENT ON COLUMN autopruneruns.asks IS 'an array of the policies that ask for an approval; NULL: none';
 
 CREATE INDEX autopruneruns_namespace_idx ON autopruneruns (namespace, started_at, id);
+CREATE INDEX autopruneruns_namespace_id_idx ON autopruneruns (namespace_id, started_at, id);
 CREATE INDEX autopruneruns_started_at_idx ON autopruneruns (started_at, id);
 
 -- autopruneruns_repositories says what a run did in a repository. It has rows only for

@@ -137,7 +137,7 @@ func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *
 	if err := in.Body.into(&req.filter); err != nil {
 		return id, err
 	}
-	f, err := req.filter.filter(req.namespace, req.repository)
+	f, err := a.logFilter(ctx, req)
 	if err != nil {
 		return id, err
 	}

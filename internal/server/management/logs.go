@@ -434,7 +434,7 @@ func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export fu
 		Errors: text.errors(),
 	}, func(ctx context.Context, in *L) (*listOutput, error) {
 		req := list(in)
-		f, err := req.filter.filter(req.namespace, req.repository)
+		f, err := a.logFilter(ctx, req)
 		if err != nil {
 			return nil, err
 		}
@@ -449,7 +449,7 @@ func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export fu
 		Errors: text.errors(),
 	}, func(ctx context.Context, in *E) (*huma.StreamResponse, error) {
 		req := export(in)
-		f, err := req.filter.filter(req.namespace, req.repository)
+		f, err := a.logFilter(ctx, req)
 		if err != nil {
 			return nil, err
 		}
@@ -464,7 +464,7 @@ func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export fu
 		Errors: text.errors(),
 	}, func(ctx context.Context, in *E) (*aggregateOutput, error) {
 		req := export(in)
-		f, err := req.filter.filter(req.namespace, req.repository)
+		f, err := a.logFilter(ctx, req)
 		if err != nil {
 			return nil, err
 		}

@@ -180,7 +180,14 @@ func (a *API) addPruneRuns() {
 		if err := a.server.Authorize(ctx, access, of); err != nil {
 			return nil, err
 		}
-		list, next, err := prune.Runs(ctx, in.Namespace, in.Cursor, min(in.Limit, 500))
+		var id int64
+		if in.Namespace != "" {
+			var err error
+			if id, _, err = a.seen(ctx, in.Namespace); err != nil {
+				return nil, err
+			}
+		}
+		list, next, err := prune.RunsOf(ctx, in.Namespace, id, in.Cursor, min(in.Limit, 500))
 		out := new(listOutput)
 		out.Body.Runs, out.Body.Next = list, next
 		if list == nil {
@@ -231,6 +238,12 @@ func (a *API) pruneRun(ctx context.Context, id string) (autoprune.RunDetails, er
 		return d, err
 	}
 	err = a.server.Authorize(ctx, auth.Maintain, auth.OfNamespace(d.Namespace))
+	if err == nil {
+		var seen int64
+		if seen, _, err = a.seen(ctx, d.Namespace); err == nil && seen != 0 && seen != d.NamespaceID {
+			err = autoprune.RunUnknown(id) // of a namespace that had the name before
+		}
+	}
 	if oci.CodeOf(err) == oci.Denied {
 		err = autoprune.RunUnknown(id)
 	}

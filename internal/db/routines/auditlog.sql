@@ -1,0 +1,24 @@
+-- An entry of the audit log says by namespace_id to which namespace it belongs, since somebody else
+-- may make a namespace under the name of one that was deleted. The trigger looks for the id where
+-- the statement that writes the entry doesn't know it: by the repository, else by the name, which
+-- nobody else can have at that moment. Pulls are written a moment after they happened, and many at
+-- once, so their statement gives the id by the repository, and they never get one by the name.
+-- Entries without an id are shown to operators only.
+CREATE OR REPLACE FUNCTION purser_auditlog_namespace ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF NEW.repository_id IS NOT NULL THEN
+        SELECT r.top_level_namespace_id INTO NEW.namespace_id FROM repositories r WHERE r.id = NEW.repository_id;
+    END IF;
+    IF NEW.namespace_id IS NULL THEN
+        SELECT n.id INTO NEW.namespace_id FROM live_namespaces n WHERE n.name = NEW.namespace;
+    END IF;
+    RETURN NEW;
+END;
+$$;
+
+CREATE OR REPLACE TRIGGER auditlog_namespace BEFORE INSERT ON auditlog
+    FOR EACH ROW WHEN (NEW.namespace_id IS NULL AND NEW.namespace IS NOT NULL AND NEW.kind <> 'pull_repo')
+    EXECUTE FUNCTION purser_auditlog_namespace();
