@@ -22,7 +22,7 @@ const insertEntries = `
 		namespace, namespace_id, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq, pulls, first_time, later)
 	SELECT COALESCE(id, nextval('auditlog_id_seq')), COALESCE(time, now()), kind,
 		NULLIF(actor, ''), NULLIF(address, ''), NULLIF(user_agent, ''), NULLIF(request_id, ''),
-		NULLIF(namespace, ''), (SELECT r.top_level_namespace_id FROM repositories r WHERE r.id = e.repository_id), NULLIF(repository, ''), repository_id, NULLIF(tag, ''), digest,
+		NULLIF(namespace, ''), (SELECT r.top_level_namespace_id FROM repositories r WHERE r.id = e.repository_id /* whatever its deleted_at */), NULLIF(repository, ''), repository_id, NULLIF(tag, ''), digest,
 		policy, run, NULLIF(detail, '')::jsonb, NULLIF(counted_by, ''), NULLIF(port, 0), NULLIF(redis_seq, 0), pulls, first_time, later
 	FROM unnest(@ids::bigint[], @times::timestamptz[], @kinds::text[], @actors::text[], @addresses::text[], @agents::text[], @requests::text[],
 		@namespaces::text[], @repositories::text[], @repository_ids::bigint[], @tags::text[], @digests::bytea[], @policies::uuid[], @runs::uuid[],

@@ -3,13 +3,14 @@
 -- the statement that writes the entry doesn't know it: by the repository, else by the name, which
 -- nobody else can have at that moment. Pulls are written a moment after they happened, and many at
 -- once, so their statement gives the id by the repository, and they never get one by the name.
--- Entries without an id are shown to operators only.
+-- Entries without an id are shown to operators only. An entry about a repository in the trash gets
+-- the id too, so deleted_at doesn't matter.
 CREATE OR REPLACE FUNCTION purser_auditlog_namespace ()
     RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    IF NEW.repository_id IS NOT NULL THEN
+    IF NEW.repository_id IS NOT NULL THEN -- whatever its deleted_at
         SELECT r.top_level_namespace_id INTO NEW.namespace_id FROM repositories r WHERE r.id = NEW.repository_id;
     END IF;
     IF NEW.namespace_id IS NULL THEN
