@@ -350,7 +350,7 @@ func TestLDAPSlow(t *testing.T) {
 		}
 		all.Wait()
 		wantTimeout(t, d) // on a new connection
-		if took := time.Since(start); took > 10*time.Second {
+		if took := time.Since(start); took > time.Minute {
 			t.Errorf("the log-ins took %s", took)
 		}
 		d.opt.Timeout = 20 * time.Second
