@@ -119,6 +119,7 @@ var rules = []rule{
 	{"GET", `^/(organization/\{orgname\}|user)/quota(/|$)`, []string{"maintain"}},
 	{".*", `/quota(/|$)`, []string{"operate"}},
 	{"PUT", `^/holds/`, []string{"hold"}},
+	{"DELETE", `^/holds/`, []string{"delete"}}, // it ends holds, as a deletion does
 	{".*", `^/holds(/|$)`, []string{"maintain"}},
 	{".*", `/(changevisibility|webhooks?|robots?|members?|teams?|team|permissions|prototypes|collaborators|federation)(/|$)`, []string{"admin", "operate"}},
 	{"DELETE", `^/organization/\{orgname\}$`, []string{"admin"}},

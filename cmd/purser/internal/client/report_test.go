@@ -50,7 +50,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("a dry run prints\n%s", text)
 	}
 	o.fails("no reporter host-1", 3, "", "hold", "show", "host-1", "--namespace", "acme")
-	if text := o.ok("", report...); !strings.Contains(text, "digests              1\n") || !strings.Contains(text, "not in the registry  0") {
+	if text := o.ok("", report...); !strings.Contains(text, "digests                 1\n") || !strings.Contains(text, "not in the registry     0") {
 		t.Errorf("it prints\n%s", text)
 	}
 	if text := o.ok("", "hold", "show", "host-1", "--namespace", "acme"); !strings.Contains(text, one+"  container web-0") || !strings.Contains(text, "2h0m0s") {
@@ -63,14 +63,14 @@ func TestReport(t *testing.T) {
 	o.fails("held", 3, "", "tag", "delete", "acme/app:v1", "--yes")
 
 	list := "acme/app:v2 job shop\n\nr.example/acme/app@" + one + "\tpod a b\n" + `{"digest":"` + two + `","used_by":"me"}`
-	if text := o.ok(list, "report", "stdin", "host-1", "--namespace", "acme", "--kind", "nomad"); !strings.Contains(text, "digests              2\n") {
+	if text := o.ok(list, "report", "stdin", "host-1", "--namespace", "acme", "--kind", "nomad"); !strings.Contains(text, "digests                 2\n") {
 		t.Errorf("it prints\n%s", text)
 	}
 	if text := o.ok("", "hold", "show", "host-1", "--namespace", "acme"); !strings.Contains(text, one+"  pod a b") || !strings.Contains(text, two+"  job shop and 1 more") {
 		t.Errorf("the reporter is\n%s", text)
 	}
 	code, stdout, stderr := o.purser("acme/app:none\nacme/app:v2\n", "report", "stdin", "host-1", "--namespace", "acme")
-	if code != 0 || !strings.Contains(stderr, "acme/app:none: no such tag") || !strings.Contains(stdout, "removed              1\n") {
+	if code != 0 || !strings.Contains(stderr, "acme/app:none: no such tag") || !strings.Contains(stdout, "removed                 1\n") {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
 	o.ok("", "tag", "delete", "acme/app:v1", "--yes")
