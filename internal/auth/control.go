@@ -48,7 +48,8 @@ type Options struct {
 	// NewNamespace is called with the name of each new person, to create the namespace of that
 	// name. It returns false if the namespace exists. Nil: people get no namespace of their own.
 	NewNamespace func(ctx context.Context, name string) (made bool, err error)
-	// ReservedNamespaces are names of namespaces that nobody gets by the name of an account.
+	// ReservedNamespaces are names of namespaces that nobody gets by the name of an account, in
+	// letters of either case.
 	ReservedNamespaces []string
 	Log                *slog.Logger    // default slog.Default()
 	Worker             *worker.Metrics // nil: none

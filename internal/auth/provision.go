@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -105,11 +106,15 @@ func findOrCreate(ctx context.Context, tx pgx.Tx, i identity.Identity) (id int64
 	return 0, "", false, exists("there is an account %s already, with another identity: ask the registry's administrator", i.Name)
 }
 
+func (c *Control) isReserved(namespace string) bool {
+	return slices.ContainsFunc(c.opt.ReservedNamespaces, func(name string) bool { return strings.EqualFold(name, namespace) })
+}
+
 // GiveNamespace creates the namespace with the name of a person's account, of which the account
 // becomes the administrator. It does nothing if a namespace of that name exists or is reserved, or
 // if people get no namespaces of their own.
 func (c *Control) GiveNamespace(ctx context.Context, account string) error {
-	if c.opt.NewNamespace == nil || slices.Contains(c.opt.ReservedNamespaces, account) {
+	if c.opt.NewNamespace == nil || c.isReserved(account) {
 		return nil
 	}
 	made, err := c.opt.NewNamespace(ctx, account)

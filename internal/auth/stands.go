@@ -19,8 +19,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// What a log-in by a password gives, a refresh token or a session of a browser, stands only as long
-// as the account has that password. Whoever changes the password wants to end what others have got
+// A log-in by a password gives a refresh token or a session of a browser. These count only as long as
+// the account has that password. Whoever changes the password wants to end what others have got
 // by the old one.
 //
 // So each refresh token and each session has the state of the password by which it was got: a

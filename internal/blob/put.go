@@ -52,8 +52,8 @@ func PutFile(ctx context.Context, path string, size int64, r io.Reader) error {
 	if err := makeDurable(filepath.Dir(path)); err != nil {
 		return err
 	}
-	// What an interrupted PutFile left, or anything else with the name, such as a symbolic link, isn't
-	// written to.
+	// An interrupted PutFile may have left a file with this name, and somebody may have put a symbolic
+	// link there. Neither is written to.
 	if err := os.Remove(path + partSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

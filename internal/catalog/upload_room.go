@@ -9,7 +9,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// What unfinished uploads have in the store counts for the quota of their namespace. A request
+// The bytes that unfinished uploads have in the store count for the quota of their namespace. A request
 // asks for room before it writes to the store, in the batch by which it claims the upload; see
 // purser_quota_reserve. A client that says how much it sends gets room for all of it at once. One
 // that doesn't gets a little more than it has sent, and the request asks again when that is used up.

@@ -201,6 +201,11 @@ func (c *Config) validateAuth(report reporter) {
 	}
 	c.validateOIDC(report)
 	c.validateLDAP(report)
+	for _, issuer := range a.Federation.OwnIssuers {
+		if u, err := url.Parse(issuer); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+			report("auth.federation.own_issuers", "%q is no URL of an issuer, such as https://gitlab.example.com", issuer)
+		}
+	}
 }
 
 // validateUnused reports settings about log-ins if nobody needs to log in and auth.enabled

@@ -46,7 +46,7 @@ func TestAuthIsOnBeyondLoopback(t *testing.T) {
 		"auth: {enabled: true}":                          true,
 		"{http: {addr: ':1'}, auth: {enabled: false}}":   false,
 		"{http: {debug_addr: ':1', profile_addr: ':2'}}": false,
-		// What is for a proxy on this machine says that others reach the registry.
+		// Settings for a proxy on this machine say that others reach the registry.
 		"http: {external_url: 'https://registry.example.com'}":                                true,
 		"http: {trusted_proxies: loopback}":                                                   true,
 		"http: {allowed_hosts: registry.example.com}":                                         true,
@@ -106,6 +106,7 @@ func TestValidateAuth(t *testing.T) {
 		{"provider over http", on + "oidc: {issuer: 'http://id.example.com', client_id: c}}", "auth.oidc.issuer: over http others could forge"},
 		{"provider without a scheme", on + "oidc: {issuer: id.example.com, client_id: c}}", "auth.oidc.issuer: it is no URL of an OpenID Connect provider"},
 		{"provider with a query", on + "oidc: {issuer: 'https://id.example.com?a=b', client_id: c}}", "auth.oidc.issuer: it is no URL"},
+		{"an own issuer without a scheme", on + "federation: {own_issuers: gitlab.example.com}}", "auth.federation.own_issuers: \"gitlab.example.com\" is no URL"},
 		{"no client", on + "oidc: {issuer: 'https://id.example.com'}}", "auth.oidc.client_id: it is missing"},
 		{"no provider", on + "oidc: {groups_claim: roles}}", "purser.yaml:1: auth.oidc.groups_claim: it is set but auth.oidc.issuer isn't"},
 		{"the defaults without a provider", on + "oidc: {groups_claim: groups, scopes: 'openid,profile,email'}}", ""},

@@ -249,7 +249,7 @@ func unavailable(doing string, err error) error {
 //
 // Log-ins wait for their turn in a queue in which each client has a share (see limit.WithCaller).
 func (d *Directory) Login(ctx context.Context, name, pass string) (Identity, error) {
-	// What can't be right costs the same, so that the time tells nothing about the name.
+	// A log-in that can't be right costs the same, so that the time tells nothing about the name.
 	impossible := ""
 	switch {
 	case pass == "":

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/auth/identity/identitytest"
-	"github.com/purser-registry/purser/internal/limit"
 )
 
 // options returns the options for a test's server, over TLS.
@@ -257,72 +255,6 @@ func TestLDAPUnavailable(t *testing.T) {
 	}
 }
 
-// TestLDAPClosesUnderRequest checks that a log-in takes a new connection when the directory closes
-// an idle one just as it gets the next request. Go tells of that by another error than of a
-// connection that was closed before.
-func TestLDAPClosesUnderRequest(t *testing.T) {
-	t.Parallel()
-	s := identitytest.StartLDAP(t)
-	s.AddUser(t, "alice", "correct horse")
-	address, cut := cuttingRelay(t, strings.TrimPrefix(s.TLSURL, "ldaps://"))
-	o := options(s)
-	o.URL = "ldaps://" + address
-	d := openDirectory(t, o)
-	for range 5 {
-		if _, err := d.Login(t.Context(), "alice", "correct horse"); err != nil {
-			t.Fatal(err)
-		}
-		cut.Store(true)
-		if _, err := d.Login(t.Context(), "alice", "correct horse"); err != nil {
-			t.Fatal(err)
-		}
-		if cut.Load() {
-			t.Fatal("no connection was closed")
-		}
-	}
-}
-
-// cuttingRelay forwards connections to an address. When cut is set, it ends the connection on
-// which the client sends next, and clears cut.
-func cuttingRelay(t *testing.T, to string) (address string, cut *atomic.Bool) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { l.Close() })
-	cut = new(atomic.Bool)
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			go func() {
-				io.Copy(client, server) //nolint:errcheck // the connection has ended
-				client.Close()
-			}()
-			go func() {
-				defer server.Close()
-				defer client.Close()
-				for buf := make([]byte, 32<<10); ; {
-					n, err := client.Read(buf)
-					if err != nil || cut.CompareAndSwap(true, false) {
-						return
-					}
-					if _, err := server.Write(buf[:n]); err != nil {
-						return
-					}
-				}
-			}()
-		}
-	}()
-	return l.Addr().String(), cut
-}
-
 // TestLDAPSlow checks that a log-in at a directory that doesn't answer ends in time, on idle and
 // on new connections, and while it waits for other log-ins.
 func TestLDAPSlow(t *testing.T) {
@@ -372,73 +304,6 @@ func wantTimeout(t *testing.T, d *Directory) {
 	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() || !errors.Is(err, ErrUnavailable) {
 		t.Errorf("log-in: %v; want that the directory is unavailable because of a timeout", err)
 	}
-}
-
-// TestLDAPStorm logs in with right and wrong passwords at the same time: no log-in gets the
-// answer of another one.
-func TestLDAPStorm(t *testing.T) {
-	t.Parallel()
-	s := identitytest.StartLDAP(t)
-	for i := range 4 {
-		s.AddUser(t, fmt.Sprint("user", i), fmt.Sprint("password", i))
-	}
-	o := options(s)
-	o.MaxConns = 6
-	d := openDirectory(t, o)
-	var all sync.WaitGroup
-	for i := range 12 {
-		all.Go(func() {
-			for j := range 8 {
-				name, password := fmt.Sprint("user", i%4), fmt.Sprint("password", j%4)
-				id, err := d.Login(t.Context(), name, password)
-				if right := i%4 == j%4; right && (err != nil || id.Name != name) || !right && !errors.Is(err, ErrRefused) {
-					t.Errorf("%s with %s: %+v, %v", name, password, id, err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	if n := len(d.idle); n < 1 || n > 3 {
-		t.Errorf("%d connections are idle, want 1 to 3", n)
-	}
-}
-
-// TestLDAPStormOfOneAddress: log-ins from one address hold all turns and wait for more. That of
-// another address comes next, before those that wait.
-func TestLDAPStormOfOneAddress(t *testing.T) {
-	t.Parallel()
-	s := identitytest.StartLDAP(t)
-	s.AddUser(t, "alice", "correct horse")
-	o := options(s)
-	o.MaxConns = 2 // one log-in
-	d := openDirectory(t, o)
-	storm := limit.WithCaller(t.Context(), limit.Caller{Account: "mallory", Address: "192.0.2.1"})
-	must(t, d.turns.Enter(storm))
-	ctx, cancel := context.WithCancel(storm)
-	var all sync.WaitGroup
-	defer all.Wait()
-	defer cancel()
-	for range 100 {
-		all.Go(func() {
-			if d.turns.Enter(ctx) == nil { // it keeps its turn until the test ends
-				<-ctx.Done()
-				d.turns.Leave()
-			}
-		})
-	}
-	neighbour := make(chan error, 1)
-	go func() {
-		_, err := d.Login(limit.WithCaller(t.Context(), limit.Caller{Account: "alice", Address: "192.0.2.2", Known: true}), "alice", "correct horse")
-		neighbour <- err
-	}()
-	waiting := func() int {
-		return d.turns.Waiting(limit.Caller{Account: "alice", Address: "192.0.2.2", Known: true})
-	}
-	for waiting() == 0 {
-		runtime.Gosched()
-	}
-	d.turns.Leave()
-	must(t, <-neighbour)
 }
 
 func TestDirectoryOptions(t *testing.T) {

@@ -52,7 +52,7 @@ func TestUnfinishedUploadsCount(t *testing.T) {
 			refused := send(3, 409)
 			r.Do(t, "PUT", one+"?digest="+digest(pattern(1, size)).String(), "").Want(t, 201, "")
 			r.Do(t, "DELETE", refused, "").Want(t, 204, "")
-			// What was stored of a refused body is there until its upload ends, and so it counts.
+			// The stored part of a refused body is there until its upload ends, so it counts.
 			r.Do(t, "DELETE", send(4, 409), "").Want(t, 204, "")
 			r.Do(t, "DELETE", two, "").Want(t, 204, "")
 			send(5, 202)

@@ -278,7 +278,7 @@ func TestReservedNamespaces(t *testing.T) {
 	var mu sync.Mutex
 	var asked []string
 	r := closed(t, nil, func(o *servertest.Options) {
-		o.Access.Htpasswd, o.Access.ReservedNamespaces = file, []string{"library"}
+		o.Access.Htpasswd, o.Access.ReservedNamespaces = file, []string{"Library"}
 		o.Access.NewNamespace = func(_ context.Context, name string) (bool, error) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -58,32 +58,14 @@ func copyCommand(src *command.Source) *cobra.Command {
 		if o.User, o.Password, err = c.RegistryLogin(); err != nil {
 			return err
 		}
-		var list []mirror.Tag
-		line := command.NewProgressLine(cmd.ErrOrStderr())
-		o.Told = func(t mirror.Tag) {
-			list = append(list, t)
-			if t.Outcome == mirror.Failed {
-				fmt.Fprintf(line, "%s: %s\n", command.Printable(t.Source), command.Printable(t.Error)) //nolint:errcheck // the summary counts it
-			}
-			line.Tell("", fmt.Sprintf("%s: %s %s", command.Count(int64(len(list)), "tag"), t.Source, t.Outcome))
-		}
-		var mu sync.Mutex // of the line
-		told := o.Told
-		o.Told = func(t mirror.Tag) {
-			mu.Lock()
-			defer mu.Unlock()
-			told(t)
-		}
-		o.CredentialsTo = func(host string) {
-			mu.Lock()
-			defer mu.Unlock()
-			fmt.Fprintf(line, "%s lets clients log in at %s: it gets the credentials\n", command.Printable(o.Source), host) //nolint:errcheck // said for information
-		}
+		told := &copyProgress{source: o.Source, line: command.NewProgressLine(cmd.ErrOrStderr())}
+		o.Told, o.CredentialsTo = told.tag, told.credentialsTo
 		sum, err := mirror.Copy(cmd.Context(), o)
 		if err != nil {
 			return err
 		}
-		line.Clear()
+		told.line.Clear()
+		list := told.list
 		slices.SortFunc(list, func(a, b mirror.Tag) int { return strings.Compare(a.Source, b.Source) })
 		result := struct {
 			mirror.Summary
@@ -98,6 +80,31 @@ func copyCommand(src *command.Source) *cobra.Command {
 		return nil
 	})
 	return addServer(cmd)
+}
+
+// copyProgress tells on a line what a copy does, and collects the tags that it has looked at.
+type copyProgress struct {
+	source string
+
+	mu   sync.Mutex
+	line *command.ProgressLine
+	list []mirror.Tag
+}
+
+func (c *copyProgress) tag(t mirror.Tag) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, t)
+	if t.Outcome == mirror.Failed {
+		fmt.Fprintf(c.line, "%s: %s\n", command.Printable(t.Source), command.Printable(t.Error)) //nolint:errcheck // the summary counts it
+	}
+	c.line.Tell("", fmt.Sprintf("%s: %s %s", command.Count(int64(len(c.list)), "tag"), command.Printable(t.Source), t.Outcome))
+}
+
+func (c *copyProgress) credentialsTo(host string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fmt.Fprintf(c.line, "%s lets clients log in at %s: it gets the credentials\n", command.Printable(c.source), command.Printable(host)) //nolint:errcheck // said for information
 }
 
 // pattern compiles the value of a flag; "" is nil.

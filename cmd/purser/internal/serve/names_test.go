@@ -33,7 +33,7 @@ func namedMetrics() *prometheus.Registry {
 }
 
 // TestNamelessMetrics: metrics without names add up counters, and have the worst of the gauges.
-// What can't be joined is left out.
+// Series that can't be joined are left out.
 func TestNamelessMetrics(t *testing.T) {
 	t.Parallel()
 	reg := namedMetrics()

@@ -239,6 +239,31 @@ func (s *LDAP) Stop() {
 func (s *LDAP) Pause(t testing.TB) {
 	t.Helper()
 	check(t, s.cmd.Process.Signal(syscall.SIGSTOP))
+	for deadline := time.Now().Add(time.Minute); !isStopped(s.cmd.Process.Pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("slapd doesn't stop")
+		}
+	}
+}
+
+// isStopped says whether all threads of a process are stopped. On a busy machine a thread goes on
+// for a while after the signal. Where /proc doesn't tell the states, isStopped returns true.
+func isStopped(pid int) bool {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return true
+	}
+	for _, path := range tasks {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // the thread has ended
+		}
+		// The state follows the name, which stands in parentheses.
+		if _, state, ok := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " "); ok && !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return true
 }
 
 // Resume lets a paused server run again.
