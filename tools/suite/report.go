@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,9 @@ func (r *run) report(w io.Writer) int {
 		}
 	}
 	fmt.Fprintf(w, "\n%d passed, %d failed, %d skipped\n", res.passed, res.failed, res.skipped)
+	for _, reason := range slices.Sorted(maps.Keys(res.skips)) {
+		fmt.Fprintf(w, "  skipped %d: %s\n", res.skips[reason], reason)
+	}
 	for _, f := range res.failures {
 		fmt.Fprintf(w, "\nFAIL %s %s\n%s  run it alone: %s\n", f.pkg, f.test, indent(lastLines(withoutProgress(f.output), failureLines)), f.again)
 	}

@@ -43,11 +43,12 @@ type results struct {
 	builds                  map[string]*strings.Builder // what compilers said, by import path
 	reported                map[name]bool               // a package with a failing test of its own
 	subtests                map[name]float64            // seconds of the subtests that have ended
+	skips                   map[string]int              // how many tests gave a reason
 }
 
 func newResults() *results {
 	return &results{running: map[name]bool{}, output: map[name]*strings.Builder{},
-		builds: map[string]*strings.Builder{}, reported: map[name]bool{}, subtests: map[name]float64{}}
+		builds: map[string]*strings.Builder{}, reported: map[name]bool{}, subtests: map[name]float64{}, skips: map[string]int{}}
 }
 
 // read reads the events of the command args and prints a line for each package.
@@ -124,7 +125,7 @@ func (r *results) end(e event, n name, args []string) {
 		r.failed++
 	case "skip":
 		r.skipped++
-		fmt.Printf("--- SKIP: %s %s\n%s", n.pkg, n.test, indent(lastLines(o.output, 3)))
+		r.addSkip(n.test, o.output)
 	}
 }
 
@@ -139,6 +140,20 @@ func (r *results) add(n name, seconds float64) {
 	r.subtests[around] += max(seconds, r.subtests[n])
 	delete(r.subtests, n)
 }
+
+// addSkip counts a skipped test under the reason that it gave: many need the same program.
+func (r *results) addSkip(test, output string) {
+	reason := test + " gave no reason"
+	for line := range strings.Lines(output) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "===") && !strings.HasPrefix(line, "---") {
+			reason = sourcePlace.ReplaceAllString(line, "")
+		}
+	}
+	r.skips[reason]++
+}
+
+// sourcePlace matches the file and line that stand before what a test logs.
+var sourcePlace = regexp.MustCompile(`^[\w.-]+\.go:\d+: `)
 
 func (r *results) endPackage(e event, o outcome) {
 	if e.Action == "skip" || strings.Contains(o.output, "[no test files]") {

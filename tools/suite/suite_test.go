@@ -16,7 +16,7 @@ import (
 func TestReportEndsWithFailures(t *testing.T) {
 	r := &run{ctx: t.Context(), results: newResults()}
 	module := writeModule(t, map[string]string{
-		"good/a_test.go":   `func TestGood(t *testing.T) {}; func TestSkipped(t *testing.T) { t.Skip("needs a moon") }`,
+		"good/a_test.go":   `func TestGood(t *testing.T) {}; func TestSkipped(t *testing.T) { t.Skip("needs a moon") }; func TestToo(t *testing.T) { t.Skip("needs a moon") }`,
 		"bad/a_test.go":    `func TestBad(t *testing.T) { t.Run("case one", func(t *testing.T) { t.Error("want 1, got 2") }) }`,
 		"panic/a_test.go":  `func TestBefore(t *testing.T) {}; func TestPanics(t *testing.T) { var m map[int]int; m[1] = 1 }`,
 		"main/a_test.go":   `func TestMain(m *testing.M) { m.Run(); println("goroutines are left"); os.Exit(1) }; func TestFine(t *testing.T) {}`,
@@ -35,6 +35,7 @@ func TestReportEndsWithFailures(t *testing.T) {
 		t.Fatalf("no line of the numbers: %s", out.String())
 	}
 	for _, want := range []string{
+		"  skipped 2: needs a moon\n",
 		"FAIL example.com/m/bad TestBad/case_one\n", "want 1, got 2", "go test -vet=off -count=1 -timeout=1m -run='^TestBad$/^case_one$' example.com/m/bad",
 		"FAIL example.com/m/panic TestPanics\n", "assignment to entry in nil map",
 		"FAIL example.com/m/main \n", "goroutines are left", "run it alone: go test -vet=off -count=1 -timeout=1m example.com/m/main\n",
