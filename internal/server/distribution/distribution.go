@@ -59,13 +59,13 @@ type Options struct {
 
 // API is the OCI Distribution API.
 type API struct {
-	opt        Options
-	server     *server.Server
-	catalog    *catalog.Catalog
-	store      blob.Store
-	log        *slog.Logger
-	uploads    *uploads
-	heavyTurns chan struct{} // has one element for each large manifest that is being handled
+	opt     Options
+	server  *server.Server
+	catalog *catalog.Catalog
+	store   blob.Store
+	log     *slog.Logger
+	uploads *uploads
+	heavy   *limit.Queue // of large manifests that are to be parsed and stored
 	// redirected maps storage keys to the time at which the method redirect last saw that the
 	// store has the object with this key. redirect itself ignores entries older than
 	// redirectedAge. A cache that expires its entries isn't used, because it would wake the
@@ -94,7 +94,7 @@ func New(o Options) (*API, error) {
 	}
 	return &API{
 		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log,
-		uploads: newUploads(o), heavyTurns: make(chan struct{}, maxHeavy),
+		uploads: newUploads(o), heavy: limit.NewQueue(maxHeavy, maxHeavyWaiting),
 		redirected: boundedcache.New(boundedcache.Options[string, time.Time]{Entries: redirectedMax}),
 	}, nil
 }

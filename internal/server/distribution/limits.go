@@ -2,8 +2,11 @@ package distribution
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -11,6 +14,9 @@ const (
 	// maxHeavy limits how many large manifests are parsed and stored at the same time, because
 	// a parsed manifest can take ten times as much memory as its text.
 	maxHeavy = 4
+	// maxHeavyWaiting limits how many large manifests wait; those of one account, or of one address
+	// without an account, may be a quarter of them. Their texts count in the memory budget.
+	maxHeavyWaiting = 1024
 	// heavyManifest is the size in bytes from which a manifest counts as large, so that
 	// maxHeavy applies to it.
 	heavyManifest = 256 << 10
@@ -34,18 +40,25 @@ func (c *call) hold(n int) error {
 	return err
 }
 
-// heavy waits until a manifest of `n` bytes may be parsed and stored. A manifest smaller than
-// heavyManifest never waits. A larger one waits while maxHeavy others are being stored. The
-// caller must call `done` when the manifest is stored. heavy returns an error if `ctx` ends
-// first.
-func (a *API) heavy(ctx context.Context, n int) (done func(), err error) {
+// enterHeavy waits until a manifest of `n` bytes may be parsed and stored. A manifest smaller than
+// heavyManifest never waits. A larger one waits while maxHeavy others are being stored; accounts
+// get turns one after the other, so that one account's many manifests don't delay the others'. The
+// caller must call `done` when the manifest is stored. enterHeavy returns an error if the request
+// ends first, or if very many wait.
+func (a *API) enterHeavy(c *call, n int) (done func(), err error) {
 	if n < heavyManifest {
 		return func() {}, nil
 	}
-	select {
-	case a.heavyTurns <- struct{}{}:
-		return func() { <-a.heavyTurns }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for other manifests: %w", context.Cause(ctx))
+	o := server.Observed(c.r.Context())
+	who := limit.Caller{Address: o.Client}
+	if account := o.Account(); account != "" {
+		who = limit.Caller{Account: account, Known: true}
 	}
+	switch err := a.heavy.Enter(limit.WithCaller(c.r.Context(), who)); {
+	case errors.Is(err, limit.ErrFull):
+		return nil, oci.Errorf(oci.Unavailable, "too many large manifests are being pushed: try again in a moment")
+	case err != nil:
+		return nil, fmt.Errorf("waiting for other manifests: %w", context.Cause(c.r.Context()))
+	}
+	return a.heavy.Leave, nil
 }

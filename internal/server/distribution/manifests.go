@@ -95,7 +95,7 @@ func (a *API) putManifest(c *call) error {
 	if err != nil {
 		return err
 	}
-	done, err := a.heavy(c.r.Context(), len(payload))
+	done, err := a.enterHeavy(c, len(payload))
 	if err != nil {
 		return err
 	}
