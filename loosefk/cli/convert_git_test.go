@@ -98,9 +98,15 @@ func TestConvertFindsWhatGitRefuses(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(s.dir, ".git", "MERGE_HEAD"), []byte(s.git(t, "rev-parse", "HEAD")+"\n"), 0o600))
 	s.unchanged(t, "a merge is under way: finish it (git status says how), or give --no-branch --no-commit", "convert", "^orders$")
 	must(t, os.Remove(filepath.Join(s.dir, ".git", "MERGE_HEAD")))
+}
 
-	outside := filepath.Join(t.TempDir(), "m")
-	s.unchanged(t, "is outside of the git work tree", "convert", "^orders$", "--schema-dump", filepath.Join(outside, "s.sql"))
+// TestConvertDumpOutsideOfTree: git can't commit a dump that is outside of its work tree.
+func TestConvertDumpOutsideOfTree(t *testing.T) {
+	t.Parallel()
+	needPgDump(t)
+	s := freshTree(t, true)
+	s.identity(t)
+	s.unchanged(t, "is outside of the git work tree", "convert", "^orders$", "--schema-dump", filepath.Join(t.TempDir(), "m", "s.sql"))
 }
 
 // TestConvertTakesBack lets a git hook refuse the commit. convert must undo its files, its

@@ -334,9 +334,7 @@ func TestConvertSaysWhy(t *testing.T) {
 // remove the temporary database.
 func TestConvertSchemaDump(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("pg_dump"); err != nil {
-		lacking(t, "pg_dump")
-	}
+	needPgDump(t)
 	s := newProject(t)
 	file := filepath.Join(s.dir, "schema.sql")
 	contains(t, "convert", s.ok(t, "convert", "^orders$", "--schema-dump", file), "wrote "+file)
@@ -351,6 +349,14 @@ func TestConvertSchemaDump(t *testing.T) {
 	must(t, s.pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_constraint WHERE conname = 'fk_orders'").Scan(&keys))
 	if left != 0 || keys != 1 {
 		t.Errorf("%d copies are left, and the database has %d of the key", left, keys)
+	}
+}
+
+// needPgDump skips the test where pg_dump isn't installed.
+func needPgDump(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("pg_dump"); err != nil {
+		lacking(t, "pg_dump")
 	}
 }
 
