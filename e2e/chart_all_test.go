@@ -50,7 +50,7 @@ networkPolicy:
   clients: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress}}}]
   metrics: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]
   egress: [{ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 5432}]}]
-podMonitor: {enabled: true, labels: {release: monitoring}}
+podMonitor: {enabled: true, labels: {release: monitoring}, secretName: purser-metrics}
 prometheusRule: {enabled: true, labels: {release: monitoring}}
 report: {enabled: true, reporter: prod-eu, server: "https://registry.example.com", registry: registry.example.com, namespace: acme, secretName: purser-report}
 podAnnotations: {prometheus.io/port: "5001"}
@@ -168,7 +168,8 @@ func checkChartPod(t *testing.T, c *cluster, admin, namespace, text string) {
 		case "ClusterRole":
 			sameRules(t, part)
 		case "PodMonitor":
-			if !strings.Contains(part, "port: debug\n") || !strings.Contains(part, "jobLabel: app.kubernetes.io/name") {
+			if !strings.Contains(part, "port: debug\n") || !strings.Contains(part, "jobLabel: app.kubernetes.io/name") ||
+				(namespace == "everything") != strings.Contains(part, "password: {name: purser-metrics, key: password}") {
 				t.Errorf("%s: %s", namespace, part)
 			}
 		case "Deployment":
