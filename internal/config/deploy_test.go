@@ -43,7 +43,7 @@ func TestReferenceConfigurations(t *testing.T) {
 		if err := os.WriteFile(changed, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cfg, err := config.Load(changed, nil)
+		cfg, err := config.Load(changed, []string{"HOME=" + dir})
 		if err == nil {
 			err = cfg.Validate()
 		}
@@ -74,7 +74,7 @@ func TestComposeFile(t *testing.T) {
 	}
 	variable := regexp.MustCompile(`\$\{[A-Z0-9_]+:\?[^}]+\}`)
 	for name, service := range file.Services {
-		environ := []string{"PURSER_HTTP_ADDR=0.0.0.0:5000", "PURSER_HTTP_DEBUG_ADDR=0.0.0.0:5001"} // of the image
+		environ := []string{"PURSER_DATA_DIR=/var/lib/purser", "PURSER_HTTP_ADDR=0.0.0.0:5000", "PURSER_HTTP_DEBUG_ADDR=0.0.0.0:5001"} // of the image
 		for key, value := range service.Environment {
 			for _, word := range []string{"PASSWORD", "SECRET", "ACCESS_KEY", "DATABASE_MAIN", "REDIS_URL"} {
 				if strings.Contains(key, word) && !variable.MatchString(value) {

@@ -221,7 +221,7 @@ func TestClientToken(t *testing.T) {
 			t.Errorf("the error has the token: %v", err)
 		}
 	}
-	if _, err := (&Source{Environ: append(base[:2:2], "PURSER_TOKEN=x", api.TokenFileVariable+"=y")}).Load(&cobra.Command{}); err != nil {
+	if _, err := (&Source{Environ: append(base[:2:2], "HOME="+dir, "PURSER_TOKEN=x", api.TokenFileVariable+"=y")}).Load(&cobra.Command{}); err != nil {
 		t.Errorf("the variables are taken for settings: %v", err)
 	}
 }

@@ -36,27 +36,26 @@ var noNewConnections = []unix.SockFilter{
 //
 // The listener must be the server's own. That of a service manager outlives the server, so its
 // queue isn't lost, and a filter would stay.
+//
+// Some systems forbid filters to ordinary users. There the server goes on accepting until a moment at
+// which nothing waits; only a connection that begins in the last milliseconds may be lost.
 func acceptLast(ctx context.Context, l *net.TCPListener, silent *silentConns) {
-	if !dropNew(l) {
-		return // a sandbox may forbid it: then a connection may be lost
-	}
+	dropNew(l)
 	if worker.Sleep(ctx, handshakeTime) == nil {
 		silent.wait(ctx, func() uint32 { return queued(l) })
 	}
 }
 
-// dropNew makes the kernel drop the packets that begin connections to a listener.
-func dropNew(l *net.TCPListener) bool {
+// dropNew makes the kernel drop the packets that begin connections to a listener, where it may.
+func dropNew(l *net.TCPListener) {
 	raw, err := l.SyscallConn()
 	if err != nil {
-		return false
+		return
 	}
 	filter := unix.SockFprog{Len: uint16(len(noNewConnections)), Filter: &noNewConnections[0]}
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		failed = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &filter)
+	raw.Control(func(fd uintptr) { //nolint:errcheck // the listener is closed already
+		unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &filter) //nolint:errcheck // see acceptLast
 	})
-	return err == nil && failed == nil
 }
 
 // queued returns how many connections wait until they are accepted.
