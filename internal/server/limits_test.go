@@ -209,7 +209,7 @@ func TestRequestLimit(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.ClientRequests = 2 })
 	r := setup(t, limits)
-	inFlight := func() float64 { return metric(t, r.Metrics, "purser_http_requests_in_flight", "") }
+	inFlight := func() float64 { return metric(t, r.Metrics.Registry, "purser_http_requests_in_flight", "") }
 	eventually(t, "no requests", func() bool { return inFlight() == 0 })
 	one := r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 10\r\n\r\n")
 	r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 10\r\n\r\n")

@@ -26,7 +26,7 @@ func look(t *testing.T, r *servertest.Registry, q *http.Request, namespace, repo
 		t.Fatal(err)
 	}
 	const trips = "purser_http_database_round_trips_total"
-	before := metric(t, r.Metrics, trips)
+	before := metric(t, r.Metrics.Only(trips), trips)
 	a := serve(t.Context(), r, q)
 	rename := func(s string) string {
 		s = strings.ReplaceAll(s, "acme+other", "ROBOT")
@@ -41,7 +41,7 @@ func look(t *testing.T, r *servertest.Registry, q *http.Request, namespace, repo
 			list[i] = rename(list[i])
 		}
 	}
-	return seen{a.Code, header, rename(a.Body.String()), metric(t, r.Metrics, trips) - before}
+	return seen{a.Code, header, rename(a.Body.String()), metric(t, r.Metrics.Only(trips), trips) - before}
 }
 
 func (s seen) compare(t *testing.T, what string, other seen) {

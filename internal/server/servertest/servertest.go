@@ -45,7 +45,7 @@ type Registry struct {
 	Dir          string        // of the blobs
 	Auth         *auth.Control // nil: no access control
 	Log          *LogBuffer
-	Metrics      *prometheus.Registry
+	Metrics      *Metrics
 
 	credentials []string // headers of requests without an Authorization header
 }
@@ -103,7 +103,7 @@ func NewReplica(t testing.TB, dsn, dir string, change ...func(*Options)) *Regist
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Registry{DB: d, DSN: dsn, Dir: dir, Log: new(LogBuffer), Metrics: prometheus.NewRegistry()}
+	r := &Registry{DB: d, DSN: dsn, Dir: dir, Log: new(LogBuffer), Metrics: &Metrics{Registry: prometheus.NewRegistry()}}
 	newCatalog := func(change func(*catalog.Options)) *catalog.Catalog {
 		o := catalog.Options{DB: d, Replica: id, Log: quiet,
 			Look: func(ctx context.Context, key string, size int64) (string, error) {

@@ -79,7 +79,7 @@ func (r *Registry) Since(t testing.TB) audit.Filter {
 // the sample, or the number of observations if the metric is a histogram.
 func (r *Registry) Samples(t *testing.T, name string) map[string]float64 {
 	t.Helper()
-	families, err := r.Metrics.Gather()
+	families, err := r.Metrics.Only(name).Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
