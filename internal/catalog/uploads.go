@@ -35,7 +35,12 @@ type Upload struct {
 	Size       int64         // acknowledged bytes
 	StoreState []byte        // the state of the blob store; nil: nothing is stored yet
 	Tail       []byte        // the acknowledged bytes, up to MaxTail
-	Attempt    int64
+	// LastFrom is the offset of the first byte that the last saved request brought, and LastHead
+	// the first bytes of that request, up to HeadSize. By them a repeat of the request is
+	// recognised.
+	LastFrom int64
+	LastHead []byte
+	Attempt  int64
 	// Ticket is the number of an object of this upload that this process has reserved and not
 	// used yet, or NoTicket. It isn't a column of the row.
 	Ticket    int64
@@ -49,6 +54,9 @@ const NoTicket = -1
 // longer upload is written to the store. So a small blob becomes an object only when its
 // upload is complete.
 const MaxTail = 64 << 10
+
+// HeadSize is the maximum number of bytes of Upload.LastHead.
+const HeadSize = 256
 
 // StartOptions are the options of StartUploads.
 type StartOptions struct {
@@ -170,9 +178,10 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 	u := Upload{Ticket: NoTicket}
 	var algorithm string
 	err := c.db.Pool.QueryRow(ctx, `
-		SELECT id, repository, storage_key, algorithm, hash_state, size, store_state, tail, attempt, created_at
+		SELECT id, repository, storage_key, algorithm, hash_state, size, store_state, tail, last_from, last_head, attempt, created_at
 		FROM uploads WHERE id = $1 AND repository IN ($2, '') AND status = 1`, id, path).
-		Scan(&u.ID, &u.Repository, &u.StorageKey, &algorithm, &u.HashState, &u.Size, &u.StoreState, &u.Tail, &u.Attempt, &u.StartedAt)
+		Scan(&u.ID, &u.Repository, &u.StorageKey, &algorithm, &u.HashState, &u.Size, &u.StoreState, &u.Tail,
+			&u.LastFrom, &u.LastHead, &u.Attempt, &u.StartedAt)
 	if err == nil {
 		u.Algorithm, err = oci.ParseAlgorithm(algorithm)
 	}
@@ -244,13 +253,15 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	b := new(batch)
 	b.row([]any{&u.Attempt, &u.Ticket}, `
 		UPDATE uploads SET attempt = attempt + 1, repository = @path, algorithm = @algorithm, hash_state = @hash_state,
-			size = @size, store_state = @store_state, tail = @tail, numbers = numbers + @taken, updated_at = now(),
+			size = @size, store_state = @store_state, tail = @tail, last_from = @last_from, last_head = @last_head,
+			numbers = numbers + @taken, updated_at = now(),
 			repository_id = (SELECT id FROM live_repositories WHERE path = @path),
 			namespace_id = (SELECT id FROM live_namespaces WHERE name = split_part(@path, '/', 1))
 		WHERE id = @upload AND attempt = @attempt AND status = 1
 		RETURNING attempt, CASE WHEN @taken > 0 THEN numbers - 1 ELSE @ticket END`, db.Args{
 		"upload": u.ID, "attempt": u.Attempt, "path": u.Repository, "algorithm": u.Algorithm.String(), "hash_state": u.HashState,
-		"size": u.Size, "store_state": u.StoreState, "tail": u.Tail, "taken": taken, "ticket": u.Ticket,
+		"size": u.Size, "store_state": u.StoreState, "tail": u.Tail, "last_from": u.LastFrom, "last_head": u.LastHead,
+		"taken": taken, "ticket": u.Ticket,
 	})
 	c.reserve(b, u, u.Attempt+1, UploadNeed{Bytes: u.Size})
 	err := b.send(ctx, c.db.Pool)

@@ -364,6 +364,8 @@ CREATE TABLE uploads (
     size          bigint NOT NULL DEFAULT 0,
     store_state   bytea,
     tail          bytea,
+    last_from     bigint NOT NULL DEFAULT 0,
+    last_head     bytea,
     attempt       bigint NOT NULL DEFAULT 0,
     numbers       bigint NOT NULL DEFAULT 0,
     namespace_id  bigint,
@@ -373,6 +375,8 @@ CREATE TABLE uploads (
     created_at    timestamptz NOT NULL DEFAULT now(),
     updated_at    timestamptz NOT NULL DEFAULT now()
 );
+COMMENT ON COLUMN uploads.last_from IS 'offset of the first byte that the last saved request brought';
+COMMENT ON COLUMN uploads.last_head IS 'the first bytes that the last saved request brought, by which a repeat of it is recognised';
 COMMENT ON COLUMN uploads.client IS 'address whose limit on open uploads counts this one; NULL: none';
 COMMENT ON COLUMN uploads.account IS 'account whose limit on open uploads counts this one; NULL: none';
 

@@ -63,7 +63,7 @@ func TestPostThenPut(t *testing.T) {
 			a.Want(t, 201, "", "Location", location, "Docker-Content-Digest", d.String(), "Content-Length", "0")
 			r.WantBlob(t, repository, d, content)
 			r.Do(t, "GET", at, "").Want(t, 404, oci.BlobUploadUnknown)
-			r.Do(t, "PUT", at+"?digest="+d.String(), content).Want(t, 404, oci.BlobUploadUnknown)
+			r.Do(t, "PUT", at+"?digest="+d.String(), content).Want(t, 201, "", "Location", location)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestOutOfOrder(t *testing.T) {
 		r.Do(t, "PATCH", at, content[:n], "Content-Range", fmt.Sprintf("%d-%d", 1, n)).
 			Want(t, 416, oci.BlobUploadInvalid, "Location", at, "Range", "0-0")
 		r.Do(t, "PATCH", at, content[:n], "Content-Range", fmt.Sprintf("0-%d", n-1)).Want(t, 202, "")
-		stands := []string{"Location", at, "Range", fmt.Sprintf("0-%d", n-1)}
+		stands := []string{"Location", fmt.Sprintf("%s.%d", at, n), "Range", fmt.Sprintf("0-%d", n-1)}
 		for _, rng := range []string{fmt.Sprintf("0-%d", n-1), fmt.Sprintf("%d-%d", n+1, 2*n), fmt.Sprintf("%d-%d", n-1, 2*n-2)} {
 			r.Do(t, "PATCH", at, content[:n], "Content-Range", rng).Want(t, 416, oci.BlobUploadInvalid, stands...)
 			r.Do(t, "PUT", at+"?digest="+d.String(), content[:n], "Content-Range", rng).Want(t, 416, oci.BlobUploadInvalid, stands...)

@@ -328,8 +328,8 @@ func (r *registry) received(t *testing.T, at string) {
 }
 
 // TestRacingClose: four requests finish one upload at the same time. One must get 201. The
-// others must get 404 or 416, since the upload is already finished, or another request has
-// taken it over.
+// others must get 201 too, since they repeat it, or 416 while another request is still finishing
+// the upload.
 func TestRacingClose(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -349,8 +349,8 @@ func TestRacingClose(t *testing.T) {
 			got[a.StatusCode]++
 			mu.Unlock()
 		})
-		if got[201] != 1 || got[201]+got[404]+got[416] != 4 {
-			t.Errorf("statuses %v, want 201 once, else 404 or 416", got)
+		if got[201] == 0 || got[201]+got[416] != 4 {
+			t.Errorf("statuses %v, want 201, some may be 416", got)
 		}
 		r.WantBlob(t, "a", digest(content), content)
 	}

@@ -58,6 +58,9 @@ func (a *API) receive(c *call) (catalog.Upload, error) {
 		if err != nil {
 			return err
 		}
+		if end := ss.in.Received + saved.Size - ss.in.skip; ss.in.skip > ss.in.Received {
+			saved.Size = end // the client has sent again only a part of what it had sent
+		}
 		return ss.in.LostError()
 	})
 	return saved, err
@@ -110,9 +113,11 @@ func (a *API) commit(c *call, d oci.Digest) error {
 // onUpload calls `work` with a session on the upload that the request's path names. `d` is the
 // digest of the blob that the upload is to become, or zero if the request doesn't finish the
 // upload. If `work` fails with an error for the client, and the session began with this
-// process's copy of the upload's row, the copy may be outdated. onUpload then calls `work` again
-// with a session on the row from the database, unless `work` has saved bytes of the request's
-// body, or has read bytes of it that aren't kept in memory.
+// process's copy of the upload's row, the copy may be outdated. The row may also have changed
+// since it was read: a client that repeats a request may be faster than the request that it
+// repeats. onUpload then calls `work` once more with a session on the row from the database,
+// unless `work` has saved bytes of the request's body, or has read bytes of it that aren't kept
+// in memory.
 func (a *API) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss *session) error) error {
 	// This context doesn't end when the client disconnects, because the bytes that have arrived
 	// by then must still be saved.
@@ -121,20 +126,20 @@ func (a *API) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss 
 	in := a.newUploadBody(c)
 	ctx = limit.WithLease(ctx, in.Lease)
 	u, remembered, err := a.upload(c)
-	for {
+	for again := true; ; again = false {
 		if err == nil {
 			err = c.checkChunk(u, in)
 		}
 		if err == nil {
-			err = a.catalog.AdmitBlob(ctx, c.name, u.ID, d, u.Size+max(in.want, in.Length, 0))
+			err = a.catalog.AdmitBlob(ctx, c.name, u.ID, d, u.Size+max(in.want, in.length(), 0))
 		}
 		if err == nil {
 			err = a.session(ctx, u, d, in, work)
 		}
-		if _, refused := errors.AsType[*oci.Error](err); !refused || !remembered || in.streaming || in.saved {
+		outdated := remembered || errors.Is(err, catalog.ErrUploadMoved)
+		if _, refused := errors.AsType[*oci.Error](err); !refused || !outdated || !again || in.streaming || in.saved {
 			return err
 		}
-		remembered = false
 		u, err = a.catalog.Upload(ctx, c.name, u.ID)
 	}
 }
@@ -188,6 +193,10 @@ func (a *API) verify(ctx context.Context, key string, d oci.Digest) error {
 // writes them to the store and returns false.
 func (ss *session) fill(ctx context.Context) (small bool, err error) {
 	first, whole := ss.in.first()
+	first = first[min(int64(len(first)), ss.in.skip):]
+	if ss.in.skip == 0 {
+		ss.u.LastFrom, ss.u.LastHead = ss.u.Size, nil
+	}
 	if ss.u.StoreState == nil && whole && len(ss.u.Tail)+len(first) <= catalog.MaxTail {
 		ss.hash.Write(first)
 		ss.u.Size += int64(len(first))
@@ -225,11 +234,12 @@ func (ss *session) hold(p []byte) error {
 // store writes an upload to the store in three parts: the bytes from the upload's row (`held`),
 // the beginning of the request's body (`first`), and the rest of the body.
 func (ss *session) store(ctx context.Context, held, first []byte) error {
-	if ss.in.Length >= 0 {
-		ss.in.Lease.Expect(int64(len(held)) + ss.in.Length)
+	length := ss.in.length()
+	if length >= 0 {
+		ss.in.Lease.Expect(int64(len(held)) + length)
 	}
-	need := catalog.UploadNeed{Bytes: ss.u.Size + ss.in.Length, Digest: ss.d}
-	if ss.in.Length < 0 {
+	need := catalog.UploadNeed{Bytes: ss.u.Size + length, Digest: ss.d}
+	if length < 0 {
 		need.Bytes, need.Ahead = ss.u.Size+int64(len(first)), admitEvery
 	}
 	if err := ss.open(ctx, true, need); err != nil {
@@ -239,6 +249,7 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 		return err
 	}
 	ss.in.streaming = true
+	ss.in.discard()
 	arriving := &admittedReader{r: ss.in, size: ss.u.Size + int64(len(first)), room: ss.room, admit: func(size int64) (int64, error) {
 		return ss.api.catalog.ReserveUpload(ctx, ss.u, catalog.UploadNeed{Bytes: size, Ahead: admitEvery, Digest: ss.d})
 	}}
@@ -315,8 +326,11 @@ func (ss *session) open(ctx context.Context, stream bool, need catalog.UploadNee
 // updates the row, remembers the row for the next request, and returns the upload as it is now.
 // It does nothing if no byte has arrived.
 func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error) {
-	if ss.in.Received == 0 {
+	if ss.in.fresh() == 0 {
 		return ss.u, nil
+	}
+	if ss.u.LastFrom+ss.in.Received == ss.u.Size { // the body begins there, also if it is a repeat
+		ss.u.LastHead = ss.in.head
 	}
 	if small {
 		ss.u.Tail = ss.tail

@@ -20,7 +20,11 @@ func (r *registry) stands(t *testing.T, at string, n int) {
 	t.Helper()
 	want := fmt.Sprintf("0-%d", max(n-1, 0))
 	eventually(t, "upload at "+want, func() bool {
-		return r.Do(t, "GET", at, "").Want(t, 204, "", "Location", at).Header.Get("Range") == want
+		h := r.Do(t, "GET", at, "").Want(t, 204, "").Header
+		if base, _, _ := strings.Cut(at, "."); n > 0 && h.Get("Range") == want && h.Get("Location") != fmt.Sprintf("%s.%d", base, n) {
+			t.Fatalf("Location %q of an upload of %d bytes", h.Get("Location"), n)
+		}
+		return h.Get("Range") == want
 	})
 }
 
@@ -160,7 +164,7 @@ func TestReplicas(t *testing.T) {
 	at := one.StartUpload(t, "a", "")
 	for i, r := range []*registry{two, one, two, one} { // a chunk each
 		piece := content[i*50_000 : (i+1)*50_000]
-		r.Do(t, "PATCH", at, piece, "Content-Range", fmt.Sprintf("%d-%d", i*50_000, (i+1)*50_000-1)).Want(t, 202, "", "Location", at)
+		r.Do(t, "PATCH", at, piece, "Content-Range", fmt.Sprintf("%d-%d", i*50_000, (i+1)*50_000-1)).Want(t, 202, "", "Location", fmt.Sprintf("%s.%d", at, (i+1)*50_000))
 	}
 	two.Do(t, "PUT", at+"?digest="+d.String(), "").Want(t, 201, "")
 	one.WantBlob(t, "a", d, content)

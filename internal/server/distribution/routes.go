@@ -19,6 +19,8 @@ type call struct {
 	ref  string // last part of the path: tag, digest or upload
 	// names translates upload identifiers, for routes about uploads.
 	names repositoryNames
+	// known is how many bytes of an upload the client has an answer about, by the upload's URL.
+	known int64
 }
 
 type handler func(a *API, c *call) error

@@ -18,6 +18,10 @@ type uploadBody struct {
 	// saved says that the request has saved the upload with bytes of the body. In both cases
 	// the request can't start over with a newer copy of the upload's row.
 	streaming, saved bool
+	// skip is how many bytes at the body's beginning the upload has already, because the request
+	// repeats an earlier one.
+	skip int64
+	head []byte // the first bytes of the body, up to catalog.HeadSize
 
 	buffer []byte
 	looked bool // buffer holds the beginning of the body
@@ -33,16 +37,53 @@ func (a *API) newUploadBody(c *call) *uploadBody {
 // Content-Length says that the body is longer than catalog.MaxTail, first reads nothing, and
 // returns no bytes and false. A second call returns the same as the first call.
 func (in *uploadBody) first() (b []byte, whole bool) {
-	if in.Length > catalog.MaxTail {
-		return nil, false
-	}
-	if !in.looked {
-		in.buffer = in.Hold(catalog.MaxTail+1, 1)
-		in.looked = true
-		in.whole = in.Lost != nil || len(in.buffer) <= catalog.MaxTail
+	if in.Length <= catalog.MaxTail {
+		in.look(catalog.MaxTail + 1)
 	}
 	return in.buffer, in.whole
 }
+
+// look reads the first `most` bytes of the body into the buffer, unless it holds some already.
+func (in *uploadBody) look(most int) {
+	if in.looked {
+		return
+	}
+	in.buffer = in.Hold(most, 1)
+	in.looked = true
+	in.whole = in.Lost != nil || len(in.buffer) < most
+	in.head = in.buffer[:min(len(in.buffer), catalog.HeadSize)]
+}
+
+// beginning returns at least the first catalog.HeadSize bytes of the body, or all of them if the
+// body is shorter.
+func (in *uploadBody) beginning() []byte {
+	if b, _ := in.first(); b != nil {
+		return b
+	}
+	in.look(catalog.HeadSize)
+	return in.buffer
+}
+
+// Read reads from the body.
+func (in *uploadBody) Read(p []byte) (int, error) {
+	n, err := in.RequestBody.Read(p)
+	if missing := catalog.HeadSize - len(in.head); missing > 0 && !in.looked {
+		in.head = append(in.head, p[:min(n, missing)]...)
+	}
+	return n, err
+}
+
+// length returns how many bytes the request adds to the upload, by its Content-Length, or -1
+// if it has none.
+func (in *uploadBody) length() int64 {
+	if in.Length < 0 {
+		return -1
+	}
+	return max(in.Length-in.skip, 0)
+}
+
+// fresh returns how many bytes have arrived that the upload didn't have before.
+func (in *uploadBody) fresh() int64 { return max(in.Received-in.skip, 0) }
 
 // checkLength returns an error if the body arrived completely, and isn't as long as its
 // Content-Range says.

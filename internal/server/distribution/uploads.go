@@ -120,7 +120,7 @@ func (c *call) uploadState(u catalog.Upload, status int) {
 
 func (c *call) uploadHeaders(u catalog.Upload) {
 	h, name := c.Header(), c.names.name(u.ID).String()
-	h.Set("Location", server.Observed(c.r.Context()).Base+"/v2/"+c.name+"/blobs/uploads/"+name)
+	h.Set("Location", server.Observed(c.r.Context()).Base+"/v2/"+c.name+"/blobs/uploads/"+uploadRef(name, u.Size))
 	h.Set("Range", "0-"+strconv.FormatInt(max(u.Size-1, 0), 10))
 	h.Set("Docker-Upload-Uuid", name)
 }
@@ -143,10 +143,11 @@ func (a *API) upload(c *call) (u catalog.Upload, remembered bool, err error) {
 // uploadID returns the id of the row that belongs to the upload URL of the request. It sets
 // c.names to the translation of ids for the repository.
 func (a *API) uploadID(c *call) (id uuid.UUID, err error) {
-	name, err := uuid.Parse(c.ref)
+	name, known, err := parseUploadRef(c.ref)
 	if err != nil {
 		return id, oci.Errorf(oci.BlobUploadUnknown, "%q is not an upload's identifier", c.ref)
 	}
+	c.known = known
 	if c.names, err = a.uploads.names.of(c.r.Context(), c.name); err != nil {
 		return id, err
 	}
@@ -178,29 +179,35 @@ func (a *API) patchUpload(c *call) error {
 	return nil
 }
 
-// checkChunk returns an error with status 416 if the request has a Content-Range that doesn't
-// begin where the upload ends, and an error with status 400 if it can't be parsed or
-// contradicts Content-Length.
+// checkChunk finds out where in the upload the request's body begins. With a Content-Range, it
+// returns an error with status 416 if the range doesn't begin where the upload ends, and an
+// error with status 400 if it can't be parsed or contradicts Content-Length. Without one, it
+// asks placeStream.
 func (c *call) checkChunk(u catalog.Upload, in *uploadBody) error {
+	in.skip = 0
 	v := c.r.Header.Get("Content-Range")
 	if v == "" {
-		return nil
+		return c.placeStream(u, in)
 	}
 	start, end, err := oci.ParseContentRange(v)
 	if err != nil {
 		return oci.Errorf(oci.BlobUploadInvalid, "Content-Range: %v", err)
 	}
 	if start != u.Size {
-		c.uploadHeaders(u)
-		return oci.Errorf(oci.BlobUploadInvalid, "the chunk begins at byte %d, but %d bytes have arrived", start, u.Size).
-			WithStatus(http.StatusRequestedRangeNotSatisfiable).
-			WithDetail(map[string]int64{"offset": u.Size})
+		return c.outOfOrder(u, start)
 	}
 	in.want = end - start + 1
 	if n := c.r.ContentLength; n >= 0 && n != in.want {
 		return oci.Errorf(oci.SizeInvalid, "Content-Range names %d bytes, Content-Length %d", in.want, n)
 	}
 	return nil
+}
+
+func (c *call) outOfOrder(u catalog.Upload, start int64) error {
+	c.uploadHeaders(u)
+	return oci.Errorf(oci.BlobUploadInvalid, "the chunk begins at byte %d, but %d bytes have arrived", start, u.Size).
+		WithStatus(http.StatusRequestedRangeNotSatisfiable).
+		WithDetail(map[string]int64{"offset": u.Size})
 }
 
 // putUpload finishes an upload, with or without a last chunk.
@@ -216,10 +223,17 @@ func (a *API) putUpload(c *call) error {
 	return a.complete(c, d)
 }
 
-// complete appends the request's body and makes the upload a blob.
+// complete appends the request's body and makes the upload a blob. If an earlier request has
+// done so already, and its answer was lost, complete answers the same again.
 func (a *API) complete(c *call, d oci.Digest) error {
 	if err := a.commit(c, d); err != nil {
-		return err
+		done, errDone := a.completedBefore(c, d, err)
+		if errDone != nil {
+			return errDone
+		}
+		if !done {
+			return err
+		}
 	}
 	c.Header().Set("Docker-Content-Digest", d.String())
 	c.created("/v2/" + c.name + "/blobs/" + d.String())
