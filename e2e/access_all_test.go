@@ -9,12 +9,6 @@ import (
 	"time"
 )
 
-// publish lets everybody pull from a repository. It uses the database directly.
-func publish(t *testing.T, r *registry, repo string) {
-	t.Helper()
-	mustExec(t, openPool(t, setting(r, "PURSER_DATABASE_MAIN")), `UPDATE repositories SET is_public = true WHERE path = $1`, repo)
-}
-
 // fails reports an error unless a client failed with a message that contains one of `texts`.
 func fails(t *testing.T, what string, err error, texts ...string) {
 	t.Helper()

@@ -48,6 +48,15 @@ func orasAccess(t *testing.T, r *registry, dir string) accessClient {
 			err = repository(repo).Tags(t.Context(), "", func(page []string) error { tags = append(tags, page...); return nil })
 			return tags, err
 		},
+		catalog: func() (list []string, err error) {
+			reg, err := remote.NewRegistry(r.host)
+			if err != nil {
+				return nil, err
+			}
+			reg.PlainHTTP, reg.Client = true, client
+			err = reg.Repositories(t.Context(), "", func(page []string) error { list = append(list, page...); return nil })
+			return list, err
+		},
 		copies: func(from, to string) error {
 			o := oras.DefaultCopyOptions
 			o.MountFrom = func(context.Context, v1.Descriptor) ([]string, error) { return []string{from}, nil }

@@ -59,6 +59,8 @@ type accessClient struct {
 	tags  func(repo string) ([]string, error) // nil: it can't list tags
 	// copies copies v1 from one repository to another, and mounts its layers. Nil: it can't.
 	copies func(from, to string) error
+	// catalog returns the registry's repositories. Nil: it can't.
+	catalog func() ([]string, error)
 	// lateLogin says that the client doesn't check a password when it logs in.
 	lateLogin bool
 }
@@ -88,6 +90,10 @@ func craneAccess(t *testing.T, r *registry, dir string) accessClient {
 		pull:      func(repo, tag string) error { return crane.run("pull", r.Ref(repo, tag), newDir(t)+"/pulled") },
 		tags: func(repo string) ([]string, error) {
 			out, err := crane.Try("", "ls", r.host+"/"+repo)
+			return lines(out), err
+		},
+		catalog: func() ([]string, error) {
+			out, err := crane.Try("", "catalog", r.host)
 			return lines(out), err
 		},
 		copies: func(from, to string) error { return crane.run("copy", r.Ref(from, "v1"), r.Ref(to, "v1")) },
@@ -147,6 +153,10 @@ func regctlAccess(t *testing.T, r *registry, dir string) accessClient {
 		},
 		tags: func(repo string) ([]string, error) {
 			out, err := regctl.Try("", "tag", "ls", r.host+"/"+repo)
+			return lines(out), err
+		},
+		catalog: func() ([]string, error) {
+			out, err := regctl.Try("", "repo", "ls", r.host)
 			return lines(out), err
 		},
 		copies: func(from, to string) error { return regctl.run("image", "copy", r.Ref(from, "v1"), r.Ref(to, "v1")) },

@@ -200,6 +200,12 @@ func (s *closingScene) counts(repository, tag string, n int) {
 func (s *closingScene) catalog(authorization string, want ...string) {
 	s.t.Helper()
 	var list struct{ Repositories []string }
+	if authorization == "" { // a client without an account gets an anonymous token first
+		var issued struct{ Token string }
+		s.get("", "/v2/_catalog", nil, http.StatusUnauthorized)
+		s.get("", "/token?scope=registry:catalog:*", &issued, http.StatusOK)
+		authorization = "Bearer " + issued.Token
+	}
 	s.get(authorization, "/v2/_catalog", &list, http.StatusOK)
 	if !slices.Equal(list.Repositories, want) {
 		s.t.Errorf("catalog with %q: %q, want %q", authorization, list.Repositories, want)

@@ -320,17 +320,6 @@ func TestReplicasSeeRepositoryDeleted(t *testing.T) {
 	on(b).whole(living...)
 }
 
-// setting returns the value of a variable in a registry's environment.
-func setting(r *registry, name string) string {
-	for _, entry := range r.opt.env {
-		if value, ok := strings.CutPrefix(entry, name+"="); ok {
-			return value
-		}
-	}
-	r.t.Fatalf("%s isn't set", name)
-	return ""
-}
-
 // The test deletes a repository on one replica. At once, a client puts a manifest with blobs
 // of the deleted repository on the other replica, which has cached the repository. That
 // replica must refuse the manifest, even if it hasn't been notified yet.

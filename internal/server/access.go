@@ -48,12 +48,46 @@ func (s *Server) Authorize(ctx context.Context, a auth.Access, resource auth.Res
 	case a == 0:
 		err = oci.NewError(oci.Denied).WithCause(errors.New("the route names no access"))
 	}
-	if e, ok := errors.AsType[*oci.Error](err); ok && e.HTTPStatus() == http.StatusUnauthorized && o.mounted != nil && o.mounted.Challenge != nil {
-		o.Header().Set("WWW-Authenticate", o.mounted.Challenge(Challenge{
-			Base: o.absoluteBase, Service: s.service(), Access: a, Resource: resource,
-			Invalid: o.authErr != nil, Insufficient: o.authErr == nil && o.Principal.HasToken()}))
+	if e, ok := errors.AsType[*oci.Error](err); ok && e.HTTPStatus() == http.StatusUnauthorized {
+		s.challenge(o, a, resource)
 	}
 	return err
+}
+
+// challenge sets the answer's WWW-Authenticate header, which says how to log in.
+func (s *Server) challenge(o *Observation, a auth.Access, resource auth.Resource) {
+	if o.mounted == nil || o.mounted.Challenge == nil {
+		return
+	}
+	o.Header().Set("WWW-Authenticate", o.mounted.Challenge(Challenge{
+		Base: o.absoluteBase, Service: s.service(), Access: a, Resource: resource,
+		Invalid: o.authErr != nil, Insufficient: o.authErr == nil && o.Principal.HasToken()}))
+}
+
+// SentNothing says whether the client of a registry with access control has sent no credentials
+// at all. A registry token counts as credentials, also one that /token gave to nobody.
+func (s *Server) SentNothing(ctx context.Context) bool {
+	p := Observed(ctx).Principal
+	return s.opt.Auth != nil && p.ID == 0 && !p.IsOpen() && !p.HasToken()
+}
+
+// AskForCredentials returns an error with status 401 if the client has sent no credentials.
+// Many clients send theirs only after such an answer. A client without an account gets a token
+// from /token for the same request.
+func (s *Server) AskForCredentials(ctx context.Context, a auth.Access, resource auth.Resource) error {
+	if !s.SentNothing(ctx) {
+		return nil
+	}
+	s.challenge(Observed(ctx), a, resource)
+	return oci.NewError(oci.Unauthorized)
+}
+
+// OfferLogIn tells a client without credentials that the list which it gets may be longer with
+// them, by a challenge in an answer that is no error (RFC 9110, section 11.6.1).
+func (s *Server) OfferLogIn(ctx context.Context, a auth.Access) {
+	if s.SentNothing(ctx) {
+		s.challenge(Observed(ctx), a, auth.Registry)
+	}
 }
 
 // Principal returns who sent the request with this context, if that client has the access in the

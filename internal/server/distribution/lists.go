@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/auth"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
@@ -83,8 +84,14 @@ func tagList(name string, tags []string) []byte {
 	return append(b, "]}"...)
 }
 
-// listRepositories lists the registry's repositories that the client may read.
+// listRepositories lists the registry's repositories that the client may read. Which these are
+// depends on who asks, so a client that sends nothing is asked for credentials first. Otherwise
+// clients that wait for status 401 before they log in (regctl, oras) would never see more than
+// what is public. A client without an account gets the public ones with an anonymous token.
 func (a *API) listRepositories(c *call) error {
+	if err := a.server.AskForCredentials(c.r.Context(), auth.List, auth.Registry); err != nil {
+		return err
+	}
 	n, last, err := c.page(maxRepositoryPage)
 	if err != nil {
 		return err

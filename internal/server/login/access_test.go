@@ -87,6 +87,48 @@ func TestCatalogRefused(t *testing.T) {
 	get(nil, catalog).WantStatus(t, 200)
 }
 
+// TestCatalogAsksForCredentials: a client that sends its credentials only when it is asked sees all
+// that its account may read, and one without an account sees what is public. Neither must see less
+// because it has sent nothing at first. What isn't filtered needs no question: a public
+// repository's tags and referrers.
+func TestCatalogAsksForCredentials(t *testing.T) {
+	t.Parallel()
+	for _, byDefault := range []bool{false, true} {
+		r := closed(t, map[string]auth.Role{"reader": auth.Reader}, func(o *servertest.Options) { o.Access.PublicByDefault = byDefault })
+		root := r.With(servertest.As("root"))
+		root.Put(t, "acme/open", "v1", root.Simple(t, "acme/open", 1, nil))
+		visibility(t, r, "acme/open", true)
+		visibility(t, r, "acme/app", false)
+		const scope = "registry:catalog:*"
+		ask := "Bearer realm=\"" + strings.TrimSuffix(r.URL, "/") + "/token\",service=\"purser\",scope=\"" + scope + "\""
+		for _, query := range []string{"", "?n=1", "?n=0"} {
+			r.Do(t, "GET", "/v2/_catalog"+query, "").Want(t, 401, oci.Unauthorized, "Www-Authenticate", ask)
+			r.Do(t, "HEAD", "/v2/_catalog"+query, "").Want(t, 401, "", "Www-Authenticate", ask)
+		}
+		catalog := func(credentials []string) string {
+			return string(r.Do(t, "GET", "/v2/_catalog", "", credentials...).WantStatus(t, 200).Content)
+		}
+		if got := catalog(servertest.Bearer(r.Token(t, nil, scope))); !strings.Contains(got, "acme/open") || strings.Contains(got, "acme/app") {
+			t.Errorf("with an anonymous token: %s", got)
+		}
+		for _, credentials := range [][]string{servertest.As("reader"), servertest.Bearer(r.Token(t, servertest.As("reader"), scope))} {
+			if got := catalog(credentials); !strings.Contains(got, "acme/open") || !strings.Contains(got, "acme/app") {
+				t.Errorf("with an account: %s", got)
+			}
+		}
+		r.Do(t, "GET", "/v2/acme/open/tags/list", "").Want(t, 200, "", "Www-Authenticate", "")
+		r.Do(t, "GET", "/v2/acme/open/referrers/"+oci.Compute(oci.SHA256, nil).String(), "").Want(t, 200, "", "Www-Authenticate", "")
+		for _, path := range []string{"/repository", "/organization", "/repository?namespace=acme"} {
+			for want, credentials := range map[string][]string{`Basic realm="Purser", charset="UTF-8"`: nil, "": servertest.As("reader")} {
+				a := r.Do(t, "GET", "/api/v1"+path, "", credentials...).WantStatus(t, 200)
+				if got := a.Header.Get("Www-Authenticate"); got != want {
+					t.Errorf("%s with %q: challenge %q, want %q", path, credentials, got, want)
+				}
+			}
+		}
+	}
+}
+
 // TestCatalogWithoutAnonymousPull: a registry that serves nobody without an account answers an
 // anonymous request for the catalog in the same way as one for a repository.
 func TestCatalogWithoutAnonymousPull(t *testing.T) {

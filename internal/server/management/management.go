@@ -14,7 +14,6 @@
 package management
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -214,6 +213,8 @@ func (a *API) Close(ctx context.Context) {
 const (
 	accessKey = "access"
 	streamKey = "stream"
+	// absentBodyKey names what stands in for a body that a client leaves out.
+	absentBodyKey = "absent body"
 )
 
 // checked is the Extensions of an operation that is registered with the access auth.Ping because
@@ -323,7 +324,9 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	case named && oci.ValidateName(repository) != nil:
 		err = oci.Errorf(oci.NameInvalid, "%v", oci.ValidateName(repository))
 	case access == auth.List: // the answer shows only what the client may read
-		err = a.server.Authorize(r.Context(), access, auth.Registry)
+		if err = a.server.Authorize(r.Context(), access, auth.Registry); err == nil {
+			a.server.OfferLogIn(r.Context(), access)
+		}
 	default:
 		err = a.server.Authorize(r.Context(), access, resource(r.Context(), rt.pattern, values))
 	}
@@ -336,7 +339,8 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) 
 	if op.Metadata[streamKey] == true {
 		return op, nil
 	}
-	return op, a.readBody(w, r)
+	absent, _ := op.Metadata[absentBodyKey].(string)
+	return op, a.readBody(w, r, absent)
 }
 
 // resource returns what a request to a route concerns. The routes below /user concern
@@ -385,11 +389,11 @@ func checkParameters(r *http.Request, values map[string]string) error {
 
 // readBody reads the body into memory. It returns an error if the Content-Type isn't JSON: a
 // browser lets forms of other sites send bodies of some other types without asking the server
-// first.
-func (a *API) readBody(w http.ResponseWriter, r *http.Request) error {
+// first. If there is no body, `absent` stands in for it.
+func (a *API) readBody(w http.ResponseWriter, r *http.Request, absent string) error {
 	given := r.Header.Get("Content-Type")
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.ContentLength == 0 && given == "" {
-		r.Body = http.NoBody
+		setBody(r, absent)
 		return nil
 	}
 	if t, _, err := mime.ParseMediaType(given); err != nil || t != "application/json" {
@@ -407,12 +411,23 @@ func (a *API) readBody(w http.ResponseWriter, r *http.Request) error {
 	if len(body) > maxBody {
 		return tooLong
 	}
+	if len(body) == 0 {
+		body = []byte(absent)
+	}
 	if err := checkBody(body); err != nil {
 		return err
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	r.Header.Set("Content-Type", "application/json") // huma compares the value literally
+	setBody(r, string(body))
 	return nil
+}
+
+func setBody(r *http.Request, body string) {
+	if body == "" {
+		r.Body = http.NoBody
+		return
+	}
+	r.Body = io.NopCloser(strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json") // huma compares the value literally
 }
 
 // document is the OpenAPI document as JSON and as YAML.
