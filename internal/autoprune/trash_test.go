@@ -105,6 +105,55 @@ func TestUndoAfterRestoring(t *testing.T) {
 	}
 }
 
+// TestUndoInTheTrash: an undo of a run must not call tags gone whose repository, or its namespace, is
+// in the trash: it names the repository. After its restoration the tags come back. What was purged
+// is gone.
+func TestUndoInTheTrash(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	c := catalog.New(catalog.Options{DB: r.db, CacheOff: true, Log: quiet, TrashKeep: time.Hour})
+	for _, path := range []string{"acme/kept", "acme/purged", "zoo/app"} {
+		repository := r.repository(path)
+		r.tag(repository, "older", "one", 3*time.Hour)
+		r.tag(repository, "old", "two", 2*time.Hour)
+		r.tag(repository, "new", "three", time.Hour)
+	}
+	undo := func(namespace string) (all autoprune.Undone) {
+		runs, _, err := r.pruner.Runs(t.Context(), namespace, "", 1)
+		r.must(err)
+		all, err = r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
+		r.must(err)
+		return all
+	}
+	for _, namespace := range []string{"acme", "zoo"} {
+		r.policy(autoprune.Target{Namespace: namespace}, `{"method": "number_of_tags", "value": 1}`)
+	}
+	r.run()
+	r.run()
+	kept, err := c.RemoveRepository(t.Context(), "acme/kept")
+	r.must(err)
+	purged, err := c.RemoveRepository(t.Context(), "acme/purged")
+	r.must(err)
+	r.must(c.PurgeTrashed(t.Context(), purged))
+	zoo, err := c.RemoveNamespace(t.Context(), "zoo")
+	r.must(err)
+	if u := undo("acme"); u.InTrash != 2 || !slices.Equal(u.TrashNames, []string{"acme/kept"}) || u.Gone != 2 || u.Restored != 0 {
+		t.Errorf("in the trash: %+v", u)
+	}
+	if u := undo("zoo"); u.InTrash != 2 || !slices.Equal(u.TrashNames, []string{"zoo/app"}) || u.Gone != 0 {
+		t.Errorf("with its namespace in the trash: %+v", u)
+	}
+	for _, id := range []string{kept, zoo} {
+		_, err := c.RestoreTrashed(t.Context(), id, "")
+		r.must(err)
+	}
+	for _, namespace := range []string{"acme", "zoo"} {
+		if u := undo(namespace); u.InTrash != 0 || u.Restored != 2 {
+			t.Errorf("%s after the restoration: %+v", namespace, u)
+		}
+	}
+}
+
 // TestTrashIsNotRead: a run that was under way when the repository was put into the trash reads no
 // configurations of its images, and policies keep no untagged manifests there: the trash does.
 func TestTrashIsNotRead(t *testing.T) {

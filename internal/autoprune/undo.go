@@ -22,9 +22,12 @@ type Undone struct {
 	Run      string `json:"run"`
 	Restored int64  `json:"restored" doc:"Tags that were restored"`
 	Exists   int64  `json:"exists" doc:"Tags that were left alone, because a tag of that name was made since or restored before"`
-	Gone     int64  `json:"gone" doc:"Tags that can't be restored, because garbage collection has deleted the manifest, or the repository was deleted"`
+	Gone     int64  `json:"gone" doc:"Tags that can't be restored, because garbage collection has deleted the manifest, or the repository was deleted for good"`
 	// GoneTags are the first 100 of the tags that Gone counts.
 	GoneTags []string `json:"gone_tags" nullable:"false" doc:"The first 100 tags that can't be restored, as repository:tag@digest"`
+	InTrash  int64    `json:"in_trash" doc:"Tags that can't be restored now, because their repository or its namespace is in the trash. Restore it, and undo the run again"`
+	// TrashNames are the first 100 repositories of the tags that InTrash counts.
+	TrashNames []string `json:"trash_names" nullable:"false" doc:"The first 100 repositories of these tags, under the names that they had"`
 	// Next is the cursor with which a client continues the undo. It is "" when Undo has
 	// gone through all tags that the run deleted.
 	Next string `json:"next,omitempty" doc:"Where to go on: ask again with this as the cursor. Absent when all is done"`
@@ -43,7 +46,7 @@ const (
 // returns the error NAME_UNKNOWN with status 404 if the run doesn't exist, and
 // UNSUPPORTED with status 409 while the run isn't over.
 func (p *Pruner) Undo(ctx context.Context, id, cursor string, within time.Duration) (Undone, error) {
-	out := Undone{Run: id, GoneTags: []string{}}
+	out := Undone{Run: id, GoneTags: []string{}, TrashNames: []string{}}
 	r, err := p.GetRun(ctx, id)
 	if err != nil {
 		return out, err
@@ -100,7 +103,10 @@ func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []au
 	// The repository may have got another name since, and a newer repository its old name. If
 	// its namespace has got another name, the client has shown no right in it.
 	target, err := p.catalog.RepositoryByID(ctx, entries[0].RepositoryID)
-	if oci.CodeOf(err) == oci.NameUnknown || err == nil && namespaceOf(target.Path) != namespaceOf(entries[0].Repository) {
+	if oci.CodeOf(err) == oci.NameUnknown {
+		return p.undoDeleted(ctx, entries, out)
+	}
+	if err == nil && namespaceOf(target.Path) != namespaceOf(entries[0].Repository) {
 		out.lose(entries)
 		return nil
 	}
@@ -119,8 +125,7 @@ func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []au
 		return p.restored(ctx, tx, run, target, done, tags, details)
 	})
 	if oci.CodeOf(err) == oci.NameUnknown {
-		out.lose(entries)
-		return nil
+		return p.undoDeleted(ctx, entries, out)
 	}
 	if err != nil {
 		return err
@@ -140,6 +145,23 @@ func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []au
 		}
 	}
 	out.Exists += int64(len(entries) - len(done)) // the run deleted the name twice: the newer tag is restored
+	return nil
+}
+
+// undoDeleted counts the tags of a repository that is in the trash, or was deleted for good.
+func (p *Pruner) undoDeleted(ctx context.Context, entries []audit.Entry, out *Undone) error {
+	path, err := p.catalog.InTrash(ctx, entries[0].RepositoryID)
+	switch {
+	case err != nil:
+		return err
+	case path == "" || namespaceOf(path) != namespaceOf(entries[0].Repository):
+		out.lose(entries)
+		return nil
+	}
+	out.InTrash += int64(len(entries))
+	if len(out.TrashNames) < maxGoneTags && !slices.Contains(out.TrashNames, path) {
+		out.TrashNames = append(out.TrashNames, path)
+	}
 	return nil
 }
 

@@ -51,6 +51,16 @@ func (c *Catalog) RepositoryByID(ctx context.Context, id int64) (Repository, err
 	return r, nil
 }
 
+// InTrash returns the path that a repository had before it, or its namespace, was put into the
+// trash. It returns "" if the repository isn't there.
+func (c *Catalog) InTrash(ctx context.Context, id int64) (path string, err error) {
+	err = c.db.Pool.QueryRow(ctx, "SELECT path FROM named_repositories WHERE id = $1 AND in_trash", id).Scan(&path)
+	if err != nil && !isNoRows(err) {
+		return "", fmt.Errorf("looking for repository %d in the trash: %w", id, err)
+	}
+	return path, nil
+}
+
 // ChangeTags calls `change` in a transaction that has locked the repository against deletion,
 // and invalidates the cached results about the repository's tags. If the transaction loses a
 // race, ChangeTags calls `change` again in another transaction. Error: NAME_UNKNOWN if the

@@ -29,6 +29,7 @@ type operation struct {
 // Handle registers an operation and the function that runs it. huma calls it, since API
 // implements huma.Adapter.
 func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
+	a.makeBodyOptional(op)
 	i := slices.IndexFunc(a.routes, func(rt *route) bool { return rt.pattern == op.Path })
 	if i < 0 {
 		i = len(a.routes)
@@ -38,6 +39,24 @@ func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 	}
 	a.routes[i].methods[op.Method] = &operation{op, handle}
 	slices.SortStableFunc(a.routes, (*route).compare)
+}
+
+// makeBodyOptional lets clients leave out the body of an operation if no member of it is required.
+// Their request is then handled like one with the body {}, so that defaults apply. A body that is
+// declared as optional stays as it is: its absence may mean something else than {}.
+func (a *API) makeBodyOptional(op *huma.Operation) {
+	if op.RequestBody == nil || !op.RequestBody.Required || op.RequestBody.Content["application/json"] == nil {
+		return
+	}
+	schema := op.RequestBody.Content["application/json"].Schema
+	if schema != nil && schema.Ref != "" {
+		schema = a.huma.OpenAPI().Components.Schemas.SchemaFromRef(schema.Ref)
+	}
+	if schema == nil || schema.Type != huma.TypeObject || len(schema.Required) > 0 || len(schema.OneOf) > 0 {
+		return
+	}
+	op.RequestBody.Required = false
+	op.Metadata[absentBodyKey] = "{}"
 }
 
 // compare sorts routes into the order in which API.match tries them. Patterns with more parts

@@ -222,6 +222,9 @@ func undoRun(q *request) error {
 	if done.Gone > 0 {
 		parts = append(parts, plural(done.Gone, "can't come back, since its manifest is gone", "can't come back, since their manifests are gone"))
 	}
+	if done.InTrash > 0 {
+		parts = append(parts, plural(done.InTrash, "is in the trash", "are in the trash")+" with "+strings.Join(done.TrashNames, ", ")+": restore that, and undo again")
+	}
 	n := &notice{Text: strings.Join(parts, "; ") + ". The policies leave these tags alone until they are saved again."}
 	if done.Next != "" {
 		n.Text += " There are more."

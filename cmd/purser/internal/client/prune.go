@@ -379,7 +379,7 @@ func pruneUndoCommand(src *command.Source) *cobra.Command {
 		if err := checkArg("RUN", args[0], checkUUID); err != nil {
 			return err
 		}
-		total := autoprune.Undone{Run: args[0], GoneTags: []string{}}
+		total := autoprune.Undone{Run: args[0], GoneTags: []string{}, TrashNames: []string{}}
 		for query := (url.Values{}); ; {
 			var part autoprune.Undone
 			if err := c.Do(cmd.Context(), "POST", api.Path("autoprune", "runs", args[0], "undo"), query, nil, &part); err != nil {
@@ -389,6 +389,8 @@ func pruneUndoCommand(src *command.Source) *cobra.Command {
 			total.Exists += part.Exists
 			total.Gone += part.Gone
 			total.GoneTags = append(total.GoneTags, part.GoneTags...)
+			total.InTrash += part.InTrash
+			total.TrashNames = append(total.TrashNames, part.TrashNames...)
 			if part.Next == "" {
 				break
 			}
@@ -400,6 +402,10 @@ func pruneUndoCommand(src *command.Source) *cobra.Command {
 			}
 			_, err := fmt.Fprintf(w, "Restored %s; left %s that were made since; %s can't be restored.\n",
 				command.Count(total.Restored, "tag"), humanize.Comma(total.Exists), humanize.Comma(total.Gone))
+			if total.InTrash > 0 {
+				_, err = fmt.Fprintf(w, "%s are in the trash with %s: restore these (purser trash restore), and undo the run again.\n",
+					command.Count(total.InTrash, "tag"), strings.Join(slices.Compact(slices.Sorted(slices.Values(total.TrashNames))), ", "))
+			}
 			return err
 		})
 	})
