@@ -75,13 +75,41 @@ type cleaner struct {
 	// refused maps a definition to the first error by which a constraint or a trigger
 	// forbade a change of a child.
 	refused map[string]error
+	// leftParents maps a definition to the parents that this run left for the next run.
+	leftParents map[string]*leftParents
+}
+
+// leftParents are parents whose children a run left for the next run.
+type leftParents struct {
+	n      int
+	first  parentKey
+	reason error // of the first
+}
+
+// leave counts a parent that is left for the next run.
+func (c *cleaner) leave(r Reference, id parentKey, reason error) {
+	name := r.Definition.String()
+	if c.leftParents[name] == nil {
+		c.leftParents[name] = &leftParents{first: id, reason: reason}
+	}
+	c.leftParents[name].n++
+}
+
+// logLeft logs which parents the run left, in one line for each definition: a transaction that
+// locks many children would otherwise fill the log with a line for each parent.
+func (c *cleaner) logLeft(ctx context.Context) {
+	for _, name := range slices.Sorted(maps.Keys(c.leftParents)) {
+		left := c.leftParents[name]
+		c.opt.Log.InfoContext(ctx, "left the children of deleted parents for the next run",
+			"definition", name, "parents", left.n, "first", left.first, "reason", left.reason)
+	}
 }
 
 func (w *Worker) cleaner(db *Database, o Options) *cleaner {
 	return &cleaner{
 		Result: Result{Database: db.Name}, opt: o, db: db, tracker: newTracker(o),
 		stuck: map[pg.Table]map[record]bool{}, paused: map[pg.Table]map[record]bool{},
-		waited: map[pg.Table]time.Duration{}, refused: map[string]error{},
+		waited: map[pg.Table]time.Duration{}, refused: map[string]error{}, leftParents: map[string]*leftParents{},
 	}
 }
 
@@ -121,6 +149,7 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 		failed = append(failed, c.rounds(ctx, rs, parents, which)...)
 	}
 	failed = slices.AppendSeq(failed, maps.Values(c.refused))
+	c.logLeft(ctx)
 	if ctx.Err() == nil {
 		failed = append(failed, c.attempted(ctx))
 	}

@@ -116,8 +116,7 @@ func (c *cleaner) pass(ctx context.Context, r Reference, line []parentKey, skipL
 		case tries < maxTries && patient:
 			tries++
 		default:
-			c.opt.Log.InfoContext(ctx, "left the children of a deleted parent for the next run",
-				"definition", r.Definition.String(), "parent", ids[0], "reason", err)
+			c.leave(r, ids[0], err)
 			out.left = append(out.left, ids[0])
 			line, tries, limit = line[1:], 0, most
 		}

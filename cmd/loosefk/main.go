@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/purser-registry/purser/loosefk/cli"
@@ -20,10 +21,19 @@ func main() {
 	os.Exit(execute(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
+// version returns the version of the module that this program was built from.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
 // execute runs one command line and returns the exit code.
 func execute(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
 	s := newSource(env, stderr)
 	root := cli.New(cli.Env{Open: s.open, Tuning: s.tuning})
+	root.Version = version()
 	s.addFlags(root.PersistentFlags())
 	root.AddCommand(newWorkerCommand(s))
 	root.SetArgs(args)

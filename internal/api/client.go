@@ -241,6 +241,9 @@ func Collect[T any](limit int, fetch func(cursor string, n int) (page []T, next 
 			return nil, false, err
 		}
 		list = append(list, page...)
+		if limit > 0 && len(list) > limit { // the route has pages of its own size
+			return list[:limit], true, nil
+		}
 		if next == "" || limit > 0 && len(list) >= limit {
 			return list, next != "", nil
 		}

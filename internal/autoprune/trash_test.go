@@ -119,10 +119,14 @@ func TestUndoInTheTrash(t *testing.T) {
 		r.tag(repository, "new", "three", time.Hour)
 	}
 	undo := func(namespace string) (all autoprune.Undone) {
-		runs, _, err := r.pruner.Runs(t.Context(), namespace, "", 1)
+		runs, _, err := r.pruner.Runs(t.Context(), namespace, "", 10)
 		r.must(err)
-		all, err = r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
-		r.must(err)
+		for _, run := range runs {
+			u, err := r.pruner.Undo(t.Context(), run.ID, "", time.Minute)
+			r.must(err)
+			all.Restored, all.Gone, all.InTrash = all.Restored+u.Restored, all.Gone+u.Gone, all.InTrash+u.InTrash
+			all.TrashNames = append(all.TrashNames, u.TrashNames...)
+		}
 		return all
 	}
 	for _, namespace := range []string{"acme", "zoo"} {

@@ -53,7 +53,7 @@ func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, 
 			SELECT now(), size, media_type, storage_key, created_at, lost_at FROM blobs WHERE digest = $1`,
 			d.Bytes()).Scan(&e.AsOf, &e.Size, &e.MediaType, &e.StorageKey, &e.CreatedAt, &e.LostAt)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return oci.Errorf(oci.BlobUnknown, "blob %s is not known to this registry: it was never pushed, or it has been deleted", d).
+			return oci.Errorf(oci.BlobUnknown, "the registry has no blob %s: none was pushed, or it has been deleted, or this is the digest of a manifest, which only its repository knows", d).
 				WithDetail(map[string]string{"digest": d.String()})
 		}
 		if err != nil {

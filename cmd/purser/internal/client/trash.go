@@ -1,9 +1,11 @@
 package client
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -42,28 +44,69 @@ func addPurge(cmd *cobra.Command) (add func(query url.Values) url.Values, fate f
 	return add, fate
 }
 
+// listTrash returns what is in the trash, of a namespace or ("") of all.
+func listTrash(ctx context.Context, c *api.Client, namespace string) ([]catalog.Trashed, error) {
+	list := []catalog.Trashed{}
+	query := url.Values{"limit": {"500"}}
+	if namespace != "" {
+		query.Set("namespace", namespace)
+	}
+	for {
+		var page struct {
+			Items []catalog.Trashed `json:"items"`
+			Next  string            `json:"next"`
+		}
+		if err := c.Get(ctx, api.Path("trash"), query, &page); err != nil {
+			return nil, err
+		}
+		list = append(list, page.Items...)
+		if page.Next == "" {
+			return list, nil
+		}
+		query.Set("cursor", page.Next)
+	}
+}
+
+// trashKey is the form of ids in the trash.
+var trashKey = regexp.MustCompile(`^(repository|namespace)-[0-9]+$`)
+
+// trashID returns the id of something in the trash that a command line names: by its id or, as
+// "trash list" shows it, by the name that it had. It returns an error if several had the name.
+func trashID(ctx context.Context, c *api.Client, arg string) (string, error) {
+	if trashKey.MatchString(arg) && !strings.Contains(arg, "/") {
+		return arg, nil
+	}
+	namespace, _, _ := strings.Cut(arg, "/")
+	list, err := listTrash(ctx, c, namespace)
+	if err != nil {
+		return "", err
+	}
+	var ids []string
+	for _, t := range list {
+		if t.Name == arg {
+			ids = append(ids, t.ID)
+		}
+	}
+	switch len(ids) {
+	case 0:
+		return "", command.Refuse(fmt.Sprintf("nothing in the trash was called %s: \"purser trash list\" shows what there is", arg))
+	case 1:
+		return ids[0], nil
+	}
+	return "", command.Refuse(fmt.Sprintf("%d things in the trash were called %s: name one by its id, %s", len(ids), arg, strings.Join(ids, ", ")))
+}
+
 func trashListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [NAMESPACE]", Short: "List what can be restored", Args: cobra.MaximumNArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		list := []catalog.Trashed{}
-		query := url.Values{"limit": {"500"}}
+		namespace := ""
 		if len(args) > 0 {
-			query.Set("namespace", args[0])
+			namespace = args[0]
 		}
-		for {
-			var page struct {
-				Items []catalog.Trashed `json:"items"`
-				Next  string            `json:"next"`
-			}
-			if err := c.Get(cmd.Context(), api.Path("trash"), query, &page); err != nil {
-				return err
-			}
-			list = append(list, page.Items...)
-			if page.Next == "" {
-				break
-			}
-			query.Set("cursor", page.Next)
+		list, err := listTrash(cmd.Context(), c, namespace)
+		if err != nil {
+			return err
 		}
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			if len(list) == 0 {
@@ -81,11 +124,15 @@ func trashListCommand(src *command.Source) *cobra.Command {
 }
 
 func trashShowCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "show ID", Short: "Show something in the trash, and what keeps it from being restored", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "show ID|NAME", Short: "Show something in the trash, and what keeps it from being restored", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		id, err := trashID(cmd.Context(), c, args[0])
+		if err != nil {
+			return err
+		}
 		var t catalog.Trashed
-		if err := c.Get(cmd.Context(), api.Path("trash", args[0]), nil, &t); err != nil {
+		if err := c.Get(cmd.Context(), api.Path("trash", id), nil, &t); err != nil {
 			return err
 		}
 		return format.Print(cmd.OutOrStdout(), t, func(w io.Writer) error {
@@ -109,9 +156,13 @@ func upTo(n catalog.Count) string {
 }
 
 func trashRestoreCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "restore ID", Short: "Restore a deleted repository or namespace", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "restore ID|NAME", Short: "Restore a deleted repository or namespace", Args: cobra.ExactArgs(1)}
 	as := cmd.Flags().String("as", "", "give it this `NAME`; a repository stays in its namespace (default: the name that it had)")
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		id, err := trashID(cmd.Context(), c, args[0])
+		if err != nil {
+			return err
+		}
 		body := map[string]string{}
 		if *as != "" {
 			body["as"] = *as
@@ -119,7 +170,7 @@ func trashRestoreCommand(src *command.Source) *cobra.Command {
 		var out struct {
 			Name string `json:"name"`
 		}
-		if err := c.Post(cmd.Context(), api.Path("trash", args[0], "restore"), body, &out); err != nil {
+		if err := c.Post(cmd.Context(), api.Path("trash", id, "restore"), body, &out); err != nil {
 			return err
 		}
 		return say(cmd, "Restored %s.\n", out.Name)
@@ -128,13 +179,17 @@ func trashRestoreCommand(src *command.Source) *cobra.Command {
 }
 
 func trashPurgeCommand(src *command.Source) *cobra.Command {
-	cmd := &cobra.Command{Use: "purge ID", Short: "Delete something in the trash for good", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "purge ID|NAME", Short: "Delete something in the trash for good", Args: cobra.ExactArgs(1)}
 	yes := addYes(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
+		id, err := trashID(cmd.Context(), c, args[0])
+		if err != nil {
+			return err
+		}
 		if err := confirm(cmd, *yes, "Delete %s for good? That can't be undone.", args[0]); err != nil {
 			return err
 		}
-		if err := c.Post(cmd.Context(), api.Path("trash", args[0], "purge"), nil, nil); err != nil {
+		if err := c.Post(cmd.Context(), api.Path("trash", id, "purge"), nil, nil); err != nil {
 			return err
 		}
 		return say(cmd, "Purged %s.\n", args[0])
