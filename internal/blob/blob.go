@@ -46,6 +46,10 @@ var (
 	// store, the registry hasn't lost the object.
 	ErrWrongStore = errors.New("this is not the registry's blob store")
 
+	// ErrReadOnly says that the store can be read and not written, as after a disk error, or a
+	// mount as read-only.
+	ErrReadOnly = errors.New("the blob store can be read, but not written")
+
 	// ErrFenced says that a newer request has taken over the upload, so this request may no
 	// longer save or finish it. The caller's functions Claim and Numbers return ErrFenced, and
 	// the store passes it on.

@@ -367,13 +367,16 @@ func (d *Dir) DeleteUpload(ctx context.Context, base, keep string) error {
 // Presign implements Store. A directory has no URLs.
 func (d *Dir) Presign(context.Context, string, PresignOptions) (string, error) { return "", nil }
 
-// Check implements Store. It writes nothing, but returns an error if the kernel has remounted
+// Check implements Store. It writes nothing, but returns ErrReadOnly if the kernel has remounted
 // the file system read-only after a disk error.
 func (d *Dir) Check(context.Context) error {
 	if err := d.mounted(); err != nil {
 		return err
 	}
 	if err := writable(filepath.Join(d.objects, "ff")); err != nil {
+		if readable(filepath.Join(d.objects, "ff")) == nil {
+			err = fmt.Errorf("%w: %w", ErrReadOnly, err)
+		}
 		return fmt.Errorf("the blob directory %s can't be written by this process: %w", d.path, err)
 	}
 	return nil

@@ -270,8 +270,12 @@ func (s *Store) DeleteUpload(ctx context.Context, base, keep string) error {
 
 // Check implements blob.Store.
 func (s *Store) Check(ctx context.Context) error {
-	if err := s.Store.Check(ctx); err != nil {
+	err := s.Store.Check(ctx)
+	if err != nil && !errors.Is(err, blob.ErrReadOnly) {
 		return err
 	}
-	return s.verify(ctx, time.Now())
+	if wrong := s.verify(ctx, time.Now()); wrong != nil {
+		return wrong
+	}
+	return err
 }

@@ -164,7 +164,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	}
 	background = append(slices.Concat(background, workers, certificates), store.Run, pools.stats.Run, host.watch)
 
-	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, readinessCheck{name: "storage", run: store.Check},
+	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, storageCheck(store.Check), pushesCheck(store.Check, spaceFor(cfg)),
 		readinessCheck{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
 	warnPlain(cfg, socks, log)
 	if err := announce(socks, handler.access); err != nil {
