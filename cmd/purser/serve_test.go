@@ -56,7 +56,7 @@ func TestServe(t *testing.T) {
 	if code, body := get(t, s.Registry+"/v2/"); code != 200 {
 		t.Errorf("/v2/: %d %s", code, body)
 	}
-	if code, body := get(t, s.Debug+"/readyz"); code != 200 || body != "database: ok\nstorage: ok\nstatistics: ok\n" {
+	if code, body := get(t, s.Debug+"/readyz"); code != 200 || body != "database: ok\nstorage: ok\npushes: ok\nstatistics: ok\n" {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 	if code, body := get(t, s.Debug+"/healthz"); code != 200 {
