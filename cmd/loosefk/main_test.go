@@ -248,3 +248,12 @@ func TestWorker(t *testing.T) {
 	runSQL(t, dsn, "DROP TABLE ci_pipelines")
 	l.want(1, "there is no table public.ci_pipelines", "worker")
 }
+
+// TestVersion: --version prints a version.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	code, out, errs := tool{t: t}.run("--version")
+	if code != 0 || !strings.HasPrefix(out, "loosefk version ") {
+		t.Errorf("%d, %q, %q", code, out, errs)
+	}
+}
