@@ -102,7 +102,7 @@ func TestWindowClosesDuringRun(t *testing.T) {
 	r.exec(`CREATE TABLE fake.clock AS SELECT '0'::interval AS ahead`)
 	r.exec(`CREATE FUNCTION fake.clock_timestamp() RETURNS timestamptz LANGUAGE sql
 		AS 'SELECT pg_catalog.clock_timestamp() + ahead FROM fake.clock'`)
-	r.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = fake, public, pg_catalog', current_database()); END $$")
+	r.dsn += "&search_path=fake,public,pg_catalog"
 	_, pruner := r.replica()
 	web := r.repository("app/web")
 	r.tag(web, "old", "m", 10*time.Hour)

@@ -108,13 +108,16 @@ const lookTime = "5s"
 func refuseHeld(ctx context.Context, tx pgx.Tx, what, name string, overridden bool, look func(ctx context.Context, q db.Querier) ([]hold.Holder, error)) (by []string, err error) {
 	var holders []hold.Holder
 	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { // a savepoint, since a statement that is ended aborts the transaction
-		if _, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', $1, true)", lookTime); err != nil {
+		var before string // DEFAULT would be what the role or the database imposes
+		if err := tx.QueryRow(ctx, `
+			WITH before AS MATERIALIZED (SELECT current_setting('statement_timeout') AS value)
+			SELECT value, set_config('statement_timeout', $1, true) FROM before`, lookTime).Scan(&before, nil); err != nil {
 			return err
 		}
 		if holders, err = look(ctx, tx); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "SET LOCAL statement_timeout TO DEFAULT")
+		_, err = tx.Exec(ctx, "SELECT set_config('statement_timeout', $1, true)", before)
 		return err
 	})
 	switch {

@@ -142,15 +142,10 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	return &DB{Pool: pool, log: o.Log}, nil
 }
 
-// params are the settings of each session.
+// params are the settings of each session, besides pgsession.Inherited.
 func (o Options) params() map[string]string {
 	params := map[string]string{}
 	params["application_name"] = o.ApplicationName
-	params["default_transaction_isolation"] = "read committed"
-	params["timezone"] = "UTC"
-	params["plan_cache_mode"] = "force_generic_plan" // see "Plans" above
-	params["jit"] = "off"
-	params["enable_seqscan"] = "off" // see "Plans" above
 	if o.Replica != "" {
 		params["purser.replica"] = o.Replica
 	}
@@ -252,6 +247,17 @@ func Retryable(err error) bool {
 	return errors.Is(err, ErrLostRace)
 }
 
+// Contended says whether err means that a statement gave up because of other transactions: it
+// waited too long for a lock, or was the loser of a deadlock or of a race, again and again. The
+// same request may succeed later.
+func Contended(err error) bool {
+	switch Code(err) {
+	case CodeLockNotAvailable, CodeDeadlockDetected, CodeSerializationFailure:
+		return true
+	}
+	return false
+}
+
 // Code returns the SQLSTATE of err, or "" if err doesn't come from PostgreSQL.
 func Code(err error) string {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
@@ -268,7 +274,10 @@ func Unavailable(err error) bool {
 		return false
 	}
 	code := Code(err)
+	_, imposed := errors.AsType[*pgsession.ImposedError](err)
 	switch {
+	case imposed: // somebody has changed the role or the database, perhaps for a while
+		return true
 	case errors.Is(err, ErrSharedSessions), code == codeProtocolViolation:
 		return false // an operator has to change a setting
 	case code == "":

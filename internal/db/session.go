@@ -19,19 +19,21 @@ import (
 var ErrSharedSessions = errors.New("a connection pooler stands before PostgreSQL and shares sessions (PgBouncer's pool_mode = transaction or statement): " +
 	"Purser's settings, locks and notifications belong to sessions. Give it a pool of its own with pool_mode = session, for this database or this user, or connect to PostgreSQL directly")
 
-// configure changes cfg so that every connection sets the settings in params, and those in the
-// DSN, by a statement after connecting, because poolers refuse most settings in the startup
-// message. If params and the DSN have the same setting, the value in params is used; but for
-// the settings by which PostgreSQL detects a vanished client, the DSN's value is used.
-// Connecting fails with ErrSharedSessions if a pooler lets clients share PostgreSQL sessions,
-// since the settings would soon apply to another client's statements.
+// configure changes cfg so that every connection sets the settings in params, those in the
+// DSN, and those of pgsession.Inherited, by statements after connecting, because poolers refuse
+// most settings in the startup message. If params and the DSN have the same setting, the value in
+// params is used; but for the settings by which PostgreSQL detects a vanished client, the DSN's
+// value is used. Connecting fails with ErrSharedSessions if a pooler lets clients share
+// PostgreSQL sessions, since the settings would soon apply to another client's statements; and
+// with a pgsession.ImposedError if the role or the database imposes a setting with which Purser
+// can't work.
 func configure(cfg *pgx.ConnConfig, params map[string]string) {
 	pgsession.Dialing(&cfg.Config)
 	for name, value := range cfg.RuntimeParams {
 		if name == "application_name" || name == "options" { // poolers accept application_name; options may hold several settings
 			continue
 		}
-		if _, ok := params[name]; !ok || pgsession.Detects(name) {
+		if _, ok := params[name]; !ok && (pgsession.OfDSN(name) || !pgsession.Inherits(name)) || pgsession.Detects(name) {
 			params[name] = value
 		}
 		delete(cfg.RuntimeParams, name)
@@ -41,7 +43,7 @@ func configure(cfg *pgx.ConnConfig, params map[string]string) {
 		delete(params, "application_name")
 	}
 	cfg.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		direct, err := pgsession.Set(ctx, conn, params)
+		direct, err := pgsession.Own(ctx, conn, params)
 		if err != nil || direct {
 			return err
 		}

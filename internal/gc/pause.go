@@ -35,12 +35,15 @@ const pauseWait = "20s"
 // deleted before that. So a snapshot that begins after PauseSweeps has no row of a blob whose
 // object is deleted before ResumeSweeps.
 func PauseSweeps(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "SELECT set_config('lock_timeout', $1, false)", pauseWait)
+	var before string // RESET would set what the role or the database imposes
+	err := conn.QueryRow(ctx, `
+		WITH before AS MATERIALIZED (SELECT current_setting('lock_timeout') AS value)
+		SELECT value, set_config('lock_timeout', $1, false) FROM before`, pauseWait).Scan(&before, nil)
 	if err == nil {
 		_, err = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", sweepLock)
 	}
 	if err == nil {
-		_, err = conn.Exec(ctx, "RESET lock_timeout")
+		_, err = conn.Exec(ctx, "SELECT set_config('lock_timeout', $1, false)", before)
 	}
 	if db.Code(err) == db.CodeLockNotAvailable {
 		return ErrPausing

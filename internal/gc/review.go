@@ -92,13 +92,7 @@ func (e *ReviewError) Unwrap() error { return e.Err }
 func (e *ReviewError) Rows() int { return len(e.rows) }
 
 // Contended says whether the batch only lost a race for locks.
-func (e *ReviewError) Contended() bool {
-	switch db.Code(e.Err) {
-	case db.CodeLockNotAvailable, db.CodeDeadlockDetected, db.CodeSerializationFailure:
-		return true
-	}
-	return false
-}
+func (e *ReviewError) Contended() bool { return db.Contended(e.Err) }
 
 // queueRow is a row of one of the two review queues.
 type queueRow struct {

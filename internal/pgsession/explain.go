@@ -43,6 +43,10 @@ func Explain(err error, setting string) error {
 		return err
 	}
 	if c, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		if i, ok := errors.AsType[*ImposedError](err); ok {
+			text := fmt.Sprintf("PostgreSQL at %s: %s", address(c.Config), i.For(dsn(setting)))
+			return &explained{strings.Replace(err.Error(), c.Error(), text, 1), err}
+		}
 		return &explained{strings.Replace(err.Error(), c.Error(), explainConnect(c, setting), 1), err}
 	}
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == codeNoPrivilege {
@@ -53,8 +57,12 @@ func Explain(err error, setting string) error {
 }
 
 // Misconfigured returns whether err is a connection error that remains until somebody changes
-// the configuration: the server doesn't offer TLS, or its certificate isn't trusted.
+// the configuration: the server doesn't offer TLS, its certificate isn't trusted, or a session
+// inherits a setting with which Purser can't work.
 func Misconfigured(err error) bool {
+	if _, ok := errors.AsType[*ImposedError](err); ok {
+		return true
+	}
 	c, ok := errors.AsType[*pgconn.ConnectError](err)
 	if !ok {
 		return false

@@ -56,7 +56,8 @@ const (
 )
 
 // Limits are the time limits that the server applies to a session. A limit of 0 isn't set:
-// then the limit in the DSN applies, or else the server's own.
+// then the limit in the DSN applies, or else, after [Apply], the one that the role, the database
+// or the server imposes, and after [Own] none.
 type Limits struct {
 	// Statement limits the duration of a statement.
 	Statement time.Duration

@@ -101,6 +101,8 @@ func Answer(ctx context.Context, err error) *oci.Error {
 		return storeAnswer(store.Trouble)
 	case db.Unavailable(err):
 		return oci.Errorf(oci.Unavailable, "the registry's database is not available now: try again")
+	case db.Contended(err):
+		return oci.Errorf(oci.Unavailable, "other requests are changing the same data: try again in a moment")
 	case errors.Is(err, context.DeadlineExceeded):
 		return oci.Errorf(oci.Unavailable, "the request took too long: try again")
 	}
