@@ -122,6 +122,14 @@ func (d *doctor) examine(ctx context.Context, cmd *cobra.Command) error {
 		return err
 	}
 	defer d.db.Close()
+	usable := false
+	d.look("what its sessions inherit", func() (err error) {
+		usable, err = d.examineInherited(ctx)
+		return err
+	})
+	if !usable {
+		return nil
+	}
 	d.look("PostgreSQL's settings", func() error { return d.examineSettings(ctx) })
 	d.look("its connections", func() error { return d.examineConnections(ctx) })
 	d.look("the clocks", func() error { return d.examineClock(ctx) })

@@ -13,11 +13,11 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// risky are settings of PostgreSQL that endanger data, or the registry's work, if they are off.
+// risky are settings of PostgreSQL that endanger data, or the registry's work, if they are off
+// and that a session can't set.
 var risky = []struct{ name, level, why string }{
 	{"fsync", levelError, "a crash of the machine may destroy the whole database"},
 	{"full_page_writes", levelError, "a crash of the machine may damage tables"},
-	{"synchronous_commit", levelError, "a push that was acknowledged may be gone after a crash"},
 	{"autovacuum", levelError, "tables grow without end, and queries become slow"},
 	{"track_counts", levelError, "autovacuum does nothing without it"},
 	{"track_activities", levelWarning, "nobody can see what holds a lock"},

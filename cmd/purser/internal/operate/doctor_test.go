@@ -32,7 +32,7 @@ func (g *garbage) examined(t *testing.T, environ ...string) (found []finding, co
 // serious returns the findings that matter. Those about the test server are left out: it is fast
 // and not safe.
 func serious(found []finding) (list []finding) {
-	server := []string{"max_connections", "fsync", "full_page_writes", "synchronous_commit", "autovacuum"}
+	server := []string{"max_connections", "fsync", "full_page_writes", "autovacuum"}
 	for _, f := range found {
 		if f.Level != levelNote && !slices.Contains(server, f.About) {
 			list = append(list, f)
@@ -88,7 +88,7 @@ func TestDoctor(t *testing.T) {
 	if code != command.ExitFindings {
 		t.Errorf("exit code %d", code)
 	}
-	wants(t, found, levelError, "synchronous_commit", "may be gone")
+	wants(t, found, levelNote, "database.main: synchronous_commit", "Purser's set their own value instead, for otherwise a push that was acknowledged may be gone")
 	wants(t, found, levelError, "auth.enabled", "0.0.0.0:5000")
 	wants(t, found, levelWarning, "http.tls", "plain text")
 	wants(t, found, levelWarning, "garbage collection", "failed too often")
@@ -129,6 +129,28 @@ func TestDoctor(t *testing.T) {
 	found, _ = g.examined(t, "PURSER_HTTP_TLS_CERT="+cert, "PURSER_HTTP_TLS_KEY="+key)
 	wants(t, found, levelError, "http.tls.cert", "isn't valid before")
 	wants(t, found, levelWarning, "http.tls.key", "each user of this machine")
+}
+
+// TestDoctorOfRefusedSettings: the doctor names settings with which Purser refuses to work, and
+// looks no further.
+func TestDoctorOfRefusedSettings(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	for _, sql := range []string{"default_transaction_read_only = on", "search_path = elsewhere", "lock_timeout = ''1ms''"} {
+		g.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET ` + sql + `', current_database()); END $$`)
+	}
+	found, code := g.examined(t)
+	if code != command.ExitFindings {
+		t.Errorf("exit code %d", code)
+	}
+	wants(t, found, levelError, "default_transaction_read_only", "imposes on on Purser's sessions, so nothing can be written")
+	wants(t, found, levelError, "search_path", "imposes elsewhere")
+	wants(t, found, levelNote, "lock_timeout", "Purser's set their own value")
+	for _, f := range found {
+		if strings.Contains(f.Text, "couldn't be examined") {
+			t.Errorf("found %+v", f)
+		}
+	}
 }
 
 // TestDoctorOfSchema: of a schema that isn't this program's, the doctor says what to do, and looks at
