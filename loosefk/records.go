@@ -116,6 +116,7 @@ func (d *Database) load(ctx context.Context, parent pg.Table, which lane, limit 
 // pending; until the table is analyzed again, this plan would read a whole partition.
 func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, scan func(pgx.Rows) error) error {
 	b := new(pgx.Batch)
+	b.Queue(pg.ReadCommitted)
 	b.Queue(pg.PinPath)
 	b.Queue("SELECT set_config('enable_seqscan', 'off', true)")
 	q := b.Queue(sql, args...)

@@ -76,7 +76,8 @@ type timeouts struct{ lock, statement time.Duration }
 // bound runs a statement with timeouts, in one round trip and one transaction. `check` is
 // an optional second statement; if it fails, the transaction is rolled back.
 //
-// If row security would hide rows, the statement of bound fails, since the caller would take
+// The transaction is READ COMMITTED and fires triggers, whatever the role, the database or the
+// DSN impose. If row security would hide rows, the statement of bound fails, since the caller would take
 // hidden rows for deleted ones. Bitmap and sequential scans are disabled, so that PostgreSQL
 // reads children one by one and stops at the limit. If the server doesn't end the statement in
 // time, bound closes the connection, so that a server that doesn't answer can't block a worker
@@ -85,9 +86,10 @@ func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args
 	ctx, cancel := context.WithTimeout(ctx, 2*t.statement+answerTime) // the check is a statement too
 	defer cancel()
 	b := new(pgx.Batch)
+	b.Queue(pg.ReadCommitted)
 	b.Queue(`SELECT pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', $2, true),
 			pg_catalog.set_config('enable_bitmapscan', 'off', true), pg_catalog.set_config('enable_seqscan', 'off', true),
-			pg_catalog.set_config('row_security', 'off', true)`,
+			pg_catalog.set_config('row_security', 'off', true), `+pg.FiresTriggers,
 		milliseconds(t.lock), milliseconds(t.statement))
 	b.Queue(sql, args...).Query(scan)
 	for _, sql := range check {

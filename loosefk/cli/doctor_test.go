@@ -172,7 +172,6 @@ func TestDoctorSession(t *testing.T) {
 		{"ALTER DATABASE $database SET default_transaction_read_only = on", "^the worker's transactions are read-only"},
 		{"ALTER ROLE CURRENT_USER IN DATABASE $database SET default_transaction_read_only = on", "^the worker's transactions are read-only"},
 		{"ALTER ROLE CURRENT_USER IN DATABASE $database SET session_replication_role = replica", "no trigger fires .*session_replication_role is replica"},
-		{"ALTER DATABASE $database SET default_transaction_isolation = 'repeatable read'", "don't see what others commit"},
 	} {
 		t.Run(tt.set, func(t *testing.T) {
 			t.Parallel()

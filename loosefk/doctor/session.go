@@ -21,8 +21,7 @@ type sessionSetting struct {
 
 var sessionSettings = []sessionSetting{
 	{"default_transaction_read_only", []string{"off"}, "the worker's transactions are read-only: it can't clean up"},
-	{"session_replication_role", []string{"origin", "local"}, "no trigger fires for what the worker deletes (%s): the children of children stay"},
-	{"default_transaction_isolation", []string{"read committed"}, "the worker's transactions don't see what others commit meanwhile (%s): it may miss children"},
+	{"session_replication_role", []string{"origin", "local"}, "no trigger fires for what sessions delete (%s): the worker takes that back for itself, and can't clean up if it may not"},
 }
 
 // session reports PostgreSQL settings with which the worker can't work, whether they come

@@ -21,6 +21,18 @@ type pinned struct{ pool *pgxpool.Pool }
 // search it first for tables.
 const PinPath = "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"
 
+// ReadCommitted is a statement that gives the transaction that it begins the isolation on which
+// the worker relies: each statement sees what was committed before it. The role, the database or
+// the DSN may impose another one on the application's sessions.
+const ReadCommitted = "SET transaction_isolation = 'read committed'"
+
+// FiresTriggers is an expression that has the transaction's statements fire triggers. The role or
+// the database may impose a session_replication_role with which they don't: then a clean-up
+// would lose the deletions of children that are parents themselves. If the role may not change
+// this setting, the expression fails with an error that names it.
+const FiresTriggers = `CASE WHEN pg_catalog.current_setting('session_replication_role') OPERATOR(pg_catalog.=) 'replica'
+				THEN pg_catalog.set_config('session_replication_role', 'origin', true) END`
+
 // Exec implements DB.
 func (p pinned) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	b := new(pgx.Batch)
