@@ -150,8 +150,8 @@ func withHeader(t *testing.T, token, header string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(header)) + "." + rest
 }
 
-// TestRotation: the issuer's new keys are found, a removed key stops working, and tokens with
-// invented keys cause a request a minute at most.
+// TestRotation: the issuer's new keys are found at once, and a removed key stops working. Tokens
+// with invented keys cause few requests, and keep nobody's new key from being found for long.
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	issuer := identitytest.NewIssuer(t)
@@ -167,15 +167,44 @@ func TestRotation(t *testing.T) {
 
 	issuer.Rotate(t, jwt.SigningMethodES256)
 	fresh := issuer.Sign(t, longLived)
-	for range 20 {
-		wantError(t, verify(fresh), ErrRefused, "no key") // the keys were fetched just now
+	for range 20 { // although the keys were fetched just now
+		must(t, verify(fresh))
+		must(t, verify(old))
 	}
-	if n := issuer.Requests.Load(); n != 2 {
-		t.Errorf("%d requests, want 2", n)
+	if n := issuer.Requests.Load(); n != 4 { // each fetch asks for the issuer's configuration too
+		t.Errorf("%d requests, want 4", n)
 	}
-	c.add(keyPause)
+
+	stranger := identitytest.NewIssuer(t)
+	invented := func(n int) string {
+		stranger.Rotate(t, jwt.SigningMethodES256)
+		return stranger.Sign(t, pipeline("iss", issuer.URL, "n", n))
+	}
+	before := issuer.Requests.Load()
+	for n := range 20 {
+		wantError(t, verify(invented(n)), ErrRefused, "no key")
+	}
+	if n := issuer.Requests.Load() - before; n != 2*(keyBurst-1) { // one fetch was for the rotation
+		t.Errorf("%d requests because of invented keys, want %d", n, 2*(keyBurst-1))
+	}
+	issuer.Rotate(t, jwt.SigningMethodES256)
+	fresh = issuer.Sign(t, longLived)
+	wantError(t, verify(fresh), ErrRefused, "no key")
+	c.add(keyRefill)
 	must(t, verify(fresh))
-	must(t, verify(old))
+	for n := range 20 {
+		wantError(t, verify(invented(n)), ErrRefused, "no key")
+	}
+	if n := issuer.Requests.Load() - before; n != 2*keyBurst {
+		t.Errorf("%d requests within %s, want %d", n, keyRefill, 2*keyBurst)
+	}
+	// Without an id nobody can say that the key is new.
+	before = issuer.Requests.Load()
+	c.add(keyBurst * keyRefill)
+	wantError(t, verify(withHeader(t, fresh, `{"alg":"ES256"}`)), ErrRefused, "no key")
+	if n := issuer.Requests.Load(); n != before {
+		t.Errorf("%d requests because of a token without a key's id", n-before)
+	}
 
 	issuer.Forget()
 	must(t, verify(old)) // from the cache
@@ -187,7 +216,7 @@ func TestRotation(t *testing.T) {
 	issuer.Serve(http.NotFoundHandler())
 	c.add(keyLife)
 	must(t, verify(fresh))
-	before := issuer.Requests.Load()
+	before = issuer.Requests.Load()
 	for range 20 {
 		must(t, verify(fresh))
 	}

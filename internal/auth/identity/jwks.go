@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,16 +27,23 @@ var algorithms = []jose.SignatureAlgorithm{
 }
 
 const (
-	keyLife      = time.Hour        // how long keys are used before they are fetched again
-	keyStaleLife = 4 * time.Hour    // how long they are used while fetching fails
-	keyPause     = time.Minute      // between fetches because of tokens that no key fits
+	keyLife      = time.Hour     // how long keys are used before they are fetched again
+	keyStaleLife = 4 * time.Hour // how long they are used while fetching fails
+	keyPause     = time.Minute   // between fetches because of tokens that no key fits
+	// A token with the id of a key that isn't known is probably signed with a new key, so the
+	// keys are then fetched sooner. Strangers can make such tokens, so the number of these fetches
+	// is limited: keyBurst at once, and one more each keyRefill. It doesn't matter who caused a
+	// fetch, since everybody gets its keys: while strangers use up the fetches, the keys are never
+	// older than keyRefill.
+	keyBurst     = 3
+	keyRefill    = 5 * time.Second
 	keyFailPause = 10 * time.Second // between failing fetches
 	maxKeys      = 100
 )
 
 // keySet holds the keys of an issuer. It fetches them when they are needed first, when they are
 // old, and when a token fits none of them, since the issuer may have a new key. The pauses
-// bound how many requests clients can cause with tokens that nobody issued.
+// and the burst bound how many requests clients can cause with tokens that nobody issued.
 type keySet struct {
 	fetch func(context.Context) ([]jose.JSONWebKey, error)
 	limit time.Duration // of a fetch
@@ -44,6 +52,8 @@ type keySet struct {
 	fetching singleflight.Group
 	mu       sync.Mutex
 	state    keyState
+	early    int       // fetches for unknown keys that were made of the burst
+	refilled time.Time // when early was last lowered, or began to count
 }
 
 type keyState struct {
@@ -71,12 +81,8 @@ func (s *keySet) VerifySignature(ctx context.Context, raw string) ([]byte, error
 	if ok && now.Sub(state.fetched) < keyLife {
 		return payload, nil
 	}
-	pause := keyPause
-	if state.failed != nil {
-		pause = keyFailPause
-	}
-	if state.tried.IsZero() || now.Sub(state.tried) >= pause {
-		if state, err = s.refresh(ctx); err != nil {
+	if unknown := state.lacks(token); state.due(now) || unknown {
+		if state, err = s.refresh(ctx, unknown); err != nil {
 			return nil, err
 		}
 		payload, ok = state.verify(token)
@@ -93,9 +99,14 @@ func (s *keySet) VerifySignature(ctx context.Context, raw string) ([]byte, error
 
 // refresh fetches the keys. If a fetch for the same namespace is under way, it waits for that one.
 // It doesn't wait for one of another namespace, which may wait for its turn because of slow issuers
-// of that namespace.
-func (s *keySet) refresh(ctx context.Context) (keyState, error) {
+// of that namespace. If the keys aren't due, it fetches them only for an unknown key, and not too
+// often.
+func (s *keySet) refresh(ctx context.Context, unknown bool) (keyState, error) {
 	done := s.fetching.DoChan(namespaceOf(ctx), func() (any, error) {
+		// Those who ask while a fetch runs share it, so it is counted here.
+		if state, may := s.mayFetch(unknown); !may {
+			return state, nil
+		}
 		// Others may wait for the keys too, so the fetch doesn't end with this caller's context.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limit)
 		defer cancel()
@@ -122,6 +133,46 @@ func (s *keySet) refresh(ctx context.Context) (keyState, error) {
 	case <-ctx.Done():
 		return keyState{}, unavailable("fetching the issuer's keys", ctx.Err())
 	}
+}
+
+// mayFetch says whether a fetch may begin now, and counts it. If not, it returns the keys.
+func (s *keySet) mayFetch(unknown bool) (keyState, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if s.state.due(now) {
+		return s.state, true
+	}
+	if !unknown || s.state.failed != nil {
+		return s.state, false
+	}
+	if refill := int(now.Sub(s.refilled) / keyRefill); s.early > 0 && refill > 0 {
+		s.early, s.refilled = max(0, s.early-refill), s.refilled.Add(time.Duration(refill)*keyRefill)
+	}
+	if s.early == 0 {
+		s.refilled = now
+	}
+	if s.early >= keyBurst {
+		return s.state, false
+	}
+	s.early++
+	return s.state, true
+}
+
+// due says whether the keys may be fetched because of any token.
+func (s keyState) due(now time.Time) bool {
+	pause := keyPause
+	if s.failed != nil {
+		pause = keyFailPause
+	}
+	return s.tried.IsZero() || now.Sub(s.tried) >= pause
+}
+
+// lacks says whether a token names a key that isn't among the keys, although these could be
+// fetched.
+func (s keyState) lacks(token *jose.JSONWebSignature) bool {
+	id := token.Signatures[0].Header.KeyID
+	return id != "" && s.failed == nil && !slices.ContainsFunc(s.keys, func(k jose.JSONWebKey) bool { return k.KeyID == id })
 }
 
 // verify returns the payload if a key has signed the token.

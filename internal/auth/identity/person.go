@@ -81,6 +81,9 @@ func (p *Provider) groups(w person) ([]string, error) {
 		}
 		return nil, nil
 	}
+	if list, ok := value.([]any); ok { // some providers leave a null for a group that is gone
+		value = slices.DeleteFunc(slices.Clone(list), func(element any) bool { return element == nil })
+	}
 	groups, err := texts(value)
 	if err != nil {
 		return nil, refused("the claim %q can't be read: %v", p.o.GroupsClaim, err)

@@ -25,6 +25,8 @@ const (
 	fileRest = time.Second
 	// fileMost is the size of the largest htpasswd file in bytes.
 	fileMost = 16 << 20
+	// mostNamed is how many wrong lines are logged.
+	mostNamed = 20
 )
 
 // FileOptions configure a File.
@@ -35,7 +37,9 @@ type FileOptions struct {
 
 // File is an htpasswd file with bcrypt hashes, which "htpasswd -B" makes. Purser reads it again
 // when it changes. If the new file can't be read or has a wrong line, the accounts of the old
-// one stay, and the log says which line is wrong. Its methods may be called concurrently.
+// one stay, and the log says which line is wrong. When the file is first read there are none to
+// keep, so wrong lines are left out then, and the log names each. Its methods may be called
+// concurrently.
 type File struct {
 	path string
 	opt  FileOptions
@@ -50,8 +54,8 @@ type accounts struct {
 	decoys []string          // by their cost, up to most; see File.Decoys
 }
 
-// OpenFile reads an htpasswd file. The error says which line is wrong, without the line. Run
-// looks for changes later.
+// OpenFile reads an htpasswd file. It leaves wrong lines out; if none is right, the error says
+// which is the first, without the line. Run looks for changes later.
 func OpenFile(path string, o FileOptions) (*File, error) {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	f := &File{path: path, opt: o}
@@ -116,9 +120,12 @@ func (f *File) reload(ctx context.Context, rest time.Duration) error {
 	if old != nil && old.sum == sum {
 		return nil
 	}
-	hashes, err := parseFile(string(file.Text))
-	if err != nil {
-		return fmt.Errorf("reading the htpasswd file %s: %w", f.path, err)
+	hashes, wrong := parseFile(string(file.Text))
+	if len(wrong) > 0 && (old != nil || len(hashes) == 0) {
+		return fmt.Errorf("reading the htpasswd file %s: %w", f.path, wrong[0])
+	}
+	for _, err := range wrong[:min(len(wrong), mostNamed)] {
+		f.opt.Log.ErrorContext(ctx, "a line of the htpasswd file can't be used, so its account can't log in", "file", f.path, "error", err, "wrong_lines", len(wrong))
 	}
 	next := &accounts{sum: sum, hashes: hashes, most: mostOf(hashes)}
 	for cost := range next.most + 1 {
@@ -134,11 +141,14 @@ func (f *File) reload(ctx context.Context, rest time.Duration) error {
 // nameForm matches the names of users.
 var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._@-]{0,127}$`)
 
-// parseFile reads the lines of an htpasswd file, "name:hash", and returns the hashes by name.
-// Blank lines and lines that begin with "#" are comments. The error names the line, and the
-// account if the line begins with a valid name, and nothing else of the line.
-func parseFile(text string) (map[string]string, error) {
-	hashes, lines := map[string]string{}, map[string]int{}
+// parseFile reads the lines of an htpasswd file, "name:hash", and returns the hashes by name, and
+// an error for each wrong line. Names are folded to lower case, as names at log-ins are. An account
+// that several lines have gets none of their hashes, since nobody can tell which one is right.
+// Blank lines and lines that begin with "#" are comments. The error names the line, and the account
+// if the line begins with a valid name, and nothing else of the line.
+func parseFile(text string) (hashes map[string]string, wrong []error) {
+	hashes = map[string]string{}
+	lines := map[string]int{}
 	n := 0
 	for line := range strings.Lines(strings.TrimPrefix(text, "\ufeff")) {
 		n++
@@ -146,21 +156,48 @@ func parseFile(text string) (map[string]string, error) {
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		name, hash, ok := strings.Cut(line, ":")
+		name, hash, err := parseLine(line)
 		switch {
-		case !ok:
-			return nil, fmt.Errorf("line %d has no colon; write name:hash, as htpasswd -B does", n)
-		case !nameForm.MatchString(name):
-			return nil, fmt.Errorf("line %d doesn't begin with the name of an account: a name has at most 128 lower-case letters, digits, '.', '_', '@' and '-', and begins with a letter or a digit", n)
+		case err != nil && name == "":
+			wrong = append(wrong, fmt.Errorf("line %d %w", n, err))
 		case lines[name] != 0:
-			return nil, fmt.Errorf("line %d has the account %s, which line %d has too", n, name, lines[name])
+			wrong = append(wrong, fmt.Errorf("line %d has the account %s, which line %d has too", n, name, lines[name]))
+			delete(hashes, name)
+			continue
+		case err != nil:
+			wrong = append(wrong, fmt.Errorf("line %d, account %s: %w", n, name, err))
+		default:
+			hashes[name] = hash
 		}
-		if err := checkHash(hash); err != nil {
-			return nil, fmt.Errorf("line %d, account %s: %w", n, name, err)
+		if name != "" {
+			lines[name] = n
 		}
-		hashes[name], lines[name] = hash, n
 	}
-	return hashes, nil
+	return hashes, wrong
+}
+
+// parseLine reads a line of an htpasswd file. With an error, the name is empty if it isn't valid.
+func parseLine(line string) (name, hash string, err error) {
+	name, hash, ok := strings.Cut(line, ":")
+	if !ok {
+		return "", "", errors.New("has no colon; write name:hash, as htpasswd -B does")
+	}
+	name = lowerASCII(name)
+	if !nameForm.MatchString(name) {
+		return "", "", errors.New("doesn't begin with the name of an account: a name has at most 128 letters, digits, '.', '_', '@' and '-', and begins with a letter or a digit")
+	}
+	return name, hash, checkHash(hash)
+}
+
+// lowerASCII folds A to Z to lower case. strings.ToLower maps some letters beyond ASCII to ASCII,
+// such as the sign for Kelvin to k; then two different names would be one account.
+func lowerASCII(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, s)
 }
 
 // checkHash returns an error unless a hash of an htpasswd file can be used.
