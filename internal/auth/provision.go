@@ -11,7 +11,6 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth/identity"
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -21,7 +20,8 @@ import (
 // administers the registry.
 //
 // An account of the same name but with another identity isn't taken over: the error, with
-// status 409, says so. A person whose name has changed keeps the account with the old name.
+// status 409, says so. A person whose name has changed keeps the account: with the old name, or, if
+// the directory of LDAP has changed it, with the new one, unless another account has that.
 func (c *Control) Provision(ctx context.Context, i identity.Identity) (a Account, err error) {
 	if err := CheckAccountName(i.Name); err != nil {
 		return a, err
@@ -29,17 +29,19 @@ func (c *Control) Provision(ctx context.Context, i identity.Identity) (a Account
 	// Most log-ins change nothing. The caches are then kept.
 	created, changed := false, false
 	err = c.db.Tx(ctx, func(tx pgx.Tx) (err error) {
-		var id int64
-		if id, a.Name, created, err = findOrCreate(ctx, tx, i); err != nil {
+		b, err := bind(ctx, tx, i)
+		if err != nil {
 			return err
 		}
+		id := b.account
+		a.Name, created = b.name, b.created
 		updated, err := c.update(ctx, tx, id, a.Name, i)
 		if err != nil {
 			return err
 		}
-		changed = created || updated
+		changed = created || b.changed || updated
 		if i.Source != SourceHtpasswd {
-			synced, err := syncTeams(ctx, tx, id, a.Name, i.Source, i.Groups)
+			synced, err := syncTeams(ctx, tx, id, a.Name, i.Source, i.GroupKeys())
 			if err != nil {
 				return err
 			}
@@ -81,29 +83,6 @@ func (c *Control) update(ctx context.Context, tx pgx.Tx, id int64, name string, 
 	}
 	return true, audit.Append(ctx, tx, audit.Entry{Kind: audit.ChangeUser, Detail: map[string]any{
 		"account": name, "superuser": i.Superuser, "source": i.Source}})
-}
-
-// findOrCreate returns the account of an identity. `created` says whether it is new. The account's
-// row is locked until the transaction ends.
-func findOrCreate(ctx context.Context, tx pgx.Tx, i identity.Identity) (id int64, name string, created bool, err error) {
-	find := func() error {
-		return tx.QueryRow(ctx, "SELECT id, name FROM accounts WHERE source = $1 AND subject = $2 FOR UPDATE", i.Source, i.Subject).Scan(&id, &name)
-	}
-	if err := find(); !errors.Is(err, pgx.ErrNoRows) {
-		return id, name, false, err
-	}
-	err = tx.QueryRow(ctx, `
-		INSERT INTO accounts (name, kind, source, subject, email) VALUES (@name, 'user', @source, @subject, @email)
-		ON CONFLICT DO NOTHING RETURNING id, name`,
-		db.Args{"name": i.Name, "source": i.Source, "subject": i.Subject, "email": orNull(i.Email)}).Scan(&id, &name)
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return id, name, err == nil, err
-	}
-	// Another log-in of the same person may have created the account meanwhile.
-	if err := find(); !errors.Is(err, pgx.ErrNoRows) {
-		return id, name, false, err
-	}
-	return 0, "", false, exists("there is an account %s already, with another identity: ask the registry's administrator", i.Name)
 }
 
 func (c *Control) isReserved(namespace string) bool {

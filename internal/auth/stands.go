@@ -2,6 +2,7 @@ package auth
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -61,7 +62,7 @@ func stateOfHash(source, name, hash string) []byte { return stateOf(source, name
 // stateInDirectory returns the state of a password that the directory checks. ok is false if the
 // directory doesn't say when it was changed; such a state never compares as unchanged.
 func stateInDirectory(i identity.Identity) (state []byte, ok bool) {
-	return stateOf(SourceLDAP, i.Subject, i.PasswordChanged), i.PasswordChanged != ""
+	return stateOf(SourceLDAP, cmp.Or(i.EntryID, i.Subject), i.PasswordChanged), i.PasswordChanged != ""
 }
 
 // stands says whether what was got by a password of an account still counts.
@@ -148,7 +149,7 @@ func (c *Control) recheck(ctx context.Context, a Account, state []byte, last tim
 	if err == nil {
 		same, known := stateInDirectory(i)
 		switch {
-		case i.Subject != a.Subject || i.Name != a.Name:
+		case !isEntryOf(i, a) || i.Name != a.Name:
 			err = errors.New("the name is that of another entry")
 		case !known:
 			err = errors.New("the directory doesn't say when the password was changed")

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/auth/identity"
 	"github.com/purser-registry/purser/internal/db"
 )
 
@@ -265,6 +266,9 @@ func (s *Store) SetTeamGroups(ctx context.Context, namespace, team string, group
 		kind := audit.DisableTeamSync
 		for _, g := range groups {
 			kind = audit.EnableTeamSync
+			if g.Source == SourceLDAP {
+				g.Name = identity.FoldGroup(g.Name)
+			}
 			if _, err := tx.Exec(ctx, "INSERT INTO teamgroups (team_id, source, group_name) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", id, g.Source, g.Name); err != nil {
 				return err
 			}

@@ -69,16 +69,22 @@ const (
 type Identity struct {
 	// Source is SourceOIDC or SourceLDAP.
 	Source string
-	// Subject names the person in the source, and stays the same if the person's name
-	// changes. For SourceOIDC it is the issuer, a space, and the claim sub.
+	// Subject names the person in the source. For SourceOIDC it is the issuer, a space, and the
+	// claim sub, and stays the same if the person's name changes. For SourceLDAP it is the DN.
 	Subject string
 	// Name is a valid account name. Sources that don't distinguish upper and lower case may
 	// write it differently, so it is in lower case.
 	Name string
 	// Email is an address that the source hasn't called unverified, or empty.
 	Email string
-	// Groups are the person's groups, sorted, each once.
+	// EntryID is, for SourceLDAP, the id that the directory has given to the person's entry and
+	// that stays when the entry is renamed or moved: the name of the attribute, "=" and its value.
+	// It is empty if the directory doesn't tell one.
+	EntryID string
+	// Groups are the names of the person's groups, sorted, each once.
 	Groups []string
+	// GroupDNs are, for SourceLDAP, the groups' DNs as FoldGroup returns them, sorted.
+	GroupDNs []string
 	// Superuser says that a group of the person makes them an administrator of the registry.
 	Superuser bool
 	// PasswordChanged says, for SourceLDAP, when the password was changed, as the directory writes

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"slices"
@@ -61,8 +62,9 @@ type DirectoryOptions struct {
 	// search them. Only DNs below GroupBase whose first attribute is GroupAttribute count. Some
 	// directories also list groups of groups there.
 	MemberOfAttribute string
-	// AdminGroups are the groups whose members administer the registry. Their names, and those
-	// of RequiredGroups, must be written as in the directory.
+	// AdminGroups are the groups whose members administer the registry. They, and RequiredGroups,
+	// are names or DNs, in any case. The parts of a DN between its commas may be elements of the
+	// list.
 	AdminGroups []string
 	// RequiredGroups are the groups of which a user must be in at least one to log in. Default:
 	// every user may.
@@ -72,6 +74,7 @@ type DirectoryOptions struct {
 	// MaxConns bounds the number of connections to the directory. Default 16, at least 2: a
 	// log-in needs one connection for the searches and one for the check of the password.
 	MaxConns int
+	Log      *slog.Logger // default slog.Default()
 }
 
 // Directory checks passwords with a directory that speaks LDAP version 3 (RFC 4511). Its methods
@@ -101,6 +104,9 @@ type Directory struct {
 	tls        *tls.Config
 	startTLS   bool
 	groupBase  *ldap.DN
+	admin      []string // AdminGroups and RequiredGroups, as FoldGroup returns them
+	required   []string
+	watch      *groupWatch
 	turns      *limit.Queue        // of log-ins
 	idle       chan *directoryConn // of the service account
 	attributes []string            // of users
@@ -127,13 +133,14 @@ func NewDirectory(o DirectoryOptions) (*Directory, error) {
 	o.GroupAttribute = cmp.Or(o.GroupAttribute, "cn")
 	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
 	o.MaxConns = cmp.Or(o.MaxConns, 16)
-	d := &Directory{opt: o, attributes: []string{o.NameAttribute, o.EmailAttribute, o.PasswordChangedAttribute}}
+	d := &Directory{opt: o, attributes: []string{o.NameAttribute, o.EmailAttribute, o.PasswordChangedAttribute, entryUUID, objectGUID}}
 	if err := d.parseURL(); err != nil {
 		return nil, fmt.Errorf("LDAP: %w", err)
 	}
 	if err := d.checkOptions(); err != nil {
 		return nil, fmt.Errorf("LDAP: %w", err)
 	}
+	d.watch = newGroupWatch(o.Log, "auth.ldap.", d.required, d.admin)
 	if o.MemberOfAttribute != "" {
 		d.attributes = append(d.attributes, o.MemberOfAttribute)
 	}
@@ -206,6 +213,13 @@ func (d *Directory) checkOptions() error {
 		}
 		d.groupBase = parsed // the last one
 	}
+	var err error
+	if d.admin, err = configuredGroups(o.AdminGroups, d.groupBase); err != nil {
+		return err
+	}
+	if d.required, err = configuredGroups(o.RequiredGroups, d.groupBase); err != nil {
+		return err
+	}
 	for _, filter := range []string{userFilter(o.UserFilter, "x"), groupFilter(o.GroupFilter, "x", "x")} {
 		if _, err := ldap.CompileFilter(filter); err != nil {
 			return fmt.Errorf("%s isn't a filter: %w", filter, err)
@@ -243,8 +257,8 @@ func unavailable(doing string, err error) error {
 }
 
 // Login checks a name and a password and returns who logs in. The identity's Subject is the DN
-// of the user's entry in its normal form (RFC 4514, attribute types in lower case); a user whose
-// entry is renamed or moved is another one. Login returns an error that wraps ErrRefused or
+// of the user's entry in its normal form (RFC 4514, attribute types in lower case), and EntryID is
+// what stays when the entry is renamed or moved. Login returns an error that wraps ErrRefused or
 // ErrUnavailable.
 //
 // Log-ins wait for their turn in a queue in which each client has a share (see limit.WithCaller).
@@ -370,7 +384,7 @@ func (d *Directory) identity(ctx context.Context, service *directoryConn, entry 
 	}
 	name := nameOf(dn, entry.GetEqualFoldAttributeValues(d.opt.NameAttribute), d.opt.NameAttribute)
 	id := Identity{
-		Source: SourceLDAP, Subject: dn.String(), Name: strings.ToLower(name),
+		Source: SourceLDAP, Subject: dn.String(), EntryID: entryID(entry), Name: strings.ToLower(name),
 		Email:           entry.GetEqualFoldAttributeValue(d.opt.EmailAttribute),
 		PasswordChanged: entry.GetEqualFoldAttributeValue(d.opt.PasswordChangedAttribute),
 	}
@@ -379,20 +393,43 @@ func (d *Directory) identity(ctx context.Context, service *directoryConn, entry 
 	}
 	switch {
 	case d.opt.MemberOfAttribute != "":
-		id.Groups = d.memberOf(entry.GetEqualFoldAttributeValues(d.opt.MemberOfAttribute))
+		id.Groups, id.GroupDNs = d.memberOf(entry.GetEqualFoldAttributeValues(d.opt.MemberOfAttribute))
 	case d.opt.GroupBase != "":
-		if id.Groups, err = d.searchGroups(ctx, service, entry.DN, name); err != nil {
+		if id.Groups, id.GroupDNs, err = d.searchGroups(ctx, service, entry.DN, name); err != nil {
 			return Identity{}, err
 		}
 	}
 	slices.Sort(id.Groups)
-	id.Groups = slices.Compact(id.Groups)
-	in := func(group string) bool { return slices.Contains(id.Groups, group) }
-	if len(d.opt.RequiredGroups) > 0 && !slices.ContainsFunc(d.opt.RequiredGroups, in) {
+	slices.Sort(id.GroupDNs)
+	id.Groups, id.GroupDNs = slices.Compact(id.Groups), slices.Compact(id.GroupDNs)
+	keys := id.GroupKeys()
+	in := func(group string) bool { return slices.Contains(keys, group) }
+	outside := len(d.required) > 0 && !slices.ContainsFunc(d.required, in)
+	d.watch.met(id, outside)
+	if outside {
 		return Identity{}, refused("%s is in none of the required groups", id.Subject)
 	}
-	id.Superuser = slices.ContainsFunc(d.opt.AdminGroups, in)
+	id.Superuser = slices.ContainsFunc(d.admin, in)
 	return id, nil
+}
+
+// Attributes with the id of an entry, which the directory itself writes: of RFC 4530 and of Active
+// Directory.
+const (
+	entryUUID  = "entryUUID"
+	objectGUID = "objectGUID"
+)
+
+// entryID returns the id of an entry in the form of Identity.EntryID, or "". An attribute with
+// several values is no id.
+func entryID(entry *ldap.Entry) string {
+	if id := entry.GetEqualFoldRawAttributeValues(entryUUID); len(id) == 1 && len(id[0]) > 0 {
+		return strings.ToLower(entryUUID + "=" + string(id[0]))
+	}
+	if id := entry.GetEqualFoldRawAttributeValues(objectGUID); len(id) == 1 && len(id[0]) > 0 {
+		return strings.ToLower(objectGUID) + "=" + hex.EncodeToString(id[0])
+	}
+	return ""
 }
 
 // nameOf returns the value of the attribute that has the account's name, or "". If it has several
@@ -409,37 +446,33 @@ func nameOf(dn *ldap.DN, values []string, attribute string) string {
 	return slices.Min(values)
 }
 
-// memberOf returns the names of the groups with the given DNs, as far as they are below
+// memberOf returns the names and the DNs of the groups with the given DNs, as far as they are below
 // GroupBase: groups elsewhere may be made by people who don't administer the directory.
-func (d *Directory) memberOf(dns []string) (groups []string) {
+func (d *Directory) memberOf(dns []string) (groups, folded []string) {
 	for _, text := range dns {
 		dn, err := ldap.ParseDN(text)
 		if err != nil || !d.groupBase.AncestorOfFold(dn) || len(dn.RDNs[0].Attributes) != 1 {
 			continue
 		}
 		if first := dn.RDNs[0].Attributes[0]; strings.EqualFold(first.Type, d.opt.GroupAttribute) {
-			groups = append(groups, first.Value)
+			groups, folded = append(groups, first.Value), append(folded, FoldGroup(text))
 		}
 	}
-	return groups
+	return groups, folded
 }
 
-// GroupName returns the name of the group with a DN: the value of the DN's first part. A text
-// that isn't a DN is a name itself.
-func GroupName(text string) (string, error) {
-	if !strings.Contains(text, "=") {
-		return text, nil
-	}
+// GroupOf returns what a team's group is stored as: the folded form of a group's DN, or of its name.
+func GroupOf(text string) (string, error) {
 	dn, err := ldap.ParseDN(text)
-	if err != nil || len(dn.RDNs) == 0 || len(dn.RDNs[0].Attributes) != 1 {
+	if strings.Contains(text, "=") && (err != nil || len(dn.RDNs) == 0) {
 		return "", fmt.Errorf("%s isn't the DN of a group, such as cn=developers,ou=groups,dc=example,dc=com", excerpt(text))
 	}
-	return dn.RDNs[0].Attributes[0].Value, nil
+	return FoldGroup(text), nil
 }
 
-// searchGroups returns the names of a user's groups. It returns an error if there are more than
+// searchGroups returns the names and the DNs of a user's groups. It returns an error if there are more than
 // maxGroups: without some of the groups, the user's rights would be wrong.
-func (d *Directory) searchGroups(ctx context.Context, service *directoryConn, dn, name string) (groups []string, err error) {
+func (d *Directory) searchGroups(ctx context.Context, service *directoryConn, dn, name string) (groups, dns []string, err error) {
 	page := ldap.NewControlPaging(groupPage)
 	request := ldap.NewSearchRequest(d.opt.GroupBase, ldap.ScopeWholeSubtree, ldap.NeverDerefAliases,
 		0, d.timeLimit(), false, groupFilter(d.opt.GroupFilter, dn, name), []string{d.opt.GroupAttribute}, []ldap.Control{page})
@@ -450,18 +483,19 @@ func (d *Directory) searchGroups(ctx context.Context, service *directoryConn, dn
 			return err
 		})
 		if err != nil {
-			return nil, unavailable("searching the user's groups", err)
+			return nil, nil, unavailable("searching the user's groups", err)
 		}
 		for _, e := range found.Entries {
 			groups = append(groups, e.GetEqualFoldAttributeValues(d.opt.GroupAttribute)...)
+			dns = append(dns, FoldGroup(e.DN))
 		}
 		if entries += len(found.Entries); entries > maxGroups {
 			service.broken = true // the search isn't at its end
-			return nil, unavailable("searching the user's groups", fmt.Errorf("there are more than %d", maxGroups))
+			return nil, nil, unavailable("searching the user's groups", fmt.Errorf("there are more than %d", maxGroups))
 		}
 		next, ok := ldap.FindControl(found.Controls, ldap.ControlTypePaging).(*ldap.ControlPaging)
 		if !ok || len(next.Cookie) == 0 {
-			return groups, nil
+			return groups, dns, nil
 		}
 		page.SetCookie(next.Cookie)
 	}

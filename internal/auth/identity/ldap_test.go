@@ -1,14 +1,19 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,6 +59,46 @@ func wantUnavailable(t *testing.T, d *Directory, reason string) {
 	}
 }
 
+var entryUUIDForm = regexp.MustCompile(`^entryuuid=[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// TestGroupNameIsNoDN: whoever may make a group can give it the DN of another one as name. That must
+// make nobody a member of the other.
+func TestGroupNameIsNoDN(t *testing.T) {
+	t.Parallel()
+	i := Identity{Source: SourceLDAP, Groups: []string{"Devs", "cn=admins,ou=groups,dc=example,dc=org"}, GroupDNs: []string{"cn=x,dc=y"}}
+	if keys := i.GroupKeys(); !slices.Equal(keys, []string{"cn=x,dc=y", "devs"}) {
+		t.Errorf("the keys are %q", keys)
+	}
+}
+
+// TestUnknownGroupsAreLogged: groups of the configuration in which nobody ever was are logged, once:
+// at a refusal if nobody could log in yet, else after some people.
+func TestUnknownGroupsAreLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	w := newGroupWatch(slog.New(slog.NewTextHandler(&log, nil)), "auth.ldap.", []string{"staff"}, []string{"admins"})
+	w.met(Identity{Source: SourceLDAP, Subject: "a", Groups: []string{"Stuff"}}, true)
+	w.met(Identity{Source: SourceLDAP, Subject: "b", Groups: []string{"Stuff"}}, true)
+	for _, want := range []string{"setting=auth.ldap.required_groups group=staff people=0 groups_of_the_last=Stuff", "setting=auth.ldap.admin_groups group=admins"} {
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("the log doesn't say %q once:\n%s", want, &log)
+		}
+	}
+	log.Reset()
+	w = newGroupWatch(slog.New(slog.NewTextHandler(&log, nil)), "auth.ldap.", []string{"staff"}, []string{"admins"})
+	for n := range watchAfter - 1 {
+		if log.Len() > 0 {
+			t.Errorf("after %d people: %s", n, &log)
+		}
+		w.met(Identity{Source: SourceLDAP, Subject: "a", Groups: []string{"STAFF"}}, false) // the same person again
+		w.met(Identity{Source: SourceLDAP, Subject: strconv.Itoa(n), Groups: []string{"STAFF"}}, false)
+		w.met(Identity{Source: SourceLDAP, Subject: "other"}, true)
+	}
+	if strings.Contains(log.String(), "staff") || strings.Count(log.String(), "group=admins") != 1 {
+		t.Errorf("the log says\n%s", &log)
+	}
+}
+
 func TestLDAPLogin(t *testing.T) {
 	t.Parallel()
 	s := identitytest.StartLDAP(t)
@@ -70,17 +115,28 @@ func TestLDAPLogin(t *testing.T) {
 		"StartTLS": func(o *DirectoryOptions) { o.URL, o.StartTLS = s.URL, true },
 		"plain":    plain,
 		"memberOf": func(o *DirectoryOptions) { o.MemberOfAttribute = "memberOf" },
-		"required": func(o *DirectoryOptions) { o.RequiredGroups = []string{"elsewhere", "developers"} },
+		"required": func(o *DirectoryOptions) { o.RequiredGroups = []string{"elsewhere", "Developers"} },
+		"a DN": func(o *DirectoryOptions) {
+			o.RequiredGroups = []string{"elsewhere", "CN=developers", " OU=Groups", "DC=example", "dc=org"}
+			o.AdminGroups = []string{"cn=Admins, ou=groups,dc=example,dc=org"}
+		},
+		"a DN in memberOf": func(o *DirectoryOptions) {
+			o.MemberOfAttribute, o.AdminGroups = "memberOf", []string{"CN=ADMINS,OU=GROUPS,DC=EXAMPLE,DC=ORG"}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := options(s)
-			o.AdminGroups = []string{"Admins"}
+			o.AdminGroups = []string{"ADMINS"} // groups are compared without regard to case
 			change(&o)
 			d := openDirectory(t, o)
 			for _, as := range []string{"alice", "ALICE"} { // attributes such as uid ignore case
 				id, err := d.Login(t.Context(), as, "correct horse")
 				id.PasswordChanged = "" // the server's time
+				if !entryUUIDForm.MatchString(id.EntryID) || !slices.Equal(id.GroupDNs, []string{"cn=admins," + identitytest.GroupBase, "cn=developers," + identitytest.GroupBase}) {
+					t.Errorf("%s: the entry's id is %q, the groups are %q", as, id.EntryID, id.GroupDNs)
+				}
+				id.EntryID, id.GroupDNs = "", nil
 				if err != nil || !reflect.DeepEqual(id, want) {
 					t.Errorf("%s: %+v, %v; want %+v", as, id, err, want)
 				}

@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -43,6 +44,7 @@ type ProviderOptions struct {
 	HTTP *http.Client
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
+	Log *slog.Logger // default slog.Default()
 }
 
 // Provider logs people in at an OpenID Connect provider, by the authorization code flow with
@@ -52,6 +54,7 @@ type Provider struct {
 	o      ProviderOptions
 	client *http.Client
 	asking singleflight.Group
+	watch  *groupWatch
 
 	mu       sync.Mutex
 	known    *discovered // nil: not yet
@@ -117,7 +120,7 @@ func NewProvider(o ProviderOptions) (*Provider, error) {
 	}
 	client.Transport = boundedTransport{client.Transport}
 	client.CheckRedirect = refuseRedirects
-	return &Provider{o: o, client: &client}, nil
+	return &Provider{o: o, client: &client, watch: newGroupWatch(o.Log, "auth.oidc.", o.RequiredGroups, o.AdminGroups)}, nil
 }
 
 // discover returns what the discovery document says. It asks the provider if it hasn't an answer

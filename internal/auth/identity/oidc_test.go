@@ -82,9 +82,9 @@ func TestLogIn(t *testing.T) {
 			change(&o)
 			p := newProvider(t, o)
 			for _, want := range []Identity{
-				{SourceOIDC, op.Issuer + " id-1", "alice", "alice@example.org", []string{"registry-admins", "staff"}, true, ""},
-				{SourceOIDC, op.Issuer + " id-2", "bob", "bob@example.org", []string{"staff"}, false, ""},
-				{SourceOIDC, op.Issuer + " id-3", "eve", "", nil, false, ""}, // her address isn't verified
+				{Source: SourceOIDC, Subject: op.Issuer + " id-1", Name: "alice", Email: "alice@example.org", Groups: []string{"registry-admins", "staff"}, Superuser: true},
+				{Source: SourceOIDC, Subject: op.Issuer + " id-2", Name: "bob", Email: "bob@example.org", Groups: []string{"staff"}},
+				{Source: SourceOIDC, Subject: op.Issuer + " id-3", Name: "eve"}, // her address isn't verified
 			} {
 				got, err := logIn(t, op, p, want.Name)
 				must(t, err)

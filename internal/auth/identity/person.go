@@ -34,7 +34,9 @@ func (p *Provider) identity(w person) (Identity, error) {
 		return i, err
 	}
 	in := func(group string) bool { return slices.Contains(i.Groups, group) }
-	if len(p.o.RequiredGroups) > 0 && !slices.ContainsFunc(p.o.RequiredGroups, in) {
+	outside := len(p.o.RequiredGroups) > 0 && !slices.ContainsFunc(p.o.RequiredGroups, in)
+	p.watch.met(i, outside)
+	if outside {
 		return i, refused("%s is in none of the groups that may log in; ask an administrator of the registry", i.Name)
 	}
 	i.Superuser = slices.ContainsFunc(p.o.AdminGroups, in)

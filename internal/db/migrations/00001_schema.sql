@@ -1142,6 +1142,7 @@ CREATE TABLE accounts (
     top_level_namespace_id bigint REFERENCES top_level_namespaces ON DELETE CASCADE,
     source                 text NOT NULL DEFAULT 'local' CHECK (source IN ('local', 'htpasswd', 'oidc', 'ldap')),
     subject                text COLLATE "C",
+    entry_id               text COLLATE "C",
     email                  text,
     description            text NOT NULL DEFAULT '',
     password_hash          text,
@@ -1160,12 +1161,14 @@ COMMENT ON COLUMN accounts.name IS 'of a robot: namespace+name';
 COMMENT ON COLUMN accounts.top_level_namespace_id IS 'of a robot: the namespace that it belongs to';
 COMMENT ON COLUMN accounts.source IS 'who checks the password';
 COMMENT ON COLUMN accounts.subject IS 'the account''s identity at its source: issuer and subject of OpenID Connect, or the DN of LDAP';
+COMMENT ON COLUMN accounts.entry_id IS 'of LDAP: the id that the directory gave to the entry, which stays when the entry is renamed or moved; NULL: not known yet';
 COMMENT ON COLUMN accounts.repository_patterns IS 'the only repositories that it may use; NULL: no such limit';
 COMMENT ON COLUMN accounts.actions IS 'the only actions that it may do; NULL: no such limit';
 COMMENT ON COLUMN accounts.last_used_at IS 'of its last log-in, to within some minutes';
 COMMENT ON COLUMN accounts.deleted_name IS 'of a robot whose namespace is in the trash: the name that it had before; name is then one that nobody can use';
 
 CREATE UNIQUE INDEX accounts_source_subject_idx ON accounts (source, subject) WHERE subject IS NOT NULL;
+CREATE UNIQUE INDEX accounts_source_entry_id_idx ON accounts (source, entry_id) WHERE entry_id IS NOT NULL;
 CREATE INDEX accounts_top_level_namespace_id_idx ON accounts (top_level_namespace_id, name);
 
 CREATE TABLE credentials (

@@ -93,6 +93,93 @@ func TestRenamedPerson(t *testing.T) {
 	}
 }
 
+// TestMovedEntries: an account belongs to the directory's entry, by the entry's id. It goes with the
+// entry when that is moved or gets another name, and nobody else gets it: neither a new person with
+// the old DN and name, nor somebody with whom the person has swapped names.
+func TestMovedEntries(t *testing.T) {
+	t.Parallel()
+	s := identitytest.StartLDAP(t)
+	r := closed(t, nil, func(o *servertest.Options) { o.Access.Directory, o.Access.Verified = directory(t, s), unremembered() })
+	as := func(name, password string, status int) {
+		t.Helper()
+		r.Do(t, "GET", "/auth/session", "", servertest.Basic(name, password)...).WantStatus(t, status)
+	}
+	idOf := func(name string) (id int64, subject, entry string) {
+		t.Helper()
+		if err := r.DB.Pool.QueryRow(t.Context(), "SELECT id, COALESCE(subject, ''), COALESCE(entry_id, '') FROM accounts WHERE name = $1", name).Scan(&id, &subject, &entry); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		return id, subject, entry
+	}
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := r.DB.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ann := s.AddUser(t, "ann", "ann's secret")
+	bea := s.AddUser(t, "bea", "bea's secret")
+	as("ann", "ann's secret", 200)
+	as("bea", "bea's secret", 200)
+	annID, _, annEntry := idOf("ann")
+	beaID, _, _ := idOf("bea")
+	if annEntry == "" {
+		t.Fatal("no id is recorded")
+	}
+
+	// An account from before ids were recorded takes it if the DN agrees, and not otherwise.
+	exec("UPDATE accounts SET entry_id = NULL WHERE name = 'ann'")
+	as("ann", "ann's secret", 200)
+	if id, _, entry := idOf("ann"); id != annID || entry != annEntry {
+		t.Errorf("ann is %d with %s", id, entry)
+	}
+
+	// Moved, and renamed.
+	s.Add(t, "ou=leavers,"+identitytest.UserBase, "objectClass: organizationalUnit")
+	moved := s.Rename(t, ann, "uid=ann", "ou=leavers,"+identitytest.UserBase)
+	as("ann", "ann's secret", 200)
+	if id, subject, _ := idOf("ann"); id != annID || subject != moved {
+		t.Errorf("ann is %d at %s", id, subject)
+	}
+	renamed := s.Rename(t, moved, "uid=anna", identitytest.UserBase)
+	as("anna", "ann's secret", 200)
+	if id, subject, _ := idOf("anna"); id != annID || subject != renamed {
+		t.Errorf("anna is %d at %s", id, subject)
+	}
+
+	// A new person gets the old DN and the old name: that is another account.
+	s.AddUser(t, "ann", "of the new ann")
+	as("ann", "of the new ann", 200)
+	if id, _, _ := idOf("ann"); id == annID {
+		t.Error("the new ann has the old one's account")
+	}
+	// bea leaves without ever having been seen under another DN, and a new bea comes.
+	s.Delete(t, bea)
+	s.AddUser(t, "bea", "of the new bea")
+	as("bea", "of the new bea", 409)
+	if id, _, _ := idOf("bea"); id != beaID {
+		t.Error("the old bea's account is gone")
+	}
+
+	// Two swap their names. Neither gets the other's account.
+	cid, dan := s.AddUser(t, "cid", "cid's secret"), s.AddUser(t, "dan", "dan's secret")
+	as("cid", "cid's secret", 200)
+	as("dan", "dan's secret", 200)
+	cidID, _, _ := idOf("cid")
+	between := s.Rename(t, cid, "uid=other", identitytest.UserBase)
+	s.Rename(t, dan, "uid=cid", identitytest.UserBase)
+	s.Rename(t, between, "uid=dan", identitytest.UserBase)
+	as("cid", "dan's secret", 409)
+	as("dan", "cid's secret", 409)
+	if id, _, _ := idOf("cid"); id != cidID {
+		t.Error("the accounts were swapped")
+	}
+
+	// The directory no longer tells ids: nobody can say whose the account is.
+	exec("UPDATE accounts SET entry_id = 'objectguid=00' WHERE name = 'anna'")
+	as("anna", "ann's secret", 409)
+}
+
 // htpasswd writes a file with names and passwords, in turn. In place of a password it takes a hash.
 func htpasswd(t *testing.T, path string, pairs ...string) {
 	t.Helper()

@@ -163,8 +163,9 @@ func TestTeamSync(t *testing.T) {
 		t.Errorf("%+v", team)
 	}
 	for body, want := range map[string]api.TeamGroup{
-		`{"group_dn":"cn=developers,ou=groups,dc=example,dc=com"}`: {Source: "ldap", Name: "developers"},
-		`{"group_name":"developers"}`:                              {Source: "oidc", Name: "developers"},
+		`{"group_dn":"CN=Developers, ou=groups,dc=example,dc=com"}`: {Source: "ldap", Name: "cn=developers,ou=groups,dc=example,dc=com"},
+		`{"groups":[{"source":"ldap","name":"Developers"}]}`:        {Source: "ldap", Name: "developers"},
+		`{"group_name":"developers"}`:                               {Source: "oidc", Name: "developers"},
 	} {
 		team = api.TeamView{}
 		if admin.Manage(t, "POST", path+"/syncing", body).Into(t, 200, &team); len(team.Groups) != 1 || team.Groups[0] != want {

@@ -232,13 +232,19 @@ func (a *API) addTeamSync(path string) {
 // syncGroups returns the groups that a request names.
 func syncGroups(in api.TeamSync) (list []auth.TeamGroup, err error) {
 	for _, g := range in.Groups {
-		list = append(list, auth.TeamGroup{Source: g.Source, Name: g.Name})
+		name := g.Name
+		if g.Source == auth.SourceLDAP {
+			if name, err = identity.GroupOf(name); err != nil {
+				return nil, server.Refusal(http.StatusBadRequest, "groups: %v", err)
+			}
+		}
+		list = append(list, auth.TeamGroup{Source: g.Source, Name: name})
 	}
 	if in.GroupName != "" {
 		list = append(list, auth.TeamGroup{Source: auth.SourceOIDC, Name: in.GroupName})
 	}
 	if in.GroupDN != "" {
-		name, err := identity.GroupName(in.GroupDN)
+		name, err := identity.GroupOf(in.GroupDN)
 		if err != nil {
 			return nil, server.Refusal(http.StatusBadRequest, "group_dn: %v", err)
 		}

@@ -69,7 +69,7 @@ func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p d
 		}
 		a.workers = append(a.workers, o.Htpasswd.Run)
 	}
-	if err := a.openProviders(cfg.Auth, &o); err != nil {
+	if err := a.openProviders(cfg.Auth, &o, p.log); err != nil {
 		return a, err
 	}
 	o.ReservedNamespaces = cfg.Auth.ReservedNamespaces
@@ -84,14 +84,14 @@ func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p d
 }
 
 // openProviders makes what asks other providers for the identities of people and pipelines.
-func (a *access) openProviders(cfg config.Auth, o *auth.Options) (err error) {
+func (a *access) openProviders(cfg config.Auth, o *auth.Options, log *slog.Logger) (err error) {
 	if l := cfg.LDAP; l.URL != "" {
 		o.Directory, err = identity.NewDirectory(identity.DirectoryOptions{
 			URL: l.URL, StartTLS: l.StartTLS, CAFile: l.CAFile, BindDN: l.BindDN, BindPassword: string(l.BindPassword),
 			UserBase: l.UserBase, UserFilter: l.UserFilter, NameAttribute: l.NameAttribute, EmailAttribute: l.EmailAttribute,
 			GroupBase: l.GroupBase, GroupFilter: l.GroupFilter, GroupAttribute: l.GroupAttribute, MemberOfAttribute: l.MemberOfAttribute,
 			AdminGroups: l.AdminGroups, RequiredGroups: l.RequiredGroups, AllowPlain: l.AllowPlain, Timeout: l.Timeout,
-			PasswordChangedAttribute: l.PasswordChangedAttribute,
+			PasswordChangedAttribute: l.PasswordChangedAttribute, Log: log,
 		})
 		if err != nil {
 			return fmt.Errorf("auth.ldap: %w", err)
@@ -105,7 +105,7 @@ func (a *access) openProviders(cfg config.Auth, o *auth.Options) (err error) {
 		a.oidc, err = identity.NewProvider(identity.ProviderOptions{
 			Issuer: i.Issuer, ClientID: i.ClientID, ClientSecret: string(i.ClientSecret), Scopes: i.Scopes,
 			UsernameClaim: i.UsernameClaim, EmailClaim: i.EmailClaim, GroupsClaim: i.GroupsClaim,
-			AdminGroups: i.AdminGroups, RequiredGroups: i.RequiredGroups,
+			AdminGroups: i.AdminGroups, RequiredGroups: i.RequiredGroups, Log: log,
 		})
 		if err != nil {
 			return fmt.Errorf("auth.oidc: %w", err)

@@ -306,6 +306,14 @@ func (s *LDAP) Set(t testing.TB, dn, attribute string, values ...string) {
 	s.change(t, dn, func(conn *ldap.Conn) error { return conn.Modify(r) })
 }
 
+// Rename gives an entry another first part of its DN, and another parent. The entry loses the value
+// that its DN had before. It returns the new DN.
+func (s *LDAP) Rename(t testing.TB, dn, first, parent string) string {
+	t.Helper()
+	s.change(t, dn, func(conn *ldap.Conn) error { return conn.ModifyDN(ldap.NewModifyDNRequest(dn, first, true, parent)) })
+	return first + "," + parent
+}
+
 // Delete deletes an entry.
 func (s *LDAP) Delete(t testing.TB, dn string) {
 	t.Helper()
