@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,8 +39,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// measure updates the metrics of the reporters.
+// measure updates the metrics of the reporters. If nobody knows how they are, the metrics aren't
+// numbers (NaN), rather than the last ones.
 func (h *Holds) measure(ctx context.Context) error {
+	err := h.measureReporters(ctx)
+	if err != nil && ctx.Err() == nil {
+		h.metrics.left.Reset()
+		for _, state := range []string{Live, Silent, Ended} {
+			h.metrics.reporters.WithLabelValues(state).Set(math.NaN())
+		}
+		h.metrics.digests.Set(math.NaN())
+	}
+	return err
+}
+
+func (h *Holds) measureReporters(ctx context.Context) error {
 	rows, err := h.db.Pool.Query(ctx, `
 		SELECT COALESCE(n.name, ''), r.name,
 			CASE WHEN r.expires_at <= now() THEN 'ended' WHEN r.reported_at + r.lease / 2 <= now() THEN 'silent' ELSE 'live' END,

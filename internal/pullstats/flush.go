@@ -98,6 +98,7 @@ func (w *FlushWorker) round(ctx context.Context) (more bool, err error) {
 	if time.Now().Before(w.due) {
 		return false, nil
 	}
+	defer func() { w.observe(ctx) }() // also, and above all, when it fails
 	mine, wait, err := w.takeTurn(ctx)
 	if err != nil {
 		return false, err
@@ -109,7 +110,6 @@ func (w *FlushWorker) round(ctx context.Context) (more bool, err error) {
 		wait = w.opt.Interval
 	}
 	w.due = time.Now().Add(wait)
-	w.observe(ctx)
 	return false, nil
 }
 

@@ -1,6 +1,7 @@
 package pullstats
 
 import (
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -16,9 +17,10 @@ type Metrics struct {
 	lag      prometheus.Gauge
 	pulls    namespaceMetric
 
-	events *prometheus.CounterVec
-	buffer prometheus.Gauge
-	redis  redisMetrics
+	events  *prometheus.CounterVec
+	buffer  prometheus.Gauge
+	redis   redisMetrics
+	growing growingLag // of lag
 }
 
 // Values of the label `result` of purser_redis_pull_events_total: they say what became of a
@@ -39,6 +41,7 @@ type redisMetrics struct {
 	live     prometheus.Gauge
 	memory   prometheus.Gauge
 	lag      prometheus.Gauge
+	growing  growingLag // of lag
 	up       prometheus.Gauge
 }
 
@@ -187,9 +190,9 @@ func (m *Metrics) failed() {
 	}
 }
 
-func (m *Metrics) lagging(d time.Duration) {
+func (m *Metrics) lagging(r lagReading) {
 	if m != nil {
-		m.lag.Set(d.Seconds())
+		m.lag.Set(m.growing.seconds(r, time.Now()))
 	}
 }
 
@@ -229,9 +232,44 @@ func (m *Metrics) looked(s RedisStatus) {
 		return
 	}
 	m.redis.up.Set(0)
+	m.redis.memory.Set(math.NaN()) // nobody knows
 	if s.Reachable {
 		m.redis.up.Set(1)
 		m.redis.memory.Set(float64(s.Memory))
 	}
-	m.redis.lag.Set(s.Behind.Seconds())
+}
+
+// lagReading is what a worker has learned of how far it is behind. Without `known` the lag is
+// unknown, and as long as it is, the metric grows with the time.
+type lagReading struct {
+	behind time.Duration
+	known  bool
+}
+
+func lagKnown(behind time.Duration) lagReading { return lagReading{behind, true} }
+func lagUnknown() lagReading                   { return lagReading{} }
+
+// growingLag is a gauge of a lag. It counts from the last reading on, and at first from the start,
+// so that a worker that can't look doesn't seem to be as far as it was.
+type growingLag struct {
+	mu    sync.Mutex
+	since time.Time // what was made before this time is counted, as far as is known
+}
+
+func (l *growingLag) seconds(r lagReading, now time.Time) float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case r.known:
+		l.since = now.Add(-r.behind)
+	case l.since.IsZero():
+		l.since = now
+	}
+	return now.Sub(l.since).Seconds()
+}
+
+func (m *Metrics) flushLag(r lagReading) {
+	if m != nil {
+		m.redis.lag.Set(m.redis.growing.seconds(r, time.Now()))
+	}
 }

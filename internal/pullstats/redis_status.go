@@ -69,14 +69,25 @@ func (w *FlushWorker) Behind(ctx context.Context) (time.Duration, error) {
 	return time.Duration(max(0, micros)) * time.Microsecond, nil
 }
 
-// observe sets the metrics from the status.
+// observe sets the metrics from the status. If the database doesn't tell how far the pulls are
+// flushed, Redis is asked all the same, and the lag grows from when it was last known.
 func (w *FlushWorker) observe(ctx context.Context) {
-	s, err := w.Status(ctx)
-	if err != nil {
-		w.opt.Logger.WarnContext(ctx, "looking at Redis", "error", err)
+	if ctx.Err() != nil { // the process stops
 		return
 	}
+	s, err := w.Status(ctx)
+	if err == nil {
+		w.opt.Metrics.looked(s)
+		w.opt.Metrics.flushLag(lagKnown(s.Behind))
+		return
+	}
+	w.opt.Logger.WarnContext(ctx, "looking at Redis", "error", err)
+	s = RedisStatus{}
+	if err := w.opt.Redis.look(ctx, &s); err != nil {
+		w.opt.Logger.WarnContext(ctx, "looking at Redis", "error", err)
+	}
 	w.opt.Metrics.looked(s)
+	w.opt.Metrics.flushLag(lagUnknown())
 }
 
 // look asks all Redis servers for their memory and settings and adds these to s.

@@ -47,8 +47,9 @@ type SyncWorker struct {
 	loop    *worker.Loop
 	reading sync.Mutex // locked while this worker reads and counts a batch
 
-	due     time.Time // used by the loop alone
-	started bool      // guarded by reading: start has succeeded
+	due      time.Time // used by the loop alone, as is observed
+	observed time.Time // when the lag was last observed
+	started  bool      // guarded by reading: start has succeeded
 
 	lag   time.Duration           // joinLag, except in tests
 	crash func(step string) error // for tests: may end the batch as a crash of the process would
@@ -90,26 +91,38 @@ func (w *SyncWorker) round(ctx context.Context) (more bool, err error) {
 	}
 	if more, err = w.batch(ctx); err != nil {
 		w.opt.Metrics.failed()
+		w.observe(ctx) //nolint:errcheck // the batch's error matters
 		return false, err
 	}
 	if more {
-		return true, nil
+		if time.Since(w.observed) < observeEvery {
+			return true, nil
+		}
+		return true, w.observe(ctx)
 	}
 	w.due = time.Now().Add(w.opt.Interval)
 	return false, w.observe(ctx)
 }
 
+// observeEvery is how often the lag is observed while a worker catches up, which may take hours.
+const observeEvery = 10 * time.Second
+
 // next returns how long it is until the audit log is to be read again.
 func (w *SyncWorker) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
 // observe sets the metric of Status.Behind: the age of the oldest pull in the audit log
-// that isn't counted yet.
+// that isn't counted yet. If that can't be known, the lag grows from when it was last known.
 func (w *SyncWorker) observe(ctx context.Context) error {
+	if ctx.Err() != nil { // the process stops
+		return ctx.Err()
+	}
+	w.observed = time.Now()
 	s, err := w.Status(ctx)
 	if err != nil {
+		w.opt.Metrics.lagging(lagUnknown())
 		return err
 	}
-	w.opt.Metrics.lagging(s.Behind)
+	w.opt.Metrics.lagging(lagKnown(s.Behind))
 	return nil
 }
 

@@ -43,8 +43,8 @@ func (m *Metrics) count(result string) {
 	}
 }
 
-func (m *Metrics) setPending(n int) {
+func (m *Metrics) setPending(n float64) {
 	if m != nil {
-		m.pending.Set(float64(n))
+		m.pending.Set(n)
 	}
 }

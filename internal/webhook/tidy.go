@@ -1,9 +1,11 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,8 +20,30 @@ const (
 )
 
 // tidyBatch deletes some of the notices that were delivered or given up longer ago than
-// Options.Keep, and sets the metric of pending notices.
+// Options.Keep. Then, or if that fails, it sets the metric of pending notices.
 func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
+	if more, err = s.deleteOld(ctx); more && err == nil {
+		return true, nil
+	}
+	return false, cmp.Or(err, s.observePending(ctx))
+}
+
+// observePending sets the metric of pending notices. If nobody knows their number, the metric
+// isn't a number (NaN), rather than the last one.
+func (s *Sender) observePending(ctx context.Context) error {
+	var n int
+	err := s.opt.DB.Pool.QueryRow(ctx, `
+		SELECT count(*) FROM (SELECT FROM webhooknotices WHERE delivered_at IS NULL AND given_up_at IS NULL LIMIT $1) p`, pendingMost).Scan(&n)
+	if err != nil {
+		s.opt.Metrics.setPending(math.NaN())
+		return fmt.Errorf("counting pending notices: %w", err)
+	}
+	s.opt.Metrics.setPending(float64(n))
+	return nil
+}
+
+// deleteOld deletes some notices and webhooks that are no longer needed.
+func (s *Sender) deleteOld(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
 			SELECT id FROM webhooknotices
@@ -36,17 +60,8 @@ func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 		return more, err
 	}
 	if s.url == nil {
-		if more, err := s.abandon(ctx); err != nil || more {
-			return more, err
-		}
+		return s.abandon(ctx)
 	}
-	var n int
-	err = s.opt.DB.Pool.QueryRow(ctx, `
-		SELECT count(*) FROM (SELECT FROM webhooknotices WHERE delivered_at IS NULL AND given_up_at IS NULL LIMIT $1) p`, pendingMost).Scan(&n)
-	if err != nil {
-		return false, fmt.Errorf("counting pending notices: %w", err)
-	}
-	s.opt.Metrics.setPending(n)
 	return false, nil
 }
 
