@@ -22,7 +22,8 @@ import (
 const alerts = "../deploy/prometheus/alerts.yaml"
 
 // TestOpsAlerts lets Prometheus check the alerts, by its unit tests and at work: it scrapes a registry,
-// finds all metrics that the alerts need, and fires nothing until the registry is gone.
+// finds all metrics that the alerts need, and fires nothing until Redis dies, and until the registry
+// is gone.
 func TestOpsAlerts(t *testing.T) {
 	beginOwn(t)
 	promtool := systemClient(t, "promtool")
@@ -39,7 +40,8 @@ func TestOpsAlerts(t *testing.T) {
 		}
 	}
 
-	r := startRegistry(t, options{env: append(startRedis(t).env(), "PURSER_STORAGE_FILESYSTEM_PATH="+newDir(t))})
+	redis := startRedis(t)
+	r := startRegistry(t, options{env: append(redis.env(), "PURSER_STORAGE_FILESYSTEM_PATH="+newDir(t), "PURSER_PULL_STATISTICS_REDIS_INTERVAL=1s")})
 	im := newImages(t)
 	im.push(r, "v1")
 	im.whole(r, "v1")
@@ -60,10 +62,26 @@ func TestOpsAlerts(t *testing.T) {
 	if firing := p.alerts(t); len(firing) > 0 {
 		t.Errorf("alerts of a healthy registry: %v", firing)
 	}
-	r.Stop()
+	redis.p.kill() // the metrics are the process's, not made up
+	p.expects(t, "PurserRedisDown pending")
+	redis.p = nil
+	redis.Start()
 	eventually(t, readyWithin, func() error {
-		if firing := p.alerts(t); !slices.Contains(firing, "PurserDown pending") {
-			return fmt.Errorf("alerts without the registry: %v", firing)
+		if firing := p.alerts(t); len(firing) > 0 {
+			return fmt.Errorf("alerts with Redis back: %v", firing)
+		}
+		return nil
+	})
+	r.Stop()
+	p.expects(t, "PurserDown pending")
+}
+
+// expects waits until an alert is in a state, such as "PurserDown pending".
+func (p *scraper) expects(t *testing.T, alert string) {
+	t.Helper()
+	eventually(t, readyWithin, func() error {
+		if firing := p.alerts(t); !slices.Contains(firing, alert) {
+			return fmt.Errorf("the alerts are %v, want %s", firing, alert)
 		}
 		return nil
 	})
