@@ -144,6 +144,10 @@ type Entry struct {
 	// Port is the client's port on the connection over which the pull came. It is 0 in
 	// listed entries.
 	Port int `json:"-"`
+	// Came is when the request of a pull came, by this process's monotonic clock; of several
+	// requests, the first. It isn't written. Recorder.Waits goes by it. Zero: when the entry was
+	// given to the Recorder.
+	Came time.Time `json:"-"`
 	// later is set in an entry that stands for several pulls by digest or several HEADs. It
 	// encodes the time and port of all these requests but the first: see Requests.
 	later []byte

@@ -103,6 +103,9 @@ func (w *waiting) join(e *Entry, span time.Duration) bool {
 	if !e.Time.Before(w.Time) {
 		w.RequestID = e.RequestID
 	}
+	if e.Came.Before(w.Came) {
+		w.Came = e.Came
+	}
 	w.Pulls, w.first, w.Time = w.Pulls+1, first, last
 	return true
 }

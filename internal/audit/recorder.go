@@ -148,6 +148,9 @@ func (r *Recorder) prepare(ctx context.Context, e *Entry) {
 		e.Time = time.Now()
 	}
 	e.Time = e.Time.Truncate(time.Microsecond)
+	if e.Came.IsZero() {
+		e.Came = time.Now()
+	}
 }
 
 // join joins a request with a matching entry in the buffer, if there is one, and returns
@@ -269,6 +272,33 @@ func (r *Recorder) Oldest() (oldest time.Time) {
 		}
 	}
 	return oldest
+}
+
+// Waits returns when the oldest request in the buffer came (Entry.Came), zero if the buffer is
+// empty. A request is in the buffer until the commit of its batch is confirmed.
+func (r *Recorder) Waits() (oldest time.Time) {
+	if r == nil {
+		return oldest
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.queue {
+		if oldest.IsZero() || w.Came.Before(oldest) {
+			oldest = w.Came
+		}
+	}
+	return oldest
+}
+
+// Hurry makes Run write the entries in the buffer now, without waiting for further entries.
+func (r *Recorder) Hurry() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	r.began = false
+	r.mu.Unlock()
+	r.loop.Wake()
 }
 
 // Pending returns how many entries are in the buffer, including those that are being

@@ -57,45 +57,11 @@ func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *Verdict, list 
 // deleteTags deletes the tags in `part`, which aren't attached to other images, except tags
 // that the verdict now keeps because a client has used them meanwhile (lookAgain).
 func (v *repositoryRun) deleteTags(ctx context.Context, verdict *Verdict, part []candidate) error {
-	part, err := v.lookAgain(ctx, verdict, part)
+	look, part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
 		return err
 	}
-	return v.inTx(ctx, func(deletionTx) ([]candidate, error) { return part, nil })
-}
-
-// lookAgain drops the tags that were used since they were judged, and that the verdict
-// therefore keeps. It asks for the last use of those tags that a last_pulled or max_bytes policy
-// selects or that a keep rule usedWithin may keep.
-func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []candidate) ([]candidate, error) {
-	if v.slice.p.opt.Used == nil {
-		return part, nil
-	}
-	var asked []*Tag
-	for i := range part {
-		g := &part[i]
-		for place := range v.saved {
-			p := &v.saved[place].Policy
-			if !g.tag.attached() && ((p.method == LastPulled || p.method == MaxBytes) && g.decision.Policies.Has(place) || p.keepsUsed() && p.considers(place, &g.tag)) {
-				asked = append(asked, &g.tag)
-				break
-			}
-		}
-	}
-	if len(asked) == 0 {
-		return part, nil
-	}
-	if err := v.slice.p.opt.Used(ctx, v.target.ID, asked); err != nil {
-		return nil, err
-	}
-	var kept []candidate
-	for _, g := range part {
-		if g.decision = verdict.Decide(g.tag); g.decision.Delete {
-			g.reason = verdict.Reason(g.tag, g.decision)
-			kept = append(kept, g)
-		}
-	}
-	return kept, nil
+	return v.inTx(ctx, look, func(deletionTx) ([]candidate, error) { return part, nil })
 }
 
 // deleteAttached deletes two kinds of tags: tags attached to an image that no tag reaches
@@ -104,11 +70,11 @@ func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []
 // image, or that the orphan's image is missing. Before that, lookAgain drops orphans that
 // the verdict now keeps because a client has used them meanwhile.
 func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *Verdict, part []candidate) error {
-	part, err := v.lookAgain(ctx, verdict, part)
+	look, part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
 		return err
 	}
-	return v.inTx(ctx, func(q deletionTx) ([]candidate, error) {
+	return v.inTx(ctx, look, func(q deletionTx) ([]candidate, error) {
 		var list []candidate
 		free, err := v.freeImages(ctx, q, part)
 		if err != nil {
@@ -177,11 +143,12 @@ func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []
 	return q.BlockPushes(ctx, v.target, digests, manifests)
 }
 
-// inTx deletes the tags that the function `choose` returns, and writes the audit log and
-// the run's counts, in one transaction that locks the task. It first writes the audit log
+// inTx deletes the tags that the function `choose` returns, except those that were used since
+// `look`, and writes the audit log and the run's counts, in one transaction that locks the task.
+// It first writes the audit log
 // and then locks the run's rows. A deadlock would need another transaction that has locked
 // the rows of this unfinished run and waits for the audit log; there is none.
-func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]candidate, error)) error {
+func (v *repositoryRun) inTx(ctx context.Context, look lastLook, choose func(q deletionTx) ([]candidate, error)) error {
 	u := v.slice
 	var held []candidate
 	var deleted, tags int64
@@ -204,6 +171,9 @@ func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]c
 		list, err := choose(q)
 		if err == nil && holds {
 			list, held, err = q.dropHeld(ctx, v.target, list)
+		}
+		if err == nil {
+			list, err = look.drop(ctx, list)
 		}
 		if err != nil || len(list) == 0 {
 			return err

@@ -115,6 +115,11 @@ func (p *Policy) keepsUsed() bool {
 	return slices.ContainsFunc(p.keep, func(k keepRule) bool { return k.kind == keepUsed })
 }
 
+// readsUses says whether the policy needs to know when tags were last used.
+func (p *Policy) readsUses() bool {
+	return p.method == LastPulled || p.method == MaxBytes || p.keepsUsed()
+}
+
 // readsUse returns whether the policy needs to know when a tag was last used that was pushed
 // at the given time, because its method is last_pulled or max_bytes, or because of a keep rule. It
 // doesn't check whether the policy considers the tag.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/purser-registry/purser/internal/catalog"
@@ -104,6 +105,11 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	if err != nil {
 		return nil, err
 	}
+	if l.readUses() || o.Policy != nil && o.Policy.readsUses() {
+		if err := p.settleFor(ctx, l); err != nil {
+			return nil, err
+		}
+	}
 	v := &previewing{
 		p: p, o: o, policies: l, until: time.Now().Add(o.Within),
 		out: &Preview{
@@ -130,6 +136,27 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 		v.out.Policies[i].Notice = v.notices[v.out.Policies[i].ID]
 	}
 	return v.out, nil
+}
+
+// settleFor waits until all processes have written the uses that they answered before the call,
+// as a run does before it deletes, and reads the state of the statistics again. If a process
+// doesn't write its uses, last uses aren't known.
+func (p *Pruner) settleFor(ctx context.Context, l *policies) error {
+	if p.opt.Settle == nil || p.opt.Pulls == nil {
+		return nil
+	}
+	unsettled := p.opt.Settle(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var err error
+	if l.pulls, err = p.opt.Pulls(ctx); err != nil {
+		return fmt.Errorf("asking how far the pull statistics are: %w", err)
+	}
+	if unsettled != nil {
+		l.pulls.Unknown = cmp.Or(l.pulls.Unknown, unsettled.Error())
+	}
+	return nil
 }
 
 type previewing struct {

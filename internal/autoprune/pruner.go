@@ -56,6 +56,10 @@ type Options struct {
 	// Used sets the last-used times of the given tags of a repository. It is called only
 	// for tags that a last_pulled policy may select. Nil: last-used times aren't known.
 	Used func(ctx context.Context, repository int64, tags []*Tag) error
+	// Settle waits until every process has written the uses of tags that it answered before the
+	// call to where Used finds them. It returns an error if a process doesn't do so in time; the
+	// tags whose last use matters then stay. Nil: Used finds every use at once.
+	Settle func(ctx context.Context) error
 	// Store is where the blobs are, for the configurations of images. Nil: policies with the
 	// selectors labels or platforms select nothing.
 	Store Store
@@ -162,8 +166,8 @@ func namespaceUnknown(name string) *oci.Error {
 }
 
 type metrics struct {
-	deleted, observed, asks, slices, failures, busy, unreadable prometheus.Counter
-	runs                                                        *prometheus.CounterVec
+	deleted, observed, asks, slices, failures, busy, unsettled, unreadable prometheus.Counter
+	runs                                                                   *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -178,6 +182,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		slices:   counter("turns_total", "Time slices that workers have spent on namespaces."),
 		failures: counter("repository_failures_total", "Repositories that could not be pruned in a time slice."),
 		busy:     counter("busy_total", "Batches that gave way to clients and were tried again."),
+		unsettled: counter("unsettled_total",
+			"Batches of tags that stayed until the next run, because a process had not written which images it served."),
 		unreadable: counter("unreadable_policies_total",
 			"Policies that a time slice skipped because this version can't read them."),
 		runs: factory.NewCounterVec(prometheus.CounterOpts{

@@ -87,6 +87,17 @@ func (l *policies) none() bool {
 	return len(l.namespace) == 0 && len(l.repositories) == 0 && (l.off || len(l.defaults) == 0)
 }
 
+// readUses says whether any of the policies needs to know when tags were last used.
+func (l *policies) readUses() bool {
+	reads := func(s Saved) bool { return s.Policy.readsUses() }
+	for _, list := range l.repositories {
+		if slices.ContainsFunc(list, reads) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(l.defaults, reads) || slices.ContainsFunc(l.namespace, reads)
+}
+
 // unreadable returns the ids of the policies that this version of the program can't read,
 // each with the reason.
 func (l *policies) unreadable() map[string]string {

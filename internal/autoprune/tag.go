@@ -54,6 +54,14 @@ type Tag struct {
 	Exempt PolicySet
 }
 
+// countUnknown makes a tag whose last use can't be found out count as used at the time `now`, by
+// the database's clock, or later.
+func (t *Tag) countUnknown(now time.Time) {
+	if t.UseUnknown && t.Pulled.Before(now) {
+		t.Pulled = now
+	}
+}
+
 // used returns the latest use that is known.
 func (t *Tag) used() time.Time {
 	latest := t.Pulled

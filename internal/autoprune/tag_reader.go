@@ -258,5 +258,9 @@ func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
 	if len(asked) == 0 {
 		return nil
 	}
-	return r.p.opt.Used(ctx, r.target.ID, asked)
+	err := r.p.opt.Used(ctx, r.target.ID, asked)
+	for _, t := range asked {
+		t.countUnknown(r.s.Now)
+	}
+	return err
 }

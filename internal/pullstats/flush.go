@@ -130,6 +130,9 @@ func (w *FlushWorker) Flush(ctx context.Context) error {
 // it asks again. If two processes nevertheless flush at once, each pull still counts once:
 // the second process finds in redispullcounters that the first one has counted the pulls.
 func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Duration, err error) {
+	if err := w.mendTimes(ctx); err != nil {
+		return false, 0, err
+	}
 	var micros int64
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
 		WITH turn AS (
@@ -145,6 +148,20 @@ func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Durati
 	// The process that is flushing now may die, so this process asks again within a bounded
 	// time.
 	return mine, min(max(time.Duration(micros)*time.Microsecond, time.Second), w.opt.Interval, worker.MaxIdle), nil
+}
+
+// mendTimes mends the times of a flush that are in the future, since the database's clock was set
+// back. Until then no flush would be due. It isn't known when the flush really was, so none
+// counts as complete.
+func (w *FlushWorker) mendTimes(ctx context.Context) error {
+	_, err := w.opt.Stats.Pool.Exec(ctx, `
+		UPDATE redisprocessingstate SET updated_at = LEAST(updated_at, now()),
+			last_processed_timestamp = CASE WHEN last_processed_timestamp > now() THEN 'epoch' ELSE last_processed_timestamp END
+		WHERE GREATEST(updated_at, last_processed_timestamp) > now() + $1::bigint * interval '1 microsecond'`, futureAfter.Microseconds())
+	if err != nil {
+		return fmt.Errorf("mending the times of flushes: %w", err)
+	}
+	return nil
 }
 
 // run flushes all counters once. If that fails, it records the reason in

@@ -129,15 +129,27 @@ func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 }
 
 // written returns a time before which all processes have written their pulls and HEADs to
-// the database, by the clock of the statistics' database. The time is at most joinLate ago:
-// written doesn't wait for a process that still has older requests to write, nor for one
-// that hasn't reported for goneAfter. The caller must call written before it reads the audit
-// log, so that it reads all that was written before this time.
+// the database, by the clock of the statistics' database. HEADs that a process has only sent to
+// Redis, or has in memory, aren't written. The time is at most joinLate ago: written doesn't wait
+// longer for a process that still has older requests to write, nor for one that hasn't reported
+// for goneAfter. The caller must call written before it reads the audit log, so that it reads all
+// that was written before this time.
+//
+// If a process has older requests to write, GETs by digest may be joined too early, without their
+// HEADs. Then written records that pulls may be missing in the counts (uncounted_at).
 func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
+	var late bool
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
-		SELECT GREATEST(clock_timestamp() - $2::bigint * interval '1 microsecond', LEAST(clock_timestamp() - $1::bigint * interval '1 microsecond',
-			(SELECT min(written_to) FROM pullrecorders WHERE ended_at IS NULL AND seen_at > now() - $3::bigint * interval '1 microsecond')))`,
-		w.lag.Microseconds(), joinLate.Microseconds(), goneAfter.Microseconds()).Scan(&at)
+		SELECT GREATEST(latest, LEAST(clock_timestamp() - $1::bigint * interval '1 microsecond', reported)),
+			COALESCE(reported < latest, false) AND EXISTS (SELECT FROM pullstatisticspending WHERE NOT head AND time < latest)
+		FROM (SELECT clock_timestamp() - $2::bigint * interval '1 microsecond' AS latest,
+			(SELECT min(LEAST(written_to, heads_to)) FROM pullrecorders
+				WHERE ended_at IS NULL AND seen_at > now() - $3::bigint * interval '1 microsecond') AS reported) r`,
+		w.lag.Microseconds(), joinLate.Microseconds(), goneAfter.Microseconds()).Scan(&at, &late)
+	if err == nil && late {
+		_, err = w.opt.Stats.Pool.Exec(ctx,
+			"UPDATE pullstatisticsprocessingstate SET uncounted_at = GREATEST(uncounted_at, $1)", at)
+	}
 	if err != nil {
 		return at, fmt.Errorf("asking up to when pulls are written: %w", err)
 	}

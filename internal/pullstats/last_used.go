@@ -51,8 +51,12 @@ type LastUsedRecorder struct {
 	loop *worker.Loop
 
 	mu    sync.Mutex
+	clock func() time.Time // that of the statistics' database, as far as it is known
+	began time.Time        // when the last save that succeeded began, by the process's monotonic clock
 	names map[usedName]*lastUsed
-	gap   bool // a use was dropped, since names had maxLastUsed entries
+	// dropped is how many uses were dropped, since names had maxLastUsed entries, and
+	// recorded_since hasn't moved for them yet.
+	dropped int
 	// uncounted is the time of the newest pull that isn't counted; zero once that time is
 	// stored in the statistics.
 	uncounted time.Time
@@ -76,7 +80,7 @@ func NewLastUsedRecorder(o LastUsedOptions) (*LastUsedRecorder, error) {
 	if o.Every <= 0 {
 		o.Every = lastUsedEvery
 	}
-	m := &LastUsedRecorder{opt: o, names: map[usedName]*lastUsed{}}
+	m := &LastUsedRecorder{opt: o, names: map[usedName]*lastUsed{}, clock: time.Now}
 	m.loop = worker.New(worker.Options{Name: "signs of use", Batch: m.save, Idle: o.Every, Log: o.Log, Metrics: o.Worker})
 	return m, nil
 }
@@ -116,12 +120,29 @@ func (m *LastUsedRecorder) usedAt(k usedName, at time.Time) {
 	known := m.names[k]
 	switch {
 	case known == nil && len(m.names) >= maxLastUsed:
-		m.gap = true
+		m.dropped++
 	case known == nil:
 		m.names[k] = &lastUsed{at: at}
-	case at.After(known.at):
+	case at.After(known.at), known.at.Sub(at) > lastUsedRefresh && known.at.After(m.clock().Add(lastUsedRefresh)):
 		known.at = at
 	}
+}
+
+// setClock makes the recorder go by the clock `now`, which the times of uses come from.
+func (m *LastUsedRecorder) setClock(now func() time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.clock = now
+}
+
+// savedSince says whether all uses that were recorded before `at`, by the process's monotonic
+// clock, are in the database, or a stored time of the same tag or manifest stands for them (see
+// lastUsedSlack).
+func (m *LastUsedRecorder) savedSince(at time.Time) bool {
+	m.mu.Lock()
+	began := m.began
+	m.mu.Unlock()
+	return began.After(at) || !m.unsaved()
 }
 
 // markUncounted records that the pull that happened at `at` may be missing in the counts.
@@ -138,10 +159,10 @@ func (m *LastUsedRecorder) markUncounted(at time.Time) {
 func (m *LastUsedRecorder) unsaved() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.gap || !m.uncounted.IsZero() {
+	if m.dropped > 0 || !m.uncounted.IsZero() {
 		return true
 	}
-	now := time.Now()
+	now := m.clock()
 	for _, v := range m.names {
 		if v.due(now) {
 			return true
@@ -151,29 +172,33 @@ func (m *LastUsedRecorder) unsaved() bool {
 }
 
 // due says whether the last-used time v.at should be written: it is later than the stored
-// time v.saved, and the stored time is at least lastUsedRefresh ago.
+// time v.saved, and the stored time is at least lastUsedRefresh ago. A stored time that is far in
+// the future was written before a clock was set back: it says nothing about the use.
 func (v *lastUsed) due(now time.Time) bool {
+	if v.saved.Sub(now) > lastUsedRefresh {
+		return true
+	}
 	return v.at.After(v.saved) && now.Sub(v.saved) >= lastUsedRefresh
 }
 
 // save writes the last-used times that are due. It removes from memory the tags and
 // manifests that haven't been used for lastUsedRefresh.
 func (m *LastUsedRecorder) save(ctx context.Context) (more bool, err error) {
-	if m.takeGap() {
-		if err := Unrecorded(ctx, m.opt.Stats, 0); err != nil {
-			m.returnGap()
-			return false, err
-		}
+	began := time.Now()
+	if err := m.saveGap(ctx); err != nil {
+		return false, err
 	}
 	if err := m.saveUncounted(ctx); err != nil {
 		return false, err
 	}
-	due := m.due(time.Now())
-	for batch := range slices.Chunk(due, lastUsedBatch) {
+	for batch := range slices.Chunk(m.due(), lastUsedBatch) {
 		if err := m.write(ctx, batch); err != nil {
 			return false, err
 		}
 	}
+	m.mu.Lock()
+	m.began = began
+	m.mu.Unlock()
 	return false, nil
 }
 
@@ -207,9 +232,10 @@ type owed struct {
 
 // due returns the last-used times that are to be written, ordered by repository and name, so
 // that concurrent transactions lock rows in the same order.
-func (m *LastUsedRecorder) due(now time.Time) (list []owed) {
+func (m *LastUsedRecorder) due() (list []owed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	now := m.clock()
 	for k, v := range m.names {
 		switch {
 		case v.due(now):
@@ -265,7 +291,8 @@ func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive living) e
 			INSERT INTO %[1]s AS s (repository_id, %[2]s, last_check_date)
 			SELECT * FROM unnest($1::bigint[], $2::text[], $3::timestamptz[])
 			ON CONFLICT (repository_id, %[2]s) DO UPDATE SET last_check_date = EXCLUDED.last_check_date
-			WHERE s.last_check_date IS NULL OR s.last_check_date < EXCLUDED.last_check_date`, part.table, part.key),
+			WHERE s.last_check_date IS NULL OR s.last_check_date < EXCLUDED.last_check_date
+				OR s.last_check_date > now() + interval '10 minutes' -- from before the clock was set back`, part.table, part.key),
 			repositories, names, times); err != nil {
 			return err
 		}
@@ -273,16 +300,19 @@ func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive living) e
 	return nil
 }
 
-func (m *LastUsedRecorder) takeGap() bool {
+// saveGap records that statistics are complete only from now on, if uses were dropped.
+func (m *LastUsedRecorder) saveGap(ctx context.Context) error {
+	m.mu.Lock()
+	n := m.dropped
+	m.mu.Unlock()
+	if n == 0 {
+		return nil
+	}
+	if err := Unrecorded(ctx, m.opt.Stats, 0); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	gap := m.gap
-	m.gap = false
-	return gap
-}
-
-func (m *LastUsedRecorder) returnGap() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.gap = true
+	m.dropped -= n
+	return nil
 }

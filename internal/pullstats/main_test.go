@@ -110,7 +110,7 @@ func (s *shop) worker(t testing.TB, change ...func(*SyncOptions)) *SyncWorker {
 	}
 	w, err := NewSyncWorker(o)
 	must(t, err)
-	w.lag = 0 // no need to wait: recorders of tests report what they have written, or have ended
+	w.lag, w.confirm = 0, 0 // no need to wait: recorders of tests report what they have written, or have ended
 	return w
 }
 

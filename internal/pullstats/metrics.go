@@ -15,6 +15,8 @@ type Metrics struct {
 	entries  *prometheus.CounterVec
 	failures prometheus.Counter
 	lag      prometheus.Gauge
+	silent   prometheus.Gauge
+	lost     prometheus.Counter
 	pulls    namespaceMetric
 
 	events  *prometheus.CounterVec
@@ -78,6 +80,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Age of the oldest pull in the audit log that is not counted yet, when this process last counted.",
 		}),
 	}
+	m.silent = factory.NewGauge(prometheus.GaugeOpts{
+		Name: "purser_pull_statistics_unwritten_processes",
+		Help: "Processes that had not written which images they served when this process last waited for them; nothing is deleted by last use meanwhile.",
+	})
+	m.lost = factory.NewCounter(prometheus.CounterOpts{
+		Name: "purser_pull_statistics_killed_processes_total",
+		Help: "Processes found killed with uses of images that they had not written.",
+	})
 	m.pulls.names, m.pulls.counter = map[string]bool{}, factory.NewCounterVec(prometheus.CounterOpts{
 		Name: "purser_pulls_total",
 		Help: "Pulls that this process has answered and that count, by namespace. Only the first 100 namespaces have a series of their own; the others share the one without a name.",
@@ -193,6 +203,20 @@ func (m *Metrics) failed() {
 func (m *Metrics) lagging(r lagReading) {
 	if m != nil {
 		m.lag.Set(m.growing.seconds(r, time.Now()))
+	}
+}
+
+// waitingFor tells how many processes Settle waits for.
+func (m *Metrics) waitingFor(n int) {
+	if m != nil {
+		m.silent.Set(float64(n))
+	}
+}
+
+// killed counts processes that were found killed with unwritten uses.
+func (m *Metrics) killed(n int) {
+	if m != nil {
+		m.lost.Add(float64(n))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,119 +18,172 @@ import (
 const (
 	// busyTick is how often a process that records pulls reports the time up to which its
 	// pulls are written; idleTick is how often a process reports that it is alive while it
-	// has no pulls to write.
-	busyTick = time.Second
-	idleTick = 30 * time.Second
+	// has no pulls to write. askedTick is how often it reports while somebody waits for it.
+	busyTick  = time.Second
+	idleTick  = 10 * time.Second
+	askedTick = 100 * time.Millisecond
+	// tickTimeout bounds the time of a report.
+	tickTimeout = 5 * time.Second
 	// goneAfter is how long a process with unwritten pulls may go without reporting before
 	// it counts as killed. (readState treats statistics as incomplete already after 15 s
 	// without a report.)
 	goneAfter = time.Minute
-	// clockSamples is the number of recent clock measurements of which the method measure
-	// uses the most exact one.
-	clockSamples = 8
-	// clockSlack is how far the clock's offset in use may be from the measured offset, beyond
-	// the error of the measurement, before the method measure corrects it.
-	clockSlack = 2 * time.Millisecond
 )
 
 // presence maintains this process's row in the table pullrecorders. With it the process
-// reports that it records pulls, and the time up to which its pulls are written. The
-// SyncWorker learns two things from the row: whether a pull by digest can be joined, because
-// every HEAD before it is written; and, when the process is killed, whether pulls were lost.
+// reports that it records pulls, and up to where its pulls, HEADs and other uses are written:
+// see the section "Why no use is overlooked" of the package's comment. Others learn from the
+// row which GETs by digest can be joined, whether they may judge tags by their last use, and,
+// when the process is killed, whether uses were lost.
 //
 // presence also measures the offset of the process's clock from the clock of the statistics'
 // database. Requests of one client may reach different processes, and their times must tell
 // which request came first.
 type presence struct {
-	r     *Recorder
-	stats *db.DB
-	wall  func() time.Time // for tests: the process's clock
-	loop  *worker.Loop
+	r        *Recorder
+	stats    *db.DB
+	wall     func() time.Time // for tests: the process's clock
+	loop     *worker.Loop
+	instance string
 
+	gate   gate
 	taking sync.RWMutex // read-locked while a pull gets its time and is put into a queue
 	gap    atomic.Bool  // a pull that Redis counts is missing in the audit log
-	busy   atomic.Bool  // a pull or HEAD came since the row last said that all are written
 	came   atomic.Int64 // number of pulls and HEADs so far
 	offset atomic.Int64 // of the database's clock, in nanoseconds
+	pace   atomic.Int64 // time until the next report, in nanoseconds
 
 	mu      sync.Mutex // guards the row and the fields below
 	id      int64      // 0: there is no row yet
+	left    bool       // the process records no more
+	leaving bool       // the process records until its requests end, and doesn't report meanwhile
 	seen    int64      // value of came when the row was last written
 	samples []clockSample
 	unfit   uint64 // the log's Unfit when lostPulls was last called
+	asked   asked
 }
 
-type clockSample struct{ offset, trip time.Duration }
+// asked is what others have asked this process: to write every use that it answered before the
+// number `number` was taken from pullrecorders_asked. They wait until the row says so
+// (`answered`).
+type asked struct {
+	number, answered int64
+	// mark is a time after the number was read, by the process's monotonic clock: uses that
+	// came before it have to be written. clear is when none of them was in a queue any more;
+	// zero: some were. From the queues they may have gone to the LastUsedRecorder.
+	mark, clear time.Time
+}
 
 func newPresence(r *Recorder) *presence {
-	p := &presence{r: r, stats: r.opt.LastUsed.opt.Stats, wall: time.Now}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	p := &presence{r: r, stats: r.opt.LastUsed.opt.Stats, wall: time.Now, instance: fmt.Sprintf("%s %d", host, os.Getpid())}
+	p.gate.base, p.gate.changed = time.Now(), make(chan struct{})
 	p.loop = worker.New(worker.Options{
-		Name: "presence of pulls", Batch: p.tick, Next: p.next, BackoffMax: 5 * time.Second, Log: r.opt.Logger, Metrics: r.opt.Worker,
+		Name: "presence of pulls", Batch: p.tick, Next: p.next, Timeout: tickTimeout, BackoffMin: 250 * time.Millisecond, BackoffMax: 2 * time.Second,
+		Log: r.opt.Logger, Metrics: r.opt.Worker,
 	})
 	return p
 }
 
-// now returns the present time by the clock of the statistics' database.
-func (p *presence) now() time.Time {
-	if p == nil {
-		return time.Now()
+// run reports until ctx ends. The last report says that there may be unwritten uses, since
+// requests may come until the process has ended.
+func (p *presence) run(ctx context.Context) error {
+	p.gate.on.Store(true)
+	err := p.loop.Run(ctx)
+	p.mu.Lock()
+	p.leaving = true
+	p.mu.Unlock()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), tickTimeout)
+	defer cancel()
+	if _, failed := p.tick(last); failed != nil {
+		p.r.opt.Logger.WarnContext(ctx, "the last report of the process's pulls failed", "error", failed)
 	}
-	return p.wall().Add(time.Duration(p.offset.Load()))
+	p.gate.on.Store(false)
+	return err
 }
 
-// begin must be called before a pull gets its time, and the method end when the pull is in
-// a queue. Between the two calls the method cut waits. So cut doesn't return a time later
-// than that of a pull which is in no queue yet.
-func (p *presence) begin() {
-	if p == nil {
-		return
-	}
-	p.taking.RLock()
-	p.came.Add(1)
-	if !p.busy.Load() && !p.busy.Swap(true) {
-		p.loop.Wake()
-	}
+// report is what a process tells in its row: see the comments of the columns.
+type report struct {
+	writtenTo, headsTo, sentTo *time.Time
+	fromLog                    bool
+	busy                       bool // it reports soon again
 }
 
-// hold makes the method cut wait while pulls are moved from one queue to another and are in
-// neither. The caller must call the method end afterwards.
-func (p *presence) hold() {
-	if p != nil {
-		p.taking.RLock()
-	}
-}
-
-func (p *presence) end() {
-	if p != nil {
-		p.taking.RUnlock()
-	}
-}
-
-// cut returns a time before which this process has no request left to write: no pull to the
-// audit log or to Redis, and no HEAD to the table pullheads. It returns zero if three things
-// hold: no request is left to write, no request came since the last call of cut, and the
-// LastUsedRecorder has nothing to save.
-func (p *presence) cut() time.Time {
+// cut returns a report that is true at the moment. Its writtenTo is nil if three things hold:
+// no use is left to write, none came since the last call of cut, and no request waits at the
+// gate. Requests that come from then on wait at the gate.
+func (p *presence) cut() (r report) {
 	p.taking.Lock()
 	defer p.taking.Unlock()
-	came := p.came.Load()
+	came, now := p.came.Load(), p.now()
+	r.fromLog = p.r.opt.Log != nil
+	var unsent time.Time
+	if q := p.r.queue; q != nil {
+		r.headsTo, unsent, r.fromLog = q.heads.unlogged(), q.heads.oldestUnsent(), q.fromLog()
+	}
 	oldest := p.r.oldest()
-	if oldest.IsZero() && came == p.seen && !p.r.opt.LastUsed.unsaved() {
-		p.busy.Store(false) // from now on a pull wakes the loop
-		return time.Time{}
+	p.cutAsked()
+	if oldest.IsZero() && came == p.seen && !p.r.opt.LastUsed.unsaved() && p.gate.waiting.Load() == 0 && !p.leaving {
+		p.gate.open.Store(false)
+		if r.busy = r.headsTo != nil; !unsent.IsZero() {
+			r.sentTo = &unsent
+		}
+		return r
 	}
-	p.seen = came
-	if oldest.IsZero() {
-		return p.now()
+	p.seen, r.busy = came, true
+	for _, at := range []*time.Time{&oldest, &unsent} {
+		if at.IsZero() {
+			*at = now
+		}
 	}
-	return oldest
+	if r.writtenTo = &oldest; p.r.queue != nil {
+		r.sentTo = &unsent
+	}
+	return r
+}
+
+// cutAsked answers what others have asked, if everything that they have asked for is written.
+func (p *presence) cutAsked() {
+	a := &p.asked
+	if a.answered >= a.number {
+		return
+	}
+	if a.clear.IsZero() && !p.r.waitsSince(a.mark) {
+		a.clear = time.Now()
+	}
+	if !a.clear.IsZero() && p.r.opt.LastUsed.savedSince(a.clear) {
+		a.answered = a.number
+	}
+}
+
+// ask takes note of the newest number that others have taken from pullrecorders_asked. All
+// requests that were answered before are in a queue when ask has the lock, or are written.
+func (p *presence) ask(number int64) {
+	a := &p.asked
+	if number <= a.number || a.answered < a.number {
+		return // the present number is answered before a newer one
+	}
+	p.taking.Lock()
+	*a = asked{number: number, answered: a.answered, mark: time.Now()}
+	p.taking.Unlock()
+	p.r.opt.Log.Hurry()
+	p.r.opt.LastUsed.loop.Wake()
 }
 
 func (p *presence) next(context.Context) (time.Duration, error) {
-	if p.busy.Load() {
-		return busyTick, nil
-	}
-	return idleTick, nil
+	return time.Duration(p.pace.Load()), nil
+}
+
+// answers is what a process learns from its report.
+type answers struct {
+	now   time.Time // by the database's clock
+	asked int64     // the newest number that was taken from pullrecorders_asked
+	// headsTo is a time before which Redis has all HEADs of the other processes.
+	headsTo time.Time
+	fromLog bool // other processes have pulls by digest counted from the audit log
 }
 
 // tick writes this process's row in pullrecorders, and measures the clock's offset with the
@@ -137,62 +191,78 @@ func (p *presence) next(context.Context) (time.Duration, error) {
 func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.left {
+		return false, nil
+	}
+	started := time.Now()
+	r := p.cut()
+	defer func() { p.gate.told(started, r.writtenTo != nil, err) }()
+	// A pull that PostgreSQL refuses leaves the log's buffer. Look for such pulls after cut, so
+	// that the report doesn't say that they are written before recorded_since has moved.
 	if n := p.r.opt.Log.Unfit(); n > p.unfit {
 		if err := lostPulls(ctx, p.stats); err != nil {
 			return false, err
 		}
 		p.unfit = n
 	}
-	logged := p.r.opt.Log != nil && !p.gap.Load()
-	var to *time.Time
-	if cut := p.cut(); !cut.IsZero() {
-		to = &cut
-	}
-	var theirs time.Time
 	begun := p.wall()
-	err = p.stats.Pool.QueryRow(ctx, `
-		UPDATE pullrecorders SET seen_at = now(), written_to = $2, logged = $3 WHERE id = $1 AND ended_at IS NULL
-		RETURNING clock_timestamp()`, p.id, to, logged).Scan(&theirs)
-	if errors.Is(err, pgx.ErrNoRows) { // there is no row yet, or another process declared this process dead
-		begun = p.wall()
-		err = p.stats.Pool.QueryRow(ctx,
-			"INSERT INTO pullrecorders (redis, written_to, logged) VALUES ($1, $2, $3) RETURNING id, clock_timestamp()",
-			p.r.queue != nil, to, logged).Scan(&p.id, &theirs)
-	}
+	got, err := p.write(ctx, r)
 	if err != nil {
-		p.busy.Store(true) // the row is out of date
 		return false, fmt.Errorf("telling that this process takes note of pulls: %w", err)
 	}
 	trip := p.wall().Sub(begun)
-	p.measure(clockSample{theirs.Sub(begun.Add(trip / 2)), trip})
+	p.measure(clockSample{got.now.Sub(begun.Add(trip / 2)), trip})
+	p.ask(got.asked)
+	if p.r.queue != nil {
+		p.r.queue.learn(got)
+	}
+	pace := idleTick
+	switch {
+	case p.asked.answered < p.asked.number && r.writtenTo != nil:
+		pace = askedTick
+	case r.busy:
+		pace = busyTick
+	}
+	p.pace.Store(int64(pace))
 	return false, nil
 }
 
-// measure adds a measurement of the clock. Among the last clockSamples measurements, the one
-// with the shortest round trip is the most exact. measure adopts the offset of this one if it
-// differs from the offset in use by more than half of its round trip plus clockSlack.
-func (p *presence) measure(s clockSample) {
-	p.samples = append(p.samples, s)
-	if len(p.samples) > clockSamples {
-		p.samples = p.samples[1:]
+// learned is what a statement that writes a report returns: see answers. GETs by digest wait for the HEADs of others (headsTo). A process without
+// unsent HEADs answers none before it has changed its row; so, before the time of the
+// statement, it has answered none that isn't sent.
+const learned = ` RETURNING id, clock_timestamp(), (SELECT last_value FROM pullrecorders_asked),
+	COALESCE((SELECT min(CASE WHEN o.written_to IS NULL THEN COALESCE(o.sent_to, statement_timestamp()) ELSE o.sent_to END)
+		FROM pullrecorders o WHERE o.id <> pullrecorders.id AND o.redis AND o.ended_at IS NULL AND o.seen_at > now() - $8::bigint * interval '1 microsecond'),
+		statement_timestamp()),
+	EXISTS (SELECT FROM pullrecorders o
+		WHERE o.id <> pullrecorders.id AND o.from_log AND o.ended_at IS NULL AND o.seen_at > now() - $8::bigint * interval '1 microsecond')`
+
+// write writes the report into this process's row. If there is no row yet, or another process
+// has declared this process dead, it inserts one.
+func (p *presence) write(ctx context.Context, r report) (got answers, err error) {
+	logged := p.r.opt.Log != nil && !p.gap.Load()
+	scan := func(sql string, first any) error {
+		return p.stats.Pool.QueryRow(ctx, sql+learned, first, r.writtenTo, logged, r.headsTo, r.sentTo, r.fromLog, p.asked.answered,
+			goneAfter.Microseconds(), p.instance).Scan(&p.id, &got.now, &got.asked, &got.headsTo, &got.fromLog)
 	}
-	best := s
-	for _, other := range p.samples {
-		if other.trip < best.trip {
-			best = other
-		}
+	err = scan(`
+		UPDATE pullrecorders SET seen_at = now(), written_to = $2, logged = $3, heads_to = $4, sent_to = $5, from_log = $6, answered = $7, instance = $9
+		WHERE id = $1 AND ended_at IS NULL`, p.id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = scan(`
+			INSERT INTO pullrecorders (redis, written_to, logged, heads_to, sent_to, from_log, answered, instance)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $9)`, p.r.queue != nil)
 	}
-	off := best.offset - time.Duration(p.offset.Load())
-	if off.Abs() > best.trip/2+clockSlack {
-		p.offset.Store(int64(best.offset))
-	}
+	return got, err
 }
 
 // close reports that this process records no more pulls. If `lost` is set, it also reports
 // that some pulls of the process were not written.
 func (p *presence) close(ctx context.Context, lost bool) error {
+	p.gate.on.Store(false)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.left = true
 	if lost {
 		if err := lostPulls(ctx, p.stats); err != nil {
 			return err
@@ -201,8 +271,9 @@ func (p *presence) close(ctx context.Context, lost bool) error {
 	if p.id == 0 {
 		return nil
 	}
-	if _, err := p.stats.Pool.Exec(ctx,
-		"UPDATE pullrecorders SET ended_at = now(), seen_at = now(), written_to = NULL WHERE id = $1 AND ended_at IS NULL", p.id); err != nil {
+	if _, err := p.stats.Pool.Exec(ctx, `
+		UPDATE pullrecorders SET ended_at = now(), seen_at = now(), written_to = NULL, heads_to = NULL, sent_to = NULL, from_log = false
+		WHERE id = $1 AND ended_at IS NULL`, p.id); err != nil {
 		return fmt.Errorf("telling that this process takes no more pulls: %w", err)
 	}
 	return nil
@@ -211,70 +282,3 @@ func (p *presence) close(ctx context.Context, lost bool) error {
 // lostPulls records that pulls from before now may be missing in the audit log and in the
 // statistics.
 func lostPulls(ctx context.Context, stats *db.DB) error { return Unrecorded(ctx, stats, 0) }
-
-// ErrUnseen says that Redis counts pulls, or has unflushed pulls, and that this process
-// can't read them because it has no redis.url.
-var ErrUnseen = errors.New("pulls are counted in Redis, which this process can't read, so it can't tell what was used: " +
-	"set redis.url here too; or, where Redis counts no more, run \"purser pulls flush\" on a process that has it; " +
-	"or, where it is no more, give up what it had with \"purser pulls reset --redis\"")
-
-// unseen says whether this process has no Redis client although Redis counts the pulls of
-// some process or may have pulls that weren't flushed to the statistics.
-func (w *SyncWorker) unseen(ctx context.Context) (unseen bool, err error) {
-	if w.opt.Redis != nil {
-		return false, nil
-	}
-	err = w.opt.Stats.Pool.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM pullrecorders
-			WHERE redis AND (ended_at IS NULL OR ended_at >= (SELECT last_processed_timestamp FROM redisprocessingstate)))`).Scan(&unseen)
-	if err != nil {
-		return false, fmt.Errorf("asking whether pulls are counted in Redis: %w", err)
-	}
-	return unseen, nil
-}
-
-// AbandonRedis gives up the pulls in a Redis that no longer exists. It records that
-// statistics are complete only from now on. It doesn't affect processes that still count in
-// Redis.
-func (w *SyncWorker) AbandonRedis(ctx context.Context) error {
-	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "DELETE FROM pullrecorders WHERE redis AND ended_at IS NOT NULL"); err != nil {
-			return fmt.Errorf("giving up the pulls in Redis: %w", err)
-		}
-		_, err := tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET recorded_since = GREATEST(recorded_since, now())")
-		if err != nil {
-			return fmt.Errorf("giving up the pulls in Redis: %w", err)
-		}
-		return nil
-	})
-}
-
-// bury looks in pullrecorders for processes that were killed. If one of them had unwritten
-// pulls, bury records that statistics are complete only from now on. It also deletes the
-// rows of processes that ended more than an hour ago, unless Redis may have unflushed pulls
-// of them.
-func (w *SyncWorker) bury(ctx context.Context) error {
-	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
-		gone, err := tx.Exec(ctx, `
-			UPDATE pullrecorders SET ended_at = now()
-			WHERE ended_at IS NULL AND seen_at < now() - $1::bigint * interval '1 microsecond' AND written_to IS NOT NULL`, goneAfter.Microseconds())
-		if err == nil && gone.RowsAffected() > 0 {
-			w.log.WarnContext(ctx, "a process was killed with pulls that it hadn't written down: statistics are complete from now on only", "processes", gone.RowsAffected())
-			_, err = tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET recorded_since = GREATEST(recorded_since, now())")
-		}
-		if err == nil { // processes killed with everything written
-			_, err = tx.Exec(ctx, `
-				UPDATE pullrecorders SET ended_at = now() WHERE ended_at IS NULL AND seen_at < now() - $1::bigint * interval '1 microsecond'`,
-				(10 * idleTick).Microseconds())
-		}
-		if err == nil {
-			_, err = tx.Exec(ctx, `
-				DELETE FROM pullrecorders WHERE ended_at < now() - interval '1 hour'
-					AND (NOT redis OR ended_at < (SELECT last_processed_timestamp FROM redisprocessingstate))`)
-		}
-		if err != nil {
-			return fmt.Errorf("looking for processes that were killed: %w", err)
-		}
-		return nil
-	})
-}

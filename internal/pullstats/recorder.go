@@ -43,9 +43,11 @@ type RecorderOptions struct {
 }
 
 // Recorder records the pulls that a process answers, and decides whether Redis or the
-// SyncWorker counts them. Its methods may be called concurrently and return no error. They
-// wait only if the audit log's buffer is full and being written, for a second at most. A nil
-// Recorder records nothing.
+// SyncWorker counts them. Its methods may be called concurrently and return no error. Pulled and
+// Checked must be called before the client is answered. They wait in two cases: if the audit
+// log's buffer is full and being written, for a second at most; and if the process has recorded
+// nothing lately, for a commit in the statistics' database (see gate). A nil Recorder records
+// nothing.
 type Recorder struct {
 	opt      RecorderOptions
 	queue    *redisQueue // nil: Redis doesn't count
@@ -72,6 +74,7 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	}
 	if o.Count {
 		r.presence = newPresence(r)
+		o.LastUsed.setClock(r.presence.now)
 	}
 	return r
 }
@@ -79,14 +82,33 @@ func NewRecorder(o RecorderOptions) *Recorder {
 // oldest returns the time of the oldest request that this process still has to write: a pull
 // to the audit log or to Redis, or a HEAD to the table pullheads. It returns zero if there is
 // none.
+//
+// It asks the queue for Redis before the log, since pulls go from there to the log.
 func (r *Recorder) oldest() time.Time {
-	at := r.opt.Log.Oldest()
+	var queued time.Time
 	if r.queue != nil {
-		if waits := r.queue.oldest(); at.IsZero() || !waits.IsZero() && waits.Before(at) {
-			at = waits
-		}
+		queued = r.queue.oldest()
 	}
-	return at
+	return first(queued, r.opt.Log.Oldest())
+}
+
+// first returns the earlier of two times; zero stands for no time.
+func first(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// waitsSince says whether a pull that came before the time `mark`, by the process's monotonic
+// clock, is in a queue, where nobody else sees it.
+func (r *Recorder) waitsSince(mark time.Time) bool {
+	var queued time.Time
+	if r.queue != nil {
+		queued = r.queue.waits()
+	}
+	came := first(queued, r.opt.Log.Waits())
+	return !came.IsZero() && !came.After(mark)
 }
 
 // CountedBy says who counts the pulls that this process records: "audit" (the SyncWorker,
@@ -101,6 +123,17 @@ func (r *Recorder) CountedBy() string {
 	return audit.CountedByAudit
 }
 
+// Open reports that this process records pulls. Call it before the first request is answered;
+// from then on requests rely on Run.
+func (r *Recorder) Open(ctx context.Context) error {
+	if r == nil || r.presence == nil {
+		return nil
+	}
+	r.presence.gate.on.Store(true)
+	_, err := r.presence.tick(ctx)
+	return err
+}
+
 // Run sends pulls to Redis, and reports to the other processes up to which time this
 // process's pulls are written. When ctx ends, Run returns nil; Close sends the pulls that
 // are left.
@@ -110,7 +143,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		return nil
 	}
 	var group errgroup.Group
-	group.Go(func() error { return r.presence.loop.Run(ctx) })
+	group.Go(func() error { return r.presence.run(ctx) })
 	if r.queue != nil {
 		group.Go(func() error { return r.queue.loop.Run(ctx) })
 		group.Go(func() error { return r.queue.watch(ctx) })
@@ -163,9 +196,9 @@ func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 // returns true: if the log has no room for the pull, it drops the pull, and records it as a
 // use if the SyncWorker was to count it.
 func (r *Recorder) pulled(ctx context.Context, e audit.Entry, last bool) (over bool) {
-	r.presence.begin()
+	r.presence.begin(ctx)
 	defer r.presence.end()
-	e.Time = r.presence.now()
+	e.Time, e.Came = r.presence.now(), time.Now()
 	switch {
 	case !r.opt.Count:
 	case r.opt.Ignore.matches(e):
@@ -194,9 +227,9 @@ func (r *Recorder) Checked(ctx context.Context, e audit.Entry) {
 	if r == nil || !r.opt.Count || r.opt.Ignore.matches(e) {
 		return
 	}
-	r.presence.begin()
+	r.presence.begin(ctx)
 	defer r.presence.end()
-	e.Time = r.presence.now()
+	e.Time, e.Came = r.presence.now(), time.Now()
 	if e.Tag == "" {
 		r.opt.LastUsed.used(e.RepositoryID, "", e.Digest, e.Time)
 		return

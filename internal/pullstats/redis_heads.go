@@ -13,12 +13,20 @@ import (
 
 const (
 	// maxHeads bounds the number of HEADs that a process keeps in memory.
-	maxHeads = 50_000
+	maxHeads = 75_000
 	// maxSameHeads bounds the number of HEADs that Redis keeps of one client for one
 	// manifest.
 	maxSameHeads = 1000
 	// headBatch is how many HEADs are sent to Redis at once.
 	headBatch = 2000
+	// headsKept is how much longer than a GET by digest can be joined with it a HEAD stays in
+	// memory. A GET waits for Redis for some seconds; then it is counted from the audit log, and
+	// the other processes must still have its HEAD when they learn of that.
+	headsKept = 15 * time.Second
+	// headsToo is for how long GETs that Redis has joined are still written to the table
+	// pullheads, after pulls by digest were last counted from the audit log: other processes may
+	// learn later than this one that Redis counts again.
+	headsToo = 10 * time.Second
 	// Redis keeps a HEAD for headMargin longer than a GET by digest can be joined with it,
 	// since the recorder may be late to send the search for the GET's HEAD.
 	headMargin = time.Minute
@@ -42,6 +50,8 @@ type redisHeads struct {
 	unsaid int           // how many of recent Redis doesn't have
 	logged int           // how many of recent the audit log has
 	taken  []audit.Entry // pulls by digest that Redis has joined with HEADs and counted
+	// both is until when HEADs and joined GETs go to Redis and to the audit log's database.
+	both time.Time
 }
 
 type recentHead struct {
@@ -94,21 +104,29 @@ func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first 
 // forget removes from memory the HEADs (h.recent) that are so old that no new GET is joined
 // with them. It also removes GETs that Redis has joined (h.taken), joinLag later, when the
 // HEADs that they have used are as old.
+//
+// A HEAD that is forgotten may be missing where its GET looks for it: in the log's database if
+// pulls by digest are counted from the log, or in Redis if there is no log. Then it is told that
+// a pull may not be counted for its tag.
 func (h *redisHeads) forget(now time.Time) {
 	n := 0
-	for n < len(h.recent) && now.Sub(h.recent[n].since) > h.q.r.opt.Join {
-		if head := h.recent[n]; !head.sent {
+	for n < len(h.recent) && now.Sub(h.recent[n].since) > h.q.r.opt.Join+headsKept {
+		head := h.recent[n]
+		if !head.sent {
 			h.unsaid--
 		}
-		if h.recent[n].logged {
+		if head.logged {
 			h.logged--
+		}
+		if !head.logged && now.Before(h.both) || !head.sent && h.q.r.opt.Log == nil {
+			h.q.r.opt.LastUsed.markUncounted(h.q.r.presence.now())
 		}
 		h.recent[n] = nil
 		n++
 	}
 	h.recent = h.recent[n:]
 	n = 0
-	for n < len(h.taken) && h.q.r.presence.now().Sub(h.taken[n].Time) > h.q.r.opt.Join+joinLag {
+	for n < len(h.taken) && now.Sub(h.taken[n].Came) > h.q.r.opt.Join+headsKept {
 		n++
 	}
 	h.taken = h.taken[n:]
@@ -117,10 +135,14 @@ func (h *redisHeads) forget(now time.Time) {
 // used remembers a pull by digest that Redis has joined with a HEAD and counted, so that
 // toLog can write the pull to pullheads if Redis goes away. If memory has no room for it,
 // the SyncWorker may later join another pull with the same HEAD.
-func (h *redisHeads) used(e audit.Entry) {
+func (h *redisHeads) used(ctx context.Context, e audit.Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.q.r.opt.Log != nil && len(h.taken) < maxHeads {
+	switch {
+	case h.q.r.opt.Log == nil:
+	case time.Now().Before(h.both):
+		h.q.r.opt.Log.RecordHead(ctx, e)
+	case len(h.taken) < maxHeads:
 		h.taken = append(h.taken, e)
 	}
 }
@@ -132,15 +154,17 @@ func (h *redisHeads) log(ctx context.Context, head *recentHead) {
 	}
 }
 
-// toLog is called when Redis goes away and pulls are counted from the audit log. It writes
-// to the table pullheads the HEADs that aren't in this table yet, and the GETs that Redis
-// has joined.
+// toLog is called while pulls by digest are counted from the audit log. It writes to the table
+// pullheads the HEADs that aren't in this table yet, and the GETs that Redis has joined.
 func (h *redisHeads) toLog(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.both = time.Now().Add(headsToo)
 	h.forget(time.Now())
-	for _, head := range h.recent {
-		h.log(ctx, head)
+	if h.logged < len(h.recent) {
+		for _, head := range h.recent {
+			h.log(ctx, head)
+		}
 	}
 	for _, e := range h.taken {
 		h.q.r.opt.Log.RecordHead(ctx, e)
@@ -158,6 +182,42 @@ func (h *redisHeads) again() {
 		head.sent = false
 	}
 	h.unsaid = len(h.recent)
+}
+
+// unlogged returns the time of the oldest HEAD that isn't in the table pullheads, nor on its way
+// there through the audit log's buffer; nil if there is none, or if pulls aren't logged, so that
+// nobody looks for HEADs there.
+func (h *redisHeads) unlogged() *time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forget(time.Now())
+	var oldest time.Time
+	for _, head := range h.recent {
+		if !head.logged {
+			oldest = first(oldest, head.Time)
+		}
+	}
+	if oldest.IsZero() || h.q.r.opt.Log == nil {
+		return nil
+	}
+	return &oldest
+}
+
+// oldestUnsent returns the time of the oldest HEAD that Redis doesn't have; zero if there is
+// none.
+func (h *redisHeads) oldestUnsent() (oldest time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forget(time.Now())
+	if h.unsaid == 0 {
+		return oldest
+	}
+	for _, head := range h.recent {
+		if !head.sent {
+			oldest = first(oldest, head.Time)
+		}
+	}
+	return oldest
 }
 
 // unsent returns how many HEADs wait to be sent to Redis.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,9 +19,12 @@ const (
 	redisLinger  = 200 * time.Millisecond
 	digestLinger = time.Second
 	headLinger   = 20 * time.Millisecond
-	// redisPatience is how long after its linger time a pull may still wait to be sent to
-	// Redis. Then it is counted from the audit log instead, if pulls are logged.
-	redisPatience = time.Second
+	// redisPatience is how long after its linger time a pull by tag may still wait to be sent to
+	// Redis; digestPatience is that of a pull by digest, which also waits until all processes
+	// have reported that their HEADs are in Redis. Then the pull is counted from the audit log
+	// instead, if pulls are logged.
+	redisPatience  = time.Second
+	digestPatience = 2 * time.Second
 	// watchEvery is how often the queue looks for pulls that have waited longer than
 	// redisPatience.
 	watchEvery = 250 * time.Millisecond
@@ -51,9 +55,11 @@ type redisQueue struct {
 
 	mu      sync.Mutex
 	failing bool      // the last batch failed
-	settled time.Time // until this time pulls by digest are counted from the log: see pulled
+	settled time.Time // until this time pulls by digest are counted from the log: see fromLog
+	others  time.Time // until this time other processes count pulls by digest from the log
+	headsTo time.Time // before this time the HEADs of all other processes are in Redis; zero: not known
 	pulls   []*event
-	flying  time.Time              // time of the oldest pull being sent; zero: none is
+	flying  []*event               // pulls that are being sent
 	same    map[counterName]*event // the events in the queue that join may add pulls to
 	closed  bool
 }
@@ -69,13 +75,44 @@ type event struct {
 	marked      bool      // its last-used time was recorded
 }
 
-// ready says whether the event has waited for its linger time (redisLinger or digestLinger).
-func (e *event) ready(now time.Time) bool {
+// lingered says whether the event has waited for its linger time (redisLinger or digestLinger).
+func (e *event) lingered(now time.Time) bool {
 	linger := redisLinger
 	if e.name != "" {
 		linger = digestLinger
 	}
 	return now.Sub(e.since) >= linger
+}
+
+// overdue says whether the event has waited longer for Redis than pulls do.
+func (e *event) overdue(now time.Time) bool {
+	patience := redisPatience
+	if e.name != "" {
+		patience = digestPatience
+	}
+	return e.lingered(now.Add(-patience))
+}
+
+// ready says whether an event that has lingered may be sent. A pull by digest also waits until
+// Redis has all HEADs that came before it, of this process (the first one that isn't sent came
+// at `unsent`) and of the others. If pulls aren't logged, it doesn't wait for ever: then its HEAD
+// may be missed.
+func (q *redisQueue) ready(e *event, now, unsent time.Time) bool {
+	switch {
+	case e.name == "":
+		return true
+	case q.r.opt.Log == nil && e.overdue(now):
+		if !q.known(e, unsent) {
+			q.r.opt.LastUsed.markUncounted(e.Time)
+		}
+		return true
+	}
+	return q.known(e, unsent)
+}
+
+// known says whether Redis has every HEAD that came before the pull e.
+func (q *redisQueue) known(e *event, unsent time.Time) bool {
+	return (q.headsTo.IsZero() || e.Time.Before(q.headsTo)) && (unsent.IsZero() || e.Time.Before(unsent))
 }
 
 func newRedisQueue(r *Recorder) *redisQueue {
@@ -92,17 +129,16 @@ func newRedisQueue(r *Recorder) *redisQueue {
 // counted from the audit log instead. Without a log, a pull is dropped if the queue is full,
 // and waits in the queue while Redis is away.
 //
-// While Redis is away, all processes also write their HEADs to the log's database, so that
-// the SyncWorker can join pulls by digest with them. When Redis is back, the other processes
-// notice it only after some seconds; until then (field settled) pulls by digest are still
-// counted from the log.
+// As long as one process has pulls by digest counted from the log (fromLog), all processes do, and
+// write their HEADs to the log's database too, so that the SyncWorker can join the pulls with
+// them: see byLog.
 func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 	q.mu.Lock()
 	if q.join(e) {
 		q.mu.Unlock()
 		return
 	}
-	full := q.closed || len(q.pulls) >= q.r.opt.Buffer || q.r.opt.Log != nil && (q.failing || e.Tag == "" && time.Now().Before(q.settled))
+	full := q.closed || len(q.pulls) >= q.r.opt.Buffer || q.r.opt.Log != nil && (q.failing || e.Tag == "" && q.byLog())
 	if !full {
 		ev := &event{Entry: e, n: 1, since: time.Now()}
 		if e.Tag == "" && q.r.opt.Join > 0 {
@@ -146,19 +182,6 @@ func (q *redisQueue) add(e *event) {
 	}
 }
 
-// fallBackToLog writes n pulls that Redis didn't count to the audit log, marked so that the
-// SyncWorker counts and joins them. If there is no log, or it has no room, the pulls are
-// dropped, and only the last-used times of their tag and manifest are recorded.
-func (q *redisQueue) fallBackToLog(ctx context.Context, e audit.Entry, n int) {
-	e.CountedBy = audit.CountedByAudit
-	if q.r.opt.Log != nil && q.r.opt.Log.Record(ctx, e) {
-		q.r.opt.Metrics.event(eventLogged, n)
-		return
-	}
-	q.r.opt.Metrics.event(eventDropped, n)
-	q.r.uncounted(e)
-}
-
 // checked records a HEAD by tag, to be sent to Redis.
 func (q *redisQueue) checked(ctx context.Context, e audit.Entry) {
 	q.mu.Lock()
@@ -169,21 +192,25 @@ func (q *redisQueue) checked(ctx context.Context, e audit.Entry) {
 	}
 }
 
-// byLog says whether pulls by digest are currently counted from the audit log, because Redis
-// is away or was away some seconds ago.
-func (q *redisQueue) byLog() bool {
-	return q.r.opt.Log != nil && (q.failing || time.Now().Before(q.settled))
-}
-
 // oldest returns the time of the oldest pull that is neither in Redis nor in the audit log
 // yet; zero if there is none.
-func (q *redisQueue) oldest() time.Time {
+func (q *redisQueue) oldest() (oldest time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	oldest := q.flying
-	for _, e := range q.pulls {
-		if oldest.IsZero() || e.Time.Before(oldest) {
-			oldest = e.Time
+	for _, e := range slices.Concat(q.flying, q.pulls) {
+		oldest = first(oldest, e.Time)
+	}
+	return oldest
+}
+
+// waits returns when the oldest pull came, by the process's monotonic clock, that is neither in
+// Redis nor in the audit log yet, and whose use isn't recorded otherwise (markWaiting).
+func (q *redisQueue) waits() (oldest time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, e := range slices.Concat(q.flying, q.pulls) {
+		if !e.marked {
+			oldest = first(oldest, e.Came)
 		}
 	}
 	return oldest
@@ -200,8 +227,8 @@ func (q *redisQueue) next(context.Context) (time.Duration, error) {
 		switch { // the first event of each kind is due first
 		case e.name == "" && !tag:
 			idle, tag = min(idle, time.Until(e.since.Add(redisLinger))), true
-		case e.name != "" && !digest:
-			idle, digest = min(idle, time.Until(e.since.Add(digestLinger))), true
+		case e.name != "" && !digest: // if it has lingered, it waits for the HEADs of other processes
+			idle, digest = min(idle, max(time.Until(e.since.Add(digestLinger)), watchEvery)), true
 		}
 		if tag && digest {
 			break
@@ -283,70 +310,12 @@ func (q *redisQueue) reached(ctx context.Context, err error) {
 	}
 }
 
-func (q *redisQueue) allFallBackToLog(ctx context.Context, list []*event) {
-	for _, e := range list {
-		if e.name != "" && q.r.opt.Log != nil {
-			e.Tag = ""
-		}
-		q.fallBackToLog(ctx, e.Entry, e.n)
-	}
-}
-
-// back is called when Redis answers again after a failure. It marks all HEADs to be sent
-// again, and has pulls by digest counted from the audit log for another 2 * redisBackoff,
-// until the other processes have noticed too that Redis is back.
-func (q *redisQueue) back() {
-	q.heads.again() // Redis may have lost HEADs, and lacks those that came while it was away
-	q.mu.Lock()
-	q.settled = time.Now().Add(2 * redisBackoff)
-	q.failing = false
-	q.mu.Unlock()
-}
-
-// watch moves pulls that have waited longer than redisPatience from the queue to the audit
-// log, even while the sending of a batch hangs. It runs until ctx ends.
-func (q *redisQueue) watch(ctx context.Context) error {
-	if q.r.opt.Log == nil {
-		<-ctx.Done()
-		return nil
-	}
-	ticker := time.NewTicker(watchEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			q.r.presence.hold()
-			q.allFallBackToLog(ctx, q.overdue(time.Now().Add(-redisPatience)))
-			q.r.presence.end()
-		}
-	}
-}
-
-// overdue removes from the queue, and returns, the pulls whose linger time was over at the
-// time `then`.
-func (q *redisQueue) overdue(then time.Time) (late []*event) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	kept := q.pulls[:0]
-	for _, e := range q.pulls {
-		if e.ready(then) {
-			late = append(late, e)
-		} else {
-			kept = append(kept, e)
-		}
-	}
-	clear(q.pulls[len(kept):])
-	q.pulls = kept
-	return late
-}
-
 // take removes up to one batch of pulls whose linger time is over from the queue and
 // returns them; `more` says whether another batch is left. If the queue has a full batch,
 // take also takes pulls by tag whose linger time isn't over yet. It never does so with
 // pulls by digest, whose HEADs may still be on their way to Redis.
 func (q *redisQueue) take(now time.Time) (batch []*event, more bool) {
+	unsent := q.heads.oldestUnsent()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	full := len(q.pulls) >= q.r.opt.Batch
@@ -357,47 +326,15 @@ func (q *redisQueue) take(now time.Time) (batch []*event, more bool) {
 			more = true
 			break
 		}
-		if !e.ready(now) && (!full || e.name != "") {
+		if !e.lingered(now) && (!full || e.name != "") || !q.ready(e, now, unsent) {
 			kept = append(kept, e)
 			continue
 		}
 		batch = append(batch, e)
-		if q.flying.IsZero() || e.Time.Before(q.flying) {
-			q.flying = e.Time
-		}
 		delete(q.same, counterName{e.RepositoryID, e.Tag, e.Digest}) // nothing is added to it from now on
 	}
-	q.pulls = kept
+	q.pulls, q.flying = kept, batch
 	return batch, more
-}
-
-// keep ends the sending of a batch. `list` has the pulls that Redis didn't take: keep
-// writes them to the audit log or, if pulls aren't logged, puts them back into the queue,
-// where their order doesn't matter.
-func (q *redisQueue) keep(ctx context.Context, list []*event) {
-	if q.r.opt.Log != nil {
-		q.allFallBackToLog(ctx, list)
-		list = nil
-	}
-	q.mu.Lock()
-	q.flying = time.Time{}
-	q.pulls = append(q.pulls, list...)
-	n := len(q.pulls) // while Redis is away, each attempt updates this metric
-	q.mu.Unlock()
-	q.r.opt.Metrics.waiting(n)
-}
-
-// markWaiting records the last-used times of the pulls in the queue. Other processes may
-// reach Redis, but can't see these pulls, and must not take their tags for unused.
-func (q *redisQueue) markWaiting() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, e := range q.pulls {
-		if !e.marked {
-			e.marked = true
-			q.r.used(e.Entry)
-		}
-	}
 }
 
 // close sends the waiting pulls to Redis when the process stops. Those that Redis doesn't
@@ -412,6 +349,7 @@ func (q *redisQueue) close(ctx context.Context) {
 		// HEADs that other processes have answered may be on their way to Redis.
 		if _, err = q.send(ctx, time.Now().Add(time.Hour), time.Now().Add(redisLinger)); err == nil {
 			q.linger(ctx)
+			q.ask(ctx)
 		}
 	}
 	q.sending <- struct{}{} // wait for a batch of Run, which has a timeout
@@ -424,6 +362,20 @@ func (q *redisQueue) close(ctx context.Context) {
 		q.r.opt.Logger.WarnContext(ctx, "stopping with pulls that Redis didn't take", "pulls", len(rest), "error", errors.Join(err, ctx.Err()))
 	}
 	q.allFallBackToLog(ctx, rest)
+}
+
+// ask learns from the rows of other processes up to when their HEADs are in Redis, for pulls by
+// digest that wait for this.
+func (q *redisQueue) ask(ctx context.Context) {
+	q.mu.Lock()
+	needed := !q.headsTo.IsZero() && len(q.pulls) > 0
+	q.mu.Unlock()
+	if !needed {
+		return
+	}
+	if _, err := q.r.presence.tick(ctx); err != nil {
+		q.r.opt.Logger.WarnContext(ctx, "asking for the HEADs of other processes", "error", err)
+	}
 }
 
 // linger sleeps until the first pull in the queue may be sent, but at most for redisLinger.

@@ -58,7 +58,7 @@ func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, se
 		e.CountedBy, e.RedisSeq = audit.CountedByRedis, seq
 		q.r.log(ctx, e.Entry)
 		if e.name != "" && e.Tag != "" {
-			q.heads.used(e.Entry)
+			q.heads.used(ctx, e.Entry)
 		}
 		if got == unanswered {
 			q.r.uncounted(e.Entry)

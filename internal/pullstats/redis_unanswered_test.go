@@ -27,6 +27,7 @@ const (
 	cutBefore       // cuts the connection before the request arrives
 	cutAfter        // cuts the connection after the request was executed, before the answer
 	swallow         // drops the request and keeps the connection
+	late            // forwards the request after a while, and then the answer
 )
 
 // proxy forwards the requests of clients to a server and can lose requests or answers.
@@ -38,6 +39,7 @@ type proxy struct {
 	mu    sync.Mutex
 	judge func(request []byte) fault // decides about each piece of data that comes from a client
 	hits  int
+	delay time.Duration // of the fault late
 }
 
 func startProxy(t testing.TB, name, server string) *proxy {
@@ -122,12 +124,14 @@ func (p *proxy) serve(client net.Conn) {
 // returns whether the connection stays open.
 func (p *proxy) pass(request []byte, server io.Writer, answers <-chan []byte) bool {
 	p.mu.Lock()
-	f := p.judge(request)
+	f, delay := p.judge(request), p.delay
 	if f != pass {
 		p.hits++
 	}
 	p.mu.Unlock()
 	switch f {
+	case late:
+		time.Sleep(delay)
 	case cutBefore:
 		return false
 	case swallow:

@@ -173,8 +173,9 @@ type Status struct {
 	Counts time.Time
 	// Checks is the time from which on HEAD requests are recorded as uses.
 	Checks time.Time
-	// Behind is the age of the oldest pull in the audit log that isn't counted yet; 0 if all
-	// are counted.
+	// Behind is the age of the oldest pull that isn't counted yet, as far as it is known: in the
+	// audit log, among the pulls by digest that may still count for a tag, or in the memory of a
+	// process that has long had something to write. 0 if all are counted.
 	Behind time.Duration
 	// Read is the watermark: the position up to which the audit log was read.
 	Read audit.Position
@@ -216,7 +217,26 @@ func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	if !log.Oldest.IsZero() {
 		out.Behind = max(0, log.Now.Sub(log.Oldest))
 	}
-	return out, nil
+	waits, err := w.waiting(ctx)
+	out.Behind = max(out.Behind, waits)
+	return out, err
+}
+
+// waiting returns the age of the oldest pull by digest that may still count for a tag, or of the
+// oldest request that a process has to write, if it is older than both are by rule (joinLag).
+func (w *SyncWorker) waiting(ctx context.Context) (time.Duration, error) {
+	var micros int64
+	err := w.opt.Stats.Pool.QueryRow(ctx, `
+		SELECT COALESCE((EXTRACT(EPOCH FROM clock_timestamp() - LEAST(
+			(SELECT time FROM pullstatisticspending WHERE NOT head AND digest <> '' ORDER BY time, id LIMIT 1),
+			(SELECT min(written_to) FROM pullrecorders WHERE ended_at IS NULL))) * 1000000)::bigint, 0)`).Scan(&micros)
+	if err != nil {
+		return 0, fmt.Errorf("looking at the pulls that wait: %w", err)
+	}
+	if age := time.Duration(micros) * time.Microsecond; age > 2*joinLag {
+		return age, nil
+	}
+	return 0, nil
 }
 
 // Read returns the watermark to an audit.PartitionManager, which drops no partition of the
@@ -240,6 +260,8 @@ func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 // first gives the log its new order, in a transaction of its own. After a crash between the
 // two transactions, the SyncWorker still refuses to count and Reset can be run again. The
 // repeated Reset recognizes uncounted pulls by their age alone.
+//
+// Reset first mends times in the statistics that are in the future (mendAll).
 func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 	w.reading.Lock()
 	defer w.reading.Unlock()
@@ -247,6 +269,9 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 		return 0, err
 	}
 	ctx = db.Unhurried(ctx)
+	if err := w.mendAll(ctx); err != nil {
+		return 0, fmt.Errorf("resetting the pull statistics: %w", err)
+	}
 	err = w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		if err := unhurried(ctx, tx); err != nil {
 			return err

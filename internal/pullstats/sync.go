@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,8 +52,15 @@ type SyncWorker struct {
 	observed time.Time // when the lag was last observed
 	started  bool      // guarded by reading: start has succeeded
 
-	lag   time.Duration           // joinLag, except in tests
-	crash func(step string) error // for tests: may end the batch as a crash of the process would
+	local      atomic.Pointer[presence] // of this process's recorder: see Hastens
+	inVain     atomic.Int64             // when Settle last waited in vain, in Unix nanoseconds; 0: the last call succeeded
+	suspecting sync.Mutex
+	suspects   map[int64]suspect // processes that were found silent, by their ids
+
+	lag      time.Duration           // joinLag, except in tests
+	patience time.Duration           // settleFor, except in tests
+	confirm  time.Duration           // confirmAfter, except in tests
+	crash    func(step string) error // for tests: may end the batch as a crash of the process would
 }
 
 // NewSyncWorker makes a worker. It counts nothing until Run or Sync is called.
@@ -72,7 +80,7 @@ func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	w := &SyncWorker{opt: o, audit: audit.New(o.Log), log: o.Logger, lag: joinLag, crash: func(string) error { return nil }}
+	w := &SyncWorker{opt: o, audit: audit.New(o.Log), log: o.Logger, lag: joinLag, patience: settleFor, confirm: confirmAfter, crash: func(string) error { return nil }}
 	w.loop = worker.New(worker.Options{
 		Name: "pull statistics", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker,
 	})
@@ -100,7 +108,11 @@ func (w *SyncWorker) round(ctx context.Context) (more bool, err error) {
 		}
 		return true, w.observe(ctx)
 	}
-	w.due = time.Now().Add(w.opt.Interval)
+	wait := w.opt.Interval
+	if w.hasSuspects() {
+		wait = min(wait, w.confirm)
+	}
+	w.due = time.Now().Add(wait)
 	return false, w.observe(ctx)
 }
 

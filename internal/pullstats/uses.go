@@ -19,8 +19,8 @@ type Uses struct{ Tags, Manifests map[string]time.Time }
 // Uses returns when tags and manifests of a repository were last used, that is, pulled or
 // asked about by HEAD. It combines the statistics with those pulls in the audit log and in
 // Redis that the statistics don't have yet. It can't see uses that the processes' recorders
-// still have in memory, where they stay for some seconds. A returned time may be some
-// minutes later than the use was.
+// still have in memory, where they stay for some seconds: a caller that decides by the absence of
+// a use calls Settle first. A returned time may be some minutes later than the use was.
 //
 // Uses reads Redis and the watermark before the statistics. So a pull that is no longer in
 // Redis is in the statistics that Uses then reads, and so is a pull before the watermark.
@@ -151,20 +151,21 @@ func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, na
 		return nil
 	}
 	rows, err := w.opt.Stats.Pool.Query(ctx,
-		"SELECT s.* FROM unnest($2::text[]) AS want (name) CROSS JOIN LATERAL ("+sql+" OFFSET 0) s", repository, names)
+		"SELECT s.*, clock_timestamp() FROM unnest($2::text[]) AS want (name) CROSS JOIN LATERAL ("+sql+" OFFSET 0) s", repository, names)
 	if err != nil {
 		return fmt.Errorf("reading when images were pulled: %w", err)
 	}
 	var name string
 	var last, check *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&name, &last, &check}, func() error {
+	var now time.Time
+	_, err = pgx.ForEachRow(rows, []any{&name, &last, &check, &now}, func() error {
 		if last != nil {
 			later(into, name, *last)
 		}
 		// `check` is the last-used time that is stored, but the tag or manifest may have
 		// been used for up to lastUsedSlack after it. So add this slack, but end at the
 		// present time.
-		if now := time.Now(); check != nil && check.Before(now) {
+		if check != nil && check.Before(now) {
 			*check = earlier(check.Add(lastUsedSlack), now)
 		}
 		if check != nil {

@@ -181,21 +181,38 @@ COMMENT ON COLUMN pullstatisticspending.later IS 'the requests behind the first,
 CREATE INDEX pullstatisticspending_time_idx ON pullstatisticspending (head, time, id);
 CREATE INDEX pullstatisticspending_client_idx ON pullstatisticspending (client) WHERE head;
 
--- pullrecorders has a row for each process that records pulls.
+-- pullrecorders has a row for each process that records pulls. A process inserts its row before
+-- it answers its first request. Whoever judges tags by their last use first takes a number from
+-- the sequence pullrecorders_asked, and waits until each process that runs has either answered
+-- this number or has no unwritten use at all (written_to is NULL).
 CREATE TABLE pullrecorders (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    instance   text NOT NULL DEFAULT '',
     redis      boolean NOT NULL,
     logged     boolean NOT NULL DEFAULT false,
+    from_log   boolean NOT NULL DEFAULT false,
     started_at timestamptz NOT NULL DEFAULT now(),
     seen_at    timestamptz NOT NULL DEFAULT now(),
     written_to timestamptz,
+    heads_to   timestamptz,
+    sent_to    timestamptz,
+    answered   bigint NOT NULL DEFAULT 0,
     ended_at   timestamptz
 );
+COMMENT ON COLUMN pullrecorders.instance IS 'the process, for people: host name and process id';
 COMMENT ON COLUMN pullrecorders.redis IS 'Redis counts the process''s pulls, so a process that can''t read Redis can''t know which tags were used';
 COMMENT ON COLUMN pullrecorders.logged IS 'all pulls that the process records are in the audit log too, from which they can be counted again';
+COMMENT ON COLUMN pullrecorders.from_log IS 'pulls by digest that the process answers are counted from the audit log: all processes must write their HEADs to pullheads';
 COMMENT ON COLUMN pullrecorders.seen_at IS 'when the process last reported; that of a killed process only stops changing';
-COMMENT ON COLUMN pullrecorders.written_to IS 'the process has written all its pulls from before this time; NULL: it has written all its pulls';
+COMMENT ON COLUMN pullrecorders.written_to IS 'the process has written all its pulls from before this time; NULL: it has written all its pulls and last-used times, and changes the row before it answers another request';
+COMMENT ON COLUMN pullrecorders.heads_to IS 'pullheads has all HEADs that the process answered before this time; NULL: it has all';
+COMMENT ON COLUMN pullrecorders.sent_to IS 'Redis has all HEADs that the process answered before this time; NULL: it has all, or Redis doesn''t count';
+COMMENT ON COLUMN pullrecorders.answered IS 'every use that the process answered before this number was taken from pullrecorders_asked is written';
 COMMENT ON COLUMN pullrecorders.ended_at IS 'when the process ended, or another one found that it was killed; NULL: it runs';
+
+CREATE SEQUENCE pullrecorders_asked;
+-- So that the first number that is taken is greater than the number which processes read before.
+SELECT setval('pullrecorders_asked', 1);
 
 -- The only row of redisprocessingstate has the state of the flushes, which move counts from
 -- Redis into the statistics. The column "owner" distinguishes this registry's Redis keys from

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -95,6 +96,20 @@ func (s *Server) Kill() {
 	s.cmd.Process.Kill() //nolint:errcheck // it may have ended
 	s.cmd.Wait()         //nolint:errcheck // by the signal
 	s.cmd = nil
+}
+
+// Suspend stops the server's process: it keeps connections and answers nothing, until Resume is
+// called.
+func (s *Server) Suspend(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
+
+// Resume lets a suspended server go on. It executes what it was sent meanwhile.
+func (s *Server) Resume(t testing.TB) { s.signal(t, syscall.SIGCONT) }
+
+func (s *Server) signal(t testing.TB, sig syscall.Signal) {
+	t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		t.Error(err)
+	}
 }
 
 // URL returns the server's address.

@@ -2,6 +2,7 @@ package management
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -42,6 +43,13 @@ func (a *API) knowsUses(ctx context.Context, age autoprune.Age, since time.Time)
 	}
 	if a.pullsOff() != nil {
 		return refused("pulls aren't counted here, because the setting pull_statistics.enabled is false")
+	}
+	// Settle comes before Status: if a process has died with uses in memory, the status says so.
+	if err := a.opt.PullStats.Settle(ctx); err != nil {
+		if errors.Is(err, pullstats.ErrUnsettled) {
+			return oci.Errorf(oci.Unavailable, "which tags weren't pulled for %s can't be told now: %v", age, err)
+		}
+		return a.pullsFailed(ctx, err)
 	}
 	status, err := a.opt.PullStats.Status(ctx)
 	behind := status.Behind

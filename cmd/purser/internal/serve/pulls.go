@@ -57,6 +57,7 @@ func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out p
 	}
 	if o.Count || o.Log != nil {
 		out.recorder = pullstats.NewRecorder(o)
+		out.sync.Hastens(out.recorder)
 		out.workers = append(out.workers, out.recorder.Run)
 	}
 	return out, nil
@@ -186,6 +187,7 @@ func PruneByPulls(o *autoprune.Options, sync *pullstats.SyncWorker, flush *pulls
 		}
 		return record, nil
 	}
+	o.Settle = sync.Settle
 	o.Used = func(ctx context.Context, repository int64, tags []*autoprune.Tag) error {
 		err := fillUses(ctx, cmp.Or(o.Background, o.DB), sync, repository, tags)
 		if err != nil {

@@ -1,0 +1,180 @@
+package autoprune_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// memories stands for the pull statistics and for the processes that record uses: `answered` are
+// tags whose uses are in the memory of a process, `known` are those that the statistics have.
+type memories struct {
+	mu              sync.Mutex
+	answered, known map[string]bool
+	record          autoprune.PullRecord
+	hung            error  // Settle returns it
+	settled         func() // called when all processes have written their uses
+	used            func() // called after each call of Used
+	settles         int
+}
+
+func (m *memories) options(o *autoprune.Options) {
+	m.answered, m.known = map[string]bool{}, map[string]bool{}
+	m.record = autoprune.PullRecord{Since: time.Now().Add(-10_000 * day)}
+	m.settled, m.used = func() {}, func() {}
+	o.Pulls = func(context.Context) (autoprune.PullRecord, error) { return m.record, nil }
+	o.Settle = func(context.Context) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.settles++; m.hung != nil {
+			return m.hung
+		}
+		maps.Copy(m.known, m.answered)
+		m.settled()
+		return nil
+	}
+	o.Used = func(_ context.Context, _ int64, tags []*autoprune.Tag) error {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, one := range tags {
+			one.Pulled, one.UseUnknown = time.Time{}, false
+			if m.known[one.Name] {
+				one.Pulled = time.Now()
+			}
+		}
+		m.used()
+		return nil
+	}
+}
+
+// remembering returns a registry with the tags v1 to v3 of app/a, which weren't used for long as
+// far as the statistics know.
+func remembering(t *testing.T, policy string) (*registry, *memories, func() []string) {
+	m := new(memories)
+	r := setup(t, m.options)
+	a := r.repository("app/a")
+	for i := range 3 {
+		r.tag(a, fmt.Sprintf("v%d", i+1), fmt.Sprintf("m%d", i+1), 10*day)
+	}
+	r.policy(autoprune.Target{Namespace: "app"}, policy)
+	return r, m, func() []string { return r.tags(a) }
+}
+
+// A use is in the memory of another process when a run judges the tag. The run must not delete
+// the tag, whether a policy by last use or by bytes selects it, or a keep rule keeps it. A preview
+// must not say that the run would.
+func TestUsesInMemoryKeepTags(t *testing.T) {
+	t.Parallel()
+	for name, policy := range map[string]string{
+		"last_pulled": unused,
+		"max_bytes":   `{"method": "max_bytes", "maxBytes": 1}`,
+		"usedWithin":  `{"method": "creation_date", "olderThan": "1d", "keep": [{"usedWithin": "5d"}]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, m, tags := remembering(t, policy)
+			m.known["v1"], m.known["v3"] = true, true
+			m.answered["v2"] = true
+			preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{})
+			r.must(err)
+			for _, g := range preview.Going {
+				if g.Tag == "v2" && name != "max_bytes" {
+					t.Errorf("a preview says that %+v goes", g)
+				}
+			}
+			if m.settles == 0 {
+				t.Error("the preview has waited for no process")
+			}
+			delete(m.known, "v2")
+			r.run()
+			if got := tags(); !slices.Contains(got, "v2") {
+				t.Errorf("there are %v, want v2 too, which is in use", got)
+			}
+		})
+	}
+}
+
+// A process doesn't write its uses. Then tags whose last use matters must stay, and others go. A
+// preview must say why.
+func TestUnsettledUsesKeepTags(t *testing.T) {
+	t.Parallel()
+	r, m, tags := remembering(t, unused)
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^v3$"}`)
+	m.hung = errors.New("the process host 7 hangs")
+	r.run()
+	if got := tags(); !slices.Equal(got, []string{"v1", "v2"}) || m.settles == 0 {
+		t.Errorf("there are %v, want v1 and v2", got)
+	}
+	preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{})
+	r.must(err)
+	if len(preview.Going) > 0 || !slices.ContainsFunc(preview.Policies, func(p autoprune.PreviewPolicy) bool { return strings.Contains(p.Notice, "host 7 hangs") }) {
+		t.Errorf("the preview: %+v", preview)
+	}
+	m.hung = nil
+	r.run()
+	if got := tags(); len(got) > 0 {
+		t.Errorf("there are %v after the process has written its uses, want none", got)
+	}
+}
+
+// A use becomes known after the run has looked for uses, and before it deletes. The transaction
+// that deletes must find the use.
+func TestDeletionLooksForUses(t *testing.T) {
+	t.Parallel()
+	r, m, tags := remembering(t, unused)
+	m.settled = func() {
+		looks := 0
+		m.used = func() {
+			if looks++; looks == 1 {
+				m.known["v2"] = true
+			}
+		}
+	}
+	r.run()
+	if got := tags(); !slices.Equal(got, []string{"v2"}) {
+		t.Errorf("there are %v, want v2", got)
+	}
+}
+
+// While a run waits for processes, one of them turns out to be dead, and may have had uses in
+// memory. The run must not go by the state of the statistics from before.
+func TestProcessDiesBeforeDeletion(t *testing.T) {
+	t.Parallel()
+	r, m, tags := remembering(t, unused)
+	m.settled = func() { m.record.Since = time.Now() }
+	r.run()
+	r.run()
+	if got := tags(); len(got) != 3 {
+		t.Errorf("there are %v, want all three tags", got)
+	}
+}
+
+// Last uses can't be read, and this process's clock is years behind that of the database. The
+// tags must stay.
+func TestUnknownUsesByAnotherClock(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *autoprune.Options) {
+		o.Pulls = reliable
+		o.Used = func(_ context.Context, _ int64, tags []*autoprune.Tag) error {
+			for _, one := range tags {
+				one.Pulled, one.UseUnknown = time.Now().Add(-1000*day), true
+			}
+			return nil
+		}
+	})
+	a := r.repository("app/a")
+	r.tag(a, "v1", "m1", 10*day)
+	r.policy(autoprune.Target{Namespace: "app"}, unused)
+	r.run()
+	if got := r.tags(a); len(got) != 1 {
+		t.Errorf("there are %v, want v1", got)
+	}
+}
