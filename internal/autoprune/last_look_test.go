@@ -75,7 +75,7 @@ func TestUsesInMemoryKeepTags(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]string{
 		"last_pulled": unused,
-		"max_bytes":   `{"method": "max_bytes", "maxBytes": 1}`,
+		"max_bytes":   `{"method": "max_bytes", "maxBytes": "1"}`,
 		"usedWithin":  `{"method": "creation_date", "olderThan": "1d", "keep": [{"usedWithin": "5d"}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
