@@ -106,6 +106,16 @@
 // max_bytes policy. A tag that is used later than the snapshot stays in addition to them, since
 // lookAgain asks for its last use.
 //
+// Used tags. A client's use of a tag may be in the memory of any process when the tag is judged.
+// So before a batch of tags whose last use matters is deleted, lookAgain has all processes write
+// the uses that they have answered (Options.Settle), then reads the state of the statistics, and
+// then the uses, in this order. If a process doesn't write its uses, these tags stay. If a process
+// has died with uses in memory, the statistics begin later than before, and the run begins anew
+// with that. The transaction that deletes reads the uses once more after it has locked the
+// repository (lastLook.drop), and gives up if lookAgain was too long ago. A use that comes still
+// later is as if it had come after the deletion. See package pullstats for the proof that no use
+// is overlooked.
+//
 // Deleted repositories. Each transaction that deletes tags first locks the repository's row
 // against deletion, as a push does. If the row is gone, the worker goes on to the next
 // repository.

@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	// trustedFor is how long after its last report a process may rely on others to take its
-	// row in pullrecorders for true. Others do so for longer (trustedSilent), since the
-	// process measures from before its report.
-	trustedFor = 15 * time.Second
 	// trustedSilent is how old the last report of a process without unwritten uses may be.
 	// Whoever judges by last uses waits for a process whose report is older.
-	trustedSilent = 20 * time.Second
+	trustedSilent = 15 * time.Second
+	// trustedFor is how long after the beginning of such a report somebody may take it for true:
+	// it is executed within quietTimeout or not at all. One second is for clocks that run at
+	// different speeds.
+	trustedFor = trustedSilent + quietTimeout + time.Second
 	// gateFor bounds the time for which a request waits at the gate.
 	gateFor = 30 * time.Second
 )
@@ -25,8 +25,8 @@ const (
 // which takes one commit.
 //
 // If the database can't be reached, the request waits until nobody takes the row for true any
-// more (trustedFor), at most for that time. Further requests don't wait until the database can
-// be reached again.
+// more (trustedFor), and until another report has failed. Further requests don't wait until the
+// database can be reached again.
 type gate struct {
 	on      atomic.Bool  // the process reports regularly; otherwise every request passes
 	open    atomic.Bool  // the row says that there may be unwritten uses
@@ -35,6 +35,7 @@ type gate struct {
 	base     time.Time
 	reported atomic.Int64 // when the last report that succeeded began, in nanoseconds since base
 	failed   atomic.Int64 // the same of the last report that failed
+	closed   atomic.Int64 // the same of the last report that there are no unwritten uses, whether or not it succeeded
 
 	mu      sync.Mutex
 	changed chan struct{} // closed after the next report
@@ -46,10 +47,17 @@ func (g *gate) passes() bool {
 		return true
 	}
 	reported := time.Duration(g.reported.Load())
-	if g.open.Load() && time.Since(g.base)-reported < goneAfter-trustedFor {
+	if g.open.Load() && time.Since(g.base)-reported < goneAfter-trustedSilent {
 		return true
 	}
-	return time.Duration(g.failed.Load()) > reported+trustedFor
+	return time.Duration(g.failed.Load()) > max(reported, time.Duration(g.closed.Load())+trustedFor)
+}
+
+// shut is called before a report that there are no unwritten uses: requests that come from then
+// on have to wait.
+func (g *gate) shut() {
+	g.open.Store(false)
+	g.closed.Store(int64(time.Since(g.base)))
 }
 
 // pass waits until a request may be answered. It returns false if ctx ends or gateFor is over

@@ -135,16 +135,16 @@ func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 // for goneAfter. The caller must call written before it reads the audit log, so that it reads all
 // that was written before this time.
 //
-// If a process has older requests to write, GETs by digest may be joined too early, without their
-// HEADs. Then written records that pulls may be missing in the counts (uncounted_at).
+// If a process may have older requests to write, GETs by digest may be joined too early, without
+// their HEADs. Then written records that pulls may be missing in the counts (uncounted_at).
 func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 	var late bool
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
-		SELECT GREATEST(latest, LEAST(clock_timestamp() - $1::bigint * interval '1 microsecond', reported)),
-			COALESCE(reported < latest, false) AND EXISTS (SELECT FROM pullstatisticspending WHERE NOT head AND time < latest)
-		FROM (SELECT clock_timestamp() - $2::bigint * interval '1 microsecond' AS latest,
-			(SELECT min(LEAST(written_to, heads_to)) FROM pullrecorders
-				WHERE ended_at IS NULL AND seen_at > now() - $3::bigint * interval '1 microsecond') AS reported) r`,
+		SELECT at, COALESCE(least < at, false) AND EXISTS (SELECT FROM pullstatisticspending WHERE NOT head AND time >= least AND time < at)
+		FROM (SELECT GREATEST(clock_timestamp() - $2::bigint * interval '1 microsecond',
+				LEAST(clock_timestamp() - $1::bigint * interval '1 microsecond', min(LEAST(written_to, heads_to))
+					FILTER (WHERE seen_at > now() - $3::bigint * interval '1 microsecond'))) AS at, min(LEAST(written_to, heads_to)) AS least
+			FROM pullrecorders WHERE ended_at IS NULL) r`,
 		w.lag.Microseconds(), joinLate.Microseconds(), goneAfter.Microseconds()).Scan(&at, &late)
 	if err == nil && late {
 		_, err = w.opt.Stats.Pool.Exec(ctx,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -22,8 +23,11 @@ const (
 	busyTick  = time.Second
 	idleTick  = 10 * time.Second
 	askedTick = 100 * time.Millisecond
-	// tickTimeout bounds the time of a report.
-	tickTimeout = 5 * time.Second
+	// tickTimeout bounds the time of a report. PostgreSQL may execute a statement later than
+	// that, when nobody waits for it any more. Therefore a report that there are no unwritten
+	// uses is executed within quietTimeout or not at all.
+	tickTimeout  = 5 * time.Second
+	quietTimeout = 2 * time.Second
 	// goneAfter is how long a process with unwritten pulls may go without reporting before
 	// it counts as killed. (readState treats statistics as incomplete already after 15 s
 	// without a report.)
@@ -55,6 +59,8 @@ type presence struct {
 
 	mu      sync.Mutex // guards the row and the fields below
 	id      int64      // 0: there is no row yet
+	reports int64      // number of reports so far
+	unsure  bool       // the last report failed, or there was none: it isn't known what the row says, nor what the database's clock shows
 	left    bool       // the process records no more
 	leaving bool       // the process records until its requests end, and doesn't report meanwhile
 	seen    int64      // value of came when the row was last written
@@ -79,8 +85,8 @@ func newPresence(r *Recorder) *presence {
 	if err != nil {
 		host = "unknown"
 	}
-	p := &presence{r: r, stats: r.opt.LastUsed.opt.Stats, wall: time.Now, instance: fmt.Sprintf("%s %d", host, os.Getpid())}
-	p.gate.base, p.gate.changed = time.Now(), make(chan struct{})
+	p := &presence{r: r, stats: r.opt.LastUsed.opt.Stats, wall: time.Now, instance: fmt.Sprintf("%s %d (%08x)", host, os.Getpid(), rand.Uint32())}
+	p.gate.base, p.gate.changed, p.unsure = time.Now(), make(chan struct{}), true
 	p.loop = worker.New(worker.Options{
 		Name: "presence of pulls", Batch: p.tick, Next: p.next, Timeout: tickTimeout, BackoffMin: 250 * time.Millisecond, BackoffMax: 2 * time.Second,
 		Log: r.opt.Logger, Metrics: r.opt.Worker,
@@ -126,8 +132,8 @@ func (p *presence) cut() (r report) {
 	}
 	oldest := p.r.oldest()
 	p.cutAsked()
-	if oldest.IsZero() && came == p.seen && !p.r.opt.LastUsed.unsaved() && p.gate.waiting.Load() == 0 && !p.leaving {
-		p.gate.open.Store(false)
+	if oldest.IsZero() && came == p.seen && !p.r.opt.LastUsed.unsaved() && p.gate.waiting.Load() == 0 && !p.leaving && !p.unsure {
+		p.gate.shut()
 		if r.busy = r.headsTo != nil; !unsent.IsZero() {
 			r.sentTo = &unsent
 		}
@@ -153,6 +159,7 @@ func (p *presence) cutAsked() {
 	}
 	if a.clear.IsZero() && !p.r.waitsSince(a.mark) {
 		a.clear = time.Now()
+		p.r.opt.LastUsed.loop.Wake()
 	}
 	if !a.clear.IsZero() && p.r.opt.LastUsed.savedSince(a.clear) {
 		a.answered = a.number
@@ -170,7 +177,6 @@ func (p *presence) ask(number int64) {
 	*a = asked{number: number, answered: a.answered, mark: time.Now()}
 	p.taking.Unlock()
 	p.r.opt.Log.Hurry()
-	p.r.opt.LastUsed.loop.Wake()
 }
 
 func (p *presence) next(context.Context) (time.Duration, error) {
@@ -196,7 +202,10 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	}
 	started := time.Now()
 	r := p.cut()
-	defer func() { p.gate.told(started, r.writtenTo != nil, err) }()
+	defer func() {
+		p.unsure = err != nil
+		p.gate.told(started, r.writtenTo != nil, err)
+	}()
 	// A pull that PostgreSQL refuses leaves the log's buffer. Look for such pulls after cut, so
 	// that the report doesn't say that they are written before recorded_since has moved.
 	if n := p.r.opt.Log.Unfit(); n > p.unfit {
@@ -207,6 +216,11 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	}
 	begun := p.wall()
 	got, err := p.write(ctx, r)
+	if errors.Is(err, errRow) {
+		p.unsure = true
+		r, begun = p.cut(), p.wall()
+		got, err = p.write(ctx, r)
+	}
 	if err != nil {
 		return false, fmt.Errorf("telling that this process takes note of pulls: %w", err)
 	}
@@ -237,22 +251,37 @@ const learned = ` RETURNING id, clock_timestamp(), (SELECT last_value FROM pullr
 	EXISTS (SELECT FROM pullrecorders o
 		WHERE o.id <> pullrecorders.id AND o.from_log AND o.ended_at IS NULL AND o.seen_at > now() - $8::bigint * interval '1 microsecond')`
 
+// errRow says that a report without unwritten uses found no row, or came too late by the database's
+// clock, which may have been set. Then a report must say that there may be unwritten uses; it
+// inserts a row if there is none.
+var errRow = errors.New("the process's row is gone, or the report was late")
+
 // write writes the report into this process's row. If there is no row yet, or another process
 // has declared this process dead, it inserts one.
 func (p *presence) write(ctx context.Context, r report) (got answers, err error) {
 	logged := p.r.opt.Log != nil && !p.gap.Load()
+	p.reports++
+	until := p.now().Add(quietTimeout)
 	scan := func(sql string, first any) error {
 		return p.stats.Pool.QueryRow(ctx, sql+learned, first, r.writtenTo, logged, r.headsTo, r.sentTo, r.fromLog, p.asked.answered,
-			goneAfter.Microseconds(), p.instance).Scan(&p.id, &got.now, &got.asked, &got.headsTo, &got.fromLog)
+			goneAfter.Microseconds(), p.instance, p.reports, until).Scan(&p.id, &got.now, &got.asked, &got.headsTo, &got.fromLog)
 	}
 	err = scan(`
-		UPDATE pullrecorders SET seen_at = now(), written_to = $2, logged = $3, heads_to = $4, sent_to = $5, from_log = $6, answered = $7, instance = $9
-		WHERE id = $1 AND ended_at IS NULL`, p.id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = scan(`
-			INSERT INTO pullrecorders (redis, written_to, logged, heads_to, sent_to, from_log, answered, instance)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $9)`, p.r.queue != nil)
+		UPDATE pullrecorders SET seen_at = now(), written_to = $2, logged = $3, heads_to = $4, sent_to = $5, from_log = $6, answered = $7, instance = $9,
+			reports = $10
+		WHERE id = $1 AND ended_at IS NULL AND reports < $10 AND ($2::timestamptz IS NOT NULL OR clock_timestamp() < $11)`, p.id)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return got, err
 	}
+	if r.writtenTo == nil {
+		return got, errRow
+	}
+	// If the answer to an earlier INSERT was lost, its row stands for this process too.
+	err = scan(`
+		WITH lost AS (UPDATE pullrecorders SET ended_at = now(), written_to = NULL, heads_to = NULL, sent_to = NULL, from_log = false
+			WHERE instance = $9 AND ended_at IS NULL)
+		INSERT INTO pullrecorders (redis, written_to, logged, heads_to, sent_to, from_log, answered, instance, reports)
+		SELECT $1, $2, $3, $4, $5, $6, $7, $9, $10 WHERE $11::timestamptz IS NOT NULL`, p.r.queue != nil)
 	return got, err
 }
 

@@ -67,18 +67,28 @@
 // pullstatisticspending. When the worker reads a GET by digest, it counts the GET for the
 // manifest at once and stores it in pullstatisticspending too. It joins the GET with a HEAD
 // only when no earlier HEAD can be missing: all processes have reported that everything
-// before the GET is written (see presence), and the worker has read all that was written
-// until then. So the result depends neither on the order of commits, nor on where batches
+// before the GET is written (written_to and heads_to, see presence), and the worker has read
+// all that was written until then. So the result depends neither on the order of commits, nor on where batches
 // end, nor on which process reads: GETs are joined in the order of their times. One
 // transaction, which locks the watermark's row, counts a joined GET for the tag and deletes
 // it from pullstatisticspending, so the GET counts once.
 //
-// If Redis counts, a GET by digest is sent to Redis only after a delay (digestLinger) that
-// is longer than processes take to send their HEADs. Each HEAD and each GET has a name of
-// its own in Redis: a HEAD that is sent again is stored once, and a repeated search for a
-// GET's HEAD gives the same result. While Redis is away, and for a while after, GETs by
-// digest are counted from the audit log; each process then writes to pullheads those HEADs
-// that it had sent only to Redis.
+// If Redis counts, a GET by digest is sent to Redis only when Redis has every HEAD that came
+// before it: this process has sent its own, and the other processes have reported (sent_to) that
+// they have. If that takes too long (digestPatience), because Redis is slow or hangs for one of
+// the processes, the GET is counted from the audit log. Each HEAD and each GET has a name of its
+// own in Redis: a HEAD that is sent again is stored once, and a repeated search for a GET's HEAD
+// gives the same result.
+//
+// As soon as one process has GETs by digest counted from the audit log, it says so in its row
+// (from_log), and all processes do the same and write to pullheads the HEADs that they had sent
+// only to Redis, as well as the GETs that Redis has joined. Each process reports up to when its
+// HEADs are in pullheads (heads_to). HEADs in a process's memory, and those that only Redis has,
+// aren't. So the SyncWorker waits for them before it joins a GET, and it doesn't matter when
+// which process notices that Redis hangs, nor whether Redis executes late what it was sent.
+//
+// If a HEAD is lost nevertheless, because memory is full or a process has something to write for
+// longer than joinLate, uncounted_at moves, and with it Status.Counts.
 //
 // All times are by the clock of the statistics' database, exact to about a millisecond: each
 // process measures the offset of its own clock from that clock and corrects its times.
@@ -133,6 +143,73 @@
 // counter removes it. [Reader.Live] reads the set and its counters first, and then the
 // statistics and redispullcounters in one snapshot. The comment of Live shows that the sum
 // is right.
+//
+// # Why no use is overlooked
+//
+// Whoever deletes a tag because nobody has used it (a judge) must know all uses, also those that
+// other processes have in memory. A judge calls [SyncWorker.Settle], then reads
+// [SyncWorker.Status], and then [SyncWorker.Uses]. Settle takes a number from the sequence
+// pullrecorders_asked, and waits until each row of pullrecorders whose process hasn't ended says
+// one of two things: that the process has answered this number or a later one (answered), or that
+// it has no unwritten use (written_to is NULL). The claim: Uses then finds each use that a client
+// was answered before Settle was called, or Status.Since is later than that use.
+//
+// A process reports in this way: it reads the newest number N, and after that takes a mark, by its
+// own monotonic clock, under a lock that no request holds between its beginning and its queue
+// (presence.begin, end). A request that was answered before N was taken is thus in a queue, with
+// a time of arrival (Came) before the mark, or written already. The process answers N when no
+// queue has such a request any more, and the LastUsedRecorder, to which queues may have passed
+// uses, has saved since then. No times of different machines are compared, so it doesn't matter
+// what clocks show, or whether one is set meanwhile.
+//
+// A process with no unwritten use says so (written_to is NULL) and answers the next request only
+// after it has changed its row (gate). So a judge that finds the row unchanged knows that the
+// process has answered nothing since. A process inserts its row before its first answer
+// (Recorder.Open). PostgreSQL may execute a statement late, when the process has given up on it and
+// has reported something else. So reports are numbered, and an older one doesn't replace a later
+// one; and a report without unwritten uses is executed within quietTimeout or not at all.
+//
+// These are the places where a use may wait, and why each holds back the judge:
+//
+//   - Between the request's beginning and a queue: the process's report waits for the lock.
+//   - In the audit log's buffer, or in a batch that is being written or whose commit isn't
+//     confirmed: an entry leaves the buffer when the commit is (audit.Recorder.Waits). If the log
+//     has no room, or PostgreSQL refuses the entry, the use goes to the LastUsedRecorder, or
+//     recorded_since moves before the process reports.
+//   - In the queue for Redis, or in a batch on its way to Redis (redisQueue.waits). When it moves
+//     to the audit log, it keeps its time of arrival, and is in one of the two queues at any time.
+//     A pull that waits for a Redis that is away, without a log, holds nobody back once its use is
+//     recorded by the LastUsedRecorder (markWaiting).
+//   - In Redis: Uses reads the counters of Redis, and fails if it can't.
+//   - In the audit log, uncounted: Uses reads the log after the watermark, whether or not older
+//     transactions are open.
+//   - In a flush or a batch of the SyncWorker that isn't committed yet: Redis keeps the counter,
+//     and the log the entry, until Uses finds the pull in the statistics.
+//   - In the LastUsedRecorder: a time that is to be written holds back the process's report. A
+//     later use of a tag whose stored time is younger than lastUsedRefresh isn't written; Uses adds
+//     lastUsedSlack to the stored time, which is more.
+//   - As a HEAD that waits to be joined: the use itself is in the LastUsedRecorder.
+//
+// A process that is killed or hangs doesn't answer. Settle names it, and fails after some seconds,
+// so nothing is deleted by last use. When the process's last report is older than a minute (or,
+// if it had no unwritten use, ten times idleTick), and stays so for another confirmAfter, it
+// counts as killed: its row is ended, and recorded_since moves to the present time in the same
+// transaction, if it may have had unwritten uses. So a dead process holds judges back for a
+// bounded time. A process that finds its own row ended inserts another one before it answers.
+//
+// One case is left: a process without unwritten uses that can't reach the statistics' database
+// (see gate) answers requests after trustedFor. From trustedSilent on judges wait for it, but
+// after ten times idleTick it counts as ended without unwritten uses. What it records then is in
+// its memory until it reaches the database again. Serving doesn't depend on the statistics.
+//
+// # Clocks that are set
+//
+// If the database's clock was ahead for a while, stored times may be in the future. A mark such as
+// recorded_since in the future is set to the present time by the SyncWorker (mendTimes): what it
+// stands for has happened by now. A flush in the future counts as if there had been none. Uses in
+// the future stay until an operator calls Reset, since they keep tags. A clock that was set
+// forward makes all processes look silent; therefore a process counts as killed only if it is
+// still silent when it is looked at again.
 //
 // # Why the history has the same pulls
 //

@@ -46,6 +46,8 @@ func TestSettle(t *testing.T) {
 					w.patience = 300 * time.Millisecond
 					rec := s.recorder(t, r)
 					must(t, rec.Open(t.Context()))
+					_, err := rec.presence.tick(t.Context())
+					must(t, err)
 					must(t, w.Settle(t.Context()))
 					rec.presence.gate.on.Store(false) // nothing runs that would report
 					use(rec, s)
@@ -293,6 +295,7 @@ func TestGate(t *testing.T) {
 		}
 		want("before reports begin", pass(), 0)
 		g.on.Store(true)
+		g.shut()
 		g.told(time.Now(), false, nil)
 		in(time.Second, true, nil)
 		want("the row is changed", pass(), time.Second)
@@ -300,13 +303,15 @@ func TestGate(t *testing.T) {
 		time.Sleep(goneAfter)
 		in(time.Second, true, nil)
 		want("the process was stopped for a minute", pass(), time.Second)
-		g.open.Store(false)
-		for d := range 20 {
+		time.Sleep(time.Second)
+		g.shut()
+		for d := range 30 { // also the report that was to say that there are no unwritten uses
 			in(time.Duration(d)*time.Second+time.Millisecond, false, errCrash)
 		}
 		want("the database is away", pass(), trustedFor+time.Millisecond)
 		want("the database is still away", pass(), 0)
 		time.Sleep(time.Minute)
+		g.shut()
 		g.told(time.Now(), false, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -193,6 +193,7 @@ CREATE TABLE pullrecorders (
     from_log   boolean NOT NULL DEFAULT false,
     started_at timestamptz NOT NULL DEFAULT now(),
     seen_at    timestamptz NOT NULL DEFAULT now(),
+    reports    bigint NOT NULL DEFAULT 0,
     written_to timestamptz,
     heads_to   timestamptz,
     sent_to    timestamptz,
@@ -204,6 +205,7 @@ COMMENT ON COLUMN pullrecorders.redis IS 'Redis counts the process''s pulls, so 
 COMMENT ON COLUMN pullrecorders.logged IS 'all pulls that the process records are in the audit log too, from which they can be counted again';
 COMMENT ON COLUMN pullrecorders.from_log IS 'pulls by digest that the process answers are counted from the audit log: all processes must write their HEADs to pullheads';
 COMMENT ON COLUMN pullrecorders.seen_at IS 'when the process last reported; that of a killed process only stops changing';
+COMMENT ON COLUMN pullrecorders.reports IS 'the number of the process''s last report, so that a report that is executed late doesn''t replace a later one';
 COMMENT ON COLUMN pullrecorders.written_to IS 'the process has written all its pulls from before this time; NULL: it has written all its pulls and last-used times, and changes the row before it answers another request';
 COMMENT ON COLUMN pullrecorders.heads_to IS 'pullheads has all HEADs that the process answered before this time; NULL: it has all';
 COMMENT ON COLUMN pullrecorders.sent_to IS 'Redis has all HEADs that the process answered before this time; NULL: it has all, or Redis doesn''t count';
