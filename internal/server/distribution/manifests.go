@@ -32,14 +32,15 @@ func (a *API) getManifest(c *call) error {
 	h := c.Header()
 	h["Docker-Content-Digest"] = []string{digest}
 	h["Etag"] = []string{`"` + digest + `"`}
-	fetched := c.r.Method == http.MethodGet
-	if noneMatch(c.r, digest) {
+	// A client that has its answer has used the manifest, so the use is recorded before. A request
+	// that is answered by 304 is a use, but no pull: the client has the manifest already.
+	unchanged := noneMatch(c.r, digest)
+	a.recordPull(c, m, c.r.Method == http.MethodGet && !unchanged)
+	if unchanged {
 		c.WriteHeader(http.StatusNotModified)
-		fetched = false // 304: the client has the manifest already, so this is a use, but no pull
 	} else {
 		c.body(http.StatusOK, m.MediaType, m.Payload)
 	}
-	a.recordPull(c, m, fetched)
 	return nil
 }
 

@@ -28,14 +28,17 @@ type pullParts struct {
 	lastUsed *pullstats.LastUsedRecorder // writes last-used times; nil: pulls aren't counted
 	sync     *pullstats.SyncWorker       // nil: pulls aren't counted
 	flush    *pullstats.FlushWorker      // nil: there is no Redis
-	workers  []func(context.Context) error
-	logger   *slog.Logger
+	// open tells other processes that this one records uses, or that it doesn't. It must succeed
+	// before the first request is answered.
+	open    func(context.Context) error
+	workers []func(context.Context) error
+	logger  *slog.Logger
 }
 
 // openPulls makes the recorders and workers that log and count pulls. If counting is
 // switched off, pulls can still be logged, and be counted later from the audit log.
 func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out pullParts, err error) {
-	out.logger = p.log
+	out.logger, out.open = p.log, func(context.Context) error { return nil }
 	if out.log, err = openPullLog(cfg.Audit, p.db, p.metrics, p.log); err != nil {
 		return out, err
 	}
@@ -53,12 +56,18 @@ func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out p
 			return out, err
 		}
 	} else {
-		out.workers = append(out.workers, uncounted(cfg.Audit.Pulls, p, loops))
+		out.open = uncounted(cfg.Audit.Pulls, p)
+		out.workers = append(out.workers, worker.New(worker.Options{
+			Name: "uncounted pulls", Log: p.log, Metrics: loops, Batch: func(ctx context.Context) (bool, error) { return false, out.open(ctx) },
+		}).Run)
 	}
 	if o.Count || o.Log != nil {
 		out.recorder = pullstats.NewRecorder(o)
 		out.sync.Hastens(out.recorder)
 		out.workers = append(out.workers, out.recorder.Run)
+		if o.Count {
+			out.open = out.recorder.Open
+		}
 	}
 	return out, nil
 }
@@ -147,24 +156,21 @@ func (p pullParts) close() {
 	}
 }
 
-// unrecordedFor is how long the pull statistics count as incomplete after the worker that
+// unrecordedFor is how long the pull statistics count as incomplete after the function that
 // `uncounted` returns has marked them so. It must be longer than a worker sleeps, so that
 // the mark doesn't expire before the worker renews it.
 const unrecordedFor = 2 * worker.MaxIdle
 
-// uncounted returns a worker for a process that doesn't count pulls. The worker regularly
-// marks the pull statistics as incomplete: this process's HEAD requests are missing there
-// and, unless its pulls are at least written to the audit log (`logged`), so are its pulls.
-func uncounted(logged bool, p dependencies, loops *worker.Metrics) func(context.Context) error {
-	return worker.New(worker.Options{
-		Name: "uncounted pulls", Log: p.log, Metrics: loops,
-		Batch: func(ctx context.Context) (bool, error) {
-			if logged {
-				return false, pullstats.Unchecked(ctx, p.stats(), unrecordedFor)
-			}
-			return false, pullstats.Unrecorded(ctx, p.stats(), unrecordedFor)
-		},
-	}).Run
+// uncounted returns a function for a process that doesn't count pulls; it must be called
+// regularly. It marks the pull statistics as incomplete: this process's HEAD requests are missing
+// there and, unless its pulls are at least written to the audit log (`logged`), so are its pulls.
+func uncounted(logged bool, p dependencies) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if logged {
+			return pullstats.Unchecked(ctx, p.stats(), unrecordedFor)
+		}
+		return pullstats.Unrecorded(ctx, p.stats(), unrecordedFor)
+	}
 }
 
 // unreliable describes pull statistics that lag behind by a year. No last_pulled policy

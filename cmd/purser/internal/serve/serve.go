@@ -167,7 +167,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, storageCheck(store.Check), pushesCheck(store.Check, spaceFor(cfg)),
 		readinessCheck{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
 	warnPlain(cfg, socks, log)
-	if err := backend.Patiently(ctx, cfg, log, func() error { return p.pulls.recorder.Open(ctx) }); err != nil {
+	if err := backend.Patiently(ctx, cfg, log, func() error { return p.pulls.open(ctx) }); err != nil {
 		return err
 	}
 	if err := announce(socks, handler.access); err != nil {
