@@ -153,7 +153,9 @@ func (u *useStorm) process(ctx context.Context, t testing.TB, i int) error {
 		})
 		ahead := time.Duration(random.IntN(7200)-3600) * time.Second
 		rec.presence.wall = func() time.Time { return time.Now().Add(ahead) }
-		must(t, rec.Open(ctx))
+		if err := rec.Open(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
 		life, end := context.WithTimeout(context.WithoutCancel(ctx), time.Duration(500+random.IntN(3000))*time.Millisecond)
 		var running errgroup.Group
 		running.Go(func() error { return rec.Run(life) })
