@@ -96,13 +96,7 @@ func (s *Store) Accounts(ctx context.Context, contains, after string, n int) (li
 			repository_patterns, actions, created_at, last_used_at, password_hash
 		FROM accounts WHERE kind = 'user' AND name > $1 AND strpos(name, $2) > 0
 		ORDER BY name LIMIT $3`, after, contains, n+1)
-	if err != nil {
-		return nil, false, err
-	}
-	if list, err = pgx.CollectRows(rows, scanAccount); err != nil || len(list) <= n {
-		return list, false, err
-	}
-	return list[:n], true, nil
+	return db.Page(rows, err, n, scanAccount)
 }
 
 // NewAccount is a person's account to be created.

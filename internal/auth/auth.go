@@ -72,11 +72,14 @@ func invalid(format string, args ...any) error {
 // change something write an entry of the audit log in the same transaction.
 type Store struct {
 	db      *db.DB
+	most    Most
 	changed func() // called after each change, to empty caches
 }
 
 // NewStore returns the store in a database. The store doesn't cache; see [New].
-func NewStore(d *db.DB) *Store { return &Store{db: d, changed: func() {}} }
+func NewStore(d *db.DB, most Most) *Store {
+	return &Store{db: d, most: most.withDefaults(), changed: func() {}}
+}
 
 // change runs fn in a transaction and empties the caches, also if fn fails: the transaction may
 // have been committed although the connection broke.

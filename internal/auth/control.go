@@ -51,6 +51,7 @@ type Options struct {
 	// ReservedNamespaces are names of namespaces that nobody gets by the name of an account, in
 	// letters of either case.
 	ReservedNamespaces []string
+	Most               Most
 	Log                *slog.Logger    // default slog.Default()
 	Worker             *worker.Metrics // nil: none
 }
@@ -104,7 +105,7 @@ func New(o Options) (*Control, error) {
 		uses:        boundedcache.New(boundedcache.Options[use, time.Time]{Entries: rightsMax}),
 		confirmed:   boundedcache.New(boundedcache.Options[stateKey, confirmation]{Entries: rightsMax}),
 	}
-	c.Store = &Store{db: o.DB, changed: func() {
+	c.Store = &Store{db: o.DB, most: o.Most.withDefaults(), changed: func() {
 		c.generation.Add(1)
 		if o.Sessions != nil {
 			o.Sessions.Forget()

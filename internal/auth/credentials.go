@@ -71,25 +71,29 @@ type Credential struct {
 }
 
 const (
-	// maxCredentials is how many valid credentials of a kind an account may have. Of refresh
-	// tokens, the oldest go.
-	maxCredentials = 100
+	// maxRefresh is how many refresh tokens an account has. The oldest go. So many expired tokens
+	// of other kinds are kept too.
+	maxRefresh = 100
 	// maxFederated is the same for federated tokens, of which each job of a pipeline gets one.
 	// The oldest go too; they have expired first.
 	maxFederated = 2000
 )
 
 // createCredential stores a new secret for an account, and returns it.
-func createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential, string, error) {
+func (s *Store) createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential, string, error) {
 	if err := c.Limits.Check(); err != nil {
 		return c, "", invalid("%v", err)
 	}
 	if err := checkText("title", c.Title, maxTitle); err != nil {
 		return c, "", err
 	}
-	most := maxCredentials
-	if c.Kind == FederatedToken {
+	most := s.most.Tokens
+	switch c.Kind {
+	case RefreshToken:
+		most = maxRefresh
+	case FederatedToken:
 		most = maxFederated
+	case RobotSecret, PersonalToken:
 	}
 	secret := newSecret(c.Kind)
 	c.ID = uuid.New()
@@ -107,12 +111,12 @@ func createCredential(ctx context.Context, tx pgx.Tx, c Credential) (Credential,
 		)
 		SELECT count(*) FROM credentials
 		WHERE account_id = @account AND kind = @kind AND id NOT IN (SELECT id FROM oldest) AND (kind IN ('refresh', 'federated') OR expires_at IS NULL OR expires_at >= now())`,
-		db.Args{"account": c.Account, "kind": string(c.Kind), "keep": most - 1}).Scan(&count)
+		db.Args{"account": c.Account, "kind": string(c.Kind), "keep": max(most, maxRefresh) - 1}).Scan(&count)
 	if err != nil {
 		return c, "", err
 	}
 	if count >= most {
-		return c, "", invalid("the account has %d of these already: revoke some first", count)
+		return c, "", tooManyTokens(most)
 	}
 	err = tx.QueryRow(ctx, `
 		INSERT INTO credentials (id, account_id, kind, title, secret_hash, repository_patterns, actions, expires_at, password_state, confirmed_at)
@@ -141,7 +145,7 @@ func (s *Store) createToken(ctx context.Context, account string, n Credential) (
 		if err != nil {
 			return err
 		}
-		if c, secret, err = createCredential(ctx, tx, c); err != nil {
+		if c, secret, err = s.createCredential(ctx, tx, c); err != nil {
 			return err
 		}
 		return audit.Append(ctx, tx, audit.Entry{Kind: audit.CreateToken, Detail: map[string]any{
@@ -150,19 +154,59 @@ func (s *Store) createToken(ctx context.Context, account string, n Credential) (
 	return c, secret, err
 }
 
-// Tokens lists the credentials of an account of some kinds, the newest first.
-func (s *Store) Tokens(ctx context.Context, account string, kinds ...CredentialKind) ([]Credential, error) {
+// TokenQuery selects credentials of an account.
+type TokenQuery struct {
+	Account string
+	Kinds   []CredentialKind
+	// Before, if it isn't zero, selects those that end before then.
+	Before time.Time
+	// After is the last credential of the page before, nil for the first page.
+	After *TokenPlace
+}
+
+// TokenPlace is the place of a credential in a list.
+type TokenPlace struct {
+	Created time.Time
+	ID      uuid.UUID
+}
+
+// Tokens lists up to n credentials of an account, the newest first. It says whether there are more.
+func (s *Store) Tokens(ctx context.Context, q TokenQuery, n int) (list []Credential, more bool, err error) {
+	after, end := TokenPlace{time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), uuid.Nil}, &q.Before
+	if q.After != nil {
+		after = *q.After
+	}
+	if q.Before.IsZero() {
+		end = nil
+	}
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT c.id, c.account_id, c.kind, c.title, c.repository_patterns, c.actions, c.created_at, c.expires_at, c.last_used_at
 		FROM credentials c JOIN accounts a ON a.id = c.account_id
-		WHERE a.name = $1 AND c.kind = ANY ($2) ORDER BY c.created_at DESC, c.id LIMIT $3`, account, kinds, 2*maxCredentials*len(kinds))
+		WHERE a.name = $1 AND c.kind = ANY ($2) AND ($3::timestamptz IS NULL OR c.expires_at < $3)
+			AND c.created_at <= $4 AND (c.created_at < $4 OR c.id > $5)
+		ORDER BY c.created_at DESC, c.id LIMIT $6`, q.Account, q.Kinds, end, after.Created, after.ID, n+1)
+	return db.Page(rows, err, n, scanToken)
+}
+
+// Token returns a credential of an account that has one of the kinds. Error: 404.
+func (s *Store) Token(ctx context.Context, account string, id uuid.UUID, kinds ...CredentialKind) (Credential, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT c.id, c.account_id, c.kind, c.title, c.repository_patterns, c.actions, c.created_at, c.expires_at, c.last_used_at
+		FROM credentials c JOIN accounts a ON a.id = c.account_id
+		WHERE a.name = $1 AND c.id = $2 AND c.kind = ANY ($3)`, account, id, kinds)
 	if err != nil {
-		return nil, err
+		return Credential{}, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Credential, err error) {
-		err = row.Scan(&c.ID, &c.Account, &c.Kind, &c.Title, &c.Limits.Repositories, &c.Limits.Actions, &c.Created, &c.Expires, &c.LastUsed)
-		return c, err
-	})
+	c, err := pgx.CollectExactlyOneRow(rows, scanToken)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = unknown("account %s has no token %s", short(account), id)
+	}
+	return c, err
+}
+
+func scanToken(row pgx.CollectableRow) (c Credential, err error) {
+	err = row.Scan(&c.ID, &c.Account, &c.Kind, &c.Title, &c.Limits.Repositories, &c.Limits.Actions, &c.Created, &c.Expires, &c.LastUsed)
+	return c, err
 }
 
 // RevokeToken revokes a credential of an account. Error: 404.

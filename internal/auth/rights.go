@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
 )
 
 const (
@@ -183,10 +185,17 @@ func (c *Control) Readable(ctx context.Context, p *Principal) (Readable, error) 
 	return r, err
 }
 
-// Namespaces returns the names of up to n namespaces in which an account has a role of its own
-// or through a team, in the order of their names, with the greatest role that it has in the
-// whole namespace (NoRole if it has roles in single repositories only).
-func (s *Store) Namespaces(ctx context.Context, account int64, n int) (names []string, roles []Role, err error) {
+// RoleInNamespace is a namespace in which an account has a role.
+type RoleInNamespace struct {
+	Name string
+	// Role is the greatest role in the whole namespace: NoRole if the account has roles in single
+	// repositories only.
+	Role Role
+}
+
+// Namespaces lists up to n namespaces in which an account has a role of its own or through a team,
+// in the order of their names, after the name `after`. It says whether there are more.
+func (s *Store) Namespaces(ctx context.Context, account int64, after string, n int) (list []RoleInNamespace, more bool, err error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		WITH mine AS MATERIALIZED (
 			SELECT team_id FROM teammembers WHERE account_id = $1
@@ -202,17 +211,12 @@ func (s *Store) Namespaces(ctx context.Context, account int64, n int) (names []s
 		)
 		SELECT n.name, COALESCE(max(array_position(ARRAY['reader', 'writer', 'maintainer', 'administrator'], f.role)), 0)
 		FROM found f JOIN live_namespaces n ON n.id = f.top_level_namespace_id
-		GROUP BY n.name ORDER BY n.name LIMIT $2`, account, n)
-	if err != nil {
-		return nil, nil, err
-	}
-	for rows.Next() {
-		var name string
+		WHERE n.name > $2
+		GROUP BY n.name ORDER BY n.name LIMIT $3`, account, after, n+1)
+	return db.Page(rows, err, n, func(row pgx.CollectableRow) (in RoleInNamespace, err error) {
 		var role int
-		if err := rows.Scan(&name, &role); err != nil {
-			return nil, nil, err
-		}
-		names, roles = append(names, name), append(roles, Role(role)) //nolint:gosec // an index into roleNames
-	}
-	return names, roles, rows.Err()
+		err = row.Scan(&in.Name, &role)
+		in.Role = Role(role) //nolint:gosec // an index into roleNames
+		return in, err
+	})
 }

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -12,9 +13,6 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 )
-
-// maxRobots is how many robots a namespace may have.
-const maxRobots = 10_000
 
 // CreateRobot creates a robot with its first secret, which isn't stored and can't be read
 // again. `short` is its name in the namespace. `expires` is when the secret ends, nil: never.
@@ -35,26 +33,32 @@ func (s *Store) CreateRobot(ctx context.Context, namespace, short, description s
 		if err != nil {
 			return err
 		}
+		if err := countAlone(ctx, tx, id); err != nil {
+			return err
+		}
 		rows, err := tx.Query(ctx, `
 			INSERT INTO accounts (name, kind, top_level_namespace_id, description, repository_patterns, actions)
-			SELECT @name, 'robot', @id, @description, @patterns, @actions
-			WHERE (SELECT count(*) FROM (SELECT FROM accounts WHERE top_level_namespace_id = @id LIMIT @most) robots) < @most
+			VALUES (@name, 'robot', @id, @description, @patterns, @actions)
 			ON CONFLICT DO NOTHING
 			RETURNING id, name, kind, @namespace::text, source, subject, entry_id, email, description, superuser, disabled_at,
 				repository_patterns, actions, created_at, last_used_at, password_hash`,
 			db.Args{"name": name, "id": id, "description": description, "patterns": l.Repositories, "actions": l.Actions,
-				"namespace": namespace, "most": maxRobots})
+				"namespace": namespace})
 		if err != nil {
 			return err
 		}
 		a, err = pgx.CollectExactlyOneRow(rows, scanAccount)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return exists("there is a robot %s already, or the namespace has %d robots", name, maxRobots)
+			return exists("there is a robot %.80s already", name)
 		}
 		if err != nil {
 			return err
 		}
-		if _, secret, err = createCredential(ctx, tx, Credential{Account: a.ID, Kind: RobotSecret, Expires: expires}); err != nil {
+		const count = "SELECT count(*) FROM (SELECT FROM accounts WHERE top_level_namespace_id = $1 LIMIT $2) counted"
+		if ok, err := underLimit(ctx, tx, count, id, s.most.Robots); !ok || err != nil {
+			return cmp.Or(err, tooManyRobots(namespace, s.most.Robots))
+		}
+		if _, secret, err = s.createCredential(ctx, tx, Credential{Account: a.ID, Kind: RobotSecret, Expires: expires}); err != nil {
 			return err
 		}
 		return audit.Append(ctx, tx, robotEntry(audit.CreateRobot, name, map[string]any{
@@ -91,14 +95,7 @@ func (s *Store) Robots(ctx context.Context, namespace, contains, after string, n
 			a.repository_patterns, a.actions, a.created_at, a.last_used_at, a.password_hash
 		FROM live_namespaces n JOIN accounts a ON a.top_level_namespace_id = n.id
 		WHERE n.name = $1 AND a.name > $2 AND position($3 IN a.name) > 0 ORDER BY a.name LIMIT $4`, namespace, after, contains, n+1)
-	if err != nil {
-		return nil, false, err
-	}
-	list, err = pgx.CollectRows(rows, scanAccount)
-	if len(list) > n {
-		return list[:n], true, err
-	}
-	return list, false, err
+	return db.Page(rows, err, n, scanAccount)
 }
 
 // DeleteRobot deletes a robot with its secrets and grants. Error: 404.
@@ -130,7 +127,7 @@ func (s *Store) RotateRobot(ctx context.Context, name string, overlap time.Durat
 		if err != nil {
 			return err
 		}
-		if _, secret, err = createCredential(ctx, tx, Credential{Account: id, Kind: RobotSecret, Expires: expires}); err != nil {
+		if _, secret, err = s.createCredential(ctx, tx, Credential{Account: id, Kind: RobotSecret, Expires: expires}); err != nil {
 			return err
 		}
 		return audit.Append(ctx, tx, robotEntry(audit.RegenerateRobotToken, name, map[string]any{"overlap": overlap.String()}))
@@ -203,15 +200,12 @@ type Federation struct {
 	Created time.Time
 }
 
-// maxFederations is how many rules a robot may have.
-const maxFederations = 50
-
 // Federations lists the rules of a robot. Error: 404.
 func (s *Store) Federations(ctx context.Context, robot string) (list []Federation, err error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT f.id, f.issuer, f.audience, f.claims, f.created_at
 		FROM accounts a JOIN robotfederations f ON f.account_id = a.id
-		WHERE a.name = $1 AND a.deleted_name IS NULL ORDER BY f.created_at, f.id LIMIT $2`, robot, maxFederations)
+		WHERE a.name = $1 AND a.deleted_name IS NULL ORDER BY f.created_at, f.id LIMIT $2`, robot, mostFederations)
 	if err != nil {
 		return nil, err
 	}
@@ -224,13 +218,19 @@ func (s *Store) Federations(ctx context.Context, robot string) (list []Federatio
 // SetFederations replaces the rules of a robot. The caller must have checked them. Errors: 404,
 // 400 if there are too many.
 func (s *Store) SetFederations(ctx context.Context, robot string, list []Federation) error {
-	if len(list) > maxFederations {
-		return invalid("a robot may have %d rules of federation, not %d", maxFederations, len(list))
-	}
 	return s.change(ctx, "changing the federation of robot "+robot, func(tx pgx.Tx) error {
 		id, err := lockRobot(ctx, tx, robot)
 		if err != nil {
 			return err
+		}
+		if len(list) > s.most.FederationRules { // those that are there already may stay
+			var have int
+			if err := tx.QueryRow(ctx, "SELECT count(*) FROM robotfederations WHERE account_id = $1", id).Scan(&have); err != nil {
+				return err
+			}
+			if len(list) > have {
+				return tooManyRules(robot, s.most.FederationRules)
+			}
 		}
 		// Credentials that clients got by the old rules end with them.
 		_, err = tx.Exec(ctx, `
@@ -259,7 +259,7 @@ func (s *Store) CreateFederatedToken(ctx context.Context, robot, title string, e
 		if err != nil {
 			return err
 		}
-		if _, secret, err = createCredential(ctx, tx, Credential{Account: id, Kind: FederatedToken, Title: title, Expires: &expires}); err != nil {
+		if _, secret, err = s.createCredential(ctx, tx, Credential{Account: id, Kind: FederatedToken, Title: title, Expires: &expires}); err != nil {
 			return err
 		}
 		return audit.Append(ctx, tx, robotEntry(audit.ExchangeFederatedToken, robot, map[string]any{"subject": title}))

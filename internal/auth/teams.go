@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -20,7 +21,7 @@ type Team struct {
 	Name        string
 	Role        Role // of its members in the namespace
 	Description string
-	Members     int
+	Members     int  // counted up to countedMembers
 	Synced      bool // a group of OpenID Connect or LDAP decides who its members are
 }
 
@@ -30,30 +31,48 @@ type TeamGroup struct {
 	Name   string
 }
 
-// maxTeams is how many teams a namespace may have, and maxMembers how many members a team may
-// have. Requests at the same moment, and members by groups, may exceed them a little; the lists
-// then end there.
-const maxTeams, maxMembers = 1000, 10_000
+// countedMembers is up to how many members of a team are counted.
+const countedMembers = 100_000
 
-// Teams lists the teams of a namespace in the order of their names. For an unknown namespace
-// the list is empty.
-func (s *Store) Teams(ctx context.Context, namespace string) ([]Team, error) {
+// Teams lists up to n teams of a namespace whose names contain a text, in the order of their
+// names, after the name `after`. It says whether there are more. For an unknown namespace the list
+// is empty.
+func (s *Store) Teams(ctx context.Context, namespace, contains, after string, n int) (list []Team, more bool, err error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT t.id, n.name, t.name, t.role, t.description,
-			(SELECT count(*) FROM teammembers WHERE team_id = t.id)::int,
+			(SELECT count(*) FROM (SELECT FROM teammembers WHERE team_id = t.id LIMIT $5) counted)::int,
+			EXISTS (SELECT FROM teamgroups WHERE team_id = t.id)
+		FROM live_namespaces n CROSS JOIN LATERAL (
+			SELECT * FROM teams
+			WHERE top_level_namespace_id = n.id AND name > $2 AND position($3 IN name) > 0 ORDER BY name LIMIT $4) t
+		WHERE n.name = $1 ORDER BY t.name`, namespace, after, contains, n+1, countedMembers)
+	return db.Page(rows, err, n, scanTeam)
+}
+
+// Team returns a team of a namespace. Error: 404.
+func (s *Store) Team(ctx context.Context, namespace, name string) (Team, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT t.id, n.name, t.name, t.role, t.description,
+			(SELECT count(*) FROM (SELECT FROM teammembers WHERE team_id = t.id LIMIT $3) counted)::int,
 			EXISTS (SELECT FROM teamgroups WHERE team_id = t.id)
 		FROM live_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
-		WHERE n.name = $1 ORDER BY t.name LIMIT $2`, namespace, maxTeams)
+		WHERE n.name = $1 AND t.name = $2`, namespace, name, countedMembers)
 	if err != nil {
-		return nil, err
+		return Team{}, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Team, err error) {
-		var role *string
-		if err = row.Scan(&t.ID, &t.Namespace, &t.Name, &role, &t.Description, &t.Members, &t.Synced); err == nil && role != nil {
-			t.Role, err = ParseRole(*role)
-		}
-		return t, err
-	})
+	t, err := pgx.CollectExactlyOneRow(rows, scanTeam)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = unknownTeam(namespace, name)
+	}
+	return t, err
+}
+
+func scanTeam(row pgx.CollectableRow) (t Team, err error) {
+	var role *string
+	if err = row.Scan(&t.ID, &t.Namespace, &t.Name, &role, &t.Description, &t.Members, &t.Synced); err == nil && role != nil {
+		t.Role, err = ParseRole(*role)
+	}
+	return t, err
 }
 
 // PutTeam creates a team, or changes its role and description. `created` says which. A nil
@@ -73,6 +92,9 @@ func (s *Store) PutTeam(ctx context.Context, namespace, name string, role Role, 
 		if err != nil {
 			return err
 		}
+		if err := countAlone(ctx, tx, id); err != nil {
+			return err
+		}
 		err = tx.QueryRow(ctx, `
 			INSERT INTO teams (top_level_namespace_id, name, role, description) VALUES (@id, @name, @role, COALESCE(@description, ''))
 			ON CONFLICT (top_level_namespace_id, name) DO UPDATE SET role = @role, description = COALESCE(@description, teams.description)
@@ -81,8 +103,9 @@ func (s *Store) PutTeam(ctx context.Context, namespace, name string, role Role, 
 			return err
 		}
 		if created {
-			if err := checkCount(ctx, tx, "SELECT count(*) FROM teams WHERE top_level_namespace_id = $1", id, maxTeams, "namespace "+namespace, "teams"); err != nil {
-				return err
+			const count = "SELECT count(*) FROM (SELECT FROM teams WHERE top_level_namespace_id = $1 LIMIT $2) counted"
+			if ok, err := underLimit(ctx, tx, count, id, s.most.Teams); !ok || err != nil {
+				return cmp.Or(err, tooManyTeams(namespace, s.most.Teams))
 			}
 		}
 		kind := audit.ChangeTeamRole
@@ -92,18 +115,6 @@ func (s *Store) PutTeam(ctx context.Context, namespace, name string, role Role, 
 		return audit.Append(ctx, tx, teamEntry(kind, namespace, name, map[string]any{"role": role.String()}))
 	})
 	return created, err
-}
-
-// checkCount returns an error, with status 400, if a query counts more than `most` rows.
-func checkCount(ctx context.Context, tx pgx.Tx, query string, id int64, most int, of, what string) error {
-	var n int
-	if err := tx.QueryRow(ctx, query, id).Scan(&n); err != nil {
-		return err
-	}
-	if n > most {
-		return invalid("%s has %d %s already, which is the most", short(of), most, what)
-	}
-	return nil
 }
 
 func teamEntry(kind audit.Kind, namespace, team string, detail map[string]any) audit.Entry {
@@ -149,19 +160,17 @@ type Member struct {
 	Synced  bool // by a group of OpenID Connect or LDAP
 }
 
-// Members lists the members of a team in the order of their names. Error: 404.
-func (s *Store) Members(ctx context.Context, namespace, team string) ([]Member, error) {
+// Members lists up to n members of a team in the order of their names, after the name `after`. It
+// says whether there are more. Error: 404.
+func (s *Store) Members(ctx context.Context, namespace, team, after string, n int) (list []Member, more bool, err error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT a.name, a.kind = 'robot', m.synced
 		FROM live_namespaces n JOIN teams t ON t.top_level_namespace_id = n.id
 		JOIN teammembers m ON m.team_id = t.id JOIN accounts a ON a.id = m.account_id
-		WHERE n.name = $1 AND t.name = $2 ORDER BY a.name LIMIT $3`, namespace, team, maxMembers)
-	if err != nil {
-		return nil, err
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Member])
+		WHERE n.name = $1 AND t.name = $2 AND a.name > $3 ORDER BY a.name LIMIT $4`, namespace, team, after, n+1)
+	list, more, err = db.Page(rows, err, n, pgx.RowToStructByPos[Member])
 	if err != nil || len(list) > 0 {
-		return list, err
+		return list, more, err
 	}
 	var found bool
 	err = s.db.Pool.QueryRow(ctx, `
@@ -170,7 +179,7 @@ func (s *Store) Members(ctx context.Context, namespace, team string) ([]Member, 
 	if err == nil && !found {
 		err = unknownTeam(namespace, team)
 	}
-	return list, err
+	return list, false, err
 }
 
 // AddMember makes an account a member of a team. A robot can be a member only of teams of its
@@ -185,14 +194,19 @@ func (s *Store) AddMember(ctx context.Context, namespace, team, account string) 
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `
+		var added bool
+		err = tx.QueryRow(ctx, `
 			INSERT INTO teammembers (team_id, account_id) VALUES ($1, $2)
-			ON CONFLICT (team_id, account_id) DO UPDATE SET synced = false`, id, member)
-		if err != nil {
+			ON CONFLICT (team_id, account_id) DO UPDATE SET synced = false WHERE teammembers.synced
+			RETURNING true`, id, member).Scan(&added)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) { // none: it is one already
 			return err
 		}
-		if err := checkCount(ctx, tx, "SELECT count(*) FROM teammembers WHERE team_id = $1", id, maxMembers, "team "+team, "members"); err != nil {
-			return err
+		if added {
+			const count = "SELECT count(*) FROM (SELECT FROM teammembers WHERE team_id = $1 AND NOT synced LIMIT $2) counted"
+			if ok, err := underLimit(ctx, tx, count, id, s.most.TeamMembers); !ok || err != nil {
+				return cmp.Or(err, tooManyMembers(team, s.most.TeamMembers))
+			}
 		}
 		return audit.Append(ctx, tx, teamEntry(audit.AddTeamMember, namespace, team, map[string]any{"member": account}))
 	})
@@ -327,10 +341,9 @@ type Grant struct {
 	Member bool
 }
 
-// Grants lists the grants in a namespace or a repository: of a namespace, those in the whole
-// namespace.
-func (s *Store) Grants(ctx context.Context, r Resource) ([]Grant, error) {
-	rows, err := s.db.Pool.Query(ctx, `
+// grantsQuery finds grants in the namespace $1 or the repository $2, with the condition `where`.
+func grantsQuery(where string) string {
+	return `
 		SELECT COALESCE(a.name, ''), COALESCE(a.kind = 'robot', false), COALESCE(t.name, ''), g.role, g.created_at,
 			COALESCE(a.top_level_namespace_id = n.id, false) OR EXISTS (
 				SELECT FROM teammembers m JOIN teams mt ON mt.id = m.team_id
@@ -339,19 +352,45 @@ func (s *Store) Grants(ctx context.Context, r Resource) ([]Grant, error) {
 		LEFT JOIN repositories r ON r.path = $2 AND r.top_level_namespace_id = n.id AND r.deleted_at IS NULL
 		JOIN grants g ON g.top_level_namespace_id = n.id AND g.repository_id IS NOT DISTINCT FROM r.id
 		LEFT JOIN accounts a ON a.id = g.account_id LEFT JOIN teams t ON t.id = g.team_id
-		WHERE n.name = $1 AND ($2 = '' OR r.id IS NOT NULL)
-		ORDER BY t.name, a.name`, r.Namespace, r.Repository)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Grant, err error) {
+		WHERE n.name = $1 AND ($2 = '' OR r.id IS NOT NULL) AND ` + where
+}
+
+// scanGrant reads the columns of grantsQuery.
+func scanGrant(r Resource) pgx.RowToFunc[Grant] {
+	return func(row pgx.CollectableRow) (g Grant, err error) {
 		g.Resource = r
 		var role string
 		if err = row.Scan(&g.Account, &g.Robot, &g.Team, &role, &g.Created, &g.Member); err == nil {
 			g.Role, err = ParseRole(role)
 		}
 		return g, err
-	})
+	}
+}
+
+// Grants lists up to n grants of accounts, or of teams, in a namespace or a repository: of a
+// namespace, those in the whole namespace. They are in the order of the accounts' or teams' names,
+// after the name `after`. It says whether there are more.
+func (s *Store) Grants(ctx context.Context, r Resource, teams bool, after string, n int) (list []Grant, more bool, err error) {
+	query := grantsQuery("a.name > $3 ORDER BY a.name LIMIT $4")
+	if teams {
+		query = grantsQuery("t.name > $3 ORDER BY t.name LIMIT $4")
+	}
+	rows, err := s.db.Pool.Query(ctx, query, r.Namespace, r.Repository, after, n+1)
+	return db.Page(rows, err, n, scanGrant(r))
+}
+
+// Grant returns the role of an account or a team (exactly one is not "") in a resource itself.
+// Error: 404 if there is none.
+func (s *Store) Grant(ctx context.Context, r Resource, account, team string) (Grant, error) {
+	rows, err := s.db.Pool.Query(ctx, grantsQuery("COALESCE(a.name, '') = $3 AND COALESCE(t.name, '') = $4"), r.Namespace, r.Repository, account, team)
+	if err != nil {
+		return Grant{}, err
+	}
+	g, err := pgx.CollectExactlyOneRow(rows, scanGrant(r))
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = unknown("%s has no role of its own there", short(account+team))
+	}
+	return g, err
 }
 
 // SetGrant gives an account or a team (exactly one is not "") a role in a resource, instead of

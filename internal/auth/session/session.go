@@ -13,7 +13,7 @@
 //
 // A session ends when it wasn't used for Options.Idle, when it is Options.MaxAge old, when it or
 // all sessions of its account are revoked, when its account is disabled or deleted, or when the
-// account's 50 newest sessions are newer. PostgreSQL's clock decides. Purser writes the time of
+// account has Options.Most newer ones. PostgreSQL's clock decides. Purser writes the time of
 // the last use only every few minutes (touchInterval), so a session may end that much earlier
 // than Options.Idle after its last use.
 //
@@ -67,7 +67,7 @@ const (
 	// CacheTime is how long a process may let a session in after another process has revoked
 	// it.
 	CacheTime = 10 * time.Second
-	// maxSessions is the number of sessions that an account may have.
+	// maxSessions is the number of sessions that an account may have, by default.
 	maxSessions = 50
 	// touchInterval is the time after which the use of a session is recorded again.
 	touchInterval = 5 * time.Minute
@@ -91,8 +91,11 @@ type Options struct {
 	// https://, all requests count as sent over https, although a proxy passes them on over
 	// http. Default: each request counts as it arrives.
 	ExternalURL string
-	Log         *slog.Logger    // default slog.Default()
-	Worker      *worker.Metrics // nil: none
+	// Most is how many sessions an account has: the next log-in ends the oldest of them. Default
+	// 50.
+	Most   int
+	Log    *slog.Logger    // default slog.Default()
+	Worker *worker.Metrics // nil: none
 }
 
 // Sessions are the log-ins of browsers. All processes of a registry share them. The methods may
@@ -134,6 +137,7 @@ func NewSessions(o Options) (*Sessions, error) {
 	}
 	o.Idle = cmp.Or(o.Idle, 12*time.Hour)
 	o.MaxAge = cmp.Or(o.MaxAge, 7*24*time.Hour)
+	o.Most = cmp.Or(o.Most, maxSessions)
 	if o.Idle < time.Minute || o.MaxAge < time.Minute {
 		return nil, errors.New("session: sessions should last 1 min at least")
 	}
@@ -189,14 +193,15 @@ func (s *Sessions) CreateProved(ctx context.Context, account int64, address, use
 		_, err = tx.Exec(ctx, `
 			WITH surplus AS (
 				DELETE FROM sessions WHERE secret_hash = ANY (ARRAY(
-					SELECT secret_hash FROM sessions WHERE account_id = @account
-					ORDER BY created_at DESC, id OFFSET @others))
+					SELECT secret_hash FROM sessions
+					WHERE account_id = @account AND (SELECT count(*) FROM sessions WHERE account_id = @account) >= @most
+					ORDER BY created_at, id DESC LIMIT 1))
 			)
 			INSERT INTO sessions (secret_hash, id, account_id, created_at, last_used_at, expires_at, address, user_agent, password_state, confirmed_at)
 			VALUES (@hash, @id, @account, clock_timestamp(), clock_timestamp(), LEAST(clock_timestamp() + @age::interval, @until),
 				NULLIF(@address, ''), NULLIF(@agent, ''), @password, @confirmed)`,
 			db.Args{
-				"account": account, "others": maxSessions - 1, "hash": h[:], "id": id, "age": s.opt.MaxAge,
+				"account": account, "most": s.opt.Most, "hash": h[:], "id": id, "age": s.opt.MaxAge,
 				"address": clean(address), "agent": clean(userAgent),
 				"password": p.PasswordState, "confirmed": orNull(p.Confirmed), "until": orNull(p.Until),
 			})
@@ -302,17 +307,29 @@ func (s *Sessions) RevokeAll(ctx context.Context, account int64, but ...uuid.UUI
 // methods here: then Find doesn't return them in this process any more.
 func (s *Sessions) Forget() { s.cache.clear() }
 
-// List returns the sessions of an account that haven't ended, newest first.
-func (s *Sessions) List(ctx context.Context, account int64) ([]Session, error) {
+// List lists up to n sessions of an account that haven't ended, newest first, after the place
+// `after`. It says whether there are more.
+func (s *Sessions) List(ctx context.Context, account int64, after *Place, n int) (list []Session, more bool, err error) {
+	begin := Place{time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), uuid.Nil}
+	if after != nil {
+		begin = *after
+	}
 	rows, err := s.opt.DB.Pool.Query(ctx, `
 		SELECT id, account_id, created_at, last_used_at, expires_at, COALESCE(address, ''), COALESCE(user_agent, ''), password_state, confirmed_at
 		FROM sessions
 		WHERE account_id = $1 AND expires_at > now() AND created_at > now() - $2::interval AND last_used_at > now() - $3::interval
-		ORDER BY created_at DESC, id`, account, s.opt.MaxAge, s.opt.Idle)
-	if err != nil {
-		return nil, fmt.Errorf("listing the sessions of an account: %w", err)
+			AND created_at <= $4 AND (created_at < $4 OR id > $5)
+		ORDER BY created_at DESC, id LIMIT $6`, account, s.opt.MaxAge, s.opt.Idle, begin.Created, begin.ID, n+1)
+	if list, more, err = db.Page(rows, err, n, pgx.RowToStructByPos[Session]); err != nil {
+		return nil, false, fmt.Errorf("listing the sessions of an account: %w", err)
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[Session])
+	return list, more, nil
+}
+
+// Place is the place of a session in the list.
+type Place struct {
+	Created time.Time
+	ID      uuid.UUID
 }
 
 // Run deletes expired sessions until ctx ends; then it returns nil. Several processes may run it

@@ -95,7 +95,7 @@ func TestEnds(t *testing.T) {
 		if tt.ended && !strings.HasPrefix(tt.sql, "UPDATE accounts") {
 			wantListed = 0
 		}
-		if list, err := s.List(t.Context(), id); err != nil || len(list) != wantListed {
+		if list, _, err := s.List(t.Context(), id, nil, 100); err != nil || len(list) != wantListed {
 			t.Errorf("%s: list %v, %v", tt.sql, list, err)
 		}
 	}
@@ -178,8 +178,8 @@ func TestRevoke(t *testing.T) {
 		ids = append(ids, wantFound(t, s, secret, true, "new").ID)
 	}
 	wantFound(t, s, of, true, "bob's")
-	list, err := s.List(t.Context(), alice)
-	if err != nil || len(list) != 3 || list[0].ID != ids[2] || list[2].ID != ids[0] {
+	list, more, err := s.List(t.Context(), alice, nil, 3)
+	if err != nil || more || len(list) != 3 || list[0].ID != ids[2] || list[2].ID != ids[0] {
 		t.Errorf("alice's sessions are %+v, %v; want %v, newest first", list, err, ids)
 	}
 	if revoked, err := s.Revoke(t.Context(), bob, ids[0]); revoked || err != nil {

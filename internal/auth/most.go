@@ -1,0 +1,65 @@
+package auth
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Most says how many things there may be. What is more already stays, but no more are made. Zero
+// fields have the defaults.
+type Most struct {
+	Robots          int // of a namespace; default 10,000
+	Teams           int // of a namespace; default 1,000
+	TeamMembers     int // of a team, without those whom a group has made members; default 10,000
+	Tokens          int // personal tokens of an account, secrets of a robot; default 100
+	FederationRules int // of a robot; default 50
+}
+
+func (m Most) withDefaults() Most {
+	return Most{
+		Robots: cmp.Or(m.Robots, 10_000), Teams: cmp.Or(m.Teams, 1000), TeamMembers: cmp.Or(m.TeamMembers, 10_000),
+		Tokens: cmp.Or(m.Tokens, 100), FederationRules: cmp.Or(m.FederationRules, 50),
+	}
+}
+
+func tooManyRobots(namespace string, most int) error {
+	return exists("%s", oci.LimitText("namespace "+namespace, most, "robots", "limits.robots", "delete one that isn't used"))
+}
+
+func tooManyTeams(namespace string, most int) error {
+	return invalid("%s", oci.LimitText("namespace "+namespace, most, "teams", "limits.teams", "delete one that isn't used"))
+}
+
+func tooManyMembers(team string, most int) error {
+	return invalid("%s", oci.LimitText("team "+team, most, "members", "limits.team_members", "remove one, or make another team"))
+}
+
+func tooManyTokens(most int) error {
+	return invalid("%s", oci.LimitText("the account", most, "of these", "limits.tokens", "revoke some first"))
+}
+
+func tooManyRules(robot string, most int) error {
+	return invalid("%s", oci.LimitText("robot "+robot, most, "rules of federation", "limits.federation_rules", "leave some out"))
+}
+
+// mostFederations is how many rules of a robot are read, whatever the setting was when they were made.
+const mostFederations = 1000
+
+// countAlone lets the transactions that make robots or teams of a namespace count one after the
+// other. Each of them locks the namespace's row before, and what it makes after this lock.
+func countAlone(ctx context.Context, tx pgx.Tx, namespace int64) error {
+	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(1886745449, hashint8($1))", namespace)
+	return err
+}
+
+// underLimit says whether a query counts at most `most` rows. Its parameters are an id, and up to
+// how many rows it counts.
+func underLimit(ctx context.Context, tx pgx.Tx, query string, id int64, most int) (bool, error) {
+	var n int
+	err := tx.QueryRow(ctx, query, id, most+1).Scan(&n)
+	return n <= most, err
+}
