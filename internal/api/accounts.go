@@ -143,6 +143,7 @@ type PermissionRepository struct {
 type Permissions struct {
 	Permissions   []RobotPermission `json:"permissions" nullable:"false" doc:"Roles in repositories"`
 	NamespaceRole string            `json:"namespace_role,omitempty" enum:"read,write,maintain,admin," doc:"The role in the whole namespace; absent: none"`
+	NextPage      string            `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
 // PermissionView is the role of an account or a team in a repository or a namespace.
@@ -203,9 +204,12 @@ type MemberView struct {
 type NamespaceMember struct {
 	Name         string     `json:"name" example:"alice"`
 	Kind         string     `json:"kind" enum:"user"`
-	Teams        []TeamName `json:"teams" nullable:"false" doc:"The person's teams in the namespace"`
-	Repositories []string   `json:"repositories" nullable:"false" doc:"Names, below the namespace, of the repositories in which the person has a role of its own"`
-	Role         string     `json:"role,omitempty" enum:"read,write,maintain,admin," doc:"The person's own role in the whole namespace; absent: none"`
+	Teams        []TeamName `json:"teams" nullable:"false" maxItems:"100" doc:"The person's teams in the namespace, up to 100"`
+	Repositories []string   `json:"repositories" nullable:"false" maxItems:"100" doc:"Names, below the namespace, of the repositories in which the person has a role of its own, up to 100"`
+	// MoreTeams and MoreRepositories say that the person has more than are listed.
+	MoreTeams        bool   `json:"more_teams,omitempty" doc:"Whether there are more teams"`
+	MoreRepositories bool   `json:"more_repositories,omitempty" doc:"Whether there are more repositories"`
+	Role             string `json:"role,omitempty" enum:"read,write,maintain,admin," doc:"The person's own role in the whole namespace; absent: none"`
 }
 
 // TeamName names a team.
@@ -217,7 +221,8 @@ type TeamName struct {
 type Collaborator struct {
 	Name         string   `json:"name" example:"alice"`
 	Kind         string   `json:"kind" enum:"user"`
-	Repositories []string `json:"repositories" nullable:"false" doc:"Their names below the namespace"`
+	Repositories []string `json:"repositories" nullable:"false" maxItems:"100" doc:"Their names below the namespace, up to 100"`
+	More         bool     `json:"more_repositories,omitempty" doc:"Whether there are more repositories"`
 }
 
 // TokenView is a personal token or a refresh token in answers. The members that Quay's API has too come first, then

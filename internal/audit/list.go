@@ -64,6 +64,7 @@ func (l *Log) Append(ctx context.Context, entries ...Entry) error {
 // Bounds of a page of the listing.
 const (
 	DefaultPage = 100
+	shortPage   = 10
 	MaxPage     = 1000
 	// scanned is how many entries List examines at most for one page of the listing, if no
 	// index serves the filter.
@@ -73,7 +74,7 @@ const (
 // List returns one page of the listing of entries that the filter `f` selects: up to `n`
 // entries, newest first, after `cursor`. An empty cursor begins with the newest entry.
 // `next` is the cursor of the following page, or "" if there is none. n is by default
-// DefaultPage and at most MaxPage.
+// DefaultPage and at most MaxPage. A page whose entries are long has fewer.
 //
 // A cursor encodes the time and id of the last entry examined. The listing is sorted by
 // these, so entries that are written between two calls don't shift the pages: no entry is
@@ -95,40 +96,51 @@ func (l *Log) list(ctx context.Context, f Filter, cursor string, n, bound int) (
 	if err != nil {
 		return nil, "", err
 	}
-	limit := DefaultPage + 1 // two statements, whatever n is: each is prepared once
-	if n > DefaultPage {
+	limit := shortPage + 1 // three statements, whatever n is: each is prepared once
+	switch {
+	case n > DefaultPage:
 		limit = MaxPage + 1
+	case n > shortPage:
+		limit = DefaultPage + 1
 	}
 	sql, args := f.query(after, limit, bound)
 	rows, err := l.db.Pool.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, "", fmt.Errorf("listing the audit log: %w", err)
 	}
-	found, err := pgx.CollectRows(rows, scanRow)
+	entries, next, err := page(rows, n)
 	if err != nil {
 		return nil, "", fmt.Errorf("listing the audit log: %w", err)
 	}
-	entries, next := page(found, n)
 	return entries, next, nil
 }
 
-// page returns up to `n` of the selected entries in `found`, and the cursor of the next
-// page of the listing. The cursor is "" if found has all entries that are left.
-func page(found []row, n int) (entries []Entry, next string) {
-	entries = make([]Entry, 0, min(n, len(found)))
-	for _, r := range found {
-		if r.selected && len(entries) == n {
-			return entries, next
+// page returns up to `n` of the selected entries in `rows`, and the cursor of the next page of the
+// listing. The page ends earlier with db.PageBytes. The cursor is "" if rows has all entries that
+// are left.
+func page(rows pgx.Rows, n int) (entries []Entry, next string, err error) {
+	defer rows.Close()
+	entries = []Entry{}
+	for bytes := 0; rows.Next(); {
+		for _, value := range rows.RawValues() {
+			bytes += len(value)
+		}
+		r, err := scanRow(rows)
+		if err != nil {
+			return nil, "", err
+		}
+		if r.selected && (len(entries) == n || len(entries) > 0 && bytes > db.PageBytes) {
+			return entries, next, nil
 		}
 		next = place{r.Time, r.ID}.String()
 		if r.selected {
 			entries = append(entries, r.Entry)
 		}
 		if r.last {
-			return entries, next
+			return entries, next, nil
 		}
 	}
-	return entries, ""
+	return entries, "", rows.Err()
 }
 
 // row is an entry that the listing's query returned. `selected` says that the filter

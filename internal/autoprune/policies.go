@@ -287,8 +287,8 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 		return "", invalid("%s: a policy of a repository applies only there; leave it out", fieldRepositories).
 			WithDetail(map[string]string{"field": fieldRepositories})
 	}
-	if except == "" && len(list) >= MaxScopePolicies {
-		return "", invalid("%s has %d policies, and more aren't possible: delete one, or put their patterns together", t, len(list))
+	if most := p.opt.MostPolicies; except == "" && len(list) >= most {
+		return "", invalid("%s", oci.LimitText(t.String(), most, "policies", "limits.policies", "delete one, or put their patterns together"))
 	}
 	text, err := policy.MarshalJSON()
 	return string(text), err

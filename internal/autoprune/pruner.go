@@ -48,6 +48,9 @@ type Options struct {
 	// Nil: the configuration has none, and Run deletes the default policy that another
 	// configuration has stored.
 	Default *Policy
+	// MostPolicies is how many policies a repository, a namespace or the registry may have:
+	// MaxScopePolicies at most, which is the default.
+	MostPolicies int
 	// Grace is the grace period of policies that don't have their own. Default none.
 	Grace time.Duration
 	// Pulls returns how far the pull statistics can be trusted. Nil: there are no
@@ -102,6 +105,7 @@ func New(o Options) (*Pruner, error) {
 	o.Background = cmp.Or(o.Background, o.DB)
 	o.Interval = cmp.Or(o.Interval, 30*time.Second)
 	o.Lease = cmp.Or(o.Lease, time.Minute)
+	o.MostPolicies = min(cmp.Or(o.MostPolicies, MaxScopePolicies), MaxScopePolicies)
 	o.Turn = cmp.Or(o.Turn, 10*time.Second)
 	o.Batch = cmp.Or(o.Batch, 1000)
 	o.Page = cmp.Or(o.Page, 5000)

@@ -318,7 +318,7 @@ func (s *storm) changePolicy(ctx context.Context, target autoprune.Target) error
 
 func (s *storm) changeProtection(ctx context.Context, namespace, path string) error {
 	scope := pick([]catalog.ProtectionScope{{}, {Namespace: namespace}, {Repository: path}})
-	rules, err := s.catalog.ProtectionRules(ctx, scope)
+	rules, _, err := s.catalog.ProtectionRules(ctx, scope, catalog.RulePlace{}, 1000)
 	if err != nil {
 		return err
 	}

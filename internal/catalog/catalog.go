@@ -87,7 +87,10 @@ type Options struct {
 	// returns a description of the difference, or "" if there is none. It is called outside of
 	// transactions. Nil: objects aren't checked.
 	Look func(ctx context.Context, key string, size int64) (wrong string, err error)
-	Log  *slog.Logger // default slog.Default()
+	// MostProtectionRules is how many rules a repository, a namespace or the registry may have that
+	// protect tags. Default MaxProtectionRules.
+	MostProtectionRules int
+	Log                 *slog.Logger // default slog.Default()
 }
 
 // Catalog reads and writes the metadata. Its methods may be called
@@ -110,6 +113,7 @@ func New(o Options) *Catalog {
 	o.ManifestCacheBytes = cmp.Or(o.ManifestCacheBytes, 64<<20)
 	o.CacheEntries = cmp.Or(o.CacheEntries, 100_000)
 	o.MaxRequest = cmp.Or(o.MaxRequest, 2*time.Hour)
+	o.MostProtectionRules = cmp.Or(o.MostProtectionRules, MaxProtectionRules)
 	o.Background = cmp.Or(o.Background, o.DB)
 	o.Log = cmp.Or(o.Log, slog.Default())
 	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o)}

@@ -11,12 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
 // MaxProtectionRules is how many rules one scope (a repository, a namespace or the registry)
-// may have.
-const MaxProtectionRules = 100
+// may have by default. A namespace with its repositories may have rulesOfNamespace times as many,
+// since each process keeps all rules in memory.
+const MaxProtectionRules, rulesOfNamespace = 100, 10
 
 // ProtectionScope says to which tags a rule applies: to the tags of one repository, of one
 // namespace or, for the zero value, of the whole registry.
@@ -228,42 +230,70 @@ func (c *Catalog) ProtectionOf(ctx context.Context, path, tag string) (*Protecti
 // HoldsIn says whether the rule applies in a repository.
 func (r *ProtectionRule) HoldsIn(t Repository) bool { return r.holds(repository{t.NamespaceID, t.ID}) }
 
-// ProtectionRules lists the rules of exactly this scope, oldest first. For a repository it
-// leaves out the rules of the repository's namespace and of the registry; for a namespace it
-// leaves out the rules of its repositories and of the registry. Error: NAME_UNKNOWN.
-func (c *Catalog) ProtectionRules(ctx context.Context, s ProtectionScope) ([]ProtectionRule, error) {
-	var list []ProtectionRule
-	err := pgx.BeginFunc(ctx, c.db.Pool, func(tx pgx.Tx) error {
+// RulePlace is the place of a rule in the list.
+type RulePlace struct {
+	Created time.Time
+	ID      uuid.UUID
+}
+
+// ProtectionRules lists up to n rules of exactly this scope, oldest first, after the place `after`,
+// whose zero value is before the first. It says whether there are more. For a repository it leaves
+// out the rules of the repository's namespace and of the registry; for a namespace it leaves out the
+// rules of its repositories and of the registry. Error: NAME_UNKNOWN.
+func (c *Catalog) ProtectionRules(ctx context.Context, s ProtectionScope, after RulePlace, n int) (list []ProtectionRule, more bool, err error) {
+	err = pgx.BeginFunc(ctx, c.db.Pool, func(tx pgx.Tx) error {
 		namespace, repository, err := lockScope(ctx, tx, s)
 		if err != nil {
 			return err
 		}
-		list, err = rulesOf(ctx, tx, s, namespace, repository)
+		list, more, err = rulesOf(ctx, tx, s, namespace, repository, after, n)
 		return err
 	})
 	if err != nil && !isClientError(err) {
-		return nil, fmt.Errorf("listing the rules that protect tags of %s: %w", s, err)
+		return nil, false, fmt.Errorf("listing the rules that protect tags of %s: %w", s, err)
 	}
-	return list, err
+	return list, more, err
 }
 
-func rulesOf(ctx context.Context, tx pgx.Tx, s ProtectionScope, namespace, repository *int64) ([]ProtectionRule, error) {
+func rulesOf(ctx context.Context, tx pgx.Tx, s ProtectionScope, namespace, repository *int64, after RulePlace, n int) ([]ProtectionRule, bool, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT uuid, pattern, created_at FROM tagprotectionrules
-		WHERE namespace_id IS NOT DISTINCT FROM $1 AND repository_id IS NOT DISTINCT FROM $2
-		ORDER BY created_at, uuid`, namespace, repository)
-	if err != nil {
-		return nil, err
-	}
-	list := []ProtectionRule{}
-	r := ProtectionRule{Scope: s}
-	var pattern string
-	_, err = pgx.ForEachRow(rows, []any{&r.ID, &pattern, &r.Created}, func() error {
+		WHERE namespace_id IS NOT DISTINCT FROM $1 AND repository_id IS NOT DISTINCT FROM $2 AND (created_at, uuid) > ($3, $4)
+		ORDER BY created_at, uuid LIMIT $5`, namespace, repository, after.Created, after.ID, n+1)
+	return db.Page(rows, err, n, func(row pgx.CollectableRow) (ProtectionRule, error) {
+		r := ProtectionRule{Scope: s}
+		var pattern string
+		err := row.Scan(&r.ID, &pattern, &r.Created)
 		r.read(pattern)
-		list = append(list, r)
-		return nil
+		return r, err
 	})
-	return list, err
+}
+
+// admitRule returns an error if the scope has the rule already, or may have no further one.
+func (c *Catalog) admitRule(ctx context.Context, tx pgx.Tx, s ProtectionScope, pattern oci.TagPattern, namespace, repository *int64) error {
+	var same *uuid.UUID
+	var own, all int
+	err := tx.QueryRow(ctx, `
+		SELECT (SELECT uuid FROM tagprotectionrules
+				WHERE namespace_id IS NOT DISTINCT FROM $1 AND repository_id IS NOT DISTINCT FROM $2 AND pattern = $3 LIMIT 1),
+			(SELECT count(*) FROM tagprotectionrules
+				WHERE namespace_id IS NOT DISTINCT FROM $1 AND repository_id IS NOT DISTINCT FROM $2),
+			(SELECT count(*) FROM tagprotectionrules WHERE namespace_id = $1)`, namespace, repository, pattern.String()).Scan(&same, &own, &all)
+	most := c.opt.MostProtectionRules
+	const wayOut = "join patterns with |, or remove some"
+	switch {
+	case err != nil:
+		return err
+	case same != nil:
+		return oci.Errorf(oci.Unsupported, "%s has the rule %q already: it is %s", s, pattern, same).
+			WithStatus(http.StatusBadRequest).WithDetail(map[string]string{"uuid": same.String()})
+	case own >= most:
+		return oci.Errorf(oci.Unsupported, "%s", oci.LimitText(s.String(), most, "rules", "limits.protection_rules", wayOut)).WithStatus(http.StatusBadRequest)
+	case all >= rulesOfNamespace*most:
+		return oci.Errorf(oci.Unsupported, "%s", oci.LimitText("a namespace with its repositories", rulesOfNamespace*most, "rules", "limits.protection_rules", wayOut)).
+			WithStatus(http.StatusBadRequest)
+	}
+	return nil
 }
 
 // lockScope locks the scope's namespace or repository against deletion and returns their ids.
@@ -293,25 +323,14 @@ func namespaceUnknown(name string) error {
 
 // CreateProtectionRule makes a rule. From then on no client can move or delete a tag that
 // matches, whether the tag existed before or not. Errors: NAME_UNKNOWN; UNSUPPORTED with
-// status 400 if the scope has the same rule already, or has MaxProtectionRules rules.
+// status 400 if the scope has the same rule already, or as many as it may have.
 func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, pattern oci.TagPattern) (ProtectionRule, error) {
 	rule := ProtectionRule{ID: uuid.New(), Scope: s, Pattern: pattern}
 	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {
-		have, err := rulesOf(ctx, tx, s, namespace, repository)
-		if err != nil {
+		if err := c.admitRule(ctx, tx, s, pattern, namespace, repository); err != nil {
 			return err
 		}
-		for _, other := range have {
-			if other.Pattern.String() == pattern.String() {
-				return oci.Errorf(oci.Unsupported, "%s has the rule %q already: it is %s", s, pattern, other.ID).
-					WithStatus(http.StatusBadRequest).WithDetail(map[string]string{"uuid": other.ID.String()})
-			}
-		}
-		if len(have) >= MaxProtectionRules {
-			return oci.Errorf(oci.Unsupported, "%s has %d rules, and more are not possible: join patterns with |, or remove some", s, len(have)).
-				WithStatus(http.StatusBadRequest)
-		}
-		err = tx.QueryRow(ctx, `
+		err := tx.QueryRow(ctx, `
 			INSERT INTO tagprotectionrules (uuid, namespace_id, repository_id, pattern) VALUES ($1, $2, $3, $4)
 			RETURNING created_at`, rule.ID, namespace, repository, pattern.String()).Scan(&rule.Created)
 		if err != nil {

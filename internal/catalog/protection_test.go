@@ -236,7 +236,7 @@ func TestProtectionRules(t *testing.T) {
 		if !strings.Contains(err.Error(), first.ID.String()) {
 			t.Errorf("the error %v doesn't name the rule", err)
 		}
-		list, err := b.ProtectionRules(ctx, s)
+		list, _, err := b.ProtectionRules(ctx, s, catalog.RulePlace{}, 1000)
 		if err != nil || len(list) != 2 || list[0].ID != first.ID || list[1].Pattern.String() != "w.*" || list[0].Scope != s || list[0].Created.IsZero() {
 			t.Errorf("rules of %s: %+v, %v", s, list, err)
 		}
@@ -253,7 +253,7 @@ func TestProtectionRules(t *testing.T) {
 	for _, s := range []catalog.ProtectionScope{{Namespace: "nowhere"}, {Repository: "acme/nothing"}} {
 		_, err := b.CreateProtectionRule(ctx, s, tagPattern(t, "v.*"))
 		catalogtest.WantCode(t, err, oci.NameUnknown)
-		_, err = b.ProtectionRules(ctx, s)
+		_, _, err = b.ProtectionRules(ctx, s, catalog.RulePlace{}, 1000)
 		catalogtest.WantCode(t, err, oci.NameUnknown)
 		catalogtest.WantCode(t, b.DeleteProtectionRule(ctx, s, uuid.New()), oci.NameUnknown)
 	}

@@ -42,6 +42,7 @@ type Config struct {
 	Trash            Trash
 	Webhooks         Webhooks
 	Auth             Auth
+	Limits           Limits
 	Cache            Cache
 
 	sources map[string]string // where each key's value comes from; a missing key has its default
@@ -83,6 +84,20 @@ type Uploads struct {
 	// MaxOpen, MaxClientOpen and MaxAccountOpen limit the open uploads of all, of one client
 	// and of one account. 0: no limit.
 	MaxOpen, MaxClientOpen, MaxAccountOpen int
+}
+
+// Limits say how many things accounts may make. What is more already stays.
+type Limits struct {
+	Robots          int // of a namespace
+	Teams           int // of a namespace
+	TeamMembers     int // of a team
+	Tokens          int // personal tokens of an account, secrets of a robot
+	FederationRules int // of a robot
+	Sessions        int // log-ins of browsers of an account; a further one ends the oldest
+	Policies        int // of a repository, a namespace or the registry
+	ProtectionRules int // of a repository, a namespace or the registry
+	Webhooks        int // of a namespace
+	Reporters       int // of holds, of an account in a namespace
 }
 
 // GC configures garbage collection.

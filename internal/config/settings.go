@@ -156,6 +156,17 @@ var settings = append([]setting{
 		return intField{&c.Uploads.MaxAccountOpen, 0, math.MaxInt32}
 	}},
 
+	{key: "limits.robots", def: "10000", field: func(c *Config) field { return intField{&c.Limits.Robots, 1, 1_000_000} }},
+	{key: "limits.teams", def: "1000", field: func(c *Config) field { return intField{&c.Limits.Teams, 1, 1_000_000} }},
+	{key: "limits.team_members", def: "10000", field: func(c *Config) field { return intField{&c.Limits.TeamMembers, 1, 1_000_000} }},
+	{key: "limits.tokens", def: "100", field: func(c *Config) field { return intField{&c.Limits.Tokens, 1, 10_000} }},
+	{key: "limits.federation_rules", def: "50", field: func(c *Config) field { return intField{&c.Limits.FederationRules, 1, 1000} }},
+	{key: "limits.sessions", def: "50", field: func(c *Config) field { return intField{&c.Limits.Sessions, 1, 10_000} }},
+	{key: "limits.policies", def: "32", field: func(c *Config) field { return intField{&c.Limits.Policies, 1, 32} }},
+	{key: "limits.protection_rules", def: "100", field: func(c *Config) field { return intField{&c.Limits.ProtectionRules, 1, 10_000} }},
+	{key: "limits.webhooks", def: "32", field: func(c *Config) field { return intField{&c.Limits.Webhooks, 1, 1000} }},
+	{key: "limits.reporters", def: "100", field: func(c *Config) field { return intField{&c.Limits.Reporters, 1, 10_000} }},
+
 	{key: "manifests.sparse_indexes", def: "false", field: func(c *Config) field { return boolField{&c.Manifests.SparseIndexes} }},
 
 	{key: "cache.enabled", def: "true", field: func(c *Config) field { return boolField{&c.Cache.Enabled} }},

@@ -94,6 +94,9 @@ type Options struct {
 	DB *db.DB // required
 	// MaxDigests is how many digests a reporter may hold. Default DefaultMaxDigests.
 	MaxDigests int
+	// MostReporters is how many reporters an account may have in a namespace, and how many for the
+	// whole registry. Default 100.
+	MostReporters int
 	// MaxLease is the longest lease. Default DefaultMaxLease.
 	MaxLease time.Duration
 	// Patience is how long a report waits for locks, above all for deletions that are under
@@ -124,6 +127,7 @@ func New(o Options) (*Holds, error) {
 		return nil, errors.New("hold: a database is required")
 	}
 	o.MaxDigests = cmp.Or(o.MaxDigests, DefaultMaxDigests)
+	o.MostReporters = cmp.Or(o.MostReporters, maxReporters)
 	o.MaxLease = cmp.Or(o.MaxLease, DefaultMaxLease)
 	o.Patience = cmp.Or(o.Patience, 20*time.Second)
 	o.Log = cmp.Or(o.Log, slog.Default())

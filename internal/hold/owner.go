@@ -37,11 +37,11 @@ func (b By) id() *int64 {
 
 // Places that reporters take in a namespace, or as reporters of the whole registry.
 const (
-	// maxReporters is how many places an account may take.
+	// maxReporters is how many places an account may take by default.
 	maxReporters = 100
-	// fullReporters is how many places there are before an account that has taken its share
-	// of them gets no more.
-	fullReporters = 1000
+	// fullReporters is how many times as many places there are as one account may take, before an
+	// account that has taken its share of them gets no more.
+	fullReporters = 10
 	// ownShare is that share: so many places an account gets whatever the others have taken.
 	ownShare = 10
 	// maxHolders is how many reporters a list names for one digest.
@@ -88,6 +88,7 @@ func (t *reporting) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	most := int64(t.h.opt.MostReporters)
 	var mine, all int64
 	err = t.tx.QueryRow(ctx, `
 		SELECT count(*) FILTER (WHERE owner_id IS NOT DISTINCT FROM $2), count(*) FROM holdreporters
@@ -95,10 +96,10 @@ func (t *reporting) make(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case mine >= maxReporters:
-		return oci.Errorf(oci.Unsupported, "there are %d reporters of yours already: delete one first, or report by another account", mine).
+	case mine >= most:
+		return oci.Errorf(oci.Unsupported, "%s", oci.LimitText("the account", int(most), "reporters there", "limits.reporters", "delete one first, or report by another account")).
 			WithStatus(http.StatusConflict)
-	case all >= fullReporters && mine >= ownShare:
+	case all >= fullReporters*most && mine >= ownShare:
 		return oci.Errorf(oci.Unsupported, "there are %d reporters already, %d of them yours: delete one first", all, mine).
 			WithStatus(http.StatusConflict)
 	}

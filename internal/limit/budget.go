@@ -259,6 +259,16 @@ func (l *Lease) take(ctx context.Context, n int64, stream bool, wait time.Durati
 	return 0, err
 }
 
+// Held returns how many bytes the lease has.
+func (l *Lease) Held() int64 {
+	if l == nil {
+		return 0
+	}
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	return l.held
+}
+
 // Give gives n bytes back.
 func (l *Lease) Give(n int64) {
 	if l == nil || n == 0 {

@@ -49,12 +49,27 @@ func (s *Server) Call(ctx context.Context, method, target string, body []byte) (
 	if body != nil {
 		r.Body = countedBody{r.Body, inner, nil}
 	}
+	before := o.Lease.Held()
 	mounted.Handler.ServeHTTP(inner, r.WithContext(context.WithValue(ctx, observationKey{}, inner)))
+	o.Lease.Give(o.Lease.Held() - before)
+	if n := int64(reply.body.Len()); n > smallReply {
+		if _, err := o.Lease.Take(ctx, replyMemory*n); err != nil {
+			return nil, err
+		}
+	}
 	if inner.Err != nil {
 		o.Err = inner.Err // for the log
 	}
 	return &Reply{Status: inner.status, Header: reply.header, Body: reply.body.Bytes()}, nil
 }
+
+const (
+	// smallReply is the size in bytes of the longest reply that doesn't count in the memory budget.
+	smallReply = 16 << 10
+	// replyMemory is how many bytes of memory the caller needs for each byte of a longer one: the
+	// reply, what it decodes, and the page that it makes of it.
+	replyMemory = 4
+)
 
 // recorded is the ResponseWriter of a Call. Its answer is kept in memory, so only interfaces
 // whose answers are bounded should be called.

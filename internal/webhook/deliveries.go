@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -64,16 +65,14 @@ func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID,
 			WHERE webhook = $1 AND created_at <= $2 AND (created_at, id) < ($2, $3)) d
 		WHERE $4::text = '' OR state = $4
 		ORDER BY created_at DESC, id DESC LIMIT $5`, id, before, last, state, n+1)
+	list, more, err := db.Page(rows, err, n, pgx.RowToStructByPos[Delivery])
 	if err != nil {
 		return nil, "", fmt.Errorf("listing the notices of a webhook: %w", err)
 	}
-	if list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Delivery]); err != nil {
-		return nil, "", fmt.Errorf("listing the notices of a webhook: %w", err)
-	}
-	if len(list) > n {
-		list = list[:n]
-		b := binary.BigEndian.AppendUint64(nil, uint64(list[n-1].Created.UnixMicro()))
-		next = base64.RawURLEncoding.EncodeToString(append(b, list[n-1].ID[:]...))
+	if more {
+		last := list[len(list)-1]
+		b := binary.BigEndian.AppendUint64(nil, uint64(last.Created.UnixMicro()))
+		next = base64.RawURLEncoding.EncodeToString(append(b, last.ID[:]...))
 	}
 	return list, next, nil
 }

@@ -23,7 +23,7 @@ import (
 
 // Bounds of webhooks.
 const (
-	maxHooks = 32   // of a namespace
+	maxHooks = 32   // of a namespace, by default
 	maxURL   = 2048 // bytes
 	maxTitle = 256  // bytes
 )
@@ -138,20 +138,27 @@ func namespaceID(ctx context.Context, q db.Querier, name, lock string) (id int64
 	return id, nil
 }
 
-// Hooks lists the webhooks of a namespace, oldest first. It returns the error
-// NAME_UNKNOWN if the namespace doesn't exist.
-func (s *Sender) Hooks(ctx context.Context, namespace string) ([]Hook, error) {
+// HookPlace is the place of a webhook in the list.
+type HookPlace struct {
+	Created time.Time
+	ID      uuid.UUID
+}
+
+// Hooks lists up to n webhooks of a namespace, oldest first, after the place `after`, whose zero
+// value is before the first. It says whether there are more. It returns the error NAME_UNKNOWN if
+// the namespace doesn't exist.
+func (s *Sender) Hooks(ctx context.Context, namespace string, after HookPlace, n int) (list []Hook, more bool, err error) {
 	id, err := namespaceID(ctx, s.opt.DB.Pool, namespace, "")
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	rows, err := s.opt.DB.Pool.Query(ctx, `
 		SELECT uuid, title, url, events, enabled, COALESCE(disabled_reason, ''), created_at, updated_at
-		FROM webhooks WHERE namespace_id = $1 ORDER BY created_at, uuid`, id)
-	if err != nil {
-		return nil, fmt.Errorf("listing the webhooks of %s: %w", namespace, err)
+		FROM webhooks WHERE namespace_id = $1 AND (created_at, uuid) > ($2, $3) ORDER BY created_at, uuid LIMIT $4`, id, after.Created, after.ID, n+1)
+	if list, more, err = db.Page(rows, err, n, pgx.RowToStructByPos[Hook]); err != nil {
+		return nil, false, fmt.Errorf("listing the webhooks of %s: %w", namespace, err)
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[Hook])
+	return list, more, nil
 }
 
 // Hook returns a webhook of a namespace. It returns the error NAME_UNKNOWN if the
@@ -234,8 +241,8 @@ func (s *Sender) CreateHook(ctx context.Context, namespace string, c HookChange)
 		if err := tx.QueryRow(ctx, "SELECT count(*) FROM webhooks WHERE namespace_id = $1", owner).Scan(&n); err != nil {
 			return err
 		}
-		if n >= maxHooks {
-			return oci.Errorf(oci.Unsupported, "namespace %s has %d webhooks already, the most that is possible; delete one that isn't needed", namespace, n).
+		if most := s.opt.MostHooks; n >= most {
+			return oci.Errorf(oci.Unsupported, "%s", oci.LimitText("namespace "+namespace, most, "webhooks", "limits.webhooks", "delete one that isn't needed")).
 				WithStatus(http.StatusBadRequest)
 		}
 		err := tx.QueryRow(ctx, `

@@ -204,7 +204,7 @@ func TestSecretsOfWebhooks(t *testing.T) {
 	if want := sign(id.String(), time.Unix(stamp, 0), r.body); r.header.Get("Webhook-Signature") != want {
 		t.Errorf("signed %q, want %q", r.header.Get("Webhook-Signature"), want)
 	}
-	list, err := s.Hooks(t.Context(), "app")
+	list, _, err := s.Hooks(t.Context(), "app", HookPlace{}, 100)
 	must(t, err)
 	other := "another secret, also of twenty-four bytes or more"
 	must(t, s.UpdateHook(t.Context(), "app", h.ID, HookChange{Secret: &other, URL: text("https://hooks.example.com/token-in-a-path")}))

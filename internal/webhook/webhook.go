@@ -155,6 +155,8 @@ type Options struct {
 	// Look is how often the dispatcher looks for new entries in the audit log while a
 	// webhook is enabled. Default 1 s.
 	Look time.Duration
+	// MostHooks is how many webhooks a namespace may have. Default 32.
+	MostHooks int
 	// MaxWaiting is how many notices may wait for a webhook before the registry disables
 	// it. Default 100,000.
 	MaxWaiting int
@@ -196,6 +198,7 @@ func (o *Options) defaults() {
 	def(&o.MaxWaiting, 100_000)
 	o.RetryMax = min(max(o.RetryMax, o.RetryMin), maxRetry)
 	o.RetryMin = min(o.RetryMin, o.RetryMax)
+	o.MostHooks = cmp.Or(o.MostHooks, maxHooks)
 	o.Lease = max(o.Lease, 2*o.Timeout+5*time.Second)
 	o.Log = cmp.Or(o.Log, slog.Default())
 }

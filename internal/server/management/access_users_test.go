@@ -155,7 +155,7 @@ func TestOwnAccount(t *testing.T) {
 	reader.Manage(t, "GET", "/user", "").Refused(t, 401, "invalid_token", "")
 	r.with(servertest.Basic("reader", "new-password")).Manage(t, "GET", "/user", "").WantStatus(t, 200)
 	r.with(servertest.Bearer(token.Token.Code)).Manage(t, "GET", "/user", "").WantStatus(t, 200)
-	left, err := r.Auth.Sessions().List(t.Context(), r.account(t, "reader").ID)
+	left, _, err := r.Auth.Sessions().List(t.Context(), r.account(t, "reader").ID, nil, 100)
 	if err != nil || len(left) != 0 {
 		t.Errorf("%v %v", left, err)
 	}

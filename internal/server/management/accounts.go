@@ -123,7 +123,7 @@ type OwnChangeForm struct {
 
 // TransformSchema adds the members of Quay's answer that can't be changed.
 func (OwnChangeForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "anonymous", "username", "verified", "can_create_repo", "preferred_namespace", "organizations", "logins",
+	return readOnly(s, "anonymous", "username", "verified", "can_create_repo", "preferred_namespace", "organizations", "next_page", "logins",
 		"super_user", "is_me", "has_password_set", "robot")
 }
 
@@ -152,7 +152,7 @@ func (a *API) addOwnAccount() {
 		if err := a.opt.Accounts.ChangeAccount(ctx, p.Name, change); err != nil {
 			return nil, err
 		}
-		user, err := a.user(ctx)
+		user, err := a.user(ctx, Paging{})
 		return &output{user}, err
 	})
 }

@@ -262,6 +262,9 @@ func (a *API) exportLogs(ctx context.Context, f audit.Filter, detail map[string]
 	if a.opt.Audit == nil {
 		return nil, errNoLog
 	}
+	if _, err := server.Observed(ctx).Lease.Take(ctx, listMemory); err != nil { // it reads page by page
+		return nil, err
+	}
 	if err := a.logExport(ctx, f, detail); err != nil {
 		return nil, err
 	}

@@ -289,6 +289,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.server.Fail(w, r, err)
 		return
 	}
+	if w, err = op.reserve(w, r); err != nil {
+		a.server.Fail(w, r, err)
+		return
+	}
 	op.handle(humago.NewContext(op.Operation, r, w))
 }
 

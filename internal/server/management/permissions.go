@@ -68,7 +68,10 @@ type roleRoutes struct {
 // namespace.
 func (a *API) addPermissions() {
 	const inRepository, inNamespace = "/repository/{repository}/permissions", "/organization/{orgname}/permissions"
-	addRoles[ScopeOfRepository, struct {
+	addRoles[struct {
+		ScopeOfRepository
+		Paging
+	}, struct {
 		ScopeOfRepository
 		UserOf
 	}, struct {
@@ -76,7 +79,10 @@ func (a *API) addPermissions() {
 		UserOf
 		RoleBody
 	}](a, roleRoutes{"listRepoUserPermissions", "UserPermissions", inRepository + "/user", "/{username}", "accounts", "a repository"})
-	addRoles[ScopeOfRepository, struct {
+	addRoles[struct {
+		ScopeOfRepository
+		Paging
+	}, struct {
 		ScopeOfRepository
 		TeamOf
 	}, struct {
@@ -84,7 +90,10 @@ func (a *API) addPermissions() {
 		TeamOf
 		RoleBody
 	}](a, roleRoutes{"listRepoTeamPermissions", "TeamPermissions", inRepository + "/team", "/{teamname}", "teams", "a repository"})
-	addRoles[ScopeOfNamespace, struct {
+	addRoles[struct {
+		ScopeOfNamespace
+		Paging
+	}, struct {
 		ScopeOfNamespace
 		UserOf
 	}, struct {
@@ -92,7 +101,10 @@ func (a *API) addPermissions() {
 		UserOf
 		RoleBody
 	}](a, roleRoutes{"listOrgUserPermissions", "OrgUserPermissions", inNamespace + "/user", "/{username}", "accounts", "a whole namespace"})
-	addRoles[ScopeOfNamespace, struct {
+	addRoles[struct {
+		ScopeOfNamespace
+		Paging
+	}, struct {
 		ScopeOfNamespace
 		TeamOf
 	}, struct {
@@ -109,7 +121,7 @@ func (a *API) addPermissions() {
 		Role string `json:"role" enum:"read,write,maintain,admin"`
 	}
 	type roleList struct {
-		Permissions []role `json:"permissions" nullable:"false"`
+		Permissions []role `json:"permissions" nullable:"false" maxItems:"1"`
 	}
 	type output struct{ Body roleList }
 	all := accessOperation("permission", "getUserTransitivePermission", http.MethodGet, inRepository+"/user/{username}/transitive", "Get the role that an account has in a repository by whatever way")
@@ -166,7 +178,8 @@ func viewPermission(g auth.Grant) api.PermissionView {
 
 // permissionMap is the answer to a request for a list of roles.
 type permissionMap struct {
-	Permissions map[string]api.PermissionView `json:"permissions" doc:"By the names of those who have the roles"`
+	Permissions map[string]api.PermissionView `json:"permissions" doc:"By the names of those who have the roles, in the order of which they come in pages"`
+	NextPage    string                        `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
 type (
@@ -176,18 +189,27 @@ type (
 
 // addRoles adds the operations on the roles of accounts or teams in a repository or a namespace.
 // L is the input of the list, I that of a single role, P that with a new role.
-func addRoles[L located, I granted, P granting](a *API, texts roleRoutes) {
+func addRoles[L interface {
+	located
+	paged
+}, I granted, P granting](a *API, texts roleRoutes) {
 	add(a, auth.Administer, accessOperation("permission", texts.list, http.MethodGet, texts.path, "List the roles of "+texts.who+" in "+texts.where),
 		func(ctx context.Context, in *L) (*permissionsOutput, error) {
 			if err := a.hasRepository(ctx, (*in).resource()); err != nil {
 				return nil, err
 			}
-			found, err := a.opt.Accounts.Grants(ctx, (*in).resource())
-			out := permissionMap{map[string]api.PermissionView{}}
+			after, err := (*in).page().after(texts.who)
+			if err != nil {
+				return nil, err
+			}
+			found, more, err := a.opt.Accounts.Grants(ctx, (*in).resource(), texts.who == "teams", after, (*in).page().most())
+			out := permissionMap{Permissions: map[string]api.PermissionView{}}
 			for _, g := range found {
-				if (g.Team == "") == (texts.who == "accounts") {
-					out.Permissions[g.Account+g.Team] = viewPermission(g)
-				}
+				out.Permissions[g.Account+g.Team] = viewPermission(g)
+			}
+			if more {
+				last := found[len(found)-1]
+				out.NextPage = cursor(texts.who, last.Account+last.Team)
 			}
 			return &permissionsOutput{out}, err
 		})

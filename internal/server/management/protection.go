@@ -16,7 +16,8 @@ import (
 )
 
 type protectionList struct {
-	Rules []api.ProtectionRule `json:"rules" nullable:"false" doc:"Oldest first"`
+	Rules    []api.ProtectionRule `json:"rules" nullable:"false" doc:"Oldest first"`
+	NextPage string               `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
 // newProtectionRule is the body of a request to protect tags.
@@ -34,10 +35,9 @@ type createdRule struct {
 	Warnings []string `json:"warnings,omitempty" doc:"Unintended tags that the pattern may protect"`
 }
 
-// ScopeOfRepository, ScopeOfNamespace and ScopeOfAll are inputs of operations that concern one
-// repository, one namespace or the whole registry. ScopeOfRepository and ScopeOfNamespace have
-// the path parameter that names the repository or namespace. The types are exported because
-// huma finds parameters only in exported types.
+// ScopeOfRepository and ScopeOfNamespace are inputs of operations that concern one repository or
+// one namespace, which the path parameter names. The types are exported because huma finds
+// parameters only in exported types.
 type (
 	ScopeOfRepository struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
@@ -45,7 +45,6 @@ type (
 	ScopeOfNamespace struct {
 		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
 	}
-	ScopeOfAll struct{}
 )
 
 func (a *API) addProtection() {
@@ -60,8 +59,14 @@ func (a *API) addProtection() {
 	repository := func(in ScopeOfRepository) catalog.ProtectionScope {
 		return catalog.ProtectionScope{Repository: in.Repository}
 	}
+	type repoList struct {
+		ScopeOfRepository
+		Paging
+	}
 	addProtection(a, protectionTexts{"Repo", "/repository/{repository}", "a repository"},
-		func(in *ScopeOfRepository) catalog.ProtectionScope { return repository(*in) },
+		func(in *repoList) (catalog.ProtectionScope, Paging) {
+			return repository(in.ScopeOfRepository), in.Paging
+		},
 		func(in *repoCreate) (catalog.ProtectionScope, string) {
 			return repository(in.ScopeOfRepository), in.Body.Pattern
 		},
@@ -79,8 +84,12 @@ func (a *API) addProtection() {
 	namespace := func(in ScopeOfNamespace) catalog.ProtectionScope {
 		return catalog.ProtectionScope{Namespace: in.Namespace}
 	}
+	type orgList struct {
+		ScopeOfNamespace
+		Paging
+	}
 	addProtection(a, protectionTexts{"Org", "/organization/{orgname}", "all repositories of a namespace"},
-		func(in *ScopeOfNamespace) catalog.ProtectionScope { return namespace(*in) },
+		func(in *orgList) (catalog.ProtectionScope, Paging) { return namespace(in.ScopeOfNamespace), in.Paging },
 		func(in *orgCreate) (catalog.ProtectionScope, string) {
 			return namespace(in.ScopeOfNamespace), in.Body.Pattern
 		},
@@ -90,7 +99,7 @@ func (a *API) addProtection() {
 		UUID string `path:"uuid" doc:"Identifier of the rule"`
 	}
 	addProtection(a, protectionTexts{"All", "", "all repositories"},
-		func(*ScopeOfAll) (none catalog.ProtectionScope) { return none },
+		func(in *Paging) (none catalog.ProtectionScope, page Paging) { return none, *in },
 		func(in *allCreate) (none catalog.ProtectionScope, pattern string) { return none, in.Body.Pattern },
 		func(in *allDelete) (none catalog.ProtectionScope, id string) { return none, in.UUID })
 }
@@ -102,10 +111,10 @@ type protectionTexts struct{ name, path, of string }
 
 // addProtection adds the operations on the tag protection rules of one scope: a repository, a
 // namespace or the whole registry. The type parameters are the inputs for listing (L), creating
-// (C) and deleting (D) rules. From such an input, `ofList` returns the scope, `ofCreate` the
+// (C) and deleting (D) rules. From such an input, `ofList` returns the scope and the page, `ofCreate` the
 // scope and the pattern of the new rule, and `ofDelete` the scope and the id of the rule to
 // delete.
-func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) catalog.ProtectionScope,
+func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) (catalog.ProtectionScope, Paging),
 	ofCreate func(*C) (catalog.ProtectionScope, string), ofDelete func(*D) (catalog.ProtectionScope, string),
 ) {
 	c, path, tags := a.catalog, text.path+"/tagprotection", []string{"tagprotection"}
@@ -116,12 +125,21 @@ func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) ca
 		Description: "Lists the rules of exactly this scope, without those of larger or smaller scopes that hold here too.",
 		Errors:      []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *L) (*listOutput, error) {
-		rules, err := c.ProtectionRules(ctx, ofList(in))
-		out := &listOutput{protectionList{[]api.ProtectionRule{}}}
+		scope, page := ofList(in)
+		var after catalog.RulePlace
+		if _, err := parseCursor(page.NextPage, "rule", &after); err != nil {
+			return nil, err
+		}
+		rules, more, err := c.ProtectionRules(ctx, scope, after, page.most())
+		out := &listOutput{protectionList{Rules: []api.ProtectionRule{}}}
 		for _, r := range rules {
 			out.Body.Rules = append(out.Body.Rules, api.ProtectionRule{
 				UUID: r.ID.String(), Pattern: r.Pattern.String(), Warnings: r.Pattern.Warnings(), Problem: r.Problem, CreatedAt: r.Created.UTC(),
 			})
+		}
+		if more {
+			last := rules[len(rules)-1]
+			out.Body.NextPage = cursor("rule", catalog.RulePlace{Created: last.Created, ID: last.ID})
 		}
 		return out, err
 	})

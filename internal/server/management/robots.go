@@ -2,6 +2,7 @@ package management
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -99,10 +100,12 @@ func (a *API) addRobots() {
 	addRobotSecrets[struct {
 		RobotsOfNamespace
 		RobotItem
-	}, struct {
+		RegenerationBody
+	}](a, namespace)
+	addRobotPermissions[struct {
 		RobotsOfNamespace
 		RobotItem
-		RegenerationBody
+		Paging
 	}](a, namespace)
 	addFederation[struct {
 		RobotsOfNamespace
@@ -132,10 +135,12 @@ func (a *API) addRobots() {
 	addRobotSecrets[struct {
 		RobotsOfUser
 		RobotItem
-	}, struct {
+		RegenerationBody
+	}](a, own)
+	addRobotPermissions[struct {
 		RobotsOfUser
 		RobotItem
-		RegenerationBody
+		Paging
 	}](a, own)
 	addFederation[struct {
 		RobotsOfUser
@@ -265,25 +270,13 @@ func checkLimits(ctx context.Context, l auth.Limits) error {
 // RobotListQuery has the query parameters of lists of robots. It is exported because huma finds
 // parameters only in exported types.
 type RobotListQuery struct {
-	Contains    string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
-	Limit       int    `query:"limit" minimum:"0" doc:"Most entries of a page. 0, and more than 500, count as 500"`
-	NextPage    string `query:"next_page" doc:"The next_page of the page before"`
-	Token       bool   `query:"token" doc:"Quay's clients send it; secrets can't be read"`
-	Permissions bool   `query:"permissions" doc:"Quay's clients send it; the operation permissions has a robot's roles"`
+	Contains string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
+	Paging
+	Token       bool `query:"token" doc:"Quay's clients send it; secrets can't be read"`
+	Permissions bool `query:"permissions" doc:"Quay's clients send it; the operation permissions has a robot's roles"`
 }
-
-// maxRobotPage is the most robots of a page.
-const maxRobotPage = 500
 
 func (q RobotListQuery) asked() RobotListQuery { return q }
-
-// most returns how many robots the page has at most.
-func (q RobotListQuery) most() int {
-	if q.Limit == 0 {
-		return maxRobotPage
-	}
-	return min(q.Limit, maxRobotPage)
-}
 
 // robotList is the answer to a request for a list of robots.
 type robotList struct {
@@ -304,8 +297,8 @@ func addRobotList[L interface {
 		if err := isText("contains", query.Contains); err != nil {
 			return nil, err
 		}
-		var after string
-		if _, err := parseCursor(query.NextPage, "robot", &after); err != nil {
+		after, err := query.after("robot")
+		if err != nil {
 			return nil, err
 		}
 		if err := a.opt.Accounts.CheckNamespace(ctx, namespace); err != nil {
@@ -372,13 +365,16 @@ func addRobot[I oneRobot, C interface {
 	})
 }
 
+// maxSecrets is how many of a robot's secrets its description has: the newest.
+const maxSecrets = 100
+
 // robot describes a robot with its secrets.
 func (a *API) robot(ctx context.Context, name string) (api.RobotView, error) {
 	r, err := a.opt.Accounts.Robot(ctx, name)
 	if err != nil {
 		return api.RobotView{}, err
 	}
-	secrets, err := a.opt.Accounts.Tokens(ctx, name, auth.RobotSecret)
+	secrets, _, err := a.opt.Accounts.Tokens(ctx, auth.TokenQuery{Account: name, Kinds: []auth.CredentialKind{auth.RobotSecret}}, maxSecrets)
 	out := viewRobot(r)
 	for _, s := range secrets {
 		out.Secrets = append(out.Secrets, api.SecretView{CreatedAt: s.Created.UTC(), ExpiresAt: inUTC(s.Expires), LastUsedAt: inUTC(s.LastUsed)})
@@ -412,9 +408,8 @@ func (a *API) changeRobot(ctx context.Context, name string, form api.RobotChange
 	return a.opt.Accounts.ChangeRobot(ctx, name, c)
 }
 
-// addRobotSecrets adds the operations that give a robot a new secret, and that list its roles. I
-// is an input without a body, R the input for a new secret.
-func addRobotSecrets[I oneRobot, R interface {
+// addRobotSecrets adds the operation that gives a robot a new secret, of which R is the input.
+func addRobotSecrets[R interface {
 	oneRobot
 	robotRegeneration
 }](a *API, texts robotRoutes) {
@@ -439,30 +434,45 @@ func addRobotSecrets[I oneRobot, R interface {
 		out.Token, out.ExpiresAt = secret, inUTC(end)
 		return &robotOutput{out}, err
 	})
+}
+
+// addRobotPermissions adds the operation that lists the roles of a robot.
+func addRobotPermissions[L interface {
+	oneRobot
+	paged
+}](a *API, texts robotRoutes) {
 	type output struct{ Body api.Permissions }
-	add(a, auth.Administer, accessOperation("robot", "get"+texts.name+"RobotPermissions", http.MethodGet, path+"/permissions", "List the roles of a robot of "+texts.of),
-		func(ctx context.Context, in *I) (*output, error) {
+	add(a, auth.Administer, accessOperation("robot", "get"+texts.name+"RobotPermissions", http.MethodGet, texts.path+"/{robot_shortname}/permissions", "List the roles of a robot of "+texts.of),
+		func(ctx context.Context, in *L) (*output, error) {
 			name := robotName(*in)
 			if _, err := a.opt.Accounts.Robot(ctx, name); err != nil {
 				return nil, err
 			}
-			out, err := a.permissionsOf(ctx, (*in).of(), name, "")
+			out, err := a.permissionsOf(ctx, (*in).of(), name, "", (*in).page())
 			return &output{out}, err
 		})
 }
 
 // permissionsOf lists the roles of a robot or a team of a namespace.
-func (a *API) permissionsOf(ctx context.Context, namespace, account, team string) (api.Permissions, error) {
-	found, err := a.opt.Accounts.GrantsOf(ctx, namespace, account, team)
-	out := api.Permissions{Permissions: []api.RobotPermission{}}
+func (a *API) permissionsOf(ctx context.Context, namespace, account, team string, p Paging) (out api.Permissions, err error) {
+	out.Permissions = []api.RobotPermission{}
+	after, err := p.after("permissions")
+	if err != nil {
+		return out, err
+	}
+	whole, err := a.opt.Accounts.Grant(ctx, auth.OfNamespace(namespace), account, team)
+	if err != nil && !errors.Is(err, auth.ErrUnknown) {
+		return out, err
+	}
+	out.NamespaceRole = whole.Role.Quay()
+	found, more, err := a.opt.Accounts.GrantsOf(ctx, namespace, account, team, after, p.most())
 	for _, g := range found {
-		if g.Repository == "" {
-			out.NamespaceRole = g.Role.Quay()
-			continue
-		}
 		out.Permissions = append(out.Permissions, api.RobotPermission{
 			Repository: api.PermissionRepository{Name: below(g.Repository), IsPublic: a.isPublic(g.Public)}, Role: g.Role.Quay(),
 		})
+	}
+	if more {
+		out.NextPage = cursor("permissions", found[len(found)-1].Repository)
 	}
 	return out, err
 }

@@ -24,6 +24,7 @@ type route struct {
 type operation struct {
 	*huma.Operation
 	handle func(huma.Context)
+	rows   int // of a page, unless the client says how many it wants; 0: the answer isn't a page
 }
 
 // Handle registers an operation and the function that runs it. huma calls it, since API
@@ -37,7 +38,7 @@ func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
 			pattern: op.Path, parts: pathParts(op.Path), methods: make(map[string]*operation),
 		})
 	}
-	a.routes[i].methods[op.Method] = &operation{op, handle}
+	a.routes[i].methods[op.Method] = &operation{op, handle, pageRows(op)}
 	slices.SortStableFunc(a.routes, (*route).compare)
 }
 

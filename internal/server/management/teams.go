@@ -54,13 +54,20 @@ func viewTeam(t auth.Team) api.TeamView {
 type namespaceDetails struct {
 	catalog.NamespaceDetails
 	IsAdmin      bool                    `json:"is_admin,omitempty" doc:"Whether the client administers the namespace"`
-	Teams        map[string]api.TeamView `json:"teams,omitempty" doc:"Its teams by their names, for its administrators"`
-	OrderedTeams []string                `json:"ordered_teams,omitempty" doc:"The names of its teams in their order, for its administrators"`
+	Teams        map[string]api.TeamView `json:"teams,omitempty" doc:"Its first 100 teams by their names, for its administrators"`
+	OrderedTeams []string                `json:"ordered_teams,omitempty" maxItems:"100" doc:"The names of these teams in their order, for its administrators"`
+	NextTeams    string                  `json:"teams_next_page,omitempty" doc:"Where the list of teams (listOrganizationTeams) goes on; missing if these are all"`
 }
 
-// listTeams adds the teams of a namespace to its description.
+// describedTeams is how many teams the description of a namespace has.
+const describedTeams = 100
+
+// listTeams adds the first teams of a namespace to its description.
 func (a *API) listTeams(ctx context.Context, out *namespaceDetails) error {
-	found, err := a.opt.Accounts.Teams(ctx, out.Name)
+	found, more, err := a.opt.Accounts.Teams(ctx, out.Name, "", "", describedTeams)
+	if more {
+		out.NextTeams = cursor("team", found[len(found)-1].Name)
+	}
 	out.IsAdmin, out.Teams = true, map[string]api.TeamView{}
 	for _, t := range found {
 		out.Teams[t.Name] = viewTeam(t)
@@ -110,14 +117,18 @@ func (a *API) addTeams() {
 	add(a, auth.Administer, remove, func(ctx context.Context, in *TeamItem) (*struct{}, error) {
 		return nil, a.opt.Accounts.DeleteTeam(ctx, in.Namespace, in.Team)
 	})
+	type rolesInput struct {
+		TeamItem
+		Paging
+	}
 	type rolesOutput struct{ Body api.Permissions }
 	add(a, auth.Administer, accessOperation("team", "getOrganizationTeamPermissions", http.MethodGet, path+"/permissions", "List the roles of a team"),
-		func(ctx context.Context, in *TeamItem) (*rolesOutput, error) {
+		func(ctx context.Context, in *rolesInput) (*rolesOutput, error) {
 			t, err := a.opt.Accounts.Team(ctx, in.Namespace, in.Team)
 			if err != nil {
 				return nil, err
 			}
-			out, err := a.permissionsOf(ctx, in.Namespace, "", in.Team)
+			out, err := a.permissionsOf(ctx, in.Namespace, "", in.Team, in.Paging)
 			if role, e := auth.ParseRole(out.NamespaceRole); e != nil || role < t.Role {
 				out.NamespaceRole = t.Role.Quay()
 			}
@@ -152,6 +163,8 @@ type memberList struct {
 	Members []api.MemberView `json:"members" nullable:"false" doc:"In the order of their names"`
 	CanEdit bool             `json:"can_edit" doc:"Always true"`
 	Synced  *memberSync      `json:"synced,omitempty" doc:"Absent: no group decides who its members are"`
+
+	NextPage string `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
 // memberSync says which groups decide who is in a team.
@@ -164,18 +177,26 @@ type memberSync struct {
 func (a *API) addTeamMembers(path string) {
 	type listInput struct {
 		TeamItem
+		Paging
 		Pending bool `query:"includePending" doc:"Quay's clients send it; there are no invitations"`
 	}
 	type listOutput struct{ Body memberList }
 	add(a, auth.Administer, accessOperation("team", "getOrganizationTeamMembers", http.MethodGet, path, "List the members of a team"),
 		func(ctx context.Context, in *listInput) (*listOutput, error) {
-			found, err := a.opt.Accounts.Members(ctx, in.Namespace, in.Team)
+			after, err := in.after("member")
+			if err != nil {
+				return nil, err
+			}
+			found, more, err := a.opt.Accounts.Members(ctx, in.Namespace, in.Team, after, in.most())
 			if err != nil {
 				return nil, err
 			}
 			out := memberList{Name: in.Team, CanEdit: true, Members: []api.MemberView{}}
 			for _, m := range found {
 				out.Members = append(out.Members, api.MemberView{Name: m.Account, Kind: "user", IsRobot: m.Robot, Synced: m.Synced})
+			}
+			if more {
+				out.NextPage = cursor("member", found[len(found)-1].Account)
 			}
 			groups, err := a.groups(ctx, in.TeamItem)
 			if len(groups) > 0 {
@@ -258,20 +279,23 @@ func syncGroups(in api.TeamSync) (list []auth.TeamGroup, err error) {
 
 // addMembers adds Quay's routes for the people who have rights in a namespace.
 func (a *API) addMembers() {
+	type input struct {
+		ScopeOfNamespace
+		Paging
+	}
 	type membersBody struct {
-		Members []api.NamespaceMember `json:"members" nullable:"false" doc:"In the order of their names"`
+		Members  []api.NamespaceMember `json:"members" nullable:"false" doc:"In the order of their names"`
+		NextPage string                `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 	}
 	type membersOutput struct{ Body membersBody }
 	members := accessOperation("team", "getOrganizationMembers", http.MethodGet, "/organization/{orgname}/members", "List the members of a namespace")
 	members.Description = "Members are people who are in one of its teams, or have a role in the whole namespace."
-	add(a, auth.Administer, members, func(ctx context.Context, in *ScopeOfNamespace) (*membersOutput, error) {
-		found, err := a.namespaceMembers(ctx, in.Namespace)
-		out := membersBody{[]api.NamespaceMember{}}
+	add(a, auth.Administer, members, func(ctx context.Context, in *input) (*membersOutput, error) {
+		found, next, err := a.namespaceMembers(ctx, in.Namespace, false, in.Paging)
+		out := membersBody{[]api.NamespaceMember{}, next}
 		for _, m := range found {
-			if len(m.Teams) == 0 && m.Role == auth.NoRole {
-				continue
-			}
-			view := api.NamespaceMember{Name: m.Account, Kind: "user", Teams: []api.TeamName{}, Repositories: allBelow(m.Repositories), Role: m.Role.Quay()}
+			view := api.NamespaceMember{Name: m.Account, Kind: "user", Teams: []api.TeamName{}, Repositories: allBelow(m.Repositories), Role: m.Role.Quay(),
+				MoreTeams: m.MoreTeams, MoreRepositories: m.MoreRepositories}
 			for _, t := range m.Teams {
 				view.Teams = append(view.Teams, api.TeamName{Name: t})
 			}
@@ -281,27 +305,40 @@ func (a *API) addMembers() {
 	})
 	type collaboratorsBody struct {
 		Collaborators []api.Collaborator `json:"collaborators" nullable:"false" doc:"In the order of their names"`
+		NextPage      string             `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 	}
 	type collaboratorsOutput struct{ Body collaboratorsBody }
 	others := accessOperation("team", "getOrganizationCollaborators", http.MethodGet, "/organization/{orgname}/collaborators", "List the collaborators of a namespace")
 	others.Description = "Collaborators are people who aren't members, and have roles in single repositories."
-	add(a, auth.Administer, others, func(ctx context.Context, in *ScopeOfNamespace) (*collaboratorsOutput, error) {
-		found, err := a.namespaceMembers(ctx, in.Namespace)
-		out := collaboratorsBody{[]api.Collaborator{}}
+	add(a, auth.Administer, others, func(ctx context.Context, in *input) (*collaboratorsOutput, error) {
+		found, next, err := a.namespaceMembers(ctx, in.Namespace, true, in.Paging)
+		out := collaboratorsBody{[]api.Collaborator{}, next}
 		for _, m := range found {
-			if len(m.Teams) == 0 && m.Role == auth.NoRole {
-				out.Collaborators = append(out.Collaborators, api.Collaborator{Name: m.Account, Kind: "user", Repositories: allBelow(m.Repositories)})
-			}
+			out.Collaborators = append(out.Collaborators, api.Collaborator{Name: m.Account, Kind: "user", Repositories: allBelow(m.Repositories), More: m.MoreRepositories})
 		}
 		return &collaboratorsOutput{out}, err
 	})
 }
 
-func (a *API) namespaceMembers(ctx context.Context, namespace string) ([]auth.NamespaceMember, error) {
-	if err := a.opt.Accounts.CheckNamespace(ctx, namespace); err != nil {
-		return nil, err
+// namespaceMembers lists members or collaborators of a namespace. `next` is the cursor of the next
+// page.
+func (a *API) namespaceMembers(ctx context.Context, namespace string, collaborators bool, p Paging) (list []auth.NamespaceMember, next string, err error) {
+	of := "namespace member"
+	if collaborators {
+		of = "collaborator"
 	}
-	return a.opt.Accounts.NamespaceMembers(ctx, namespace)
+	after, err := p.after(of)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := a.opt.Accounts.CheckNamespace(ctx, namespace); err != nil {
+		return nil, "", err
+	}
+	list, more, err := a.opt.Accounts.NamespaceMembers(ctx, namespace, collaborators, after, p.most())
+	if more {
+		next = cursor(of, list[len(list)-1].Account)
+	}
+	return list, next, err
 }
 
 func allBelow(paths []string) []string {
@@ -315,19 +352,35 @@ func allBelow(paths []string) []string {
 // addTeamList adds the operation that lists teams. Quay lists them in the answer about a
 // namespace; here, that answer is also for clients that may only read.
 func (a *API) addTeamList() {
+	type input struct {
+		ScopeOfNamespace
+		Paging
+		Contains string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
+	}
 	type teamList struct {
-		Teams []api.TeamView `json:"teams" nullable:"false" doc:"In the order of their names"`
+		Teams    []api.TeamView `json:"teams" nullable:"false" doc:"In the order of their names"`
+		NextPage string         `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 	}
 	type output struct{ Body teamList }
 	add(a, auth.Administer, accessOperation("team", "listOrganizationTeams", http.MethodGet, "/organization/{orgname}/team", "List the teams of a namespace"),
-		func(ctx context.Context, in *ScopeOfNamespace) (*output, error) {
+		func(ctx context.Context, in *input) (*output, error) {
+			if err := isText("contains", in.Contains); err != nil {
+				return nil, err
+			}
+			after, err := in.after("team")
+			if err != nil {
+				return nil, err
+			}
 			if err := a.opt.Accounts.CheckNamespace(ctx, in.Namespace); err != nil {
 				return nil, err
 			}
-			found, err := a.opt.Accounts.Teams(ctx, in.Namespace)
-			out := teamList{[]api.TeamView{}}
+			found, more, err := a.opt.Accounts.Teams(ctx, in.Namespace, in.Contains, after, in.most())
+			out := teamList{Teams: []api.TeamView{}}
 			for _, t := range found {
 				out.Teams = append(out.Teams, viewTeam(t))
+			}
+			if more {
+				out.NextPage = cursor("team", found[len(found)-1].Name)
 			}
 			return &output{out}, err
 		})

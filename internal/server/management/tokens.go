@@ -2,15 +2,17 @@ package management
 
 import (
 	"context"
+	"errors"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/auth"
+	"github.com/purser-registry/purser/internal/auth/session"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -49,21 +51,40 @@ func viewToken(c auth.Credential) api.TokenView {
 func (a *API) addTokens() {
 	const path = "/user/apptoken"
 	type listInput struct {
+		Paging
 		Expiring bool `query:"expiring" doc:"True: only tokens that end within 7 days"`
 	}
 	type tokenList struct {
 		Tokens       []api.TokenView `json:"tokens" nullable:"false" doc:"Newest first"`
 		OnlyExpiring bool            `json:"only_expiring"`
+		NextPage     string          `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 	}
 	type listOutput struct{ Body tokenList }
 	add(a, auth.LoggedIn, accessOperation("token", "listAppTokens", http.MethodGet, path, "List the personal tokens and the refresh tokens of the client's account"),
 		func(ctx context.Context, in *listInput) (*listOutput, error) {
-			found, err := a.tokens(ctx)
-			out := tokenList{[]api.TokenView{}, in.Expiring}
+			p, err := a.person(ctx)
+			if err != nil {
+				return nil, err
+			}
+			query := auth.TokenQuery{Account: p.Name, Kinds: ownTokens}
+			if in.Expiring {
+				query.Before = time.Now().Add(soon)
+			}
+			var after auth.TokenPlace
+			switch further, err := parseCursor(in.NextPage, "token", &after); {
+			case err != nil:
+				return nil, err
+			case further:
+				query.After = &after
+			}
+			found, more, err := a.opt.Accounts.Tokens(ctx, query, in.most())
+			out := tokenList{Tokens: []api.TokenView{}, OnlyExpiring: in.Expiring}
 			for _, c := range found {
-				if !in.Expiring || c.Expires != nil && time.Until(*c.Expires) < soon {
-					out.Tokens = append(out.Tokens, viewToken(c))
-				}
+				out.Tokens = append(out.Tokens, viewToken(c))
+			}
+			if more {
+				last := found[len(found)-1]
+				out.NextPage = cursor("token", auth.TokenPlace{Created: last.Created, ID: last.ID})
 			}
 			return &listOutput{out}, err
 		})
@@ -115,45 +136,55 @@ func inherit(p *auth.Principal, n api.NewToken) auth.Limits {
 	return l
 }
 
-// tokens lists the personal tokens and the refresh tokens of the client's account.
-func (a *API) tokens(ctx context.Context) ([]auth.Credential, error) {
+// ownTokens are the kinds of credentials that people list and revoke.
+var ownTokens = []auth.CredentialKind{auth.PersonalToken, auth.RefreshToken}
+
+// token returns a personal token or a refresh token of the client's account.
+func (a *API) token(ctx context.Context, text string) (c auth.Credential, err error) {
 	p, err := a.person(ctx)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
-	return a.opt.Accounts.Tokens(ctx, p.Name, auth.PersonalToken, auth.RefreshToken)
-}
-
-func (a *API) token(ctx context.Context, id string) (auth.Credential, error) {
-	found, err := a.tokens(ctx)
+	id, err := uuid.Parse(text)
+	if err == nil {
+		c, err = a.opt.Accounts.Token(ctx, p.Name, id, ownTokens...)
+		if err != nil && !errors.Is(err, auth.ErrUnknown) {
+			return c, err
+		}
+	}
 	if err != nil {
-		return auth.Credential{}, err
+		err = server.Refusal(http.StatusNotFound, "your account has no token %s", text)
 	}
-	i := slices.IndexFunc(found, func(c auth.Credential) bool { return c.ID.String() == id })
-	if i < 0 {
-		return auth.Credential{}, server.Refusal(http.StatusNotFound, "your account has no token %s", id)
-	}
-	return found[i], nil
+	return c, err
 }
 
 // addSessions adds the operations on the log-ins of browsers.
 func (a *API) addSessions() {
 	type sessionList struct {
 		Sessions []api.SessionView `json:"sessions" nullable:"false" doc:"Newest first"`
+		NextPage string            `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 	}
 	type output struct{ Body sessionList }
 	add(a, auth.LoggedIn, accessOperation("token", "listSessions", http.MethodGet, "/user/sessions", "List the log-ins of browsers to the client's account"),
-		func(ctx context.Context, _ *struct{}) (*output, error) {
+		func(ctx context.Context, in *Paging) (*output, error) {
 			p, err := a.person(ctx)
 			if err != nil {
 				return nil, err
 			}
-			out := sessionList{[]api.SessionView{}}
+			var after *session.Place
+			if _, err := parseCursor(in.NextPage, "session", &after); err != nil {
+				return nil, err
+			}
+			out := sessionList{Sessions: []api.SessionView{}}
 			sessions := a.server.Auth().Sessions()
 			if sessions == nil {
 				return &output{out}, nil
 			}
-			found, err := sessions.List(ctx, p.ID)
+			found, more, err := sessions.List(ctx, p.ID, after, in.most())
+			if more {
+				last := found[len(found)-1]
+				out.NextPage = cursor("session", session.Place{Created: last.Created, ID: last.ID})
+			}
 			for _, s := range found {
 				out.Sessions = append(out.Sessions, api.SessionView{
 					ID: s.ID.String(), CreatedAt: s.Created.UTC(), LastUsedAt: s.LastUsed.UTC(), ExpiresAt: s.Expires.UTC(),

@@ -17,14 +17,15 @@ type quayUser struct {
 	Verified           bool               `json:"verified" doc:"Always true"`
 	CanCreateRepo      bool               `json:"can_create_repo" doc:"Always true"`
 	PreferredNamespace bool               `json:"preferred_namespace" doc:"Always true"`
-	Organizations      []quayOrganization `json:"organizations" nullable:"false" doc:"The namespaces in which the account has a role, up to 1000. Empty if nobody is logged in"`
-	Logins             []quayLogin        `json:"logins" nullable:"false" doc:"The other source of the account's identity, if there is one"`
+	Organizations      []quayOrganization `json:"organizations" nullable:"false" doc:"The namespaces in which the account has a role, in the order of their names. Empty if nobody is logged in"`
+	Logins             []quayLogin        `json:"logins" nullable:"false" maxItems:"1" doc:"The other source of the account's identity, if there is one"`
 
 	Superuser   bool   `json:"super_user,omitempty" doc:"Whether the account administers the registry"`
 	IsMe        bool   `json:"is_me,omitempty" doc:"True if somebody is logged in"`
 	Email       string `json:"email,omitempty"`
 	HasPassword bool   `json:"has_password_set,omitempty" doc:"Whether the account has a password that Purser checks"`
 	Robot       bool   `json:"robot,omitempty" doc:"Whether the account is a robot"`
+	NextPage    string `json:"next_page,omitempty" doc:"Where the next page of organizations begins; missing on the last page"`
 }
 
 // quayOrganization is a namespace in which the client has a role.
@@ -42,9 +43,6 @@ type quayLogin struct {
 	Identifier string `json:"service_identifier"`
 }
 
-// maxOrganizations is how many namespaces the description of a user has.
-const maxOrganizations = 1000
-
 // addUser adds Quay's route that describes the user. Quay's clients call this route to find out
 // whether they are logged in.
 func (a *API) addUser() {
@@ -54,14 +52,14 @@ func (a *API) addUser() {
 		Summary: "Get the account of the request",
 		Description: "A registry without access control answers that nobody is logged in, and names the namespace " + anonymousNamespace +
 			". With access control, the answer to a request without credentials is 401.",
-	}, func(ctx context.Context, _ *struct{}) (*output, error) {
-		user, err := a.user(ctx)
+	}, func(ctx context.Context, in *Paging) (*output, error) {
+		user, err := a.user(ctx, *in)
 		return &output{user}, err
 	})
 }
 
-// user describes the client.
-func (a *API) user(ctx context.Context) (quayUser, error) {
+// user describes the client, with a page of its namespaces.
+func (a *API) user(ctx context.Context, page Paging) (quayUser, error) {
 	out := quayUser{
 		Anonymous: true, Username: anonymousNamespace, Verified: true, CanCreateRepo: true, PreferredNamespace: true,
 		Organizations: []quayOrganization{}, Logins: []quayLogin{},
@@ -82,11 +80,18 @@ func (a *API) user(ctx context.Context) (quayUser, error) {
 	if account.Source != auth.SourceLocal {
 		out.Logins = append(out.Logins, quayLogin{account.Source, account.Subject})
 	}
-	names, roles, err := a.opt.Accounts.Namespaces(ctx, p.ID, maxOrganizations)
-	for i, name := range names {
+	after, err := page.after("organization")
+	if err != nil {
+		return out, err
+	}
+	found, more, err := a.opt.Accounts.Namespaces(ctx, p.ID, after, page.most())
+	for _, n := range found {
 		out.Organizations = append(out.Organizations, quayOrganization{
-			Name: name, IsOrgAdmin: roles[i] >= auth.Administrator, CanCreateRepo: roles[i] >= auth.Writer, PreferredNamespace: name == p.Name,
+			Name: n.Name, IsOrgAdmin: n.Role >= auth.Administrator, CanCreateRepo: n.Role >= auth.Writer, PreferredNamespace: n.Name == p.Name,
 		})
+	}
+	if more {
+		out.NextPage = cursor("organization", found[len(found)-1].Name)
 	}
 	return out, err
 }

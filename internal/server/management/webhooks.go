@@ -118,12 +118,25 @@ func (a *API) addWebhooks() {
 	}
 	type webhookList struct {
 		Webhooks []api.WebhookView `json:"webhooks" nullable:"false" doc:"Oldest first"`
+		NextPage string            `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
+	}
+	type listInput struct {
+		ScopeOfNamespace
+		Paging
 	}
 	type listOutput struct{ Body webhookList }
 	add(a, auth.Administer, webhookOperation("listOrgWebhooks", http.MethodGet, "", "List the webhooks of a namespace"),
-		func(ctx context.Context, in *ScopeOfNamespace) (*listOutput, error) {
-			found, err := hooks.Hooks(ctx, in.Namespace)
-			out := &listOutput{webhookList{[]api.WebhookView{}}}
+		func(ctx context.Context, in *listInput) (*listOutput, error) {
+			var after webhook.HookPlace
+			if _, err := parseCursor(in.NextPage, "webhook", &after); err != nil {
+				return nil, err
+			}
+			found, more, err := hooks.Hooks(ctx, in.Namespace, after, in.most())
+			out := &listOutput{webhookList{Webhooks: []api.WebhookView{}}}
+			if more {
+				last := found[len(found)-1]
+				out.Body.NextPage = cursor("webhook", webhook.HookPlace{Created: last.Created, ID: last.ID})
+			}
 			for _, h := range found {
 				out.Body.Webhooks = append(out.Body.Webhooks, viewWebhook(h))
 			}

@@ -157,7 +157,7 @@ func (r *Registry) open(t testing.TB, o *Options) {
 		}
 	}
 	if o.Access == nil {
-		o.Management.Accounts, o.Management.Passwords = auth.NewStore(r.DB), password.NewHasher(password.HasherOptions{})
+		o.Management.Accounts, o.Management.Passwords = auth.NewStore(r.DB, auth.Most{}), password.NewHasher(password.HasherOptions{})
 	}
 	if o.Management.System.Database == nil {
 		o.Management.System.Database = r.DB

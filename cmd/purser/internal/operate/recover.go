@@ -42,7 +42,7 @@ func RecoverCommand(src *command.Source) *cobra.Command {
 			}
 			defer metadata.Close()
 			r := recovered{Name: name, Password: password.Generate()}
-			if r.Created, err = recoverAccount(byCommand(ctx, cmd), auth.NewStore(metadata), name, r.Password); err != nil {
+			if r.Created, err = recoverAccount(byCommand(ctx, cmd), auth.NewStore(metadata, auth.Most{}), name, r.Password); err != nil {
 				return err
 			}
 			return out.Print(cmd.OutOrStdout(), r, r.write)

@@ -50,7 +50,7 @@ func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p d
 	o := auth.Options{
 		DB: p.db, Passwords: hasher, Verified: password.NewCache(password.CacheOptions{}),
 		AnonymousPull: cfg.Auth.AnonymousPull, PublicByDefault: cfg.Auth.DefaultVisibility == catalog.Public,
-		Log: p.log, Worker: p.loops,
+		Most: mostOf(cfg), Log: p.log, Worker: p.loops,
 		Failures: throttle.NewFailures(throttle.FailuresOptions{DB: p.db, Log: p.log, Metrics: p.metrics,
 			AccountBurst: cfg.Auth.Login.AccountFailures, AddressBurst: cfg.Auth.Login.AddressFailures}),
 	}
@@ -59,7 +59,7 @@ func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p d
 		return a, err
 	}
 	if o.Sessions, err = session.NewSessions(session.Options{DB: p.db, Idle: cfg.Auth.SessionIdle, MaxAge: cfg.Auth.SessionMaxAge,
-		ExternalURL: cfg.HTTP.ExternalURL, Log: p.log, Worker: p.loops}); err != nil {
+		Most: cfg.Limits.Sessions, ExternalURL: cfg.HTTP.ExternalURL, Log: p.log, Worker: p.loops}); err != nil {
 		return a, err
 	}
 	a.workers = append(a.workers, o.Tokens.Run, o.Sessions.Run)
@@ -81,6 +81,12 @@ func openAccess(ctx context.Context, cfg *config.Config, c *catalog.Catalog, p d
 	}
 	a.workers = append(a.workers, a.control.Run)
 	return a, a.createFirst(ctx, cfg.Auth)
+}
+
+// mostOf returns how many things accounts may make.
+func mostOf(cfg *config.Config) auth.Most {
+	l := cfg.Limits
+	return auth.Most{Robots: l.Robots, Teams: l.Teams, TeamMembers: l.TeamMembers, Tokens: l.Tokens, FederationRules: l.FederationRules}
 }
 
 // openProviders makes what asks other providers for the identities of people and pipelines.

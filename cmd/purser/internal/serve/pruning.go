@@ -22,7 +22,7 @@ func openWebhooks(cfg *config.Config, p dependencies, loops *worker.Metrics) (*w
 	hook := cfg.Autoprune.Webhook
 	return webhook.New(webhook.Options{
 		DB: p.db, URL: string(hook.URL), Secret: string(hook.Secret), AllowPrivate: hook.AllowPrivate,
-		AllowPrivateHooks: cfg.Webhooks.AllowPrivate, Pulls: cfg.Audit.Pulls,
+		AllowPrivateHooks: cfg.Webhooks.AllowPrivate, Pulls: cfg.Audit.Pulls, MostHooks: cfg.Limits.Webhooks,
 		Log: p.log, Metrics: metrics, Worker: loops,
 	})
 }
@@ -36,7 +36,7 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 	}
 	o := autoprune.Options{
 		DB: p.db, Catalog: c, Background: p.prunes, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy,
-		Grace: cfg.Autoprune.Grace, Store: p.store, Log: p.log, Metrics: p.metrics, Worker: loops,
+		Grace: cfg.Autoprune.Grace, MostPolicies: cfg.Limits.Policies, Store: p.store, Log: p.log, Metrics: p.metrics, Worker: loops,
 	}
 	if notices.Configured() {
 		o.Notified = notices.Wake
@@ -50,8 +50,8 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 
 // openHolds makes the holds of what is deployed, with the worker that watches the reporters. If
 // autoprune.webhook is configured, the worker queues notices about silent reporters for it.
-func openHolds(notices *webhook.Sender, p dependencies) (*hold.Holds, error) {
-	o := hold.Options{DB: p.db, Log: p.log, Metrics: p.metrics, Worker: p.loops}
+func openHolds(cfg *config.Config, notices *webhook.Sender, p dependencies) (*hold.Holds, error) {
+	o := hold.Options{DB: p.db, MostReporters: cfg.Limits.Reporters, Log: p.log, Metrics: p.metrics, Worker: p.loops}
 	if notices.Configured() {
 		o.Notified = notices.Wake
 		o.Notify = func(ctx context.Context, tx db.Querier, event string, data any) error {

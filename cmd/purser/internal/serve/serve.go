@@ -197,7 +197,7 @@ type dependencies struct {
 func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
 		DB: p.db, Background: p.reviews, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
-		SparseIndexes: cfg.Manifests.SparseIndexes, TrashKeep: cfg.Trash.Keep,
+		SparseIndexes: cfg.Manifests.SparseIndexes, TrashKeep: cfg.Trash.Keep, MostProtectionRules: cfg.Limits.ProtectionRules,
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
 		},
@@ -231,7 +231,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 	if err != nil {
 		return nil, nil, err
 	}
-	holds, err := openHolds(notices, p)
+	holds, err := openHolds(cfg, notices, p)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -245,7 +245,7 @@ func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, [
 		return nil, nil, err
 	}
 	handler, err := p.mount(cfg, front, access, management.Options{
-		Catalog: c, Autoprune: pruner, Holds: holds, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db), Passwords: hasher,
+		Catalog: c, Autoprune: pruner, Holds: holds, Webhooks: notices, Pulls: statistics, Accounts: auth.NewStore(p.db, mostOf(cfg)), Passwords: hasher,
 		LooseKeys: &management.LooseKeys{Database: &p.keys.Databases[0], Worker: keys},
 		GC:        gc.CollectOptions{Collector: garbage},
 	})
