@@ -56,7 +56,7 @@ type Forecast struct {
 	Freed        *int64            `json:"bytes_freed,omitempty" doc:"Those of bytes that would be gone by now: the sum of the days"`
 	Settings     []ForecastSetting `json:"settings" nullable:"false" doc:"What would be stored now at each setting, smallest first"`
 	Notes        []string          `json:"notes" nullable:"false" doc:"What the forecast couldn't know, and what it assumes"`
-	Policies     []PreviewPolicy   `json:"policies" nullable:"false" doc:"The policies that were applied"`
+	Policies     []PreviewPolicy   `json:"policies" nullable:"false" doc:"The policies that were applied: the first 1000"`
 }
 
 // ForecastDay is one day of a forecast.
@@ -322,6 +322,9 @@ func (f *forecasting) add(h *history) {
 	for _, a := range h.rules.Policies {
 		if f.told[a.ID] {
 			continue
+		}
+		if len(f.out.Policies) == maxListedPolicies {
+			break
 		}
 		f.told[a.ID] = true
 		told := PreviewPolicy{ID: a.ID, Scope: a.Scope, Warnings: a.Policy.Warnings()}

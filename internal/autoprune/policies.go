@@ -290,6 +290,17 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 	if most := p.opt.MostPolicies; except == "" && len(list) >= most {
 		return "", invalid("%s", oci.LimitText(t.String(), most, "policies", "limits.policies", "delete one, or put their patterns together"))
 	}
+	if t.Scope() == RepositoryScope && except == "" {
+		var all int
+		most := policiesOfNamespace * p.opt.MostPolicies
+		err := tx.QueryRow(ctx, "SELECT count(*) FROM (SELECT FROM repositoryautoprunepolicy WHERE namespace_id = $1 LIMIT $2) counted", o.namespace, most).Scan(&all)
+		if err != nil {
+			return "", err
+		}
+		if all >= most {
+			return "", invalid("%s", oci.LimitText("a namespace with its repositories", most, "policies", "limits.policies", "delete one, or give the namespace one policy for several repositories"))
+		}
+	}
 	text, err := policy.MarshalJSON()
 	return string(text), err
 }

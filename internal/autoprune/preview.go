@@ -38,8 +38,8 @@ type Preview struct {
 	Staying      []PreviewTag        `json:"staying" nullable:"false" doc:"The first tags that would stay"`
 	WouldDelete  int64               `json:"tags_would_delete" doc:"Tags that a run would delete in addition if no policy observed or waited"`
 	Would        []PreviewTag        `json:"would" nullable:"false" doc:"The first of these tags"`
-	Asks         []RunAsk            `json:"asks" nullable:"false" doc:"Policies that would delete nothing and ask, because they would delete more than their cap allows"`
-	Policies     []PreviewPolicy     `json:"policies" nullable:"false" doc:"The policies that were applied"`
+	Asks         []RunAsk            `json:"asks" nullable:"false" doc:"Policies that would delete nothing and ask, because they would delete more than their cap allows: the first 1000"`
+	Policies     []PreviewPolicy     `json:"policies" nullable:"false" doc:"The policies that were applied: the first 1000"`
 }
 
 // PreviewRepository says what a run would delete in a repository.
@@ -227,6 +227,9 @@ func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
 	for _, a := range rules.Policies {
 		if v.told[a.ID] {
 			continue
+		}
+		if len(v.out.Policies) == maxListedPolicies {
+			break
 		}
 		v.told[a.ID] = true
 		told := PreviewPolicy{ID: a.ID, Scope: a.Scope, Warnings: a.Policy.Warnings()}

@@ -60,7 +60,8 @@ func (v *previewing) countCaps(ctx context.Context, t Target, found owner) error
 		return err
 	}
 	v.policies.caps = c
-	v.out.Asks = append(v.out.Asks, c.asks(v.policies, list)...)
+	asks := c.asks(v.policies, list)
+	v.out.Asks = append(v.out.Asks, asks[:min(len(asks), maxListedPolicies)]...)
 	if v.o.Policy != nil && len(v.out.Asks) > 0 {
 		v.out.Asks[0].Scope = NamespaceScope
 	}

@@ -16,6 +16,9 @@ const (
 	// MaxScopePolicies is the largest number of policies that one namespace, one
 	// repository, or the registry may have.
 	MaxScopePolicies = MaxPolicies / 2
+	// policiesOfNamespace is how many times as many policies the repositories of a namespace may
+	// have together.
+	policiesOfNamespace = 100
 	// MaxPolicies is how many can apply to one repository (see [Combine]).
 	MaxPolicies = 64
 

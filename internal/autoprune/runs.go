@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -103,15 +104,12 @@ func (p *Pruner) RunsOf(ctx context.Context, namespace string, namespaceID int64
 			repositories, tags, deleted, would, failed, held, held_by, restored, COALESCE(error, ''), notices
 		FROM autopruneruns WHERE `+where+`
 		ORDER BY started_at DESC, id DESC LIMIT $3`, args...)
-	if err == nil {
-		list, err = pgx.CollectRows(rows, scanRun)
-	}
+	list, more, err := db.Page(rows, err, n, scanRun)
 	if err != nil {
 		return nil, "", fmt.Errorf("listing runs of auto-pruning: %w", err)
 	}
-	if len(list) > n {
-		list = list[:n]
-		next = runCursor(list[n-1])
+	if more {
+		next = runCursor(list[len(list)-1])
 	}
 	return list, next, nil
 }
@@ -142,6 +140,9 @@ func parseRunCursor(cursor string) (at time.Time, id uuid.UUID, err error) {
 // maxRunRepositories is how many repositories of a run are listed.
 const maxRunRepositories = 1000
 
+// maxListedPolicies is how many policies a run, a preview and a forecast list.
+const maxListedPolicies = 1000
+
 // RunDetails is a run with the counts of each repository in which it deleted tags or
 // failed.
 type RunDetails struct {
@@ -150,7 +151,7 @@ type RunDetails struct {
 	// ordered by the number of deleted tags, largest first.
 	PerRepository []RunRepository `json:"per_repository" nullable:"false" doc:"Repositories in which the run deleted tags or failed, most deleted first: the first 1000"`
 	// Asks has the policies that ask for an approval.
-	Asks []RunAsk `json:"asks" nullable:"false" doc:"Policies that deleted nothing, because they would have deleted more than their cap allows"`
+	Asks []RunAsk `json:"asks" nullable:"false" doc:"Policies that deleted nothing, because they would have deleted more than their cap allows: the first 1000"`
 	// Observed has up to 100 of the tags that Would counts.
 	Observed []ObservedTag `json:"would" nullable:"false" doc:"The first 100 tags that the run would have deleted if no policy observed or waited"`
 }
@@ -189,6 +190,7 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	if err != nil {
 		return d, fmt.Errorf("looking for what a run of auto-pruning would have deleted: %w", err)
 	}
+	d.Asks = d.Asks[:min(len(d.Asks), maxListedPolicies)]
 	return d, nil
 }
 

@@ -296,6 +296,9 @@ func warningHeaders(texts []string) []string {
 	return headers
 }
 
+// previewMemory is how many bytes of memory the tags of a preview take for each tag of the limit.
+const previewMemory = 3 << 10
+
 // addPreviews adds the operations that show what policies would delete.
 func (a *API) addPreviews() {
 	type namespaceInput struct {
@@ -323,6 +326,9 @@ func (a *API) addPreviews() {
 			return nil, err
 		}
 		o.HideBytes = !viewer.Unlimited()
+		if _, err := server.Observed(ctx).Lease.Take(ctx, int64(limit)*previewMemory); err != nil {
+			return nil, err
+		}
 		done, err := a.turn(ctx)
 		if err != nil {
 			return nil, err

@@ -97,9 +97,14 @@ type pruneApproval struct {
 // delete more than their caps allow.
 func (a *API) addPruneAsks() {
 	prune, tags := a.opt.Autoprune, []string{"autoprune"}
+	type asksInput struct {
+		PolicyOfNamespace
+		Paging
+	}
 	type output struct {
 		Body struct {
-			Asks []autoprune.Ask `json:"asks" nullable:"false"`
+			Asks     []autoprune.Ask `json:"asks" nullable:"false"`
+			NextPage string          `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 		}
 	}
 	add(a, auth.Maintain, huma.Operation{
@@ -107,19 +112,30 @@ func (a *API) addPruneAsks() {
 		Summary:     "List the auto-prune policies that ask for an approval in a namespace",
 		Description: "In the namespace's last run, each of these policies would have deleted more tags than its maxDeleted or maxDeletedPercent allows, and deleted none.",
 		Errors:      []int{http.StatusNotFound},
-	}, func(ctx context.Context, in *PolicyOfNamespace) (*output, error) {
+	}, func(ctx context.Context, in *asksInput) (*output, error) {
+		var begin int // they have the order in which policies apply, which nothing names
+		if _, err := parseCursor(in.NextPage, "ask", &begin); err != nil {
+			return nil, err
+		}
 		list, err := prune.Asks(ctx, in.Namespace)
+		begin = min(max(begin, 0), len(list))
+		end := min(begin+in.most(), len(list))
 		out := new(output)
-		out.Body.Asks = list
+		out.Body.Asks = list[begin:end]
+		if end < len(list) {
+			out.Body.NextPage = cursor("ask", end)
+		}
 		return out, err
 	})
 
 	type waitingInput struct {
-		Limit int `query:"limit" minimum:"1" default:"50" doc:"Most namespaces. More than 500 counts as 500"`
+		Limit    int    `query:"limit" minimum:"1" default:"50" doc:"Most namespaces. More than 500 counts as 500"`
+		NextPage string `query:"next_page" doc:"The next_page of the page before"`
 	}
 	type waitingOutput struct {
 		Body struct {
 			Namespaces []autoprune.NamespaceAsks `json:"namespaces" nullable:"false"`
+			NextPage   string                    `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 		}
 	}
 	add(a, auth.Operate, huma.Operation{
@@ -127,9 +143,17 @@ func (a *API) addPruneAsks() {
 		Summary:     "List the namespaces in which auto-prune policies ask for an approval",
 		Description: "The namespace that has waited longest comes first. The list of a namespace's asks tells which of its policies still ask.",
 	}, func(ctx context.Context, in *waitingInput) (*waitingOutput, error) {
-		list, err := prune.WaitingAsks(ctx, min(in.Limit, 500))
+		var after autoprune.AsksPlace
+		if _, err := parseCursor(in.NextPage, "asks", &after); err != nil {
+			return nil, err
+		}
+		list, more, err := prune.WaitingAsks(ctx, after, min(in.Limit, 500))
 		out := new(waitingOutput)
 		out.Body.Namespaces = list
+		if more {
+			last := list[len(list)-1]
+			out.Body.NextPage = cursor("asks", autoprune.AsksPlace{Asked: last.Asked, Namespace: last.Namespace})
+		}
 		return out, err
 	})
 
