@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -23,6 +24,8 @@ const (
 	DefaultServer  = "http://127.0.0.1:5000"
 	// maxAnswer limits how many bytes of an answer the client reads into memory.
 	maxAnswer = 64 << 20
+	// mostOfPage is how many entries of a list the client asks for at once.
+	mostOfPage = 100
 )
 
 // Client calls the management API of a registry, which may run on another machine. Making a
@@ -229,12 +232,11 @@ func (c *Client) refused(res *http.Response) error {
 // the number of items that the page may have at most. `fetch` returns the items of the page and
 // the cursor of the next page, "" if there is none.
 func Collect[T any](limit int, fetch func(cursor string, n int) (page []T, next string, err error)) (list []T, more bool, err error) {
-	const most = 100 // per page
 	list = []T{}
 	for cursor := ""; ; {
-		n := most
+		n := mostOfPage
 		if limit > 0 {
-			n = min(most, limit-len(list))
+			n = min(mostOfPage, limit-len(list))
 		}
 		page, next, err := fetch(cursor, n)
 		if err != nil {
@@ -249,4 +251,45 @@ func Collect[T any](limit int, fetch func(cursor string, n int) (page []T, next 
 		}
 		cursor = next
 	}
+}
+
+// All fetches a whole list, page by page. `member` is the name of the list in each answer.
+func All[T any](ctx context.Context, c *Client, path, member string) ([]T, error) {
+	list, _, err := Collect(0, func(cursor string, n int) (items []T, next string, err error) {
+		next, err = c.page(ctx, path, member, cursor, n, &items)
+		return items, next, err
+	})
+	return list, err
+}
+
+// AllOf is All for a list whose entries have names: an object in each answer.
+func AllOf[T any](ctx context.Context, c *Client, path, member string) (map[string]T, error) {
+	all := make(map[string]T)
+	for cursor := ""; ; {
+		next, err := c.page(ctx, path, member, cursor, mostOfPage, &all) // it adds to what is there
+		if err != nil || next == "" {
+			return all, err
+		}
+		cursor = next
+	}
+}
+
+// page fetches a page of a list into `items`, and returns where the next one begins.
+func (c *Client) page(ctx context.Context, path, member, cursor string, n int, items any) (next string, err error) {
+	query := url.Values{"limit": {strconv.Itoa(n)}}
+	if cursor != "" {
+		query.Set("next_page", cursor)
+	}
+	var answer map[string]json.RawMessage
+	if err := c.Get(ctx, path, query, &answer); err != nil {
+		return "", err
+	}
+	err = json.Unmarshal(answer[member], items)
+	if text, ok := answer["next_page"]; ok && err == nil {
+		err = json.Unmarshal(text, &next)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s gave an answer that this program doesn't understand, maybe it is of another version: %w", c.server.Redacted(), err)
+	}
+	return next, err
 }

@@ -40,7 +40,7 @@ func robots(ctx context.Context, c *api.Client, args []string, word string) (lis
 		return list, true
 	}
 	var page struct{ Robots []api.RobotView }
-	if c.Get(ctx, api.Path("organization", namespace, "robots"), nil, &page) == nil {
+	if c.Get(ctx, api.Path("organization", namespace, "robots"), url.Values{"contains": {word}}, &page) == nil {
 		for _, r := range page.Robots {
 			if strings.HasPrefix(r.Name, word) {
 				list = append(list, r.Name)
@@ -66,7 +66,7 @@ func tokens(ctx context.Context, c *api.Client, _ []string, word string) (list [
 // teams completes the teams of the namespace in the first argument.
 func teams(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 	var page struct{ Teams []api.TeamView }
-	if c.Get(ctx, api.Path("organization", args[0], "team"), nil, &page) == nil {
+	if c.Get(ctx, api.Path("organization", args[0], "team"), url.Values{"contains": {word}}, &page) == nil {
 		for _, t := range page.Teams {
 			if strings.HasPrefix(t.Name, word) {
 				list = append(list, t.Name)

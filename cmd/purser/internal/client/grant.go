@@ -77,14 +77,12 @@ func grantListCommand(src *command.Source) *cobra.Command {
 		}
 		list := []grantView{}
 		for _, kind := range []string{"user", "team"} {
-			var out struct {
-				Permissions map[string]api.PermissionView `json:"permissions"`
-			}
-			if err := c.Get(cmd.Context(), path+api.Path("permissions", kind), nil, &out); err != nil {
+			all, err := api.AllOf[api.PermissionView](cmd.Context(), c, path+api.Path("permissions", kind), "permissions")
+			if err != nil {
 				return err
 			}
-			for _, name := range slices.Sorted(maps.Keys(out.Permissions)) {
-				p := out.Permissions[name]
+			for _, name := range slices.Sorted(maps.Keys(all)) {
+				p := all[name]
 				g := grantView{kind, name, roleName(p.Role)}
 				if p.IsRobot != nil && *p.IsRobot {
 					g.Kind = "robot"

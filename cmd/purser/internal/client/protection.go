@@ -55,19 +55,17 @@ func protectionListCommand(src *command.Source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var out struct {
-			Rules []api.ProtectionRule `json:"rules"`
-		}
-		if err := c.Get(cmd.Context(), path, nil, &out); err != nil {
+		list, err := api.All[api.ProtectionRule](cmd.Context(), c, path, "rules")
+		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), out.Rules, func(w io.Writer) error {
-			if len(out.Rules) == 0 {
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			if len(list) == 0 {
 				_, err := fmt.Fprintf(w, "No rule of %s protects tags.\n", name)
 				return err
 			}
-			rows := make([][]string, len(out.Rules))
-			for i, r := range out.Rules {
+			rows := make([][]string, len(list))
+			for i, r := range list {
 				rows[i] = []string{r.UUID, r.Pattern, clock(&r.CreatedAt)}
 				if r.Problem != "" {
 					rows[i][1] = fmt.Sprintf("every tag, since %q can't be read", r.Pattern)

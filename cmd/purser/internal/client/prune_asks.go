@@ -14,11 +14,7 @@ import (
 
 // asksOf returns the policies that ask in a namespace.
 func asksOf(cmd *cobra.Command, c *api.Client, namespace string) ([]autoprune.Ask, error) {
-	var answer struct {
-		Asks []autoprune.Ask `json:"asks"`
-	}
-	err := c.Get(cmd.Context(), api.Path("organization", namespace, "autoprune", "asks"), nil, &answer)
-	return answer.Asks, err
+	return api.All[autoprune.Ask](cmd.Context(), c, api.Path("organization", namespace, "autoprune", "asks"), "asks")
 }
 
 func pruneAsksCommand(src *command.Source) *cobra.Command {

@@ -143,9 +143,14 @@ func robotShowCommand(src *command.Source) *cobra.Command {
 		if err := c.Get(cmd.Context(), path, nil, &out.RobotView); err != nil {
 			return err
 		}
-		if err := c.Get(cmd.Context(), path+"/permissions", nil, &out.Permissions); err != nil {
+		if err := c.Get(cmd.Context(), path+"/permissions", url.Values{"limit": {"1"}}, &out.Permissions); err != nil {
 			return err
 		}
+		var err error // the answer above has the role in the namespace
+		if out.Permissions.Permissions, err = api.All[api.RobotPermission](cmd.Context(), c, path+"/permissions", "permissions"); err != nil {
+			return err
+		}
+		out.NextPage = ""
 		if err := c.Get(cmd.Context(), path+"/federation", nil, &out.Federation); err != nil {
 			return err
 		}

@@ -24,13 +24,10 @@ func teamListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the teams of a namespace", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var out struct {
-			Teams []api.TeamView `json:"teams"`
-		}
-		if err := c.Get(cmd.Context(), api.Path("organization", args[0], "team"), nil, &out); err != nil {
+		list, err := api.All[api.TeamView](cmd.Context(), c, api.Path("organization", args[0], "team"), "teams")
+		if err != nil {
 			return err
 		}
-		list := out.Teams
 		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, t := range list {
@@ -95,15 +92,13 @@ func teamMembersCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "members NAMESPACE TEAM", Short: "List the members of a team", Args: cobra.ExactArgs(2)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, args []string) error {
-		var out struct {
-			Members []api.MemberView `json:"members"`
-		}
-		if err := c.Get(cmd.Context(), teamPath(args)+"/members", nil, &out); err != nil {
+		list, err := api.All[api.MemberView](cmd.Context(), c, teamPath(args)+"/members", "members")
+		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), out.Members, func(w io.Writer) error {
-			rows := make([][]string, len(out.Members))
-			for i, m := range out.Members {
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, m := range list {
 				kind, by := "user", "added"
 				if m.IsRobot {
 					kind = "robot"

@@ -24,15 +24,13 @@ func tokenListCommand(src *command.Source) *cobra.Command {
 		Long: "List your personal tokens, and the refresh tokens that clients such as docker have got at a log-in."}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withClient(src, func(cmd *cobra.Command, c *api.Client, _ []string) error {
-		var out struct {
-			Tokens []api.TokenView `json:"tokens"`
-		}
-		if err := c.Get(cmd.Context(), tokensPath, nil, &out); err != nil {
+		list, err := api.All[api.TokenView](cmd.Context(), c, tokensPath, "tokens")
+		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), out.Tokens, func(w io.Writer) error {
-			rows := make([][]string, len(out.Tokens))
-			for i, t := range out.Tokens {
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, t := range list {
 				rows[i] = []string{t.UUID, t.Kind, t.Title, limited(t.Repositories), limited(t.Actions), ends(t.ExpiresAt), clock(t.LastUsedAt)}
 			}
 			return table(w, []string{"UUID", "KIND", "TITLE", "REPOSITORIES", "ACTIONS", "ENDS", "LAST USED"}, rows, false)

@@ -72,19 +72,17 @@ func webhookListCommand(src *command.Source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the webhooks of a namespace", Args: cobra.ExactArgs(1)}
 	format := command.AddFormat(cmd)
 	cmd.RunE = withWebhook(src, func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
-		var out struct {
-			Webhooks []webhookView `json:"webhooks"`
-		}
-		if err := c.Get(cmd.Context(), path, nil, &out); err != nil {
+		list, err := api.All[webhookView](cmd.Context(), c, path, "webhooks")
+		if err != nil {
 			return err
 		}
-		return format.Print(cmd.OutOrStdout(), out.Webhooks, func(w io.Writer) error {
-			if len(out.Webhooks) == 0 {
+		return format.Print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			if len(list) == 0 {
 				_, err := fmt.Fprintf(w, "%s has no webhooks.\n", args[0])
 				return err
 			}
-			rows := make([][]string, len(out.Webhooks))
-			for i, h := range out.Webhooks {
+			rows := make([][]string, len(list))
+			for i, h := range list {
 				rows[i] = []string{h.UUID.String(), h.URL, strings.Join(h.Events, ","), h.state(), h.Title}
 			}
 			return table(w, []string{"UUID", "URL", "EVENTS", "STATE", "TITLE"}, rows, false)
