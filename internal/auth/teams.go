@@ -368,14 +368,14 @@ func scanGrant(r Resource) pgx.RowToFunc[Grant] {
 }
 
 // Grants lists up to n grants of accounts, or of teams, in a namespace or a repository: of a
-// namespace, those in the whole namespace. They are in the order of the accounts' or teams' names,
-// after the name `after`. It says whether there are more.
-func (s *Store) Grants(ctx context.Context, r Resource, teams bool, after string, n int) (list []Grant, more bool, err error) {
-	query := grantsQuery("a.name > $3 ORDER BY a.name LIMIT $4")
+// namespace, those in the whole namespace. They are those whose accounts' or teams' names contain a
+// text, in the order of the names, after the name `after`. It says whether there are more.
+func (s *Store) Grants(ctx context.Context, r Resource, teams bool, contains, after string, n int) (list []Grant, more bool, err error) {
+	query := grantsQuery("a.name > $3 AND position($4 IN a.name) > 0 ORDER BY a.name LIMIT $5")
 	if teams {
-		query = grantsQuery("t.name > $3 ORDER BY t.name LIMIT $4")
+		query = grantsQuery("t.name > $3 AND position($4 IN t.name) > 0 ORDER BY t.name LIMIT $5")
 	}
-	rows, err := s.db.Pool.Query(ctx, query, r.Namespace, r.Repository, after, n+1)
+	rows, err := s.db.Pool.Query(ctx, query, r.Namespace, r.Repository, after, contains, n+1)
 	return db.Page(rows, err, n, scanGrant(r))
 }
 

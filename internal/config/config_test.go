@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +59,9 @@ func TestDefaults(t *testing.T) {
 		"storage.delete_timeout": c.Storage.DeleteTimeout == 2*time.Second,
 		"uploads.max_age":        c.Uploads.MaxAge == 24*time.Hour,
 		"gc":                     c.GC.ReviewAfter == 24*time.Hour && len(c.GC.ReviewAfterEvents) == 0,
-		"cache":                  c.Cache == Cache{Enabled: true, ManifestBytes: 64 << 20, Entries: 100_000},
+		"limits": c.Limits == Limits{Robots: 10_000, Teams: 1000, TeamMembers: 10_000, Tokens: 100, FederationRules: 50, Sessions: 50,
+			Policies: 32, ProtectionRules: 100, Webhooks: 32, Reporters: 100},
+		"cache": c.Cache == Cache{Enabled: true, ManifestBytes: 64 << 20, Entries: 100_000},
 	}
 	for key, ok := range checks {
 		if !ok {
@@ -152,7 +155,7 @@ func otherValue(t *testing.T, s *setting) string {
 	case boolField:
 		return map[string]string{"true": "false", "false": "true"}[f.show()]
 	case intField:
-		return "77"
+		return strconv.Itoa(min(77, f.max-1))
 	case listField:
 		return "trivy/*, *grype*"
 	case networksField:

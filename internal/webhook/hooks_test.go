@@ -262,7 +262,7 @@ func TestWebhooksRefused(t *testing.T) {
 	for range maxHooks - 1 {
 		subscribe(t, s, *good, EventPush)
 	}
-	if _, _, err := s.CreateHook(t.Context(), "app", HookChange{URL: good, Events: push}); !strings.Contains(fmt.Sprint(err), "has 32 webhooks already") {
+	if _, _, err := s.CreateHook(t.Context(), "app", HookChange{URL: good, Events: push}); !strings.Contains(fmt.Sprint(err), "may have 32 webhooks, and has them already") || !strings.Contains(fmt.Sprint(err), "limits.webhooks") {
 		t.Errorf("%v", err)
 	}
 	must(t, s.UpdateHook(t.Context(), "app", h.ID, HookChange{Enabled: new(bool)}))

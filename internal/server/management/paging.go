@@ -24,6 +24,17 @@ type paged interface{ page() Paging }
 
 func (p Paging) page() Paging { return p }
 
+// NameContains is the query parameter that selects entries of a list by their names. It is exported
+// because huma finds parameters only in exported types.
+type NameContains struct {
+	Contains string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
+}
+
+// nameFiltered is an input with this parameter.
+type nameFiltered interface{ named() string }
+
+func (c NameContains) named() string { return c.Contains }
+
 // maxPage is the most entries of a page.
 const maxPage = 500
 

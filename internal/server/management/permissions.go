@@ -71,6 +71,7 @@ func (a *API) addPermissions() {
 	addRoles[struct {
 		ScopeOfRepository
 		Paging
+		NameContains
 	}, struct {
 		ScopeOfRepository
 		UserOf
@@ -82,6 +83,7 @@ func (a *API) addPermissions() {
 	addRoles[struct {
 		ScopeOfRepository
 		Paging
+		NameContains
 	}, struct {
 		ScopeOfRepository
 		TeamOf
@@ -93,6 +95,7 @@ func (a *API) addPermissions() {
 	addRoles[struct {
 		ScopeOfNamespace
 		Paging
+		NameContains
 	}, struct {
 		ScopeOfNamespace
 		UserOf
@@ -104,6 +107,7 @@ func (a *API) addPermissions() {
 	addRoles[struct {
 		ScopeOfNamespace
 		Paging
+		NameContains
 	}, struct {
 		ScopeOfNamespace
 		TeamOf
@@ -192,6 +196,7 @@ type (
 func addRoles[L interface {
 	located
 	paged
+	nameFiltered
 }, I granted, P granting](a *API, texts roleRoutes) {
 	add(a, auth.Administer, accessOperation("permission", texts.list, http.MethodGet, texts.path, "List the roles of "+texts.who+" in "+texts.where),
 		func(ctx context.Context, in *L) (*permissionsOutput, error) {
@@ -202,7 +207,11 @@ func addRoles[L interface {
 			if err != nil {
 				return nil, err
 			}
-			found, more, err := a.opt.Accounts.Grants(ctx, (*in).resource(), texts.who == "teams", after, (*in).page().most())
+			contains := (*in).named()
+			if err := isText("contains", contains); err != nil {
+				return nil, err
+			}
+			found, more, err := a.opt.Accounts.Grants(ctx, (*in).resource(), texts.who == "teams", contains, after, (*in).page().most())
 			out := permissionMap{Permissions: map[string]api.PermissionView{}}
 			for _, g := range found {
 				out.Permissions[g.Account+g.Team] = viewPermission(g)

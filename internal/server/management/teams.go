@@ -355,7 +355,7 @@ func (a *API) addTeamList() {
 	type input struct {
 		ScopeOfNamespace
 		Paging
-		Contains string `query:"contains" maxLength:"128" doc:"Only names that contain this"`
+		NameContains
 	}
 	type teamList struct {
 		Teams    []api.TeamView `json:"teams" nullable:"false" doc:"In the order of their names"`

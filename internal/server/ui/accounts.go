@@ -169,32 +169,38 @@ func (q *request) showAccount(n *notice, made *secret) error {
 				Service string `json:"service"`
 			} `json:"logins"`
 			Namespaces []ownNamespace `json:"organizations"`
+			NextPage   string         `json:"next_page"`
 		}
 		Tokens   []tokenRow
 		Sessions []sessionRow
 		Made     *secret
+
+		TokenPages, SessionPages, NamespacePages pages
 	}
 	d.Name, d.Made = q.account(), made
 	if q.open() {
 		d.Off = noAccounts
 	} else {
-		if err := q.get("/user", nil, &d.User); err != nil {
+		if err := q.get("/user", q.pageOf("namespaces", 50), &d.User); err != nil {
 			return err
 		}
 		var tokens struct {
-			Tokens []tokenRow `json:"tokens"`
+			Tokens   []tokenRow `json:"tokens"`
+			NextPage string     `json:"next_page"`
 		}
-		if err := q.get("/user/apptoken", nil, &tokens); err != nil && !hidden(err) {
+		if err := q.get("/user/apptoken", q.pageOf("tokens", 100), &tokens); err != nil && !hidden(err) {
 			return err
 		}
 		var sessions struct {
 			Sessions []sessionRow `json:"sessions"`
+			NextPage string       `json:"next_page"`
 		}
-		if err := q.get("/user/sessions", nil, &sessions); err != nil && !hidden(err) {
+		if err := q.get("/user/sessions", q.pageOf("sessions", 50), &sessions); err != nil && !hidden(err) {
 			return err
 		}
-		d.Tokens, d.Sessions = tokens.Tokens[:min(len(tokens.Tokens), 200)], sessions.Sessions[:min(len(sessions.Sessions), 50)]
-		d.User.Namespaces = d.User.Namespaces[:min(len(d.User.Namespaces), 50)]
+		d.Tokens, d.Sessions = tokens.Tokens, sessions.Sessions
+		d.TokenPages, d.SessionPages = q.pagesIn("tokens", tokens.NextPage), q.pagesIn("sessions", sessions.NextPage)
+		d.NamespacePages = q.pagesIn("namespaces", d.User.NextPage)
 	}
 	return q.show("account", page{
 		Title: "Your account", Section: "account", Notice: n, Data: d,
@@ -237,22 +243,29 @@ func changeAccount(q *request) error {
 
 // endOthers ends all log-ins of the account but that of the request.
 func (q *request) endOthers() error {
-	var list struct {
-		Sessions []sessionRow `json:"sessions"`
-	}
-	if err := q.get("/user/sessions", nil, &list); err != nil {
-		return q.showAccount(failure(err), nil)
-	}
 	ended := 0
-	for _, s := range list.Sessions {
-		if s.Current {
-			continue
+	for query := (url.Values{}); ; {
+		var list struct {
+			Sessions []sessionRow `json:"sessions"`
+			NextPage string       `json:"next_page"`
 		}
-		// A log-in that has ended meanwhile is none to end.
-		if err := q.call(http.MethodDelete, apiPath("/user/sessions/%s", s.ID), nil, nil); err != nil && statusOf(err) != http.StatusNotFound {
+		if err := q.get("/user/sessions", query, &list); err != nil {
 			return q.showAccount(failure(err), nil)
 		}
-		ended++
+		for _, s := range list.Sessions {
+			if s.Current {
+				continue
+			}
+			// A log-in that has ended meanwhile is none to end.
+			if err := q.call(http.MethodDelete, apiPath("/user/sessions/%s", s.ID), nil, nil); err != nil && statusOf(err) != http.StatusNotFound {
+				return q.showAccount(failure(err), nil)
+			}
+			ended++
+		}
+		if list.NextPage == "" {
+			break
+		}
+		query.Set("next_page", list.NextPage)
 	}
 	return q.showAccount(&notice{Text: plural(ended, "other log-in has ended.", "other log-ins have ended.") + " Tokens stay; revoke those that you no longer need."}, nil)
 }

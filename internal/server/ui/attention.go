@@ -226,7 +226,7 @@ func (q *request) holdConcerns() (list []concern, err error) {
 			Reported  time.Time `json:"reported_at"`
 		} `json:"reporters"`
 	}
-	if err := q.get("/holds", nil, &out); err != nil {
+	if err := q.get("/holds", url.Values{"limit": {"1000"}}, &out); err != nil {
 		return nil, err
 	}
 	for _, r := range out.Reporters {

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strings"
+	"strconv"
 )
 
 // pages are the links below a list: to its first page, if this is a later one, and to the next.
@@ -28,24 +28,37 @@ func (q *request) pagesOf(keep url.Values, next string) (p pages) {
 	return p
 }
 
+// pagesIn returns the links of one of several lists on a page. The parameter `name` of the query is
+// where the list begins, and `next` is where its next page does, "" on the last.
+func (q *request) pagesIn(name, next string) (p pages) {
+	path, query := q.URL.EscapedPath(), q.URL.Query()
+	query.Del("done")
+	if query.Get(name) != "" {
+		first := maps.Clone(query)
+		first.Del(name)
+		p.First = path + suffix(first)
+	}
+	if next != "" {
+		query.Set(name, next)
+		p.Next = path + suffix(query)
+	}
+	return p
+}
+
+// pageOf returns the query for a page of a list of up to n entries. The parameter `name` of the
+// request's query is where it begins.
+func (q *request) pageOf(name string, n int) url.Values {
+	query := url.Values{"limit": {strconv.Itoa(n)}}
+	if from := q.query(name); from != "" {
+		query.Set("next_page", from)
+	}
+	return query
+}
+
 // find is the search in a list of names that its page shows in part.
 type find struct {
 	Text   string
 	Needed bool // there is more than the page shows, or less because of the search
-}
-
-// findNames returns those of the list whose names contain the parameter "q" of the query, the
-// first `most` of them, and how many more there are.
-func findNames[T any](q *request, list []T, name func(T) string, most int) (f find, shown []T, more int) {
-	f.Text = q.query("q")
-	for _, each := range list {
-		if strings.Contains(name(each), f.Text) {
-			shown = append(shown, each)
-		}
-	}
-	more = max(len(shown)-most, 0)
-	f.Needed = more > 0 || f.Text != ""
-	return f, shown[:len(shown)-more], more
 }
 
 func suffix(query url.Values) string {

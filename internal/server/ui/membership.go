@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -66,6 +67,7 @@ type teamRow struct {
 	Count       int    `json:"member_count"`
 	Synced      bool   `json:"is_synced"`
 	Members     []memberRow
+	Pages       pages // of the members
 }
 
 // memberRow is a member of a team.
@@ -84,37 +86,33 @@ const (
 
 func (q *request) showTeams(n *notice) error {
 	namespace := q.values["namespace"]
-	var list struct {
-		Teams []teamRow `json:"teams"`
+	query := q.pageOf("page", shownTeams)
+	if text := q.query("q"); text != "" {
+		query.Set("contains", text)
 	}
-	if err := q.get(apiPath("/organization/%s/team", namespace), nil, &list); err != nil {
+	var list struct {
+		Teams    []teamRow `json:"teams"`
+		NextPage string    `json:"next_page"`
+	}
+	if err := q.get(apiPath("/organization/%s/team", namespace), query, &list); err != nil {
 		return err
 	}
 	var d struct {
 		Off, Namespace string
 		Teams          []teamRow
 		Find           find
-		More           int
+		Pages          pages
 	}
-	d.Namespace = namespace
-	d.Find, d.Teams, d.More = findNames(q, list.Teams, func(t teamRow) string { return t.Name }, shownTeams)
-	many := 0
-	for _, t := range d.Teams {
-		many += t.Count
-	}
-	d.Find.Needed = d.Find.Needed || many > shownMembers
+	d.Namespace, d.Teams = namespace, list.Teams
+	d.Pages, d.Find.Text = q.pagesOf(q.keep("q"), list.NextPage), q.query("q")
+	d.Find.Needed = d.Find.Text != "" || d.Pages != (pages{})
 	if q.open() {
 		d.Off = noAccounts
 	}
 	for i := range d.Teams {
-		var out struct {
-			Members []memberRow `json:"members"`
-		}
-		// A team that was deleted meanwhile has no members.
-		if err := q.get(apiPath("/organization/%s/team/%s/members", namespace, d.Teams[i].Name), nil, &out); err != nil && statusOf(err) != http.StatusNotFound {
+		if err := q.showMembers(namespace, &d.Teams[i], shownMembers/len(d.Teams)); err != nil {
 			return err
 		}
-		d.Teams[i].Members = out.Members[:min(len(out.Members), shownMembers/len(d.Teams))]
 	}
 	p := q.membershipPage(namespace, "Teams", "/-/teams", n)
 	p.Data, p.Same = d, []same{
@@ -122,6 +120,31 @@ func (q *request) showTeams(n *notice) error {
 		call("GET", apiPath("/organization/%s/team", namespace)), call("PUT", apiPath("/organization/%s/team/{teamname}", namespace)),
 	}
 	return q.show("teams", p)
+}
+
+// showMembers reads up to n members of a team. The parameter "members" of the query is where the
+// members of the team in the parameter "team" begin; the page shows more of that team.
+func (q *request) showMembers(namespace string, t *teamRow, n int) error {
+	query := url.Values{"limit": {strconv.Itoa(n)}}
+	if q.query("team") == t.Name {
+		query = q.pageOf("members", shownMembers)
+	}
+	var out struct {
+		Members  []memberRow `json:"members"`
+		NextPage string      `json:"next_page"`
+	}
+	// A team that was deleted meanwhile has no members.
+	if err := q.get(apiPath("/organization/%s/team/%s/members", namespace, t.Name), query, &out); err != nil && statusOf(err) != http.StatusNotFound {
+		return err
+	}
+	t.Members = out.Members
+	if q.query("team") == t.Name {
+		t.Pages.First = q.URL.EscapedPath() + suffix(url.Values{"q": {t.Name}})
+	}
+	if out.NextPage != "" {
+		t.Pages.Next = q.URL.EscapedPath() + suffix(url.Values{"q": {t.Name}, "team": {t.Name}, "members": {out.NextPage}})
+	}
+	return nil
 }
 
 // changeTeams creates, changes and deletes teams, and adds and removes members.

@@ -21,7 +21,9 @@ type overview struct {
 	NoPlots      string // why there is no chart of pushes
 	Repositories []repositoryRow
 	Namespaces   []ownNamespace
-	LoggedIn     bool
+	// MoreNamespaces says that there are more than these.
+	MoreNamespaces bool
+	LoggedIn       bool
 }
 
 // ownNamespace is a namespace in which the client has a role.
@@ -169,11 +171,12 @@ const maxOwn = 5
 func (q *request) showOwn(d *overview) error {
 	var user struct {
 		Namespaces []ownNamespace `json:"organizations"`
+		NextPage   string         `json:"next_page"`
 	}
-	if err := q.get("/user", nil, &user); err != nil && !hidden(err) {
+	if err := q.get("/user", url.Values{"limit": {"50"}}, &user); err != nil && !hidden(err) {
 		return err
 	}
-	d.Namespaces = user.Namespaces[:min(len(user.Namespaces), 50)]
+	d.Namespaces, d.MoreNamespaces = user.Namespaces, user.NextPage != ""
 	if !d.LoggedIn {
 		return nil
 	}

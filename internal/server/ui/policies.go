@@ -142,19 +142,28 @@ func (q *request) inherited(d *policiesData) error {
 // asked adds the policies that wait for an approval.
 func (q *request) asked(d *policiesData) error {
 	var list struct {
-		Asks []autoprune.Ask `json:"asks"`
+		Asks     []autoprune.Ask `json:"asks"`
+		NextPage string          `json:"next_page"`
 	}
-	if err := q.get(place{namespace: d.Place.namespace}.api("/autoprune/asks"), nil, &list); err != nil {
-		if hidden(err) {
-			return nil
+	var asks []autoprune.Ask
+	for query := (url.Values{}); ; {
+		list.Asks, list.NextPage = nil, ""
+		if err := q.get(place{namespace: d.Place.namespace}.api("/autoprune/asks"), query, &list); err != nil {
+			if hidden(err) {
+				return nil
+			}
+			return err
 		}
-		return err
+		if asks = append(asks, list.Asks...); list.NextPage == "" {
+			break
+		}
+		query.Set("next_page", list.NextPage)
 	}
 	for _, rows := range [][]policyRow{d.Own, d.Others} {
 		for i := range rows {
-			for j, ask := range list.Asks {
+			for j, ask := range asks {
 				if ask.Policy == rows[i].UUID {
-					rows[i].Ask = &list.Asks[j]
+					rows[i].Ask = &asks[j]
 				}
 			}
 		}

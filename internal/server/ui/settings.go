@@ -36,9 +36,11 @@ type settingsData struct {
 	Place       place
 	Visibility  string // of a repository, "" for a namespace
 	Rules       []api.ProtectionRule
+	RulePages   pages
 	SeesRules   bool
 	Members     []member
-	MoreMembers int
+	Accounts    pages // of the members, and of the teams among them
+	Teams       pages
 	Find        find
 	SeesMembers bool
 	Prune       *pruneState
@@ -48,7 +50,7 @@ type settingsData struct {
 	Typed       url.Values // of a form that the registry refused
 }
 
-// shownRoles is how many members the page lists.
+// shownRoles is how many accounts, and how many teams, the page lists.
 const shownRoles = 60
 
 // Roles returns the roles by the names of the API, which are Quay's, and by Purser's.
@@ -143,17 +145,31 @@ func (q *request) readSettings(d *settingsData) error {
 		}
 		d.Visibility = info.Visibility
 	}
-	var rules struct{ Rules []api.ProtectionRule }
-	err := q.get(p.api("/tagprotection"), nil, &rules)
+	var rules struct {
+		Rules    []api.ProtectionRule
+		NextPage string `json:"next_page"`
+	}
+	err := q.get(p.api("/tagprotection"), q.pageOf("rules", 100), &rules)
 	if err != nil && !hidden(err) {
 		return err
 	}
-	d.Rules, d.SeesRules = rules.Rules, err == nil
+	d.Rules, d.RulePages, d.SeesRules = rules.Rules, q.pagesIn("rules", rules.NextPage), err == nil
+	return q.readMembers(d)
+}
+
+// readMembers reads a page of the accounts with a role, and one of the teams.
+func (q *request) readMembers(d *settingsData) error {
+	d.Find.Text = q.query("q")
 	for _, kind := range []string{"user", "team"} {
 		var list struct {
 			Permissions map[string]api.PermissionView `json:"permissions"`
+			NextPage    string                        `json:"next_page"`
 		}
-		if err := q.get(p.api("/permissions/"+kind), nil, &list); err != nil {
+		query := q.pageOf(kind, shownRoles)
+		if d.Find.Text != "" {
+			query.Set("contains", d.Find.Text)
+		}
+		if err := q.get(d.Place.api("/permissions/"+kind), query, &list); err != nil {
 			if hidden(err) {
 				return nil
 			}
@@ -163,9 +179,14 @@ func (q *request) readSettings(d *settingsData) error {
 		for _, v := range list.Permissions {
 			d.Members = append(d.Members, member{v, kind == "team"})
 		}
+		if kind == "user" {
+			d.Accounts = q.pagesIn(kind, list.NextPage)
+		} else {
+			d.Teams = q.pagesIn(kind, list.NextPage)
+		}
 	}
+	d.Find.Needed = d.Find.Text != "" || d.Accounts != (pages{}) || d.Teams != (pages{})
 	slices.SortFunc(d.Members, func(a, b member) int { return strings.Compare(a.Who()+a.Name, b.Who()+b.Name) })
-	d.Find, d.Members, d.MoreMembers = findNames(q, d.Members, func(m member) string { return m.Name }, shownRoles)
 	return nil
 }
 
