@@ -88,19 +88,24 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-func TestFindNames(t *testing.T) {
+// TestPagesIn: a page has several lists, each with its own links to its first and its next page, which
+// leave the others where they are.
+func TestPagesIn(t *testing.T) {
 	t.Parallel()
-	list := []string{"ab", "b", "abc", "c"}
 	for query, want := range map[string]string{
-		"": "{ true} [ab b] 2", "q=a": "{a true} [ab abc] 0", "q=x": "{x true} [] 0",
+		"":                     "{ /ui/x?user=c}",
+		"done=saved":           "{ /ui/x?user=c}",
+		"q=a&team=t":           "{ /ui/x?q=a&team=t&user=c}",
+		"q=a&team=t&user=b":    "{/ui/x?q=a&team=t /ui/x?q=a&team=t&user=c}",
+		"user=b":               "{/ui/x /ui/x?user=c}",
+		"user=b&user=d&team=t": "{/ui/x?team=t /ui/x?team=t&user=c}",
 	} {
-		r := httptest.NewRequest("GET", "/ui/?"+query, nil)
-		f, shown, more := findNames(&request{Request: r}, list, func(s string) string { return s }, 2)
-		if got := fmt.Sprint(f, shown, more); got != want {
+		q := &request{Request: httptest.NewRequest("GET", "/ui/x?"+query, nil)}
+		if got := fmt.Sprint(q.pagesIn("user", "c")); got != want {
 			t.Errorf("%q: %s, want %s", query, got, want)
 		}
-	}
-	if f, shown, more := findNames(&request{Request: httptest.NewRequest("GET", "/ui/", nil)}, list, func(s string) string { return s }, 4); f.Needed || len(shown) != 4 || more != 0 {
-		t.Errorf("a list that fits: %v %v %d", f, shown, more)
+		if last := q.pagesIn("user", ""); last.Next != "" {
+			t.Errorf("%q: after the last page comes %q", query, last.Next)
+		}
 	}
 }
