@@ -57,22 +57,26 @@ func (a *API) listTags(c *call) error {
 	if more && n > 0 {
 		c.next("/v2/"+c.name+"/tags/list", url.Values{"n": {strconv.Itoa(n)}, "last": {tags[n-1]}})
 	}
-	body := tagList(c.name, tags)
-	if err := c.hold(len(body)); err != nil {
+	if err := c.hold(tagListSize(c.name, tags)); err != nil {
 		return err
 	}
-	c.json(http.StatusOK, body)
+	c.json(http.StatusOK, tagList(c.name, tags))
 	return nil
+}
+
+// tagListSize returns about how many bytes tagList makes of a list.
+func tagListSize(name string, tags []string) int {
+	size := len(name) + 32
+	for _, t := range tags {
+		size += len(t) + 3
+	}
+	return size
 }
 
 // tagList encodes a list of tags as JSON. It needs no escaping, since neither repository names
 // nor tags can contain characters that JSON escapes.
 func tagList(name string, tags []string) []byte {
-	size := len(name) + 32
-	for _, t := range tags {
-		size += len(t) + 3
-	}
-	b := append(make([]byte, 0, size), `{"name":"`...)
+	b := append(make([]byte, 0, tagListSize(name, tags)), `{"name":"`...)
 	b = append(b, name...)
 	b = append(b, `","tags":[`...)
 	for i, t := range tags {
@@ -106,6 +110,13 @@ func (a *API) listRepositories(c *call) error {
 	}
 	if more && n > 0 {
 		c.next("/v2/_catalog", url.Values{"n": {strconv.Itoa(n)}, "last": {paths[n-1]}})
+	}
+	size := 0
+	for _, path := range paths {
+		size += len(path) + 3
+	}
+	if err := c.hold(size); err != nil {
+		return err
 	}
 	body, err := json.Marshal(struct {
 		Repositories []string `json:"repositories"`
