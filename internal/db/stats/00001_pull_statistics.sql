@@ -212,7 +212,8 @@ COMMENT ON COLUMN pullrecorders.sent_to IS 'Redis has all HEADs that the process
 COMMENT ON COLUMN pullrecorders.answered IS 'every use that the process answered before this number was taken from pullrecorders_asked is written';
 COMMENT ON COLUMN pullrecorders.ended_at IS 'when the process ended, or another one found that it was killed; NULL: it runs';
 
-CREATE SEQUENCE pullrecorders_asked;
+-- Its owner says that it belongs to the statistics, for backups and moves to another database.
+CREATE SEQUENCE pullrecorders_asked OWNED BY pullrecorders.answered;
 -- So that the first number that is taken is greater than the number which processes read before.
 SELECT setval('pullrecorders_asked', 1);
 
