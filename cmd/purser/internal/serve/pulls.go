@@ -28,8 +28,8 @@ type pullParts struct {
 	lastUsed *pullstats.LastUsedRecorder // writes last-used times; nil: pulls aren't counted
 	sync     *pullstats.SyncWorker       // nil: pulls aren't counted
 	flush    *pullstats.FlushWorker      // nil: there is no Redis
-	// open tells other processes that this one records uses, or that it doesn't. It must succeed
-	// before the first request is answered.
+	// open tells other processes that this one records uses, or that it doesn't. It is called
+	// before the first request is answered. If it fails, the workers do the same later.
 	open    func(context.Context) error
 	workers []func(context.Context) error
 	logger  *slog.Logger

@@ -167,8 +167,10 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger, reload *relo
 	ready.started(readinessCheck{name: "database", run: pools.metadata.Ping}, storageCheck(store.Check), pushesCheck(store.Check, spaceFor(cfg)),
 		readinessCheck{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
 	warnPlain(cfg, socks, log)
-	if err := backend.Patiently(ctx, cfg, log, func() error { return p.pulls.open(ctx) }); err != nil {
-		return err
+	if err := p.pulls.open(ctx); err != nil {
+		// The registry starts without its statistics too. Their workers try again, and the first
+		// pulls wait for that for some seconds.
+		log.WarnContext(ctx, "others can't be told yet whether this process takes note of pulls", "error", err)
 	}
 	if err := announce(socks, handler.access); err != nil {
 		return err
