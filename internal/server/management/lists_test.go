@@ -31,7 +31,7 @@ var boundedLists = map[string]string{
 	"RunSummary.held_by": "100 reporters", "RunSummary.notices": "the policies of a namespace, 3,200 of its repositories",
 	"RunDetails.held_by": "100 reporters", "RunDetails.notices": "the policies of a namespace, 3,200 of its repositories",
 	"RunDetails.asks": "1000", "RunDetails.per_repository": "1000", "RunDetails.would": "100", "RunRepository.policies": "64 apply to a repository",
-	"Undone.gone_tags": "100", "Forecast.days": "365 days", "Forecast.notes": "the kinds of notes", "Forecast.policies": "1000",
+	"Undone.gone_tags": "100", "Undone.trash_names": "100", "Forecast.days": "365 days", "Forecast.notes": "the kinds of notes", "Forecast.policies": "1000",
 	"Forecast.settings": "the settings that are compared", "PreviewPolicy.warnings": "the kinds of warnings",
 	"Preview.asks": "1000", "Preview.going": "limit, up to 10,000", "Preview.staying": "limit, up to 10,000", "Preview.would": "limit, up to 10,000",
 	"Preview.per_repository": "1000", "Preview.policies": "1000", "Preview.reasons": "the codes of reasons",
