@@ -195,6 +195,36 @@ func (c *Catalog) AddForeignBlobs(ctx context.Context, path, source string, list
 	return err
 }
 
+// LinkedBlobs returns those of the blobs that the repository has and whose objects aren't lost; none if
+// there is no such repository.
+func (c *Catalog) LinkedBlobs(ctx context.Context, path string, digests []oci.Digest) (map[oci.Digest]bool, error) {
+	raw := make([][]byte, len(digests))
+	for i, d := range digests {
+		raw[i] = d.Bytes()
+	}
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT want.digest FROM live_repositories r CROSS JOIN unnest($2::bytea[]) AS want (digest)
+		CROSS JOIN LATERAL (
+			SELECT FROM repository_blobs
+			WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = r.id AND blob_digest = want.digest OFFSET 0) linked
+		CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest AND lost_at IS NULL OFFSET 0) b
+		WHERE r.path = $1`, path, raw)
+	if err != nil {
+		return nil, fmt.Errorf("looking which blobs %s has: %w", path, err)
+	}
+	out := make(map[oci.Digest]bool)
+	var digest []byte
+	_, err = pgx.ForEachRow(rows, []any{&digest}, func() error {
+		d, err := oci.DigestFromBytes(digest)
+		out[d] = true
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("looking which blobs %s has: %w", path, err)
+	}
+	return out, nil
+}
+
 // Content is what a repository has.
 type Content struct {
 	Manifests map[oci.Digest]bool

@@ -2,11 +2,13 @@ package registryimport
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"path"
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -56,6 +58,7 @@ func (d *distribution) walk(ctx context.Context, name string, yield func(string,
 
 func (d *distribution) contents(ctx context.Context, repository string) (contents, error) {
 	out := contents{tags: make(map[string]tagged), manifests: make(map[oci.Digest]time.Time), complete: true}
+	named := make(map[string]bool) // tags that are in `out` or skipped
 	dir := path.Join(d.root, "repositories", repository, "_manifests")
 	for file, err := range d.store.Files(ctx, dir) {
 		if err != nil {
@@ -71,6 +74,7 @@ func (d *distribution) contents(ctx context.Context, repository string) (content
 			}
 			out.manifests[digest] = file.Modified
 		case len(parts) == 4 && parts[0] == "tags" && parts[2] == "current" && parts[3] == "link":
+			named[parts[1]] = true
 			digest, err := d.link(ctx, file.Key)
 			if reason, ok := reasonOf(err); ok {
 				out.skipped = append(out.skipped, Skip{Repository: repository, Tag: parts[1], Reason: reason})
@@ -82,7 +86,42 @@ func (d *distribution) contents(ctx context.Context, repository string) (content
 			out.tags[parts[1]] = tagged{digest, file.Modified}
 		}
 	}
-	return out, nil
+	return out, d.withoutLink(ctx, repository, named, &out)
+}
+
+// withoutLink finds the directories of tags for which the listing of files had no current/link, which
+// an interrupted push or a damaged disk leaves: distribution lists them as tags too. `named` has the
+// tags that are known. A link may have come since the listing.
+func (d *distribution) withoutLink(ctx context.Context, repository string, named map[string]bool, out *contents) error {
+	dir := path.Join(d.root, "repositories", repository, "_manifests/tags")
+	below, err := d.store.Directories(ctx, dir)
+	if err != nil {
+		return err
+	}
+	for _, tag := range below {
+		if named[tag] || tag == "." || tag == ".." {
+			continue
+		}
+		key := path.Join(dir, tag, "current/link")
+		digest, err := d.link(ctx, key)
+		if reason, ok := reasonOf(err); ok {
+			out.skipped = append(out.skipped, Skip{Repository: repository, Tag: tag, Reason: reason})
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		file, err := d.store.Stat(ctx, key)
+		if errors.Is(err, blob.ErrNotFound) {
+			out.skipped = append(out.skipped, Skip{Repository: repository, Tag: tag, Reason: "the file " + key + " is missing"})
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		out.tags[tag] = tagged{digest, file.Modified}
+	}
+	return nil
 }
 
 // link reads a file that has only a digest.

@@ -111,14 +111,14 @@ func TestImportTakesRegularFiles(t *testing.T) {
 	o.replace(o.data(o.manifest("app", o.image("fifo", nil), longAgo, "manifest-fifo")), fifo)
 	o.replace(o.data(o.manifest("app", o.image("link", nil), longAgo, "manifest-link")), link)
 	o.manifest("app", o.image("tag", nil), longAgo, "tag-fifo")
-	o.replace(o.tagLink("app", "tag-fifo"), fifo) // the listing leaves it out
+	o.replace(o.tagLink("app", "tag-fifo"), fifo) // the listing of files leaves it out
 	d := o.manifest("app", o.image("good", nil), longAgo, "good")
 	report, skipped := o.run(b, nil)
 	if report.Tags != 1 || tagsOf(t, b, "app")["good"] != d {
 		t.Errorf("imported %+v", report)
 	}
-	if len(skipped) != 4 {
-		t.Errorf("skipped %q, want 4", skipped)
+	if len(skipped) != 5 {
+		t.Errorf("skipped %q, want 5", skipped)
 	}
 	for _, s := range skipped {
 		if !strings.Contains(s, "isn't a regular file") {
@@ -164,5 +164,42 @@ func TestLayoutTakesRegularFiles(t *testing.T) {
 	}
 	if report, skipped := o.run(b, nil); report.Repositories != 2 || len(skipped) != 2 {
 		t.Errorf("imported %+v, skipped %q", report, skipped)
+	}
+}
+
+// TestLayoutNamesWhatItLeavesOut expects that an import names a layout without oci-layout, one without
+// index.json, and a tag that an index gives to two manifests. A directory that has nothing but an
+// index.json is no storage of another registry.
+func TestLayoutNamesWhatItLeavesOut(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	o.put("site/index.json", "{}", longAgo)
+	if _, err := registryimport.Run(t.Context(), registryimport.Options{Catalog: b.Catalog, Store: o.store}); err == nil || b.Rows(t, "imports") != 0 {
+		t.Errorf("a directory with an index.json alone: %v, %d imports", err, b.Rows(t, "imports"))
+	}
+	var entries []string
+	for _, name := range []string{"one", "two"} {
+		payload := image(t, func(content string) oci.Digest {
+			d := oci.Compute(oci.SHA256, []byte(content))
+			o.put("app/blobs/sha256/"+d.Hex(), content, longAgo)
+			return d
+		}, name, nil)
+		d := oci.Compute(oci.SHA256, payload)
+		o.put("app/blobs/sha256/"+d.Hex(), string(payload), longAgo)
+		entries = append(entries, `{"mediaType":"`+oci.MediaTypeImageManifest+`","digest":"`+d.String()+`","size":1,
+			"annotations":{"org.opencontainers.image.ref.name":"v1"}}`)
+	}
+	o.put("app/oci-layout", `{"imageLayoutVersion":"1.0.0"}`, longAgo)
+	o.put("app/index.json", `{"schemaVersion":2,"manifests":[`+strings.Join(entries, ",")+`]}`, longAgo)
+	o.put("no-index/oci-layout", `{"imageLayoutVersion":"1.0.0"}`, longAgo)
+	report, skipped := o.run(b, nil)
+	if report.Tags != 1 || len(skipped) != 3 {
+		t.Fatalf("imported %+v, skipped %q", report, skipped)
+	}
+	for i, want := range []string{"app:v1: the file app/index.json gives the tag to a later manifest", "no-index:: the file no-index/index.json is missing",
+		"site:: the file site/oci-layout is missing"} {
+		if !strings.HasPrefix(skipped[i], want) {
+			t.Errorf("skipped %q, want %q", skipped[i], want)
+		}
 	}
 }

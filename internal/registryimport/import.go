@@ -88,7 +88,7 @@ type Report struct {
 	UpToDate     int64         `json:"up_to_date"`   // tags that point to the same manifest in both
 	Newer        int64         `json:"newer"`        // tags that stay, since they were pushed to Purser later
 	Manifests    int64         `json:"manifests"`    // new ones
-	Blobs        int64         `json:"blobs"`        // that manifests of a repository need, counted once per repository
+	Blobs        int64         `json:"blobs"`        // that manifests need and their repository didn't have, counted once per repository
 	Bytes        int64         `json:"bytes"`        // of these blobs
 	Untagged     int64         `json:"untagged"`     // manifests that were left out, without Options.Untagged
 	Skipped      int64         `json:"skipped"`

@@ -180,6 +180,66 @@ func TestImportSkipsWhatIsBroken(t *testing.T) {
 	}
 }
 
+// A tag's directory without current/link, with the tag's history or empty, is named: distribution lists
+// it as a tag too.
+func TestImportNamesTagsWithoutLink(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	d := o.manifest("acme/app", o.image("one", nil), longAgo, "v1")
+	tags := path.Dir(path.Dir(path.Dir(o.tagLink("acme/app", "v1"))))
+	o.put(path.Join(tags, "history/index/sha256", d.Hex(), "link"), d.String(), longAgo)
+	o.put(path.Join(tags, "v1/index/sha256", d.Hex(), "link"), d.String(), longAgo) // v1 has both
+	if err := os.MkdirAll(filepath.Join(o.dir, tags, "empty/current"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, dry := range []bool{true, false} {
+		r, skipped := o.run(b, func(o *registryimport.Options) { o.DryRun = dry })
+		if r.Tags != 1 || r.Skipped != 2 || len(skipped) != 2 {
+			t.Fatalf("dry %t: %+v, skipped %q", dry, r, skipped)
+		}
+		for i, tag := range []string{"empty", "history"} {
+			if want := "acme/app:" + tag + ": the file " + o.tagLink("acme/app", tag) + " is missing"; skipped[i] != want {
+				t.Errorf("dry %t: skipped %q, want %q", dry, skipped[i], want)
+			}
+		}
+	}
+}
+
+// A second import counts only blobs that the first one didn't bring: not those of a tag that it leaves
+// alone or can't import, and not those that new images share with old ones.
+func TestImportCountsBlobsOnce(t *testing.T) {
+	t.Parallel()
+	b, o := catalogtest.Setup(t), newOther(t)
+	o.manifest("app", o.image("one", nil), longAgo, "v1")
+	o.manifest("app", o.image("moved here", nil), longAgo, "ours")
+	b.Put(t, "app", o.imageInPurser(b, "app", "ours"), "ours") // pushed later
+	o.manifest("app", o.image("hostile", nil), longAgo, "-no-tag")
+	lacking := o.manifest("app", o.image("lacking", nil), longAgo)
+	o.manifest("app", catalogtest.Index(t, lacking, oci.Compute(oci.SHA256, []byte("nothing"))), longAgo, "index")
+	for _, dry := range []bool{true, false} {
+		r, _ := o.run(b, func(o *registryimport.Options) { o.DryRun = dry })
+		if r.Tags != 1 || r.Newer != 1 || r.Blobs != 4 || r.Bytes == 0 { // of v1, and of the index's image
+			t.Errorf("first, dry %t: %+v", dry, r)
+		}
+	}
+	if n := b.Rows(t, "repository_blobs"); n != 6 {
+		t.Errorf("the repository has %d blobs, want the 4 and its own 2", n)
+	}
+	for _, dry := range []bool{true, false} {
+		if r, _ := o.run(b, func(o *registryimport.Options) { o.DryRun = dry }); r.Tags != 0 || r.Blobs != 0 || r.Bytes != 0 {
+			t.Errorf("second, dry %t: %+v", dry, r)
+		}
+	}
+	shared := o.image("one", map[string]any{"annotations": map[string]string{"build": "2"}})
+	o.manifest("app", shared, later, "v2")
+	o.manifest("other", shared, later, "v2")
+	for _, dry := range []bool{true, false} {
+		if r, _ := o.run(b, func(o *registryimport.Options) { o.DryRun = dry }); r.Tags != 2 || r.Blobs != 2 { // of "other" alone
+			t.Errorf("third, dry %t: %+v", dry, r)
+		}
+	}
+}
+
 // zot's OCI layouts, with a blob that two repositories have and whose content zot keeps once.
 func TestImportLayouts(t *testing.T) {
 	t.Parallel()

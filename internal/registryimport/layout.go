@@ -49,16 +49,13 @@ func (l *layouts) repositories(ctx context.Context) iter.Seq2[string, error] {
 
 // walk yields the repositories below the directory `name`, itself included.
 func (l *layouts) walk(ctx context.Context, name string, yield func(string, error) bool) bool {
-	isLayout := false
-	if name != "" {
-		_, err := l.store.Stat(ctx, path.Join(l.root, name, "oci-layout"))
-		if err != nil && !errors.Is(err, blob.ErrNotFound) {
-			yield("", err)
-			return false
-		}
-		if isLayout = err == nil; isLayout && !yield(name, nil) {
-			return false
-		}
+	isLayout, err := l.isLayout(ctx, name)
+	if err != nil {
+		yield("", err)
+		return false
+	}
+	if isLayout && !yield(name, nil) {
+		return false
 	}
 	below, err := l.store.Directories(ctx, path.Join(l.root, name))
 	if err != nil {
@@ -77,11 +74,32 @@ func (l *layouts) walk(ctx context.Context, name string, yield func(string, erro
 	return true
 }
 
+// isLayout says whether the directory is a layout, or what is left of one: contents names what it lacks.
+func (l *layouts) isLayout(ctx context.Context, name string) (bool, error) {
+	if name == "" {
+		return false, nil
+	}
+	for _, file := range []string{"oci-layout", "index.json"} {
+		_, err := l.store.Stat(ctx, path.Join(l.root, name, file))
+		if err == nil || blob.Irregular(err) {
+			return true, nil
+		}
+		if !errors.Is(err, blob.ErrNotFound) {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
 // contents implements source. An index has no times, so those of the manifests' files are used.
 func (l *layouts) contents(ctx context.Context, repository string) (contents, error) {
 	out := contents{tags: make(map[string]tagged), manifests: make(map[oci.Digest]time.Time)}
 	key := path.Join(l.root, repository, "index.json")
-	text, err := readFile(ctx, l.store, key, maxIndex)
+	var text []byte
+	_, err := readFile(ctx, l.store, path.Join(l.root, repository, "oci-layout"), maxLink)
+	if err == nil {
+		text, err = readFile(ctx, l.store, key, maxIndex)
+	}
 	var index v1.Index
 	if err == nil {
 		if err = json.Unmarshal(text, &index); err != nil {
@@ -110,6 +128,10 @@ func (l *layouts) contents(ctx context.Context, repository string) (contents, er
 			out.manifests[d] = file.Modified
 		}
 		if tag != "" {
+			if other, twice := out.tags[tag]; twice && other.digest != d {
+				out.skipped = append(out.skipped, Skip{Repository: repository, Tag: tag, Digest: other.digest,
+					Reason: "the file " + key + " gives the tag to a later manifest too, " + d.String() + ", which is taken"})
+			}
 			out.tags[tag] = tagged{d, out.manifests[d]}
 		}
 	}

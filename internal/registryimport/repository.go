@@ -71,7 +71,10 @@ func (p *one) tags(ctx context.Context) error {
 		return cmp.Or(p.from.manifests[a].Compare(p.from.manifests[b]), cmp.Compare(a.String(), b.String()))
 	}
 	for group := range slices.Chunk(slices.SortedFunc(maps.Keys(byDigest), oldestFirst), aheadOf) {
-		if err := p.ahead(ctx, group); err != nil {
+		wanted := slices.DeleteFunc(slices.Clone(group), func(d oci.Digest) bool {
+			return !slices.ContainsFunc(byDigest[d], func(tag string) bool { return p.wants(tag, d) })
+		})
+		if err := p.ahead(ctx, wanted); err != nil {
 			return err
 		}
 		for _, d := range group {
@@ -81,6 +84,13 @@ func (p *one) tags(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// wants says whether the import will write the tag, which points to the manifest `d`. If not, nothing
+// may need the manifest's blobs.
+func (p *one) wants(tag string, d oci.Digest) bool {
+	here, there := p.have.Tags[tag]
+	return oci.ValidateTag(tag) == nil && (!there || here.Digest != d && here.Pushed.Before(p.from.tags[tag].pushed))
 }
 
 // ahead adds the blobs of several images at once, which halves the number of transactions. If it
@@ -277,19 +287,39 @@ func (p *one) add(ctx context.Context, list []catalog.ForeignBlob) error {
 	slices.SortFunc(list, func(a, b catalog.ForeignBlob) int { return cmp.Compare(a.Digest.String(), b.Digest.String()) })
 	list = slices.CompactFunc(list, func(a, b catalog.ForeignBlob) bool { return a.Digest == b.Digest })
 	for batch := range slices.Chunk(list, blobBatch) {
+		fresh, err := p.fresh(ctx, batch)
+		if err != nil {
+			return err
+		}
 		if !p.opt.DryRun {
 			if err := p.opt.Catalog.AddForeignBlobs(ctx, p.path, p.source.prefix(), batch); err != nil {
 				return err
 			}
 		}
 		var bytes int64
-		for _, b := range batch {
-			p.linked[b.Digest] = true
+		for _, b := range fresh {
 			bytes = catalog.AddSizes(bytes, b.Size)
 		}
-		p.count(func(r *Report) { r.Blobs += int64(len(batch)); r.Bytes = catalog.AddSizes(r.Bytes, bytes) })
+		for _, b := range batch {
+			p.linked[b.Digest] = true
+		}
+		p.count(func(r *Report) { r.Blobs += int64(len(fresh)); r.Bytes = catalog.AddSizes(r.Bytes, bytes) })
 	}
 	return nil
+}
+
+// fresh returns those blobs that the repository doesn't have, which an earlier import may have added.
+// The others are added again too, so that garbage collection leaves them alone meanwhile.
+func (p *one) fresh(ctx context.Context, list []catalog.ForeignBlob) ([]catalog.ForeignBlob, error) {
+	digests := make([]oci.Digest, len(list))
+	for i, b := range list {
+		digests[i] = b.Digest
+	}
+	linked, err := p.opt.Catalog.LinkedBlobs(ctx, p.path, digests)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(b catalog.ForeignBlob) bool { return linked[b.Digest] }), nil
 }
 
 // blob finds a blob's file. If the file has another size than the manifest says, its content is

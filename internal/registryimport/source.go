@@ -73,8 +73,14 @@ func open(ctx context.Context, s Store, dir string) (source, error) {
 		}
 	}
 	l := &layouts{store: s, root: dir}
-	for _, err := range l.repositories(ctx) {
-		return l, err
+	for name, err := range l.repositories(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		// A lone index.json may be anything.
+		if _, err := s.Stat(ctx, path.Join(dir, name, "oci-layout")); !errors.Is(err, blob.ErrNotFound) {
+			return l, err
+		}
 	}
 	where := "the blob store"
 	if dir != "" {
