@@ -43,7 +43,8 @@ func Printable(text string) string {
 
 // Error says what went wrong with a registry. Its text is printable.
 type Error struct {
-	Status int // of the registry's answer; 0: there was none
+	Status int    // of the registry's answer; 0: there was none
+	Code   string // the first of the answer's error codes, such as NAME_UNKNOWN, as the registry wrote it
 	text   string
 	err    error
 }
@@ -58,10 +59,17 @@ func Missing(err error) bool {
 	return ok && e.Status == http.StatusNotFound
 }
 
+// NameUnknown says whether err means that the registry doesn't know the repository. Distribution
+// answers so for a repository without tags too, which its catalog may list.
+func NameUnknown(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Status == http.StatusNotFound && e.Code == "NAME_UNKNOWN"
+}
+
 // failed returns an Error about what was done.
 func failed(doing string, err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
-		return &Error{Status: e.Status, text: doing + ": " + e.text, err: err}
+		return &Error{Status: e.Status, Code: e.Code, text: doing + ": " + e.text, err: err}
 	}
 	e := &Error{err: err}
 	said := err.Error()
@@ -85,15 +93,16 @@ func refused(doing string, res *http.Response) *Error {
 	var answer struct {
 		Errors []struct{ Code, Message string }
 	}
-	said := strings.TrimSpace(string(text))
+	said, code := strings.TrimSpace(string(text)), ""
 	if json.Unmarshal(text, &answer) == nil && len(answer.Errors) > 0 {
-		said = strings.TrimSpace(answer.Errors[0].Code + " " + answer.Errors[0].Message)
+		code = answer.Errors[0].Code
+		said = strings.TrimSpace(code + " " + answer.Errors[0].Message)
 	}
 	status := fmt.Sprintf("%d %s", res.StatusCode, http.StatusText(res.StatusCode))
 	if said = Printable(said); said != "" {
 		status += ": " + said
 	}
-	return &Error{Status: res.StatusCode, text: doing + ": " + status}
+	return &Error{Status: res.StatusCode, Code: code, text: doing + ": " + status}
 }
 
 // shortURL returns a URL without what may be secret in it, printable.

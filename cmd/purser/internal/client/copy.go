@@ -129,13 +129,16 @@ func writeCopied(w io.Writer, sum mirror.Summary, list []mirror.Tag, dry bool) e
 			}
 		}
 	}
-	verb, attached := "Copied", ""
+	verb, attached, empty := "Copied", "", ""
 	if dry {
 		verb = "Would copy"
 	} else if sum.Attached > 0 {
 		attached = ", and " + counted(int64(sum.Attached), "manifest", "manifests") + " attached to images"
 	}
-	_, err := fmt.Fprintf(w, "%s %s of %s%s. %s up to date already, %s failed.\n", verb, command.Count(int64(sum.Copied), "tag"),
-		counted(int64(sum.Repositories), "repository", "repositories"), attached, counted(int64(sum.UpToDate), "tag was", "tags were"), humanize.Comma(int64(sum.Failed)))
+	if sum.Empty > 0 {
+		empty = " The source lists " + counted(int64(sum.Empty), "repository", "repositories") + " in which it has no tags."
+	}
+	_, err := fmt.Fprintf(w, "%s %s of %s%s. %s up to date already, %s failed.%s\n", verb, command.Count(int64(sum.Copied), "tag"),
+		counted(int64(sum.Repositories), "repository", "repositories"), attached, counted(int64(sum.UpToDate), "tag was", "tags were"), humanize.Comma(int64(sum.Failed)), empty)
 	return err
 }

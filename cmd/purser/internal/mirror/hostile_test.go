@@ -43,6 +43,42 @@ func TestCopies(t *testing.T) {
 	}
 }
 
+// TestEmptiedRepository expects that a repository that the catalog lists and of whose tags the source
+// knows nothing, as distribution answers when all were deleted, doesn't fail the copy of a registry. One
+// that somebody names does, and any other answer does.
+func TestEmptiedRepository(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		path, body string
+		status     int
+		want       Summary
+	}{
+		{"", `{"errors":[{"code":"NAME_UNKNOWN","message":"repository name not known to registry"}]}`, 404, Summary{Repositories: 2, Empty: 1, Copied: 1}},
+		{"/emptied", `{"errors":[{"code":"NAME_UNKNOWN"}]}`, 404, Summary{Repositories: 1, Failed: 1}},
+		{"", `not found`, 404, Summary{Repositories: 2, Copied: 1, Failed: 1}},
+		{"", `{"errors":[{"code":"DENIED"}]}`, 404, Summary{Repositories: 2, Copied: 1, Failed: 1}},
+		{"", `{"errors":[{"code":"NAME_UNKNOWN"}]}`, 403, Summary{Repositories: 2, Copied: 1, Failed: 1}},
+	} {
+		s, d := newSource(t), newDestination(t)
+		s.image("one", "v1")
+		s.answer = func(w http.ResponseWriter, r *http.Request) bool {
+			switch r.URL.Path {
+			case "/v2/_catalog":
+				w.Write([]byte(`{"repositories":["app","emptied"]}`)) //nolint:errcheck // the client may have gone
+			case "/v2/emptied/tags/list":
+				w.WriteHeader(c.status)
+				w.Write([]byte(c.body)) //nolint:errcheck // as above
+			default:
+				return false
+			}
+			return true
+		}
+		if sum, tags, err := copyAll(t, d, Options{Source: s.host() + c.path}); err != nil || sum != c.want {
+			t.Errorf("%q, %d %s: %+v, want %+v: %+v %v", c.path, c.status, c.body, sum, c.want, tags, err)
+		}
+	}
+}
+
 // TestPagesInCircle expects an error if a page of a list names itself, or one before, as the next.
 func TestPagesInCircle(t *testing.T) {
 	t.Parallel()

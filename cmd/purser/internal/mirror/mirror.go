@@ -82,6 +82,7 @@ type Tag struct {
 // Summary counts what was done.
 type Summary struct {
 	Repositories int `json:"repositories"`
+	Empty        int `json:"empty"`  // of these: the catalog lists them, but their lists of tags are unknown
 	Copied       int `json:"copied"` // tags; in a dry run those that would be
 	UpToDate     int `json:"up_to_date"`
 	Attached     int `json:"attached"` // manifests
@@ -233,6 +234,11 @@ func (c *copier) repository(ctx context.Context, path string) {
 	var list upstream.Names
 	if err == nil {
 		list, err = from.Tags(ctx, func(t string) bool { return c.chosen(t) || attachedTag.MatchString(t) })
+	}
+	if upstream.NameUnknown(err) && !c.single {
+		// Distribution answers so for a repository whose tags were all deleted, and lists it all the same.
+		c.sum.Empty++
+		return
 	}
 	if err != nil {
 		c.tell(Tag{Source: source.Name(), Destination: to.Name(), Outcome: Failed, Error: printable(err)})
