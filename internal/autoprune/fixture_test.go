@@ -193,8 +193,7 @@ func (r *registry) run() {
 	r.t.Fatal("there is always more to do")
 }
 
-// ensure lets the worker create tasks for the namespaces to which the default policies
-// apply.
+// ensure lets the worker create tasks for the namespaces to which policies apply and that have none.
 func (r *registry) ensure() {
 	r.t.Helper()
 	_, err := r.pruner.Work(r.t.Context())

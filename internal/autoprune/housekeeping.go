@@ -13,8 +13,9 @@ import (
 // old runs and exemptions. It creates missing tasks more often, every Options.Interval.
 const housekeepingEvery = 10 * time.Minute
 
-// housekeeping creates tasks for namespaces that have none and to which the registry's
-// default policies apply. Every housekeepingEvery it also ends runs whose task was deleted,
+// housekeeping creates tasks for namespaces that have none and to which a policy applies: one of
+// the registry's defaults, or one that somebody inserted by SQL or restored from a dump, for which no
+// client's transaction made a task. Every housekeepingEvery it also ends runs whose task was deleted,
 // and deletes old runs, and exemptions, announcements and questions that have ended.
 func (p *Pruner) housekeeping(ctx context.Context) error {
 	now := time.Now()
@@ -23,13 +24,17 @@ func (p *Pruner) housekeeping(ctx context.Context) error {
 		_, err := p.db.Pool.Exec(ctx, `
 			INSERT INTO autoprunetaskstatus (namespace_id, status)
 			SELECT n.id, 'queued' FROM live_namespaces n
-			WHERE EXISTS (SELECT FROM defaultautoprunepolicy)
+			WHERE n.id IN (
+					SELECT id FROM live_namespaces
+					WHERE EXISTS (SELECT FROM defaultautoprunepolicy)
+						AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults w WHERE w.namespace_id = live_namespaces.id)
+					UNION ALL SELECT namespace_id FROM namespaceautoprunepolicy
+					UNION ALL SELECT namespace_id FROM repositoryautoprunepolicy)
 				AND NOT EXISTS (SELECT FROM autoprunetaskstatus t WHERE t.namespace_id = n.id)
-				AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults w WHERE w.namespace_id = n.id)
 			ORDER BY n.id LIMIT 10000 FOR KEY SHARE OF n
 			ON CONFLICT DO NOTHING`)
 		if err != nil {
-			return fmt.Errorf("making tasks for the registry's default policies: %w", err)
+			return fmt.Errorf("making tasks for policies that have none: %w", err)
 		}
 	}
 	if now.Sub(p.housekept) < housekeepingEvery {

@@ -224,7 +224,8 @@ type TaskStatus struct {
 }
 
 // Task returns the state of a namespace's task. It returns nil if no policy applies to
-// the namespace, or if a default policy applies but no worker has created the task yet.
+// the namespace, or if no worker has created the task yet: of a default policy, or of one that was
+// inserted by SQL.
 // It returns the error NAME_UNKNOWN if the namespace doesn't exist.
 func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error) {
 	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)

@@ -182,6 +182,46 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// TestPoliciesInsertedBySQL: policies of a namespace and of a repository that no client's transaction
+// saved must get a task by the worker, and be applied. A namespace without a policy, and one that was
+// deleted, get none; nor do the tasks come back after the policies are gone.
+func TestPoliciesInsertedBySQL(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	var targets []catalog.Repository
+	for _, path := range []string{"whole/a", "part/a", "part/b", "none/a", "trash/a"} {
+		targets = append(targets, r.repository(path))
+		r.tag(targets[len(targets)-1], "v1", "m1", 10*day)
+	}
+	const policy = `{"method": "creation_date", "olderThan": "1d"}`
+	for _, i := range []int{0, 4} {
+		r.exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) VALUES (gen_random_uuid(), $1, $2)", targets[i].NamespaceID, policy)
+	}
+	r.exec("INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy) VALUES (gen_random_uuid(), $1, $2, $3)",
+		targets[1].NamespaceID, targets[1].ID, policy)
+	r.exec("UPDATE top_level_namespaces SET name = '#trash', deleted_name = name, deleted_at = now(), purge_after = now() + interval '1 day' WHERE name = 'trash'")
+	r.ensure()
+	tasks := func() []string {
+		return values[string](r, "SELECT n.name FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id ORDER BY n.name")
+	}
+	if got := tasks(); !slices.Equal(got, []string{"part", "whole"}) {
+		t.Errorf("tasks of %v, want part and whole", got)
+	}
+	r.run()
+	for i, want := range []int{0, 0, 1, 1, 1} {
+		if got := r.tags(targets[i]); len(got) != want {
+			t.Errorf("%s has %v, want %d", targets[i].Path, got, want)
+		}
+	}
+	r.exec("DELETE FROM namespaceautoprunepolicy")
+	r.exec("DELETE FROM repositoryautoprunepolicy")
+	r.run()
+	r.ensure()
+	if got := tasks(); len(got) != 0 {
+		t.Errorf("tasks of %v after the policies were deleted, want none", got)
+	}
+}
+
 // TestAttachedTagsGoWithTheirImage: a number_of_tags policy must not count attached tags. A
 // run must delete an attached tag with its image, and must keep it while any tag reaches
 // the image.
